@@ -20,7 +20,7 @@ from cs336_tui.stats.ratio import LEVEL
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.window import text_reader
-from cs336_tui.tui.tabs.report import ReportPane, Subject
+from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.status import OUTCOMES, settled_of
 from cs336_tui.tui.titles import cell_columns
 from cs336_tui.tui.widgets.columns import shown_table, table_lines
@@ -50,13 +50,13 @@ class PrecisionPane(ReportPane):
     _page: Page | None = None
     _below: Sequence[Line] = ()
 
-    def show(self, subject: Subject) -> None:
-        self._find_speedups(subject.state)
-        latest = subject.state.report_of(self.kind, subject.spec) if subject.spec else None
+    def _show(self) -> None:
+        self._find_speedups(self.subject.state)
+        latest = self._latest
         if latest is not None and latest.content is not None:
-            super().show(subject)
+            super()._show()
         else:
-            self.subject, self.report = subject, None
+            self.report = None
             page = self._drawn_page(None)
             self.fill((*page.rows, (), *self._without(latest)), [self.title()])
 

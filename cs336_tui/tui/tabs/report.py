@@ -48,6 +48,8 @@ class ReportPane(Rows):
     kind: ClassVar[ReportKind]
     about: ClassVar[str]
     """The contents of such a report and the time it takes, in one or two sentences."""
+    varying: ClassVar[tuple[str, ...]] = ("make",)
+    """Actions that are not always offered."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "make", "Make report", id="report.make"),
@@ -69,33 +71,44 @@ class ReportPane(Rows):
             super().__init__()
             self.by = by
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.subject = Subject(SessionState())
-        self.report: ReportState | None = None
-        """The report that is shown; None if there is none with a content."""
+    subject = Subject(SessionState())
+    report: ReportState | None = None
+    """The report that is shown; None if there is none with a content."""
+    _offered: tuple[bool | None, ...] = ()
 
     def show(self, subject: Subject) -> None:
-        could = self._can_make
+        """Paint what there is of the subject."""
         self.subject = subject
-        if self._can_make != could:
+        self._show()
+        offered = tuple(self.check_action(action, ()) for action in self.varying)
+        if offered != self._offered:
+            self._offered = offered
             self.refresh_bindings()
-        latest = subject.state.report_of(self.kind, subject.spec) if subject.spec else None
+
+    def _show(self) -> None:
+        latest = self._latest
         if latest is None or latest.content is None:
             self.report = None
-            self.fill((), [self._title(), (), *self._without(latest)])
+            first, *more = self.above()
+            self.fill((), [first, (), *more, *self._without(latest)])
         else:
             if self.report is None or self.report.report != latest.report:
                 self.cursor = 0
             self.report = latest
             self.draw(latest)
 
+    @property
+    def _latest(self) -> ReportState | None:
+        """The subject's latest report, perhaps without a content."""
+        return self.subject.state.report_of(self.kind, self.subject.spec) if self.subject.spec else None
+
     def draw(self, report: ReportState) -> None:
         """Show a report with a content by `fill` or `draw_from`; the heading begins with `title`."""
         raise NotImplementedError
 
-    def _title(self) -> Line:
-        return self.title()
+    def above(self) -> list[Line]:
+        """The first lines."""
+        return [self.title()]
 
     def title(self, *more: Span) -> Line:
         """The title of the subject, with other spans after it."""
@@ -127,9 +140,7 @@ class ReportPane(Rows):
         return found
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        if action == "make":
-            return self._can_make
-        return True
+        return action != "make" or self._can_make
 
     @property
     def _can_make(self) -> bool:

@@ -165,6 +165,11 @@ def wrapped(text: str, width: int, role: str = "text", indent: str = "") -> list
     return [line((row, role)) for row in rows]
 
 
+def paragraphs(texts: Iterable[str], width: int, role: str = "text", indent: str = "") -> list[Line]:
+    """Texts one after another, each `wrapped`."""
+    return [row for text in texts for row in wrapped(text, width, role, indent)]
+
+
 def bar(share: float, width: int) -> str:
     """A bar that fills `share` (0 to 1) of `width` characters, padded with blanks."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)

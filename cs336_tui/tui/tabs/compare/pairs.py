@@ -18,7 +18,7 @@ from cs336_tui.tui import format
 from cs336_tui.tui.tabs.status import OUTCOMES
 from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.widgets.columns import shown_table, table_lines
-from cs336_tui.tui.widgets.lines import Line, line, wrapped
+from cs336_tui.tui.widgets.lines import Line, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Page
 
 _ALWAYS = ("size", "context", "pass", "precision")
@@ -121,23 +121,21 @@ def _in_doubt(found: Comparison, doubts: Sequence[_Doubts], width: int) -> list[
     if len(said) > _MOST_DOUBTS:
         more = len(said) - _MOST_DOUBTS
         said[_MOST_DOUBTS:] = [f"! in doubt: {more} more side{'s' * (more > 1)}, marked above"]
-    return [row for text in said for row in wrapped(text, width, "caution", "  ")]
+    return paragraphs(said, width, "caution", "  ")
 
 
 def _below(found: Comparison, width: int) -> list[Line]:
-    lines: list[Line] = []
-    for name, sides in (("A", found.only_a), ("B", found.only_b)):
-        for side in sides:
-            lines += wrapped(f"only in {name}: {side.spec.title}", width, "muted", "  ")
-    for note in found.notes:
-        lines += wrapped(f"! differs everywhere: {note}", width, "caution", "  ")
-    for note in found.mixed:
-        lines += wrapped(f"! {note}", width, "caution", "  ")
+    alone = [f"only in {name}: {s.spec.title}" for name, of in (("A", found.only_a), ("B", found.only_b)) for s in of]
+    differ = [*(f"! differs everywhere: {note}" for note in found.notes), *(f"! {note}" for note in found.mixed)]
     margin = (
         f"A / B is a ratio of mean step times, below 1 A is faster; {found.level * 100:g} % interval. The same: the "
         f"whole interval within {found.margin * 100:g} % of 1. Enter: the reason of an outcome."
     )
-    return [*lines, *wrapped(margin, width, "muted", "  ")]
+    return [
+        *paragraphs(alone, width, "muted", "  "),
+        *paragraphs(differ, width, "caution", "  "),
+        *wrapped(margin, width, "muted", "  "),
+    ]
 
 
 def _details(pair: Pair, doubts: Sequence[_Doubts]) -> Iterator[str]:

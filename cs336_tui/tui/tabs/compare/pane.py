@@ -10,18 +10,20 @@ import msgspec
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from cs336_tui.analysis.merge import Result, merge
-from cs336_tui.analysis.pivot import PivotError, varying
+from cs336_tui.analysis.merge import Result, grouped, measured, merge
+from cs336_tui.analysis.pivot import VALUES, PivotError, varying
+from cs336_tui.analysis.reference import REMARK, ReferenceFileError, matching, own, published, sentence
+from cs336_tui.analysis.warmup import Trace, warmup_groups
+from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.questions import AskText, problem_of
 from cs336_tui.tui.dialogs.window import text_reader
 from cs336_tui.tui.judging import give_way
 from cs336_tui.tui.tabs.compare import pivot
-from cs336_tui.tui.tabs.compare.measured import reference_page, warmup_page
 from cs336_tui.tui.tabs.compare.pivot import PivotChoice, doubts_of, next_baseline, pivot_page, rows_and_columns
 from cs336_tui.tui.tabs.sessions import Compared
 from cs336_tui.tui.tabs.status import settled_of
-from cs336_tui.tui.widgets.lines import views_line
+from cs336_tui.tui.widgets.lines import Line, line, views_line, wrapped
 from cs336_tui.tui.widgets.rows import Page, Rows, message
 
 CompareView = Literal["pivot", "pairs", "warm-up", "reference"]
@@ -64,13 +66,12 @@ class ComparePane(Rows):
 
     def show(self, compared: Compared) -> None:
         """Paint; the page is made again only if it may have changed."""
-        known = tuple((id(state), title) for title, state in self._compared.sessions)
-        if known != tuple((id(state), title) for title, state in compared.sessions):
-            self.cursor = 0
-            self.choice = msgspec.structs.replace(
-                self.choice, rows=None, columns=None, where={}, baseline="", first_column=0
-            )
+        before, known = (
+            tuple((id(state), title) for title, state in each.sessions) for each in (self._compared, compared)
+        )
         self._compared = compared
+        if known != before:
+            self.cursor, self.choice = 0, PivotChoice(value=self.choice.value)
         over = tuple((len(state.cells), settled_of(state)) for _, state in compared.sessions)
         cells = tuple((id(cell), cell.is_over) for _, cell in compared.cells)
         of = (known, over, cells, self.view, self.choice, self.content_size.width)
@@ -145,8 +146,8 @@ class ComparePane(Rows):
         self.show(self._compared)
 
     def action_value(self, by: int) -> None:
-        self.choice = self.choice.next_value(by)
-        self.show(self._compared)
+        known = tuple(VALUES)
+        self._choose(value=known[(known.index(self.choice.value) + by) % len(known)])
 
     def action_baseline(self, by: int) -> None:
         try:
@@ -159,11 +160,13 @@ class ComparePane(Rows):
 
     def action_swap(self) -> None:
         rows, columns = rows_and_columns(self.choice, self._results)
-        self.choice = msgspec.structs.replace(self.choice, rows=columns, columns=rows, first_column=0)
-        self.show(self._compared)
+        self._choose(rows=columns, columns=rows, first_column=0)
 
     def action_columns(self, by: int) -> None:
-        self.choice = msgspec.structs.replace(self.choice, first_column=max(self.choice.first_column + by, 0))
+        self._choose(first_column=max(self.choice.first_column + by, 0))
+
+    def _choose(self, **changes: object) -> None:
+        self.choice = msgspec.structs.replace(self.choice, **changes)
         self.show(self._compared)
 
     def action_choose(self) -> None:
@@ -204,3 +207,57 @@ def _judged_pairs(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
     from cs336_tui.tui.tabs.compare.pairs import pairs_page
 
     return pairs_page(a, b, width)
+
+
+def warmup_page(results: Sequence[Result], width: int) -> Page:
+    """The step times of every warm-up setting, the cost of the first step, and the step from which they are steady."""
+    groups = warmup_groups(results)
+    if not groups:
+        return message("No cell has been measured yet.", width)
+    several = [group for group in groups if len(group.warmups) > 1]
+    alone = "Every cell has one warm-up setting; enter several, as 0,1,2, to compare."
+    rows: list[Line] = [] if several else [*wrapped(alone, width, "muted"), ()]
+    for group in several or groups:
+        rows += wrapped(f"{group.title} · {group.machine}", width, "title", "  ")
+        rows += [row for trace in group.traces for row in _trace(trace, width)]
+        rows.append(())
+    heading = (line(("Warm-up: raw step times, ms", "title"), (" · warm-up │ measured", "muted")),)
+    return Page(heading, tuple(rows[:-1]))
+
+
+def _trace(trace: Trace, width: int) -> list[Line]:
+    cell = trace.result.cell
+    run = f", run {cell.repeat}" if cell.repeat > 1 else ""
+    warm = f"{trace.text(cell.warmup_times_s)} │ " if cell.warmup_times_s else ""
+    steady = (
+        "not steady at its end" if trace.steady_after is None
+        else "steady from the first step" if trace.steady_after == 0
+        else f"steady after {trace.steady_after} step{'s' * (trace.steady_after > 1)}"
+    )  # fmt: skip
+    cost = f"first step {trace.first_step_cost:.3g}× the median · " if trace.first_step_cost is not None else ""
+    summary = trace.summary
+    mean = format.mean_std(summary.mean_s, summary.std_s, summary.n) if summary.mean_s is not None else ""
+    return [
+        *wrapped(f"  warm-up {trace.warmup}{run}: {mean} · {cost}{steady}", width, "strong", "      "),
+        *wrapped(f"    {warm}{trace.text(cell.step_times_s)}", width, "text", "    "),
+    ]
+
+
+def reference_page(results: Sequence[Result], width: int) -> Page:
+    """A sentence per spec: its mean, and the reference points of the same model and pass with their caveats."""
+    cells = grouped(measured(results), lambda result: result.spec)
+    if not cells:
+        return message("No cell has been measured yet.", width)
+    rows: list[Line] = []
+    points = published()
+    try:
+        points = (*points, *own())
+    except ReferenceFileError as error:
+        rows += [*wrapped(f"! {error}", width, "caution", "  "), ()]
+    for spec, runs in cells.items():
+        steps = [time_s for run in runs for time_s in run.cell.step_times_s]
+        said = sentence(spec, sum(steps) / len(steps), matching(spec, runs[0].cell.in_force, points))
+        rows += wrapped(said, width, "text", "    ")
+    rows += [(), *wrapped(f"Points of reference, not truth: {REMARK}.", width, "muted", "  ")]
+    heading = (line(("Reference points", "title"), (" · + keeps these cells as your own", "muted")),)
+    return Page(heading, tuple(rows))

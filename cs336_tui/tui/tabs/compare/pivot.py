@@ -14,7 +14,7 @@ from cs336_tui.export.pivot import figure_text
 from cs336_tui.export.tables import Column
 from cs336_tui.tui import format
 from cs336_tui.tui.widgets.columns import lay_out
-from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
+from cs336_tui.tui.widgets.lines import Line, Span, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
 _UNITS = {
@@ -39,11 +39,6 @@ class PivotChoice(msgspec.Struct, frozen=True):
     value: Value = "mean"
     baseline: str = ""
     first_column: int = 0
-
-    def next_value(self, by: int) -> PivotChoice:
-        known = tuple(VALUES)
-        value = known[(known.index(self.value) + by) % len(known)]
-        return msgspec.structs.replace(self, value=value)
 
 
 def as_text(choice: PivotChoice, results: Sequence[Result]) -> str:
@@ -158,10 +153,13 @@ def _page(
     shown = found.column_keys[min(choice.first_column, max(len(found.column_keys) - 1, 0)) :]
     columns += tuple(Column(" · ".join(key) or VALUES[found.value]) for key in shown)
     pads = {column: _DOUBTED if any((row, column) in doubted for row in found.row_keys) else "" for column in shown}
-    texts = [
-        (*row, *(_text(found, row, column, marks) + _sign_of(row, column, doubted, pads[column]) for column in shown))
-        for row in found.row_keys
-    ]
+
+    def text(row: Key, column: Key) -> str:
+        """A figure with its marks and the sign of doubt, or blanks of that width, so that figures align."""
+        sign = _DOUBTED if (row, column) in doubted else " " * len(pads[column])
+        return _text(found, row, column, marks) + sign
+
+    texts = [(*row, *(text(row, column) for column in shown)) for row in found.row_keys]
     every = lay_out(columns, texts, 1 << 30)
     taken, kept = sum(every.widths[: len(names)]) + 2 * len(names), len(names)
     while kept < len(columns) and (kept == len(names) or taken + every.widths[kept] <= width):
@@ -180,22 +178,16 @@ def _page(
         told = {key: at for key, at in found.fixed.items() if FIELDS[key].kind != "model" and key not in without}
         fixed = ", ".join(f"{FIELDS[key].title} {value}" for key, value in told.items())
         rows += [(), *wrapped(f"All cells: {fixed}.", width, "muted", "  ")] if fixed else []
+    explained = [f"{text} {mark}" for mark, text in marks.items()]
     if found.value in ("mean", "std"):
-        rows += wrapped(f"std divides by n - {found.ddof}; repeats of a cell are one figure.", width, "muted", "  ")
-    if found.value == "speedup":
-        rows += wrapped(f"Brackets: {found.level * 100:g} % confidence interval.", width, "muted", "  ")
-    for mark, text in marks.items():
-        rows += wrapped(f"{text} {mark}", width, "muted", "  ")
-    for note in why:
-        rows += wrapped(f"! in doubt: {note}", width, "caution", "  ")
-    for note in found.notes:
-        rows += wrapped(f"! {note}", width, "caution", "  ")
+        explained.insert(0, f"std divides by n - {found.ddof}; repeats of a cell are one figure.")
+    elif found.value == "speedup":
+        explained.insert(0, f"Brackets: {found.level * 100:g} % confidence interval.")
+    rows += paragraphs(explained, width, "muted", "  ")
+    rows += paragraphs(
+        (f"! {note}" for note in (*(f"in doubt: {note}" for note in why), *found.notes)), width, "caution", "  "
+    )
     return Page(tuple(heading), tuple(rows))
-
-
-def _sign_of(row: Key, column: Key, doubted: frozenset[tuple[Key, Key]], pad: str) -> str:
-    """The sign of a figure in doubt, or blanks of its width, so that figures align."""
-    return pad if (row, column) in doubted else " " * len(pad)
 
 
 def _by(found: Pivot) -> str:
@@ -212,8 +204,9 @@ def _text(found: Pivot, row: Key, column: Key, marks: dict[str, str]) -> str:
     figure = found.figure(row, column)
     if figure is None:
         return ""
-    signs = "".join(marks.setdefault(mark, _sign(len(marks))) for mark in figure.marks)
-    return _figure(found, figure) + signs
+    for mark in figure.marks:
+        marks.setdefault(mark, "¹²³⁴⁵⁶⁷⁸⁹"[len(marks)] if len(marks) < 9 else f"({len(marks) + 1})")
+    return _figure(found, figure) + "".join(marks[mark] for mark in figure.marks)
 
 
 def _figure(found: Pivot, figure: Figure) -> str:
@@ -225,10 +218,6 @@ def _figure(found: Pivot, figure: Figure) -> str:
         return "1 (base)"
     bounds = f" [{figure.low:.3g}, {figure.high:.3g}]" if figure.low is not None and figure.high is not None else ""
     return f"{figure.value:.3g}×{bounds}"
-
-
-def _sign(number: int) -> str:
-    return "¹²³⁴⁵⁶⁷⁸⁹"[number] if number < 9 else f"({number + 1})"
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from cs336_tui.tui.dialogs.questions import AskText
 from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.tabs.kernels import sheets
 from cs336_tui.tui.tabs.kernels.sheets import Selection
-from cs336_tui.tui.tabs.report import ReportPane, Subject
+from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.widgets.columns import Laid, Sheet
 from cs336_tui.tui.widgets.lines import Line, joined, line, views_line, wrapped
 
@@ -34,6 +34,7 @@ class KernelsPane(ReportPane):
     """Shows one view of a kernel report. Enter opens a kernel, or the kernels of a kind or part."""
 
     kind = "kernels"
+    varying = ("make", "view", "next", "clear")
     about = (
         "Profiles one step after warm-up and shows where its time goes: each kernel (on a CPU each operator), kinds, "
         "parts of the model, matmul against softmax. Takes seconds, and minutes for the largest models on a CPU."
@@ -65,12 +66,6 @@ class KernelsPane(ReportPane):
     """The selection in words; of another view its name."""
     _laid: Laid | None = None
     """None: to be made again."""
-
-    def show(self, subject: Subject) -> None:
-        had = self.report is not None
-        super().show(subject)
-        if had != (self.report is not None):
-            self.refresh_bindings()  # most keys need a report
 
     def draw(self, report: ReportState) -> None:
         content, width = report.content, max(self.content_size.width, 12)
@@ -167,7 +162,6 @@ class KernelsPane(ReportPane):
 
     def _open(self, view: KernelsView) -> None:
         self.view, self._laid, self.cursor = view, None, 0
-        self.refresh_bindings()
         self.show(self.subject)
 
 

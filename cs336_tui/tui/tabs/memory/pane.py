@@ -14,9 +14,8 @@ from cs336_tui.session.state import ReportState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.charts.memory_timeline import EventWindow
 from cs336_tui.tui.dialogs.window import Reader, text_reader
-from cs336_tui.tui.tabs.memory.allocations import about, failure_lines, largest_page, oom_page, saved_page, summary
+from cs336_tui.tui.tabs.memory import views
 from cs336_tui.tui.tabs.memory.peaks import peaks_page
-from cs336_tui.tui.tabs.memory.timeline import BESIDE, columns_in, moment_details, timeline_page
 from cs336_tui.tui.tabs.report import ReportPane, Subject
 from cs336_tui.tui.widgets.lines import Line, Span, joined, views_line, wrapped
 from cs336_tui.tui.widgets.rows import Page
@@ -38,6 +37,7 @@ class MemoryPane(ReportPane):
     """Shows one view of the subject's memory report; of a cell that ran out of memory, the reason."""
 
     kind = "memory"
+    varying = ("make", "go", "level")
     about = (
         "Every allocation of one step after warm-up: what is live at each moment and what for, the largest allocations "
         "and where they come from, what is saved for backward. Recording takes a few seconds, apart from any timing."
@@ -71,31 +71,21 @@ class MemoryPane(ReportPane):
     _page_of: tuple[object, ...] = ()
 
     def show(self, subject: Subject) -> None:
-        offered = self._offered
         another, self.subject = subject.spec != self.subject.spec, subject
-        if another:
-            self._suit_subject()
+        recorded = self._latest is not None and self._latest.content is not None
+        if another and self._failed and not recorded and self.view not in ("peaks", "OOM"):
+            self._view_before, self.view = self.view, "OOM"  # the reason first
         if self.view == "OOM" and self._failed is None:
             self.view = self._view_before
+        super().show(subject)
+
+    def _show(self) -> None:
         if self.view == "peaks":
             self._show_peaks()
         elif self.view == "OOM":
             self._show_oom()
         else:
-            super().show(self.subject)
-        if offered != self._offered:
-            self.refresh_bindings()
-
-    @property
-    def _offered(self) -> tuple[bool | None, ...]:
-        return tuple(self.check_action(action, ()) for action in ("make", "go", "level"))
-
-    def _suit_subject(self) -> None:
-        """Begin with the reason for a cell that ran out of memory and has no record."""
-        spec = self.subject.spec
-        recorded = self.subject.state.report_of("memory", spec) if spec else None
-        if self._failed and not (recorded and recorded.content) and self.view not in ("peaks", "OOM"):
-            self._view_before, self.view = self.view, "OOM"
+            super()._show()
 
     @property
     def _failed(self) -> CellState | None:
@@ -107,23 +97,17 @@ class MemoryPane(ReportPane):
     def views(self) -> tuple[MemoryView, ...]:
         return (*VIEWS, "OOM") if self._failed or self.view == "OOM" else VIEWS
 
-    def _heading(self) -> list[Line]:
+    def above(self) -> list[Line]:
         level = f" ≥ {LEVELS_MB[self._level]} MB" if self.view == "largest" else ""
         names = [view + level * (view == "largest") for view in self.views]
         return joined([self.title(), views_line(names, self.view + level)], self.content_size.width)
-
-    def _title(self) -> Line:
-        return self._heading()[0]
-
-    def _without(self, latest: ReportState | None) -> Sequence[Line]:
-        return [*self._heading()[1:], *super()._without(latest)]
 
     def draw(self, report: ReportState) -> None:
         record = report.content
         assert isinstance(record, MemoryReport)
         timeline = self._timeline_of(record)
         if timeline is None:
-            self.fill((), [*self._heading(), (Span("reading the record ...", "strong"),)])
+            self.fill((), [*self.above(), (Span("reading the record ...", "strong"),)])
         elif self.view == "timeline":
             self._show_timeline(timeline)
         else:
@@ -147,24 +131,26 @@ class MemoryPane(ReportPane):
     def _show_timeline(self, timeline: Timeline) -> None:
         width, height = self.content_size
         record = timeline.report
-        room = max(columns_in(width), 1)
+        room = max(views.columns_in(width), 1)
         window = self.window or EventWindow.whole(record.events, room)
         self.window = window.in_room(room)
-        heading = [*self._heading(), summary(record, self._prediction(record))]
-        if height >= (_TALL_WIDE if width >= BESIDE else _TALL):
-            heading += about(record, width)
+        heading = [*self.above(), views.summary(record, self._prediction(record))]
+        if height >= (_TALL_WIDE if width >= views.BESIDE else _TALL):
+            heading += views.about(record, width)
         elif record.note and height >= _LOW:
             heading += wrapped(record.note, width, "muted")[:1]
-        make = partial(timeline_page, timeline, self.window, self.event, width, height - len(heading))
+        make = partial(views.timeline_page, timeline, self.window, self.event, width, height - len(heading))
         page = self._cached((timeline, self.window, self.event, width, height, len(heading)), make)
         self.fill(page.rows, [*heading, *page.heading])
 
     def _show_table(self, record: MemoryReport, timeline: Timeline) -> None:
         width, height = self.content_size
         level = LEVELS_MB[self._level]
-        make = partial(saved_page, record) if self.view == "saved" else partial(largest_page, timeline, level)
+        make = (
+            partial(views.saved_page, record) if self.view == "saved" else partial(views.largest_page, timeline, level)
+        )
         page = self._cached((timeline, self.view, level, width), lambda: make(width))
-        self._fill(page, [summary(record, self._prediction(record))] if height >= _LOW else [])
+        self._fill(page, [views.summary(record, self._prediction(record))] if height >= _LOW else [])
 
     def _show_peaks(self) -> None:
         state, spec, width = self.subject.state, self.subject.spec, self.content_size.width
@@ -179,16 +165,16 @@ class MemoryPane(ReportPane):
         assert cell is not None
         latest, prediction = state.report_of("oom", cell.spec), state.prediction_of(cell.spec)
         if latest is None or not isinstance(latest.content, OomReport):
-            told = [*failure_lines(cell, prediction, width), (), *self._unexplained(latest, width)]
-            self.fill((), [*self._heading(), *told])
+            told = [*views.failure_lines(cell, prediction, width), (), *self._unexplained(latest, width)]
+            self.fill((), [*self.above(), *told])
             return
         report = latest.content
-        page = self._cached(("OOM", report, prediction, width), lambda: oom_page(report, prediction, width))
+        page = self._cached(("OOM", report, prediction, width), lambda: views.oom_page(report, prediction, width))
         self._fill(page)
 
     def _fill(self, page: Page, about: Sequence[Line] = ()) -> None:
         """Show the page; on a low screen the columns' names and one row outlast what explains them."""
-        heading = self._heading()
+        heading = self.above()
         room = max(self.content_size.height - len(heading) - 1, 0)
         told = [*about, *page.heading]
         self.fill(page.rows, [*heading, *told[max(len(told) - room, 0) :]])
@@ -234,7 +220,6 @@ class MemoryPane(ReportPane):
     def action_view(self, by: int) -> None:
         self.view = self.views[(self.views.index(self.view) + by) % len(self.views)]
         self.cursor = 0
-        self.refresh_bindings()
         self.show(self.subject)
 
     def action_make(self) -> None:
@@ -271,7 +256,7 @@ class MemoryPane(ReportPane):
     def action_zoom(self, factor: float) -> None:
         """Show `factor` times as many events around the cursor."""
         if self._shown is not None and self.window is not None:
-            room = max(columns_in(self.content_size.width), 1)
+            room = max(views.columns_in(self.content_size.width), 1)
             self.window = self.window.zoomed(factor, self.event, room)
             self.show(self.subject)
 
@@ -310,7 +295,7 @@ class MemoryPane(ReportPane):
         elif timeline is not None:
 
             def write(width: int) -> list[Line]:
-                return [*about(timeline.report, width), (), *moment_details(timeline, event, width)]
+                return [*views.about(timeline.report, width), (), *views.moment_details(timeline, event, width)]
 
             self.app.push_screen(Reader("Live memory", write))
 

@@ -14,7 +14,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import NONE, ByteUnit
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import needs_of, run_alike
-from cs336_tui.tui.tabs.memory.allocations import category_name, difference
+from cs336_tui.tui.tabs.memory.views import category_name, difference
 from cs336_tui.tui.titles import cell_columns, told_variants
 from cs336_tui.tui.widgets.columns import shown_table, table_lines
 from cs336_tui.tui.widgets.lines import wrapped

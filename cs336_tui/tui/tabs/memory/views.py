@@ -1,30 +1,37 @@
-"""Recorded allocations, what is saved for backward, and why a cell did not fit."""
+"""The views of one cell's memory: the timeline, allocations, what is saved for backward, why a cell did not fit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cs336_tui.events.reports import CATEGORIES, MemoryBlock, MemoryReport, OomReport, Prediction, SavedTensor, Site
-from cs336_tui.export.tables import Column
+from cs336_tui.export.tables import Column, Table
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import NONE, ByteUnit
 from cs336_tui.tui import format
+from cs336_tui.tui.charts import memory_timeline as chart
 from cs336_tui.tui.tabs.status import how_it_ended
 from cs336_tui.tui.widgets.columns import shown_table, table_lines
-from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
+from cs336_tui.tui.widgets.lines import Line, Span, bar, fit, line, width_of, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
 if TYPE_CHECKING:
-    from cs336_tui.analysis.memory import Allocation, SavedRow, Timeline
+    from cs336_tui.analysis.memory import Allocation, Moment, SavedRow, Timeline
 
 _Category = TypeVar("_Category", bound=str)
-BACKWARD = "∂"
+BESIDE = 100
+"""Width from which the facts are beside the drawing, not under it."""
+_FACTS = 54
+_LOWEST, _HIGHEST = 4, 16
+"""Least and most rows of a drawing with facts under it."""
+_PLACES = 20
+_BACKWARD = "∂"
 """Marks the backward of a place in the code."""
 _NAMES = len("optimizer state") + 1
 _FIGURES = len("12.345 GB 100 %")
 _NARROWEST_BAR, _WIDEST_BAR = 6, 40
-_ALL = "all"
 _CLOSE = 0.03
 """A prediction within this share of the measured peak is good."""
 _MOST = 1_000
@@ -65,11 +72,10 @@ def about(report: MemoryReport, width: int) -> list[Line]:
 
 
 class _Alike(NamedTuple):
-    """Allocations that differ only in their moments, and the phases in which they begin and end."""
+    """Allocations that differ only in their moments, and when they live."""
 
     block: MemoryBlock
-    begins: str
-    ends: str
+    lives: str
     allocations: tuple[Allocation, ...] = ()
 
 
@@ -81,12 +87,13 @@ def largest_page(timeline: Timeline, level_mb: int, width: int) -> Page:
     total = sum(map(least.__le__, report.bytes))
     groups: dict[_Alike, list[Allocation]] = {}
     for found in allocations:
-        ends = "" if found.died is None else timeline.phase_at(found.died)
-        groups.setdefault(_Alike(found.block, found.phase, ends), []).append(found)
+        begins = found.phase or "before"
+        ends = "after" if found.died is None else timeline.phase_at(found.died) or "after"
+        lives = begins if begins == ends else f"{begins} → {ends}"
+        groups.setdefault(_Alike(found.block, lives), []).append(found)
     rows = [alike._replace(allocations=tuple(each)) for alike, each in groups.items()]
     unit = ByteUnit.for_largest(max(report.bytes, default=0))
-    lives = Column[_Alike]("lives", left=True, rank=3, text=lambda row: _life(row.begins, row.ends))
-    size, *others = block_columns(unit, lives, tensor_rank=4, of=lambda row: row.block)
+    size, *others = _block_columns(unit, Column("lives", left=True, rank=3), tensor_rank=4)
     times = Column[_Alike]("times", "×", text=lambda row: str(len(row.allocations)))
     names, *lines = table_lines(shown_table(rows, (size, times, *others)), width)
     listed = f"the largest {len(allocations):,} of {total:,}" if total > len(allocations) else f"{total:,}"
@@ -96,11 +103,6 @@ def largest_page(timeline: Timeline, level_mb: int, width: int) -> Page:
         return Page((told, names), (line(("Nothing is that large; < shows smaller ones.", "muted")),))
     details = {place: _lives(row.block, row.allocations, report) for place, row in enumerate(rows)}
     return Page((told, names), tuple(lines), details)
-
-
-def _life(begins: str, ends: str) -> str:
-    begins, ends = begins or "before", ends or "after"
-    return begins if begins == ends else f"{begins} → {ends}"
 
 
 def _lives(block: MemoryBlock, alike: Sequence[Allocation], report: MemoryReport) -> str:
@@ -190,7 +192,7 @@ def category_lines(by_category: Mapping[_Category, int], unit: ByteUnit, width: 
 def where(site: Site) -> str:
     """The place in the model's code, else the operation; its backward is marked."""
     place = format.plain(site.frame or site.op) or (format.NOT_AVAILABLE if site.phase else "before the step")
-    return f"{BACKWARD} {place}" if site.backward else place
+    return f"{_BACKWARD} {place}" if site.backward else place
 
 
 def tensor(dtype: str | None, shape: Sequence[int] | None) -> str:
@@ -199,26 +201,27 @@ def tensor(dtype: str | None, shape: Sequence[int] | None) -> str:
     return " ".join(filter(None, ((dtype or "").removeprefix("torch."), sizes)))
 
 
-def block_columns(
-    unit: ByteUnit, when: Column[Any], *, tensor_rank: int, of: Callable[[Any], MemoryBlock] = lambda block: block
-) -> list[Column[Any]]:
+def _block_columns(unit: ByteUnit, when: Column[_Alike], *, tensor_rank: int) -> list[Column[_Alike]]:
     """The columns of an allocation; `when`: the column that tells when it lives."""
+
+    def text(key: str, title: str | None, rank: int, show: Callable[[MemoryBlock], str]) -> Column[_Alike]:
+        return Column(key, title, left=True, rank=rank, text=lambda row: show(row.block))
+
     return [
-        Column("bytes", unit.name, text=lambda item: unit.figure(of(item).bytes)),
-        Column("category", "held for", left=True, rank=2, text=lambda item: category_name(of(item).category)),
-        Column("range", "part", left=True, rank=1, text=lambda item: of(item).site.range or NONE),
-        Column("tensor", left=True, rank=tensor_rank,
-               text=lambda item: tensor(of(item).dtype, of(item).shape) or NONE),
+        Column("bytes", unit.name, text=lambda row: unit.figure(row.block.bytes)),
+        text("category", "held for", 2, lambda block: category_name(block.category)),
+        text("range", "part", 1, lambda block: block.site.range or NONE),
+        text("tensor", None, tensor_rank, lambda block: tensor(block.dtype, block.shape) or NONE),
         when,
-        Column("operation", left=True, rank=5, text=lambda item: format.plain(of(item).site.op) or NONE),
-        Column("where", f"where ({BACKWARD} in backward)", left=True, text=lambda item: where(of(item).site)),
-    ]  # fmt: skip
+        text("operation", None, 5, lambda block: format.plain(block.site.op) or NONE),
+        text("where", f"where ({_BACKWARD} in backward)", 0, lambda block: where(block.site)),
+    ]
 
 
 def blocks_table(blocks: Sequence[MemoryBlock], unit: ByteUnit, width: int) -> list[Line]:
     """The heading, and a row for each allocation."""
-    phase = Column[MemoryBlock]("phase", left=True, rank=4, text=lambda block: block.site.phase or NONE)
-    return table_lines(shown_table(blocks, block_columns(unit, phase, tensor_rank=3)), width)
+    columns = _block_columns(unit, Column("lives", "phase", left=True, rank=4), tensor_rank=3)
+    return table_lines(shown_table([_Alike(block, block.site.phase or NONE) for block in blocks], columns), width)
 
 
 def block_details(block: MemoryBlock) -> str:
@@ -290,23 +293,107 @@ def _expected(predicted: Prediction, capacity_bytes: int | None, unit: ByteUnit)
 
 
 def _categories(report: OomReport, predicted: Prediction | None, unit: ByteUnit, width: int) -> list[Line]:
-    def live(category: str) -> int:
-        return report.live_bytes if category == _ALL else report.by_category.get(category, 0)
+    def row(name: str, live: int, share: str, peak: int) -> tuple[str, ...]:
+        return name, unit.figure(live), share, unit.figure(peak) if predicted else format.NOT_YET
 
-    def share(category: str) -> str:
-        if category == _ALL:
-            return ""
-        return format.percent(live(category) / report.live_bytes if report.live_bytes else None)
-
-    def peak(category: str) -> str:
-        if predicted is None:
-            return format.NOT_YET
-        return unit.figure(predicted.peak_bytes if category == _ALL else predicted.by_category.get(category, 0))
-
-    columns: tuple[Column[str], ...] = (
-        Column("category", "held for", left=True, text=category_name),
-        Column("live", f"live, {unit.name}", text=lambda category: unit.figure(live(category))),
-        Column("share", rank=2, text=share),
-        Column("predicted", "predicted peak", rank=1, text=peak),
+    columns = (
+        Column("held for", left=True),
+        Column(f"live, {unit.name}"),
+        Column("share", rank=2),
+        Column("predicted peak", rank=1),
     )
-    return table_lines(shown_table((*CATEGORIES, _ALL), columns), width)
+    whole, live = report.live_bytes, {category: report.by_category.get(category, 0) for category in CATEGORIES}
+    shares = {category: format.percent(held / whole if whole else None) for category, held in live.items()}
+    peaks = predicted.by_category if predicted else {}
+    rows = [row(category_name(name), live[name], shares[name], peaks.get(name, 0)) for name in CATEGORIES]
+    rows.append(row("all", whole, "", predicted.peak_bytes if predicted else 0))
+    return table_lines(Table(columns=columns, rows=tuple(rows)), width)
+
+
+def columns_in(width: int) -> int:
+    return chart.room_for_columns(_picture_width(width))
+
+
+def _picture_width(width: int) -> int:
+    return width - max(_FACTS, width * 2 // 5) - 2 if width >= BESIDE else width
+
+
+def timeline_page(timeline: Timeline, window: chart.EventWindow, event: int, width: int, height: int) -> Page:
+    """The drawing with its cursor at `event`, and the facts of that moment; at most `height` rows."""
+    report, moment = timeline.report, timeline.at(event)
+    unit = ByteUnit.for_largest(report.peak_bytes)
+    picture = picture_of(timeline, window, event)
+    wide = _picture_width(width)
+    if wide < width:
+        drawn = chart.memory_timeline(picture, width=wide, height=height)
+        facts = moment_lines(moment, report, window, unit, width - wide - 2, height)
+        beside = zip_longest(drawn, facts, fillvalue=())
+        return Page(tuple((*left, Span(" " * (wide + 2 - width_of(left))), *right) for left, right in beside))
+    high = min(max(height // 2, _LOWEST), _HIGHEST)
+    drawn = chart.memory_timeline(picture, width=width, height=high) if height > _LOWEST else []
+    return Page((*drawn, *moment_lines(moment, report, window, unit, width, height - len(drawn))))
+
+
+def picture_of(timeline: Timeline, window: chart.EventWindow, event: int) -> chart.Picture:
+    report = timeline.report
+    moments = timeline.moments(window.columns, window.first, window.end)
+    forward = [span.end - 1 for span in report.phases if span.phase == "forward" and span.end > span.first]
+    named = [(report.peak_event, "peak"), *([(max(forward), "end of forward")] if forward else [])]
+    return chart.Picture(
+        tuple(map(int, timeline.live_total[moments])),
+        [timeline.phase_at(int(moment)) for moment in moments],
+        report.peak_bytes,
+        ByteUnit.for_largest(report.peak_bytes),
+        window.column_of(event),
+        tuple(chart.EventMark(place, name) for event, name in named if (place := window.column_of(event)) is not None),
+    )
+
+
+def moment_lines(
+    moment: Moment, report: MemoryReport, window: chart.EventWindow, unit: ByteUnit, width: int, height: int
+) -> list[Line]:
+    """Live memory at a moment: the total, by category, the largest allocations; at most `height` rows."""
+    rows = len(CATEGORIES) if height >= 2 * len(CATEGORIES) + 2 else len(CATEGORIES) // 2
+    lines = [_moment_line(moment, report, window, unit, width), *category_lines(moment.by_category, unit, width, rows)]
+    if moment.blocks:
+        heading, *blocks = blocks_table(moment.blocks, unit, width)
+        lines += [heading, *(fit(block, width) for block in blocks)]
+    return lines[:height]
+
+
+def _moment_line(moment: Moment, report: MemoryReport, window: chart.EventWindow, unit: ByteUnit, width: int) -> Line:
+    """The moment in one row; without room the share of the peak is left out first."""
+    live = Span(f"{unit.text(moment.total_bytes)} live", "strong")
+    phase = Span(moment.phase or "before the step", chart.phase_role(moment.phase))
+    event = Span(f" · event {moment.event + 1:,} of {report.events:,}", "muted")
+    share = moment.total_bytes / report.peak_bytes if report.peak_bytes else 0.0
+    of_peak = Span(f", {share * 100:.0f} % of the peak", "muted")
+    in_sight = Span(f", in sight {window.first + 1:,} to {window.end:,}", "muted")
+    between = Span(" · ", "muted")
+    zoomed = () if window.is_whole else (in_sight,)
+    for found in ((live, of_peak, between, phase, event, *zoomed), (live, between, phase, event, *zoomed)):
+        if width_of(found) <= width:
+            return found
+    return fit((live, between, phase, event), width)
+
+
+def moment_details(timeline: Timeline, event: int, width: int) -> list[Line]:
+    """Everything about a moment, for a window."""
+    report = timeline.report
+    unit = ByteUnit.for_largest(report.peak_bytes)
+    moment = timeline.at(event)
+    lines = [
+        _moment_line(moment, report, chart.EventWindow.whole(report.events, 1), unit, width),
+        *category_lines(moment.by_category, unit, width, len(CATEGORIES)),
+        (),
+        line(("Live bytes by place", "title")),
+    ]
+    for row in timeline.by_site(event)[:_PLACES]:
+        count = f" in {row.allocations:,} allocations" if row.allocations > 1 else ""
+        place = row.frame or "no frame known"
+        lines += wrapped(f"{unit.text(row.bytes)}{count} · {row.range or 'no part'} · {place}", width, indent="  ")
+    lines += [(), line(("Largest live allocations", "title"))]
+    for block in moment.blocks:
+        first, *rest = block_details(block).splitlines()
+        lines += [*wrapped(first, width, "strong"), *wrapped(" · ".join(rest), width, indent="  ")]
+    return lines
