@@ -32,7 +32,7 @@ from cs336_tui.tui.live_source import PeakView, WantedPeak
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.titles import told_variants
 from cs336_tui.tui.widgets.columns import Laid, Sheet
-from cs336_tui.tui.widgets.lines import Line, Lines, Span, joined, line, wrapped
+from cs336_tui.tui.widgets.lines import Line, Lines, Span, joined, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
 _COLUMNS: dict[str, tuple[str | None, int]] = {
@@ -335,7 +335,7 @@ class RooflinePane(Container):
         if self._roofline is None:
             return [line(("making the roofline ...", "muted"))]
         if absent := self._roofline.left_out:
-            return [each for text in absent for each in wrapped(f"! {text}", width, "caution")]
+            return paragraphs((f"! {text}" for text in absent), width, "caution")
         how = (
             "Choose cells in Configure (1) and press r; each cell that succeeds is a point here."
             if state.running_cell is None

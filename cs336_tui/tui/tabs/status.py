@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
@@ -17,7 +16,7 @@ from cs336_tui.stats.quantities import count, percent
 from cs336_tui.stats.ratio import Outcome
 from cs336_tui.tui import format
 from cs336_tui.tui.judging import Assessment
-from cs336_tui.tui.widgets.lines import Line, Span, fit, line, wrapped
+from cs336_tui.tui.widgets.lines import Line, Span, fit, line, paragraphs, wrapped
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.energy import Energy
@@ -80,7 +79,7 @@ def settled_of(state: SessionState) -> int:
 def error_lines(cell: CellState, width: int, most: int | None = None) -> list[Line]:
     """The error of a cell, at most `most` rows; options such as --model-arg stay whole."""
     error = cell.finished.error if cell.finished else None
-    return [*islice((row for text in (error or "").splitlines() for row in wrapped(text, width)), most)]
+    return paragraphs((error or "").splitlines(), width)[:most]
 
 
 def how_it_ended(cell: CellState) -> str:
@@ -190,7 +189,7 @@ def all_checks(judgement: Judgement, width: int) -> list[Line]:
             unseen = "" if check.unknown_because else "not observable: "
             sign, words = ("?", unseen) if check.holds is None else ("·", "")
             lines += wrapped(f"{sign} {check.name}: {words}{check.evidence}", width, "muted", _INDENT)
-    return [*lines, *(row for note in judgement.notes for row in wrapped(note, width, "text", _INDENT))]
+    return [*lines, *paragraphs(judgement.notes, width, indent=_INDENT)]
 
 
 def _mark(check: Check) -> Span:

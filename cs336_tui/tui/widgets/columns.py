@@ -9,7 +9,7 @@ import msgspec
 from rich.cells import cell_len, set_cell_size
 
 from cs336_tui.export.tables import Column, Table
-from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
+from cs336_tui.tui.widgets.lines import Line, Span, bar, line, paragraphs
 
 T = TypeVar("T")
 _GAP = 2
@@ -131,7 +131,7 @@ class Laid:
         table = sheet.table
         self._cuts_last = bool(sheet.rest) and not sheet.shares
         self._layout = lay_out(table.columns[:-1] if self._cuts_last else table.columns, table.rows, width - sheet.rest)
-        self._notes = [found for note in table.footnotes for found in wrapped(note, width, "muted", "  ")]
+        self._notes = paragraphs(table.footnotes, width, "muted", "  ")
         if self._notes and table.rows:
             self._notes.insert(0, ())
 

@@ -184,9 +184,8 @@ def _page(
     elif found.value == "speedup":
         explained.insert(0, f"Brackets: {found.level * 100:g} % confidence interval.")
     rows += paragraphs(explained, width, "muted", "  ")
-    rows += paragraphs(
-        (f"! {note}" for note in (*(f"in doubt: {note}" for note in why), *found.notes)), width, "caution", "  "
-    )
+    cautions = [*(f"! in doubt: {note}" for note in why), *(f"! {note}" for note in found.notes)]
+    rows += paragraphs(cautions, width, "caution", "  ")
     return Page(tuple(heading), tuple(rows))
 
 

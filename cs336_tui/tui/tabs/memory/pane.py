@@ -146,9 +146,8 @@ class MemoryPane(ReportPane):
     def _show_table(self, record: MemoryReport, timeline: Timeline) -> None:
         width, height = self.content_size
         level = LEVELS_MB[self._level]
-        make = (
-            partial(views.saved_page, record) if self.view == "saved" else partial(views.largest_page, timeline, level)
-        )
+        largest = partial(views.largest_page, timeline, level)
+        make = partial(views.saved_page, record) if self.view == "saved" else largest
         page = self._cached((timeline, self.view, level, width), lambda: make(width))
         self._fill(page, [views.summary(record, self._prediction(record))] if height >= _LOW else [])
 
