@@ -45,11 +45,11 @@ async def _make_report(app: Host, tab: PaneTab) -> None:
 
 
 async def _name_gpu(app: Host) -> None:
-    from cs336_tui.tui.tabs.estimate import EstimatePane
+    from cs336_tui.tui.tabs.estimate import EstimateList
 
     app.action_open("estimate")
     await app.main.focus_pane("estimate")
-    app.main.query_one(EstimatePane).ask_gpu()
+    app.main.query_one(EstimateList).action_gpu()
 
 
 class Palette(CommandPalette):

@@ -95,13 +95,12 @@ def flops(count: int) -> str:
 def detail(row: EstimateRow, width: int, waiting: str = "") -> list[Line]:
     """Everything predicted of a cell; `waiting` if there is no prediction yet."""
     lines = [line((format.plain(row.spec.title), "title"))]
-    if row.refused:
-        lines += wrapped(f"✗ {row.refused}", width, "bad")
+    lines += wrapped(f"✗ {row.refused}", width, "bad") if row.refused else []
     if row.estimate is None and row.unpredictable:
         return lines + wrapped(f"! not predicted: {row.unpredictable}", width, "caution")
     if row.estimate is None:
         return lines + wrapped(waiting, width, "muted")
-    found, prediction = row.estimate, row.estimate.prediction
+    found, prediction, target = row.estimate, row.estimate.prediction, row.estimate.target
     headless = f"{prediction.num_params_without_head:,} less the head"
     lines += labelled("parameters", f"{prediction.num_params:,} ({headless})", width)
     by_phase = " · ".join(f"{name} {flops(value)}" for name, value in prediction.flops.items() if value)
@@ -109,13 +108,16 @@ def detail(row: EstimateRow, width: int, waiting: str = "") -> list[Line]:
     lines += labelled("a step takes", f"{found.step_time}, {found.basis}", width)
     lines += _memory(row, prediction, width)
     lines += labelled("residual stream", f"{prediction.residual_stream_bytes / 2**20:.2f} MiB a tensor", width)
-    lines += _fit(found, width)
+    besides = f"the peak and {format.size(target.context_bytes)} of the process itself"
+    role = "bad" if found.fits is False else "caution" if found.tight else "good" if found.fits else "muted"
+    lines += labelled("device", f"{target_text(target)} ({target.source})", width)
+    lines += labelled("needs", f"{format.size(found.needed_bytes)}: {besides}", width)
+    lines += labelled("fits", found.fit, width, role=role)
     if prediction.note:
         lines += [(), *wrapped(prediction.note, width, "caution")]
     if prediction.largest:
         lines += [(), line(("largest allocations at the peak", "title"))]
-        for block in prediction.largest:
-            lines += _allocation(block, width)
+        lines += [row for block in prediction.largest for row in _allocation(block, width)]
     return lines
 
 
@@ -153,9 +155,8 @@ def target_text(target: Target) -> str:
 
 def _amount(size: int) -> str:
     """Bytes as ``1.07 GB``, ``515 MB`` or ``0.12 MB``."""
-    if size >= 10**9:
-        return format.size(size)
-    return f"{size / 1e6:.0f} MB" if size >= 10**8 else f"{size / 1e6:.{1 if size >= 10**7 else 2}f} MB"
+    decimals = (size < 10**8) + (size < 10**7)
+    return format.size(size) if size >= 10**9 else f"{size / 1e6:.{decimals}f} MB"
 
 
 def _memory(row: EstimateRow, prediction: Prediction, width: int) -> list[Line]:
@@ -183,27 +184,12 @@ def _memory(row: EstimateRow, prediction: Prediction, width: int) -> list[Line]:
     return [*lines, ()]
 
 
-def _fit(found: Estimate, width: int) -> list[Line]:
-    target = found.target
-    role = "bad" if found.fits is False else "caution" if found.tight else "good" if found.fits else "muted"
-    besides = format.size(target.context_bytes)
-    return [
-        *labelled("device", f"{target_text(target)} ({target.source})", width),
-        *labelled("needs", f"{format.size(found.needed_bytes)}: the peak and {besides} of the process itself", width),
-        *labelled("fits", found.fit, width, role=role),
-    ]
-
-
 def _allocation(block: MemoryBlock, width: int) -> list[Line]:
     site = block.site
     shape = "×".join(map(str, block.shape)) if block.shape is not None else ""
-    where = [
-        f"{block.category.replace('_', ' ')}",
-        " ".join(part for part in (site.range or site.op, "(backward)" if site.backward else "") if part),
-        " ".join(part for part in (block.dtype or "", shape) if part),
-        site.frame,
-    ]
-    text = " · ".join(part for part in where if part)
+    part = " ".join(filter(None, (site.range or site.op, "(backward)" if site.backward else "")))
+    tensor = " ".join(filter(None, (block.dtype, shape)))
+    text = " · ".join(filter(None, (block.category.replace("_", " "), part, tensor, site.frame)))
     (_, *first), *rest = labelled("", text, width, label_width=12)
     return [(Span(f"{_amount(block.bytes):>10}  ", "strong"), *first), *rest]
 
@@ -251,7 +237,17 @@ class EstimateList(Rows):
         return self.can_switch if action == "switch" else True
 
     def action_gpu(self) -> None:
-        self.query_ancestor(EstimatePane).ask_gpu()
+        def entered(name: str | None) -> None:
+            if name is not None:
+                self.post_message(EstimatePane.GpuNamed(name or None))
+
+        names = ", ".join(gpu.name for gpu in known_gpus())
+        about = f"Whether the cells fit a GPU that need not be here; empty: this machine.\nKnown: {names}"
+
+        def check(name: str) -> str:
+            return problem_of(lambda: name and find_gpu(name), UnknownGpu)
+
+        self.app.push_screen(AskText("GPU", about, check=check), entered)
 
     def action_switch(self) -> None:
         self.post_message(EstimatePane.Switched())
@@ -309,16 +305,15 @@ class EstimatePane(Container):
         shown, rows = self._shown, self._list
         width = rows.content_size.width
         title = self._title()
-        if not shown.rows:
+        if shown.rows:
+            marks = [mark(row) for row in shown.rows]
+            roles = ["text" if row.estimate else "muted" for row in shown.rows]
+            names, *lines = table_lines(table(shown.rows), width, marks, roles=roles)
+            rows.fill(lines, [title, *([] if self._has_detail else self._brief()), names])
+        else:
             rows.fill((), [title, (), *wrapped(shown.why_none, width, "muted")])
-            self._paint_detail()
-            return
-        marks = [mark(row) for row in shown.rows]
-        roles = ["text" if row.estimate else "muted" for row in shown.rows]
-        names, *lines = table_lines(table(shown.rows), width, marks, roles=roles)
-        brief = [] if self._has_detail else self._brief()
-        rows.fill(lines, [title, *brief, names])
-        self._paint_detail()
+        if self._has_detail:
+            self._detail.paint(self._written(self._detail.content_size.width))
 
     def _brief(self) -> list[Line]:
         """Two lines on the cell under the cursor; always two, so that the list does not jump."""
@@ -342,10 +337,6 @@ class EstimatePane(Container):
             (f"· {shown.total} " if shown.total else "", "strong"),
         )
 
-    def _paint_detail(self) -> None:
-        if self._has_detail:
-            self._detail.paint(self._written(self._detail.content_size.width))
-
     def _written(self, width: int) -> list[Line]:
         return detail(self._current, width, self._shown.waiting) if self._current else []
 
@@ -359,16 +350,3 @@ class EstimatePane(Container):
         event.stop()
         if self._current:
             self.app.push_screen(Reader("Estimate", self._written))
-
-    def ask_gpu(self) -> None:
-        def entered(name: str | None) -> None:
-            if name is not None:
-                self.post_message(self.GpuNamed(name or None))
-
-        names = ", ".join(gpu.name for gpu in known_gpus())
-        about = f"Whether the cells fit a GPU that need not be here; empty: this machine.\nKnown: {names}"
-
-        def check(name: str) -> str:
-            return problem_of(lambda: name and find_gpu(name), UnknownGpu)
-
-        self.app.push_screen(AskText("GPU", about, check=check), entered)

@@ -107,36 +107,24 @@ def live_lines(
     if len(bars) + 5 > rest:
         bars = [phase_line(means, width=width)] if means else []
     rest -= len(bars) + (2 if airy else 0)
-    chart_height = min(max(rest // 2, 5), 10, rest)
     if cell.steps_done or not cell.is_over:
-        spec, ended, measuring = cell.spec, cell.is_over or cell.stage == "finishing", cell.stage == "measuring"
-        lines += blank
-        lines += step_chart(
-            cell.warmup_times_s,
-            cell.step_times_s,
-            warmup_total=_places(
-                len(cell.warmup_times_s), spec.warmup_steps, is_open=spec.warmup_auto, is_over=ended or measuring
-            ),
-            measured_total=_places(
-                len(cell.step_times_s), spec.measure_steps, is_open=spec.steps_auto is not None, is_over=ended
-            ),
-            width=width,
-            height=chart_height,
-        )
+        spec, warm, timed = cell.spec, cell.warmup_times_s, cell.step_times_s
+        ended, chart_height = cell.is_over or cell.stage == "finishing", min(max(rest // 2, 5), 10, rest)
+        warmed = ended or cell.stage == "measuring"
+        places = _places(len(warm), spec.warmup_steps, is_open=spec.warmup_auto, is_over=warmed)
+        most = _places(len(timed), spec.measure_steps, is_open=spec.steps_auto is not None, is_over=ended)
+        chart = step_chart(warm, timed, warmup_total=places, measured_total=most, width=width, height=chart_height)
+        lines += [*blank, *chart]
     lines += [*blank, *bars]
     return lines + _steps(cell, state.ddof, detail.steps, width, height - len(lines))
 
 
 def _places(done: int, most: int, *, is_open: bool, is_over: bool) -> int:
     """The places for steps in the chart; while their number is open they double as steps come."""
-    if not is_open:
-        return most
-    if is_over:
-        return done
-    places = _FIRST_PLACES
-    while places < done:
-        places *= 2
-    return min(places, most)
+    if is_over or not is_open:
+        return done if is_open else most
+    doublings = (max(done - 1, 0) // _FIRST_PLACES).bit_length()
+    return min(_FIRST_PLACES << doublings, most)
 
 
 def phase_means(cell: CellState) -> dict[str, float]:
@@ -149,11 +137,9 @@ def _where(state: SessionState, cell: CellState, held: bool) -> Line:
     here = f"cell {status.number(cell)}/{len(state.cells)} · "
     if cell.status != "running":
         return (Span(here), status.status(cell), *([Span(" · the queue is paused", "caution")] if held else []))
-    if held:
-        return line(here, (status.stage(cell, state.last_at), "strong"), (" · paused after this", "caution"))
-    eta = remaining_s(state)
-    left = f" · ETA {quantities.duration(eta)}" if eta is not None else ""
-    return line(here, (status.stage(cell, state.last_at), "strong"), left)
+    eta = None if held else remaining_s(state)
+    left = " · paused after this" if held else f" · ETA {quantities.duration(eta)}" if eta is not None else ""
+    return line(here, (status.stage(cell, state.last_at), "strong"), (left, "caution" if held else "text"))
 
 
 def _headline(state: SessionState, cell: CellState) -> Line:
@@ -166,9 +152,7 @@ def _headline(state: SessionState, cell: CellState) -> Line:
 
 
 def _rates(state: SessionState, cell: CellState, found: Assessment | None) -> Line:
-    parts: list[str] = []
-    if cell.tokens_per_s:
-        parts.append(f"{format.rate(cell.tokens_per_s)} tokens/s")
+    parts = [f"{format.rate(cell.tokens_per_s)} tokens/s"] if cell.tokens_per_s else []
     if found and not cell.is_over and (share := found.share_of_peak(cell.running.mean)) is not None:
         peak = "a wrong peak" if share > WRONG_PEAK else "peak"
         parts.append(f"{format.percent(share)} of " + (peak if found.peak_is_measured else "data sheet"))
@@ -196,20 +180,19 @@ def _steps(cell: CellState, ddof: int, count: int, width: int, height: int) -> l
     if rows < 2 or not count:
         return []
     names = list(cell.phase_times_s or cell.times.warmup_phases_s)[: max(width - _STEP_COLUMNS, 0) // _PHASE_COLUMNS]
-    room = max(rows // 2, 1)
+    room, std = max(rows // 2, 1), cell.running.std(ddof)
     first = math.ceil(max(count - rows, 0) / room) * room
-    std = cell.running.std(ddof)
     heading = f"{'step':>5} {'kind':<9}{'ms':>10}" + "".join(
         f"{SHORT_NAMES.get(name, name):>{_PHASE_COLUMNS}.{_PHASE_COLUMNS - 1}}" for name in names
     )
     lines: list[Line] = [(), line((heading, "muted"))]
     warm = len(cell.warmup_times_s)
     for index in range(first, count):
-        measured = index >= warm
-        at = index - warm if measured else index
-        times = cell.step_times_s if measured else cell.warmup_times_s
-        phases = cell.phase_times_s if measured else cell.times.warmup_phases_s
-        kind = "measured" if measured else "warm-up"
+        at, kind, times, phases = (
+            (index - warm, "measured", cell.step_times_s, cell.phase_times_s)
+            if index >= warm
+            else (index, "warm-up", cell.warmup_times_s, cell.times.warmup_phases_s)
+        )
         figures = f"{format.ms(times[at], std):>10}"
         for name in names:
             values = phases.get(name, ())

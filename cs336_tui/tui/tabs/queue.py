@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
@@ -25,7 +26,6 @@ from cs336_tui.tui.widgets.rows import Rows
 if TYPE_CHECKING:
     from cs336_tui.runner.queue import CellQueue
 
-BY_HAND = "skipped by hand"
 LEFT_OUT = ("skipped", "cancelled", "failed", "killed")
 """Statuses of cells that can wait again."""
 _REASON_WIDTH = 28
@@ -97,20 +97,18 @@ class QueuePane(Rows):
             super().__init__()
             self.skip = skip
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._view: QueueView | None = None
-        self._at_work: CellState | None = None
-        self._waiting: list[int] = []
-        self._left_out: list[CellState] = []
-        self._added: Sequence[tuple[CellSpec, int]] = ()
-        self._prices = Prices({}, {}, None, {})
-        self._ends: list[float | None] = [None]
-        self._on: int | None = None
-        """The waiting cell that the cursor follows."""
-        self._least: tuple[int, ...] = ()
-        self._columns = _columns({})
-        self._variants_of: tuple[object, ...] = (None, None, None)
+    _view: QueueView | None = None
+    _at_work: CellState | None = None
+    _waiting: Sequence[CellState] = ()
+    _left_out: Sequence[CellState] = ()
+    _added: Sequence[tuple[CellSpec, int]] = ()
+    _prices = Prices({}, {}, None, {})
+    _ends: Sequence[float | None] = (None,)
+    _on: int | None = None
+    """The waiting cell that the cursor follows."""
+    _least: tuple[int, ...] = ()
+    _columns = _columns({})
+    _variants_of: tuple[object, ...] = (None, None, None)
 
     def show(self, view: QueueView) -> None:
         before, self._view = self._view, view
@@ -119,19 +117,19 @@ class QueuePane(Rows):
         if before is None or (view.queue, view.running) != (before.queue, before.running):
             self.refresh_bindings()
         state = view.state
-        self._at_work, self._waiting = state.running_cell, list(state.waiting)
+        self._at_work, self._waiting = state.running_cell, [state.cells[number] for number in state.waiting]
         self._left_out = [cell for cell in state.cells.values() if cell.status in LEFT_OUT]
         self._added = () if self._waiting or self._at_work else view.preview.cells
         self._prices = prices(state)
         self._take_variants()
         self._ends = ends_s(state, self._prices, [spec for spec, _ in self._added])
         if self._on is not None and self._on in state.waiting:
-            self.cursor = self._waiting.index(self._on) + (self._at_work is not None)
+            self.cursor = list(state.waiting).index(self._on) + (self._at_work is not None)
         count = (self._at_work is not None) + len(self._waiting) + len(self._added) + len(self._left_out)
         if not count:
             self._on = None
             why = view.preview.why_none or "Nothing waits."
-            self.fill((), [*self._summary(), (), line((format.plain(why), "muted"))])
+            self.fill((), [self._summary(), (), line((format.plain(why), "muted"))])
             return
         self.draw_from(count, self._rows_in_sight, heading_rows=2)
 
@@ -146,30 +144,27 @@ class QueuePane(Rows):
 
     @property
     def selected(self) -> CellState | None:
-        row = self._row(self.cursor)
+        row = next(islice(self._all_rows(), self.cursor, None), None)
         return row.cell if row else None
 
-    def _summary(self) -> list[Line]:
-        view = self._view
+    def _summary(self) -> Line:
+        view, waiting = self._view, len(self._waiting)
         assert view is not None
-        parts: list[Span] = []
         if self._added:
-            parts.append(Span(f"Run would add {format.plural(len(self._added), 'cell')}", "strong"))
+            parts = [Span(f"Run would add {format.plural(len(self._added), 'cell')}", "strong")]
         else:
-            parts.append(
-                Span(f"{format.plural(len(self._waiting), 'cell')} wait{'s' * (len(self._waiting) == 1)}", "strong")
-            )
-            if (left := self._ends[-1]) is not None and (self._waiting or self._at_work):
+            parts = [Span(f"{format.plural(waiting, 'cell')} wait{'s' * (waiting == 1)}", "strong")]
+            if (left := self._ends[-1]) is not None and (waiting or self._at_work):
                 parts.append(Span(f" · done in {quantities.duration(left)}"))
         if view.queue is not None and (asked := len(view.queue.asked)):
             parts.append(Span(f" · {format.plural(asked, 'report')} before the next cell", "strong"))
         if view.queue is not None and view.queue.paused:
             parts.append(Span(" · paused (P goes on)", "caution"))
         parts.append(Span(f" · after OOM: {'skip larger' if view.skips_after_oom else 'try all'}", "muted"))
-        return [tuple(parts)]
+        return tuple(parts)
 
     def _rows_in_sight(self, first: int, last: int) -> tuple[list[Line], list[Line]]:
-        rows = [self._timed(index, row) for index in range(first, last) if (row := self._row(index)) is not None]
+        rows = [self._timed(first + at, row) for at, row in enumerate(islice(self._all_rows(), first, last))]
         texts = [[column.cell(row) for column in self._columns] for row in rows]
         reasons = [_why(row.cell) for row in rows]
         for_reasons = min(max(map(width_of, reasons), default=0), _REASON_WIDTH)
@@ -179,36 +174,25 @@ class QueuePane(Rows):
             (Span(layout.row(text), "muted" if row.place == "–" else "text"), *why)
             for row, text, why in zip(rows, texts, reasons, strict=True)
         ]
-        return [*self._summary(), line((layout.heading, "muted"))], lines
+        return [self._summary(), line((layout.heading, "muted"))], lines
 
-    def _row(self, index: int) -> _QueueRow | None:
-        """The row at an index; the running cell comes first, then waiting cells, cells to add, cells left out."""
-        if self._view is None or index < 0:
-            return None
-        if self._at_work is not None and index == 0:
-            return _QueueRow("now", self._at_work, self._at_work.spec, self._at_work.repeat)
-        index -= self._at_work is not None
-        if index < len(self._waiting):
-            cell = self._view.state.cells[self._waiting[index]]
-            return _QueueRow(str(index + 1), cell, cell.spec, cell.repeat)
-        index -= len(self._waiting)
-        if index < len(self._added):
-            return _QueueRow(f"+{index + 1}", None, *self._added[index])
-        index -= len(self._added)
-        if index < len(self._left_out):
-            cell = self._left_out[index]
-            return _QueueRow("–", cell, cell.spec, cell.repeat)
-        return None
+    def _all_rows(self) -> Iterator[_QueueRow]:
+        """The running cell, then waiting cells, cells to add, cells left out."""
+        if (cell := self._at_work) is not None:
+            yield _QueueRow("now", cell, cell.spec, cell.repeat)
+        for place, cell in enumerate(self._waiting, 1):
+            yield _QueueRow(str(place), cell, cell.spec, cell.repeat)
+        for place, (spec, repeat) in enumerate(self._added, 1):
+            yield _QueueRow(f"+{place}", None, spec, repeat)
+        for cell in self._left_out:
+            yield _QueueRow("–", cell, cell.spec, cell.repeat)
 
     def _timed(self, index: int, row: _QueueRow) -> _QueueRow:
         """The row with the time that its cell takes, and the time of its end."""
-        if row.cell is not None and row.cell is self._at_work:
-            return row._replace(takes_s=self._ends[0], ends_s=self._ends[0])
         if row.place == "–":
             return row
-        place = index - (self._at_work is not None) + 1
-        ends_s = self._ends[place] if place < len(self._ends) else None
-        return row._replace(takes_s=self._prices.of(row.spec), ends_s=ends_s)
+        ends_s = self._ends[index + (self._at_work is None)]
+        return row._replace(takes_s=ends_s if row.place == "now" else self._prices.of(row.spec), ends_s=ends_s)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         queue = self._view.queue if self._view else None
@@ -230,12 +214,15 @@ class QueuePane(Rows):
         super().on_blur()
 
     def _queue(self) -> CellQueue:
-        assert self._view is not None
-        assert self._view.queue is not None, "check_action offers no such key"
-        return self._view.queue
+        queue = self._view.queue if self._view else None
+        assert queue is not None, "check_action offers no such key"
+        return queue
 
     def action_move_cell(self, by: int) -> None:
-        if (cell := self._waiting_under_cursor()) is not None:
+        cell = self.selected
+        if cell is None or cell.status != "queued":
+            self._tell("Only waiting cells can be moved.")
+        else:
             self._queue().move(cell.cell, by)
             self._on = cell.cell
             self.post_message(self.Changed())
@@ -251,7 +238,7 @@ class QueuePane(Rows):
             self._queue().requeue([cell.cell])
             self.post_message(self.Changed(waits=True))
         elif cell.status == "queued":
-            self._queue().skip([cell.cell], BY_HAND)
+            self._queue().skip([cell.cell], "skipped by hand")
             self._on = None
             self.post_message(self.Changed())
         else:
@@ -272,13 +259,6 @@ class QueuePane(Rows):
     def action_oom_rule(self) -> None:
         if self._view is not None:
             self.post_message(self.OomRuleTurned(not self._view.skips_after_oom))
-
-    def _waiting_under_cursor(self) -> CellState | None:
-        cell = self.selected
-        if cell is not None and cell.status == "queued":
-            return cell
-        self._tell("Only waiting cells can be moved.")
-        return None
 
     def _tell(self, text: str) -> None:
         self.app.notify(text, severity="warning", markup=False, timeout=4)

@@ -107,11 +107,6 @@ def _columns(variants: Mapping[str, set[str]], *, repeats: bool) -> _Columns:
 COLUMNS = _columns({}, repeats=False)
 
 
-def _in_common(variants: Mapping[str, set[str]]) -> str:
-    """The unusual values that all cells share. As columns they would be dropped first."""
-    return ", ".join(f"{FIELDS[key].title} {next(iter(shown))}" for key, shown in variants.items() if len(shown) == 1)
-
-
 _STATUS = "status"
 _WIDEST_STATUS = 11
 _WHOLE_VERDICTS = 110
@@ -132,19 +127,17 @@ class ResultsPane(Rows):
             super().__init__()
             self.cell = cell
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._state: SessionState | None = None
-        self._cells: tuple[CellState, ...] = ()
-        self._places: dict[int, int] = {}
-        self._done: dict[int, tuple[CellFinished | None, Assessment | None, tuple[str, ...]]] = {}
-        self._judging: Judging | None = None
-        self._columns = COLUMNS
-        self._in_common = ""
-        self._alike: tuple[bool | None, ...] = ()
-        self._least: tuple[int, ...] = ()
-        self._ddof = 1
-        self._marked: tuple[CellState, ...] = ()
+    _state: SessionState | None = None
+    _cells: Sequence[CellState] = ()
+    _places: Mapping[int, int] = {}
+    _done: dict[int, tuple[CellFinished | None, Assessment | None, tuple[str, ...]]]
+    _judging: Judging | None = None
+    _columns = COLUMNS
+    _in_common = ""
+    _alike: Sequence[bool | None] = ()
+    _least: Sequence[int] = ()
+    _ddof = 1
+    _marked: Sequence[CellState] = ()
 
     def show(
         self,
@@ -175,7 +168,8 @@ class ResultsPane(Rows):
         self._places = {cell.cell: place for place, cell in enumerate(self._cells)}
         variants = told_variants(cell.spec for cell in self._cells)
         self._columns = _columns(variants, repeats=any(cell.repeat > 1 for cell in self._cells))
-        self._in_common = _in_common(variants)
+        alike = {FIELDS[key].title: next(iter(shown)) for key, shown in variants.items() if len(shown) == 1}
+        self._in_common = ", ".join(f"{title} {value}" for title, value in alike.items())  # columns are dropped first
         self._least, self._done = (), {}
         if len(self._cells) <= _FEW:
             self._alike = ()
@@ -222,10 +216,8 @@ class ResultsPane(Rows):
     def _texts(self, cell: CellState, found: Assessment | None) -> tuple[str, ...]:
         """The cell's texts; those of a finished cell are made once."""
         assert self._state is not None
-        known = self._done.get(cell.cell)
-        if known and known[0] is cell.finished and known[1] is found:
-            texts = known[2]
-        else:
+        finished, assessed, texts = self._done.get(cell.cell, (None, None, ()))
+        if not texts or finished is not cell.finished or assessed is not found:
             item = _ShownCell(self._state, cell, found)
             texts = tuple(column.cell(item) for column in self._columns)
             if cell.is_over:

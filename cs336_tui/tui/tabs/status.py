@@ -46,23 +46,15 @@ def number(cell: CellState) -> int:
 
 def stage(cell: CellState, now: float | None = None) -> str:
     """The stage of a running cell and its progress; with `now` (Unix seconds) the time it has compiled."""
-    match cell.stage:
-        case "building":
-            return "building the model"
-        case "compiling":
-            return f"compiling the model{_since(cell, now)}"
-        case "capturing":
-            return f"capturing a CUDA graph{_since(cell, now)}"
-        case "warm-up":
-            most = "≤" if cell.spec.warmup_auto else ""
-            return f"warm-up {len(cell.warmup_times_s)}/{most}{cell.spec.warmup_steps}"
-        case "measuring":
-            most = "≤" if cell.spec.steps_auto else ""
-            return f"measuring {len(cell.step_times_s)}/{most}{cell.spec.measure_steps}"
-        case None:
-            return cell.status
-        case other:
-            return other
+    spec, since = cell.spec, _since(cell, now)
+    words = {
+        "building": "building the model",
+        "compiling": f"compiling the model{since}",
+        "capturing": f"capturing a CUDA graph{since}",
+        "warm-up": f"warm-up {len(cell.warmup_times_s)}/{'≤' * spec.warmup_auto}{spec.warmup_steps}",
+        "measuring": f"measuring {len(cell.step_times_s)}/{'≤' * bool(spec.steps_auto)}{spec.measure_steps}",
+    }
+    return words.get(cell.stage, cell.stage) if cell.stage else cell.status
 
 
 def _since(cell: CellState, now: float | None) -> str:
@@ -144,11 +136,11 @@ def _as_many(entries: Sequence[list[Line]], room: int, width: int) -> list[Line]
     rows: list[Line] = []
     for entry in entries:
         left = room - len(rows)
+        if len(entry) > left > 0:
+            *whole, last = entry[:left]
+            cut = set_cell_size(last[0].text, min(cell_len(last[0].text), max(width - 2, 0)))
+            rows += [*whole, line((f"{cut.rstrip(' ,;·')} …", last[0].role))]
         if len(entry) > left:
-            if left > 0:
-                *whole, last = entry[:left]
-                cut = set_cell_size(last[0].text, min(cell_len(last[0].text), max(width - 2, 0)))
-                rows += [*whole, line((f"{cut.rstrip(' ,;·')} …", last[0].role))]
             break
         rows += entry
     return rows
@@ -158,16 +150,13 @@ def _short(found: Assessment, width: int) -> str:
     """The interval of the mean and the share of the peak, in one row."""
     assert found.judgement is not None
     limit = found.limit
-    rates = []
-    if limit is not None:
-        rates.append(f"{format.flops(limit.flops_per_s)}FLOP/s")
-        if limit.share_of_measured is not None:
-            peak = "a wrong peak" if limit.share_of_measured > WRONG_PEAK else "peak"
-            rates.append(f"{percent(limit.share_of_measured)} % of {peak}")
-        elif limit.share_of_sheet is not None:
-            rates.append(f"{percent(limit.share_of_sheet)} % of data sheet")
-        else:
-            rates.append("peak not measured (Roofline, l)")
+    rates = [f"{format.flops(limit.flops_per_s)}FLOP/s"] if limit else []
+    if limit and limit.share_of_measured is not None:
+        peak = "a wrong peak" if limit.share_of_measured > WRONG_PEAK else "peak"
+        rates.append(f"{percent(limit.share_of_measured)} % of {peak}")
+    elif limit:
+        sheet = limit.share_of_sheet
+        rates.append("peak not measured (Roofline, l)" if sheet is None else f"{percent(sheet)} % of data sheet")
     interval = half_width_words(found.judgement)
     level = found.judgement.interval.level * 100 if found.judgement.interval else 0
     whole = " · ".join([*([f"mean {interval} ({level:g} % interval)"] if interval else []), *rates])
