@@ -54,7 +54,7 @@ def device_lines(
     state: SessionState, sample: DeviceSampled, run: Run | None, energy_j: float | None, width: int, height: int
 ) -> list[Line]:
     """The pane's rows: figures, then as much history as fits."""
-    figures = [*_gpu(sample.gpu, energy_j, width), *_host(sample)] if sample.gpu else _host(sample)
+    figures = [*(_gpu(sample.gpu, energy_j, width) if sample.gpu else []), *_host(sample)]
     if sample.why:
         figures += [(), *wrapped(sample.why, width, "muted")]
     history = _history(state, sample, run, width, height - len(figures) - 1)
@@ -65,11 +65,10 @@ def _row(label: str, value: str, role: str = "text") -> Line:
     return labelled(label, value, label_width=_LABEL, role=role)[0]
 
 
-def _gpu(gpu: GpuSample | None, energy_j: float | None, width: int) -> list[Line]:
-    if gpu is None:
-        return []
+def _gpu(gpu: GpuSample, energy_j: float | None, width: int) -> list[Line]:
     share = gpu.memory_used_bytes / gpu.memory_total_bytes if gpu.memory_used_bytes and gpu.memory_total_bytes else None
     power = f"{format.number(gpu.power_w)}/{format.number(gpu.power_limit_w)} W" if gpu.power_w is not None else "n/a"
+    clocks, missing, reasons = (gpu.sm_clock_mhz, gpu.memory_clock_mhz), format.NOT_AVAILABLE, gpu.clock_reasons
     lines = [
         line((gpu.name or "GPU", "title")),
         _row("memory", format.used_of(gpu.memory_used_bytes, gpu.memory_total_bytes)),
@@ -77,8 +76,8 @@ def _gpu(gpu: GpuSample | None, energy_j: float | None, width: int) -> list[Line
         _row("util", format.percent(gpu.utilisation)),
         _row("power", power),
         _row("temp", format.number(gpu.temperature_c, " °C")),
-        _row("clocks", _clocks(gpu)),
-        _row("limited", *_reasons(gpu)),
+        _row("clocks", missing if clocks == (None, None) else f"{'/'.join(map(format.number, clocks))} MHz"),
+        _row("limited", missing if reasons is None else ", ".join(reasons) or "no", "caution" if reasons else "text"),
         _row("others", *_others(gpu)),
     ]
     if energy_j is not None:
@@ -87,24 +86,10 @@ def _gpu(gpu: GpuSample | None, energy_j: float | None, width: int) -> list[Line
     return lines
 
 
-def _clocks(gpu: GpuSample) -> str:
-    if gpu.sm_clock_mhz is None and gpu.memory_clock_mhz is None:
-        return format.NOT_AVAILABLE
-    return f"{format.number(gpu.sm_clock_mhz)}/{format.number(gpu.memory_clock_mhz)} MHz"
-
-
-def _reasons(gpu: GpuSample) -> tuple[str, str]:
-    if gpu.clock_reasons is None:
-        return format.NOT_AVAILABLE, "text"
-    return (", ".join(gpu.clock_reasons), "caution") if gpu.clock_reasons else ("no", "text")
-
-
 def _others(gpu: GpuSample) -> tuple[str, str]:
     others = gpu.other_processes
-    if others is None:
-        return format.NOT_AVAILABLE, "text"
     if not others:
-        return "none", "text"
+        return format.NOT_AVAILABLE if others is None else "none", "text"
     memory = [process.memory_bytes for process in others if process.memory_bytes is not None]
     used = f", {format.size(sum(memory))}" if memory else ""
     return f"! {len(others)} process{'es' * (len(others) > 1)}{used}", "caution"

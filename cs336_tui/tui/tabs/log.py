@@ -39,18 +39,14 @@ class LogPane(Rows):
 
     def show(self, book: LogBook) -> None:
         self.book = book
-        where = [line((self._where(book.where), "muted"))] if book.where else []
-        if book.rows:
-            self.fill((*where, *book.rows))
-            return
-        self.fill((), [(), line(("Nothing yet. What a cell prints, and notices, appear here.", "muted")), *where])
-
-    def _where(self, path: str) -> str:
-        """The place of the log; of a long path its end."""
-        text, room = "The session log is ", self.content_size.width
+        text, path, room = "The session log is ", book.where, self.content_size.width
         if len(text) + len(path) > room:
             path = f"…{path[len(text) + 1 - room :]}"
-        return text + path
+        where = [line((text + path, "muted"))] if book.where else []
+        if book.rows:
+            self.fill((*where, *book.rows))
+        else:
+            self.fill((), [(), line(("Nothing yet. What a cell prints, and notices, appear here.", "muted")), *where])
 
 
 def _rows_of(event: Event, state: SessionState) -> Sequence[Line]:

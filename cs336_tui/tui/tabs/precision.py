@@ -14,7 +14,7 @@ from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.events.reports import PrecisionReport, ReportKind
 from cs336_tui.export.precision import ADDEND_NOTE, accumulation_table, modules_table, toy_table
 from cs336_tui.export.tables import Column, Table
-from cs336_tui.session.state import ReportState, SessionState
+from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.stats.ratio import LEVEL
 from cs336_tui.tui import format
@@ -45,41 +45,28 @@ class PrecisionPane(ReportPane):
     """What the speed-ups were made from."""
     _speedups: Sequence[SpeedUp] | None = None
     """None while they are made."""
-    _drawn: tuple[int | None, int] | None = None
+    _drawn: tuple[int, int] | None = None
     """The report and the width of the page and the rows; None if these are out of date."""
-    _page: Page | None = None
+    _page = Page(())
     _below: Sequence[Line] = ()
 
     def _show(self) -> None:
         self._find_speedups(self.subject.state)
-        latest = self._latest
-        if latest is not None and latest.content is not None:
-            super()._show()
-        else:
-            self.report = None
-            page = self._drawn_page(None)
-            self.fill((*page.rows, (), *self._without(latest)), [self.title()])
-
-    def draw(self, report: ReportState) -> None:
-        found = report.content
-        assert isinstance(found, PrecisionReport)
-        page = self._drawn_page(report)
-        where = Span(f" · {format.plain(found.device_name)} · torch {found.torch}", "muted")
-        self.fill((*page.rows, (), *self._below), [self.title(where)])
+        latest, before, width = self._latest, self.report, max(self.content_size.width, 12)
+        found = latest.content if latest else None
+        report = found if isinstance(found, PrecisionReport) else None
+        self.report = latest if report else None
+        if self.report and (before is None or before.report != self.report.report):
+            self.cursor = 0
+        if self._drawn != (of := (id(report), width)):
+            self._drawn, self._page = of, speedups_page(self._speedups, width)
+            self._below = report_rows(report, width) if report else ()
+        where = [Span(f" · {format.plain(report.device_name)} · torch {report.torch}", "muted")] if report else []
+        self.fill((*self._page.rows, (), *(self._below or self._without(latest))), [self.title(*where)])
 
     def action_choose(self) -> None:
-        if self._page and (detail := self._page.details.get(self.cursor)):
+        if detail := self._page.details.get(self.cursor):
             self.app.push_screen(text_reader("Speed-up", detail))
-
-    def _drawn_page(self, report: ReportState | None) -> Page:
-        """The speed-ups; they and the report's rows are made again only if they may have changed."""
-        width = max(self.content_size.width, 12)
-        of = (report.report if report else None, width)
-        if self._page is None or of != self._drawn:
-            self._drawn, self._page, self._below = of, speedups_page(self._speedups, width), ()
-            if report is not None and isinstance(report.content, PrecisionReport):
-                self._below = report_rows(report.content, width)
-        return self._page
 
     def _find_speedups(self, state: SessionState) -> None:
         settled = (id(state), settled_of(state))
@@ -90,17 +77,14 @@ class PrecisionPane(ReportPane):
         self._counted = settled
         results = merge([(title_of(state), state)])
         if len(results) <= _AT_ONCE:
-            self._take(settled, mixed_speedups(results))
+            self._speedups, self._drawn = mixed_speedups(results), None
         else:
-            in_background(self, partial(mixed_speedups, results), partial(self._take_and_show, settled))
+            in_background(self, partial(mixed_speedups, results), partial(self._take, settled))
 
     def _take(self, settled: tuple[int, int], speedups: Sequence[SpeedUp]) -> None:
         if settled == self._counted:  # else something else was asked meanwhile
             self._speedups, self._drawn = speedups, None
-
-    def _take_and_show(self, settled: tuple[int, int], speedups: Sequence[SpeedUp]) -> None:
-        self._take(settled, speedups)
-        self.show(self.subject)
+            self.show(self.subject)
 
 
 def speedups_page(speedups: Sequence[SpeedUp] | None, width: int) -> Page:
@@ -116,7 +100,7 @@ def speedups_page(speedups: Sequence[SpeedUp] | None, width: int) -> Page:
         return Page((), (*rows, *wrapped(text, width, "muted")))
     counted = {of: sum(each.outcome == of for each in speedups if each.ratio) for of in OUTCOMES}
     rows[0] += tuple(Span(f" · {number} {of}", "strong") for of, number in counted.items() if number)
-    rows += table_lines(shown_table(speedups, _columns()), width, [_mark(each) for each in speedups])
+    rows += table_lines(shown_table(speedups, _COLUMNS), width, [_mark(each) for each in speedups])
     details = {2 + place: _detail(each) for place, each in enumerate(speedups)}
     about = (
         f"speed-up: fp32's mean step time over the other's, above 1 is faster; {LEVEL * 100:g} % interval. "
@@ -127,33 +111,21 @@ def speedups_page(speedups: Sequence[SpeedUp] | None, width: int) -> Page:
 
 def report_rows(report: PrecisionReport, width: int) -> tuple[Line, ...]:
     """The cell's modules, the toy model and the accumulation experiment."""
-    return (*_modules(report, width), (), *_toy(report, width), (), *_accumulation(report, width))
-
-
-def _modules(report: PrecisionReport, width: int) -> list[Line]:
-    lines = [
+    toy = toy_table(report)
+    titles = {column.key: each.autocast for column, each in zip(toy.columns[1:], report.toy, strict=True)}
+    return (
         line(("dtypes in this cell's model", "title"), (f" · {report.spec.precision}", "strong")),
         line("logits ", (report.logits, "strong"), " · loss ", (report.loss, "strong")),
-    ]
-    lines += wrapped(f"! {report.note}", width, "caution", "  ") if report.note else []
-    return [*lines, *_drawn(modules_table(report), width)]
-
-
-def _toy(report: PrecisionReport, width: int) -> list[Line]:
-    lines = [line(("dtypes in the toy model", "title"), (f" · autocast on {report.device_name}", "muted"))]
-    if not report.toy:
-        return [*lines, *wrapped("This device can do neither autocast.", width, "muted")]
-    table = toy_table(report)
-    titles = {column.key: toy.autocast for column, toy in zip(table.columns[1:], report.toy, strict=True)}
-    return [*lines, *_drawn(table, width, titles)]
-
-
-def _accumulation(report: PrecisionReport, width: int) -> list[Line]:
-    return [
+        *(wrapped(f"! {report.note}", width, "caution", "  ") if report.note else []),
+        *_drawn(modules_table(report), width),
+        (),
+        line(("dtypes in the toy model", "title"), (f" · autocast on {report.device_name}", "muted")),
+        *(_drawn(toy, width, titles) if titles else wrapped("This device can do neither autocast.", width, "muted")),
+        (),
         line(("0.01 added 1,000 times", "title"), (" · on the CPU; 10 in exact arithmetic", "muted")),
         *_drawn(accumulation_table(report), width),
         *wrapped(ADDEND_NOTE, width, "muted", "  "),
-    ]
+    )
 
 
 def _drawn(table: Table, width: int, titles: Mapping[str, str] | None = None) -> list[Line]:
@@ -166,23 +138,19 @@ def _drawn(table: Table, width: int, titles: Mapping[str, str] | None = None) ->
     return table_lines(msgspec.structs.replace(table, columns=columns), width, alike=alike)
 
 
-def _columns() -> tuple[Column[SpeedUp], ...]:
-    keys = ("size", "context", "batch", "pass", "device", "precision")
-    return (
-        *cell_columns(
-            lambda each: each.spec,
-            {"context": 5, "batch": 7, "device": 8},
-            keys=keys,
-            size=lambda spec: spec.size_label,
-        ),
-        Column("means", "fp32 → this, ms", rank=3, text=lambda each: f"{_mean(each.fp32)} → {_mean(each.other)}"),
-        Column("ratio", "speed-up", show=lambda ratio: f"{ratio.ratio:.3f}" if ratio else format.NOT_YET),
-        Column("interval", left=True, rank=4, text=lambda each: each.ratio.bounds(".3f") if each.ratio else ""),
-        Column("peaks", "fp32 → this, GB", rank=6, text=lambda each: f"{_peak(each.fp32)} → {_peak(each.other)}"),
-        Column(
-            "memory_ratio", "memory", rank=1, show=lambda ratio: format.NOT_YET if ratio is None else f"{ratio:.2f}"
-        ),
-    )
+_COLUMNS: tuple[Column[SpeedUp], ...] = (
+    *cell_columns(
+        lambda each: each.spec,
+        {"context": 5, "batch": 7, "device": 8},
+        keys=("size", "context", "batch", "pass", "device", "precision"),
+        size=lambda spec: spec.size_label,
+    ),
+    Column("means", "fp32 → this, ms", rank=3, text=lambda each: f"{_mean(each.fp32)} → {_mean(each.other)}"),
+    Column("ratio", "speed-up", show=lambda ratio: f"{ratio.ratio:.3f}" if ratio else format.NOT_YET),
+    Column("interval", left=True, rank=4, text=lambda each: each.ratio.bounds(".3f") if each.ratio else ""),
+    Column("peaks", "fp32 → this, GB", rank=6, text=lambda each: f"{_peak(each.fp32)} → {_peak(each.other)}"),
+    Column("memory_ratio", "memory", rank=1, show=lambda ratio: format.NOT_YET if ratio is None else f"{ratio:.2f}"),
+)
 
 
 def _mean(side: Side) -> str:
@@ -190,9 +158,7 @@ def _mean(side: Side) -> str:
 
 
 def _peak(side: Side) -> str:
-    return (
-        format.NOT_AVAILABLE if side.peak_allocated_bytes is None else quantities.gigabytes(side.peak_allocated_bytes)
-    )
+    return quantities.gigabytes(side.peak_allocated_bytes)
 
 
 def _mark(each: SpeedUp) -> Span:

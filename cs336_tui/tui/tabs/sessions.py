@@ -138,10 +138,8 @@ class SessionsPane(Rows):
     def action_mark(self) -> None:
         if (info := self.selected) is None:
             return
-        if info.path in self.marked:
-            self.marked = tuple(path for path in self.marked if path != info.path)
-        else:
-            self.marked = (*self.marked, info.path)
+        others = tuple(path for path in self.marked if path != info.path)
+        self.marked = (*others, info.path) if others == self.marked else others
         self._refill()
         self.post_message(self.Marked())
 

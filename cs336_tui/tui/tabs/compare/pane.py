@@ -62,7 +62,7 @@ class ComparePane(Rows):
     _compared = Compared(())
     _results: tuple[Result, ...] = ()
     _made_of: tuple[object, ...] = ()
-    _page: Page | None = None
+    _page = Page(())
 
     def show(self, compared: Compared) -> None:
         """Paint; the page is made again only if it may have changed."""
@@ -121,14 +121,12 @@ class ComparePane(Rows):
             in_background(self, make, partial(self._take, of))
 
     def _take(self, of: tuple[object, ...], page: Page) -> None:
-        if of != self._made_of:
-            return  # something else was asked meanwhile
-        self._page = page
-        self._paint_page()
+        if of == self._made_of:  # else something else was asked meanwhile
+            self._page = page
+            self._paint_page()
 
     def _paint_page(self) -> None:
-        if self._page is not None:
-            self.fill(self._page.rows, [views_line(VIEWS, self.view, "  "), *self._page.heading])
+        self.fill(self._page.rows, [views_line(VIEWS, self.view, "  "), *self._page.heading])
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         match action:
@@ -155,8 +153,8 @@ class ComparePane(Rows):
         except PivotError as error:
             self._page = message(f"! {error}", self.content_size.width, "caution")
             self._paint_page()
-            return
-        self.show(self._compared)
+        else:
+            self.show(self._compared)
 
     def action_swap(self) -> None:
         rows, columns = rows_and_columns(self.choice, self._results)
@@ -173,7 +171,7 @@ class ComparePane(Rows):
         """Ask for a pivot's rows, columns and cells, or open the reason of a pair's outcome."""
         if self.view == "pivot":
             self._ask_table()
-        elif self._page and (detail := self._page.details.get(self.cursor)):
+        elif detail := self._page.details.get(self.cursor):
             self.app.push_screen(text_reader("Pair", detail))
 
     def action_keep(self) -> None:

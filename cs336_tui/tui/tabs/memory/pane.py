@@ -67,7 +67,7 @@ class MemoryPane(ReportPane):
     """The view before OOM."""
     _recorded: MemoryReport | None = None
     _timeline: Timeline | None = None
-    _page: Page | None = None
+    _page = Page(())
     _page_of: tuple[object, ...] = ()
 
     def show(self, subject: Subject) -> None:
@@ -194,7 +194,7 @@ class MemoryPane(ReportPane):
 
     def _cached(self, of: tuple[object, ...], make: Callable[[], Page]) -> Page:
         """The page that is shown, if it was made of the same; else a new one."""
-        if self._page is None or of != self._page_of:
+        if of != self._page_of:
             self._page, self._page_of = make(), of
         return self._page
 
@@ -289,7 +289,7 @@ class MemoryPane(ReportPane):
         """Open everything about the timeline's moment, or about a row."""
         timeline, event = self._shown, self.event
         if self.view != "timeline":
-            if self._page and (detail := self._page.details.get(self.cursor)):
+            if detail := self._page.details.get(self.cursor):
                 self.app.push_screen(text_reader("Memory", detail))
         elif timeline is not None:
 

@@ -68,13 +68,18 @@ def peaks_page(state: SessionState, spec: CellSpec | None, width: int) -> Page:
 
 def _peak_columns(unit: ByteUnit) -> tuple[Column[SpecPeaks], ...]:
     def recorded(key: str, rank: int = 0) -> Column[SpecPeaks]:
-        return Column(key, rank=rank, text=lambda row: figure(row.recorded and getattr(row.recorded, key)))
+        return Column(key, rank=rank, text=lambda row: figure(getattr(row.recorded, key, None)))
 
     def predicted(key: str, title: str, rank: int) -> Column[SpecPeaks]:
-        return Column(key, title, rank=rank, text=lambda row: figure(row.predicted and getattr(row.predicted, key)))
+        return Column(key, title, rank=rank, text=lambda row: figure(getattr(row.predicted, key, None)))
 
-    def figure(size_bytes: int | None) -> str:
-        return NONE if size_bytes is None else unit.figure(size_bytes)
+    def figure(size_bytes: int | None, unknown: str = NONE) -> str:
+        return unknown if size_bytes is None else unit.figure(size_bytes)
+
+    def timed(row: SpecPeaks) -> str:
+        if row.cell is None or row.cell.status == "oom":
+            return "OOM" if row.cell else NONE
+        return figure(row.timed_bytes, format.NOT_AVAILABLE)
 
     return (
         recorded("forward", 3),
@@ -83,7 +88,7 @@ def _peak_columns(unit: ByteUnit) -> tuple[Column[SpecPeaks], ...]:
         recorded("optimizer", 10),
         recorded("step"),
         predicted("peak_bytes", "pred. step", 1),
-        Column("timed", rank=4, text=lambda row: _timed(row, unit)),
+        Column("timed", rank=4, text=timed),
         Column("diff", rank=5, text=_difference),
     )
 
@@ -123,18 +128,9 @@ def _difference(row: SpecPeaks) -> str:
     """Predicted to measured peak; a prediction is of the model as it is written, neither compiled nor captured."""
     recorded, predicted = row.recorded, row.predicted
     measured = row.timed_bytes or (recorded and (recorded.allocator or recorded.step)) or 0
-    as_written = is_as_predicted(row.spec)
-    return (
-        difference(predicted.peak_bytes, measured).text.strip("()") if predicted and measured and as_written else NONE
-    )
-
-
-def _timed(row: SpecPeaks, unit: ByteUnit) -> str:
-    if row.cell is None:
+    if not (predicted and measured and is_as_predicted(row.spec)):
         return NONE
-    if row.cell.status == "oom":
-        return "OOM"
-    return format.NOT_AVAILABLE if row.timed_bytes is None else unit.figure(row.timed_bytes)
+    return difference(predicted.peak_bytes, measured).text.strip("()")
 
 
 def _peak_details(row: SpecPeaks) -> str:
