@@ -8,8 +8,8 @@ from cs336_tui.analysis.memory import phase_peaks
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.dialogs.window import Reader
-from cs336_tui.tui.tabs.memory.views import difference
 from cs336_tui.tui.tabs.memory.pane import LEVELS_MB
+from cs336_tui.tui.tabs.memory.views import difference
 from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.rows import Rows
 from tests.made_memory import MB, a_memory_report, a_prediction

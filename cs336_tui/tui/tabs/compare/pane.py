@@ -19,8 +19,8 @@ from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.questions import AskText, problem_of
 from cs336_tui.tui.dialogs.window import text_reader
 from cs336_tui.tui.judging import give_way
-from cs336_tui.tui.tabs.compare import pivot
-from cs336_tui.tui.tabs.compare.pivot import PivotChoice, doubts_of, next_baseline, pivot_page, rows_and_columns
+from cs336_tui.tui.tabs.compare import pages
+from cs336_tui.tui.tabs.compare.pages import PivotChoice
 from cs336_tui.tui.tabs.sessions import Compared
 from cs336_tui.tui.tabs.status import settled_of
 from cs336_tui.tui.widgets.lines import Line, line, views_line, wrapped
@@ -95,7 +95,7 @@ class ComparePane(Rows):
         results, choice = self._results, self.choice
         match self.view:
             case "pivot":
-                return lambda: pivot_page(choice, results, width)
+                return lambda: pages.pivot_page(choice, results, width)
             case "warm-up":
                 return lambda: warmup_page(results, width)
             case "reference":
@@ -149,7 +149,7 @@ class ComparePane(Rows):
 
     def action_baseline(self, by: int) -> None:
         try:
-            self.choice = next_baseline(self.choice, self._results, by)
+            self.choice = pages.next_baseline(self.choice, self._results, by)
         except PivotError as error:
             self._page = message(f"! {error}", self.content_size.width, "caution")
             self._paint_page()
@@ -157,7 +157,7 @@ class ComparePane(Rows):
             self.show(self._compared)
 
     def action_swap(self) -> None:
-        rows, columns = rows_and_columns(self.choice, self._results)
+        rows, columns = pages.rows_and_columns(self.choice, self._results)
         self._choose(rows=columns, columns=rows, first_column=0)
 
     def action_columns(self, by: int) -> None:
@@ -184,27 +184,25 @@ class ComparePane(Rows):
 
         def check(text: str) -> str:
             wanted = partial(msgspec.structs.replace, value="mean")
-            return problem_of(lambda: pivot.make(wanted(pivot.from_text(text, choice)), results), PivotError)
+            return problem_of(lambda: pages.make(wanted(pages.from_text(text, choice)), results), PivotError)
 
         def entered(text: str | None) -> None:
             if text is not None:
-                self.choice = pivot.from_text(text, self.choice)
+                self.choice = pages.from_text(text, self.choice)
                 self.show(self._compared)
 
         about = f"Rows by columns, perhaps where field=value and ...; fields that vary: {', '.join(varying(results))}"
-        self.app.push_screen(AskText("Pivot", about, pivot.as_text(choice, results), check=check), entered)
+        self.app.push_screen(AskText("Pivot", about, pages.as_text(choice, results), check=check), entered)
 
 
 def _judged_pivot(choice: PivotChoice, results: Sequence[Result], width: int) -> Page:
     give_way()
-    return pivot_page(choice, results, width, doubts_of(results))
+    return pages.pivot_page(choice, results, width, pages.doubts_of(results))
 
 
 def _judged_pairs(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
     give_way()
-    from cs336_tui.tui.tabs.compare.pairs import pairs_page
-
-    return pairs_page(a, b, width)
+    return pages.pairs_page(a, b, width)
 
 
 def warmup_page(results: Sequence[Result], width: int) -> Page:
