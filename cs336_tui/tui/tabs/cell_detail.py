@@ -40,11 +40,7 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
         _titled("Machine", _machine(state, cell)),
         _titled("Output of the process", [line(format.plain(row)) for row in cell.output.splitlines()[-_OUTPUT_ROWS:]]),
     ]
-    lines: list[Line] = []
-    for section in sections:
-        if section:
-            lines += [*section, ()]
-    return lines[:-1]
+    return [row for section in sections if section for row in (*section, ())][:-1]
 
 
 def _titled(title: str, lines: list[Line]) -> list[Line]:
@@ -161,11 +157,9 @@ def _in_force(real: EffectiveSettings, width: int) -> list[Line]:
         "model revision": real.model_revision,
     }
     words = {True: "yes", False: "no"}
-    lines: list[Line] = []
-    for name, value in names.items():
-        if value is not None:
-            lines += labelled(name, words[value] if isinstance(value, bool) else str(value), width)
-    return lines
+    known = {name: value for name, value in names.items() if value is not None}
+    texts = ((name, words[value] if isinstance(value, bool) else str(value)) for name, value in known.items())
+    return [row for name, text in texts for row in labelled(name, text, width)]
 
 
 def _machine(state: SessionState, cell: CellState) -> list[Line]:
@@ -192,10 +186,8 @@ def row(label: str, value: object) -> Line:
 
 def asked(spec: CellSpec, width: int) -> list[Line]:
     """All settings of the spec that its title does not have."""
-    lines: list[Line] = []
-    for label, text in (*_what(spec), *_variants(spec), *_how(spec)):
-        lines += labelled(label, text, width)
-    return lines
+    said = (*_what(spec), *_variants(spec), *_how(spec))
+    return [row for label, text in said for row in labelled(label, text, width)]
 
 
 def _what(spec: CellSpec) -> Iterator[tuple[str, str]]:

@@ -175,8 +175,12 @@ def _page(
         kept += 1
     layout = every._replace(kept=tuple(range(kept)))
     hidden = len(found.column_keys) - (kept - len(names))
+    named, across = (" and ".join(FIELDS[key].title for key in keys) for keys in (found.rows, found.columns))
+    by = f"{named or 'all'} by {across}" if across else named or "one figure"
+    over = ", ".join(f"{FIELDS[key].title} {value}" for key, value in (found.baseline or {}).items())
+    base = f" · over {over} ([ ])" if over else ""
     heading = [
-        line((VALUES[found.value], "title"), f", {_UNITS[found.value]} · {_by(found)}", (_baseline(found), "muted")),
+        line((VALUES[found.value], "title"), f", {_UNITS[found.value]} · {by}", (base, "muted")),
         line((layout.heading, "muted"), (f"… {hidden} more (< >)" if hidden else "", "muted")),
     ]
     rows: list[Line] = [(Span(layout.row(row)),) for row in texts]
@@ -195,16 +199,6 @@ def _page(
     cautions = [*(f"! in doubt: {note}" for note in why), *(f"! {note}" for note in found.notes)]
     rows += paragraphs(cautions, width, "caution", "  ")
     return Page(tuple(heading), tuple(rows))
-
-
-def _by(found: Pivot) -> str:
-    rows, columns = (" and ".join(FIELDS[key].title for key in keys) for keys in (found.rows, found.columns))
-    return f"{rows or 'all'} by {columns}" if columns else rows or "one figure"
-
-
-def _baseline(found: Pivot) -> str:
-    over = ", ".join(f"{FIELDS[key].title} {value}" for key, value in (found.baseline or {}).items())
-    return f" · over {over} ([ ])" if over else ""
 
 
 def _text(found: Pivot, row: Key, column: Key, marks: dict[str, str]) -> str:

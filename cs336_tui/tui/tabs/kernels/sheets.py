@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -84,53 +84,43 @@ class Selection(msgspec.Struct, frozen=True):
         return (self.sort in ("kind", "short")) == self.reversed
 
 
-class Found(NamedTuple):
+def select(report: KernelReport, selection: Selection) -> tuple[KernelRow, ...]:
     """The selected kernels, sorted."""
-
-    rows: tuple[KernelRow, ...]
-    of: int
-    """The number of kernels of the whole step."""
-    total_ns: int
-
-
-def select(report: KernelReport, selection: Selection) -> Found:
     chosen = rows(report, phase=selection.phase, range_=selection.range, kind=selection.kind)
     wanted = selection.text.casefold()
     kept = [row for row in chosen if wanted in row.name.casefold() or wanted in row.short.casefold()]
-    ordered = sorted(kept, key=lambda row: _sort_key(row, selection.sort), reverse=selection.descending)
-    names = {group.name for group in report.groups}
-    return Found(tuple(ordered), len(names), sum(row.total_ns for row in kept))
+    return tuple(sorted(kept, key=lambda row: _sort_key(row, selection.sort), reverse=selection.descending))
 
 
-def described(report: KernelReport, selection: Selection, found: Found) -> str:
+def described(report: KernelReport, selection: Selection, found: Sequence[KernelRow]) -> str:
     """``backward · final matmul · /gemm · 12 of 48 kernels · 3.21 ms, 14.2 % of the step``."""
-    count, some = f"{found.of} {noun(report, 2)}", selection.filters
-    share = found.total_ns / report.total_ns if report.total_ns else 0.0
+    count, some, total_ns = _count(report), selection.filters, sum(row.total_ns for row in found)
+    share = total_ns / report.total_ns if report.total_ns else 0.0
     parts = [
         phase_label(selection.phase),
         selection.range if selection.range != NO_RANGE else _NO_PART,
         selection.kind,
         selection.text and "/" + format.plain(selection.text),
-        f"{len(found.rows)} of {count}" if some else count,
-        some and f"{time_text(found.total_ns)}, {share * 100:.1f} % of the step",
+        f"{len(found)} of {count}" if some else count,
+        some and f"{time_text(total_ns)}, {share * 100:.1f} % of the step",
     ]
     return " · ".join(part for part in parts if part)
 
 
-def kernels_sheet(report: KernelReport, selection: Selection, found: Found) -> Sheet:
+def kernels_sheet(report: KernelReport, selection: Selection, found: Sequence[KernelRow]) -> Sheet:
     """A row per kernel. Shares are of phase, part and kind; a search leaves them as they are."""
-    totals = scale(row.total_ns for row in found.rows)
-    each = scale((row.avg_ns for row in found.rows), at_least=_MS_FROM)
+    totals = scale(row.total_ns for row in found)
+    each = scale((row.avg_ns for row in found), at_least=_MS_FROM)
     mark = "▾" if selection.descending else "▴"
     columns = [
         column._replace(title=column.header + mark, rank=0) if column.key == selection.sort else column
         for column in _columns(each, totals)
     ]
-    nothing = () if found.rows else (f"None of the {found.of} {noun(report, 2)} is selected. Esc shows all of them.",)
-    table = Table.of(found.rows, columns, footnotes=nothing)
+    nothing = () if found else (f"None of the {_count(report)} is selected. Esc shows all of them.",)
+    table = Table.of(found, columns, footnotes=nothing)
     return Sheet(
         table,
-        keys=tuple(row.name for row in found.rows),
+        keys=tuple(row.name for row in found),
         rest=min(_NAME_WIDTH, max(map(len, table.texts("short")), default=0)),
     )
 
@@ -202,6 +192,11 @@ def phase_label(phase: Phases) -> str:
 def noun(report: KernelReport, count: int) -> str:
     """``kernel`` or ``operator``, in the plural unless `count` is 1."""
     return report.activity if count != 1 else report.activity.removesuffix("s")
+
+
+def _count(report: KernelReport) -> str:
+    """``48 kernels`` of the whole step."""
+    return f"{len({group.name for group in report.groups})} {noun(report, 2)}"
 
 
 def _sort_key(row: KernelRow, sort: str) -> float | str:
