@@ -123,10 +123,9 @@ def detail(row: EstimateRow, width: int, waiting: str = "") -> list[Line]:
 
 def brief(row: EstimateRow) -> list[Line]:
     """The prediction in two lines, for a low screen."""
-    if row.estimate is None and row.unpredictable and not row.refused:
-        return [line((f"! not predicted: {format.plain(row.unpredictable)}", "caution")), ()]
     if row.estimate is None or row.refused:
-        return []
+        why = format.plain(row.unpredictable) if not row.refused else ""
+        return [line((f"! not predicted: {why}", "caution")), ()] if why else []
     found, prediction = row.estimate, row.estimate.prediction
     stream = prediction.residual_stream_bytes
     categories = " · ".join(
@@ -148,8 +147,8 @@ def brief(row: EstimateRow) -> list[Line]:
 
 def target_text(target: Target) -> str:
     """A device and its memory in words."""
-    known = target.free_bytes is not None and target.free_bytes != target.capacity_bytes
-    free = f", {format.size(target.free_bytes)} free" if known else ""
+    some = target.free_bytes not in (None, target.capacity_bytes)
+    free = f", {format.size(target.free_bytes)} free" if some else ""
     return f"{format.plain(target.name)}: {format.size(target.capacity_bytes, 'memory unknown')}{free}"
 
 

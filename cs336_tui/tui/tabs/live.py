@@ -28,15 +28,29 @@ _CHART_ROWS = 7
 """Rows for the chart and the phases below the verdicts of a finished cell."""
 
 
+class Detail(NamedTuple):
+    """The steps and phases of a cell as of `at` (Unix seconds)."""
+
+    cell: int
+    steps: int
+    phases: dict[str, float]
+    at: float
+
+
+_NO_DETAIL = Detail(-1, 0, {}, 0.0)
+
+
+def detail_of(cell: CellState, at: float) -> Detail:
+    return Detail(cell.cell, cell.steps_done, phase_means(cell), at)
+
+
 class LivePane(Lines):
     """Shows one cell: its progress, mean and std, steps and phases."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.detail_interval_s = 1.0
-        """The interval at which the phases and the table of steps are updated, s: each update costs bytes over SSH."""
-        self._state: SessionState | None = None
-        self._detail = Detail(-1, 0, {}, 0.0)
+    detail_interval_s = 1.0
+    """The interval at which the phases and the table of steps are updated, s: each update costs bytes over SSH."""
+    _state: SessionState | None = None
+    _detail = _NO_DETAIL
 
     def show(
         self,
@@ -53,25 +67,12 @@ class LivePane(Lines):
             self.paint([(), line(("Nothing has run yet.", "strong")), (), *said])
             return
         now = state.last_at or 0.0
-        detail = self._detail if state is self._state else Detail(-1, 0, {}, 0.0)
+        detail = self._detail if state is self._state else _NO_DETAIL
         same = detail.cell == cell.cell and 0 < detail.steps <= cell.steps_done and not cell.is_over
         if not (same and 0 <= now - detail.at < self.detail_interval_s):
             self._state, self._detail = state, detail_of(cell, now)
         found = judging.of(state, cell) if judging else None
         self.paint(live_lines(state, cell, self._detail, *self.content_size, held=held, found=found))
-
-
-class Detail(NamedTuple):
-    """The steps and phases of a cell as of `at` (Unix seconds)."""
-
-    cell: int
-    steps: int
-    phases: dict[str, float]
-    at: float
-
-
-def detail_of(cell: CellState, at: float) -> Detail:
-    return Detail(cell.cell, cell.steps_done, phase_means(cell), at)
 
 
 def live_lines(

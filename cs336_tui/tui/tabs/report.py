@@ -16,6 +16,7 @@ from cs336_tui.tui import format
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
+_NONE = ("This session has none of this cell.", "muted")
 _ENDINGS = {"cancelled": "was stopped", "oom": "ran out of memory", "killed": "was killed", None: "was interrupted"}
 
 
@@ -127,17 +128,13 @@ class ReportPane(Rows):
         if (self.kind, subject.spec) in subject.asked:
             when = "after the running cell" if subject.running else "next"
             return wrapped(f"The report waits and comes {when}; s stops everything.", width, "strong")
-        found: list[Line] = []
+        ended: list[Line] = []
         if latest is not None:
             error = f": {latest.error}" if latest.error and latest.status != "cancelled" else ""
-            found += [*wrapped(f"The report {_ENDINGS.get(latest.status, 'failed')}{error}.", width, "caution"), ()]
-        found += wrapped(self.about, width, "text")
-        if subject.can_ask:
-            when = "It runs after the present cell, never while one is timed." if subject.running else ""
-            found += [(), *wrapped(f"Press n to make it. {when}", width, "strong")]
-        else:
-            found += [(), *wrapped("This session has none of this cell.", width, "muted")]
-        return found
+            ended = [*wrapped(f"The report {_ENDINGS.get(latest.status, 'failed')}{error}.", width, "caution"), ()]
+        when = "It runs after the present cell, never while one is timed." if subject.running else ""
+        how = (f"Press n to make it. {when}", "strong") if subject.can_ask else _NONE
+        return [*ended, *wrapped(self.about, width), (), *wrapped(how[0], width, how[1])]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         return action != "make" or self._can_make

@@ -147,12 +147,6 @@ def _notes(table: Table, peaks: Sequence[DevicePeak | None]) -> list[str]:
     return notes
 
 
-def chosen_point(roofline: Roofline, cell: int | None) -> int:
-    """The index of a cell's point; of the last point if it has none."""
-    cells = [point.result.cell.cell for point in roofline.points]
-    return cells.index(cell) if cell in cells else len(cells) - 1
-
-
 def chart_lines(roofline: Roofline, chosen: int, width: int, height: int) -> list[Line]:
     """The ceilings of the chosen cell, and all cells of its machine; those of its precision in bold."""
     if not roofline.points:
@@ -161,7 +155,7 @@ def chart_lines(roofline: Roofline, chosen: int, width: int, height: int) -> lis
     heading = joined(
         [
             (Span(f"{format.plain(here.device_name)} · {here.precision or 'a setting without a name'}", "title"),),
-            _legend("──", "measured", here.measured, "measured", doubted=_is_doubted(roofline.peaks[chosen])),
+            _legend("──", "measured", here.measured, "measured", doubted=bool(_doubts_of(roofline.peaks[chosen]))),
             _legend("╌╌", "data sheet", here.sheet, "warmup"),
         ],
         width,
@@ -169,20 +163,15 @@ def chart_lines(roofline: Roofline, chosen: int, width: int, height: int) -> lis
     ceilings = [(here.sheet, "warmup", True), (here.measured, "measured", False)]
     roofs = [Roof(ceiling.attainable, ceiling.ridge, role, dashed) for ceiling, role, dashed in ceilings if ceiling]
     others = [point for point in roofline.points if point.machine == here.machine and point is not here]
-    ordered = [*sorted(others, key=lambda point: point.precision == here.precision), here]
-    rate = Rate.for_all([
-        *(point.flops_per_s for point in ordered), *(ceiling.flops_per_s for ceiling, *_ in ceilings if ceiling),
-    ])  # fmt: skip
+    alike, unlike = ([p for p in others if (p.precision == here.precision) is same] for same in (True, False))
+    rate = Rate.for_all(each.flops_per_s for each in (*others, here, here.sheet, here.measured) if each)
     marks = [
-        CellPoint(point.intensity, point.flops_per_s, status.number(point.result.cell), _role(point, here))
-        for point in ordered
+        CellPoint(point.intensity, point.flops_per_s, status.number(point.result.cell), role)
+        for role, of in (("muted", unlike), ("strong", alike), ("key", [here]))
+        for point in of
     ]
     unit = rate.name, rate.flops_per_s
     return [*heading, *roofline_chart(roofs, marks, width=width, height=height - len(heading), unit=unit)][:height]
-
-
-def _role(point: RooflinePoint, here: RooflinePoint) -> str:
-    return "key" if point is here else "strong" if point.precision == here.precision else "muted"
 
 
 def _legend(sign: str, name: str, ceiling: Ceiling | None, role: str, *, doubted: bool = False) -> Line:
@@ -199,23 +188,25 @@ def doubts(roofline: Roofline, chosen: int, *, can_measure: bool, width: int) ->
     if not roofline.points:
         return []
     peak, here = roofline.peaks[chosen], roofline.points[chosen]
-    said = [_disturbed(peak), _unsettled(peak)] if peak else []
+    said = _doubts_of(peak)
+    sign = "! ~ measured peak in doubt: " if said else "! "
     alike = [each for each in roofline.points if (each.machine, each.precision) == (here.machine, here.precision)]
     most = max((point.share_of_measured or 0 for point in alike), default=0.0)
     if most > WRONG_PEAK:
         said.append(f"it is wrong: a cell achieved {most * 100:.3g} % of it")
     elif most > 1:
         said.append("above 100 %: the device was slower when its peak was measured")
-    if not any(said):
+    if not said:
         return []
     again = "n measures it again" if can_measure else "measure it again on its machine"
-    sign = "! ~ measured peak in doubt: " if _is_doubted(peak) else "! "
-    text = f"{sign}{'; '.join(filter(None, said))}; {again} when the machine is idle"
-    return wrapped(text, width, "caution")
+    return wrapped(f"{sign}{'; '.join(said)}; {again} when the machine is idle", width, "caution")
 
 
-def _is_doubted(peak: DevicePeak | None) -> bool:
-    return peak is not None and bool(_disturbed(peak) or _unsettled(peak))
+def _doubts_of(peak: DevicePeak | None) -> list[str]:
+    """The load beside a measurement, and the scatter of its timings if it is too large."""
+    unsettled = f"the 95 % interval of its median is wider than ± {NOISY * 100:g} %"
+    doubts = (_disturbed(peak), unsettled if peak.best.spread > NOISY else "") if peak else ()
+    return [text for text in doubts if text]
 
 
 def _disturbed(peak: DevicePeak) -> str:
@@ -225,11 +216,6 @@ def _disturbed(peak: DevicePeak) -> str:
         return ""
     kept = f"{busy:.1f} core{'s' * (f'{busy:.1f}' != '1.0')}"
     return f"other processes kept {kept} busy meanwhile, so that it may be too low"
-
-
-def _unsettled(peak: DevicePeak) -> str:
-    """The scatter of its timings, if it is too large."""
-    return "" if peak.best.spread <= NOISY else f"the 95 % interval of its median is wider than ± {NOISY * 100:g} %"
 
 
 def invitation(roofline: Roofline, *, can_measure: bool, width: int) -> list[Line]:
@@ -297,7 +283,9 @@ class RooflinePane(Container):
 
     def _follow(self) -> None:
         if self._roofline is not None:
-            self._rows.cursor = chosen_point(self._roofline, self._in_sight.cell if self._in_sight else None)
+            cells = [point.result.cell.cell for point in self._roofline.points]
+            here = self._in_sight.cell if self._in_sight else None
+            self._rows.cursor = cells.index(here) if here in cells else len(cells) - 1
 
     def _find(self, state: SessionState, view: PeakView) -> None:
         settled = (id(state), status.settled_of(state), view.version, id(view.here))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
@@ -120,15 +121,14 @@ def judgement_lines(cell: CellState, found: Assessment | None, width: int, heigh
         return []
     checks = doubts_first(found.judgement)
     short = [fit(line(_short(found, width)), width)] if height > 1 else []
-    height -= len(short)
     rest = [wrapped(text, width, role, _INDENT) for text, role in _rest(cell, found)]
     said = [_verdict(check, width) for check in checks]
-    room = height - min(sum(map(len, rest)), _ALWAYS)
-    for place in reversed(range(len(checks))):
+    room = height - len(short) - min(sum(map(len, rest)), _ALWAYS)
+    for place, check in reversed(list(enumerate(checks))):
         if sum(map(len, said)) > room:
-            said[place] = [fit((_mark(checks[place]), Span(f": {checks[place].evidence}")), width)]
-    rows = [*short, *(row for rows in said for row in rows)][: height + len(short)]
-    return [*rows, *_as_many(rest, height + len(short) - len(rows), width)]
+            said[place] = [fit((_mark(check), Span(f": {check.evidence}")), width)]
+    rows = [*short, *chain.from_iterable(said)][:height]
+    return [*rows, *_as_many(rest, height - len(rows), width)]
 
 
 def _as_many(entries: Sequence[list[Line]], room: int, width: int) -> list[Line]:
@@ -170,14 +170,11 @@ def half_width_words(judgement: Judgement) -> str:
 
 def all_checks(judgement: Judgement, width: int) -> list[Line]:
     """Every check with its evidence, for a window."""
-    lines = []
+    lines: list[Line] = []
     for check in judgement.checks:
-        if check.holds:
-            lines += _verdict(check, width)
-        else:
-            unseen = "" if check.unknown_because else "not observable: "
-            sign, words = ("?", unseen) if check.holds is None else ("·", "")
-            lines += wrapped(f"{sign} {check.name}: {words}{check.evidence}", width, "muted", _INDENT)
+        unseen = "not observable: " if check.holds is None and not check.unknown_because else ""
+        text = f"{'?' if check.holds is None else '·'} {check.name}: {unseen}{check.evidence}"
+        lines += _verdict(check, width) if check.holds else wrapped(text, width, "muted", _INDENT)
     return [*lines, *paragraphs(judgement.notes, width, indent=_INDENT)]
 
 
@@ -189,12 +186,9 @@ def _mark(check: Check) -> Span:
 
 
 def _verdict(check: Check, width: int) -> list[Line]:
-    mark = _mark(check)
-    advice = f" → {check.advice}" if check.advice else ""
-    first, *more = wrapped(f"{mark.text}: {check.evidence}{advice}", width, "text", _INDENT)
-    text = first[0].text
-    begin = min(len(mark.text), len(text))
-    return [(Span(text[:begin], mark.role), Span(text[begin:])), *more]
+    mark, advice = _mark(check), f" → {check.advice}" if check.advice else ""
+    ((text, _),), *more = wrapped(f"{mark.text}: {check.evidence}{advice}", width, "text", _INDENT)
+    return [(Span(text[: len(mark.text)], mark.role), Span(text[len(mark.text) :])), *more]
 
 
 def _rest(cell: CellState, found: Assessment) -> Iterator[tuple[str, str]]:

@@ -100,15 +100,13 @@ class ComparePane(Rows):
                 return lambda: warmup_page(results, width)
             case "reference":
                 return lambda: reference_page(results, width)
-        if len(self._compared.cells) == 2:
-            a, b = (
-                next(r for r in merge([source]) if r.cell.cell == cell.cell) for source, cell in self._compared.cells
-            )
-            return partial(_judged_pairs, [a], [b], width)
-        if len(self._compared.sessions) == 2:
-            a_side, b_side = (tuple(r for r in results if r.source == source) for source in (0, 1))
-            return partial(_judged_pairs, a_side, b_side, width)
-        marked = len(self._compared.sessions)
+        cells, marked = self._compared.cells, len(self._compared.sessions)
+        sides = [[result for result in results if result.source == source] for source in range(marked)]
+        if len(cells) == 2:
+            sides = [[next(r for r in merge([source]) if r.cell.cell == cell.cell)] for source, cell in cells]
+        if len(sides) == 2:
+            a, b = sides
+            return partial(_giving_way, partial(pages.pairs_page, a, b, width))
         why = f"{marked} sessions are marked; two can be compared." if marked > 2 else (
             "Mark two sessions in Sessions (c), or two cells in Results (m), to compare them here."
         )  # fmt: skip
@@ -117,7 +115,8 @@ class ComparePane(Rows):
     def _take_unjudged(self, of: tuple[object, ...], page: Page) -> None:
         self._take(of, page)
         if of == self._made_of and self._results:
-            make = partial(_judged_pivot, self.choice, self._results, max(self.content_size.width, 12))
+            choice, results, width = self.choice, self._results, max(self.content_size.width, 12)
+            make = partial(_giving_way, lambda: pages.pivot_page(choice, results, width, pages.doubts_of(results)))
             in_background(self, make, partial(self._take, of))
 
     def _take(self, of: tuple[object, ...], page: Page) -> None:
@@ -195,14 +194,9 @@ class ComparePane(Rows):
         self.app.push_screen(AskText("Pivot", about, pages.as_text(choice, results), check=check), entered)
 
 
-def _judged_pivot(choice: PivotChoice, results: Sequence[Result], width: int) -> Page:
+def _giving_way(make: Callable[[], Page]) -> Page:
     give_way()
-    return pages.pivot_page(choice, results, width, pages.doubts_of(results))
-
-
-def _judged_pairs(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
-    give_way()
-    return pages.pairs_page(a, b, width)
+    return make()
 
 
 def warmup_page(results: Sequence[Result], width: int) -> Page:

@@ -51,16 +51,21 @@ def summary(report: MemoryReport, prediction: Prediction | None) -> Line:
     """The peak as recorded, as the allocator counts it and as predicted, and the recorder."""
     unit = ByteUnit.for_largest(report.peak_bytes)
     found = next((span.phase for span in report.phases if span.first <= report.peak_event < span.end), "")
-    spans = [
+    predicted = (
+        []
+        if prediction is None
+        else [
+            Span(f" · predicted {unit.text(prediction.peak_bytes)} "),
+            difference(prediction.peak_bytes, report.allocator_peak_bytes or report.peak_bytes),
+        ]
+    )
+    return (
         Span(f"peak {unit.text(report.peak_bytes)}", "strong"),
         Span(f" in {found}" if found else " before the step"),
         Span(f" · allocator's own {unit.text(report.allocator_peak_bytes)}"),
-    ]
-    if prediction:
-        spans.append(Span(f" · predicted {unit.text(prediction.peak_bytes)} "))
-        spans.append(difference(prediction.peak_bytes, report.allocator_peak_bytes or report.peak_bytes))
-    spans.append(Span(f" · recorded by: {report.recorder}", "muted"))
-    return tuple(spans)
+        *predicted,
+        Span(f" · recorded by: {report.recorder}", "muted"),
+    )
 
 
 def about(report: MemoryReport, width: int) -> list[Line]:
@@ -106,17 +111,13 @@ def largest_page(timeline: Timeline, level_mb: int, width: int) -> Page:
 
 
 def _lives(block: MemoryBlock, alike: Sequence[Allocation], report: MemoryReport) -> str:
-    def life(found: Allocation) -> str:
-        begins = f"event {found.born + 1:,}" if found.born else "before the step"
-        return f"{begins} to " + (f"event {found.died + 1:,}" if found.died is not None else "after the step")
-
     together = sum(found.block.bytes for found in alike)
-    lines = [
-        block_details(block),
-        "",
-        f"{len(alike)} alike, {together:,} bytes if all were live at once; they are live from",
-    ]
-    return "\n".join([*lines, *(f"  {life(found)}" for found in alike), f"of {report.events:,} events"])
+    lines = [f"{len(alike)} alike, {together:,} bytes if all were live at once; they are live from"]
+    for found in alike:
+        begins = f"event {found.born + 1:,}" if found.born else "before the step"
+        ends = f"event {found.died + 1:,}" if found.died is not None else "after the step"
+        lines.append(f"  {begins} to {ends}")
+    return "\n".join([block_details(block), "", *lines, f"of {report.events:,} events"])
 
 
 def saved_page(report: MemoryReport, width: int) -> Page:
@@ -136,9 +137,7 @@ def saved_page(report: MemoryReport, width: int) -> Page:
     unit = ByteUnit.for_largest(max(row.bytes for row in rows))
     held = f"{ByteUnit.for_largest(total).text(total)} in {blocks} Transformer block{'s' * (blocks != 1)}"
     heading = (line((f"Saved for backward: {held}", "strong"), (" · parameters left out", "muted")),)
-    lines: list[Line] = []
-    for row in rows:
-        lines += [*_saved_rows(row, unit, width), ()]
+    lines = [each for row in rows for each in (*_saved_rows(row, unit, width), ())]
     return Page(heading, tuple(lines[:-1]))
 
 
@@ -253,26 +252,20 @@ def oom_page(report: OomReport, prediction: Prediction | None, width: int) -> Pa
     """Live memory by category when memory ran out, beside the prediction, and the largest live allocations."""
     predicted = report.prediction or prediction
     unit = ByteUnit.for_largest(max(report.live_bytes, report.capacity_bytes or 0))
-    how = (
+    why = (
         "Observed: a second attempt ran out of memory too." if report.observed
         else "Predicted, not observed: live memory is predicted up to the point where it no longer fits."
     )  # fmt: skip
-    known = wrapped(f"{how} {report.note}", width, "muted")
-    rows = [*wrapped(_what_happened(report, unit), width, "strong"), *known]
-    if predicted:
-        rows += wrapped(_expected(predicted, report.capacity_bytes, unit), width)
-    rows += [(), *_categories(report, predicted, unit, width)]
+    known = wrapped(f"{why} {report.note}", width, "muted")
+    expected = wrapped(_expected(predicted, report.capacity_bytes, unit), width) if predicted else []
+    happened = wrapped(_what_happened(report, unit), width, "strong")
+    rows = [*happened, *known, *expected, (), *_categories(report, predicted, unit, width)]
     table, *blocks = blocks_table(report.largest, unit, width)
-    details: dict[int, str] = {}
     if blocks:
-        rows += [
-            (),
-            line((f"Largest live allocations · {'observed' if report.observed else 'predicted'}", "title")),
-            table,
-        ]
-        details = {len(rows) + place: block_details(block) for place, block in enumerate(report.largest)}
-        rows += blocks
-    return Page((), tuple(rows), details)
+        how = "observed" if report.observed else "predicted"
+        rows += [(), line((f"Largest live allocations · {how}", "title")), table]
+    details = {place: block_details(block) for place, block in enumerate(report.largest, len(rows))}
+    return Page((), (*rows, *blocks), details)
 
 
 def _what_happened(report: OomReport, unit: ByteUnit) -> str:
