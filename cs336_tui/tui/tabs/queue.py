@@ -196,13 +196,9 @@ class QueuePane(Rows):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         queue = self._view.queue if self._view else None
-        match action:
-            case "move_cell" | "to_end" | "skip" | "retry":
-                return queue is not None
-            case "hold":
-                return queue is not None and self._view is not None and self._view.running
-            case _:
-                return True
+        if action == "hold":
+            return queue is not None and self._view is not None and self._view.running
+        return queue is not None or action not in ("move_cell", "to_end", "skip", "retry")
 
     def _move(self, rows: int) -> None:
         super()._move(rows)

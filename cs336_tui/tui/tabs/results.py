@@ -65,24 +65,22 @@ class _ShownCell(NamedTuple):
         share = found.share_of_peak(self.cell.running.mean) if found and self.cell.is_over else None
         if share is None or found is None:
             return format.NOT_YET
-        if found.peak_is_measured:
-            return f"{share * 100:.3g}" + " of wrong peak" * (share > WRONG_PEAK)
-        return f"{share * 100:.3g} of sheet"
+        of = " of sheet" if not found.peak_is_measured else " of wrong peak" if share > WRONG_PEAK else ""
+        return f"{share * 100:.3g}{of}"
 
     @property
     def peak(self) -> str:
         if (finished := self.cell.finished) is None:
             return format.NOT_YET
         allocated = finished.peak_allocated_bytes
-        return format.size(allocated if allocated is not None else finished.peak_rss_bytes)
+        return format.size(finished.peak_rss_bytes if allocated is None else allocated)
 
 
-_Columns = tuple[Column[_ShownCell], ...]
 _ASKED = (*CELL_KEYS, "warmup", "run")
 """Columns, beside those of variants, whose texts are known before a cell runs."""
 
 
-def _columns(variants: Mapping[str, set[str]], *, repeats: bool) -> _Columns:
+def _columns(variants: Mapping[str, set[str]], *, repeats: bool) -> tuple[Column[_ShownCell], ...]:
     """The columns, with those of variants in which the cells differ. The model is never dropped, the std before other
     variants."""
     names = {key: unique_names(shown) for key, shown in variants.items() if len(shown) > 1}

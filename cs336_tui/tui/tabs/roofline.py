@@ -352,13 +352,9 @@ class RooflinePane(Container):
         return (again,) if again else ()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        match action:
-            case "measure":
-                return bool(self._wanted)
-            case "copy":
-                return self._roofline is not None and self._roofline.table is not None
-            case _:
-                return True
+        if action == "copy":
+            return self._roofline is not None and self._roofline.table is not None
+        return action != "measure" or bool(self._wanted)
 
     def action_measure(self) -> None:
         if wanted := self._wanted:

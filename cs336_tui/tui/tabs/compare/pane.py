@@ -28,6 +28,8 @@ from cs336_tui.tui.widgets.rows import Page, Rows, message
 
 CompareView = Literal["pivot", "pairs", "warm-up", "reference"]
 VIEWS: tuple[CompareView, ...] = ("pivot", "pairs", "warm-up", "reference")
+_ONLY_IN = dict.fromkeys(("value", "baseline", "swap", "columns"), "pivot") | {"keep": "reference"}
+"""The view in which an action is offered, if not in all."""
 _AT_ONCE = 300
 """Most cells that are tabulated within a frame; more are tabulated on a thread."""
 
@@ -128,13 +130,7 @@ class ComparePane(Rows):
         self.fill(self._page.rows, [views_line(VIEWS, self.view, "  "), *self._page.heading])
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        match action:
-            case "value" | "baseline" | "swap" | "columns":
-                return self.view == "pivot"
-            case "keep":
-                return self.view == "reference"
-            case _:
-                return True
+        return _ONLY_IN.get(action, self.view) == self.view
 
     def action_view(self, by: int) -> None:
         self.view = VIEWS[(VIEWS.index(self.view) + by) % len(VIEWS)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import ClassVar, Literal
 
 import msgspec
@@ -89,7 +90,8 @@ class KernelsPane(ReportPane):
         width, tall = self.content_size.width, self.content_size.height >= _TALL
         room = width - len("  000–000 of 000")  # the rows in sight
         lines = joined([self.title(), views_line(VIEWS, self.view)], room)
-        about = line((_fitting(sheets.summary(content), width), "text"))
+        shorter, *longer = accumulate(sheets.summary(content), "{} · {}".format)
+        about = line(max((text for text in longer if len(text) <= width), key=len, default=shorter))
         filters = [line((self._selected, "strong"))] if self.view == "kernels" else []
         lines += joined([about, *filters], room)
         if content.note:
@@ -163,13 +165,3 @@ class KernelsPane(ReportPane):
     def _open(self, view: KernelsView) -> None:
         self.view, self._laid, self.cursor = view, None, 0
         self.show(self.subject)
-
-
-def _fitting(parts: tuple[str, ...], width: int) -> str:
-    """As many parts as fit, at least the first."""
-    shown = parts[0]
-    for part in parts[1:]:
-        if len(shown) + len(part) + 3 > width:
-            break
-        shown += f" · {part}"
-    return shown

@@ -226,31 +226,22 @@ class MemoryPane(ReportPane):
 
     def action_go(self, columns: int) -> None:
         """Move the timeline's cursor by columns, to the highest moment of the new column."""
-        window = self.window
-        if self._shown is None or window is None:
+        timeline, window = self._shown, self.window
+        if timeline is None or window is None:
             return
         column = (window.column_of(self.event) or 0) + columns
-        if 0 <= column < window.columns:
-            self._to_column(window, column)
-        else:
-            event = self._clamped(window.first + (window.end - window.first) * column // window.columns)
+        if not 0 <= column < window.columns:
+            event = window.first + (window.end - window.first) * column // window.columns
+            event = min(max(event, 0), timeline.events - 1)
             window = window.following(event)
-            self._to_column(window, window.column_of(event) or 0)
-
-    def _to_column(self, window: EventWindow, column: int) -> None:
-        assert self._shown is not None
-        moments = self._shown.moments(window.columns, window.first, window.end)
-        self.window, self.event = window, int(moments[column])
+            column = window.column_of(event) or 0
+        self.window, self.event = window, int(timeline.moments(window.columns, window.first, window.end)[column])
         self.show(self.subject)
 
     def _to_event(self, event: int) -> None:
         if self._shown is not None and self.window is not None:
-            self.event = self._clamped(event)
-            self.window = self.window.following(self.event)
+            self.event, self.window = event, self.window.following(event)
             self.show(self.subject)
-
-    def _clamped(self, event: int) -> int:
-        return min(max(event, 0), self._shown.events - 1) if self._shown else 0
 
     def action_zoom(self, factor: float) -> None:
         """Show `factor` times as many events around the cursor."""
@@ -292,11 +283,7 @@ class MemoryPane(ReportPane):
             if detail := self._page.details.get(self.cursor):
                 self.app.push_screen(text_reader("Memory", detail))
         elif timeline is not None:
-
-            def write(width: int) -> list[Line]:
-                return [*views.about(timeline.report, width), (), *views.moment_details(timeline, event, width)]
-
-            self.app.push_screen(Reader("Live memory", write))
+            self.app.push_screen(Reader("Live memory", partial(views.moment_details, timeline, event)))
 
 
 def _read(record: MemoryReport) -> Timeline:

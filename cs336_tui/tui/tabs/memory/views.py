@@ -371,11 +371,12 @@ def _moment_line(moment: Moment, report: MemoryReport, window: chart.EventWindow
 
 
 def moment_details(timeline: Timeline, event: int, width: int) -> list[Line]:
-    """Everything about a moment, for a window."""
-    report = timeline.report
+    """Everything about a record and a moment of it, for a window."""
+    report, moment = timeline.report, timeline.at(event)
     unit = ByteUnit.for_largest(report.peak_bytes)
-    moment = timeline.at(event)
     lines = [
+        *about(report, width),
+        (),
         _moment_line(moment, report, chart.EventWindow.whole(report.events, 1), unit, width),
         *category_lines(moment.by_category, unit, width, len(CATEGORIES)),
         (),
