@@ -303,7 +303,13 @@ class EstimatePane(Container):
     def _paint(self) -> None:
         shown, rows = self._shown, self._list
         width = rows.content_size.width
-        title = self._title()
+        cells = "Configure's choices" if shown.whose == "chosen" else "The session's cells"
+        title = line(
+            (f"{cells}{', ' if shown.part else ' '}", "title"),
+            (f"{shown.part} " if shown.part else "", "caution"),
+            (f"for {shown.target} " if shown.target else "", "caution" if shown.elsewhere else "text"),
+            (f"· {shown.total} " if shown.total else "", "strong"),
+        )
         if shown.rows:
             marks = [mark(row) for row in shown.rows]
             roles = ["text" if row.estimate else "muted" for row in shown.rows]
@@ -319,22 +325,12 @@ class EstimatePane(Container):
         if self._list.content_size.height < 7:
             return []
         found = brief(self._current) if self._current else []
-        return (found or [line((self._shown.waiting, "muted")), ()])[:2]
+        return found or [line((self._shown.waiting, "muted")), ()]
 
     @property
     def _current(self) -> EstimateRow | None:
         rows = self._shown.rows
         return rows[min(self._list.cursor, len(rows) - 1)] if rows else None
-
-    def _title(self) -> Line:
-        shown = self._shown
-        cells = "Configure's choices" if shown.whose == "chosen" else "The session's cells"
-        return line(
-            (f"{cells}{', ' if shown.part else ' '}", "title"),
-            (f"{shown.part} " if shown.part else "", "caution"),
-            (f"for {shown.target} " if shown.target else "", "caution" if shown.elsewhere else "text"),
-            (f"· {shown.total} " if shown.total else "", "strong"),
-        )
 
     def _written(self, width: int) -> list[Line]:
         return detail(self._current, width, self._shown.waiting) if self._current else []

@@ -126,12 +126,12 @@ class QueuePane(Rows):
         if self._on is not None and self._on in state.waiting:
             self.cursor = list(state.waiting).index(self._on) + (self._at_work is not None)
         count = (self._at_work is not None) + len(self._waiting) + len(self._added) + len(self._left_out)
-        if not count:
+        if count:
+            self.draw_from(count, self._rows_in_sight, heading_rows=2)
+        else:
             self._on = None
             why = view.preview.why_none or "Nothing waits."
             self.fill((), [self._summary(), (), line((format.plain(why), "muted"))])
-            return
-        self.draw_from(count, self._rows_in_sight, heading_rows=2)
 
     def _take_variants(self) -> None:
         assert self._view is not None

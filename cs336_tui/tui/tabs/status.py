@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 
+from cs336_tui.analysis.merge import grouped
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.verdicts import half_width
 from cs336_tui.session.cell_state import CellState
@@ -195,12 +196,10 @@ def _rest(cell: CellState, found: Assessment) -> Iterator[tuple[str, str]]:
     """Texts with their roles, the most important first."""
     judgement = found.judgement
     assert judgement is not None
-    unknown: dict[str, list[str]] = {}
-    for check in judgement.not_observable:
-        unknown.setdefault(check.unknown_because, []).append(check.name)
-    for because, names in sorted(unknown.items()):  # the device first
+    unknown = grouped(judgement.not_observable, lambda check: check.unknown_because)
+    for because in sorted(unknown):  # the device first
         why = because or f"not observable on {cell.spec.device.partition(':')[0]}"
-        yield f"{why}: {', '.join(names)}", "muted"
+        yield f"{why}: {', '.join(check.name for check in unknown[because])}", "muted"
     if judgement.warmup_advice:
         yield judgement.warmup_advice, "text"
     if parts := [*_limit(found), *(energy_words(found.energy) if found.energy else ())]:

@@ -10,13 +10,13 @@ import msgspec
 from cs336_tui.analysis.comparison import Comparison, Pair, Side, compare
 from cs336_tui.analysis.fields import FIELDS, field_named, shown_of, values
 from cs336_tui.analysis.grouping import label, telling
-from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.analysis.pivot import VALUES, Figure, Key, Pivot, PivotError, Value, pivot, select, suggest
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.comparison import pair_columns
 from cs336_tui.export.pivot import figure_text
 from cs336_tui.export.tables import Column
-from cs336_tui.export.verdicts import Judged, doubt_notes, judged
+from cs336_tui.export.verdicts import doubt_notes, judged
 from cs336_tui.tui import format
 from cs336_tui.tui.tabs.status import OUTCOMES
 from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
@@ -293,10 +293,7 @@ def _doubts_of(results: Sequence[Result]) -> _Doubts:
     from cs336_tui.analysis.verdicts import DESCRIBING  # which loads numpy
 
     keys = (*_ALWAYS, *telling(results, but=(*_ALWAYS, "machine", "session")))
-    by_spec: dict[CellSpec, list[Judged]] = {}
-    for each in judged(results):
-        if each.judgement.is_doubted:
-            by_spec.setdefault(each.result.spec, []).append(each)
+    by_spec = grouped(filter(lambda each: each.judgement.is_doubted, judged(results)), lambda each: each.result.spec)
     return {
         spec: _Doubt(
             label(found[0].result, keys).replace("context ", "ctx "),

@@ -103,14 +103,10 @@ class KernelsPane(ReportPane):
         return [*lines, laid.heading] if laid.sheet.table.rows else lines
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        match action:
-            case "view" | "copy":
-                return self.report is not None
-            case "next" | "search" | "turn" | "clear":
-                offered = self.report is not None and self.view == "kernels"
-                return offered and (action != "clear" or self.selection.filters)
-            case _:
-                return super().check_action(action, parameters)
+        if action not in ("view", "copy", "next", "search", "turn", "clear"):
+            return super().check_action(action, parameters)
+        here = action in ("view", "copy") or self.view == "kernels"
+        return self.report is not None and here and (action != "clear" or self.selection.filters)
 
     def action_view(self, by: int) -> None:
         self._open(VIEWS[(VIEWS.index(self.view) + by) % len(VIEWS)])

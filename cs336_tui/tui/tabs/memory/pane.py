@@ -208,13 +208,9 @@ class MemoryPane(ReportPane):
         return timeline if timeline and self.report and self.report.content is timeline.report else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        match action:
-            case "go" | "zoom" | "peak":
-                return self.view == "timeline" and self._shown is not None
-            case "level":
-                return self.view == "largest"
-            case _:
-                return super().check_action(action, parameters)
+        if action in ("go", "zoom", "peak"):
+            return self.view == "timeline" and self._shown is not None
+        return self.view == "largest" if action == "level" else super().check_action(action, parameters)
 
     def action_view(self, by: int) -> None:
         self.view = self.views[(self.views.index(self.view) + by) % len(self.views)]
