@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 
@@ -226,12 +227,11 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 class _Doubt(NamedTuple):
-    """The reason why a side of a pair is in doubt."""
+    """The reason why a side of a pair is in doubt; a sentence for each doubted run."""
 
     name: str
     verdicts: tuple[str, ...]
     sentences: tuple[str, ...]
-    """One for each doubted run."""
 
 
 _Doubts = Mapping[CellSpec, _Doubt]
@@ -257,8 +257,8 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
 
 
 def _columns(found: Comparison, doubts: Sequence[_Doubts]) -> list[Column[Pair]]:
-    exported, sides = pair_columns(digits=".3f", unknown=format.NOT_YET), _sides(found)
-    variants = told_variants(side.spec for side in (*sides[0], *sides[1]))
+    exported = pair_columns(digits=".3f", unknown=format.NOT_YET)
+    variants = told_variants(side.spec for pair in found.pairs for side in (pair.a, pair.b))
     ranks = {"context": 4, "batch": 6, "precision": 3, "device": 7, "warmup": 5}
     named = cell_columns(
         lambda pair: pair.a.spec, ranks, as_shown(variants), (*CELL_KEYS, "warmup"), lambda spec: spec.size_label
@@ -270,11 +270,12 @@ def _columns(found: Comparison, doubts: Sequence[_Doubts]) -> list[Column[Pair]]
 
         return column._replace(text=text)
 
-    def mean(name: Literal["a", "b"], of: Sequence[Side], doubted: _Doubts) -> Column[Pair]:
-        pad = " " * len(_DOUBTED) if any(side.spec in doubted for side in of) else ""  # so that figures align
+    def mean(name: str, doubted: _Doubts) -> Column[Pair]:
+        of = attrgetter(name)
+        pad = " " * len(_DOUBTED) if any(of(pair).spec in doubted for pair in found.pairs) else ""  # figures align
 
         def text(pair: Pair) -> str:
-            side = pair.a if name == "a" else pair.b
+            side: Side = of(pair)
             shown = format.ms(side.summary.mean_s, side.summary.std_s) if side.summary else side.note
             return shown + (_DOUBTED if side.spec in doubted else pad)
 
@@ -282,8 +283,7 @@ def _columns(found: Comparison, doubts: Sequence[_Doubts]) -> list[Column[Pair]]
 
     return [
         *(both(column) if column.key in (*variants, "device") else column for column in named),
-        mean("a", sides[0], doubts[0]),
-        mean("b", sides[1], doubts[1]),
+        *map(mean, "ab", doubts),
         exported["ratio"],
         exported["interval"]._replace(left=True, rank=1),
     ]
@@ -304,16 +304,12 @@ def _doubts_of(results: Sequence[Result]) -> _Doubts:
     }
 
 
-def _sides(found: Comparison) -> tuple[tuple[Side, ...], tuple[Side, ...]]:
-    return tuple(pair.a for pair in found.pairs), tuple(pair.b for pair in found.pairs)
-
-
 def _in_doubt(found: Comparison, doubts: Sequence[_Doubts], width: int) -> list[Line]:
     said = [
         f"! in doubt: {name} {doubt.name}: {', '.join(doubt.verdicts)}"
-        for name, sides, of in zip("AB", _sides(found), doubts, strict=True)
-        for side in sides
-        if (doubt := of.get(side.spec))
+        for name, of in zip("AB", doubts, strict=True)
+        for pair in found.pairs
+        if (doubt := of.get((pair.a if name == "A" else pair.b).spec))
     ]
     if len(said) > _MOST_DOUBTS:
         more = len(said) - _MOST_DOUBTS

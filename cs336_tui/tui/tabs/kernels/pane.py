@@ -94,11 +94,10 @@ class KernelsPane(ReportPane):
         about = line(max((text for text in longer if len(text) <= width), key=len, default=shorter))
         filters = [line((self._selected, "strong"))] if self.view == "kernels" else []
         lines += joined([about, *filters], room)
-        if content.note:
-            note = wrapped(f"! {content.note}", width, "caution", "  ")
-            lines += note if tall else [line((f"! {format.plain(content.note)}", "caution"))]
-        if content.trace and tall:
-            lines += wrapped(f"trace, for ui.perfetto.dev: {content.trace}", width, "muted", "  ")
+        if tall:
+            lines += sheets.remarks(content, width)
+        elif content.note:
+            lines.append(line((f"! {format.plain(content.note)}", "caution")))
         lines += wrapped(laid.sheet.lead, width, "strong") if laid.sheet.lead else []
         return [*lines, laid.heading] if laid.sheet.table.rows else lines
 

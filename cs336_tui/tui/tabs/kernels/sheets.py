@@ -140,18 +140,15 @@ def detail(report: KernelReport, name: str, phase: Phases, width: int) -> list[L
         share = time_ns / whole.total_ns if whole.total_ns else 0.0
         figures = f"{len(group.durations_ns)}× {time_text(time_ns)}, {share * 100:.1f} % of its time"
         lines += labelled(f"{group.phase} · {group.range or _NO_PART} ", figures, label_width=33)
-    lines += [(), *about(report, width)]
-    return lines
+    seen_on = f"{format.plain(report.device_name)} · torch {format.plain(report.torch)}"
+    return [*lines, (), *_labelled("seen on", seen_on), *remarks(report, width)]
 
 
-def about(report: KernelReport, width: int) -> list[Line]:
-    """The device, the note and the trace of the report."""
-    lines = _labelled("seen on", f"{format.plain(report.device_name)} · torch {format.plain(report.torch)}")
-    if report.note:
-        lines += wrapped(f"! {report.note}", width, "caution", "  ")
-    if report.trace:
-        lines += wrapped(f"trace, for ui.perfetto.dev: {report.trace}", width, "muted", "  ")
-    return lines
+def remarks(report: KernelReport, width: int) -> list[Line]:
+    """The note and the trace of the report."""
+    note = wrapped(f"! {report.note}", width, "caution", "  ") if report.note else []
+    trace = wrapped(f"trace, for ui.perfetto.dev: {report.trace}", width, "muted", "  ") if report.trace else []
+    return [*note, *trace]
 
 
 def phases(report: KernelReport) -> tuple[Phases, ...]:
