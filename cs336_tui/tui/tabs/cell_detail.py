@@ -113,9 +113,7 @@ def _share(share: float | None, unknown: str = "") -> str:
 
 def _times(times_s: list[float], std_s: float | None, width: int, role: str) -> list[Line]:
     texts = [format.ms(time_s, std_s) for time_s in times_s]
-    if not texts:
-        return []
-    each = max(map(len, texts)) + 2
+    each = max(map(len, texts), default=0) + 2
     across = max(width // each, 1)
     rows = (texts[start : start + across] for start in range(0, len(texts), across))
     return [line(("".join(f"{text:>{each}}" for text in row), role)) for row in rows]
@@ -127,9 +125,8 @@ def _prepared(cell: CellState, width: int) -> list[Line]:
         return []
     lines: list[Line] = []
     if prepared.compile_s is not None:
-        lines.append(row("compiling", f"{prepared.compile_s:.1f} s"))
-        lines.append(row("graphs", prepared.graphs))
         breaks = prepared.graph_breaks
+        lines += [row("compiling", f"{prepared.compile_s:.1f} s"), row("graphs", prepared.graphs)]
         lines.append(row("graph breaks", len(breaks) or "none"))
         lines += [row for why in breaks for row in labelled("", why, width)]
     if prepared.capture_s is not None:

@@ -187,13 +187,11 @@ def _steps(cell: CellState, ddof: int, count: int, width: int, height: int) -> l
         f"{SHORT_NAMES.get(name, name):>{_PHASE_COLUMNS}.{_PHASE_COLUMNS - 1}}" for name in names
     )
     lines: list[Line] = [(), line((heading, "muted"))]
-    warm = len(cell.warmup_times_s)
+    warm, measured = len(cell.warmup_times_s), ("measured", cell.step_times_s, cell.phase_times_s)
+    warming = ("warm-up", cell.warmup_times_s, cell.times.warmup_phases_s)
     for index in range(first, count):
-        at, kind, times, phases = (
-            (index - warm, "measured", cell.step_times_s, cell.phase_times_s)
-            if index >= warm
-            else (index, "warm-up", cell.warmup_times_s, cell.times.warmup_phases_s)
-        )
+        at = index - warm if index >= warm else index
+        kind, times, phases = measured if index >= warm else warming
         figures = f"{format.ms(times[at], std):>10}"
         for name in names:
             values = phases.get(name, ())
