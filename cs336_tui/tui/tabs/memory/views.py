@@ -51,21 +51,15 @@ def summary(report: MemoryReport, prediction: Prediction | None) -> Line:
     """The peak as recorded, as the allocator counts it and as predicted, and the recorder."""
     unit = ByteUnit.for_largest(report.peak_bytes)
     found = next((span.phase for span in report.phases if span.first <= report.peak_event < span.end), "")
-    predicted = (
-        []
-        if prediction is None
-        else [
-            Span(f" · predicted {unit.text(prediction.peak_bytes)} "),
-            difference(prediction.peak_bytes, report.allocator_peak_bytes or report.peak_bytes),
-        ]
-    )
-    return (
+    spans = [
         Span(f"peak {unit.text(report.peak_bytes)}", "strong"),
         Span(f" in {found}" if found else " before the step"),
         Span(f" · allocator's own {unit.text(report.allocator_peak_bytes)}"),
-        *predicted,
-        Span(f" · recorded by: {report.recorder}", "muted"),
-    )
+    ]
+    if prediction:
+        spans.append(Span(f" · predicted {unit.text(prediction.peak_bytes)} "))
+        spans.append(difference(prediction.peak_bytes, report.allocator_peak_bytes or report.peak_bytes))
+    return (*spans, Span(f" · recorded by: {report.recorder}", "muted"))
 
 
 def about(report: MemoryReport, width: int) -> list[Line]:
