@@ -77,13 +77,13 @@ def slow_cells(draw: random.Random, _whole_s: float) -> Trouble:
 
 
 def a_change(draw: random.Random, _whole_s: float) -> Trouble:
-    """From some cell on everything takes 35 % longer, or less long."""
+    """Everything becomes 35 % slower or faster from some cell on."""
     since, factor = draw.randrange(CELLS), draw.choice((1.35, 1 / 1.35))
     return Trouble(slowdown=lambda at: factor if at.cell >= since else 1.0)
 
 
 def an_early_change(draw: random.Random, _whole_s: float) -> Trouble:
-    """Within the first six cells everything comes to take twice as long, or half as long."""
+    """Everything becomes twice as slow or as fast within the first six cells."""
     since, factor = draw.randrange(1, 6), draw.choice((2.0, 0.5))
     return Trouble(slowdown=lambda at: factor if at.cell >= since else 1.0)
 

@@ -68,7 +68,7 @@ def an_input(chance: random.Random) -> bytes | tuple[int, int]:
 
 
 def a_click(chance: random.Random) -> bytes:
-    """The mouse, as SGR tells it: one click or two, a drag, a movement, the wheel, outside of the screen too."""
+    """A mouse input in SGR codes: one click or two, a drag, a movement, the wheel, outside of the screen too."""
     x, y = chance.randrange(1, chance.choice([20, 80, 130])), chance.randrange(1, chance.choice([6, 24, 42]))
     press, release = b"\x1b[<0;%d;%dM" % (x, y), b"\x1b[<0;%d;%dm" % (x, y)
     match chance.randrange(6):

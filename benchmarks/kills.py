@@ -34,7 +34,7 @@ from cs336_tui.session.log import LogReader
 from tests.terminal import Terminal
 
 MARK = "CS336_TUI_KILLS"
-"""In the environment of every process that is started here; the folder where forwards are counted."""
+"""Environment variable of every process that is started here: the folder where forwards are counted."""
 MODEL = f"""
 import os
 from torch import nn

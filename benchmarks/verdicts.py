@@ -132,7 +132,7 @@ CHANGING = tuple(name for name in KINDS if name not in FLAT)
 class Case(NamedTuple):
     times_s: list[float]
     change: float
-    """From the least to the greatest of the true times, as a share of the least."""
+    """Change from the least to the greatest true time, as a share of the least."""
 
 
 def made(name: str, steps: int, seed: int) -> Case:

@@ -145,7 +145,7 @@ def cell_end(cell: int, status: str = "ok", **more: Any) -> Event:
 
 
 def summary_of(measured_s: Iterable[float]) -> Summary:
-    """As a cell's process sends it with its end."""
+    """The summary that a cell's process sends with its end."""
     return summarize(measured_s)
 
 

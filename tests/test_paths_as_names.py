@@ -17,7 +17,7 @@ def refusal(name: str) -> str:
 
 
 def test_of_a_repository_that_is_no_package_the_module_alone_is_named(tmp_path: Path) -> None:
-    """As nanoGPT: its train.py says ``from model import GPT``, so that nanoGPT.model:GPT would be another module."""
+    """nanoGPT's train.py says ``from model import GPT``, so that nanoGPT.model:GPT would be another module."""
     (repository := tmp_path / "nanoGPT").mkdir()
     (file := repository / "model.py").write_text("")
     assert refusal(f"{file}:GPT") == f"write model:GPT and give the folder: --model-path {repository}"

@@ -261,7 +261,7 @@ def test_a_sweep_takes_the_sum_of_what_fits() -> None:
 
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=6), st.floats(1e-4, 10))
 def test_the_sweep_agrees_with_the_forecast_of_a_running_session(batches: list[int], step_s: float) -> None:
-    """With one cell measured both price the others by their work."""
+    """With one measured cell both price the others by their work."""
     waiting = [cell(status=None, batch_size=batch + 4) for batch in batches]
     state = predicted(cell([step_s] * 3), *waiting)
     in_a_row = state_of(without_gaps(events_of(cell([step_s] * 3), *waiting)))

@@ -63,7 +63,7 @@ def test_cells_of_the_same_precision_set_the_price_before_others() -> None:
     ],
 )
 def test_cells_of_the_same_variant_set_the_price_before_others(changes: dict[str, Any]) -> None:
-    """Of three cells the first runs ten times as fast, the second is timed last, and the third is as the first."""
+    """The first of three cells runs ten times as fast, the second is timed last, and the third is like the first."""
     usual = {key: value for key, value in changes.items() if key == "model"}
     fast, slow = a_spec(**{"pass_": "train-step"} | changes), a_spec(**{"pass_": "train-step"} | usual)
     per_work = 0.1 / relative_work(fast)

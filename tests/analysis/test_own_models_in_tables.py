@@ -33,7 +33,7 @@ def ran(mean_s: float = 0.1, **spec: Any) -> Cell:
 
 
 def both(**spec: Any) -> tuple[Result, ...]:
-    """One's own model, which takes half the time, beside the reference, of two passes."""
+    """Two passes of a user's own model, which takes half the time, beside the reference."""
     return results_of(
         *(
             ran(mean_s, model=model, pass_=pass_, **spec)

@@ -30,7 +30,7 @@ def in_force(cell: int, **facts: object) -> Event:
 
 
 def with_facts(*facts: Event, **choices: object) -> SessionState:
-    """Two cells, naive attention and sdpa, and what else was told of them."""
+    """Two cells, naive attention and sdpa, with further events about them."""
     cells = (cell(TIMES, **choices), cell(TIMES, **({"attention": "sdpa"} | choices)))
     return state_of([*events_of(*cells), *facts])
 

@@ -93,7 +93,7 @@ def test_attention_alone_is_work_by_its_scores() -> None:
 
 
 def test_a_rough_peak_is_near_the_predicted_one() -> None:
-    """Within a factor of two: good enough to tell what surely fits."""
+    """The rough peak is within a factor of two, enough to know which cells surely fit."""
     from cs336_tui.worker.estimate.predict import predict
 
     model = {"d_model": 128, "d_ff": 384, "num_layers": 6, "num_heads": 4, "context_length": 128, "batch_size": 4}

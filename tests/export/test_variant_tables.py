@@ -34,7 +34,7 @@ GB = 10**9
 class Cell(NamedTuple):
     spec: CellSpec
     steps_s: Sequence[float] = ()
-    """Of each a tenth is the optimizer's, where there is one."""
+    """Step times in seconds; the optimizer, if any, takes a tenth of each."""
     status: str = "ok"
     allocated: int | None = None
     predicted: int | None = None

@@ -96,7 +96,7 @@ def test_a_kernel_that_lacks_only_the_dtype_is_refused_with_a_precision_that_it_
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed"])
 @pytest.mark.parametrize("attention", ["sdpa", *FUSED, "math"])
 def test_what_is_kept_for_backward_is_predicted(attention: str, precision: str) -> None:
-    """After a forward, beside what was there before it; cuBLAS's workspace is in both."""
+    """Memory after a forward less memory before it; cuBLAS's workspace is in both."""
     needs(precision)
     spec = small_spec(**{**WIDE, "context_length": 1024, "num_layers": 4}, attention=attention, precision=precision)
     configure_torch(spec)

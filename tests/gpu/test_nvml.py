@@ -33,7 +33,7 @@ def reader(nvml: Nvml) -> GpuReader:
 
 
 def uuid_of(index: int) -> str:
-    """As NVML spells it; of a slice of a GPU the slice's."""
+    """UUID as NVML spells it; for a slice of a GPU the slice's."""
     uuid = nvml_uuid(index, torch.cuda.get_device_properties(index))
     return uuid or pytest.skip("this torch knows no UUIDs")
 
@@ -127,7 +127,7 @@ def test_this_process_is_not_among_the_others(reader: GpuReader) -> None:
 
 
 def test_cost_of_a_sample(reader: GpuReader) -> None:
-    """Printed for the report; the bound is loose, and only against a sample that stalls the run."""
+    """Prints the cost for the report. The loose bound only catches a sample that stalls the run."""
     reader.sample(0.0)
     fast, full = [], []
     for _ in range(50):

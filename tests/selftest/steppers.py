@@ -30,13 +30,13 @@ def stepper(name: str, folder: Path, *, took_s: float = 0.005, code: str = STEPS
 
 
 def asked(name: str, folder: Path) -> Program:
-    """One in a terminal, which steps only when it is told to."""
+    """A stepper in a terminal, which steps only on request."""
     program = stepper(name, folder, code=ASKED)
     return program._replace(in_terminal=True, prompt=re.compile(rb"ready \d"), keys="go\n")
 
 
 def crew(folder: Path) -> tuple[Program, ...]:
-    """One with a child of its own, one in a terminal."""
+    """Two steppers: one with a child process, one in a terminal."""
     return stepper("family", folder, code=FAMILY), asked("asked", folder)
 
 

@@ -23,7 +23,7 @@ from tests.watching import wait_gone
 
 
 def ignored(_: TurnsProgress) -> None:
-    """Progress that nobody watches."""
+    """Callback that ignores progress."""
 
 
 @pytest.fixture

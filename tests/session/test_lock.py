@@ -1,4 +1,4 @@
-"""One writer a session."""
+"""Lock of a session: one writer at a time."""
 
 from __future__ import annotations
 

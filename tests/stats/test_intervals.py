@@ -108,7 +108,7 @@ def test_odd_times_have_a_finite_interval_around_their_mean(times: list[float]) 
 
 
 def test_fewer_than_ten_times_have_none_and_equal_ones_the_t_interval() -> None:
-    """Of five times whose neighbours correlate by 0.6 an interval held the mean in 70 of 100."""
+    """An interval of five times with a correlation of 0.6 held the mean 70 times in 100."""
     assert mean_interval([1.0, 1.2, 0.9, 1.1, 1.0, 1.2, 0.9, 1.1, 1.0]) is None
     found = mean_interval([1.0] * 10)
     assert found is not None

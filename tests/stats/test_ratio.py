@@ -98,7 +98,7 @@ def test_steps_of_unlike_runs_are_not_taken_for_independent() -> None:
 
 @pytest.mark.parametrize(("runs", "steps", "most"), [(1, 10, 0.99), (5, 4, 0.97)])
 def test_95_percent_intervals_hold_the_true_ratio_95_times_in_100(runs: int, steps: int, most: float) -> None:
-    """And some more often where steps are few, since nobody can tell whether these are alike."""
+    """With few steps they hold it more often, since the correlation of so few is unknown."""
     random.seed(336)
     held = 0
     for _ in range(2000):
@@ -114,7 +114,7 @@ def test_95_percent_intervals_hold_the_true_ratio_95_times_in_100(runs: int, ste
 
 @pytest.mark.parametrize("steps", [2, 5, 9])
 def test_fewer_than_10_steps_a_side_have_no_interval_and_the_verdict_says_why(steps: int) -> None:
-    """Of so few nobody can tell how alike neighbours are: at 5 and a correlation of 0.6 an interval held 9 in 10."""
+    """The correlation of so few steps is unknown: at 5 steps and 0.6 an interval held the ratio 9 times in 10."""
     one = [0.050 + 0.0001 * step for step in range(steps)]
     few = ratio_of([one], [[0.060] * 20])
     assert few is not None

@@ -9,7 +9,7 @@ from cs336_tui.tui.widgets.rows import Rows
 
 
 class Listed(App[None]):
-    """One list."""
+    """An app with one list."""
 
     def compose(self) -> ComposeResult:
         yield Rows(cursor=True)

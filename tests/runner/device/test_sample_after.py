@@ -25,7 +25,7 @@ NEVER = 3600.0
 def test_a_cell_shorter_than_the_interval_is_sampled_after_it(
     tmp_path: Path, install_nvml: Install, monkeypatch: pytest.MonkeyPatch, *, in_process: bool
 ) -> None:
-    """Even where the driver answers so slowly that the cell is over by then."""
+    """The sample comes even if the driver answers only after the cell's end."""
     monkeypatch.setattr(sampler, "SAMPLE_AFTER_S", 30.0)
     measured, over = threading.Event(), threading.Event()
 

@@ -21,7 +21,7 @@ GB = 1e9
 
 
 def training_flops(spec: CellSpec) -> int:
-    """Of the forward: 2 a weight and token, and 4 d_model a pair of tokens and layer for scores and mix."""
+    """FLOPs of the forward: 2 a weight and token, and 4 d_model a pair of tokens and layer for scores and mix."""
     d, f = spec.d_model, spec.d_ff
     weights = spec.num_layers * (4 * d * d + (3 if spec.arch == "swiglu-rope" else 2) * d * f) + d * spec.vocab_size
     return 2 * spec.tokens_per_step * weights + 4 * spec.tokens_per_step * spec.context_length * d * spec.num_layers
@@ -118,7 +118,7 @@ def test_a_gpu_s_allocator_rounds_up_and_holds_workspaces_of_cublas() -> None:
 @pytest.mark.parametrize(("precision", "width"), [("fp32", 4), ("bf16-mixed", 4), ("fp16-mixed", 4), ("bf16", 2)])
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_the_residual_stream_is_as_wide_as_the_blocks_pass_it_on(precision: str, width: int, device: str) -> None:
-    """Under autocast the embedding gives fp32, and what is added to it does not change that."""
+    """Under autocast the embedding gives fp32, and additions to it keep that."""
     spec = small_spec(precision=precision, device=device)
     assert predict(spec).residual_stream_bytes == width * spec.tokens_per_step * spec.d_model
 
@@ -160,7 +160,7 @@ def test_flops_of_each_range() -> None:
     ("pass_", "times"), [("inference", 1), ("forward", 1), ("backward", 2), ("forward+backward", 2), ("train-step", 8)]
 )
 def test_the_least_that_a_step_moves(pass_: str, times: int) -> None:
-    """In units of the parameters, less what no token reads: AdamW's state is twice as large, read and written."""
+    """Bytes in units of the parameters, less unread embedding rows; AdamW's state is twice as large, moved twice."""
     spec = small_spec(pass_=pass_, device="cuda:0")
     found = predict(spec)
     unread = max(spec.vocab_size - spec.tokens_per_step, 0) * spec.d_model

@@ -93,7 +93,7 @@ def test_steps_are_reported_when_they_are_done() -> None:
 
 
 def test_backward_leaves_its_forward_out() -> None:
-    """Of a window of backward steps only the backward is counted, in both sync modes."""
+    """Only the backward of a window of backward steps is counted, in both sync modes."""
     shape = {"d_model": 128, "context_length": 128, "warmup_steps": 2, "measure_steps": 8}
     for sync in SYNCS:
         report = run(small_spec(pass_="backward", sync=sync, **shape))

@@ -83,7 +83,7 @@ def test_a_cell_in_the_apps_own_process_does_not_claim_what_only_a_child_sets(
 
 @on_glibc
 def test_memory_that_is_said_to_be_kept_is_not_faulted_in_again() -> None:
-    """In a process of its own, as it cannot be undone."""
+    """Runs in a separate process, as the setting cannot be undone."""
     code = """
 import ctypes, resource
 from cs336_tui.worker.measure.process import keep_freed_memory, effective_malloc

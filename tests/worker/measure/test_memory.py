@@ -41,7 +41,7 @@ def test_a_cpu_has_no_allocator_peaks() -> None:
 
 
 def test_more_memory_than_the_device_has_is_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As WSL2's driver lets torch take, from the host."""
+    """WSL2's driver lets torch take memory of the host."""
     cuda = torch.device("cuda:0")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(total_memory=24 * 10**9))
     assert spilled(Peaks(23 * 10**9, 24 * 10**9, 1, 0), cuda) is None

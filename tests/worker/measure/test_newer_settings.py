@@ -123,7 +123,7 @@ def test_what_is_in_force_is_the_devices_own_setting() -> None:
 
 @st.composite
 def changes(draw: st.DrawFn) -> list[tuple[str, str]]:
-    """Settings in the order in which somebody sets them, by newer and by older names."""
+    """Settings in the order of assignment, by newer and by older names."""
     places = draw(st.lists(st.sampled_from((*WITHIN, "older")), max_size=6))
     older = ("highest", "high", "medium")
     return [(place, draw(st.sampled_from(older if place == "older" else VALUES[place[:1]]))) for place in places]

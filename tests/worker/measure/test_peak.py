@@ -176,7 +176,7 @@ def test_what_a_device_cannot_do_is_refused() -> None:
 
 @pytest.mark.parametrize("n", [6, 7, 25, 100])
 def test_the_interval_holds_the_median_of_what_the_times_are_drawn_from(n: int) -> None:
-    """At least 94 of 100 times; skewed as times are."""
+    """It holds the median at least 94 of 100 times, for skewed times."""
     chance = random.Random(n)
     hits = 0
     for _ in range(2000):

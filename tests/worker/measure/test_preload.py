@@ -123,7 +123,7 @@ def test_no_driver_is_not_awake() -> None:
 
 
 def test_each_child_meets_the_error_that_importing_torch_met_first(tmp_path: Path) -> None:
-    """From 2.15 on torch may be imported but once in a process, and says of the second time only that."""
+    """From 2.15 on torch can be imported only once in a process, and the error of a second import says only that."""
     package = tmp_path / "torch"
     package.mkdir()
     (package / "__init__.py").write_text(

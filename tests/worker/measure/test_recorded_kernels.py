@@ -56,7 +56,7 @@ def test_a_recorded_kernel_has_its_kind_and_a_name_that_tells(kind: str, short: 
 
 @a_recording
 def test_a_kernel_is_of_the_kind_of_the_operator_that_launched_it(name: str) -> None:
-    """Torch's operators are told apart by other rules, so that one holds the other."""
+    """Kinds of operators follow other rules than kinds of kernels, so that each checks the other."""
     kernels = recorded(name)
     assert Counter(kernel_kind(kernel) for kernel, _ in kernels) == COUNTS[name]
     differing = {

@@ -71,7 +71,7 @@ def time_by_range(report: KernelReport) -> dict[str, findings.RangeShare]:
 
 
 def peak_of_tensors(report: MemoryReport) -> int:
-    """Without the scratch space that kernels take while they run, in which no tensor is: a prediction sees none."""
+    """Peak of tensors, without the scratch space of running kernels, which a prediction does not see."""
     change = [0] * (report.events + 1)
     for size, born, died, form in zip(report.bytes, report.born, report.died, report.form_of, strict=True):
         if form >= 0:

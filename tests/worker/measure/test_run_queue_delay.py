@@ -90,7 +90,7 @@ def test_a_thread_that_ends_while_it_is_read_costs_itself_only(tmp_path: Path, m
 
 
 def test_the_thread_that_waited_longest_is_told_beside_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was begun since has waited since; one that waited much before has not."""
+    """Waits of a thread begun since count; waits before the meter was made do not."""
 
     def waits(**seconds: float) -> None:
         for thread, waited_s in seconds.items():

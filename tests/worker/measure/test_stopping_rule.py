@@ -37,7 +37,7 @@ def warming(n: int, tau: float, seed: int, excess: float = 0.5) -> list[float]:
 
 
 def warmup_of(times_s: list[float]) -> int | None:
-    """After how many steps warming up would end; None when it would not."""
+    """Number of steps after which warm-up would end; None if it would not."""
     return next((count for count in warmup_looks(len(times_s)) if not why_not_warm(times_s[:count])), None)
 
 

@@ -72,7 +72,7 @@ def test_the_file_of_the_model_is_among_its_sources(wrapped: tuple[CellSpec, str
 
 
 def test_what_was_installed_into_a_folder_is_not_the_user_s(tmp_path: Path) -> None:
-    """As by ``pip install --target``: a line of the library tells less than the user's line that called it."""
+    """Files of ``pip install --target``: the user's line that called the library is shown, not the library's."""
     (installed := tmp_path / "installed").mkdir()
     (installed / "some_library-1.0.dist-info").mkdir()
     (mine := tmp_path / "mine").mkdir()

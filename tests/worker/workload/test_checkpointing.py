@@ -127,7 +127,7 @@ class Pair(Layer):
 
 
 class Noisy(Layer):
-    """Draws random numbers by a function, which no module tells of."""
+    """Draws random numbers by a function, which is no module."""
 
     def forward(self, x: Tensor, scale: Tensor) -> Tensor:  # type: ignore[override]
         return F.dropout(super().forward(x, scale), 0.5)

@@ -13,7 +13,7 @@ from cs336_tui.config.spec import ARCHES
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_three_billion_parameters_are_there_at_once(arch: str) -> None:
-    """In a fresh process, where torch has not imported what its operations on the meta device want. The mark is 0.5 s;
+    """A fresh process, where torch has not yet imported the modules of its meta device. The mark is 0.5 s;
     this bound is for a machine that is busy."""
     (first_s, second_s), count, _ = create("xl", arch, "meta")
     assert count > 3e9 if arch == "swiglu-rope" else count > 2e9
@@ -22,7 +22,7 @@ def test_three_billion_parameters_are_there_at_once(arch: str) -> None:
 
 
 def test_no_operation_runs_on_the_meta_device() -> None:
-    """One is enough to have torch import its compiler, for a second."""
+    """A single one makes torch import its compiler, which takes a second."""
     code = """
 import sys
 from cs336_tui.config.spec import ModelDims

@@ -152,7 +152,7 @@ class Recorder:
 
 
 class Watched(nn.Module):
-    """A model that tells when it runs, and whether it found gradients."""
+    """A model that reports its runs, and whether it found gradients."""
 
     def __init__(self, model: nn.Module, said: list[str]) -> None:
         super().__init__()

@@ -173,7 +173,7 @@ def needy(q, k, v, causal, scale): return v
 
 
 def of(name: str, folder: Folder, *, causal: bool) -> ImportedAttention:
-    """For up to as many tokens as there are."""
+    """The user's attention, for sequences up to the length of the inputs."""
     return imported_attention(name, folder.paths, causal=causal, length=SHAPE[-2], device=torch.device("cpu"))
 
 

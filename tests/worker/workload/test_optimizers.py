@@ -29,7 +29,7 @@ def updated(choice: str, steps: int = 3) -> list[Tensor]:
 
 @pytest.mark.parametrize("choice", OPTIMIZERS)
 def test_all_implementations_make_the_same_update(choice: str) -> None:
-    """As one tensor after another in plain arithmetic: Loshchilov and Hutter 2019, algorithm 2."""
+    """The update equals plain arithmetic over one tensor after another: Loshchilov and Hutter 2019, algorithm 2."""
     rate, beta1, beta2, eps, decay = 1e-3, 0.9, 0.999, 1e-8, 1e-2
     model = a_model().double()
     moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in model.parameters()]

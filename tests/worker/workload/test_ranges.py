@@ -242,7 +242,7 @@ def test_attention_alone_has_its_steps_or_a_core() -> None:
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_what_is_computed_again_runs_inside_the_same_parts(folder: Folder, every: int) -> None:
-    """Forward runs every part once; backward those of the blocks once more, annotated functions among them."""
+    """Forward runs every part once; backward runs those of the blocks once more, with annotated functions."""
     name = folder.write(BASICS)
     spec = small_spec(model=f"{name}:LM", model_path=folder.paths, checkpoint=every)
     plain = entered(small_spec(model=spec.model, model_path=spec.model_path))
