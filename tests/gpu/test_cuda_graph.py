@@ -15,7 +15,8 @@ from cs336_tui.events.events import ModelPrepared
 from cs336_tui.worker.workload.building import build
 from cs336_tui.worker.workload.compiling import why_cannot_compile
 from cs336_tui.worker.workload.cuda_graph import WARMUP_STEPS, CaptureError, captured
-from cs336_tui.worker.workload.passes import Step, random_batch
+from cs336_tui.worker.workload.passes import Step
+from cs336_tui.worker.workload.transformer import random_batch
 from tests.gpu.cells import assert_ok, low_precision, needs
 from tests.worker.measure.cells import run, small_spec
 

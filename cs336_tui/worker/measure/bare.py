@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from cs336_tui.config.spec import dims_of
-from cs336_tui.worker.workload.passes import random_batch
-from cs336_tui.worker.workload.transformer import Transformer
+from cs336_tui.worker.workload.transformer import Transformer, random_batch
 
 
 @click.command()

@@ -19,9 +19,9 @@ from cs336_tui.events.environment import DeviceInfo, TorchEnvironment
 from cs336_tui.worker.workload.attention import attentions_on
 from cs336_tui.worker.workload.building import make_optimizer
 from cs336_tui.worker.workload.compiling import why_cannot_compile
-from cs336_tui.worker.workload.passes import Step, Training, random_batch
+from cs336_tui.worker.workload.passes import Step, Training
 from cs336_tui.worker.workload.precision import RECIPES, autocast_for, tf32_override, why_no_float8
-from cs336_tui.worker.workload.transformer import Transformer
+from cs336_tui.worker.workload.transformer import Transformer, random_batch
 
 CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")
 _AMPERE = (8, 0)  # The first CUDA compute capability with TF32 and bf16 in hardware

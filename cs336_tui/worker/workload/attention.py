@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from cs336_tui.config.variants import is_imported
 from cs336_tui.worker.workload.compiling import nothing_compiled
 from cs336_tui.worker.workload.imported.components import ImportedAttention, imported_attention
 from cs336_tui.worker.workload.precision import RECIPES, Context
+from cs336_tui.worker.workload.transformer import AttentionCore
 
 BACKENDS = {  # torch's kernels behind `torch.nn.functional.scaled_dot_product_attention`, by our names
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -28,19 +29,6 @@ BACKENDS = {  # torch's kernels behind `torch.nn.functional.scaled_dot_product_a
 _WORDS = {backend: name for name, backend in BACKENDS.items()} | {SDPBackend.MATH: "math (scores materialised)"}
 _DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 _MIXED = {torch.float16: "fp16-mixed", torch.bfloat16: "bf16-mixed"}  # Precisions that compute attention in it
-
-
-class AttentionCore(Protocol):
-    """Maps queries, keys and values, (B, H, T, K) each (a user's own also (B, T, K)), to an output of that shape."""
-
-    @property
-    def mask(self) -> Tensor | None:
-        """Its table, (T, T), held by the model; None without one."""
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
-
-    def description(self) -> str:
-        """Its name and the kernel that it really runs, such as ``sdpa: flash``."""
 
 
 def core_of(spec: CellSpec, device: torch.device, autocast: Context = nullcontext) -> AttentionCore | None:

@@ -15,9 +15,9 @@ from cs336_tui.worker.workload.compiling import captures, compiled
 from cs336_tui.worker.workload.imported.components import ImportedModel, import_model, imported_loss, imported_optimizer
 from cs336_tui.worker.workload.imported.finding import revisions_of
 from cs336_tui.worker.workload.model_parts import checkpoint_blocks
-from cs336_tui.worker.workload.passes import Batch, Loss, Step, Training, cross_entropy, random_batch
+from cs336_tui.worker.workload.passes import Step, Training, cross_entropy
 from cs336_tui.worker.workload.precision import RECIPES, Context, autocast_for, configure_device, use_float8
-from cs336_tui.worker.workload.transformer import AttentionOnly, Transformer, attention_loss
+from cs336_tui.worker.workload.transformer import AttentionOnly, Batch, Loss, Transformer, attention_loss, random_batch
 
 
 class Workload(NamedTuple):

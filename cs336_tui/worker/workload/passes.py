@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from cs336_tui.config.spec import Pass
 from cs336_tui.worker.workload.imported.problems import ImportProblem, place_of, raise_interrupt, told
 from cs336_tui.worker.workload.precision import Context
+from cs336_tui.worker.workload.transformer import Batch, Loss
 
 PHASES: dict[Pass, tuple[str, ...]] = {  # The timed phases of each pass, in the order they run
     "inference": ("forward",),
@@ -27,25 +28,6 @@ PHASES: dict[Pass, tuple[str, ...]] = {  # The timed phases of each pass, in the
 def prepared_phases(pass_: Pass) -> tuple[str, ...]:
     """The phases of a pass, with the untimed forward and loss of `backward`."""
     return PHASES["forward+backward" if pass_ == "backward" else pass_]
-
-
-class Batch(NamedTuple):
-    """Token ids, (B, T) each; a target is the token that follows its input."""
-
-    inputs: Tensor
-    targets: Tensor
-
-
-def random_batch(
-    batch_size: int, context_length: int, vocab_size: int, *, device: torch.device | str, seed: int
-) -> Batch:
-    """Uniform tokens; the same seed gives the same batch on the same kind of device."""
-    generator = torch.Generator(device).manual_seed(seed)
-    tokens = torch.randint(vocab_size, (batch_size, context_length + 1), device=device, generator=generator)
-    return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
-
-
-Loss = Callable[[Tensor, Tensor], Tensor]  # Output, as logits (B, T, V), and targets, (B, T), to a number
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

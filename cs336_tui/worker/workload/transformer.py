@@ -1,4 +1,4 @@
-"""The reference Transformer language model, and the workload of attention alone.
+"""The reference Transformer language model, its random batch, and the workload of attention alone.
 
 ``swiglu-rope`` (see `CellSpec.arch`) has rotary embeddings and a SwiGLU of three matrices; ``gelu-learned`` has learned
 positions and a GELU between two matrices. Both are pre-norm, with RMSNorm, no biases and an untied head. Attention
@@ -10,7 +10,8 @@ Letters in shapes: B sequences, T tokens each, D ``d_model``, F ``d_ff``, H head
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +19,6 @@ from torch import Tensor, nn
 
 from cs336_tui.config.spec import Arch, CellSpec, ModelDims
 from cs336_tui.config.variants import is_imported
-
-if TYPE_CHECKING:  # it imports users' code, which builds on this
-    from cs336_tui.worker.workload.attention import AttentionCore
 
 NORM_EPS = 1e-5
 ROPE_THETA = 10_000.0
@@ -40,6 +38,25 @@ def truncated_normal_(tensor: Tensor, std: float, generator: torch.Generator, *,
         if outside.numel():
             part[outside] = truncated_normal_(part.new_empty(outside.numel()), std, generator, cut=cut)
     return tensor
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # Output, as logits (B, T, V), and targets, (B, T), to a number
+
+
+class Batch(NamedTuple):
+    """Token ids, (B, T) each; a target is the token that follows its input."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+def random_batch(
+    batch_size: int, context_length: int, vocab_size: int, *, device: torch.device | str, seed: int
+) -> Batch:
+    """Uniform tokens; the same seed gives the same batch on the same kind of device."""
+    generator = torch.Generator(device).manual_seed(seed)
+    tokens = torch.randint(vocab_size, (batch_size, context_length + 1), device=device, generator=generator)
+    return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
 class Factory(TypedDict):
@@ -125,6 +142,19 @@ def causal_mask(length: int, **factory: Unpack[Factory]) -> Tensor:
         return mask
     position = torch.arange(length, device=mask.device)
     return mask.zero_().masked_fill_(position > position[:, None], -math.inf)
+
+
+class AttentionCore(Protocol):
+    """Maps queries, keys and values, (B, H, T, K) each (a user's own also (B, T, K)), to an output of that shape."""
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Its table, (T, T), held by the model; None without one."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
+
+    def description(self) -> str:
+        """Its name and the kernel that it really runs, such as ``sdpa: flash``."""
 
 
 class AttentionSteps(nn.Module):

@@ -19,7 +19,8 @@ from cs336_tui.worker.measure.ab import run_round
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
 from cs336_tui.worker.workload.building import make_optimizer
 from cs336_tui.worker.workload.compiling import compiled, why_cannot_compile
-from cs336_tui.worker.workload.passes import Step, Training, random_batch
+from cs336_tui.worker.workload.passes import Step, Training
+from cs336_tui.worker.workload.transformer import random_batch
 from tests.worker.measure.cells import PLAIN, Report, run, small_spec
 
 CPU = torch.device("cpu")

@@ -2,7 +2,7 @@
 
 import torch
 
-from cs336_tui.worker.workload.passes import random_batch
+from cs336_tui.worker.workload.transformer import random_batch
 
 
 def test_targets_are_the_next_tokens() -> None:

@@ -24,8 +24,8 @@ from cs336_tui.worker.workload.cuda_graph import (
     captured,
     why_no_graph,
 )
-from cs336_tui.worker.workload.passes import Step, Training, random_batch
-from cs336_tui.worker.workload.transformer import Transformer
+from cs336_tui.worker.workload.passes import Step, Training
+from cs336_tui.worker.workload.transformer import Transformer, random_batch
 
 DEVICE = torch.device("cuda:0")
 CPU = torch.device("cpu")

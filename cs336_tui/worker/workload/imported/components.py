@@ -20,7 +20,7 @@ from cs336_tui.worker.workload.imported import problems
 from cs336_tui.worker.workload.imported.argument_binding import signature_text
 from cs336_tui.worker.workload.imported.finding import find
 from cs336_tui.worker.workload.imported.problems import ImportProblem, explained, kind_of
-from cs336_tui.worker.workload.passes import Batch, Loss
+from cs336_tui.worker.workload.transformer import Batch, Loss
 
 
 class ImportedModel(NamedTuple):
