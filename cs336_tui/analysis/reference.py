@@ -17,7 +17,7 @@ import msgspec
 import platformdirs
 
 from cs336_tui.analysis.fields import device_label
-from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.reading import read_text
 from cs336_tui.config.spec import CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, CellSpec, SpecError, dims_of
@@ -227,18 +227,15 @@ def add_from(results: Iterable[Result], source: str, path: Path | None = None) -
         raise ReferenceFileError("reference points need a title, such as: my laptop")
     if any(row.source == source for row in before):
         raise ReferenceFileError(f"reference points {source!r} exist already; choose another title")
-    left_out: list[str] = []
-    runs: dict[tuple[CellSpec, str], list[Result]] = {}
-    for result in results:
-        if why := _why_not(result):
-            left_out.append(f"{result.spec.title}: {why}")
-        else:
-            runs.setdefault((result.spec, device_label(result)), []).append(result)
+    reasons = [(result, _why_not(result)) for result in results]
+    left_out = tuple(f"{result.spec.title}: {why}" for result, why in reasons if why)
+    kept = (result for result, why in reasons if not why)
+    runs = grouped(kept, lambda result: (result.spec, device_label(result)))
     rows = tuple(_row(spec, device, source, cells) for (spec, device), cells in runs.items())
     if not rows:
         raise ReferenceFileError(f"nothing to keep: {left_out[0] if left_out else 'no cells'}")
     write((*before, *rows), path)
-    return Added(rows, tuple(left_out))
+    return Added(rows, left_out)
 
 
 def _why_not(result: Result) -> str | None:

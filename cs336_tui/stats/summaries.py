@@ -36,10 +36,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return iter(self.__struct_fields__)
 
     def __getitem__(self, key: str) -> float | int | None:
-        if key not in self.__struct_fields__:
-            raise KeyError(key)
-        value: float | int | None = getattr(self, key)
-        return value
+        found: dict[str, float | int | None] = msgspec.structs.asdict(self)
+        return found[key]
 
 
 def summarize(times_s: Iterable[float], ddof: int = 1) -> Summary:

@@ -140,7 +140,9 @@ def find_wave(values: Series) -> Wave | None:
         return None
     series = whitened(values)
     best: Wave | None = None
-    none = float(likelihood_cost(squared(series - _level(series)), n).min())
+    one = whitened(np.ones(n))
+    level = (np.einsum("pn,pn->p", one, series) / squared(one))[:, None] * one
+    none = float(likelihood_cost(squared(series - level), n).min())
     for period in _periods(values):
         for harmonics in HARMONICS:
             if harmonics == 1 or period > 2 * harmonics:
@@ -214,13 +216,6 @@ def _fit(series: Series, period: float, harmonics: int) -> Wave:
 
 def _penalty(harmonics: int, n: int) -> float:
     return (PENALTY + PENALTY_HARMONIC * (harmonics - 1)) * math.log(n) * small_sample(n)
-
-
-def _level(series: Series) -> Series:
-    """The whitened constant nearest to whitened values (P, n)."""
-    one = whitened(np.ones(series.shape[1]))
-    height: Series = np.einsum("pn,pn->p", one, series) / squared(one)
-    return height[:, None] * one
 
 
 def clock_tick(values: Series) -> float | None:
