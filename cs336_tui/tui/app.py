@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.app import SystemCommand
@@ -15,15 +15,14 @@ from textual.screen import Screen
 
 from cs336_tui.config.presets import QUICK, Preset
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.events.events import Event, Notice
+from cs336_tui.events.events import Event
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.runner.capabilities import LEFT_OUT
-from cs336_tui.session.state import SessionState
 from cs336_tui.tui import themes
 from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers import dialogs
+from cs336_tui.tui.controllers.host import Host
 from cs336_tui.tui.controllers.reports import PeakController, ReportController
 from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.controllers.sessions import SessionController
@@ -40,7 +39,6 @@ from cs336_tui.tui.tabs.queue import QueuePane
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.sessions import SessionsPane
-from cs336_tui.tui.terminal import SteadyApp
 from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.menu_bars import TabBar
 from cs336_tui.tui.widgets.rows import Rows
@@ -54,10 +52,9 @@ if TYPE_CHECKING:
 LOW_BANDWIDTH_HZ = 0.5
 LOW_BANDWIDTH_DETAIL_S = 5.0
 """With ``--low-bandwidth``: the most refreshes a second, and seconds between the Live pane's details."""
-_T = TypeVar("_T")
 
 
-class Cs336App(SteadyApp):
+class Cs336App(Host):
     """Choose, run, watch, compare and export benchmarks, or watch a session's log again.
 
     With a `bench_factory`, called when something is on the screen, it runs cells; with `replay` it plays that log at
@@ -94,16 +91,15 @@ class Cs336App(SteadyApp):
         self._refresh_s = 1 / (min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz)
         self._bench_factory = bench_factory
         self.live = Session()
-        self._opened: Session | None = None
-        """Another session, looked at instead."""
         self.themes = themes.ThemeChoice(self, theme, user_theme_dir)
         self.judging = Judging(self, lambda: self._runs.is_timing, lambda: self._painter.judged(), peaks)
+        self.replaying = replay is not None
         self._replay = ReplaySource(replay, self.sink, self.post_message, speed) if replay else None
         self._autosave = (
             SummaryAutosave(summary_path, lambda problem: self.post_message(Trouble(problem))) if summary_path else None
         )
         self._reports, self._peaks = ReportController(self), PeakController(self)
-        self._runs = RunController(self, self._reports, self._peaks)
+        self._runs = RunController(self, self._reports)
         self._sessions = SessionController(self, self._runs, session_dir)
         self._painter = Painter(
             self, self._reports, self._peaks, self._runs, self._sessions, self._replay, self._autosave, may_leave_out
@@ -146,7 +142,7 @@ class Cs336App(SteadyApp):
         if self._replay:
             self.main.query_one(ConfigurePane).disabled = True
             self.main.open("live")
-            self._runs.in_progress = True
+            self.run_in_progress = True
             self._replay.begin()
         elif source:
             source.begin()
@@ -158,7 +154,7 @@ class Cs336App(SteadyApp):
         bench = self._bench_factory(lambda events: self._painter.take(session, events), log)
         session.source = LiveSource(bench, self.post_message)
         session.follow_log()
-        self._sessions.use_folder(session.source.log_path.parent)
+        self._sessions.use_folder(session.source.bench.log_path.parent)
         return True
 
     async def on_unmount(self) -> None:
@@ -174,34 +170,6 @@ class Cs336App(SteadyApp):
     def log_problems(self) -> list[str]:
         """One line for each log that could not be written to its end."""
         return [source.bench.log_problem for source in self._sessions.sources if source.bench.log_problem]
-
-    # What there is.
-
-    @property
-    def main(self) -> MainScreen:
-        main = self.screen_stack[0]
-        assert isinstance(main, MainScreen)
-        return main
-
-    @property
-    def is_up(self) -> bool:
-        return bool(self.screen_stack)
-
-    @property
-    def shown(self) -> Session:
-        return self._opened or self.live
-
-    @property
-    def state(self) -> SessionState:
-        return self.shown.state
-
-    @property
-    def replaying(self) -> bool:
-        return self._replay is not None
-
-    @property
-    def run_in_progress(self) -> bool:
-        return self._runs.in_progress
 
     # What happens.
 
@@ -228,36 +196,10 @@ class Cs336App(SteadyApp):
     def on_trouble(self, message: Trouble) -> None:
         self.report(message.text)
 
-    def report(self, text: str) -> None:
-        if not self.is_up:
-            return
-        self.notify(text, severity="error", markup=False, timeout=10)
-        self.shown.book.take([Notice(at=self.state.last_at or 0.0, text=text)], self.state)
-        self._painter.stale = True
-
-    def paint_soon(self) -> None:
-        self._painter.stale = True
-
-    def refresh_panes(self) -> None:
-        self.call_after_refresh(self.paint)
-
     @on(Lines.Resized)
     def paint(self) -> None:
         """Show the newest state in every pane that is in sight; only what differs is sent to the terminal."""
         self._painter.paint()
-
-    def look_at(self, session: Session | None) -> None:
-        self._opened = None if session is self.live else session
-        if self._opened is not None and not self.main.wide:
-            self.action_open("results")
-        self.refresh_bindings()
-        self.refresh_panes()
-
-    def load_preset(self, preset: Preset) -> None:
-        self.main.query_one(ConfigurePane).load(preset, () if self.replaying else LEFT_OUT)
-
-    def open_dialog(self, dialog: Screen[_T], then: Callable[[_T | None], None] | None = None) -> None:
-        self.push_screen(dialog, then)
 
     def _open(self, pane: str) -> None:
         self.main.open(pane)
@@ -274,9 +216,9 @@ class Cs336App(SteadyApp):
         possible = {
             "run_cells": not (replaying or runs.cells_run or runs.stopping),
             "add_cells": runs.cells_run and not runs.stopping,
-            "stop_cells": runs.in_progress and not (replaying or runs.stopping),
-            "pause": replaying and runs.in_progress,
-            "faster": replaying and runs.in_progress,
+            "stop_cells": self.run_in_progress and not (replaying or runs.stopping),
+            "pause": replaying and self.run_in_progress,
+            "faster": replaying and self.run_in_progress,
             "leave_opened": self._opened is not None,
             "save_preset": not replaying,
         }
@@ -308,15 +250,11 @@ class Cs336App(SteadyApp):
             self._replay.change_speed(by)
             self.paint()
 
-    @on(ConfigurePane.ExportRequested)
-    def action_export(self) -> None:
-        dialogs.export(self)
-
-    def action_copy_table(self) -> None:
-        dialogs.copy_table(self)
-
-    def action_save_preset(self) -> None:
-        dialogs.save_preset(self)
+    action_export = on(ConfigurePane.ExportRequested)(dialogs.export)
+    action_copy_table = dialogs.copy_table
+    action_save_preset = dialogs.save_preset
+    action_help = dialogs.read_help
+    action_ask_quit = dialogs.ask_quit
 
     def action_next_theme(self) -> None:
         self.theme = self.themes.next()
@@ -328,12 +266,6 @@ class Cs336App(SteadyApp):
 
         if self.screen.id != "--command-palette":
             self.push_screen(Palette())
-
-    def action_help(self) -> None:
-        dialogs.read_help(self)
-
-    def action_ask_quit(self) -> None:
-        dialogs.ask_quit(self)
 
     # What panes ask for.
 
@@ -350,10 +282,10 @@ class Cs336App(SteadyApp):
         self._runs.set_oom_rule(message)
 
     def on_report_pane_wanted(self, message: ReportPane.Wanted) -> None:
-        self._runs.make_report(message)
+        self._runs.run_between(lambda: self._reports.ask(message))
 
     def on_roofline_pane_peak_wanted(self, message: RooflinePane.PeakWanted) -> None:
-        self._runs.measure_peaks(message.wanted)
+        self._runs.run_between(lambda: self._peaks.ask(message.wanted))
 
     def on_report_pane_cell_stepped(self, message: ReportPane.CellStepped) -> None:
         self._reports.step(message.by)

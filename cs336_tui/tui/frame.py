@@ -52,7 +52,7 @@ class Frame(NamedTuple):
 
     @property
     def held(self) -> bool:
-        return self.is_live and self.live.source is not None and self.live.source.queue.paused
+        return self.is_live and self.live.source is not None and self.live.source.bench.queue.paused
 
     @property
     def subject(self) -> Subject:
@@ -73,7 +73,7 @@ class Frame(NamedTuple):
         waits = bool(state.waiting) or self.running
         return QueueView(
             state,
-            source.queue if source else None,
+            source.bench.queue if source else None,
             self.running,
             source.bench.skip_after_oom if source and self.running else self.skip_after_oom,
             Cells() if source is None or waits else self.chosen(),

@@ -6,7 +6,6 @@ import textwrap
 import tomllib
 from collections.abc import Iterable
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 from textual.keys import format_key
@@ -14,30 +13,13 @@ from textual.keys import format_key
 from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS
 from cs336_tui.tui.widgets.lines import Line, line
 
-if TYPE_CHECKING:
-    from cs336_tui.analysis.verdicts import VerdictName
-
 _TEXTS = tomllib.loads((files("cs336_tui") / "data" / "help.toml").read_text(encoding="utf-8"))
 ACTIONS: dict[str, str] = _TEXTS["actions"]
 """The app's keys that have a name in the command palette, too."""
 _NAMED = ("space", "enter", "delete")
 _IN_ORDER = "12345678"
 """Keys of tabs that one row of the help sums up."""
-VERDICTS: tuple[tuple[VerdictName, str], ...] = (
-    ("steady", "no trend, no levels, no spikes: nothing in the steps speaks against the mean."),
-    ("still-warming", "the first measured steps are slower: more warm-up was needed."),
-    ("drifting", "steps become slower or faster throughout: the mean depends on when it was taken."),
-    ("two-levels", "steps are at one of two speeds; the mean describes neither."),
-    ("periodic", "steps go up and down regularly, as a device does that throttles and recovers."),
-    ("quantised", "step times lie at equal distances: a coarse clock, or a device clock that moves in large ticks."),
-    ("outliers", "single steps stand out and pull the mean."),
-    ("too-few-steps", "too few to tell whether they are steady to 5 %, or to know the mean to ± 5 %."),
-    ("throttled", "the GPU lowered its clocks for heat or power supply while it measured."),
-    ("contended", "other processes used the device or the cores while it measured."),
-    ("launch-bound", "the host's launching takes as long as the step: a faster GPU would not help; no doubt."),
-    ("allocator-retry", "memory was nearly full, and the allocator gave its cache back within a step."),
-    ("slowed-by-settings", "an environment variable, such as CUDA_LAUNCH_BLOCKING, makes steps slower than they are."),
-)
+VERDICTS: dict[str, str] = _TEXTS["verdicts"]
 
 
 def help_lines(width: int, *, replaying: bool) -> list[Line]:
@@ -53,7 +35,7 @@ def help_lines(width: int, *, replaying: bool) -> list[Line]:
     for id, found in _TEXTS["tabs"].items():
         ids = REPORT_TABS if id == "reports" else (id,)
         sections[", ".join(f"{TABS[each].label} ({TABS[each].key})" for each in ids)] = found.items()
-    sections |= {"Verdicts on a cell": VERDICTS, "What the numbers mean": _TEXTS["numbers"].items()}
+    sections |= {"Verdicts on a cell": VERDICTS.items(), "What the numbers mean": _TEXTS["numbers"].items()}
     bindings = bindings_by_id()
     lines: list[Line] = []
     for title, entries in sections.items():

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -24,7 +25,6 @@ from cs336_tui.tui.configure.form import RunOptions
 
 if TYPE_CHECKING:
     from cs336_tui.runner.bench import Bench
-    from cs336_tui.runner.queue import CellQueue
 
     BenchFactory = Callable[["Sink", Path | None], Bench]
     """Makes the bench of a new session, or of the one with this log. It is given the sink for the bench's events."""
@@ -33,20 +33,18 @@ Sink = Callable[[Sequence[Event]], None]
 Post = Callable[[Message], object]
 
 
+@dataclass
 class RunEnded(Message):
     """A run is over, or could not begin for the reason given."""
 
-    def __init__(self, error: str | None = None) -> None:
-        super().__init__()
-        self.error = error
+    error: str | None = None
 
 
+@dataclass
 class Trouble(Message):
     """Something outside any cell went wrong; one line for the person."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
+    text: str
 
 
 class WantedPeak(NamedTuple):
@@ -91,15 +89,6 @@ class LiveSource:
             bench.prepare()
 
     @property
-    def log_path(self) -> Path:
-        return self.bench.log_path
-
-    @property
-    def queue(self) -> CellQueue:
-        """The cells that wait; its methods return at once."""
-        return self.bench.queue
-
-    @property
     def busy(self) -> bool:
         """True if cells run or are about to."""
         return bool(self._asked) or self.bench.queue.busy or len(self.bench.queue) > 0
@@ -127,8 +116,7 @@ class LiveSource:
         self._begin("report", self.bench.probe, lambda _: self.bench.ask_report(kind, spec, cell))
 
     def measure_peaks(self, wanted: Sequence[WantedPeak], tell: TellPeak) -> None:
-        """Have peaks measured before the next cell is run; `tell` is given each, on another thread. `RunEnded` is
-        posted when nothing waits any more."""
+        """Have peaks measured before the next cell; `tell` is given each, on another thread. At the end: `RunEnded`."""
 
         def ask(_: object) -> None:
             for each in wanted:

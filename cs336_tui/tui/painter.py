@@ -21,7 +21,7 @@ from cs336_tui.events.events import (
 )
 from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.controllers.host import Host
 from cs336_tui.tui.controllers.reports import PeakController, ReportController
 from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.controllers.sessions import SessionController
@@ -57,8 +57,6 @@ class Painter:
         self._reports, self._peaks, self._runs, self._sessions = reports, peaks, runs, sessions
         self._estimates: EstimateController | None = None
         self.inbox = Inbox(self._fold, app.call_later)
-        self.stale = False
-        """True if something else is to be shown than what was painted last."""
         self._stale_sample = False
         self._painted_at = 0.0
 
@@ -78,7 +76,7 @@ class Painter:
         if all(isinstance(event, DeviceSampled) for event in events):
             self._stale_sample = True
         else:
-            self.stale = True
+            self._app.stale = True
 
     def take_all(self, session: Session) -> None:
         """Make a log that was read at once the live session."""
@@ -89,7 +87,7 @@ class Painter:
             self.react(session.state.queued)
         for notice in session.state.notices:
             self.react(notice)
-        self.stale = True
+        self._app.stale = True
 
     def react(self, event: Event) -> None:
         """Do what an event of the live session means for more than the session."""
@@ -114,7 +112,7 @@ class Painter:
                 pass
 
     def judged(self) -> None:
-        self.stale = True
+        self._app.stale = True
         if isinstance(self._app.screen, Reader):
             self._app.screen.write()
 
@@ -128,7 +126,7 @@ class Painter:
     def tick(self) -> None:
         self.inbox.fold()
         idle_for = time.monotonic() - self._painted_at
-        if self.stale or (self._stale_sample and (self._app.run_in_progress or idle_for >= IDLE_REFRESH_S)):
+        if self._app.stale or (self._stale_sample and (self._app.run_in_progress or idle_for >= IDLE_REFRESH_S)):
             self.paint()
 
     def paint(self) -> None:
@@ -137,7 +135,7 @@ class Painter:
         if not self._app.is_running:  # the app closes, and its panes go one by one
             return
         self._painted_at = time.monotonic()
-        self.stale = self._stale_sample = False
+        self._app.stale = self._stale_sample = False
         main, estimates = self._app.main, self._estimates
         main.show(self._frame())
         if estimates and (main.shows("configure") or main.shows("estimate")):
@@ -173,6 +171,6 @@ class Painter:
             return self._replay.mode
         if self._runs.stopping:
             return "stopping ..."
-        if app.live.source is not None and app.run_in_progress and app.live.source.queue.paused:
+        if app.live.source is not None and app.run_in_progress and app.live.source.bench.queue.paused:
             return "paused"
         return self._reports.in_progress

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 from textual.message import Message
@@ -16,12 +17,11 @@ SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Speeds of a replay that the keys go through."""
 
 
+@dataclass
 class Replayed(Message):
     """A replay that does not wait is at its end: all that its log holds."""
 
-    def __init__(self, session: Session) -> None:
-        super().__init__()
-        self.session = session
+    session: Session
 
 
 class ReplaySource:

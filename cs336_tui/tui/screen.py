@@ -77,12 +77,6 @@ class MainScreen(Screen[None]):
     def paired(self) -> bool:
         return self._room[0] >= PAIR_COLUMNS
 
-    def on_mount(self) -> None:
-        self.lay_out()
-
-    def on_resize(self) -> None:
-        self.lay_out()
-
     def open(self, pane: str) -> None:
         tab = TABS[pane]
         content = self.query_one("#content")
@@ -133,6 +127,8 @@ class MainScreen(Screen[None]):
         tabs = _BELOW if self.wide else [tab for tab in TABS.values() if tab.id != "device" or not self.paired]
         self.query_one(TabBar).offer(tabs, self._shown)
 
+    on_mount = on_resize = lay_out
+
     @property
     def _shown(self) -> str:
         """The tab that is open at this size."""
@@ -143,17 +139,12 @@ class MainScreen(Screen[None]):
     def _classify(self) -> bool:
         """Set the classes that the style sheet arranges panes by, all in one go; true if any changed."""
         shown = "below" if TABS[self._shown].place == "below" else self._shown
-        on = {"-wide" if self.wide else "-compact", f"-show-{shown}", *(["-paired"] if self.paired else [])}
-        off = {
-            "-wide",
-            "-compact",
-            "-paired",
-            *(f"-show-{name}" for name in ("below", *(tab.id for tab in _ABOVE))),
-        } - on
-        changed = not on <= self.classes or bool(off & self.classes)
-        self.remove_class(*off, update=False)
-        self.add_class(*on, update=False)
-        return changed
+        wanted = {"-wide": self.wide, "-compact": not self.wide, "-paired": self.paired}
+        wanted |= {f"-show-{name}": name == shown for name in ("below", *(tab.id for tab in _ABOVE))}
+        before = self.classes
+        for name, on in wanted.items():
+            self.set_class(on, name, update=False)
+        return self.classes != before
 
 
 def heading(state: SessionState, session: str, mode: str, width: int) -> Line:

@@ -64,7 +64,7 @@ class Session:
     def follow_log(self) -> None:
         """Know where its source writes the log, which may go on elsewhere."""
         if self.source is not None:
-            self.path = self.source.log_path
+            self.path = self.source.bench.log_path
             self.book.where = str(self.path)
 
     def fold(self, events: Sequence[Event]) -> None:

@@ -11,7 +11,6 @@ import termios
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 REST_S = 1.5
@@ -51,8 +50,8 @@ class EndOnSignals:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._fd_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        for number in _NUMBERS:
-            self._before[number] = signal.signal(number, _heard_elsewhere)
+        for number in _NUMBERS:  # a handler that does nothing: that there is one has the interpreter tell the thread
+            self._before[number] = signal.signal(number, lambda _number, _frame: None)
         self._thread = threading.Thread(target=self._listen, name="cs336-signals", daemon=True)
         self._thread.start()
         if self._terminal.is_there:
@@ -100,10 +99,6 @@ class EndOnSignals:
         if any(event & select.POLLHUP for _, event in events):
             with contextlib.suppress(OSError):
                 os.write(self._write, bytes([signal.SIGHUP]))
-
-
-def _heard_elsewhere(_number: int, _frame: FrameType | None) -> None:
-    """Does nothing; that there is a handler has the interpreter tell the thread."""
 
 
 class _Terminal:

@@ -70,8 +70,7 @@ def without_control(strip: Strip) -> Strip:
 
 
 class SteadyCompositor(Compositor):
-    """A compositor that sends the terminal text alone, and that may be asked what is where while a terminal becomes
-    smaller."""
+    """A compositor that sends the terminal text alone, and knows what is where while a terminal becomes smaller."""
 
     def _get_renders(self, crop: Region | None = None) -> Iterable[tuple[Region, Region, list[Strip]]]:
         for region, clip, strips in super()._get_renders(crop):
@@ -245,5 +244,5 @@ class SteadyApp(App[None]):
     def _handle_exception(self, error: Exception) -> None:
         """As Textual's; that a handler finds its widgets gone while the app ends is no crash."""
         cause = error.error if isinstance(error, WorkerFailed) else error
-        if not (self._exit and isinstance(cause, NoMatches | MountError)):
+        if not ((self._exit or not self.is_running) and isinstance(cause, NoMatches | MountError)):
             super()._handle_exception(error)

@@ -185,9 +185,7 @@ class ThemeChoice:
 
     def load(self) -> tuple[str, ...]:
         """Load all themes and turn the wanted one on; lines that say what is wrong with any."""
-        found = [load_bundled()]
-        if self._user_directory is not None:
-            found.append(load_user(self._user_directory))
+        found = [load_bundled(), *([load_user(self._user_directory)] if self._user_directory else [])]
         for theme in (theme for group in found for theme in group.themes):
             self._app.register_theme(theme)
             self.names = (*self.names, theme.name)

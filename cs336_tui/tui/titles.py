@@ -74,8 +74,7 @@ def as_shown(variants: Mapping[str, Iterable[str]]) -> dict[str, dict[str, str]]
 
 
 def told_variants(specs: Iterable[CellSpec]) -> dict[str, set[str]]:
-    """The values of each variant in which the cells differ, or in which all are unusual; variants that follow from the
-    model are left out."""
+    """The values of each variant in which cells differ or all are unusual, but for what follows from the model."""
     taken: dict[str, set[str]] = {}
     for spec in set(specs):
         for key in VARIANTS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from textual import events
@@ -15,6 +16,7 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Input
 
+from cs336_tui import tui
 from cs336_tui.config import spec
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.tui.configure.pane import ConfigurePane
@@ -22,6 +24,7 @@ from cs336_tui.tui.themes import VARIABLE_DEFAULTS
 from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
 
 W = TypeVar("W", bound=Widget)
+STYLES = Path(tui.__file__).with_name("app.tcss")
 HERE = Environment(
     host="here",
     os="Linux",
@@ -50,6 +53,7 @@ class Host(App[None]):
     """An app with the Configure pane alone, which keeps the messages of the pane."""
 
     CSS = "Container { height: 1fr; }"
+    CSS_PATH = STYLES
 
     def __init__(self, pane: ConfigurePane) -> None:
         super().__init__()

@@ -18,6 +18,7 @@ from cs336_tui.tui.themes import VARIABLE_DEFAULTS
 from cs336_tui.tui.widgets.lines import Lines
 from tests.made_memory import MB, a_memory_report, an_oom_report
 from tests.samples import MEASURED_S, START, a_spec, cell_end, cell_start, session_start, state_of, steps
+from tests.tui.configuring import STYLES
 
 COMPACT, PANEL, LARGE = (80, 20), (118, 12), (198, 22)
 """Sizes of the tab in terminals of 80x24, 120x40 and 200x60."""
@@ -26,6 +27,8 @@ SPEC = a_spec(pass_="train-step")
 
 class Tab(App[None]):
     """An app with the tab alone, repainted when its size changes."""
+
+    CSS_PATH = STYLES
 
     def __init__(self, subject: Subject) -> None:
         super().__init__()

@@ -35,6 +35,7 @@ from tests.made_kernels import (
     an_operator_report,
 )
 from tests.samples import a_spec
+from tests.tui.configuring import STYLES
 
 COMPACT, WIDE, LOWER_PANEL = (78, 21), (198, 20), (118, 8)
 """Sizes of the pane: at 80x24, at 200x60, and below the panes of 120x40."""
@@ -42,6 +43,8 @@ COMPACT, WIDE, LOWER_PANEL = (78, 21), (198, 20), (118, 8)
 
 class OnePane(App[None]):
     """An app with the tab alone; its report can be changed."""
+
+    CSS_PATH = STYLES
 
     def __init__(self, subject: Subject) -> None:
         super().__init__()

@@ -25,6 +25,7 @@ from cs336_tui.tui import themes
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.themes import VARIABLE_DEFAULTS, ThemeError, load_bundled, load_user, parse_theme
 from tests.terminal import Terminal
+from tests.tui.configuring import STYLES
 
 BUNDLED = {theme.name: theme for theme in load_bundled().themes}
 IN_COLOUR = [theme for theme in BUNDLED.values() if not theme.ansi]
@@ -61,6 +62,8 @@ def contrast(one: Color, other: Color) -> float:
 
 class Everything(App[None]):
     """Widgets whose styles use a theme's variables."""
+
+    CSS_PATH = STYLES
 
     def __init__(self, theme: Theme) -> None:
         super().__init__()

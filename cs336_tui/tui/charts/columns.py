@@ -65,9 +65,7 @@ def _bins(values: Sequence[float], per_bin: int, total: int) -> list[float]:
 
 
 def _across(chars: Sequence[str], each: int) -> str:
-    if each == 1:
-        return "".join(chars)
-    return "".join(char * (each - 1) + " " for char in chars)
+    return "".join(chars if each == 1 else (char * (each - 1) + " " for char in chars))
 
 
 def _names(warm_width: int, has_warmup: bool, per_bin: int) -> Line:
@@ -95,8 +93,7 @@ class Window(NamedTuple):
 
 
 def window(since: float, now: float, width: int) -> Window:
-    """The finest window of `width` columns that holds both moments (Unix seconds). Columns start at multiples of their
-    length, so that they do not move."""
+    """The finest window that holds both moments (Unix seconds). Columns start at multiples of their length."""
     for bucket_s in BUCKETS_S:
         start = math.floor(since / bucket_s) * bucket_s
         if now < start + width * bucket_s:

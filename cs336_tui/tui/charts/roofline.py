@@ -46,14 +46,15 @@ class CellPoint(NamedTuple):
 def roofline_chart(
     roofs: Sequence[Roof], marks: Sequence[CellPoint], *, width: int, height: int, unit: tuple[str, float]
 ) -> list[Line]:
-    """`height` rows of `width` characters, the last two the axis of intensities; none without room. `unit`: the name of
-    the unit of the FLOP/s axis, and its FLOP/s. Marks in one place have the style of the last, and all numbers that
-    fit."""
+    """`height` rows of `width` characters, the last two the axis of intensities; none without room. `unit`: name and
+    FLOP/s of the vertical axis's unit. Marks in one place have the style of the last, and all numbers that fit."""
     if width < _LEAST[0] or height < _LEAST[1] or not marks:
         return []
     columns, rows = width - _MARGIN, height - 2
-    across = _across(roofs, marks)
-    up = _up(roofs, marks, across)
+    inside = [mark.intensity for mark in marks] + [roof.ridge for roof in roofs if roof.ridge]
+    across = _Scale(min(inside) / _ROOM, max(inside) * _ROOM)
+    reached = [mark.flops_per_s for mark in marks]
+    up = _Scale(min(reached) / _NEAR, 1.5 * max(reached + [roof.attainable(across.high) for roof in roofs]))
     chars = [[" "] * columns for _ in range(rows)]
     roles = [["text"] * columns for _ in range(rows)]
     for roof in sorted(roofs, key=lambda roof: not roof.dashed):  # solid ones are seen where both are
@@ -87,17 +88,6 @@ class _Scale(NamedTuple):
     def place(self, value: float, places: int) -> int:
         """The index of the value's place among `places` along the axis; it may be outside."""
         return math.floor(self.share(value) * places)
-
-
-def _across(roofs: Sequence[Roof], marks: Sequence[CellPoint]) -> _Scale:
-    inside = [mark.intensity for mark in marks] + [roof.ridge for roof in roofs if roof.ridge]
-    return _Scale(min(inside) / _ROOM, max(inside) * _ROOM)
-
-
-def _up(roofs: Sequence[Roof], marks: Sequence[CellPoint], across: _Scale) -> _Scale:
-    reached = [mark.flops_per_s for mark in marks]
-    highest = max(reached + [roof.attainable(across.high) for roof in roofs])
-    return _Scale(min(reached) / _NEAR, highest * 1.5)
 
 
 def _dots(roof: Roof, across: _Scale, up: _Scale, columns: int, rows: int) -> Mapping[tuple[int, int], int]:
@@ -151,8 +141,7 @@ def _is_free(row: int, own: int, start: int, length: int, columns: int, taken: s
 
 
 def _ticks(scale: _Scale, places: int, free: range) -> dict[int, float]:
-    """The labelled values by their place, among the `free` ones of `places`: powers of ten, and values between them if
-    these are few."""
+    """Labelled values by their place, if among the `free` ones: powers of ten, and values between if these are few."""
     powers = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
     found: dict[int, float] = {}
     for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
@@ -20,6 +21,7 @@ from cs336_tui.config.sweep import INTERVAL, USUAL_MOST, Sweep
 from cs336_tui.config.variants import short
 from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, entry_axes
 from cs336_tui.tui.dialogs.questions import ChoiceList
+from cs336_tui.tui.format import plural
 from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
 
 _LONG = 4_000
@@ -141,10 +143,9 @@ class PresetEntry(Entry, can_focus=True):
     preset: reactive[Preset] = reactive(QUICK)
     changed: reactive[bool] = reactive(False)
 
+    @dataclass
     class Chosen(Message):
-        def __init__(self, preset: Preset) -> None:
-            super().__init__()
-            self.preset = preset
+        preset: Preset
 
     def __init__(self, preset: Preset) -> None:
         super().__init__("preset", "preset", tooltip="Fills the form with a ready sweep; * says that it was changed")
@@ -170,8 +171,7 @@ class PresetEntry(Entry, can_focus=True):
         about = [(preset.name, preset.about) for preset in found.presets]
         self.app.push_screen(ChoiceList("Presets", about, at), chosen)
 
-    def on_click(self) -> None:
-        self.action_choose()
+    on_click = action_choose
 
 
 class RecentEntry(Entry, can_focus=True):
@@ -183,10 +183,9 @@ class RecentEntry(Entry, can_focus=True):
 
     models: reactive[tuple[RecentModel, ...]] = reactive(())
 
+    @dataclass
     class Chosen(Message):
-        def __init__(self, model: RecentModel) -> None:
-            super().__init__()
-            self.model = model
+        model: RecentModel
 
     def __init__(self, models: tuple[RecentModel, ...]) -> None:
         super().__init__("recent", "recent", tooltip="Your own models that were run before, with their arguments")
@@ -195,7 +194,7 @@ class RecentEntry(Entry, can_focus=True):
     def content_rows(self, width: int) -> list[list[Segment]]:
         del width
         count = len(self.models)
-        text = f"{count} model{'s' * (count != 1)} run before ▾"
+        text = f"{plural(count, 'model')} run before ▾"
         return [[Segment(text, self.style_of("title") + Style(reverse=self.has_focus))]]
 
     def action_choose(self) -> None:
@@ -207,8 +206,7 @@ class RecentEntry(Entry, can_focus=True):
 
         self.app.push_screen(ChoiceList("Recent models", [(model.model, _about(model)) for model in models]), chosen)
 
-    def on_click(self) -> None:
-        self.action_choose()
+    on_click = action_choose
 
 
 def _about(model: RecentModel) -> str:

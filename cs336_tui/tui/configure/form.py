@@ -30,8 +30,7 @@ _DIRECT = ("size", "vocab_size", "warmup_steps", "measure_steps", "model_path")
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run that are no part of its sweep. `timeout_s` ends a cell that takes longer, None never. All cells
-    run `repeats` times, round after round. `skip_after_oom` skips cells that need at least as much as one that failed
-    for lack of memory."""
+    run `repeats` times, round after round. `skip_after_oom` skips cells not smaller than one that ran out of memory."""
 
     ddof: int = 1
     timeout_s: float | None = None

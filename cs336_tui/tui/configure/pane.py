@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events
@@ -51,39 +52,25 @@ class ConfigurePane(Vertical):
     """Entries of a sweep, how much it is or what is wrong with it, and the buttons that run it. Widgets report into
     one `Entries` value, so what is folded away is never lost."""
 
-    DEFAULT_CSS = """
-    ConfigurePane {
-        #form { height: 1fr; layout: vertical; scrollbar-size-vertical: 1; }
-        .group { height: auto; width: 1fr; }
-        &.-two-columns #form { layout: horizontal; }
-        &.-two-columns #how { margin-left: 2; }
-        #summary { height: auto; max-height: 5; color: $foreground; text-style: bold; }
-        #summary.-caution { color: $caution; }
-        #summary.-bad { color: $bad; }
-        #buttons { height: 1; }
-        #buttons PushButton { margin-right: 1; }
-    }
-    """
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "app.focus_previous", "Previous entry", show=False, id="configure.previous"),
         Binding("down", "app.focus_next", "Next entry", show=False, id="configure.next"),
         Binding("escape", "to_buttons", "To Run", key_display="Esc", id="configure.to_buttons"),
     ]
 
+    @dataclass
     class Changed(Message):
         """The sweep or what is wrong with it changed."""
 
-        def __init__(self, sweep: Sweep | None, problems: tuple[SpecError, ...]) -> None:
-            super().__init__()
-            self.sweep, self.problems = sweep, problems
+        sweep: Sweep | None
+        problems: tuple[SpecError, ...]
 
+    @dataclass
     class RunRequested(Message):
         """Run this sweep, which has no problems."""
 
-        def __init__(self, sweep: Sweep, options: RunOptions) -> None:
-            super().__init__()
-            self.sweep, self.options = sweep, options
+        sweep: Sweep
+        options: RunOptions
 
     class StopRequested(Message):
         """Stop what is running."""
@@ -95,7 +82,8 @@ class ConfigurePane(Vertical):
         self, preset: Preset = QUICK, options: RunOptions | None = None, *, id: str | None = "configure"
     ) -> None:
         super().__init__(id=id)
-        self._preset = preset
+        self.preset = preset
+        """The preset that filled the entries last."""
         self._entries = entries_of(preset.sweep, options)
         self._form = read(self._entries)
         self._environment: Environment | None = None
@@ -128,13 +116,13 @@ class ConfigurePane(Vertical):
     def compose(self) -> ComposeResult:
         with _Scroll(id="form"):
             with Vertical(classes="group", id="what"):
-                yield parts.PresetEntry(self._preset)
+                yield parts.PresetEntry(self.preset)
                 yield from self._what()
             with Vertical(classes="group", id="how"):
                 yield from parts.entries_in("how", self._entries)
-                yield Fold("", id="fold-variants")
+                yield Fold(id="fold-variants")
                 yield Vertical(classes="group", id="variants")
-                yield Fold("more", id="fold-more")
+                yield Fold(id="fold-more")
                 yield Vertical(classes="group", id="more")
         yield Static(id="summary", markup=False)
         with _Buttons(id="buttons"):
@@ -162,20 +150,15 @@ class ConfigurePane(Vertical):
     def load(self, preset: Preset, may_leave_out: Collection[str] = ()) -> None:
         """Fill the entries with the preset's sweep; run options stay as they are. What this machine cannot run of the
         fields in `may_leave_out` is left out and told."""
-        self._preset = self.query_one(parts.PresetEntry).preset = preset
+        self.preset = self.query_one(parts.PresetEntry).preset = preset
         self._may_leave_out = may_leave_out
         self._set(self._from_preset())
         self._refill()
         self._leave_out()
 
-    @property
-    def preset_name(self) -> str:
-        """The preset that filled the entries last."""
-        return self._preset.name
-
     def named(self, preset: Preset) -> None:
         """The choices are this preset from here on."""
-        self._preset = self.query_one(parts.PresetEntry).preset = preset
+        self.preset = self.query_one(parts.PresetEntry).preset = preset
         self._show()
 
     def set_recent(self, models: tuple[RecentModel, ...]) -> None:
@@ -193,8 +176,7 @@ class ConfigurePane(Vertical):
         self._leave_out()
 
     def set_running(self, running: bool, stopping: bool = False, *, adding: bool = True) -> None:
-        """Enable the buttons that make sense: while cells run (`adding`), Run adds to them. The focus comes back to
-        them when it was there before."""
+        """Enable the buttons that make sense: while cells run (`adding`), Run adds. Focus that they had comes back."""
         run, stop = self.query_one("#run", PushButton), self.query_one("#stop", PushButton)
         in_hand = self.screen.focused in (run, stop)
         self._adding, self._stopping = running and adding, running and stopping
@@ -262,7 +244,7 @@ class ConfigurePane(Vertical):
 
     def _from_preset(self) -> Entries:
         """The entries of the preset with the options that there are, which no preset holds."""
-        return entries_of(self._preset.sweep).with_options_of(self._entries)
+        return entries_of(self.preset.sweep).with_options_of(self._entries)
 
     def _leave_out(self) -> None:
         """Remove choices that this machine cannot run from an unchanged preset, and notify."""
@@ -272,11 +254,11 @@ class ConfigurePane(Vertical):
         self._may_leave_out = ()
         if not fields or not self.problems or self._entries != self._from_preset():
             return
-        sweep, said = possible_here(self._preset.sweep, environment, fields)
+        sweep, said = possible_here(self.preset.sweep, environment, fields)
         if said:
             self._set(entries_of(sweep).with_options_of(self._entries))
             self._refill()
-            title = self._preset.name
+            title = self.preset.name
             self.app.notify("\n".join(said), title=title, severity="warning", timeout=_READ_S, markup=False)
 
     def _set(self, entries: Entries) -> None:

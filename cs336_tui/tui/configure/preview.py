@@ -33,8 +33,7 @@ class Choices(NamedTuple):
 
 
 class Need(NamedTuple):
-    """Cells that need the same and run alike: the first of them, how many they are, and the steps of all, warm-up
-    included."""
+    """Cells that need the same and run alike: the first, their number, and the steps of all, warm-up included."""
 
     spec: CellSpec
     cells: int
@@ -94,8 +93,7 @@ def needs(specs: Iterable[CellSpec]) -> tuple[Need, ...]:
 
 
 def largest_of(found: tuple[Need, ...]) -> tuple[Need, ...]:
-    """Those of the `MOST` needs that are largest by a rough count, in the order given: what does not fit is among
-    them."""
+    """The `MOST` needs that are largest by a rough count, in the order given: what does not fit is among them."""
     kinds = {needs_of(need.spec) for need in found}
     if len(kinds) <= MOST:
         return found
@@ -110,8 +108,6 @@ class Preview:
         self._pump, self._changed = pump, changed
         self._asked: Choices | None = None
         self._cells = Cells()
-        self.none = Cells()
-        """Nothing would be added."""
 
     def cells(self, choices: Choices) -> Cells:
         """The cells as far as they are known; `changed` is called when they are."""

@@ -10,16 +10,15 @@ from cs336_tui.config import presets
 from cs336_tui.config.presets import Preset, PresetError
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.controllers.host import Host
 from cs336_tui.tui.dialogs.questions import AskText, Confirm
 from cs336_tui.tui.dialogs.window import Reader
-from cs336_tui.tui.widgets.lines import Line
 
 
 def read_help(app: Host) -> None:
     from cs336_tui.tui.help import help_lines
 
-    app.open_dialog(Reader("Help", lambda width: help_lines(width, replaying=app.replaying)))
+    app.push_screen(Reader("Help", lambda width: help_lines(width, replaying=app.replaying)))
 
 
 def read_cell(app: Host, place: int) -> None:
@@ -28,10 +27,9 @@ def read_cell(app: Host, place: int) -> None:
     state = app.state
     cell = list(state.cells.values())[place]
 
-    def lines(width: int) -> list[Line]:
-        return cell_detail(state, cell, width, app.judging.of(state, cell))
-
-    app.open_dialog(Reader(f"Cell {cell.cell + 1}", lines))
+    app.push_screen(
+        Reader(f"Cell {cell.cell + 1}", lambda width: cell_detail(state, cell, width, app.judging.of(state, cell)))
+    )
 
 
 def ask_quit(app: Host) -> None:
@@ -50,7 +48,7 @@ def ask_quit(app: Host) -> None:
         if app.state.running_cell or app.live.state.running_cell
         else "A report is being made; it will be stopped."
     )
-    app.open_dialog(Confirm(question, yes="Stop and quit", no="Keep running", q_means=True), answered)
+    app.push_screen(Confirm(question, yes="Stop and quit", no="Keep running", q_means=True), answered)
 
 
 def export(app: Host) -> None:
@@ -63,7 +61,7 @@ def export(app: Host) -> None:
 
     found = any(report.content for report in app.state.reports.values())
     if found or _has_results(app):
-        app.open_dialog(ExportDialog(app.state, app.copy_to_clipboard), exported)
+        app.push_screen(ExportDialog(app.state, app.copy_to_clipboard), exported)
 
 
 def copy_table(app: Host) -> None:
@@ -116,7 +114,7 @@ def save_preset(app: Host) -> None:
         app.notify(f"{name}, in {path}", title="Preset saved", markup=False)
 
     about = "The choices in Configure as a preset of your own. / in a name makes a folder."
-    app.open_dialog(AskText("Save as preset", about, pane.preset_name, check=check, warn=warn), entered)
+    app.push_screen(AskText("Save as preset", about, pane.preset.name, check=check, warn=warn), entered)
 
 
 def keep_as_reference(app: Host, results: Sequence[Result]) -> None:
@@ -141,6 +139,6 @@ def keep_as_reference(app: Host, results: Sequence[Result]) -> None:
             in_background(app, lambda: kept(title), tell)
 
     about = "A title for these cells among your own reference points, such as: my laptop."
-    app.open_dialog(
+    app.push_screen(
         AskText("Keep as reference", about, check=lambda title: "" if title else "a title is needed"), entered
     )

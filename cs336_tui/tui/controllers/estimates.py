@@ -14,7 +14,7 @@ from cs336_tui.events.gpus import GpuModel, find_gpu
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
-from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.controllers.host import Host
 from cs336_tui.tui.tabs.estimate import Estimated, EstimateRow, Whose, target_text
 
 SETTLED_S = 0.3
@@ -58,14 +58,16 @@ class EstimateController:
         if len(known) < len(seen) or not seen:
             return Forecast("predicting ..." if predicts and seen else "")
         more = len(seen) < len(chosen.needs)
-        takes = self._takes(known, more=more)
+        whole = whole_time(known, more=more, from_s=1)
+        takes = f" · ETA {whole}" if whole else ""
         peak = max(found.prediction.peak_bytes for _, found in known)
         misfits = sum(need.cells for need, found in known if found.fits is False)
         of_those = f" (of the {MOST} largest kinds)" if chosen.is_cut else ""
         text = f"peak {format.size(peak)}"
         if misfits:
-            which, role = self._misfits(misfits, len(chosen.cells), more=more)
-            return Forecast(f"{text}{of_those} · {which}{takes}", role)
+            total, least = len(chosen.cells), "at least " if more else ""
+            which = f"{least}{misfits} of {total} {'does' if misfits == 1 else 'do'} not " if total > 1 else "does not "
+            return Forecast(f"{text}{of_those} · {which}fit{takes}", "bad" if misfits == total else "caution")
         if any(found.fits is None for _, found in known):
             return Forecast(f"{text}{of_those}{takes}")
         tight = any(found.tight for _, found in known)
@@ -247,28 +249,12 @@ class EstimateController:
         self._judged[place] = of, estimates
         return estimates
 
-    @staticmethod
-    def _misfits(misfits: int, total: int, *, more: bool) -> tuple[str, str]:
-        """The number of cells that do not fit, in words, and its role. `more`: not all are known."""
-        least = "at least " if more else ""
-        verb = "does" if misfits == 1 else "do"
-        which = f"{least}{misfits} of {total} {verb} not fit" if total > 1 else "does not fit"
-        return which, "bad" if misfits == total else "caution"
 
-    @staticmethod
-    def _takes(known: Sequence[tuple[Need, Estimate]], *, more: bool) -> str:
-        """Duration of the steps of all that fit, as far as it is known. `more`: there are others beside these."""
-        low_s, high_s = total_s(of_all(need, found) for need, found in known)
-        if low_s is None or (high_s is None and low_s < 1):
-            return ""
-        return f" · ETA {whole_time(known, more=more)}"
-
-
-def whole_time(known: Sequence[tuple[Need, Estimate]], *, more: bool) -> str:
-    """Duration of the steps of all that fit, in words, with what is not in it; empty if unknown. `more`: there are
-    others, which take time too."""
+def whole_time(known: Sequence[tuple[Need, Estimate]], *, more: bool, from_s: float = 0.0) -> str:
+    """Duration of the steps of all that fit, in words, with what is not in it; empty if unknown, or if it has no upper
+    bound and a lower one below `from_s`. `more`: there are others, which take time too."""
     low_s, high_s = total_s(of_all(need, found) for need, found in known)
-    if low_s is None:
+    if low_s is None or (high_s is None and low_s < from_s):
         return ""
     fitting = [found for _, found in known if found.fits is not False]
     takes = f"more than {duration_range(low_s, low_s)}" if more else duration_range(low_s, high_s)

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from functools import partial
 
 from cs336_tui.config.recent_models import models_in, remember
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.controllers.protocol import Host
-from cs336_tui.tui.controllers.reports import PeakController, ReportController
+from cs336_tui.tui.controllers.host import Host
+from cs336_tui.tui.controllers.reports import ReportController
+from cs336_tui.tui.format import plural
 from cs336_tui.tui.judging import is_timed
-from cs336_tui.tui.live_source import LiveSource, WantedPeak
+from cs336_tui.tui.live_source import LiveSource
 from cs336_tui.tui.tabs.queue import QueuePane
-from cs336_tui.tui.tabs.report import ReportPane
-
-_BEING_STOPPED = "What runs is being stopped; ask again when it is over."
 
 
 class RunController:
     """Starts, adds to and stops what runs in the live session. Its end is told to `ended`."""
 
-    def __init__(self, app: Host, reports: ReportController, peaks: PeakController) -> None:
-        self._app, self._reports, self._peaks = app, reports, peaks
-        self.in_progress = False
-        """True while cells run, reports are made, or a log is played."""
+    def __init__(self, app: Host, reports: ReportController) -> None:
+        self._app, self._reports = app, reports
         self.cells_run = False
         """True if cells are among what runs."""
         self.stopping = False
@@ -36,7 +33,7 @@ class RunController:
     @property
     def is_timing(self) -> bool:
         """True if work on this machine would show in a cell's numbers; a replayed cell is long over."""
-        return self.in_progress and not self._app.replaying and is_timed(self._app.live.state.running_cell)
+        return self._app.run_in_progress and not self._app.replaying and is_timed(self._app.live.state.running_cell)
 
     def source(self) -> LiveSource | None:
         """The live session's bench, made when it is first wanted; None if this app runs no cells."""
@@ -58,10 +55,8 @@ class RunController:
         if models := models_in(wanted.sweep):
             in_background(self._app, partial(remember, models), self._pane.set_recent)
         if self.cells_run:
-            count = len(wanted.sweep) * wanted.options.repeats
-            self._app.notify(
-                f"{count} cell{'s' * (count != 1)} added behind those that wait.", title="Added", timeout=3
-            )
+            added = plural(len(wanted.sweep) * wanted.options.repeats, "cell")
+            self._app.notify(f"{added} added behind those that wait.", title="Added", timeout=3)
         else:
             self.begin()
 
@@ -77,29 +72,24 @@ class RunController:
             self._app.action_open("live")
 
     def _begin_work(self) -> None:
-        self.in_progress = True
+        self._app.run_in_progress = True
         self._pane.set_running(True, adding=self.cells_run)
         self._changed()
 
     def _changed(self) -> None:
-        self._app.paint_soon()
+        self._app.stale = True
         self._app.refresh_bindings()
 
-    def make_report(self, wanted: ReportPane.Wanted) -> None:
+    def run_between(self, ask: Callable[[], bool]) -> None:
+        """Have a report made or peaks measured between cells, by `ask`: False when that cannot be asked for."""
         if self.stopping:
-            self._app.notify(_BEING_STOPPED, severity="warning")
-        elif self._reports.ask(wanted):
-            self._begin_work()
-
-    def measure_peaks(self, wanted: tuple[WantedPeak, ...]) -> None:
-        if self.stopping:
-            self._app.notify(_BEING_STOPPED, severity="warning")
-        elif self._peaks.ask(wanted):
+            self._app.notify("What runs is being stopped; ask again when it is over.", severity="warning")
+        elif ask():
             self._begin_work()
 
     def stop(self) -> None:
         source = self._app.live.source
-        if source is not None and self.in_progress:
+        if source is not None and self._app.run_in_progress:
             self.stopping = True
             self._pane.set_running(True, stopping=True, adding=self.cells_run)
             source.cancel()
@@ -109,7 +99,7 @@ class RunController:
         live = self._app.live
         if self.cells_run or self._app.replaying:
             live.end_run()
-        self.in_progress = self.cells_run = self.stopping = False
+        self._app.run_in_progress = self.cells_run = self.stopping = False
         if self._app.replaying:
             live.state.break_off()
             gc.freeze()  # what was replayed is here to stay

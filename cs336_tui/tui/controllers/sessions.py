@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -15,44 +16,41 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.lock import writer_of
 from cs336_tui.session.log import LogError
 from cs336_tui.session.store import SessionInfo
-from cs336_tui.tui.background import Pump, in_background
-from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.background import in_background
+from cs336_tui.tui.controllers.host import Host
 from cs336_tui.tui.controllers.running import RunController
+from cs336_tui.tui.dialogs.questions import AskText, Confirm, problem_of
 from cs336_tui.tui.live_source import LiveSource
 from cs336_tui.tui.session import Session, read_session
 from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, Source, Wish, counts
 
 _Stamp = tuple[int, int]
+_T = TypeVar("_T")
 
 
 class Library:
-    """Every method returns at once; what it read goes to `then`, among the messages of `pump`."""
+    """Every method returns at once; what it read goes to `then`, among the messages of the app while it is up."""
 
-    def __init__(self, pump: Pump, folder: Path) -> None:
-        self._pump, self.folder = pump, folder
+    def __init__(self, app: Host, folder: Path) -> None:
+        self._app, self.folder = app, folder
         self._reading = threading.Lock()
         self._infos: dict[Path, tuple[_Stamp, SessionInfo]] = {}
         self._sessions: dict[Path, tuple[_Stamp, Session]] = {}
 
     def list(self, then: Callable[[tuple[tuple[SessionInfo, ...], str]], object]) -> None:
         """All sessions, newest first, and a line that says why not, empty when all is well."""
-        in_background(self._pump, self._list, then)
+        self._work(self._list, then)
 
     def open(self, path: Path, then: Callable[[Session | str], object]) -> None:
         """One session with all its results, or a line that says why it cannot be read."""
-        in_background(self._pump, lambda: self._open(path), then)
+        self._work(lambda: self._open(path), then)
 
     def change(self, act: Callable[[], None], then: Callable[[str], object]) -> None:
         """Name, annotate or delete a session by `act`; a line that says why not, empty when it was done."""
+        self._work(lambda: problem_of(act, (LogError, OSError)), then)
 
-        def changed() -> str:
-            try:
-                act()
-            except (LogError, OSError) as error:
-                return str(error)
-            return ""
-
-        in_background(self._pump, changed, then)
+    def _work(self, work: Callable[[], _T], then: Callable[[_T], object]) -> None:
+        in_background(self._app, work, lambda found: then(found) if self._app.is_up else None)
 
     def _list(self) -> tuple[tuple[SessionInfo, ...], str]:
         with self._reading:
@@ -118,11 +116,7 @@ class SessionController:
         if self._library is None:
             self._pane.take((), "no folder of sessions is known here")
         else:
-            self._library.list(self._listed)
-
-    def _listed(self, found: tuple[tuple[SessionInfo, ...], str]) -> None:
-        if self._app.is_up:
-            self._pane.take(*found)
+            self._library.list(lambda found: self._pane.take(*found))
 
     def do(self, wish: Wish, info: SessionInfo) -> None:
         match wish:
@@ -143,8 +137,6 @@ class SessionController:
             self._library.open(info.path, self._opened)
 
     def _opened(self, session: Session | str) -> None:
-        if not self._app.is_up:
-            return
         if isinstance(session, str):
             self._app.report(session)
         else:
@@ -153,8 +145,6 @@ class SessionController:
                 self._app.report(session.problem)
 
     def _ask_words(self, wish: Wish, info: SessionInfo) -> None:
-        from cs336_tui.tui.dialogs.questions import AskText
-
         title, about, value = (
             ("Name", f"A name for session {info.session}; empty: none.", info.name)
             if wish == "rename"
@@ -169,11 +159,9 @@ class SessionController:
                 annotate = own.bench.annotate if own and info.writer else partial(store.annotate, info.path)
                 self._library.change(partial(annotate, **words), self._changed)
 
-        self._app.open_dialog(AskText(title, about, value), entered)
+        self._app.push_screen(AskText(title, about, value), entered)
 
     def _ask_delete(self, info: SessionInfo) -> None:
-        from cs336_tui.tui.dialogs.questions import Confirm
-
         if info.path == self._app.live.path:
             self._tell("That is the session of this app; it cannot be deleted from within.")
             return
@@ -183,18 +171,17 @@ class SessionController:
                 self._library.change(partial(store.delete, info.path), partial(self._deleted, info.path))
 
         question = f"Delete session {info.title} ({counts(info)}) for good?"
-        self._app.open_dialog(Confirm(question, yes="Delete", no="Keep"), answered)
+        self._app.push_screen(Confirm(question, yes="Delete", no="Keep"), answered)
 
     def _deleted(self, path: Path, problem: str) -> None:
-        if self._app.is_up and not problem and self._app.shown.path == path:
+        if not problem and self._app.shown.path == path:
             self._app.look_at(None)
         self._changed(problem)
 
     def _changed(self, problem: str) -> None:
-        if self._app.is_up:
-            if problem:
-                self._app.report(problem)
-            self.reload()
+        if problem:
+            self._app.report(problem)
+        self.reload()
 
     def marked(self) -> None:
         """Read the marked sessions that have not been read; Compare shows each as soon as it is there."""
@@ -206,8 +193,6 @@ class SessionController:
         self._app.refresh_panes()
 
     def _read(self, path: Path, session: Session | str) -> None:
-        if not self._app.is_up:
-            return
         if isinstance(session, str):
             self._app.report(session)
         elif path in self._pane.marked:
@@ -228,8 +213,7 @@ class SessionController:
 
     @property
     def compared(self) -> Compared:
-        """The marked sessions as far as they are read, in the order in which they were marked, else the one shown; and
-        the marked cells."""
+        """The marked sessions that have been read, in the order of marking, else the one shown; and marked cells."""
         live = self._app.live
         found = [
             live if path == live.path else self._loaded[path]
@@ -268,7 +252,7 @@ class SessionController:
         if live.source is None or not (again or live.state.waiting):
             self._tell("This session has nothing left to run.")
             return
-        live.source.queue.requeue(again)
+        live.source.bench.queue.requeue(again)
         self._runs.begin()
         live.source.work()
 

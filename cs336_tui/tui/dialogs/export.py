@@ -39,19 +39,6 @@ class ExportDialog(Dialog[str]):
 
     AUTO_FOCUS = "#save"
 
-    DEFAULT_CSS = """
-    ExportDialog {
-        #box { width: 76; overflow-y: auto; }
-        Input, Checkbox { height: 1; border: none; padding: 0; background: $surface; }
-        Input { background: $panel; margin: 0 0 1 4; padding: 0 1; }
-        Input:focus, Checkbox:focus { border: none; }
-        #problem { color: $bad; width: 1fr; height: auto; }
-        Select { height: 1; margin: 0 0 0 4; }
-        Horizontal { height: 1; align: right middle; margin-bottom: 1; }
-        Button { margin-left: 2; }
-    }
-    """
-
     def __init__(self, state: SessionState, copy: Callable[[str], None]) -> None:
         from cs336_tui.export.writeups import LAYOUTS
 

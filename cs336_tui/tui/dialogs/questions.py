@@ -31,16 +31,6 @@ class AskText(Dialog[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Cancel", id="ask.cancel")]
 
-    DEFAULT_CSS = """
-    AskText {
-        #box { width: 64; }
-        Label { width: 1fr; height: auto; }
-        Input { height: 1; border: none; padding: 0 1; background: $panel; margin: 1 0; }
-        Input:focus { border: none; }
-        #problem { color: $bad; }
-    }
-    """
-
     def __init__(
         self,
         title: str,
@@ -92,20 +82,11 @@ class Confirm(Dialog[bool]):
     """Answers true for `yes` (also by y) and false for Escape; `q_means` is what q answers, with which people leave."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", "Yes", id="confirm.yes"),
+        Binding("y", "dismiss(True)", "Yes", id="confirm.yes"),
         Binding("q", "quit_key", "Yes", show=False, id="confirm.quit"),
-        Binding("escape,n", "answer(False)", "No", id="confirm.no"),
+        Binding("escape,n", "dismiss(False)", "No", id="confirm.no"),
         Binding("left,right", "app.focus_next", "Other", show=False, id="confirm.other"),
     ]
-
-    DEFAULT_CSS = """
-    Confirm {
-        #box { width: 60; padding: 1 2; }
-        Label { width: 1fr; height: auto; }
-        Horizontal { height: auto; margin-top: 1; align: right middle; }
-        Button { margin-left: 2; }
-    }
-    """
 
     def __init__(self, question: str, yes: str, no: str, *, q_means: bool = False) -> None:
         super().__init__()
@@ -121,9 +102,6 @@ class Confirm(Dialog[bool]):
     def action_quit_key(self) -> None:
         self.dismiss(self._q_means)
 
-    def action_answer(self, yes: bool) -> None:
-        self.dismiss(yes)
-
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id == "yes")
 
@@ -132,21 +110,8 @@ class ChoiceList(Dialog[int | None]):
     """Each choice has a name and, below it, what it is; dismisses with the place of the chosen one, or None on Escape.
     `at`: the place of the one that is highlighted first."""
 
-    DEFAULT_CSS = """
-    ChoiceList {
-        OptionList {
-            width: 72;
-            max-width: 100%;
-            height: auto;
-            max-height: 100%;
-            background: $surface;
-            &, &:focus { border: round $primary; }
-        }
-    }
-    """
-
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss_list", "Close", show=False, id="choices.close")
+        Binding("escape,q", "dismiss(None)", "Close", show=False, id="choices.close")
     ]
 
     def __init__(self, title: str, choices: Sequence[tuple[str, str]], at: int = 0) -> None:
@@ -165,6 +130,3 @@ class ChoiceList(Dialog[int | None]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self.dismiss(event.option_index)
-
-    def action_dismiss_list(self) -> None:
-        self.dismiss(None)

@@ -24,16 +24,6 @@ from cs336_tui.tui.widgets.rows import Rows
 class Dialog(ModalScreen[ScreenResultType]):
     """A window that is answered or left before anything else goes on; most stand in a ``#box``."""
 
-    DEFAULT_CSS = """
-    Dialog {
-        align: center middle;
-        #box {
-            max-width: 100%; height: auto; max-height: 100%; background: $surface; padding: 0 2;
-            border: round $border; border-title-color: $primary; border-subtitle-color: $text-muted;
-        }
-    }
-    """
-
     def __init__(self) -> None:
         super().__init__()
         self._compositor = SteadyCompositor()
@@ -65,10 +55,6 @@ class Reader(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter,question_mark", "dismiss", "Close", id="reader.close")
     ]
-
-    DEFAULT_CSS = """
-    Reader #box { width: 88; height: 100%; max-height: 36; padding: 0 1; }
-    """
 
     def __init__(self, title: str, write: Callable[[int], Sequence[Line]]) -> None:
         super().__init__()

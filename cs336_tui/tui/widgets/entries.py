@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
@@ -30,17 +31,15 @@ LABEL_WIDTH = 11
 class Entry(Styled):
     """Draws the label, the content right of it, and the problem below. `field` is the name in a `SpecError`."""
 
-    DEFAULT_CSS = "Entry { height: auto; width: 1fr; }"
-
     problem: reactive[str] = reactive("", layout=True)
     """The problem, without the field's name; empty if there is none."""
 
+    @dataclass
     class Changed(Message):
         """The user chose or typed something; `value`: the text, or the chosen values."""
 
-        def __init__(self, entry: Entry, value: str | tuple[str, ...]) -> None:
-            super().__init__()
-            self.entry, self.value = entry, value
+        entry: Entry
+        value: str | tuple[str, ...]
 
     def __init__(self, field: str, label: str, *, tooltip: str | None = None) -> None:
         super().__init__(id=f"entry-{field.replace('_', '-')}")
@@ -55,8 +54,7 @@ class Entry(Styled):
     def on_descendant_focus(self) -> None:
         self.refresh()
 
-    def on_descendant_blur(self) -> None:
-        self.refresh()
+    on_descendant_blur = on_descendant_focus
 
     def content_rows(self, width: int) -> list[list[Segment]]:
         """Rows right of the label, each at most `width` columns wide."""
@@ -97,15 +95,6 @@ class _Line(Input):
 
 class TextEntry(Entry):
     """An entry for text; enter goes to the next one."""
-
-    DEFAULT_CSS = """
-    TextEntry {
-        Input { margin-left: 11; background: $panel; }
-        Input:focus { background: $panel; }
-        .input--placeholder { color: $text-muted; text-style: italic; }
-        Input:ansi { text-style: underline; }
-    }
-    """
 
     def __init__(
         self, field: str, label: str, value: str, *, hint: str = "", tooltip: str | None = None, max_length: int = 200
@@ -272,13 +261,6 @@ class Chips(Entry, can_focus=True):
 class Fold(Widget, can_focus=True):
     """Shows or hides what follows: ``▸ more``, and ``▾ more`` if `open`; space, enter or a click turns it."""
 
-    DEFAULT_CSS = """
-    Fold {
-        height: 1; width: 1fr; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis;
-        &:focus { text-style: reverse; color: $foreground; }
-    }
-    """
-
     BINDINGS: ClassVar[list[BindingType]] = [Binding("space,enter", "turn", "Show or hide", show=False, id="fold.turn")]
 
     open: reactive[bool] = reactive(False)
@@ -287,44 +269,26 @@ class Fold(Widget, can_focus=True):
     class Turned(Message):
         """The user opened or closed the fold."""
 
-        def __init__(self, fold: Fold) -> None:
-            super().__init__()
-            self.fold = fold
-
-    def __init__(self, label: str, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.set_reactive(Fold.label, label)
-
     def render(self) -> Content:
         return Content(f"{'▾' if self.open else '▸'} {self.label}")
 
     def action_turn(self) -> None:
         self.open = not self.open
-        self.post_message(self.Turned(self))
+        self.post_message(self.Turned())
 
-    def on_click(self) -> None:
-        self.action_turn()
+    on_click = action_turn
 
 
 class PushButton(Widget, can_focus=True):
     """``[ Run ]``, pressed by enter, space or a click; a disabled button has no brackets."""
 
-    DEFAULT_CSS = """
-    PushButton {
-        width: auto; height: 1; color: $primary; text-style: bold;
-        &:focus, &:hover { text-style: bold reverse; }
-        &:disabled { color: $text-muted; text-style: none; }
-    }
-    """
-
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,space", "press", "Press", show=False, id="button.press")]
 
     label: reactive[str] = reactive("", layout=True)
 
+    @dataclass
     class Pressed(Message):
-        def __init__(self, button: PushButton) -> None:
-            super().__init__()
-            self.button = button
+        button: PushButton
 
     def __init__(self, label: str, *, id: str, disabled: bool = False) -> None:
         super().__init__(id=id, disabled=disabled)
@@ -341,5 +305,4 @@ class PushButton(Widget, can_focus=True):
     def action_press(self) -> None:
         self.post_message(self.Pressed(self))
 
-    def on_click(self) -> None:
-        self.action_press()
+    on_click = action_press

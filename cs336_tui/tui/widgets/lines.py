@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -23,8 +23,8 @@ from cs336_tui.tui import format
 class Styled(Widget):
     """A widget that knows the style of each role in the current theme, on its own background."""
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
         self._styles_of_roles: dict[str, Style] = {}
 
     def style_of(self, role: str) -> Style:
@@ -213,9 +213,7 @@ class Lines(Styled):
     class Resized(Message):
         """The size has changed."""
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes)
-        self._lines: tuple[Line, ...] = ()
+    _lines: tuple[Line, ...] = ()
 
     @property
     def text(self) -> str:
@@ -227,12 +225,9 @@ class Lines(Styled):
         new = tuple(fit(spans, width) for spans in list(lines)[:height])
         old, self._lines = self._lines, new
         dirty: list[Region] = []
-        for y in range(max(len(old), len(new))):
-            before = old[y] if y < len(old) else ()
-            after = new[y] if y < len(new) else ()
-            if before == after:
-                continue
-            dirty += [Region(start, y, end - start, 1) for start, end in changed_columns(before, after, width)]
+        for y, (before, after) in enumerate(zip_longest(old, new, fillvalue=())):
+            if before != after:
+                dirty += [Region(start, y, end - start, 1) for start, end in changed_columns(before, after, width)]
         if dirty:
             self.refresh(*dirty)
 
@@ -246,8 +241,7 @@ class Lines(Styled):
     def on_focus(self) -> None:
         self.show_again()
 
-    def on_blur(self) -> None:
-        self.show_again()
+    on_blur = on_focus
 
     def place_of(self, event: events.Click, widths: Iterable[int]) -> int | None:
         """The index of the clicked item in a row of items of these widths; None if the click is beside them."""

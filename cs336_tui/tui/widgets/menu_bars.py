@@ -45,17 +45,14 @@ class TabBar(Lines, can_focus=True):
         Binding("right", "step(1)", "Next tab", show=False, id="tabs.next"),
     ]
 
+    @dataclass
     class Chosen(Message):
         """The user chose the tab with this id."""
 
-        def __init__(self, tab: str) -> None:
-            super().__init__()
-            self.tab = tab
+        tab: str
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._tabs: tuple[Tab, ...] = ()
-        self._active = ""
+    _tabs: tuple[Tab, ...] = ()
+    _active = ""
 
     def offer(self, tabs: Sequence[Tab], active: str) -> None:
         """Show these tabs, the active one marked."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from textual import events
@@ -29,8 +30,8 @@ def message(text: str, width: int, role: str = "muted") -> Page:
 
 
 class Rows(Lines, can_focus=True):
-    """Scrolls by row. With a cursor, Enter or a click posts `Chosen` and moving it posts `Moved`. Without one, the last
-    row stays in sight."""
+    """Scrolls by row. With a cursor, Enter or a click posts `Chosen`, a move `Moved`. With `follow`, the last row stays
+    in sight."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "step(-1)", "Up", show=False, id="rows.up"),
@@ -42,10 +43,10 @@ class Rows(Lines, can_focus=True):
         Binding("enter", "choose", "Details", show=False, id="rows.choose"),
     ]
 
+    @dataclass
     class _OfRow(Message):
-        def __init__(self, rows: Rows, index: int) -> None:
-            super().__init__()
-            self.rows, self.index = rows, index
+        rows: Rows
+        index: int
 
         @property
         def control(self) -> Rows:
