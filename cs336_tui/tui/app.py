@@ -180,8 +180,7 @@ class Cs336App(Host):
     def on_run_ended(self, message: RunEnded) -> None:
         if not self.is_up:
             return
-        self._painter.inbox.fold()
-        if self._painter.inbox:  # the run is over when all that it told has been taken in
+        if not self._painter.fold():  # the run is over when all that it told has been taken in
             self.call_later(self.on_run_ended, message)
             return
         if self.live.source is None or not self.live.source.busy:  # else what was added went to whoever runs the cells

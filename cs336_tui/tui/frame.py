@@ -64,7 +64,7 @@ class Frame(NamedTuple):
             about.cell if about else None,
             can_ask=source is not None,
             running=state.running_cell is not None,
-            asked=source.asked if source else frozenset(),
+            asked=frozenset((each.kind, each.spec) for each in source.bench.queue.asked) if source else frozenset(),
         )
 
     @property

@@ -132,10 +132,6 @@ class LiveSource:
         """Run what waits in the queue, if nobody does."""
         thread("run", lambda: self._work(lambda: None))
 
-    @property
-    def asked(self) -> frozenset[tuple[str, CellSpec]]:
-        return frozenset((asked.kind, asked.spec) for asked in self.bench.queue.asked)
-
     def cancel(self) -> None:
         """Stop what runs and what waits, also what still waits for the machine to be read."""
         with self._asking:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -28,13 +29,16 @@ from cs336_tui.tui.controllers.sessions import SessionController
 from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.frame import Frame
 from cs336_tui.tui.replay_source import ReplaySource
-from cs336_tui.tui.session import Inbox, Session
+from cs336_tui.tui.session import Session
 
 if TYPE_CHECKING:
     from cs336_tui.tui.controllers.estimates import EstimateController
 
 IDLE_REFRESH_S = 2.0
 """Interval at which the Device pane is shown while nothing runs."""
+FOLD_S = 0.025
+"""The longest that events are folded in one go: a session that is resumed brings many at once."""
+_SLICE = 200
 GET_READY_S = 1.0
 """Judging's imports are loaded this long after the machine was read, unless a cell is being timed by then."""
 
@@ -56,7 +60,8 @@ class Painter:
         self._app, self._replay, self._autosave, self._may_leave_out = app, replay, autosave, may_leave_out
         self._reports, self._peaks, self._runs, self._sessions = reports, peaks, runs, sessions
         self._estimates: EstimateController | None = None
-        self.inbox = Inbox(self._fold, app.call_later)
+        self._inbox: deque[tuple[Session, Sequence[Event]]] = deque()
+        self._going_on = False
         self._stale_sample = False
         self._painted_at = 0.0
 
@@ -64,7 +69,26 @@ class Painter:
         """Take a batch of a session's events, from any thread, without waiting: a message for each costs too much."""
         if self._autosave is not None and session is self._app.live:
             self._autosave.take(events, session)
-        self.inbox.put(session, events)
+        self._inbox.append((session, events))
+
+    def fold(self) -> bool:
+        """Fold the events that have come; True if none is left. What is left after `FOLD_S` is folded among later
+        messages, so that keys have turns between."""
+        until = time.monotonic() + FOLD_S
+        while self._inbox:
+            session, events = self._inbox.popleft()
+            for start in range(0, len(events), _SLICE):
+                if time.monotonic() > until:
+                    self._inbox.appendleft((session, events[start:]))
+                    if not self._going_on:
+                        self._going_on = self._app.call_later(self._go_on)
+                    return False
+                self._fold(session, events[start : start + _SLICE])
+        return True
+
+    def _go_on(self) -> None:
+        self._going_on = False
+        self.fold()
 
     def _fold(self, session: Session, events: Sequence[Event]) -> None:
         if not self._app.is_up:  # the app closes; the session log has it all
@@ -124,14 +148,14 @@ class Painter:
         return self._estimates
 
     def tick(self) -> None:
-        self.inbox.fold()
+        self.fold()
         idle_for = time.monotonic() - self._painted_at
         if self._app.stale or (self._stale_sample and (self._app.run_in_progress or idle_for >= IDLE_REFRESH_S)):
             self.paint()
 
     def paint(self) -> None:
         """Show the newest state in every pane that is in sight; only what differs is sent to the terminal."""
-        self.inbox.fold()
+        self.fold()
         if not self._app.is_running:  # the app closes, and its panes go one by one
             return
         self._painted_at = time.monotonic()

@@ -89,11 +89,8 @@ class MainScreen(Screen[None]):
 
     def shows(self, pane: str) -> bool:
         """True if a pane is in sight at this size."""
-        if self.wide:
-            return TABS[pane].place == "above" or pane == self.open_tab
-        if pane == "device" and self.paired:
-            return self.open_pane in ("live", "device")
-        return pane == self.open_pane or (pane == "live" and self.paired and self.open_pane == "device")
+        above = self.wide and TABS[pane].place == "above"
+        return above or pane == self._shown or (pane == "device" and self.paired and self._shown == "live")
 
     def show(self, frame: Frame) -> None:
         frame.judging.next_frame()

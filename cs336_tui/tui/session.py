@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +19,6 @@ from cs336_tui.tui.tabs.log import LogBook
 
 if TYPE_CHECKING:
     from cs336_tui.tui.live_source import LiveSource
-
-FOLD_S = 0.025
-"""The longest that events are folded in one go: a session that is resumed brings many at once."""
-_SLICE = 200
 
 
 class Session:
@@ -113,42 +107,3 @@ def _told(state: SessionState) -> list[Event]:
         if cell.finished is not None:
             found.append(cell.finished)
     return sorted(found, key=lambda event: event.at)
-
-
-class Inbox:
-    """Takes events from any thread and folds them on the screen's thread, a slice at a time; keys have turns between.
-
-    `fold` is given a session and some of its events; `later` calls a function among the app's messages, False when it
-    does not run.
-    """
-
-    def __init__(
-        self, fold: Callable[[Session, Sequence[Event]], None], later: Callable[[Callable[[], None]], bool]
-    ) -> None:
-        self._fold, self._later = fold, later
-        self._batches: deque[tuple[Session, Sequence[Event]]] = deque()
-        self._going_on = False
-
-    def __len__(self) -> int:
-        """Batches that have not been folded."""
-        return len(self._batches)
-
-    def put(self, session: Session, events: Sequence[Event]) -> None:
-        self._batches.append((session, events))
-
-    def fold(self) -> None:
-        """Fold what has arrived; what is left after `FOLD_S`, among later messages."""
-        until = time.monotonic() + FOLD_S
-        while self._batches:
-            session, events = self._batches.popleft()
-            for start in range(0, len(events), _SLICE):
-                if time.monotonic() > until:
-                    self._batches.appendleft((session, events[start:]))
-                    if not self._going_on:
-                        self._going_on = self._later(self._go_on)
-                    return
-                self._fold(session, events[start : start + _SLICE])
-
-    def _go_on(self) -> None:
-        self._going_on = False
-        self.fold()

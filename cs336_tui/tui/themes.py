@@ -1,8 +1,4 @@
-"""Themes from TOML files, the bundled ones and a person's own, and which of them is on.
-
-A file that cannot be used is left out and explained in `ThemeSet.problems`; the others still load.
-`themes/README.md` documents the format.
-"""
+"""Themes from TOML files, bundled and a person's own, and which of them is on; `themes/README.md` has the format."""
 
 from __future__ import annotations
 
@@ -36,8 +32,7 @@ _VARIABLES = {
     "caution": ("#a8801f", "warning"),
     "bad": ("#d5534e", "error"),
 }
-"""The variables that our styles use beyond Textual's own: a mid-tone, readable on dark and on light, and the colour of
-a theme file that stands for the variable where the file has none."""
+"""Variables beyond Textual's own: a mid-tone, readable on dark and light, and the theme's colour used in its place."""
 VARIABLE_DEFAULTS = {name: default for name, (default, _) in _VARIABLES.items()}
 """The result of `App.get_theme_variable_defaults`, so that Textual's built-in themes work too."""
 
@@ -55,7 +50,7 @@ _STYLE_WORDS = frozenset(["none", "not", "bold", "b", "dim", "italic", "i", "und
 
 @dataclass(frozen=True)
 class ThemeSet:
-    """Themes that loaded, and one line ``file.toml: what is wrong`` for each that did not."""
+    """Themes that loaded, and one line ``file.toml: what is wrong`` for each that did not and was left out."""
 
     themes: tuple[Theme, ...]
     problems: tuple[str, ...] = ()

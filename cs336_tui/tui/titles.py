@@ -47,8 +47,7 @@ def cell_columns(
     keys: Iterable[str] = CELL_KEYS,
     size: Callable[[CellSpec], str] = lambda spec: spec.size,
 ) -> list[Column]:
-    """The columns that name a cell. `of`: the cell of an item. `variants`: the names of their values, by field; these
-    columns come before the device."""
+    """The columns that name a cell. `of`: an item's cell. `variants`, before the device: names of values, by field."""
 
     def column(key: str, names: Mapping[str, str] | None = None) -> Column:
         def text(item: Any) -> str:

@@ -14,7 +14,7 @@ from cs336_tui.config.spec import AXES, CUSTOM_SIZE, dims_of
 from cs336_tui.config.sweep import UNRESOLVED, Auto, Sweep, steps_words
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
-from cs336_tui.tui.configure.reading import Reader, joined, names_of
+from cs336_tui.tui.configure.reading import FormReader, joined, names_of
 from cs336_tui.tui.format import plural
 
 MAX_CELLS = 10_000
@@ -197,7 +197,7 @@ def _shown(axis: Axis, value: Any) -> dict[str, str | tuple[str, ...]]:
     return {axis.field: "" if value is None else str(value)}
 
 
-def _read(axis: Axis, entries: Entries, reader: Reader) -> Any:
+def _read(axis: Axis, entries: Entries, reader: FormReader) -> Any:
     if axis.widget == "one":
         text = entries.text(axis.field)
         return text == axis.values[0] if axis.kind is bool else text
@@ -224,7 +224,7 @@ def _read(axis: Axis, entries: Entries, reader: Reader) -> Any:
 def read(entries: Entries, environment: Environment | None = None) -> Form:
     """The sweep and options that the entries mean, or everything that is wrong with them. Choices of the other workload
     do not count. Costs the sum of the choices, never their product. Without an environment every device can do all."""
-    reader = Reader()
+    reader = FormReader()
     alone = entries.workload == "attention"
     found = {a.sweep: _read(a, entries, reader) for a in entry_axes(entries.workload) if a.field not in _DIRECT}
     warmups = reader.warmups(entries.warmup_steps)
@@ -256,7 +256,7 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     return Form(sweep=None if problems else sweep, options=options, problems=problems)
 
 
-def _dimensions(entries: Entries, reader: Reader) -> dict[str, Any]:
+def _dimensions(entries: Entries, reader: FormReader) -> dict[str, Any]:
     """The head dimensions of attention alone, or the sizes of a language model."""
     if entries.workload == "attention":
         return {"head_dims": reader.numbers("head_dim", entries.head_dim)}

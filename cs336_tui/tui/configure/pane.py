@@ -23,7 +23,7 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.runner.capabilities import LEFT_OUT, possible_here
 from cs336_tui.tui.configure import entries as parts
 from cs336_tui.tui.configure.form import AFTER_OOM, Entries, RunOptions, entries_of, read
-from cs336_tui.tui.configure.preview import Choices
+from cs336_tui.tui.configure.preview import CellChoices
 from cs336_tui.tui.format import cut_to_lines
 from cs336_tui.tui.widgets.entries import Chips, Entry, Fold, PushButton, TextEntry
 
@@ -49,8 +49,7 @@ class _Buttons(Horizontal):
 
 
 class ConfigurePane(Vertical):
-    """Entries of a sweep, how much it is or what is wrong with it, and the buttons that run it. Widgets report into
-    one `Entries` value, so what is folded away is never lost."""
+    """Entries of a sweep, its size or what is wrong with it, and buttons. What is folded away stays in `Entries`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "app.focus_previous", "Previous entry", show=False, id="configure.previous"),
@@ -109,9 +108,9 @@ class ConfigurePane(Vertical):
         return self._form.options
 
     @property
-    def choices(self) -> Choices:
+    def choices(self) -> CellChoices:
         """Choices that decide which cells Run adds."""
-        return Choices(self.sweep, self.options.repeats, self._environment)
+        return CellChoices(self.sweep, self.options.repeats, self._environment)
 
     def compose(self) -> ComposeResult:
         with _Scroll(id="form"):
@@ -148,8 +147,7 @@ class ConfigurePane(Vertical):
         self._show_summary()
 
     def load(self, preset: Preset, may_leave_out: Collection[str] = ()) -> None:
-        """Fill the entries with the preset's sweep; run options stay as they are. What this machine cannot run of the
-        fields in `may_leave_out` is left out and told."""
+        """Fill the entries with the preset's sweep, less what this machine cannot run of `may_leave_out`, and tell."""
         self.preset = self.query_one(parts.PresetEntry).preset = preset
         self._may_leave_out = may_leave_out
         self._set(self._from_preset())
@@ -234,13 +232,10 @@ class ConfigurePane(Vertical):
 
     def on_push_button_pressed(self, event: PushButton.Pressed) -> None:
         event.stop()
-        match event.button.id:
-            case "run":
-                self.request_run()
-            case "stop":
-                self.post_message(self.StopRequested())
-            case "export":
-                self.post_message(self.ExportRequested())
+        if event.button.id == "run":
+            self.request_run()
+        else:
+            self.post_message(self.StopRequested() if event.button.id == "stop" else self.ExportRequested())
 
     def _from_preset(self) -> Entries:
         """The entries of the preset with the options that there are, which no preset holds."""

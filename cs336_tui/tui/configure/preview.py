@@ -24,8 +24,8 @@ MOST = 200
 """Maximum number of different needs that are predicted for a sweep."""
 
 
-class Choices(NamedTuple):
-    """Choices that decide which cells are added; `sweep` is None while they have problems."""
+class CellChoices(NamedTuple):
+    """CellChoices that decide which cells are added; `sweep` is None while they have problems."""
 
     sweep: Sweep | None
     repeats: int
@@ -64,7 +64,7 @@ class Cells(NamedTuple):
         return self.cells[0][0] if self.cells else None
 
 
-def cells_of(choices: Choices) -> Cells:
+def cells_of(choices: CellChoices) -> Cells:
     if choices.sweep is None:
         return Cells(why_none="The choices in Configure cannot be run yet.")
     if choices.environment is None:
@@ -106,17 +106,17 @@ class Preview:
 
     def __init__(self, pump: MessagePump, changed: Callable[[], object]) -> None:
         self._pump, self._changed = pump, changed
-        self._asked: Choices | None = None
+        self._asked: CellChoices | None = None
         self._cells = Cells()
 
-    def cells(self, choices: Choices) -> Cells:
+    def cells(self, choices: CellChoices) -> Cells:
         """The cells as far as they are known; `changed` is called when they are."""
         if choices != self._asked:
             self._asked = choices
             in_background(self._pump, lambda: cells_of(choices), lambda cells: self._take(choices, cells))
         return self._cells
 
-    def _take(self, choices: Choices, cells: Cells) -> None:
+    def _take(self, choices: CellChoices, cells: Cells) -> None:
         if choices == self._asked:
             self._cells = cells
             self._changed()

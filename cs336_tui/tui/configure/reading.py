@@ -29,11 +29,11 @@ def names_of(text: str) -> tuple[str, ...]:
 
 
 def joined(pieces: Iterable[str]) -> str:
-    """Pieces as `Reader.pieces` reads them: with commas, those in quotes that need it."""
+    """Pieces as `FormReader.pieces` reads them: with commas, those in quotes that need it."""
     return ", ".join(shlex.quote(piece) if set(piece) & set(",'\"\\") else piece for piece in pieces)
 
 
-class Reader:
+class FormReader:
     """Reads text into numbers and collects what is wrong, each problem once."""
 
     def __init__(self) -> None:

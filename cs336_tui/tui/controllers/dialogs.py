@@ -91,9 +91,6 @@ def save_preset(app: Host) -> None:
         return
     known = {preset.name: preset for preset in presets.all_presets().presets}
 
-    def check(name: str) -> str:
-        return "" if name else "a preset needs a name"
-
     def warn(name: str) -> str:
         if name not in known:
             return ""
@@ -114,6 +111,7 @@ def save_preset(app: Host) -> None:
         app.notify(f"{name}, in {path}", title="Preset saved", markup=False)
 
     about = "The choices in Configure as a preset of your own. / in a name makes a folder."
+    check = partial(_needed, "a preset needs a name")
     app.push_screen(AskText("Save as preset", about, pane.preset.name, check=check, warn=warn), entered)
 
 
@@ -139,6 +137,8 @@ def keep_as_reference(app: Host, results: Sequence[Result]) -> None:
             in_background(app, lambda: kept(title), tell)
 
     about = "A title for these cells among your own reference points, such as: my laptop."
-    app.push_screen(
-        AskText("Keep as reference", about, check=lambda title: "" if title else "a title is needed"), entered
-    )
+    app.push_screen(AskText("Keep as reference", about, check=partial(_needed, "a title is needed")), entered)
+
+
+def _needed(problem: str, text: str) -> str:
+    return "" if text else problem

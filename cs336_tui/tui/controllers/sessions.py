@@ -24,8 +24,9 @@ from cs336_tui.tui.live_source import LiveSource
 from cs336_tui.tui.session import Session, read_session
 from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, Source, Wish, counts
 
-_Stamp = tuple[int, int]
 _T = TypeVar("_T")
+_Known = dict[Path, tuple[tuple[int, int], _T]]
+"""What was read of a log, with the log's time and size then."""
 
 
 class Library:
@@ -34,8 +35,8 @@ class Library:
     def __init__(self, app: Host, folder: Path) -> None:
         self._app, self.folder = app, folder
         self._reading = threading.Lock()
-        self._infos: dict[Path, tuple[_Stamp, SessionInfo]] = {}
-        self._sessions: dict[Path, tuple[_Stamp, Session]] = {}
+        self._infos: _Known[SessionInfo] = {}
+        self._sessions: _Known[Session] = {}
 
     def list(self, then: Callable[[tuple[tuple[SessionInfo, ...], str]], object]) -> None:
         """All sessions, newest first, and a line that says why not, empty when all is well."""
@@ -62,31 +63,27 @@ class Library:
             return found, ""
 
     def _info(self, path: Path) -> SessionInfo:
-        stamp = _stamp(path)
-        known = self._infos.get(path)
-        if known is None or known[0] != stamp:
-            known = self._infos[path] = (stamp, store.info_of(path))
+        info = _newest(path, self._infos, store.info_of)
         writer = writer_of(path)  # may have gone since, with the log as it was
-        return msgspec.structs.replace(known[1], writer=str(writer) if writer else None)
+        return msgspec.structs.replace(info, writer=str(writer) if writer else None)
 
     def _open(self, path: Path) -> Session | str:
         with self._reading:
             try:
-                stamp = _stamp(path)
-                known = self._sessions.get(path)
-                if known is None or known[0] != stamp:
-                    self._sessions[path] = known = (stamp, read_session(path))
+                return _newest(path, self._sessions, read_session)
             except OSError as error:
                 return f"{path.name}: {error.strerror}"
             except Exception as error:  # on a thread: nobody else would hear of it
                 return f"{path.name}: cannot be read: {type(error).__name__}: {error}"
-            return known[1]
 
 
-def _stamp(path: Path) -> _Stamp:
-    """Changes whenever the log grows. Raises OSError."""
+def _newest(path: Path, known: _Known[_T], read: Callable[[Path], _T]) -> _T:
+    """What `read` makes of a log, read anew only when the log has grown. Raises OSError."""
     stat = path.stat()
-    return stat.st_mtime_ns, stat.st_size
+    stamp = stat.st_mtime_ns, stat.st_size
+    if path not in known or known[path][0] != stamp:
+        known[path] = stamp, read(path)
+    return known[path][1]
 
 
 class SessionController:

@@ -46,29 +46,25 @@ class ExportDialog(Dialog[str]):
         self._state, self._copy = state, copy
         # The name comes from a log, which anybody may have written.
         session = re.sub(r"[^\w-]+", "-", state.started.session)[:80] if state.started else "session"
-        self._paths = {
-            RESULTS: Path(f"cs336-tui-results-{session}.md"),
-            SUMMARY: Path(f"cs336-tui-summary-{session}.md"),
-            LAYOUT: Path(f"cs336-tui-tables-{session}.md"),
-        }
         self._may_overwrite: frozenset[Path] = frozenset()
         self._problem = Label("", id="problem", markup=False)
         self._save = Button("Save", id="save", variant="primary", compact=True)
         self._copies = _Tick(f"{RESULTS} to the clipboard", value=False, id="clipboard", compact=True)
         layouts = [(layout, layout) for layout in LAYOUTS]
         self._layout = Select(layouts, value=layouts[0][0], allow_blank=False, id="layout", compact=True)
-        self._wanted = [
-            _Tick(f"{name} (markdown) to", value=name != LAYOUT, id=f"want-{index}", compact=True)
-            for index, name in enumerate(self._paths)
-        ]
-        self._fields = [
-            Input(str(path), id=f"path-{index}", compact=True) for index, path in enumerate(self._paths.values())
+        self._texts = [
+            (
+                name,
+                _Tick(f"{name} (markdown) to", value=name != LAYOUT, id=f"want-{index}", compact=True),
+                Input(f"cs336-tui-{word}-{session}.md", id=f"path-{index}", compact=True),
+            )
+            for index, (name, word) in enumerate(((RESULTS, "results"), (SUMMARY, "summary"), (LAYOUT, "tables")))
         ]
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.border_title = "Export"
-            for name, wanted, field in zip(self._paths, self._wanted, self._fields, strict=True):
+            for name, wanted, field in self._texts:
                 yield wanted
                 if name == LAYOUT:
                     yield self._layout
@@ -99,11 +95,7 @@ class ExportDialog(Dialog[str]):
         from cs336_tui.export.files import AlreadyThere, ExportError, write_atomically
         from cs336_tui.export.results import TableError
 
-        wanted = [
-            (name, Path(field.value).expanduser())
-            for name, tick, field in zip(self._paths, self._wanted, self._fields, strict=True)
-            if tick.value
-        ]
+        wanted = [(name, Path(field.value).expanduser()) for name, tick, field in self._texts if tick.value]
         to_clipboard = self._copies.value
         paths = [path for _, path in wanted]
         if twice := next((path for path in paths if paths.count(path) > 1), None):

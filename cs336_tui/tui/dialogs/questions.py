@@ -57,9 +57,6 @@ class AskText(Dialog[str | None]):
             yield field
             yield self._problem
 
-    def on_mount(self) -> None:
-        self.query_one(Input).focus()
-
     @on(Input.Changed)
     def _changed(self) -> None:
         self._warned_of = ""
@@ -107,8 +104,7 @@ class Confirm(Dialog[bool]):
 
 
 class ChoiceList(Dialog[int | None]):
-    """Each choice has a name and, below it, what it is; dismisses with the place of the chosen one, or None on Escape.
-    `at`: the place of the one that is highlighted first."""
+    """Choices, each a name and what it is; answers with the place of one, or None on Escape. `at` is highlighted."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss(None)", "Close", show=False, id="choices.close")

@@ -1,7 +1,6 @@
-"""Windows over the screen that close once: what was clicked or pressed meanwhile closes nothing else.
+"""Windows over the screen that close once: Textual's `dismiss` closes whatever is on top, or fails if nothing is left.
 
-Textual's `dismiss` closes whatever is on top, also when its own screen is gone, and fails where nothing is left. Its
-lists and texts fail where a terminal has no room for them.
+Textual's lists and texts fail where a terminal has no room for them; here they do not.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import msgspec
 from rich.cells import cell_len, set_cell_size
 
 from cs336_tui.export.tables import Column, Table
-from cs336_tui.tui.widgets.lines import Line, Span, bar, line, paragraphs
+from cs336_tui.tui.widgets.lines import Line, Span, bar, line, paragraphs, runs
 
 T = TypeVar("T")
 _GAP = 2
@@ -36,14 +36,8 @@ class Layout(NamedTuple):
 
     def spans(self, texts: Sequence[str], roles: Mapping[int, str]) -> Line:
         """As `row`; the columns in `roles`, by index, in styles of their own."""
-        spans: list[Span] = []
-        for index in self.kept:
-            text, role = self._padded(texts, index), roles.get(index, "text")
-            if spans and spans[-1].role == role:
-                spans[-1] = Span(spans[-1].text + text, role)
-            else:
-                spans.append(Span(text, role))
-        return tuple(spans)
+        padded = [self._padded(texts, index) for index in self.kept]
+        return tuple(runs(padded, [roles.get(index, "text") for index in self.kept]))
 
     def _padded(self, texts: Sequence[str], index: int) -> str:
         text, pad = texts[index], " " * (self.widths[index] - cell_len(texts[index]))

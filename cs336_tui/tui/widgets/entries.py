@@ -161,6 +161,8 @@ class Chips(Entry, can_focus=True):
         Binding("space,enter", "choose", "Choose", show=False, id="chips.toggle"),
     ]
 
+    chips: reactive[tuple[Chip, ...]] = reactive((), layout=True)
+
     chosen: reactive[tuple[str, ...]] = reactive(())
     """Chosen values, in the order of the chips."""
 
@@ -178,19 +180,12 @@ class Chips(Entry, can_focus=True):
         tooltip: str | None = None,
     ) -> None:
         super().__init__(field, label, tooltip=tooltip)
-        self._chips = tuple(chips)
+        self.set_reactive(Chips.chips, tuple(chips))
         self.multiple, self.alone = multiple, alone
         self.set_reactive(Chips.chosen, tuple(chosen))
 
-    @property
-    def chips(self) -> tuple[Chip, ...]:
-        return self._chips
-
-    @chips.setter
-    def chips(self, chips: Iterable[Chip]) -> None:
-        self._chips = tuple(chips)
-        self.cursor = min(self.cursor, max(len(self._chips) - 1, 0))
-        self.refresh(layout=True)
+    def watch_chips(self) -> None:
+        self.cursor = min(self.cursor, max(len(self.chips) - 1, 0))
 
     def content_rows(self, width: int) -> list[list[Segment]]:
         plain, chosen = self.style_of("text"), self.style_of("title")
@@ -198,7 +193,7 @@ class Chips(Entry, can_focus=True):
         for row in self._rows(width):
             segments: list[Segment] = []
             for index in row:
-                style = chosen if self._chips[index].value in self.chosen else plain
+                style = chosen if self.chips[index].value in self.chosen else plain
                 if self.has_focus and index == self.cursor:
                     style += Style(reverse=True)
                 if segments:
@@ -212,13 +207,13 @@ class Chips(Entry, can_focus=True):
             chosen = {value}
         else:
             chosen = (set(self.chosen) ^ {value}) - ({self.alone} - {value})
-        ordered = tuple(chip.value for chip in self._chips if chip.value in chosen)
+        ordered = tuple(chip.value for chip in self.chips if chip.value in chosen)
         if ordered != self.chosen:
             self.chosen = ordered
             self.post_message(self.Changed(self, ordered))
 
     def action_move(self, by: int) -> None:
-        self.cursor = max(0, min(self.cursor + by, len(self._chips) - 1))
+        self.cursor = max(0, min(self.cursor + by, len(self.chips) - 1))
 
     def action_row(self, by: int) -> None:
         """Move to the chip above or below, past the edge to the neighbouring widget."""
@@ -233,8 +228,8 @@ class Chips(Entry, can_focus=True):
         self.cursor = rows[here + by][nearest]
 
     def action_choose(self) -> None:
-        if self._chips:
-            self.toggle(self._chips[self.cursor].value)
+        if self.chips:
+            self.toggle(self.chips[self.cursor].value)
 
     def on_click(self, event: events.Click) -> None:
         rows = self._rows(self.content_size.width - LABEL_WIDTH)
@@ -247,12 +242,12 @@ class Chips(Entry, can_focus=True):
                 self.action_choose()
 
     def _text(self, index: int) -> str:
-        chip = self._chips[index]
+        chip = self.chips[index]
         off, on = "□■" if self.multiple else "○●"
         return (on if chip.value in self.chosen else off) + chip.label
 
     def _rows(self, width: int) -> list[list[int]]:
-        return wrap([cell_len(self._text(index)) for index in range(len(self._chips))], width)
+        return wrap([cell_len(self._text(index)) for index in range(len(self.chips))], width)
 
     def _starts(self, row: Sequence[int]) -> list[int]:
         return list(accumulate((cell_len(self._text(index)) + 1 for index in row[:-1]), initial=0)) if row else []

@@ -100,14 +100,14 @@ def width_of(spans: Line) -> int:
     return sum(cell_len(span.text) for span in spans)
 
 
-def runs(chars: Sequence[str], roles: Sequence[str]) -> list[Span]:
+def runs(texts: Sequence[str], roles: Sequence[str]) -> list[Span]:
     """A span per stretch of one role; blanks join the stretch before them."""
     spans: list[Span] = []
-    for char, role in zip(chars, roles, strict=True):
-        if spans and (char == " " or role == spans[-1].role):
-            spans[-1] = Span(spans[-1].text + char, spans[-1].role)
+    for text, role in zip(texts, roles, strict=True):
+        if spans and (text == " " or role == spans[-1].role):
+            spans[-1] = Span(spans[-1].text + text, spans[-1].role)
         else:
-            spans.append(Span(char, role))
+            spans.append(Span(text, role))
     return spans
 
 

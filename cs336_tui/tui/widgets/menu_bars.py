@@ -96,8 +96,7 @@ class TabBar(Lines, can_focus=True):
 
 
 def window(widths: Sequence[int], middle: int, room: int, arrow: int) -> tuple[int, int]:
-    """The longest run of places around `middle`, end exclusive, that fits in `room` with an arrow at each cut end. It
-    grows in turns to both sides and always includes `middle`."""
+    """The longest run around `middle`, with it, that fits in `room` with an arrow at each cut end; end exclusive."""
     first, end = middle, middle + 1
 
     def fits(first: int, end: int) -> bool:
