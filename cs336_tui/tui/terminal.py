@@ -123,7 +123,6 @@ class TightUpdate(CompositorUpdate):
         self._pieces = pieces
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        del options
         yield self.render_segments(console)
 
     def render_segments(self, console: Console) -> str:

@@ -140,8 +140,7 @@ async def test_c_copies_the_table(app: Cs336App, here: Path) -> None:
     async with app.run_test(size=SMALL) as pilot:
         await until(pilot, lambda _: not app.run_in_progress)
         await pilot.press("c")
-        await pilot.pause()
-        assert "347.4" in app.clipboard
+        await until(pilot, lambda _: "347.4" in app.clipboard)
     assert not list(here.iterdir())
 
 

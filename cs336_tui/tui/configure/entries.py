@@ -191,10 +191,8 @@ class RecentEntry(Entry, can_focus=True):
         super().__init__("recent", "recent", tooltip="Your own models that were run before, with their arguments")
         self.set_reactive(RecentEntry.models, models)
 
-    def content_rows(self, width: int) -> list[list[Segment]]:
-        del width
-        count = len(self.models)
-        text = f"{plural(count, 'model')} run before ▾"
+    def content_rows(self, width: int) -> list[list[Segment]]:  # noqa: ARG002
+        text = f"{plural(len(self.models), 'model')} run before ▾"
         return [[Segment(text, self.style_of("title") + Style(reverse=self.has_focus))]]
 
     def action_choose(self) -> None:

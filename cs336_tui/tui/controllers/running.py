@@ -37,10 +37,9 @@ class RunController:
 
     def source(self) -> LiveSource | None:
         """The live session's bench, made when it is first wanted; None if this app runs no cells."""
-        live = self._app.live
-        if live.source is None:
-            self._app.attach_bench(live, None)
-        return live.source
+        if self._app.live.source is None:
+            self._app.attach_bench(self._app.live, None)
+        return self._app.live.source
 
     def ask(self) -> None:
         if problems := self._pane.problems:

@@ -56,13 +56,11 @@ class Entry(Styled):
 
     on_descendant_blur = on_descendant_focus
 
-    def content_rows(self, width: int) -> list[list[Segment]]:
+    def content_rows(self, width: int) -> list[list[Segment]]:  # noqa: ARG002
         """Rows right of the label, each at most `width` columns wide."""
-        del width
         return [[]]
 
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        del container, viewport
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
         return len(self.content_rows(width - LABEL_WIDTH)) + len(self._problem_lines(width))
 
     def render_line(self, y: int) -> Strip:
@@ -124,8 +122,7 @@ class TextEntry(Entry):
         event.stop()
         self.screen.focus_next()
 
-    def on_click(self, event: events.Click) -> None:
-        del event
+    def on_click(self) -> None:
         self._input.focus()
 
 
