@@ -34,7 +34,7 @@ async def test_w_keeps_the_choices_under_a_name(size: tuple[int, int], own: Path
         await until(pilot, lambda _: len(app.screen_stack) == 1)
         assert (own / "mine.toml").exists()
         assert presets.preset("mine").sweep == presets.preset("2026/warmup").sweep
-        assert pane.preset_name == "mine"
+        assert pane.preset.name == "mine"
         assert "Preset mine" in {command.title for command in app.get_system_commands(app.screen)}
 
 
