@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from textual import events
+from textual.widgets import Input
 
 from benchmarks import fuzz_keys
 from cs336_tui.tui.app import Cs336App
@@ -114,7 +115,9 @@ async def test_the_name_of_a_session_leads_no_export_out_of_its_folder(tmp_path:
         await pilot.press("e")
         await comes(pilot, lambda: isinstance(app.screen, ExportDialog))
         assert isinstance(app.screen, ExportDialog)
-        assert all(path.parent == Path() and "\x1b" not in path.name for path in app.screen._paths.values())
+        paths = [Path(field.value) for field in app.screen.query(Input)]
+        assert len(paths) == 3
+        assert all(path.parent == Path() and "\x1b" not in path.name for path in paths)
         assert START
         assert screen_text(app)
 
