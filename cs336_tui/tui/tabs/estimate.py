@@ -267,7 +267,7 @@ class EstimatePane(Container):
 
     def __init__(self, *, id: str | None = "estimate") -> None:
         super().__init__(id=id)
-        self._shown = Estimated((), "chosen")
+        self._shown, self._has_detail = Estimated((), "chosen"), False
         self._list = EstimateList(id="estimate-list")
         self._detail = Lines(id="estimate-detail")
 
@@ -279,14 +279,11 @@ class EstimatePane(Container):
     def text(self) -> str:
         return f"{self._list.text}\n{self._detail.text}"
 
-    @property
-    def _has_detail(self) -> bool:
-        return self.has_class("-beside") or self.has_class("-below")
-
     def on_resize(self, event: events.Resize) -> None:
-        beside = event.size.width >= _BESIDE_FROM
+        beside, tall = event.size.width >= _BESIDE_FROM, event.size.height >= _BELOW_FROM
+        self._has_detail = beside or tall
         self.set_class(beside, "-beside")
-        self.set_class(not beside and event.size.height >= _BELOW_FROM, "-below")
+        self.set_class(tall and not beside, "-below")
 
     def show(self, estimated: Estimated) -> None:
         """Paint; the cursor stays on its row."""

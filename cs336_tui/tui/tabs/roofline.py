@@ -367,16 +367,10 @@ class RooflinePane(Container):
             self.app.notify("The table was sent to the terminal's clipboard as markdown.", title="Copied")
 
     @on(Rows.Moved)
-    def _look_at(self, message: Rows.Moved) -> None:
-        message.stop()
-        self._tell(message.index)
-
     @on(Rows.Chosen)
-    def _open(self, message: Rows.Chosen) -> None:
+    def _tell(self, message: Rows.Moved | Rows.Chosen) -> None:
         message.stop()
-        self._tell(message.index, opened=True)
-
-    def _tell(self, index: int, *, opened: bool = False) -> None:
         points = self._roofline.points if self._roofline else ()
-        if index < len(points):
-            self.post_message(self.LookedAt(points[index].result.cell, opened=opened))
+        if message.index < len(points):
+            cell = points[message.index].result.cell
+            self.post_message(self.LookedAt(cell, opened=isinstance(message, Rows.Chosen)))
