@@ -10,7 +10,7 @@ from cs336_tui.analysis.estimates import Estimate, Target, duration_range, timed
 from cs336_tui.analysis.fitting import FIELD, STEP, Fit
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Prediction
-from cs336_tui.export.tables import Column, T, Table, Value, as_text, attributes, cell_record
+from cs336_tui.export.tables import Column, Table, Value, as_text, attributes, cell_record, values_of
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import gigabytes
 
@@ -97,7 +97,7 @@ def estimate_table(estimates: Sequence[Estimate], caption: str = "") -> Table:
     return Table.of(
         needs,
         (*columns, *_ANSWERS),
-        record=lambda need: _values(columns, need) | (_judged(need.estimate) if need.estimate else {}),
+        record=lambda need: values_of(columns, need) | (_judged(need.estimate) if need.estimate else {}),
         caption=caption or f"What cells need{device}",
         footnotes=estimate_notes(estimates),
         label="estimates",
@@ -141,7 +141,7 @@ def _category_table(needs: Sequence[_Need], caption: str = "") -> Table:
     return Table.of(
         (moment for need in needs for moment in _moments(need)),
         columns,
-        record=lambda m: _values(cell, m.need) | {"moment": m.name, "phase": m.phase} | _values(sizes, m),
+        record=lambda m: values_of(cell, m.need) | {"moment": m.name, "phase": m.phase} | values_of(sizes, m),
         caption=caption or "What memory is held for",
         footnotes=(PREDICTED, CATEGORIES_MEAN, *_notes_of(needs)),
         label="predicted-memory",
@@ -205,10 +205,6 @@ def _cell_columns(needs: Sequence[_Need]) -> tuple[Column[_Need], ...]:
 def _is_shown(column: Column[_Need], needs: Sequence[_Need]) -> bool:
     found = {column.value(need) for need in needs}
     return len(found) > 1 or (column is _VARIANTS and found not in (set(), {_AS_WRITTEN}))
-
-
-def _values(columns: Iterable[Column[T]], item: T) -> dict[str, Value]:
-    return {column.key: column.value(item) for column in columns}
 
 
 def _notes_of(needs: Iterable[_Need]) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ import msgspec
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import AttentionSplit, KernelRow, Phases, RangeShare, TimeShare
 from cs336_tui.events.reports import FUSED, KernelReport
-from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, report_caption
-from cs336_tui.stats.quantities import NONE, UNKNOWN, count
+from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
+from cs336_tui.stats.quantities import NONE, count
 
 STEP = "step"
 """All phases of the step together."""
@@ -64,42 +64,45 @@ def kernel_tables(report: KernelReport) -> tuple[Table, ...]:
 
 def kernel_table(report: KernelReport, phase: Phases = None, range_: str | None = None) -> Table:
     """A row per kernel, largest total first, with the columns of ``nsys stats --report cuda_gpu_kern_sum``."""
-    found = kernels.rows(report, phase=phase, range_=range_)
     names = (phase,) if isinstance(phase, str) else phase or (STEP,)
     part = "+".join(names)
     selected = f"{'the whole step' if phase is None else part}{'' if range_ is None else f', {range_ or UNNAMED}'}"
-    return Table.of(
-        found,
+    return report_table(
+        report,
+        kernels.rows(report, phase=phase, range_=range_),
         _NSYS,
-        record=lambda row: _cell(report, "kernels") | _kernel_record(row, part, range_),
-        caption=report_caption(report, f"{_Noun(report).plural} of {selected}"),
+        f"{_nouns(report)[0].capitalize()}s of {selected}",
+        "-".join(["kernels", *names, range_ or ""]),
+        record=lambda row: {"phase": part, "range": range_} | row._asdict(),
         footnotes=("Time (%): of the time shown here; StdDev: sample (n-1)", *footnotes(report)),
-        label=_label(report, "-".join(["kernels", *names, range_ or ""])),
+        kind="kernels",
     )
 
 
 def phase_table(report: KernelReport) -> Table:
     """Each phase, forward and backward together, the whole step: time, matrix multiplication's share, top kernel."""
-    noun = _Noun(report)
+    singular, launched = _nouns(report)
     columns: tuple[Column[_Part], ...] = (
         Column("phase", left=True),
         Column("total_ns", "time (ms)", show=_ms),
         Column("share", "share of step", show=_percent),
         Column("span_ns", "from first to last (ms)", show=_ms),
-        Column("instances", noun.launched),
+        Column("instances", launched),
         Column("matmul_share", "matrix multiply", show=_percent),
-        Column("top_short", f"top {noun.singular}", left=True, show=_dashed),
+        Column("top_short", f"top {singular}", left=True, show=_dashed),
         Column("top_share", "its share", show=_percent),
         Column("top_instances", "its instances", show=_dashed),
         Column("top_per_forward", "per forward", show=_dashed),
     )
-    return Table.of(
+    return report_table(
+        report,
         _parts(report),
         columns,
-        record=lambda part: _cell(report, "phases") | _phase_record(report, part),
-        caption=report_caption(report, "Phases of one step"),
+        "Phases of one step",
+        "kernel-phases",
+        record=lambda part: _phase_record(report, part),
         footnotes=(*footnotes(report), *_step_notes(report)),
-        label=_label(report, "kernel-phases"),
+        kind="phases",
     )
 
 
@@ -107,8 +110,7 @@ def kind_table(report: KernelReport) -> Table:
     """Each kind's share of every phase and of the whole step."""
     parts = _parts(report)
     shares = {part.name: {share.name: share for share in kernels.by_kind(report, part.phases)} for part in parts}
-    kinds = [share.name for share in kernels.by_kind(report)]
-    noun = _Noun(report)
+    singular, launched = _nouns(report)
 
     def record(kind: str) -> dict[str, Value]:
         found: dict[str, Value] = {"kind": kind}
@@ -123,18 +125,21 @@ def kind_table(report: KernelReport) -> Table:
             f"{name}_share", name, text=lambda kind: _percent(of_part[kind].share) if kind in of_part else NONE
         )
 
-    return Table.of(
-        kinds,
-        (
-            Column("kind", left=True),
-            *map(part, shares),
-            Column(f"{STEP}_ns", "time (ms)", show=_ms),
-            Column(f"{STEP}_instances", noun.launched),
-        ),
-        record=lambda kind: _cell(report, "kinds") | record(kind),
-        caption=report_caption(report, f"Kinds of {noun.plural.lower()}, as shares of the time of each phase"),
-        footnotes=(f"time and {noun.launched}: of the whole step", *footnotes(report)),
-        label=_label(report, "kernel-kinds"),
+    columns = (
+        Column("kind", left=True),
+        *map(part, shares),
+        Column(f"{STEP}_ns", "time (ms)", show=_ms),
+        Column(f"{STEP}_instances", launched),
+    )
+    return report_table(
+        report,
+        shares[STEP],
+        columns,
+        f"Kinds of {singular}s, as shares of the time of each phase",
+        "kernel-kinds",
+        record=record,
+        footnotes=(f"time and {launched}: of the whole step", *footnotes(report)),
+        kind="kinds",
     )
 
 
@@ -146,19 +151,21 @@ def range_table(report: KernelReport) -> Table:
         Column("forward_ns", "forward (ms)", show=_ms),
         Column("backward_ns", "backward (ms)", show=_ms),
         Column("total_ns", "both (ms)", show=_ms),
-        Column("instances", _Noun(report).launched),
+        Column("instances", _nouns(report)[1]),
     )
-    return Table.of(
+    return report_table(
+        report,
         kernels.by_range(report),
         columns,
-        record=lambda each: _cell(report, "ranges") | each._asdict() | {"total_ns": each.forward_ns + each.backward_ns},
-        caption=report_caption(report, "Named ranges of one step"),
+        "Named ranges of one step",
+        "kernel-ranges",
+        record=lambda each: each._asdict() | {"total_ns": each.forward_ns + each.backward_ns},
         footnotes=(
             "forward: all that is not backward, so of loss and optimizer their own time; a sum of gradients is "
             "counted to the part whose gradient completes it",
             *footnotes(report),
         ),
-        label=_label(report, "kernel-ranges"),
+        kind="ranges",
     )
 
 
@@ -174,11 +181,13 @@ def attention_table(report: KernelReport) -> Table:
         Column("softmax_flops", "softmax FLOPs", show=count),
         Column("flop_ratio", "softmax / matmul FLOPs", show=_ratio),
     )
-    return Table.of(
+    return report_table(
+        report,
         split,
         columns,
-        record=lambda each: _cell(report, "attention") | _attention_record(each),
-        caption=report_caption(report, "Softmax against matrix multiplication inside attention"),
+        "Softmax against matrix multiplication inside attention",
+        "attention",
+        record=_attention_record,
         footnotes=(
             "matmul: the matrix products of attention scores and final matmul alone, 2 m n k FLOPs each; "
             f"softmax: its {'kernels' if any(each.by_kind for each in split) else 'whole range'}, "
@@ -188,7 +197,7 @@ def attention_table(report: KernelReport) -> Table:
             *([_UNNAMED_NOTE] if any(each.unnamed for each in split) else []),
             *footnotes(report),
         ),
-        label=_label(report, "attention"),
+        kind="attention",
     )
 
 
@@ -219,11 +228,10 @@ def kernel_document(report: KernelReport) -> dict[str, Any]:
 
 def footnotes(report: KernelReport) -> tuple[str, ...]:
     """The counts and how much of them is known; the same under every table of the report."""
-    noun = _Noun(report)
     counted = "kernels, copies and fills of the GPU" if report.activity == "kernels" else "operators by self time"
     return (
         f"one profiled step after warm-up, apart from timing: {counted}",
-        f"{report.launches} {noun.launched}, {_ms(report.total_ns)} ms in all; "
+        f"{report.launches} {_nouns(report)[1]}, {_ms(report.total_ns)} ms in all; "
         f"{_percent(kernels.named_share(report))} of the time is in a named range",
         *([report.note] if report.note else []),
     )
@@ -241,14 +249,9 @@ def _step_notes(report: KernelReport) -> Iterator[str]:
         yield f"Chrome trace, for ui.perfetto.dev: {report.trace}"
 
 
-class _Noun:
-    """The words for what the report counts."""
-
-    def __init__(self, report: KernelReport) -> None:
-        seen = report.activity == "kernels"
-        self.singular = "kernel" if seen else "operator"
-        self.plural = "Kernels" if seen else "Operators"
-        self.launched = "launches" if seen else "calls"
+def _nouns(report: KernelReport) -> tuple[str, str]:
+    """The words for what the report counts, and for each time that one of them ran."""
+    return ("kernel", "launches") if report.activity == "kernels" else ("operator", "calls")
 
 
 def _parts(report: KernelReport) -> tuple[_Part, ...]:
@@ -271,10 +274,7 @@ def _phase_record(report: KernelReport, part: _Part) -> dict[str, Value]:
         "span_ns": _span(report, part),
         "instances": sum(share.instances for share in kinds),
         "matmul_share": next((share.share for share in kinds if share.name == kernels.MATMUL), 0.0),
-        "top": top.row.name if top else None,
-        "top_short": top.row.short if top else None,
-        "top_share": top.row.share if top else None,
-        "top_instances": top.row.instances if top else None,
+        **attributes(top and top.row, top="name", top_short="short", top_share="share", top_instances="instances"),
         "top_per_forward": top.per_forward if top else None,
     }
 
@@ -286,26 +286,11 @@ def _span(report: KernelReport, part: _Part) -> int | None:
     return report.phase_spans_ns.get(part.phases) if isinstance(part.phases, str) else None
 
 
-def _kernel_record(row: KernelRow, phase: str, range_: str | None) -> dict[str, Value]:
-    found: dict[str, Value] = {"phase": phase, "range": range_}
-    return found | row._asdict()
-
-
 def _attention_record(each: AttentionSplit) -> dict[str, Value]:
     return each._asdict() | {"time_ratio": each.time_ratio, "flop_ratio": each.flop_ratio}
 
 
-def _cell(report: KernelReport, table: str) -> dict[str, Value]:
-    name: dict[str, Value] = {"table": table}
-    return name | cell_record(report.spec)
-
-
-def _dashed(value: Value) -> str:
-    return NONE if value is None else str(value)
-
-
-def _label(report: KernelReport, what: str) -> str:
-    return f"{what}-{report.spec.title}"
+_dashed, _ratio = known("{}", NONE), known("{:.3g}")
 
 
 def _ms(time_ns: Value) -> str:
@@ -314,7 +299,3 @@ def _ms(time_ns: Value) -> str:
 
 def _percent(share: Value) -> str:
     return f"{share * 100:.1f} %" if isinstance(share, int | float) else NONE
-
-
-def _ratio(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.3g}"

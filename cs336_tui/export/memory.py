@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cs336_tui.events.reports import CATEGORIES, MemoryBlock, MemoryReport, OomReport, Site
+from cs336_tui.events.reports import CATEGORIES, MemoryBlock, MemoryReport, OomReport, PhaseSpan, SavedTensor, Site
 from cs336_tui.export.estimates import CATEGORIES_MEAN
-from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, report_caption
+from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known, report_table
 from cs336_tui.stats.quantities import NONE, ByteUnit
 
 if TYPE_CHECKING:
@@ -27,8 +27,12 @@ def memory_tables(report: MemoryReport, *, min_bytes: int = 0) -> tuple[Table, .
     from cs336_tui.analysis.memory import Timeline
 
     timeline = Timeline(report)
-    saved = (saved_table(report),) if report.saved else ()
-    return phase_table(report), _category_table(report, timeline), _largest_table(report, timeline, min_bytes), *saved
+    found = (
+        _phase_table(report, timeline),
+        _category_table(report, timeline),
+        _largest_table(report, timeline, min_bytes),
+    )
+    return (*found, _saved_table(report)) if report.saved else found
 
 
 def peaks_table(reports: Sequence[MemoryReport]) -> Table:
@@ -37,15 +41,8 @@ def peaks_table(reports: Sequence[MemoryReport]) -> Table:
 
     found = phase_peaks(reports)
     unit = ByteUnit.for_largest(max((row.step for row in found), default=0))
-    sizes = {
-        "forward": "forward",
-        "backward": "backward",
-        "optimizer": "optimizer",
-        "step": "step",
-        "allocator": "allocator's count",
-        "predicted_forward": "predicted forward",
-        "predicted_step": "predicted step",
-    }
+    sizes = ("forward", "backward", "optimizer", "step", "allocator", "predicted_forward", "predicted_step")
+    titles = {name: name.replace("_", " ") for name in sizes} | {"allocator": "allocator's count"}
 
     def record(row: PhasePeaks) -> dict[str, Value]:
         ratio = row.predicted_step / row.step if row.predicted_step and row.step else None
@@ -58,8 +55,8 @@ def peaks_table(reports: Sequence[MemoryReport]) -> Table:
         Column("batch"),
         Column("pass", left=True),
         Column("precision", left=True),
-        *(_size(f"{name}_bytes", title, unit) for name, title in sizes.items()),
-        Column("predicted_over_recorded", "predicted / recorded", show=lambda r: NONE if r is None else f"{r:.3f}"),
+        *(_size(f"{name}_bytes", title, unit) for name, title in titles.items()),
+        Column("predicted_over_recorded", "predicted / recorded", show=known("{:.3f}", NONE)),
     )
     return Table.of(
         found,
@@ -71,77 +68,66 @@ def peaks_table(reports: Sequence[MemoryReport]) -> Table:
     )
 
 
-def phase_table(report: MemoryReport) -> Table:
+def _phase_table(report: MemoryReport, timeline: Timeline) -> Table:
     """Each phase of the step: its peak, and what lives at its end."""
-    from cs336_tui.analysis.memory import Timeline
-
-    live = Timeline(report).live_total
     unit = ByteUnit.for_largest(report.peak_bytes)
-    return Table.of(
+    columns: tuple[Column[PhaseSpan], ...] = (
+        Column("phase", left=True),
+        _size("peak_bytes", "peak", unit),
+        Column(
+            "end_bytes",
+            f"at its end ({unit.name})",
+            read=lambda span: int(timeline.live_total[span.end - 1]),
+            show=unit.fixed,
+        ),
+        Column("events", read=lambda span: span.end - span.first),
+    )
+    return report_table(
+        report,
         report.phases,
-        (
-            Column("phase", left=True),
-            _size("peak_bytes", "peak", unit),
-            _size("end_bytes", "at its end", unit),
-            Column("events"),
-        ),
-        record=lambda span: (
-            cell_record(report.spec)
-            | {"phase": span.phase, "peak_bytes": span.peak_bytes, "end_bytes": int(live[span.end - 1])}
-            | {"events": span.end - span.first}
-        ),
-        caption=report_caption(report, "Memory of each phase"),
+        columns,
+        "Memory of each phase",
+        "memory-phases",
         footnotes=(
             "an event is an allocation or a free; a phase's peak counts what lives when it begins",
             *footnotes(report),
         ),
-        label=_label(report, "memory-phases"),
     )
 
 
-def category_table(report: MemoryReport) -> Table:
-    """Memory by category at the end of forward and at the peak, recorded and predicted."""
-    from cs336_tui.analysis.memory import Timeline
-
-    return _category_table(report, Timeline(report))
-
-
 def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
+    """Memory by category at the end of forward and at the peak, recorded and predicted."""
     prediction = report.prediction
     unit = ByteUnit.for_largest(report.peak_bytes)
     at_end = timeline.at(_forward_end(report), n=0).by_category
     at_peak = timeline.at(report.peak_event, n=0).by_category
-    columns: list[tuple[str, str, dict[str, int] | None]] = [
-        ("end of forward", "forward_end_bytes", dict(at_end.items())),
-        ("predicted", "predicted_forward_end_bytes", prediction.forward_end_by_category if prediction else None),
-        ("peak", "peak_bytes", dict(at_peak.items())),
-        ("predicted", "predicted_peak_bytes", prediction.by_category if prediction else None),
-    ]
-    sums = [None if sizes is None else sum(sizes.values()) for _, _, sizes in columns]
-    each = [[None if sizes is None else sizes.get(name, 0) for _, _, sizes in columns] for name in CATEGORIES]
-    rows = [*zip(CATEGORIES, each, strict=True), ("all", sums)]
+
+    def size(key: str, title: str, sizes: Mapping[Any, int] | None) -> Column[str]:
+        def read(category: str) -> int | None:
+            if sizes is None:
+                return None
+            return sum(sizes.values()) if category == "all" else sizes.get(category, 0)
+
+        return _size(key, title, unit)._replace(read=read)
+
+    columns: tuple[Column[str], ...] = (
+        Column("category", "held for", left=True, read=str, show=_spaced),
+        size("forward_end_bytes", "end of forward", at_end),
+        size("predicted_forward_end_bytes", "predicted", prediction and prediction.forward_end_by_category),
+        size("peak_bytes", "peak", at_peak),
+        size("predicted_peak_bytes", "predicted", prediction and prediction.by_category),
+    )
     notes = [f"the peak is in {timeline.phase_at(report.peak_event) or BEFORE}"]
     if prediction:
         residual = prediction.residual_stream_bytes / 2**20
         notes.append(f"one tensor of the residual stream: {residual:.2f} MiB")
-    return Table.of(
-        rows,
-        (
-            Column("category", "held for", left=True, show=lambda name: name.replace("_", " ")),
-            *(_size(key, title, unit) for title, key, _ in columns),
-        ),
-        record=lambda row: (
-            cell_record(report.spec)
-            | {"category": row[0]}
-            | {key: size for (_, key, _), size in zip(columns, row[1], strict=True)}
-        ),
-        caption=report_caption(report, "What memory is held for"),
-        footnotes=(
-            *notes,
-            CATEGORIES_MEAN,
-            *footnotes(report),
-        ),
-        label=_label(report, "memory-categories"),
+    return report_table(
+        report,
+        (*CATEGORIES, "all"),
+        columns,
+        "What memory is held for",
+        "memory-categories",
+        footnotes=(*notes, CATEGORIES_MEAN, *footnotes(report)),
     )
 
 
@@ -156,56 +142,58 @@ def _largest_table(report: MemoryReport, timeline: Timeline, min_bytes: int) -> 
     columns: tuple[Column[AlikeBlocks], ...] = (
         Column("bytes", "each (MB)", show=lambda size: f"{size / 1e6:.3f}"),
         Column("times"),
-        Column("category", "held for", left=True, show=lambda name: name.replace("_", " ")),
+        Column("category", "held for", left=True, show=_spaced),
         Column("phase", left=True, show=lambda phase: phase or BEFORE),
         Column("range", left=True),
         Column("operation", left=True, text=lambda each: _operation(each.block.site)),
         Column("frame", left=True),
         Column("tensor", left=True, text=lambda each: _tensor(each.block)),
     )
-    return Table.of(
+    return report_table(
+        report,
         shown,
         columns,
-        record=lambda each: cell_record(report.spec) | _alike_record(each),
-        caption=report_caption(report, f"Largest allocations{level}"),
+        f"Largest allocations{level}",
+        "memory-largest",
+        record=_alike_record,
         footnotes=(
             "times: equal allocations from one place, whether or not they live at once; an operation of the backward "
             "has the range and the frame of its forward one",
             *some,
             *footnotes(report),
         ),
-        label=_label(report, "memory-largest"),
     )
 
 
-def saved_table(report: MemoryReport) -> Table:
+def _saved_table(report: MemoryReport) -> Table:
     """The tensors that each Transformer block saves for backward: the five largest contributors, the rest, the sum."""
     from cs336_tui.analysis.memory import saved_summary
 
     columns: tuple[Column[dict[str, Value]], ...] = (
         Column("module", "block", left=True, text=lambda each: str(each["module"]) if each["first"] else ""),
         Column("node", "saved by", left=True),
-        Column("range", left=True, show=lambda name: name or ""),
+        Column("range", left=True, show=known("{}", "")),
         Column("tensor", left=True, text=_saved_tensor),
-        Column("times", show=lambda times: "" if times is None else str(times)),
+        Column("times", show=known("{}", "")),
         Column("bytes", "MB", show=lambda size: f"{size / 1e6:.3f}"),
         Column("share", show=lambda share: NONE if share is None else f"{share * 100:.1f} %"),
     )
-    return Table.of(
+    return report_table(
+        report,
         (
             {"first": place == 0} | record
             for row in saved_summary(report)
             for place, record in enumerate(_saved_records(row))
         ),
         columns,
-        record=lambda each: cell_record(report.spec) | {key: each[key] for key in each if key != "first"},
-        caption=report_caption(report, "Saved for backward by each Transformer block"),
+        "Saved for backward by each Transformer block",
+        "memory-saved",
+        record=lambda each: {key: each[key] for key in each if key != "first"},
         footnotes=(
             "each storage is counted once, where it is saved first; parameters and buffers are left out, copies of "
             "parameters that autocast makes are not",
             *footnotes(report),
         ),
-        label=_label(report, "memory-saved"),
     )
 
 
@@ -218,7 +206,7 @@ def oom_table(report: OomReport) -> Table:
         (
             Column("what", left=True),
             Column("bytes", unit.name, show=unit.fixed),
-            Column("where", left=True, show=lambda where: where or ""),
+            Column("where", left=True, show=known("{}", "")),
         ),
         record=lambda each: cell_record(report.spec) | {"observed": report.observed} | each,
         caption=f"Out of memory: {report.spec.title} · batch {report.spec.batch_size}",
@@ -286,16 +274,10 @@ def _operation(site: Site) -> str:
 
 
 def _alike_record(each: AlikeBlocks) -> dict[str, Value]:
-    return _block_record(each.block) | {"times": each.times, "phase": each.phase or None}
-
-
-def _block_record(block: MemoryBlock) -> dict[str, Value]:
-    site = block.site
-    return {
-        "bytes": block.bytes, "category": block.category, "phase": site.phase or None, "range": site.range,
-        "operation": site.op, "backward": site.backward, "frame": site.frame, "shape": block.shape,
-        "dtype": block.dtype,
-    }  # fmt: skip
+    block = each.block
+    later = {"times": each.times, "phase": each.phase or None}
+    site = attributes(block.site, phase="phase", range="range", operation="op", backward="backward", frame="frame")
+    return attributes(block, "bytes", "category") | site | attributes(block, "shape", "dtype") | later
 
 
 def _tensor(block: MemoryBlock) -> str:
@@ -303,20 +285,18 @@ def _tensor(block: MemoryBlock) -> str:
 
 
 def _saved_records(row: SavedRow) -> Iterator[dict[str, Value]]:
-    def record(
-        node: str, range_: str | None, dtype: str | None, shape: tuple[int, ...] | None, times: int | None, size: int
-    ) -> dict[str, Value]:
-        share = size / row.bytes if row.bytes else None
+    def record(node: str, size: int, tensor: SavedTensor | None = None) -> dict[str, Value]:
         return {
-            "module": row.modules, "alike": row.alike, "node": node, "range": range_, "dtype": dtype, "shape": shape,
-            "times": times, "bytes": size, "share": share,
+            "module": row.modules, "alike": row.alike, "node": node,
+            **attributes(tensor, range="range", dtype="dtype", shape="shape", times="count"),
+            "bytes": size, "share": size / row.bytes if row.bytes else None,
         }  # fmt: skip
 
     for tensor, _ in row.contributors:
-        yield record(tensor.node, tensor.range, tensor.dtype, tensor.shape, tensor.count, tensor.bytes)
+        yield record(tensor.node, tensor.bytes, tensor)
     if row.rest_count:
-        yield record(f"{row.rest_count} other kinds", None, None, None, None, row.rest_bytes)
-    yield record("all", None, None, None, None, row.bytes)
+        yield record(f"{row.rest_count} other kinds", row.rest_bytes)
+    yield record("all", row.bytes)
 
 
 def _saved_tensor(record: dict[str, Value]) -> str:
@@ -335,16 +315,17 @@ def _oom_records(report: OomReport) -> Iterator[dict[str, Value]]:
     if report.prediction:
         yield record("predicted peak", "prediction", report.prediction.peak_bytes, f"in {report.prediction.peak_phase}")
     for category in CATEGORIES:
-        yield record(f"live: {category.replace('_', ' ')}", "category", report.by_category.get(category, 0))
+        yield record(f"live: {_spaced(category)}", "category", report.by_category.get(category, 0))
     for number, block in enumerate(report.largest, 1):
         site = block.site
         parts = (site.range, site.frame, _operation(site), _tensor(block))
-        name = f"block {number}: {block.category.replace('_', ' ')}"
-        yield record(name, "block", block.bytes, " · ".join(filter(None, parts)))
+        yield record(
+            f"block {number}: {_spaced(block.category)}", "block", block.bytes, " · ".join(filter(None, parts))
+        )
 
 
-def _label(report: MemoryReport, what: str) -> str:
-    return f"{what}-{report.spec.title}"
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _size(key: str, title: str, unit: ByteUnit) -> Column[Any]:

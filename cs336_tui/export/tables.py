@@ -102,7 +102,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Table:
         """A row per item. The records are the columns' values by key, unless `record` makes them."""
         items, columns = tuple(items), tuple(columns)
-        as_record = record or (lambda item: {column.key: column.value(item) for column in columns})
+        as_record = record or (lambda item: values_of(columns, item))
         made = list(map(as_record, items))
         return cls(
             columns=tuple(Column(c.key, c.title, c.left, c.rank) for c in columns),
@@ -131,6 +131,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def values_of(columns: Iterable[Column[T]], item: T) -> dict[str, Value]:
+    """The raw values of an item by the columns' keys."""
+    return {column.key: column.value(item) for column in columns}
+
+
 def cell_record(spec: CellSpec) -> dict[str, Value]:
     """The keys that tell records of several cells apart where they stand in one list, as in CSV."""
     return {
@@ -141,11 +146,7 @@ def cell_record(spec: CellSpec) -> dict[str, Value]:
 
 def summary_record(name: str, summary: Summary | None) -> dict[str, Value]:
     """Mean, std and number of the steps of a side, in seconds."""
-    return {
-        f"{name}_mean_s": summary.mean_s if summary else None,
-        f"{name}_std_s": summary.std_s if summary else None,
-        f"{name}_n": summary.n if summary else 0,
-    }
+    return attributes(summary, "mean_s", "std_s", prefix=f"{name}_") | {f"{name}_n": summary.n if summary else 0}
 
 
 def ratio_record(ratio: Ratio | None, *keys: str) -> dict[str, Value]:
@@ -153,11 +154,37 @@ def ratio_record(ratio: Ratio | None, *keys: str) -> dict[str, Value]:
     return attributes(ratio, *keys, "low", "high", "level", "method")
 
 
-def attributes(of: object, *names: str) -> dict[str, Any]:
-    """These attributes by name; all None of None."""
-    return {name: None if of is None else getattr(of, name) for name in names}
+def attributes(of: object, *names: str, prefix: str = "", **renamed: str) -> dict[str, Any]:
+    """These attributes by name after a `prefix`, and those of `renamed` by other keys; all None of None."""
+    keys = {f"{prefix}{name}": name for name in names} | renamed
+    return {key: None if of is None else getattr(of, name) for key, name in keys.items()}
 
 
-def report_caption(report: KernelReport | MemoryReport, what: str) -> str:
-    spec = report.spec
-    return f"{what}: {spec.title} · batch {spec.batch_size} · {report.device_name}, torch {report.torch}"
+def known(template: str, unknown: str = UNKNOWN) -> Callable[[Any], str]:
+    """Shows a value in a format such as ``{:.3g}``, and None as `unknown`."""
+    return lambda value: unknown if value is None else template.format(value)
+
+
+def report_table(
+    report: KernelReport | MemoryReport,
+    items: Iterable[T],
+    columns: Iterable[Column[T]],
+    what: str,
+    label: str,
+    *,
+    record: Callable[[T], Mapping[str, Value]] | None = None,
+    footnotes: Iterable[str],
+    kind: str = "",
+) -> Table:
+    """A table of one report, as `Table.of` makes it. Its records begin with `kind`, if given, and the cell."""
+    spec, columns = report.spec, tuple(columns)
+    first: dict[str, Value] = ({"table": kind} if kind else {}) | cell_record(spec)
+    as_record = record or (lambda item: values_of(columns, item))
+    return Table.of(
+        items,
+        columns,
+        record=lambda item: first | dict(as_record(item)),
+        caption=f"{what}: {spec.title} · batch {spec.batch_size} · {report.device_name}, torch {report.torch}",
+        footnotes=footnotes,
+        label=f"{label}-{spec.title}",
+    )

@@ -12,13 +12,10 @@ from cs336_tui.export.figures import FIGURE_FORMATS
 from cs336_tui.export.formats import FORMATS, render, render_all
 from cs336_tui.export.memory import (
     MOST_ROWS,
-    category_table,
     memory_document,
     memory_tables,
     oom_table,
     peaks_table,
-    phase_table,
-    saved_table,
 )
 from cs336_tui.export.memory_figures import memory_figure
 from cs336_tui.export.reports import document_of_report
@@ -74,21 +71,21 @@ def test_peaks_are_in_gigabytes_where_they_are_that_large() -> None:
 
 
 def test_phases_show_their_peak_and_their_end() -> None:
-    rows = {record["phase"]: record for record in phase_table(REPORT).records}
+    rows = {record["phase"]: record for record in memory_tables(REPORT)[0].records}
     assert rows["zero_grad"]["peak_bytes"] == 241 * MB
     assert rows["zero_grad"]["end_bytes"] == 181 * MB
     assert sum(int(str(row["events"])) for row in rows.values()) == REPORT.events - 1
 
 
 def test_categories_add_up_recorded_and_predicted() -> None:
-    *each, whole = category_table(REPORT).records
+    *each, whole = memory_tables(REPORT)[1].records
     assert [record["category"] for record in each] == [*CATEGORIES]
     for key in ("forward_end_bytes", "predicted_forward_end_bytes", "peak_bytes", "predicted_peak_bytes"):
         assert sum(int(str(record[key])) for record in each) == whole[key]
     assert whole["peak_bytes"] == REPORT.peak_bytes
     assert whole["forward_end_bytes"] == REPORT.forward_end_bytes
-    assert any("1.50 MiB" in note for note in category_table(REPORT).footnotes)
-    assert "–" in category_table(a_memory_report(prediction=None)).rows[0]
+    assert any("1.50 MiB" in note for note in memory_tables(REPORT)[1].footnotes)
+    assert "–" in memory_tables(a_memory_report(prediction=None))[1].rows[0]
 
 
 def test_the_largest_are_above_the_level_that_is_named() -> None:
@@ -107,13 +104,13 @@ def test_more_allocations_than_rows_are_counted() -> None:
 
 
 def test_saved_tensors_come_with_share_rest_and_sum() -> None:
-    records = saved_table(REPORT).records
+    records = memory_tables(REPORT)[3].records
     assert {record["module"] for record in records} == {"layers.0 to layers.2, each"}
     *parts, whole = records
     assert len(parts) == 6
     assert sum(int(str(record["bytes"])) for record in parts) == whole["bytes"]
     assert sum(float(str(record["share"])) for record in parts) == pytest.approx(1)
-    assert saved_table(REPORT).rows[-1][-1] == "100.0 %"
+    assert memory_tables(REPORT)[3].rows[-1][-1] == "100.0 %"
     assert len(memory_tables(a_memory_report(saved=()))) == len(memory_tables(REPORT)) - 1
 
 
@@ -140,7 +137,7 @@ def test_a_document_has_every_allocation_only_when_asked() -> None:
 
 
 def test_notes_and_the_snapshot_stand_under_the_tables() -> None:
-    text = render(phase_table(a_memory_report(note="Only tensors are seen.")), "markdown")
+    text = render(memory_tables(a_memory_report(note="Only tensors are seen."))[0], "markdown")
     assert "Only tensors are seen." in text
     assert "memory-1.pickle" in text
 
