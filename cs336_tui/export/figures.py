@@ -24,6 +24,7 @@ from cs336_tui.export.footnotes import std_kind
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 FigureFormat = Literal["svg", "pdf", "png"]
@@ -161,7 +162,8 @@ def _steps_panel(axis: Axes, result: Result) -> None:
     if 0 < 5 * typical < slowest:
         axis.set_yscale("log")
         axis.set_ylim(typical / 2, slowest * 1.5)
-        _plain_ticks(axis)
+        axis.minorticks_off()
+        plain_ticks(axis.yaxis)
     else:
         axis.set_ylim(0, slowest * 1.15 or 1.0)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -259,10 +261,10 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
             axis.set_xticks(ticks, [str(tick) for tick in ticks])
-            axis.set_xticks([], minor=True)
+            axis.minorticks_off()
             axis.set_xlabel("context length (tokens)")
             axis.set_ylabel(what)
-            _plain_ticks(axis)
+            plain_ticks(axis.yaxis)
         _legend_below(figure)
 
     some = f" (the first {len(lines)} of {len(every)} lines)" if len(lines) < len(every) else ""
@@ -373,13 +375,13 @@ def _pieces(word: str, width: int) -> Iterator[str]:
     yield word
 
 
-def _plain_ticks(axis: Axes) -> None:
-    """Ticks of a logarithmic axis as plain numbers: 1, 2, 5, 10."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+def plain_ticks(axis: Axis, subs: Sequence[float] = (1, 2, 5)) -> None:
+    """Ticks of a logarithmic axis as plain numbers, such as 1, 2, 5, 10."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.yaxis.set_minor_locator(NullLocator())
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _legend_below(figure: Figure) -> None:

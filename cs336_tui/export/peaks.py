@@ -90,24 +90,17 @@ _TRIAL = ("layout", "median_s", "fastest_s", "timings", "spread")
 def _record(row: PeakRow) -> dict[str, Value]:
     peak, sheet = row.peak, sheet_ceiling(row.device, row.precision)
     return {
-        "device": row.device.name,
-        "device_name": row.device.label,
+        **attributes(row.device, device="name", device_name="label"),
         "precision": row.precision,
-        "matmul_flops_per_s": peak.best.flops_per_s if peak else None,
-        "matmul_size": peak.best.size if peak else None,
-        **{f"matmul_{name}": value for name, value in attributes(peak.best if peak else None, *_TRIAL).items()},
+        **attributes(peak and peak.best, "flops_per_s", "size", *_TRIAL, prefix="matmul_"),
         "sizes": tuple(float(trial.size) for trial in peak.matmul) if peak else None,
         "sizes_flops_per_s": tuple(trial.flops_per_s for trial in peak.matmul) if peak else None,
         "sheet_flops_per_s": _sheet_flops(row),
         "share_of_sheet": _share(row),
-        "copy_bytes_per_s": peak.copy.bytes_per_s if peak else None,
-        "copy_bytes": peak.copy.bytes if peak else None,
-        "copy_spread": peak.copy.spread if peak else None,
-        "sheet_bytes_per_s": sheet.bytes_per_s if sheet else None,
-        "sheet_source": sheet.source if sheet else None,
+        **attributes(peak and peak.copy, "bytes_per_s", "bytes", "spread", prefix="copy_"),
+        **attributes(sheet, "bytes_per_s", "source", prefix="sheet_"),
         **attributes(peak, "dtype", "matmul_precision", "allow_tf32", "threads", "torch", "at", "busy_cores"),
-        "others_on_gpu": peak.others if peak else None,
-        "disagreement": peak.disagreement if peak else None,
+        **attributes(peak, others_on_gpu="others", disagreement="disagreement"),
         "kept": not peak.disturbance if peak else None,
         "note": "; ".join(_said(row)),
     }
@@ -127,22 +120,23 @@ def _notes(rows: Sequence[PeakRow]) -> Iterator[str]:
 
 def _said(row: PeakRow) -> tuple[str, ...]:
     """Remarks on it."""
-    if (peak := row.peak) is None:
-        return (row.error,) if row.error else ()
-    kept = f"not kept: {peak.disturbance}" if peak.disturbance else ""
-    return tuple(filter(None, (row.error, kept, doubt(peak), peak.note)))
+    peak = row.peak
+    kept = f"not kept: {peak.disturbance}" if peak and peak.disturbance else ""
+    return tuple(filter(None, (row.error, kept, *((doubt(peak), peak.note) if peak else ()))))
 
 
 def _in_force(row: PeakRow) -> str:
     """The settings that were read back."""
-    assert row.peak is not None
     peak = row.peak
-    parts = [f"{row.precision}: {peak.dtype}", f"float32 matmul precision {peak.matmul_precision}"]
-    if peak.allow_tf32 is not None:
-        parts.append(f"TF32 {'on' if peak.allow_tf32 else 'off'}")
-    if peak.device == "cpu":
-        parts.append(counted(peak.threads, "thread"))
-    return ", ".join([*parts, f"torch {peak.torch}"])
+    assert peak is not None
+    parts = (
+        f"{row.precision}: {peak.dtype}",
+        f"float32 matmul precision {peak.matmul_precision}",
+        {True: "TF32 on", False: "TF32 off", None: ""}[peak.allow_tf32],
+        counted(peak.threads, "thread") if peak.device == "cpu" else "",
+        f"torch {peak.torch}",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def _marked(text: str, spread: float) -> str:

@@ -152,13 +152,21 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
     finished = cell.finished
     if finished is None:
         raise ValueError(f"cell {cell.cell} is {cell.status}, not over")
-    judgement, energy = judgement_of(cell, result.state), energy_of(cell)
-    work, point = work_of(result), point_of(result, peaks)
+    judgement, energy, point = judgement_of(cell, result.state), energy_of(cell), point_of(result, peaks)
     interval, prepared = judgement.interval if judgement else None, cell.prepared
     return RunRecord(
         **attributes(cell, *_OF_CELL),
         **attributes(finished, *_OF_END),
         **attributes(cell.surroundings, *_OF_SURROUNDINGS),
+        **attributes(judgement, "warmup_advice"),
+        **attributes(interval, "effective_n", interval_low_s="low", interval_high_s="high"),
+        **attributes(interval, "half_share", "method", prefix="interval_"),
+        **attributes(work_of(result), flops_per_step="flops"),
+        **attributes(point, "flops_per_s", share_of_sheet_peak="share_of_sheet"),
+        **attributes(point, share_of_measured_peak="share_of_measured"),
+        **attributes(point and point.measured, measured_peak_doubt="doubt"),
+        **attributes(energy, "joules_per_step", "tokens_per_joule"),
+        **attributes(prepared, "compile_s", "capture_s"),
         environment=environment,
         warmup_times_s=tuple(cell.warmup_times_s),
         step_times_s=tuple(cell.step_times_s),
@@ -171,24 +179,9 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         not_observable=tuple(check.name for check in judgement.not_observable) if judgement else (),
         verdict_advice={check.name: check.advice for check in judgement.holding if check.advice} if judgement else {},
         verdict_notes=judgement.notes if judgement else (),
-        warmup_advice=judgement.warmup_advice if judgement else None,
-        interval_low_s=interval.low if interval else None,
-        interval_high_s=interval.high if interval else None,
-        interval_half_share=interval.half_share if interval else None,
-        interval_method=interval.method if interval else None,
-        effective_n=interval.effective_n if interval else None,
-        flops_per_step=work.flops if work else None,
-        flops_per_s=point.flops_per_s if point else None,
-        share_of_sheet_peak=point.share_of_sheet if point else None,
-        share_of_measured_peak=point.share_of_measured if point else None,
-        measured_peak_doubt=point.measured.doubt if point and point.measured else None,
-        joules_per_step=energy.joules_per_step,
-        tokens_per_joule=energy.tokens_per_joule,
         energy_unknown_because=energy.why or None,
-        compile_s=prepared.compile_s if prepared else None,
         compiled_graphs=prepared.graphs if prepared and prepared.compile_s is not None else None,
         graph_breaks=prepared.graph_breaks if prepared else (),
-        capture_s=prepared.capture_s if prepared else None,
     )
 
 
@@ -199,35 +192,27 @@ def document_of(
 
     `peaks` finds what was measured of a device, by default in the user's cache.
     """
-    shown = tuple(state.cells.values()) if cells is None else cells
     measured_peaks, title = peaks or PeakCache().get, title_of(state)
     environments: dict[Environment, int] = {}
     runs: list[RunRecord] = []
     rest: list[CellWithoutResult] = []
-    for cell in shown:
+    for cell in state.cells.values() if cells is None else cells:
         if cell.is_over:
             machine = cell.environment
             place = environments.setdefault(machine, len(environments)) if machine else None
             runs.append(record_of(Result(0, title, state, cell), measured_peaks, place))
         else:
-            rest.append(_without_result(cell))
+            status = cell.status if cell.status in ("running", "skipped") else "queued"
+            said = attributes(cell, "cell", "spec", "repeat", reason="skipped_because")
+            rest.append(CellWithoutResult(status=status, **said))
     return SessionDocument(
         schema=RECORD_SCHEMA,
-        session=state.started.session if state.started else None,
-        name=state.name,
-        note=state.note,
+        **attributes(state.started, "session"),
+        **attributes(state, "name", "note", "environment"),
         commands=tuple(state.commands),
-        environment=state.environment,
         environments=tuple(environments),
         runs=tuple(runs),
         without_result=tuple(rest),
-    )
-
-
-def _without_result(cell: CellState) -> CellWithoutResult:
-    status: Literal["queued", "running", "skipped"] = cell.status if cell.status in ("running", "skipped") else "queued"
-    return CellWithoutResult(
-        cell=cell.cell, spec=cell.spec, repeat=cell.repeat, status=status, reason=cell.skipped_because
     )
 
 

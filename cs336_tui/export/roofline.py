@@ -12,9 +12,9 @@ from cs336_tui.analysis.grouping import SHARED, TELLING, label, shared, telling
 from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.analysis.roofline import Ceiling, RooflinePoint, why_unknown
 from cs336_tui.events.peaks import WRONG_PEAK
-from cs336_tui.export.figures import Absent, Drawing
+from cs336_tui.export.figures import Absent, Drawing, plain_ticks
 from cs336_tui.export.peaks import UNSTATED, percent_of_measured
-from cs336_tui.export.tables import Column, Table, Value, attributes
+from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
 from cs336_tui.stats.quantities import UNKNOWN, Rate, bandwidth, percent
 
 if TYPE_CHECKING:
@@ -35,9 +35,6 @@ _LOOKS = (("#0072B2", "o"), ("#E69F00", "s"), ("#009E73", "^"), ("#CC79A7", "D")
 _Looks = dict[str, tuple[str, str]]
 """Colour and marker of each precision."""
 _Line = Literal["-", "-.", "--"]
-_MEASURED: _Line = "-"
-_DOUBTED: _Line = "-."
-_SHEET: _Line = "--"
 
 ACHIEVED = "achieved: FLOPs of the matrix products (2 m n k) of the timed phases over the mean measured step time"
 INTENSITY = (
@@ -83,7 +80,7 @@ def roofline_table(
         columns,
         record=_record,
         caption=caption,
-        footnotes=(*left_out, *(_notes(points) if points else ())),
+        footnotes=(*left_out, *((ACHIEVED, INTENSITY, *ceiling_notes(points)) if points else ())),
         label="roofline",
     )
 
@@ -110,32 +107,22 @@ _OF_CEILING = ("flops_per_s", "bytes_per_s", "source")
 
 
 def _record(point: RooflinePoint) -> dict[str, Value]:
-    result = point.result
+    result, spec = point.result, point.result.spec
     return {
         **{key: FIELDS[key].show(result) for key in ("session", "size", "context", "batch", "pass", "device")},
-        "variants": ", ".join(result.spec.variants),
-        "warmup": result.spec.warmup_steps,
+        **cell_record(spec, "variants"),
+        "warmup": spec.warmup_steps,
         "repeat": result.cell.repeat,
         "device_name": point.device_name,
-        "precision": result.spec.precision,
-        "precision_in_force": point.precision,
-        "flops": point.flops,
-        "min_bytes_moved": point.bytes_moved,
-        "step_s": point.step_s,
-        "flops_per_s": point.flops_per_s,
-        **{f"sheet_{name}": value for name, value in attributes(point.sheet, *_OF_CEILING).items()},
+        "precision": spec.precision,
+        **attributes(point, precision_in_force="precision", flops="flops", min_bytes_moved="bytes_moved"),
+        **attributes(point, "step_s", "flops_per_s"),
+        **attributes(point.sheet, *_OF_CEILING, prefix="sheet_"),
         "share_of_sheet": point.share_of_sheet,
-        **{f"measured_{name}": value for name, value in attributes(point.measured, *_OF_CEILING, "doubt").items()},
+        **attributes(point.measured, *_OF_CEILING, "doubt", prefix="measured_"),
         **attributes(point, "share_of_measured", "intensity", "bound"),
-        "min_bytes_per_s": point.bytes_per_s,
-        "min_share_of_bandwidth": point.share_of_bandwidth,
+        **attributes(point, min_bytes_per_s="bytes_per_s", min_share_of_bandwidth="share_of_bandwidth"),
     }
-
-
-def _notes(points: Sequence[RooflinePoint]) -> Iterator[str]:
-    yield ACHIEVED
-    yield INTENSITY
-    yield from ceiling_notes(points)
 
 
 def ceiling_notes(points: Sequence[RooflinePoint], *, sheet: bool = True, measured: bool = True) -> Iterator[str]:
@@ -205,18 +192,16 @@ def roofline_figure(points: Sequence[RooflinePoint], left_out: Sequence[str] = (
 
     some = f" (the first {len(shown)} of {len(points)} cells)" if len(shown) < len(points) else ""
     said = [line for text in left_out for line in wrap(text, _LEGEND_COLUMNS)]
-    names = {number: _legend_name(number, point.result, keys) for number, point in numbered}
+    names = {
+        number: "\n    ".join(wrap(f"{number}: {_name(point.result, keys)}", _NAME_COLUMNS, break_on_hyphens=False))
+        for number, point in numbered
+    }
     columns = 2 if max(map(len, names.values())) <= _LEGEND_COLUMNS / 2 else 1
     lines = sum(text.count("\n") + 1 for text in names.values())
     height = 4.4 + 0.19 * (lines + 3) / columns + 0.17 * len(said)
     same = shared([point.result for point in shown], (*_ALWAYS, *VARIANTS, "device"), among=SHARED)
     title = f"Roofline{some}" + (f"\nevery cell: {same}" if same else "")
     return Drawing(name, title, (max(7.0, 5.5 * len(drawn)), height), draw)
-
-
-def _legend_name(number: int, result: Result, keys: Sequence[str]) -> str:
-    """The cell's line of the legend, wrapped so that it fits below the narrowest figure."""
-    return "\n    ".join(wrap(f"{number}: {_name(result, keys)}", _NAME_COLUMNS, break_on_hyphens=False))
 
 
 def _ceilings(point: RooflinePoint) -> tuple[Ceiling, ...]:
@@ -226,10 +211,8 @@ def _ceilings(point: RooflinePoint) -> tuple[Ceiling, ...]:
 def _line(point: RooflinePoint, ceiling: Ceiling) -> tuple[_Line, str]:
     """The style of one of the point's ceilings, and its text in the legend."""
     if ceiling is point.sheet:
-        return _SHEET, "data sheet"
-    if ceiling.doubt:
-        return _DOUBTED, f"measured peak ({ceiling.doubt})"
-    return _MEASURED, "measured peak"
+        return "--", "data sheet"
+    return ("-.", f"measured peak ({ceiling.doubt})") if ceiling.doubt else ("-", "measured peak")
 
 
 def _marker(point: RooflinePoint, looks: _Looks) -> Any:
@@ -262,14 +245,5 @@ def _panel(axis: Axes, members: Sequence[tuple[int, RooflinePoint]], looks: _Loo
     axis.set_xlim(left, right)
     axis.set_xlabel("arithmetic intensity (FLOP/B), at most")
     axis.set_ylabel(f"achieved ({rate.name})")
-    _plain_ticks(axis)
-
-
-def _plain_ticks(axis: Axes) -> None:
-    """Ticks as plain numbers: 1, 10, 100 across; 1, 2, 5, 10 upwards."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    for each, subs in ((axis.xaxis, (1.0,)), (axis.yaxis, (1.0, 2.0, 5.0))):
-        each.set_major_locator(LogLocator(subs=subs))
-        each.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        each.set_minor_formatter(NullFormatter())
+    plain_ticks(axis.xaxis, (1,))
+    plain_ticks(axis.yaxis)

@@ -136,12 +136,13 @@ def values_of(columns: Iterable[Column[T]], item: T) -> dict[str, Value]:
     return {column.key: column.value(item) for column in columns}
 
 
-def cell_record(spec: CellSpec) -> dict[str, Value]:
-    """The keys that tell records of several cells apart where they stand in one list, as in CSV."""
-    return {
+def cell_record(spec: CellSpec, *keys: str) -> dict[str, Value]:
+    """What tells records of several cells apart where they stand in one list, as in CSV; if given, these keys alone."""
+    found: dict[str, Value] = {
         "size": spec.size_label, "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
         "variants": ", ".join(spec.variants), "precision": spec.precision, "device": spec.device,
     }  # fmt: skip
+    return {key: found[key] for key in keys or found}
 
 
 def summary_record(name: str, summary: Summary | None) -> dict[str, Value]:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from cs336_tui.analysis.fields import FIELDS, VARIANTS, in_common
-from cs336_tui.analysis.grouping import TELLING, label, telling
+from cs336_tui.analysis.fields import VARIANTS
+from cs336_tui.analysis.grouping import TELLING, label, shared, telling
 from cs336_tui.analysis.merge import Result, grouped
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.intervals import MeanInterval
@@ -206,7 +206,7 @@ def verdict_table(results: Sequence[Result], *, notation: Notation = MILLISECOND
         columns,
         record=_record,
         caption=caption,
-        footnotes=(*trust_notes(results), *_variants([each.result for each in found]), *_interval_notes(found)),
+        footnotes=(*trust_notes(results), *_reading(found)),
         label="verdicts",
     )
 
@@ -224,16 +224,10 @@ def _limits(interval: MeanInterval, notation: Notation) -> str:
 
 def _record(each: Judged) -> dict[str, Value]:
     result, judgement, interval = each.result, each.judgement, each.judgement.interval
-    spec = result.spec
     return {
         "session": result.session,
         "cell": result.cell.cell,
-        "size": spec.size_label,
-        "context": spec.context_length,
-        "pass": spec.pass_,
-        "precision": spec.precision,
-        "variants": ", ".join(spec.variants),
-        "device": spec.device,
+        **cell_record(result.spec, "size", "context", "pass", "precision", "variants", "device"),
         "verdict": judgement.label,
         "why": judgement.sentence,
         "notes": "; ".join(judgement.notes) or None,
@@ -241,20 +235,15 @@ def _record(each: Judged) -> dict[str, Value]:
         "warmup_advice": judgement.warmup_advice,
         "n": result.cell.running.n,
         "mean_s": result.cell.running.mean if result.cell.running.n else None,
-        "interval_low_s": interval.low if interval else None,
-        "interval_high_s": interval.high if interval else None,
-        "effective_n": interval.effective_n if interval else None,
-        "interval_method": interval.method if interval else None,
+        **attributes(interval, interval_low_s="low", interval_high_s="high", effective_n="effective_n"),
+        **attributes(interval, interval_method="method"),
     }
 
 
-def _variants(results: Sequence[Result]) -> Iterator[str]:
-    """The unusual settings that all cells share; the names of cells say those that differ."""
-    if found := [f"{FIELDS[key].title} {shown}" for key in VARIANTS if (shown := in_common(results, key))]:
-        yield f"every cell: {', '.join(found)}"
-
-
-def _interval_notes(found: Sequence[Judged]) -> Iterator[str]:
+def _reading(found: Sequence[Judged]) -> Iterator[str]:
+    """The unusual settings that all cells share (their names say those that differ), and the meaning of intervals."""
+    if same := shared([each.result for each in found], among=VARIANTS):
+        yield f"every cell: {same}"
     methods = dict.fromkeys(each.judgement.interval.method for each in found if each.judgement.interval)
     yield from (f"95 % interval: {method}" for method in methods)
     if methods:
