@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -11,9 +11,9 @@ from cs336_tui.analysis.grouping import groups, telling
 from cs336_tui.analysis.merge import Result, ddof_of, pooled
 from cs336_tui.config.attention_accounting import Accounting, accounting_of
 from cs336_tui.config.spec import PASSES, CellSpec
-from cs336_tui.export.layout import Row, layout_column, setting, tables_of
+from cs336_tui.export.layout import Row, setting, size_column, tables_of, time_column
 from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.stats.quantities import NONE, Notation
 from cs336_tui.stats.summaries import Summary
@@ -78,9 +78,6 @@ def _tables(
         )
 
 
-# Times
-
-
 def _times(members: Sequence[Result], notation: Notation) -> Iterator[Column[Row]]:
     for method in _methods(members):
         passes = {result.spec.pass_ for result in members if _method(result.spec) == method}
@@ -91,32 +88,24 @@ def _times(members: Sequence[Result], notation: Notation) -> Iterator[Column[Row
 def _time(method: Method, pass_: str, notation: Notation) -> Column[Row]:
     """The mean of a row's cells of one method and pass, with how many times as fast it is as the naive one."""
 
-    def summary(row: Row, of: Method) -> Summary | None:
+    def summary(row: Row, of: Method = method) -> Summary | None:
         return pooled(_cells(row, of, pass_), ddof_of(row.runs))
 
-    def read(row: Row) -> Value:
-        found = summary(row, method)
-        return found.mean_s * 1e3 if found and found.mean_s is not None else None
+    def text(row: Row) -> str:
+        found, base = summary(row), summary(row, _BASE)
+        if method == _BASE or not (found and found.mean_s and base and base.mean_s):
+            return mean.cell(row)
+        return f"{mean.cell(row)} ({base.mean_s / found.mean_s:.2f}×)"
 
-    def show(row: Row) -> str:
-        found, base = summary(row, method), summary(row, _BASE)
-        if found is None:
-            return _ending(_cells(row, method, pass_))
-        mean = notation.of(found, "mean_s")
-        if method == _BASE or base is None or not (base.mean_s and found.mean_s):
-            return mean
-        return f"{mean} ({base.mean_s / found.mean_s:.2f}×)"
-
-    return layout_column(f"{method.title}: {pass_} (ms)", read, show)
+    header = f"{method.title}: {pass_} (ms)"
+    mean = time_column(header, summary, "mean_s", notation, lambda row: _ending(_cells(row, method, pass_)))
+    return mean._replace(text=text)
 
 
 def _time_notes(members: Sequence[Result]) -> Iterator[str]:
     yield "d: width of a query, a key and a value; times: mean ms a step"
     if len(_methods(members)) > 1 and _BASE in _methods(members):
         yield "in parentheses: how many times as fast as naive attention that is not compiled"
-
-
-# Memory
 
 
 def _memory(members: Sequence[Result]) -> Iterator[Column[Row]]:
@@ -139,37 +128,24 @@ def _held(method: Method) -> Column[Row]:
     def otherwise(row: Row) -> str:
         return _ending([run for run in _cells(row, method) if _has_backward(run.spec)])
 
-    return _size(f"{method.title}: held (MiB)", found, otherwise)
+    return size_column(f"{method.title}: held (MiB)", found, _MIB, _mebibytes, otherwise)
 
 
 def _accounted(attention: str) -> Column[Row]:
     def found(row: Row) -> int | None:
         runs = [run for run in row.runs if run.spec.attention == attention]
-        accounting = _accounting(max(runs, key=_says_how)) if runs else None
+        accounting = _accounting(max(runs, key=lambda run: bool(_computed_by(run)))) if runs else None
         return accounting.bytes if accounting else None
 
-    return _size(f"{attention}: accounted (MiB)", found, lambda _: NONE)
-
-
-def _size(header: str, found: Callable[[Row], int | None], otherwise: Callable[[Row], str]) -> Column[Row]:
-    """Bytes in MiB, and the text of a row without any."""
-    return layout_column(
-        header,
-        lambda row: None if (size := found(row)) is None else size / _MIB,
-        lambda row: otherwise(row) if (size := found(row)) is None else _mebibytes(size),
-    )
+    return size_column(f"{attention}: accounted (MiB)", found, _MIB, _mebibytes)
 
 
 def _memory_notes(members: Sequence[Result]) -> Iterator[str]:
     yield "d: width of a query, a key and a value; 1 MiB is 2²⁰ bytes"
     seen_by = _SEEN[members[0].spec.device.partition(":")[0]]
     yield f"held: {seen_by}, after forward and loss of a step that was not timed"
-    words = dict.fromkeys(
-        f"accounted, {result.spec.attention}: {accounting.in_words}"
-        for result in members
-        if (accounting := _accounting(result))
-    )
-    yield from words
+    expected = [(member.spec.attention, _accounting(member)) for member in members]
+    yield from dict.fromkeys(f"accounted, {name}: {found.in_words}" for name, found in expected if found)
     yield "B: sequences, T: tokens of one, K: d; accounted as written, without scalars; compiled code may hold less"
 
 
@@ -187,18 +163,11 @@ def _computed_by(result: Result) -> str:
     return (in_force.attention if in_force else None) or ""
 
 
-def _says_how(result: Result) -> bool:
-    return bool(_computed_by(result))
-
-
 _SEEN = {
     "cpu": "tensors, by what torch's CPU allocator gave and took",
     "cuda": "tensors and cuBLAS's workspace, as torch's CUDA allocator counts them",
     "mps": "tensors, as torch's Metal allocator counts them",
 }
-
-
-# What cells are
 
 
 def _method(spec: CellSpec) -> Method:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import sqrt
 from typing import Literal, NamedTuple
 
+from cs336_tui.analysis.contention import counted
 from cs336_tui.analysis.grouping import groups, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.footnotes import Signs
-from cs336_tui.export.layout import Row, layout_column, not_timed, tables_of
+from cs336_tui.export.layout import Row, layout_column, not_timed, size_column, tables_of, time_column
 from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Column, Table, known
 from cs336_tui.stats.quantities import NONE, ByteUnit, Notation
 from cs336_tui.stats.summaries import Summary
 
@@ -27,7 +28,6 @@ class _Point(NamedTuple):
 
     k: int
     summary: Summary | None
-    ending: str
     predicted: int | None
     measured: int | None
     rss: int | None
@@ -43,7 +43,7 @@ def checkpointing_tables(results: Sequence[Result], decimals: int | None) -> tup
     if not kept:
         raise TableError("layout checkpointing: no cell recomputes activations; run some with --checkpoint 0,1,2,4")
     others = len(results) - sum(map(len, kept))
-    left_out = (f"left out, as nothing like them recomputes activations: {_cells(others)}",) if others else ()
+    left_out = (f"left out, as nothing like them recomputes activations: {counted(others, 'cell')}",) if others else ()
     return tuple(table for members in kept for table in _tables(members, apart, Notation("ms", decimals), left_out))
 
 
@@ -60,43 +60,32 @@ def _tables(
         if "neighbour" in marks.values():
             shown["neighbour"] = signs.of(f"one block more or less than k = {best}")
 
-    def column(header: str, read: Callable[[_Point], Value], show: Callable[[_Point], str]) -> Column[Row]:
-        def point(row: Row) -> _Point:
-            return points[row.first.spec.checkpoint]
-
-        return layout_column(header, lambda row: read(point(row)), lambda row: show(point(row)))
+    def point(row: Row) -> _Point:
+        return points[row.first.spec.checkpoint]
 
     def peak(header: str, read: Callable[[_Point], int | None]) -> Column[Row]:
-        def show(point: _Point) -> str:
-            return NONE if (size := read(point)) is None else unit.figure(size)
+        return size_column(f"{header} ({unit.name})", lambda row: read(point(row)), unit.bytes, unit.figure)
 
-        def number(point: _Point) -> float | None:
-            return None if (size := read(point)) is None else size / unit.bytes
-
-        return column(f"{header} ({unit.name})", number, show)
+    def time(header: str, field: str, otherwise: Callable[[Row], str]) -> Column[Row]:
+        return time_column(header, lambda row: point(row).summary, field, notation, otherwise)
 
     sizes = (size for point in points.values() for size in (point.predicted, point.measured, point.rss) if size)
     unit = ByteUnit.for_largest(max(sizes, default=0))
     base = points[0].summary if 0 in points else None
     has_rss = any(point.rss for point in points.values())
     columns = (
-        column("k", lambda point: point.k, lambda point: str(point.k)),
-        column("mark", lambda point: marks.get(point.k, ""), lambda point: _sign(marks.get(point.k), shown)),
+        layout_column("k", lambda row: point(row).k),
+        Column("mark", read=lambda row: marks.get(point(row).k, ""), show=lambda mark: shown.get(mark, "")),
         peak("predicted peak", lambda point: point.predicted),
         peak("measured peak", lambda point: point.measured),
         *([peak("peak RSS", lambda point: point.rss)] if has_rss else []),
-        column("step time (ms)", lambda point: _ms(point, "mean_s"),
-               lambda point: notation.of(point.summary, "mean_s") if point.summary else point.ending),
-        column("std (ms)", lambda point: _ms(point, "std_s"),
-               lambda point: notation.of(point.summary, "std_s") if point.summary else NONE),
-        column("time / k = 0", lambda point: _slowdown(point, base), lambda point: _show_slowdown(point, base)),
-    )  # fmt: skip
+        time("step time (ms)", "mean_s", lambda row: row.first.ending),
+        time("std (ms)", "std_s", lambda _: NONE),
+        Column("time / k = 0", read=lambda row: _slowdown(point(row), base), show=known("{:.2f}", NONE)),
+    )
     said = (*signs.notes, *_notes(points, best, members[0].spec.num_layers), *notes, *not_timed(members))
     caption = "Activations recomputed in groups of k blocks"
     return tables_of(members, columns, caption, said, rows_by=("checkpoint",), apart=apart, places=("checkpoint",))
-
-
-# What the runs of one k come to
 
 
 def _point(runs: Sequence[Result]) -> _Point:
@@ -104,15 +93,14 @@ def _point(runs: Sequence[Result]) -> _Point:
     prediction = first.state.prediction_of(first.spec)
     over = [run.cell.finished for run in measured(runs) if run.cell.finished]
     allocated = max((found.peak_allocated_bytes for found in over if found.peak_allocated_bytes), default=None)
-    counted = allocated or _recorded(runs)
+    tensors = allocated or _recorded(runs)
     rss = max((found.peak_rss_bytes for found in over if found.peak_rss_bytes), default=None)
     return _Point(
         k=first.spec.checkpoint,
         summary=pooled(runs, ddof_of(runs)),
-        ending=first.ending,
         predicted=prediction.peak_bytes if prediction else None,
-        measured=counted,
-        rss=None if counted or first.spec.device.startswith("cuda") else rss,
+        measured=tensors,
+        rss=None if tensors or first.spec.device.startswith("cuda") else rss,
     )
 
 
@@ -144,9 +132,6 @@ def _marks(points: Mapping[int, _Point], best: int | None) -> dict[int, Mark]:
     return beside | {best: "best"}
 
 
-# In words
-
-
 def _and_alike(points: Sequence[_Point], basis: str, best: int) -> str:
     """Which other k have the same peak, so that not memory chose between them."""
     sizes = {point.k: getattr(point, basis) for point in points}
@@ -168,10 +153,8 @@ def _notes(points: Mapping[int, _Point], best: int | None, layers: int) -> Itera
         yield "peak RSS: of the whole process since it began, the interpreter and torch included; not of tensors alone"
     if best is None:
         yield "the best k is not marked: peaks of tensors are not known, see cs336-tui estimate and cs336-tui memory"
-    if best is not None:
-        missing = [k for k in (best - 1, best + 1) if 0 <= k <= layers and k not in points]
-        if missing:
-            yield f"not run: k = {' and '.join(map(str, missing))}, beside the best"
+    elif missing := [k for k in (best - 1, best + 1) if 0 <= k <= layers and k not in points]:
+        yield f"not run: k = {' and '.join(map(str, missing))}, beside the best"
     yield (
         f"of N = {layers} blocks N/k inputs are kept and the activations of k live at a time, which is least at "
         f"k = sqrt(N a / b) for inputs of a and activations of b bytes a block; sqrt(N) = {sqrt(layers):.1f} were they "
@@ -179,24 +162,6 @@ def _notes(points: Mapping[int, _Point], best: int | None, layers: int) -> Itera
     )
 
 
-def _cells(number: int) -> str:
-    return f"{number} cell{'s' if number > 1 else ''}"
-
-
-def _sign(mark: Mark | None, shown: Mapping[Mark, str]) -> str:
-    return shown[mark] if mark else ""
-
-
-def _ms(point: _Point, field: str) -> float | None:
-    value = point.summary[field] if point.summary else None
-    return None if value is None else value * 1e3
-
-
 def _slowdown(point: _Point, base: Summary | None) -> float | None:
     mean = point.summary.mean_s if point.summary else None
     return mean / base.mean_s if mean and base and base.mean_s else None
-
-
-def _show_slowdown(point: _Point, base: Summary | None) -> str:
-    found = _slowdown(point, base)
-    return NONE if found is None else f"{found:.2f}"

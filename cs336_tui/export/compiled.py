@@ -14,7 +14,7 @@ from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled, runs_of
 from cs336_tui.events.events import ModelPrepared
 from cs336_tui.export.layout import PLACES, Row, layout_column, not_timed, setting, tables_of
 from cs336_tui.export.results import LEFT, TableError
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Column, Table, Value, known
 from cs336_tui.stats.quantities import UNKNOWN, Notation
 from cs336_tui.stats.ratio import LEVEL, Ratio, ratio_of
 from cs336_tui.stats.summaries import Summary
@@ -58,11 +58,7 @@ def _tables(
         _time("as written", _WRITTEN, notation),
         _time("compiled", mode, notation),
         layout_column("speed-up", lambda row: _ratio_numbers(_speedup(row, mode)), lambda row: _shown(row, mode)),
-        layout_column(
-            "compile (s)",
-            lambda row: _compile_s(row, mode),
-            lambda row: UNKNOWN if (found := _compile_s(row, mode)) is None else f"{found:.1f}",
-        ),
+        Column("compile (s)", read=lambda row: _compile_s(row, mode), show=known("{:.1f}")),
         layout_column("graphs", lambda row: max((each.graphs for each in _prepared(row.runs, mode)), default=None)),
         layout_column(
             "graph breaks",

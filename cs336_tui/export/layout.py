@@ -43,6 +43,37 @@ def layout_column(
     return Column(header, left=left, read=read, text=lambda row: show(row) or as_text(read(row)))
 
 
+def time_column(
+    header: str,
+    found: Callable[[Row], Summary | None],
+    field: str,
+    notation: Notation,
+    otherwise: Callable[[Row], str],
+) -> Column[Row]:
+    """A field of a summary: ms as data, in the notation as text. `otherwise` gives the text of a row without one."""
+
+    def read(row: Row) -> float | None:
+        time_s = summary[field] if (summary := found(row)) else None
+        return None if time_s is None else time_s * 1e3
+
+    return layout_column(header, read, lambda row: notation.of(one, field) if (one := found(row)) else otherwise(row))
+
+
+def size_column(
+    header: str,
+    found: Callable[[Row], int | None],
+    unit_bytes: float,
+    show: Callable[[int], str],
+    otherwise: Callable[[Row], str] = lambda _: NONE,
+) -> Column[Row]:
+    """Bytes, as data in a unit of so many. `otherwise` gives the text of a row without any."""
+    return layout_column(
+        header,
+        lambda row: None if (size := found(row)) is None else size / unit_bytes,
+        lambda row: otherwise(row) if (size := found(row)) is None else show(size),
+    )
+
+
 class WriteUp(NamedTuple):
     """A kind of table; `make` takes results and decimal places of the layout's own unit, None to follow the std."""
 

@@ -113,9 +113,9 @@ def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
     columns: tuple[Column[str], ...] = (
         Column("category", "held for", left=True, read=str, show=_spaced),
         size("forward_end_bytes", "end of forward", at_end),
-        size("predicted_forward_end_bytes", "predicted", prediction and prediction.forward_end_by_category),
+        size("predicted_forward_end_bytes", "predicted", prediction.forward_end_by_category if prediction else None),
         size("peak_bytes", "peak", at_peak),
-        size("predicted_peak_bytes", "predicted", prediction and prediction.by_category),
+        size("predicted_peak_bytes", "predicted", prediction.by_category if prediction else None),
     )
     notes = [f"the peak is in {timeline.phase_at(report.peak_event) or BEFORE}"]
     if prediction:

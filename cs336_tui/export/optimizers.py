@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from cs336_tui.analysis.merge import Result, ddof_of, measured
-from cs336_tui.export.layout import Row, layout_column, not_timed, setting, tables_of
+from cs336_tui.export.layout import Row, layout_column, not_timed, setting, size_column, tables_of, time_column
 from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation, gigabytes, percent
 from cs336_tui.stats.summaries import Summary, summarize
 
@@ -26,10 +26,10 @@ def optimizers_tables(results: Sequence[Result], decimals: int | None) -> tuple[
         setting("size", "size", left=True),
         setting("optimizer", "optimizer", left=True),
         layout_column("in force", lambda row: _in_force(row.runs), left=True),
-        _of_phase("optimizer (ms)", "mean_s", notation),
-        _of_phase("std (ms)", "std_s", notation),
-        _milliseconds("step (ms)", "mean_s", notation),
-        _milliseconds("step std (ms)", "std_s", notation),
+        time_column("optimizer (ms)", _of_phase, "mean_s", notation, _missing),
+        time_column("std (ms)", _of_phase, "std_s", notation, lambda row: UNKNOWN if row.summary else NONE),
+        time_column("step (ms)", lambda row: row.summary, "mean_s", notation, _missing),
+        time_column("step std (ms)", lambda row: row.summary, "std_s", notation, lambda _: NONE),
         _share_column("share of step (%)", _PHASE),
         _share_column("zero_grad (%)", _CLEARING),
         *([_PEAK] if any(map(_peak_bytes, kept)) else []),
@@ -45,39 +45,20 @@ def optimizers_tables(results: Sequence[Result], decimals: int | None) -> tuple[
     return tables_of(kept, columns, "The optimizer's share of a training step", notes, rows_by=("size", "optimizer"))
 
 
+def _missing(row: Row) -> str:
+    """Why there is no mean."""
+    return UNKNOWN if row.summary else row.first.ending
+
+
 _FOREACH = (
     "adamw is what torch chooses by itself: foreach on CUDA, for-loop elsewhere; foreach computes on lists of tensors "
     "and needs temporaries as large as the parameters, fused needs none"
 )
 
 
-def _of_phase(header: str, field: str, notation: Notation) -> Column[Row]:
-    """A statistic of the optimizer phase."""
-
-    def found(row: Row) -> Summary | None:
-        times_s = _times_s(row.runs, _PHASE)
-        return summarize(times_s, ddof_of(row.runs)) if times_s else None
-
-    return _statistic(header, field, notation, found)
-
-
-def _milliseconds(header: str, field: str, notation: Notation) -> Column[Row]:
-    """The same of the whole step. Where there is none, the mean's column says why."""
-    return _statistic(header, field, notation, lambda row: row.summary)
-
-
-def _statistic(header: str, field: str, notation: Notation, found: Callable[[Row], Summary | None]) -> Column[Row]:
-    def read(row: Row) -> Value:
-        summary = found(row)
-        value = summary[field] if summary else None
-        return None if value is None else value * 1e3
-
-    def show(row: Row) -> str:
-        if row.summary is None:
-            return row.first.ending if field == "mean_s" else NONE
-        return notation.of(found(row), field)
-
-    return layout_column(header, read, show)
+def _of_phase(row: Row) -> Summary | None:
+    times_s = _times_s(row.runs, _PHASE)
+    return summarize(times_s, ddof_of(row.runs)) if times_s else None
 
 
 def _times_s(runs: Iterable[Result], phase: str) -> list[float]:
@@ -112,9 +93,4 @@ def _largest_peak(row: Row) -> int | None:
     return max((peak for run in measured(row.runs) if (peak := _peak_bytes(run))), default=None)
 
 
-def _gigabytes(row: Row) -> float | None:
-    peak = _largest_peak(row)
-    return None if peak is None else peak / 1e9
-
-
-_PEAK = layout_column("peak allocated (GB)", _gigabytes, lambda row: gigabytes(_largest_peak(row)))
+_PEAK = size_column("peak allocated (GB)", _largest_peak, 1e9, gigabytes, lambda _: UNKNOWN)

@@ -18,7 +18,7 @@ from cs336_tui.export.formats import render
 from cs336_tui.export.peaks import UNSTATED, percent_of_measured
 from cs336_tui.export.provenance import SETTINGS
 from cs336_tui.export.roofline import ACHIEVED, NOT_MEASURED, ceiling_notes
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Column, Table, Value, known
 from cs336_tui.export.verdicts import half_width, judgement_of, trust_notes, without_numbers
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -131,10 +131,6 @@ def _compile_s(row: _Row) -> float | None:
     return row.cell.prepared.compile_s if row.cell.prepared else None
 
 
-def _known(template: str) -> Callable[[float | None], str]:
-    return lambda value: UNKNOWN if value is None else template.format(value)
-
-
 _DOUBT: Column[_Row] = Column(
     "measured_peak_doubt",
     "measured peak in doubt",
@@ -181,12 +177,12 @@ COLUMNS: Mapping[str, Column[_Row]] = {
     "peak_doubt": _DOUBT,
     "bandwidth": Column("min_bytes_per_s", "bandwidth (GB/s)", read=_bandwidth, text=_show_bandwidth),
     "energy": Column(
-        "joules_per_step", "energy (J/step)", read=lambda row: row.energy.joules_per_step, show=_known("{:.3g}")
+        "joules_per_step", "energy (J/step)", read=lambda row: row.energy.joules_per_step, show=known("{:.3g}")
     ),
     "tokens_per_joule": Column(
         "tokens_per_joule", "tokens/J", read=lambda row: row.energy.tokens_per_joule, show=count
     ),
-    "compile_time": Column("compile_s", "compile (s)", read=_compile_s, show=_known("{:.1f}")),
+    "compile_time": Column("compile_s", "compile (s)", read=_compile_s, show=known("{:.1f}")),
     "status": Column("status", left=True, read=lambda row: row.cell.status, text=lambda row: status_of(row.cell)),
 }
 """Every column, by the key that ``--columns`` takes."""

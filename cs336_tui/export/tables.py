@@ -179,7 +179,8 @@ def report_table(
 ) -> Table:
     """A table of one report, as `Table.of` makes it. Its records begin with `kind`, if given, and the cell."""
     spec, columns = report.spec, tuple(columns)
-    first: dict[str, Value] = ({"table": kind} if kind else {}) | cell_record(spec)
+    first: dict[str, Value] = {"table": kind} if kind else {}
+    first |= cell_record(spec)
     as_record = record or (lambda item: values_of(columns, item))
     return Table.of(
         items,

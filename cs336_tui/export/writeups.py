@@ -19,11 +19,22 @@ from cs336_tui.analysis.warmup import Trace, array, trace
 from cs336_tui.export.attention import attention_tables
 from cs336_tui.export.checkpointing import checkpointing_tables
 from cs336_tui.export.compiled import compiled_tables
-from cs336_tui.export.layout import PLACES, Row, WriteUp, layout_column, not_timed, setting, statistic, tables_of
+from cs336_tui.export.layout import (
+    PLACES,
+    Row,
+    WriteUp,
+    layout_column,
+    not_timed,
+    setting,
+    statistic,
+    tables_of,
+    time_column,
+)
 from cs336_tui.export.optimizers import optimizers_tables
 from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation, millisecond_decimals
+from cs336_tui.stats.summaries import Summary
 
 _FORWARDS = ("forward", "forward+backward")
 _DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
@@ -236,15 +247,10 @@ def _at(place: tuple[str, ...], header: str, pass_: str, places: Sequence[str], 
     def runs(row: Row) -> list[Result]:
         return [run for run in row.runs if run.spec.pass_ == pass_ and shown(run, places) == place]
 
-    def read(row: Row) -> Value:
-        found = pooled(runs(row), ddof_of(row.runs))
-        return found.mean_s * 1e3 if found and found.mean_s is not None else None
+    def found(row: Row) -> Summary | None:
+        return pooled(runs(row), ddof_of(row.runs))
 
-    def show(row: Row) -> str:
-        found = pooled(runs(row), ddof_of(row.runs))
-        return notation.of(found, "mean_s") if found else next((run.ending for run in runs(row)), NONE)
-
-    return layout_column(header, read, show)
+    return time_column(header, found, "mean_s", notation, lambda row: next((run.ending for run in runs(row)), NONE))
 
 
 def _device_titles(ran: Mapping[tuple[str, ...], Result], places: Sequence[str]) -> dict[tuple[str, ...], str]:
