@@ -47,7 +47,6 @@ def turns_table(turns: Turns, results: Sequence[Result], *, notation: Notation =
 
 
 def _sides(turns: Turns, of: Round | None) -> tuple[Summary | None, Summary | None]:
-    """A and B in a round, or in all of them."""
     return (of.a, of.b) if of else (turns.a.summary, turns.b.summary)
 
 

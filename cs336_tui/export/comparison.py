@@ -28,8 +28,8 @@ def pair_columns(
     columns: tuple[Column[Pair], ...] = (
         Column("cell", left=True, text=lambda pair: cell_title(pair.a.spec)),
         *map(setting, SETTINGS),
-        Column("a", f"A ± std ({notation.symbol})", text=lambda pair: _mean(pair.a, notation)),
-        Column("b", f"B ± std ({notation.symbol})", text=lambda pair: _mean(pair.b, notation)),
+        Column("a", f"A ± std ({notation.symbol})", text=lambda pair: side_mean(pair.a, notation)),
+        Column("b", f"B ± std ({notation.symbol})", text=lambda pair: side_mean(pair.b, notation)),
         Column("ratio", "A / B", text=lambda pair: f"{pair.ratio.ratio:{digits}}" if pair.ratio else unknown),
         Column("interval", text=lambda pair: pair.ratio.bounds(digits) if pair.ratio else ""),
         Column("outcome", "A is", left=True, text=lambda pair: pair.outcome if pair.ratio else ""),
@@ -54,7 +54,8 @@ def comparison_table(
     )
 
 
-def _mean(side: Side, notation: Notation) -> str:
+def side_mean(side: Side, notation: Notation) -> str:
+    """Mean ± std of a side, or why there is none."""
     return notation.mean_and_std(side.summary) if side.summary else side.note
 
 

@@ -262,41 +262,37 @@ def fit_document(result: Fitted) -> dict[str, Any]:
 
 
 def _next(result: Fitted) -> int | None:
-    """The next larger batch or context."""
-    found: int | None = getattr(result.fit.next_spec, FIELD[result.fit.by]) if result.fit.next_spec else None
+    found: int | None = getattr(result.fit.next_spec, FIELD[result.fit.by], None)
     return found
 
 
 def _fit_record(result: Fitted) -> dict[str, Value]:
-    spec, fit, target = result.asked, result.fit, result.target
+    fit, target = result.fit, result.target
     return {
-        **cell_record(spec), "device": target.name,
-        "by": fit.by, "largest": fit.largest,
-        "peak_bytes": result.found.peak_bytes if result.found else None,
+        **cell_record(result.asked),
+        "device": target.name,
+        **attributes(fit, "by", "largest"),
+        **attributes(result.found, "peak_bytes"),
         "next": _next(result),
-        "next_peak_bytes": result.following.peak_bytes if result.following else None,
-        "free_bytes": target.free_bytes, "capacity_bytes": target.capacity_bytes, "context_bytes": target.context_bytes,
-        "limit": fit.limit, "predictions": fit.predictions,
-        "status": result.ran.status if result.ran else None,
+        **attributes(result.following, "peak_bytes", prefix="next_"),
+        **attributes(target, "free_bytes", "capacity_bytes", "context_bytes"),
+        **attributes(fit, "limit", "predictions"),
+        **attributes(result.ran, "status"),
         "measured_peak_bytes": _measured(result.ran),
-        "next_status": result.ran_next.status if result.ran_next else None,
+        **attributes(result.ran_next, "status", prefix="next_"),
         "next_measured_peak_bytes": _measured(result.ran_next),
-    }  # fmt: skip
+    }
 
 
 def _how_it_went(result: Fitted) -> str:
-    """The endings of the largest and of the next larger one."""
     if result.ran is None:
         return "not run"
     said: str = "ran" if result.ran.status == "ok" else result.ran.status
     if measured := _measured(result.ran):
         said += f", peak allocated {gigabytes(measured)} GB"
-    if result.ran_next is not None:
-        value = getattr(result.ran_next.spec, FIELD[result.fit.by])
-        status = result.ran_next.status
-        said += (
-            f"; {value} ran too" if status == "ok" else f"; {value}: {'out of memory' if status == 'oom' else status}"
-        )
+    if after := result.ran_next:
+        how = {"ok": " ran too", "oom": ": out of memory"}.get(after.status, f": {after.status}")
+        said += f"; {getattr(after.spec, FIELD[result.fit.by])}{how}"
     return said
 
 
@@ -304,13 +300,13 @@ def _measured(cell: CellState | None) -> int | None:
     return cell.finished.peak_allocated_bytes if cell and cell.finished else None
 
 
-def _notes(results: Sequence[Fitted]) -> list[str]:
-    targets = {result.target.name: target_note(result.target) for result in results}
+def _notes(results: Sequence[Fitted]) -> Iterator[str]:
     by = results[0].fit.by
-    notes = [*targets.values(), PREDICTED]
+    yield from {result.target.name: target_note(result.target) for result in results}.values()
+    yield PREDICTED
     if STEP[by] > 1:
-        notes.append(f"{by}s are looked at in multiples of {STEP[by]}")
-    notes.append(
+        yield f"{by}s are looked at in multiples of {STEP[by]}"
+    yield (
         f"the largest leaves no room for what a caching allocator reserves and does not hand out: "
         f"a {by} a little smaller is safer, --confirm runs it"
     )
@@ -320,5 +316,4 @@ def _notes(results: Sequence[Fitted]) -> list[str]:
             smallest = getattr(result.fit.next_spec, FIELD[by])
             asked = result.asked
             title = ", ".join((asked.size_label, asked.pass_, asked.precision, *asked.variants))
-            notes.append(f"{title}: not even {by} {smallest} fits, by {gigabytes(short)} GB")
-    return notes
+            yield f"{title}: not even {by} {smallest} fits, by {gigabytes(short)} GB"

@@ -348,7 +348,6 @@ def _titled(title: str, results: Sequence[Result], but: Sequence[str] = ()) -> s
 
 
 def _look(index: int) -> Any:
-    """The style of the bars of one kind and of their errors."""
     return {
         "color": _COLOURS[index % len(_COLOURS)],
         "hatch": _HATCHES[index % len(_HATCHES)],

@@ -184,7 +184,6 @@ def _most(steps: int, *, automatic: bool) -> str:
 
 
 def _endings(cells: Iterable[CellState]) -> Iterator[str]:
-    """A line for each cell that failed, and one for each reason for which cells were skipped."""
     skipped: Counter[str] = Counter()
     for cell in cells:
         if cell.status in FAILED:

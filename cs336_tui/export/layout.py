@@ -127,9 +127,13 @@ def _counted(results: Sequence[Result]) -> Iterator[str]:
     runs = grouped(measured(results), lambda result: (result.spec, *shown(result, PLACES))).values()
     if runs:
         counts = [sum(result.cell.running.n for result in alike) for alike in runs]
-        number, most = " to ".join(map(str, sorted({min(counts), max(counts)}))), max(map(len, runs))
-        together = f", the steps of up to {most} runs together" if most > 1 else ""
-        yield f"n: {number} measured steps of each cell{together}"
+        yield steps_note(counts, max(map(len, runs)), "of each cell")
+
+
+def steps_note(counts: Sequence[int], most_runs: int, of: str) -> str:
+    """The least and the largest number of measured steps, and of how many runs they are."""
+    together = f", the steps of up to {most_runs} runs together" if most_runs > 1 else ""
+    return f"n: {' to '.join(map(str, sorted({min(counts), max(counts)})))} measured steps {of}{together}"
 
 
 def setting(header: str, key: str, *, left: bool = False) -> Column[Row]:
@@ -152,7 +156,6 @@ def not_timed(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _fixed(results: Sequence[Result], named: Sequence[str]) -> Iterator[str]:
-    """Settings that all rows share and no column has."""
     if same := shared(results, named, (*SHARED, "warmup", "steps", "edition", "arch", "vocab", "sync")):
         yield f"every row: {same}"
 

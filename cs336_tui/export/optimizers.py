@@ -46,7 +46,6 @@ def optimizers_tables(results: Sequence[Result], decimals: int | None) -> tuple[
 
 
 def _missing(row: Row) -> str:
-    """Why there is no mean."""
     return UNKNOWN if row.summary else row.first.ending
 
 
@@ -80,7 +79,6 @@ def _share_column(header: str, phase: str) -> Column[Row]:
 
 
 def _in_force(runs: Sequence[Result]) -> str:
-    """The settings that the cells read back."""
     said = {run.cell.in_force.optimizer for run in runs if run.cell.in_force and run.cell.in_force.optimizer}
     return ", ".join(sorted(said)) or UNKNOWN
 

@@ -119,14 +119,12 @@ def _notes(rows: Sequence[PeakRow]) -> Iterator[str]:
 
 
 def _said(row: PeakRow) -> tuple[str, ...]:
-    """Remarks on it."""
     peak = row.peak
     kept = f"not kept: {peak.disturbance}" if peak and peak.disturbance else ""
     return tuple(filter(None, (row.error, kept, *((doubt(peak), peak.note) if peak else ()))))
 
 
 def _in_force(row: PeakRow) -> str:
-    """The settings that were read back."""
     peak = row.peak
     assert peak is not None
     parts = (

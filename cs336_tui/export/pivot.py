@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.pivot import VALUES, WHOLE_PROCESS, Figure, Key, Pivot
 from cs336_tui.export.footnotes import Signs, provenance_notes
-from cs336_tui.export.layout import settings_of
+from cs336_tui.export.layout import settings_of, steps_note
 from cs336_tui.export.results import LEFT, data_value
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Column, Table, Value, attributes
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, count, gigabytes
 from cs336_tui.stats.ratio import NO_INTERVAL
 
 _BARE = ("size", "pass", "precision", "device", "machine", "session")
 """Fields whose values speak for themselves in a header."""
+
+_KEYS: Mapping[str, Mapping[str, str]] = {
+    "mean": {"mean_s": "value", "std_s": "std"},
+    "median": {"median_s": "value", "std_s": "std"},
+    "std": {"std_s": "value"},
+    "speedup": {"speedup": "value", "low": "low", "high": "high"},
+    "memory": {"peak_bytes": "value"},
+    "tokens": {"tokens_per_s": "value"},
+}
+"""The fields of a figure that its record holds, by their keys there."""
 
 
 def pivot_table(
@@ -40,7 +50,12 @@ def pivot_table(
             if (figure := pivot.figure(row, column)) is not None
         ),
         caption=caption or default_caption(pivot, notation),
-        footnotes=(*signs.notes, *pivot.notes, *_notes(pivot), *provenance_notes(results, std=_has_std(pivot))),
+        footnotes=(
+            *signs.notes,
+            *pivot.notes,
+            *_notes(pivot),
+            *provenance_notes(results, std=pivot.value in ("mean", "std")),
+        ),
         settings=settings_of(results, (*pivot.rows, *pivot.columns)),
         label=f"{pivot.value}-" + "-".join((*pivot.rows, *pivot.columns)).replace("_", "-"),
     )
@@ -115,18 +130,8 @@ def _speedup(figure: Figure, value: float) -> str:
 def _record(pivot: Pivot, row: Key, column: Key, figure: Figure) -> dict[str, Value]:
     keys = zip((*pivot.rows, *pivot.columns), (*row, *column), strict=True)
     record: dict[str, Value] = {key: data_value(key, shown) for key, shown in keys}
-    match pivot.value:
-        case "mean" | "median":
-            record |= {f"{pivot.value}_s": figure.value, "std_s": figure.std}
-        case "std":
-            record |= {"std_s": figure.value}
-        case "speedup":
-            record |= {"speedup": figure.value, "low": figure.low, "high": figure.high}
-        case "memory":
-            record |= {"peak_bytes": figure.value}
-        case "tokens":
-            record |= {"tokens_per_s": figure.value}
-    return record | {"n": figure.n, "runs": figure.runs, "note": figure.note or None, "marks": "; ".join(figure.marks)}
+    record |= attributes(figure, **_KEYS[pivot.value]) | attributes(figure, "n", "runs")
+    return record | {"note": figure.note or None, "marks": "; ".join(figure.marks)}
 
 
 def _is_rss(pivot: Pivot) -> bool:
@@ -135,16 +140,10 @@ def _is_rss(pivot: Pivot) -> bool:
     return pivot.value == "memory" and bool(known) and all(WHOLE_PROCESS in figure.marks for figure in known)
 
 
-def _has_std(pivot: Pivot) -> bool:
-    return pivot.value in ("mean", "std")
-
-
 def _notes(pivot: Pivot) -> Iterable[str]:
-    known = [figure for figure in pivot.figures.values() if figure.value is not None]
-    if counts := sorted({figure.n for figure in known}):
-        several = max(figure.runs for figure in known)
-        runs = f", the steps of up to {several} runs together" if several > 1 else ""
-        yield f"n: {_span(counts)} measured steps in each figure{runs}, without the warm-up steps"
+    if known := [figure for figure in pivot.figures.values() if figure.value is not None]:
+        said = steps_note([figure.n for figure in known], max(figure.runs for figure in known), "in each figure")
+        yield f"{said}, without the warm-up steps"
     match pivot.value:
         case "speedup":
             yield (
@@ -160,7 +159,3 @@ def _notes(pivot: Pivot) -> Iterable[str]:
     shown = (key for key in pivot.fixed if key not in ("machine", "torch", "session", "params"))
     if fixed := [f"{FIELDS[key].title} {pivot.fixed[key]}" for key in shown]:
         yield f"every cell: {', '.join(fixed)}"
-
-
-def _span(counts: Sequence[int]) -> str:
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

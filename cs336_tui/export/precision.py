@@ -7,14 +7,23 @@ from typing import Any
 
 import msgspec
 
-from cs336_tui.analysis.comparison import Side
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport
+from cs336_tui.export.comparison import side_mean
 from cs336_tui.export.footnotes import std_kind
-from cs336_tui.export.tables import Column, Table, Value, ratio_record, summary_record
-from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, Notation, gigabytes
+from cs336_tui.export.tables import (
+    Column,
+    Table,
+    Value,
+    attributes,
+    cell_record,
+    known,
+    ratio_record,
+    summary_record,
+)
+from cs336_tui.stats.quantities import MILLISECONDS, NONE, Notation, gigabytes
 from cs336_tui.stats.ratio import LEVEL, MARGIN
 
 _METHOD = "method"
@@ -131,14 +140,14 @@ def speedup_table(results: Sequence[Result], *, notation: Notation = MILLISECOND
     columns: tuple[Column[SpeedUp], ...] = (
         Column("cell", left=True, text=lambda each: _cell_name(each.spec)),
         Column("precision", left=True),
-        Column("fp32", f"fp32 ± std ({unit})", text=lambda each: _mean(each.fp32, notation)),
-        Column("other", f"± std ({unit})", text=lambda each: _mean(each.other, notation)),
-        Column("speedup", "speed-up", show=lambda ratio: UNKNOWN if ratio is None else f"{ratio:.4g}"),
+        Column("fp32", f"fp32 ± std ({unit})", text=lambda each: side_mean(each.fp32, notation)),
+        Column("other", f"± std ({unit})", text=lambda each: side_mean(each.other, notation)),
+        Column("speedup", "speed-up", show=known("{:.4g}")),
         Column("interval", text=lambda each: each.ratio.bounds(".4g") if each.ratio else ""),
         Column("outcome", "it is", left=True, text=lambda each: each.outcome if each.ratio else ""),
         Column("fp32_peak_allocated_bytes", "fp32 peak (GB)", show=gigabytes),
         Column("other_peak_allocated_bytes", "peak (GB)", show=gigabytes),
-        Column("memory_ratio", "peak / fp32", show=lambda ratio: UNKNOWN if ratio is None else f"{ratio:.2f}"),
+        Column("memory_ratio", "peak / fp32", show=known("{:.2f}")),
     )
     return Table.of(
         speedups,
@@ -165,26 +174,18 @@ def _cell_name(spec: CellSpec) -> str:
     return " · ".join((*named, *spec.variants))
 
 
-def _mean(side: Side, notation: Notation) -> str:
-    return notation.mean_and_std(side.summary) if side.summary else side.note
-
-
 def _speedup_record(each: SpeedUp) -> dict[str, Value]:
-    spec, ratio = each.spec, each.ratio
-    record: dict[str, Value] = {
-        "size": spec.size_label, "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
-        "variants": ", ".join(spec.variants),
-        "device": spec.device, "machine": each.machine, "warmup": spec.warmup_steps, "precision": spec.precision,
-    }  # fmt: skip
+    spec = each.spec
+    record = cell_record(spec, "size", "context", "batch", "pass", "variants", "device")
+    record |= {"machine": each.machine, "warmup": spec.warmup_steps, "precision": spec.precision}
     for name, side in (("fp32", each.fp32), ("other", each.other)):
         record |= summary_record(name, side.summary) | {
             f"{name}_runs": side.runs,
             f"{name}_peak_allocated_bytes": side.peak_allocated_bytes,
             f"{name}_note": side.note or None,
         }
-    record["speedup"] = ratio.ratio if ratio else None
-    said = {"verdict": each.outcome, "pays": each.pays, "memory_ratio": each.memory_ratio}
-    return record | ratio_record(ratio) | said
+    said = attributes(each, verdict="outcome", pays="pays", memory_ratio="memory_ratio")
+    return record | attributes(each.ratio, speedup="ratio") | ratio_record(each.ratio) | said
 
 
 def _speedup_notes(speedups: Sequence[SpeedUp]) -> Iterator[str]:

@@ -9,14 +9,9 @@ from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled
 from cs336_tui.analysis.reference import REMARK, Match, Published, matching
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.results import TableError, data_value
-from cs336_tui.export.tables import Align, Column, Table, Value, cell_record
+from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
 from cs336_tui.stats.summaries import Summary
-
-_HEADERS: tuple[tuple[str, Align], ...] = (
-    ("cell", "left"), ("mean ({unit})", "right"), ("std ({unit})", "right"), ("here / there", "right"),
-    ("device", "left"), ("source", "left"), ("what differs", "left"),
-)  # fmt: skip
 
 
 def reference_table(
@@ -44,7 +39,11 @@ def reference_table(
         texts += [_text(match, found, notation) for match in matches]
         records += [_record(cells[0], found, session, match) for match in matches or (None,)]
     return Table(
-        columns=tuple(Column(header.format(unit=notation.symbol), left=align == "left") for header, align in _HEADERS),
+        columns=(
+            Column("cell", left=True),
+            *(Column(header) for header in (f"mean ({notation.symbol})", f"std ({notation.symbol})", "here / there")),
+            *(Column(header, left=True) for header in ("device", "source", "what differs")),
+        ),
         rows=tuple(texts),
         records=tuple(records),
         caption=caption or "Own step times beside published ones",
@@ -80,9 +79,7 @@ def _record(result: Result, found: Summary, session: str, match: Match | None) -
     return {
         "session": session, **cell_record(spec), "device": device_label(result),
         "warmup": data_value("warmup", FIELDS["warmup"].show(result)),
-        "mean_s": found.mean_s, "std_s": found.std_s, "n": found.n,
-        "reference_source": row.source if row else None,
-        "reference_device": row.device if row else None,
+        **attributes(found, "mean_s", "std_s", "n"), **attributes(row, "source", "device", prefix="reference_"),
         "reference_mean_s": row.mean_ms / 1e3 if row else None,
         "reference_std_s": row.std_ms / 1e3 if row and row.std_ms is not None else None,
         "caveats": "; ".join(match.caveats) if match else None,

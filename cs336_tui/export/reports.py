@@ -123,7 +123,6 @@ def report_sections(state: SessionState) -> Iterator[tuple[str, str]]:
 
 
 def _head(table: Table) -> Table:
-    """The first rows of a long table."""
     if len(table.rows) <= MOST_ROWS:
         return table
     last = table.rows[-1:] if table.label == "ab" else ()  # what all rounds come to

@@ -209,7 +209,6 @@ def _ceilings(point: RooflinePoint) -> tuple[Ceiling, ...]:
 
 
 def _line(point: RooflinePoint, ceiling: Ceiling) -> tuple[_Line, str]:
-    """The style of one of the point's ceilings, and its text in the legend."""
     if ceiling is point.sheet:
         return "--", "data sheet"
     return ("-.", f"measured peak ({ceiling.doubt})") if ceiling.doubt else ("-", "measured peak")

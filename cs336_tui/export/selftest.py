@@ -119,11 +119,9 @@ def _notes(selftest: Selftest) -> Iterator[str]:
     )
     if selftest.keep_memory:
         yield "the bare scripts were told to keep freed memory (malloc), as cells do"
-    short = sum(len(turn.counted) < 2 for turn in turns)
-    if short:
+    if short := sum(len(turn.counted) < 2 for turn in turns):
         yield f"{short} of {len(turns)} turns hold fewer than 2 counted steps and are in no ratio"
-    if outcome.noisy_means or outcome.noisy_stds:
-        yield from _noise(outcome)
+    yield from _noise(outcome)
 
 
 def _bare_row(outcome: SelftestResult) -> tuple[str, ...]:
@@ -139,21 +137,16 @@ def _texts(row: ProgramRatio, *, control: bool = False) -> tuple[str, ...]:
 
 
 def _record(row: ProgramRatio, outcome: SelftestResult, *, control: bool) -> dict[str, Value]:
+    judged = None if control else row
     return {
-        "program": row.name,
-        "steps": row.steps,
-        "bare_steps": row.bare_steps,
-        "mean_s": row.mean_s,
-        "std_s": row.std_s,
-        "bare_mean_s": outcome.bare_mean_s,
-        "bare_std_s": outcome.bare_std_s,
-        **{f"means_{name}": value for name, value in attributes(row.means, "ratio", "low", "high").items()},
+        **attributes(row, program="name", steps="steps", bare_steps="bare_steps", mean_s="mean_s", std_s="std_s"),
+        **attributes(outcome, "bare_mean_s", "bare_std_s"),
+        **attributes(row.means, "ratio", "low", "high", prefix="means_"),
         "means_mark": outcome.marks.mean,
-        "means_judged": None if control else row.means_judged,
-        **{f"stds_{name}": value for name, value in attributes(row.stds, "ratio", "low", "high").items()},
+        **attributes(judged, "means_judged"),
+        **attributes(row.stds, "ratio", "low", "high", prefix="stds_"),
         "stds_mark": outcome.marks.std,
-        "stds_judged": None if control else row.stds_judged,
-        "judged": None if control else row.judged,
+        **attributes(judged, "stds_judged", "judged"),
         "outcome": outcome.judged,
     }
 

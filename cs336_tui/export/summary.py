@@ -163,7 +163,6 @@ def _failure(cell: CellState) -> str:
 
 
 def _lines(texts: Iterable[str]) -> str:
-    """A list of plain texts."""
     return bullets(map(markdown_escape, texts))
 
 
@@ -278,7 +277,6 @@ def _page(text: str, folder: Path) -> str:
 
 
 def _log_names(sources: Sequence[Source]) -> dict[str, Source]:
-    """The name of each log in the folder."""
     if len(sources) == 1:
         return {"session.jsonl": sources[0]}
     names: dict[str, Source] = {}

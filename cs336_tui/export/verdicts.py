@@ -90,7 +90,6 @@ def doubt_notes(results: Sequence[Result]) -> tuple[str, ...]:
 
 
 def _named(results: Sequence[Result]) -> tuple[Judged, ...]:
-    """As `judged`, each under its name."""
     found = judged(results)
     names = cell_names([each.result for each in found])
     return tuple(each._replace(name=names[each.result.source, each.result.cell.cell]) for each in found)

@@ -64,7 +64,6 @@ def layout_tables(
 
 
 def _statistics(notation: Notation, **headers: str) -> Iterator[Column[Row]]:
-    """Statistics of the step times, such as ``mean``, by their header."""
     return (statistic(header, f"{word}_s", notation) for header, word in headers.items())
 
 
