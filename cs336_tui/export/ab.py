@@ -9,8 +9,9 @@ import msgspec
 from cs336_tui.analysis.ab import Round, Turns
 from cs336_tui.analysis.comparison import Side
 from cs336_tui.analysis.merge import Result
+from cs336_tui.export.comparison import outcome_note
 from cs336_tui.export.footnotes import provenance_notes
-from cs336_tui.export.tables import Column, Table, Value, ratio_record, summary_record
+from cs336_tui.export.tables import Column, Table, Value, attributes, ratio_record, summary_record
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
 from cs336_tui.stats.ratio import FROM_ONE_ROUND, Ratio
 from cs336_tui.stats.summaries import Summary
@@ -69,8 +70,7 @@ def _record(turns: Turns, of: Round | None) -> dict[str, Value]:
         record |= {name: _title(side)} | summary_record(name, summary)
     record |= ratio_record(_ratio(turns, of), "ratio")
     record |= {
-        "verdict": None if of else turns.outcome,
-        "explanation": None if of else turns.explanation,
+        **attributes(None if of else turns, verdict="outcome", explanation="explanation"),
         "differs": None if of else "; ".join(turns.differs),
         "a_judged": None if of else _counts(turns.a_judged, turns.a.runs),
         "b_judged": None if of else _counts(turns.b_judged, turns.b.runs),
@@ -96,11 +96,7 @@ def _notes(turns: Turns, notation: Notation) -> Iterator[str]:
         yield f"interval of all: {turns.level * 100:g} %, {turns.ratio.method}"
         if any(each.ratio for each in turns.rounds):
             yield f"interval of a round: {turns.level * 100:g} %, {FROM_ONE_ROUND}, its pairs held by the same rule"
-    margin = f"{turns.margin * 100:g} %"
-    yield (
-        f"faster and slower: the whole interval on one side of 1 and the ratio at least {margin} from it; same: the "
-        f"whole interval within 1 ± {margin}; else ambiguous"
-    )
+    yield outcome_note(turns.margin)
     yield f"times: {notation.symbol} per step, over the measured steps, without the warm-up steps"
     yield "peaks of memory: not observable, as both models are in memory at once"
 

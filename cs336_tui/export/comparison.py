@@ -69,10 +69,7 @@ def _record(pair: Pair) -> dict[str, Value]:
 def _notes(comparison: Comparison) -> Iterator[str]:
     yield f"interval: {comparison.level * 100:g} %, of the ratio of the means"
     yield from dict.fromkeys(f"method: {pair.ratio.method}" for pair in comparison.pairs if pair.ratio)
-    yield (
-        f"faster and slower: the whole interval on one side of 1 and the ratio at least {comparison.margin * 100:g} % "
-        f"from it; same: the whole interval within 1 ± {comparison.margin * 100:g} %; else ambiguous"
-    )
+    yield outcome_note(comparison.margin)
     ddofs = {side.summary.ddof for pair in comparison.pairs for side in (pair.a, pair.b) if side.summary}
     yield from (f"std: {std_kind(ddof)}" for ddof in sorted(ddofs))
     yield from (f"in every pair, A | B: {note}" for note in comparison.notes)
@@ -82,6 +79,14 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     yield from comparison.mixed
     yield from _alone("A", comparison.only_a)
     yield from _alone("B", comparison.only_b)
+
+
+def outcome_note(margin: float) -> str:
+    """The meaning of the outcomes, for a margin of this share."""
+    return (
+        f"faster and slower: the whole interval on one side of 1 and the ratio at least {margin * 100:g} % from it; "
+        f"same: the whole interval within 1 ± {margin * 100:g} %; else ambiguous"
+    )
 
 
 def _alone(name: str, sides: Iterable[Side]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -42,11 +42,8 @@ _NSYS: tuple[Column[KernelRow], ...] = (
 """As ``nsys stats --report cuda_gpu_kern_sum`` has them, and what the kernel is."""
 
 
-class _Part(NamedTuple):
-    """A phase, or several together, under the name that tables have for it."""
-
-    name: str
-    phases: Phases
+_Part = tuple[str, Phases]
+"""A phase, or several together, after the name that tables have for it."""
 
 
 def kernel_tables(report: KernelReport) -> tuple[Table, ...]:
@@ -108,8 +105,7 @@ def phase_table(report: KernelReport) -> Table:
 
 def kind_table(report: KernelReport) -> Table:
     """Each kind's share of every phase and of the whole step."""
-    parts = _parts(report)
-    shares = {part.name: {share.name: share for share in kernels.by_kind(report, part.phases)} for part in parts}
+    shares = {name: {share.name: share for share in kernels.by_kind(report, phases)} for name, phases in _parts(report)}
     singular, launched = _nouns(report)
 
     def record(kind: str) -> dict[str, Value]:
@@ -258,32 +254,28 @@ def _parts(report: KernelReport) -> tuple[_Part, ...]:
     """Phases in which something ran; forward to backward together where more was run; the whole step."""
     names = [share.name for share in kernels.by_phase(report)]
     model = tuple(name for name in names if name in ("forward", "loss", "backward"))
-    together = [_Part("forward+backward", model)] if len(model) > 1 and len(model) < len(names) else []
-    single = [_Part(name, name) for name in names] if len(names) > 1 else []
-    return (*single, *together, _Part(STEP, None))
+    together = [("forward+backward", model)] if len(model) > 1 and len(model) < len(names) else []
+    single = [(name, name) for name in names] if len(names) > 1 else []
+    return (*single, *together, (STEP, None))
 
 
 def _phase_record(report: KernelReport, part: _Part) -> dict[str, Value]:
-    kinds = kernels.by_kind(report, part.phases)
+    name, phases = part
+    kinds = kernels.by_kind(report, phases)
     total = sum(share.total_ns for share in kinds)
-    top = kernels.top_kernel(report, part.phases)
+    top = kernels.top_kernel(report, phases)
+    # What lies between the first and the last of several phases together is not known.
+    span = report.span_ns if phases is None else report.phase_spans_ns.get(phases) if isinstance(phases, str) else None
     return {
-        "phase": part.name,
+        "phase": name,
         "total_ns": total,
         "share": total / report.total_ns if report.total_ns else None,
-        "span_ns": _span(report, part),
+        "span_ns": span,
         "instances": sum(share.instances for share in kinds),
         "matmul_share": next((share.share for share in kinds if share.name == kernels.MATMUL), 0.0),
         **attributes(top and top.row, top="name", top_short="short", top_share="share", top_instances="instances"),
         "top_per_forward": top.per_forward if top else None,
     }
-
-
-def _span(report: KernelReport, part: _Part) -> int | None:
-    """None of phases together: what lies between them is not known."""
-    if part.phases is None:
-        return report.span_ns
-    return report.phase_spans_ns.get(part.phases) if isinstance(part.phases, str) else None
 
 
 def _attention_record(each: AttentionSplit) -> dict[str, Value]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cs336_tui.events.reports import CATEGORIES, MemoryReport
 from cs336_tui.export.figures import Drawing
@@ -21,21 +21,16 @@ MOST_COLUMNS = 1000
 _LABELLED_SHARE = 0.06
 """Of the width: a phase that is narrower has its name in the title of the axis only."""
 
-
-class _Look(NamedTuple):
-    colour: str
-    hatch: str
-
-
 # Okabe and Ito 2008: told apart with every common kind of colour vision. What lives longest lies at the bottom.
-_LOOKS: Mapping[str, _Look] = {
-    "parameters": _Look("#0072B2", ""),
-    "optimizer_state": _Look("#56B4E9", "..."),
-    "buffers": _Look("#999999", ""),
-    "gradients": _Look("#CC79A7", "///"),
-    "activations": _Look("#E69F00", ""),
-    "temporary": _Look("#D55E00", "xxx"),
+_LOOKS: Mapping[str, tuple[str, str]] = {
+    "parameters": ("#0072B2", ""),
+    "optimizer_state": ("#56B4E9", "..."),
+    "buffers": ("#999999", ""),
+    "gradients": ("#CC79A7", "///"),
+    "activations": ("#E69F00", ""),
+    "temporary": ("#D55E00", "xxx"),
 }
+"""Colour and hatch of each category."""
 
 
 def memory_figure(report: MemoryReport) -> Drawing:
@@ -72,13 +67,13 @@ def _areas(axis: Axes, timeline: Timeline, unit: ByteUnit) -> None:
     # The last one, too, is as wide as an event.
     at, live = np.append(at, timeline.events), np.append(live, live[:, -1:], axis=1)
     floor = np.zeros(columns + 1)
-    for category, look in _LOOKS.items():
+    for category, (colour, hatch) in _LOOKS.items():
         height = live[CATEGORIES.index(category)]
         if not height.any():
             continue
         axis.fill_between(
-            at, floor, floor + height, step="post", label=category.replace("_", " "), facecolor=look.colour,
-            hatch=look.hatch, edgecolor="white", linewidth=0,
+            at, floor, floor + height, step="post", label=category.replace("_", " "), facecolor=colour,
+            hatch=hatch, edgecolor="white", linewidth=0,
         )  # fmt: skip
         floor = floor + height
 

@@ -77,13 +77,12 @@ def _agreed(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
 def _clocks(cells: Sequence[CellState]) -> Iterator[str]:
     """The clock as the samples round each cell's measured steps saw it, a range over the cells."""
     seen = [cell.surroundings for cell in cells]
-    for when, clocks in {
-        "before the measured steps": [each.clock_before_mhz for each in seen],
-        "at the lowest while they ran": [each.lowest_clock_mhz for each in seen],
-        "at their end": [each.clock_after_mhz for each in seen],
-    }.items():
-        if span := _span(clocks, str):
-            yield f"{span} MHz {when}"
+    clocks = {
+        "before the measured steps": _span((each.clock_before_mhz for each in seen), str),
+        "at the lowest while they ran": _span((each.lowest_clock_mhz for each in seen), str),
+        "at their end": _span((each.clock_after_mhz for each in seen), str),
+    }
+    yield from (f"{span} MHz {when}" for when, span in clocks.items() if span)
 
 
 def device_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
@@ -90,10 +91,8 @@ def report_drawings(states: Sequence[SessionState]) -> tuple[Drawing, ...]:
     found: dict[str, Drawing] = {}
     reports = [report for state in states for kind in _EXPORTS for report in state.contents(kind)]
     for drawing in drawings_of_reports(reports):
-        name, number = drawing.name, 1
-        while name in found:
-            number += 1
-            name = f"{drawing.name}-{number}"
+        names = (drawing.name + (f"-{number}" if number > 1 else "") for number in count(1))
+        name = next(name for name in names if name not in found)
         found[name] = drawing._replace(name=name)
     return tuple(found.values())
 

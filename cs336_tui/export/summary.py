@@ -12,6 +12,7 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -223,19 +224,14 @@ def _fill(folder: Path, sources: Sequence[Source]) -> None:
     results = merge([(session_title(state), state) for state in states])
     tables = {**tables_of(results), **report_tables(states, results)}
     (folder / TABLES).mkdir()
-    for name, several in tables.items():
-        for format_ in TABLE_FORMATS:
-            _write(folder / TABLES / f"{name}.{SUFFIXES[format_]}", render_all(several, format_))
-    drawn: list[Drawing] = []
-    missing: list[Absent] = []
+    for (name, several), format_ in product(tables.items(), TABLE_FORMATS):
+        _write(folder / TABLES / f"{name}.{SUFFIXES[format_]}", render_all(several, format_))
+    figures = figures_of(states, results)
+    drawn = [figure for figure in figures if isinstance(figure, Drawing)]
+    missing = [figure for figure in figures if isinstance(figure, Absent)]
     (folder / FIGURES).mkdir()
-    for figure in figures_of(states, results):
-        if isinstance(figure, Absent):
-            missing.append(figure)
-            continue
-        drawn.append(figure)
-        for format_ in FIGURE_FORMATS:
-            (folder / FIGURES / f"{figure.name}.{format_}").write_bytes(figure.render(format_))
+    for figure, format_ in product(drawn, FIGURE_FORMATS):
+        (folder / FIGURES / f"{figure.name}.{format_}").write_bytes(figure.render(format_))
     for name, source in _log_names(sources).items():
         shutil.copyfile(source.log, folder / name)
     together = render_all(tables["results"], "markdown") if "results" in tables else ""
