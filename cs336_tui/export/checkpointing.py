@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import sqrt
 from typing import Literal, NamedTuple
 
-from cs336_tui.analysis.contention import counted
 from cs336_tui.analysis.grouping import groups, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.events.reports import MemoryReport
@@ -14,7 +13,7 @@ from cs336_tui.export.footnotes import Signs
 from cs336_tui.export.layout import Row, layout_column, not_timed, size_column, tables_of, time_column
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Column, Table, known
-from cs336_tui.stats.quantities import NONE, ByteUnit, Notation
+from cs336_tui.stats.quantities import NONE, ByteUnit, Notation, counted
 from cs336_tui.stats.summaries import Summary
 
 Mark = Literal["best", "neighbour"]
