@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from cs336_tui.analysis.ab import ratio_of_rounds, rounds_found, turns_of
 from cs336_tui.analysis.merge import Result
-from cs336_tui.cli.flags import choice_options, file_options, options, session_dir_option, timeout_option
+from cs336_tui.cli.flags import (
+    Parsed,
+    choice_options,
+    file_options,
+    options,
+    reword,
+    session_dir_option,
+    timeout_option,
+)
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, Progress, carry_out
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import PASSES, CellSpec, SpecError
@@ -31,37 +38,7 @@ from cs336_tui.stats.quantities import UNKNOWN, milliseconds
 DEFAULTS: Mapping[str, Any] = {"passes": ("forward",), "warmups": (5,), "steps": 20}
 """Choices of a side that neither its own words, nor those for both, nor a preset make."""
 _DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
-_REDRAW_S = 0.25
 _AXES = ("sizes", "contexts", "batches", "passes", "precisions", "devices", "warmups")
-
-
-def ab_command(
-    *,
-    a: Mapping[str, Any],
-    b: Mapping[str, Any],
-    rounds: int,
-    format_: str,
-    output: Path | None,
-    force: bool,
-    timeout_s: float | None,
-    session_dir: Path,
-    **choices: Any,
-) -> int:
-    """Run A and B in turns and print or write what they come to; returns the exit code.
-
-    Raises `SpecError` or `click.ClickException` for choices that cannot be run, before anything was.
-    """
-    asked_a, asked_b = side_sweep("--a", a, choices), side_sweep("--b", b, choices)
-    check_sides(*(_one_cell(name, _somewhere(sweep)) for name, sweep in (("--a", asked_a), ("--b", asked_b))))
-    run = _AbRun()
-    bench = Bench(run.sink, session_dir=session_dir, timeout_s=timeout_s, explain_oom=False)
-
-    def work() -> None:
-        sweep_a, sweep_b = bench.resolve(asked_a), bench.resolve(asked_b)
-        command = command_of(sweep_a, sweep_b, rounds)
-        bench.run_ab(_one_cell("--a", sweep_a), _one_cell("--b", sweep_b), rounds, command)
-
-    return carry_out(bench, run, work, Outputs(lambda state: _text(state, format_), output, None, overwrite=force))
 
 
 def side_sweep(name: str, own: Mapping[str, Any], shared: Mapping[str, Any]) -> Sweep:
@@ -142,17 +119,13 @@ class _AbProgress(Progress):
                 both = [self._state.cells[2 * number + side] for side in (0, 1)]
                 if all(cell.is_over for cell in both) and any(cell.started_at for cell in both):
                     self._line(_said(_rounds_of(self._state), number))
-            case StageChanged() | StepsTimed() if self._live:
-                self._tell_stage(self._state.cells[event.cell])
-            case Notice():
+            case StageChanged() | StepsTimed() | Notice():
                 super().show(event)
 
-    def _tell_stage(self, cell: CellState) -> None:
-        if time.monotonic() - self._drawn_at < _REDRAW_S:
-            return
+    def _status(self, cell: CellState) -> str:
         place = f"round {cell.cell // 2 + 1}/{len(self._state.cells) // 2}"
         steps = f" {len(cell.step_times_s)}/{cell.spec.measure_steps}" if cell.stage == "measuring" else ""
-        self._write(f"{place} · {cell.stage}{steps}")
+        return f"{place} · {cell.stage}{steps}"
 
 
 class _AbRun(HeadlessRun):
@@ -160,7 +133,7 @@ class _AbRun(HeadlessRun):
 
     def __init__(self) -> None:
         super().__init__()
-        self._progress = _AbProgress(self.state, sys.stderr)
+        self.progress = _AbProgress(self.state, sys.stderr)
 
     @property
     def exit_code(self) -> int:
@@ -187,24 +160,21 @@ def _choices(**_: Any) -> None:
     """Takes the words of one side of `ab`."""
 
 
-class SideChoices(click.ParamType[dict[str, Any]]):
+def _side(text: str) -> dict[str, Any]:
     """The words of one side as the choices that they make, by name."""
+    try:
+        made = _choices.make_context(None, shlex.split(text)).params
+    except click.UsageError as error:
+        raise ValueError(error.format_message()) from None
+    return {name: choice for name, choice in made.items() if choice is not None and choice != ()}
 
-    name = "CHOICES"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
-        try:
-            made = _choices.make_context(None, shlex.split(str(value))).params
-        except ValueError as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
-        except click.UsageError as error:
-            self.fail(f"{value!r}: {error.format_message()}", param, ctx)
-        return {name: choice for name, choice in made.items() if choice is not None and choice != ()}
+SIDE = Parsed("CHOICES", _side)
 
 
 @click.command("ab")
-@click.option("--a", "a", type=SideChoices(), required=True, help='What A has of its own, such as "--precision bf16".')
-@click.option("--b", "b", type=SideChoices(), required=True, help="What B has of its own.")
+@click.option("--a", "a", type=SIDE, required=True, help='What A has of its own, such as "--precision bf16".')
+@click.option("--b", "b", type=SIDE, required=True, help="What B has of its own.")
 @choice_options
 @click.option(
     "--rounds", type=click.IntRange(2), default=5, show_default=True, help="Fresh processes, one after another."
@@ -212,7 +182,18 @@ class SideChoices(click.ParamType[dict[str, Any]]):
 @options(*file_options("table"))
 @timeout_option
 @session_dir_option
-def ab(**options: Any) -> NoReturn:
+def ab(
+    *,
+    a: Mapping[str, Any],
+    b: Mapping[str, Any],
+    rounds: int,
+    format_: str,
+    output: Path | None,
+    force: bool,
+    timeout_s: float | None,
+    session_dir: Path,
+    **choices: Any,
+) -> int:
     """Run two cells in turns, so that a machine that drifts, drifts for both.
 
     The options given beside --a and --b hold for both. In each round one fresh process builds both models, warms both
@@ -220,23 +201,26 @@ def ab(**options: Any) -> NoReturn:
     --pass forward, --warmup 5 and --steps 20. Exits with 0 when both were timed in every round, 1 when one was not, 130
     when interrupted; rounds that are whole count.
     """
-    sys.exit(ab_command(**options))
+    asked_a, asked_b = side_sweep("--a", a, choices), side_sweep("--b", b, choices)
+    check_sides(*(_one_cell(name, _somewhere(sweep)) for name, sweep in (("--a", asked_a), ("--b", asked_b))))
+    run = _AbRun()
+    bench = Bench(run.sink, session_dir=session_dir, timeout_s=timeout_s, explain_oom=False)
+
+    def work() -> None:
+        sweep_a, sweep_b = bench.resolve(asked_a), bench.resolve(asked_b)
+        command = command_of(sweep_a, sweep_b, rounds)
+        bench.run_ab(_one_cell("--a", sweep_a), _one_cell("--b", sweep_b), rounds, command)
+
+    return carry_out(bench, run, work, Outputs(lambda state: _text(state, format_), output, force))
 
 
-def _own_defaults(command: click.Command) -> None:
-    """Say what a side has unless chosen, and leave out automatic counts, which two cells in turns cannot have."""
-    own = {
-        "passes": f"{', '.join(PASSES)}. [default: forward]",
-        "warmups": "Warm-up steps. [default: 5]",
-        "steps": "Measured steps of a round. [default: 20]",
-    }
-    for parameter in command.params:
-        if isinstance(parameter, click.Option) and parameter.name in own:
-            parameter.help = own[parameter.name]
-            if parameter.name != "passes":
-                parameter.metavar = "N"
-        elif isinstance(parameter, click.Option) and parameter.name == "interval":
-            parameter.hidden = True
-
-
-_own_defaults(ab)
+reword(
+    ab,
+    passes=f"{', '.join(PASSES)}. [default: forward]",
+    warmups="Warm-up steps. [default: 5]",
+    steps="Measured steps of a round. [default: 20]",
+    interval=None,
+)
+for _option in ab.params:
+    if _option.name in ("warmups", "steps"):
+        _option.metavar = "N"

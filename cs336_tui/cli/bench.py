@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -18,7 +17,7 @@ from cs336_tui.cli.flags import (
     order_options,
     session_argument,
 )
-from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
+from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, renderer
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.order import Order, in_order, in_rounds
 from cs336_tui.runner.bench import Bench
@@ -50,7 +49,7 @@ def bench(
     order: Order,
     preset_name: str | None = None,
     **given: Any,
-) -> NoReturn:
+) -> int:
     """Run every combination of the given choices, one cell after another.
 
     Comma lists make a sweep. Progress goes to standard error. Exits with 0 when all cells have a result
@@ -68,10 +67,10 @@ def bench(
         resolved = runner.resolve(sweep, may_leave_out=fields_of_preset(preset_name, given))
         runner.add(in_rounds(in_order(resolved.cells(), order), repeats), resolved.command(runner.ddof))
         if len(resolved.checkpoints) > 1:  # their table holds measured peaks against predicted ones
-            runner.predict_now(resolved.cells(), run.say)
+            runner.predict_now(resolved.cells(), run.progress.say)
         runner.work()
 
-    sys.exit(carry_out(runner, run, work, Outputs(format_, output, summary, overwrite=force)))
+    return carry_out(runner, run, work, Outputs(renderer(format_), output, force, summary))
 
 
 @click.command("resume")
@@ -91,7 +90,7 @@ def resume(
     summary: str | None,
     force: bool,
     **settings: Any,
-) -> NoReturn:
+) -> int:
     """Run exactly the cells of SESSION that have no result, into the same session.
 
     SESSION is an id, a unique prefix of one, `last` or a path. Then print the data of the whole session.
@@ -105,7 +104,7 @@ def resume(
         click.echo(said(store.describe(run.state, path), len(cells)), err=True)
         runner.work()
 
-    sys.exit(carry_out(runner, run, work, Outputs(format_, output, summary, overwrite=force)))
+    return carry_out(runner, run, work, Outputs(renderer(format_), output, force, summary))
 
 
 def said(info: store.SessionInfo, waiting: int) -> str:

@@ -29,9 +29,16 @@ _OUTCOMES: Mapping[Outcome, str] = {
 }
 
 
+@click.argument("a")
+@click.argument("b")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@session_dir_option
 def compare_command(a: str, b: str, session_dir: Path, *, as_json: bool) -> str:
-    """A against B, each a session (an id, a unique prefix, ``last`` or a path) or one cell of it, ``SESSION:N``.
+    """Compare the step times of A with those of B: ratio, its 95 % interval and the outcome.
 
+    Each is a session (an id, a unique prefix of one, `last` or a path) or one cell of it, SESSION:N, counted from 1.
+
+    \f
     Raises `LogError` or `click.UsageError` for a session or cell that there is not.
     """
     (a_path, a_number), (b_path, b_number) = (_find(text, session_dir) for text in (a, b))
@@ -129,14 +136,4 @@ def _what(side: Side) -> str:
     return f"{cell_title(side.spec)}{runs}{ending}"
 
 
-@click.command("compare")
-@click.argument("a")
-@click.argument("b")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@session_dir_option
-def compare(a: str, b: str, session_dir: Path, as_json: bool) -> None:
-    """Compare the step times of A with those of B: ratio, its 95 % interval and the outcome.
-
-    Each is a session (an id, a unique prefix of one, `last` or a path) or one cell of it, SESSION:N, counted from 1.
-    """
-    click.echo(compare_command(a, b, session_dir, as_json=as_json))
+compare = click.command("compare")(compare_command)

@@ -5,31 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
-from pathlib import Path
 
 import click
 
+from cs336_tui.cli.targets import read_environment
 from cs336_tui.events.environment import Environment
-from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.device.nvml import NO_LIBRARY, NvmlReport, nvml_report
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.stats.quantities import gigabytes
-
-
-def machine_report() -> str:
-    """The devices, versions and problems of this machine as text; a machine with nothing still gets its report."""
-    with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(lambda _: None, session_dir=Path(scratch), device_interval_s=0)
-        try:
-            bench.prepare()
-            bench.start()
-            environment = bench.probe()
-        finally:
-            bench.close()
-    nvml = nvml_report()
-    found = [*_machine(environment, nvml), "", *_devices(environment), "", *_app(), "", *missing(environment, nvml)]
-    return "\n".join(found)
 
 
 def _machine(env: Environment, nvml: NvmlReport) -> list[str]:
@@ -86,6 +69,8 @@ def missing(env: Environment, nvml: NvmlReport) -> list[str]:
 
 
 @click.command("doctor")
-def doctor() -> None:
+def doctor() -> str:
     """Say what this machine offers for benchmarks and what is missing."""
-    click.echo(machine_report())
+    environment, nvml = read_environment(), nvml_report()
+    found = [*_machine(environment, nvml), "", *_devices(environment), "", *_app(), "", *missing(environment, nvml)]
+    return "\n".join(found)

@@ -38,6 +38,17 @@ from cs336_tui.stats.quantities import gigabytes
 _LARGEST_SHOWN = 8
 
 
+@choice_options
+@gpu_option
+@click.option(
+    "--peak",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="TFLOPS",
+    help="The device's peak for this precision, where no data sheet is known or another one is meant.",
+)
+@click.option("--session", metavar="SESSION", help="The measured cells of this session tell how fast the device is.")
+@options(*file_options("table"))
+@session_dir_option
 def estimate_command(
     *,
     gpu: str | None,
@@ -51,11 +62,14 @@ def estimate_command(
     read: Callable[[], Machine] = read_machine,
     **choices: Any,
 ) -> str:
-    """The estimates of the chosen cells as text, empty when they went to a file; as JSON ``{"estimates": [...],
-    "total_low_s": ..., "total_high_s": ...}``, however many they are.
+    """Predict what every combination of the choices needs: parameters, FLOPs, peak memory by category, time.
 
-    `gpu` names one that need not be here; `peak` states the device's TFLOP/s; the measured cells of `session` tell how
-    fast it is. Raises `UserError` or `click.ClickException`.
+    Nothing is run: the model is followed on tensors without data. Says whether it fits this machine's device, or the
+    one named by --gpu.
+
+    \f
+    As JSON ``{"estimates": [...], "total_low_s": ..., "total_high_s": ...}``, however many they are; empty when it went
+    to a file. Raises `UserError` or `click.ClickException`.
     """
     asked = settle(sweep_from(**choices), gpu, peak, read)
     state = store.load(store.find(session, session_dir)) if session else None
@@ -160,22 +174,4 @@ def _largest(prediction: Prediction) -> Iterator[str]:
         yield f"{times + gigabytes(size):>11} GB  {category.replace('_', ' '):<15}  {what:<30}  {where}".rstrip()
 
 
-@click.command("estimate")
-@choice_options
-@gpu_option
-@click.option(
-    "--peak",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="TFLOPS",
-    help="The device's peak for this precision, where no data sheet is known or another one is meant.",
-)
-@click.option("--session", metavar="SESSION", help="The measured cells of this session tell how fast the device is.")
-@options(*file_options("table"))
-@session_dir_option
-def estimate(**options: Any) -> None:
-    """Predict what every combination of the choices needs: parameters, FLOPs, peak memory by category, time.
-
-    Nothing is run: the model is followed on tensors without data. Says whether it fits this machine's device, or the
-    one named by --gpu.
-    """
-    click.echo(estimate_command(**options), nl=False)
+estimate = click.command("estimate")(estimate_command)

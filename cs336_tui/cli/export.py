@@ -66,9 +66,7 @@ class TableChoice(NamedTuple):
             raise click.UsageError(f"--caption: {data} has no place for it here; leave it out")
 
     def _check_alone(self) -> None:
-        given = [f"--{name}" for name in ("layout", "columns", "reference", "compare", "report") if getattr(self, name)]
-        if self.pivot_on:
-            given.insert(0, "--pivot")
+        given = self._given
         if len(given) > 1:
             raise click.UsageError(f"{given[0]} and {given[1]} make different tables; use one of them")
         if (self.value or self.baseline) and not self.pivot_on:
@@ -77,9 +75,15 @@ class TableChoice(NamedTuple):
             raise click.UsageError(f"--unit {self.unit}: a layout has units of its own")
 
     @property
+    def _given(self) -> list[str]:
+        """The options that were given of those that choose a table."""
+        names = ("layout", "columns", "reference", "compare", "report")
+        return [*(["--pivot"] if self.pivot_on else []), *(f"--{name}" for name in names if getattr(self, name))]
+
+    @property
     def is_plain(self) -> bool:
         """True if nothing but the results was asked for."""
-        return not (self.pivot_on or self.layout or self.columns or self.reference or self.compare or self.report)
+        return not self._given
 
     def tables(self, results: Sequence[Result]) -> Sequence[Table]:
         """The chosen tables. Raises the errors of the tables, or `click.UsageError`."""
@@ -98,7 +102,40 @@ class TableChoice(NamedTuple):
         return [results_table(results, columns=self.columns, notation=notation, caption=self.caption)]
 
 
-def export_command(
+class _ListingLayouts(click.Command):
+    """Its help ends with what `--layout` takes."""
+
+    def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from cs336_tui.export.writeups import LAYOUTS
+
+        with formatter.section("Layouts"):
+            formatter.write_dl([(name, layout.about) for name, layout in LAYOUTS.items()])
+
+
+@click.command("export", cls=_ListingLayouts)
+@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@click.option(
+    "--pivot", "pivot_on", metavar="ROWS:COLUMNS", help="A pivot, such as size:pass or size,context:precision; auto."
+)
+@click.option("--value", type=click.Choice(tuple(VALUES)), help="What the pivot shows. [default: mean]")
+@click.option(
+    "--baseline", multiple=True, metavar="KEY=VALUE", help="Over what the speed-up is, such as precision=fp32."
+)
+@click.option("--layout", metavar="NAME", help="A kind of table found in write-ups; listed below.")
+@click.option("--columns", type=WORDS, help="Columns of the results table, such as size,pass,mean,std.")
+@click.option("--reference", is_flag=True, help="Own cells beside published ones.")
+@click.option("--compare", is_flag=True, help="The first of two sessions against the second.")
+@click.option("--report", type=click.Choice(tuple(REPORTS)), help="What reports of this kind found.")
+@click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only these cells, such as precision=fp32.")
+@click.option("--unit", type=click.Choice(UNITS), help="Of times in text. [default: ms]")
+@click.option(
+    "--digits", type=click.IntRange(0, 9), help="Decimal places of times. [default: as many as the std supports]"
+)
+@click.option("--caption", default="", metavar="TEXT", help="Of the table, instead of its own.")
+@click.option("--figures", type=DIRECTORY, metavar="DIR", help="Also write figures here, as SVG, PDF and PNG.")
+@options(*file_options())
+@session_dir_option
+def export(
     *,
     sessions: Sequence[str],
     session_dir: Path,
@@ -109,9 +146,12 @@ def export_command(
     figures: Path | None,
     **choices: Any,
 ) -> str:
-    """The chosen export of the sessions as text, empty when it went to a file. `choices` are of `TableChoice`.
+    """Tables and figures of SESSION...: ids, unique prefixes of ids, `last` or paths. Several become one table.
 
-    Raises `UserError` or `click.UsageError`; then nothing was written to `output`.
+    Without other options a table of all results; as CSV and JSON the whole records.
+
+    \f
+    `choices` are of `TableChoice`. Raises `UserError` or `click.UsageError`; then nothing was written to `output`.
     """
     choice = TableChoice(**choices)
     choice.check(format_)
@@ -218,47 +258,6 @@ def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite:
             path = folder / f"{drawing.name}.{format_}"
             write_atomically(path, drawing.render(format_), overwrite=overwrite)
             click.echo(f"wrote {path}", err=True)
-
-
-class _ListingLayouts(click.Command):
-    """Its help ends with what `--layout` takes."""
-
-    def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from cs336_tui.export.writeups import LAYOUTS
-
-        with formatter.section("Layouts"):
-            formatter.write_dl([(name, layout.about) for name, layout in LAYOUTS.items()])
-
-
-@click.command("export", cls=_ListingLayouts)
-@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
-@click.option(
-    "--pivot", "pivot_on", metavar="ROWS:COLUMNS", help="A pivot, such as size:pass or size,context:precision; auto."
-)
-@click.option("--value", type=click.Choice(tuple(VALUES)), help="What the pivot shows. [default: mean]")
-@click.option(
-    "--baseline", multiple=True, metavar="KEY=VALUE", help="Over what the speed-up is, such as precision=fp32."
-)
-@click.option("--layout", metavar="NAME", help="A kind of table found in write-ups; listed below.")
-@click.option("--columns", type=WORDS, help="Columns of the results table, such as size,pass,mean,std.")
-@click.option("--reference", is_flag=True, help="Own cells beside published ones.")
-@click.option("--compare", is_flag=True, help="The first of two sessions against the second.")
-@click.option("--report", type=click.Choice(tuple(REPORTS)), help="What reports of this kind found.")
-@click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only these cells, such as precision=fp32.")
-@click.option("--unit", type=click.Choice(UNITS), help="Of times in text. [default: ms]")
-@click.option(
-    "--digits", type=click.IntRange(0, 9), help="Decimal places of times. [default: as many as the std supports]"
-)
-@click.option("--caption", default="", metavar="TEXT", help="Of the table, instead of its own.")
-@click.option("--figures", type=DIRECTORY, metavar="DIR", help="Also write figures here, as SVG, PDF and PNG.")
-@options(*file_options())
-@session_dir_option
-def export(**given: Any) -> None:
-    """Tables and figures of SESSION...: ids, unique prefixes of ids, `last` or paths. Several become one table.
-
-    Without other options a table of all results; as CSV and JSON the whole records.
-    """
-    click.echo(export_command(**given), nl=False)
 
 
 @click.command("summary")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 import msgspec
@@ -28,6 +27,13 @@ _WARMUP, _STEPS = 1, 2
 """Steps of a cell that is run to see whether it fits: from the second on the optimizer's state is there."""
 
 
+@choice_options
+@click.option("--by", type=click.Choice(["batch", "context"]), default="batch", show_default=True, help="What grows.")
+@click.option("--limit", type=click.IntRange(1), help="Look no further than this.")
+@gpu_option
+@click.option("--confirm", is_flag=True, help="Run what was found, and the next larger one, to see that it is so.")
+@options(*file_options("table"))
+@session_dir_option
 def fit_command(
     *,
     by: Dimension,
@@ -42,11 +48,13 @@ def fit_command(
     read: Callable[[], Machine] = read_machine,
     **choices: Any,
 ) -> int:
-    """Print or write what fits, for every combination of the other choices; returns the exit code.
+    """Find the largest batch (or context length) that fits, by bisection on the prediction.
 
-    As JSON it is ``{"fits": [...]}``, however many combinations there are.
-    With `confirm` the largest is run, and on a GPU the next larger one too. Raises `SpecError` or
-    `click.ClickException` for what cannot be asked.
+    Exits with 0 when something fits, 1 when not even the smallest does or what was found did not run.
+
+    \f
+    As JSON ``{"fits": [...]}``, for every combination of the other choices. With `confirm` the largest is run, and on a
+    GPU the next larger one too. Raises `SpecError` or `click.ClickException` for what cannot be asked.
     """
     sweep = sweep_from(**choices)
     starts = sweep.batches if by == "batch" else sweep.contexts
@@ -101,7 +109,7 @@ def _confirmed(results: Sequence[Fitted], format_: str, output: Path | None, *, 
     def render(state: SessionState) -> str:
         return _render(_as_run(results, state), format_)
 
-    code = carry_out(bench, run, work, Outputs(render, output, None, overwrite=force))
+    code = carry_out(bench, run, work, Outputs(render, output, force))
     fits = all(result.ran is not None and result.ran.status == "ok" for result in _as_run(results, run.state))
     return code or (EXIT_FITS if fits else EXIT_DOES_NOT)
 
@@ -123,17 +131,4 @@ def _render(results: Sequence[Fitted], format_: str) -> str:
     return answer([fit_table(results)], format_)
 
 
-@click.command("fit")
-@choice_options
-@click.option("--by", type=click.Choice(["batch", "context"]), default="batch", show_default=True, help="What grows.")
-@click.option("--limit", type=click.IntRange(1), help="Look no further than this.")
-@gpu_option
-@click.option("--confirm", is_flag=True, help="Run what was found, and the next larger one, to see that it is so.")
-@options(*file_options("table"))
-@session_dir_option
-def fit(**options: Any) -> NoReturn:
-    """Find the largest batch (or context length) that fits, by bisection on the prediction.
-
-    Exits with 0 when something fits, 1 when not even the smallest does or what was found did not run.
-    """
-    sys.exit(fit_command(**options))
+fit = click.command("fit")(fit_command)

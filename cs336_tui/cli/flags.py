@@ -10,84 +10,70 @@ import click
 
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
 from cs336_tui.config.spec import AXES
-from cs336_tui.config.sweep import INTERVAL, USUAL_MOST, Auto, Counted, auto_of, share_of, share_words
+from cs336_tui.config.sweep import INTERVAL, USUAL_MOST, Counted, auto_of, share_of, share_words
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class CommaList(click.ParamType[tuple[Any, ...]]):
-    """``a,b,c`` as a tuple of words, or of numbers."""
+class Parsed(click.ParamType[Any]):
+    """What `parse` makes of a text; `SpecError` and other ValueErrors are bad usage."""
 
-    def __init__(self, kind: type) -> None:
-        self._kind = kind
-        self.name = "LIST" if kind is str else "N,..."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
-        if isinstance(value, tuple):
-            return value
-        words = [word.strip() for word in str(value).split(",")]
-        if not all(words):
-            self.fail(f"{value!r}: expected values separated by single commas", param, ctx)
-        try:
-            return tuple(map(self._kind, words))
-        except ValueError:
-            self.fail(f"{value!r}: expected {NUMBERS[self._kind][2:]}s separated by commas", param, ctx)
-
-
-class Count(click.ParamType[int | tuple[int, ...] | Auto]):
-    """A number of steps, or several with commas where `several`, or ``auto`` or ``auto:MAX`` alone."""
-
-    def __init__(self, field: Counted, *, several: bool = False) -> None:
-        self._field = field
-        self._fixed: click.ParamType[Any] = CommaList(int) if several else click.INT
-        self.name = "N,...|auto[:MAX]" if several else "N|auto[:MAX]"
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name, self.parse = name, parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        words = value.split(",")
         try:
-            found = [auto_of(self._field, word) for word in words]
+            return self.parse(value)
         except SpecError as error:
             self.fail(f"{error.value!r}: {error.allowed}", param, ctx)
-        if not any(found):
-            try:
-                return self._fixed.convert(value, param, ctx)
-            except click.BadParameter:
-                more = "; several numbers are separated by commas" if isinstance(self._fixed, CommaList) else ""
-                self.fail(f"{value!r}: expected a number, auto or auto:MAX{more}", param, ctx)
-        if len(words) > 1:
-            self.fail(f"{value!r}: auto stands alone", param, ctx)
-        return found[0]
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
 
 
-class Share(click.ParamType[float]):
-    """A share of the mean, as ``1%`` or ``0.01``."""
+def comma_list(kind: type) -> Parsed:
+    """``a,b,c`` as a tuple of words, or of numbers."""
 
-    name = "SHARE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def parse(text: str) -> tuple[Any, ...]:
+        words = [word.strip() for word in text.split(",")]
+        if not all(words):
+            raise ValueError("expected values separated by single commas")
         try:
-            return share_of(str(value))
-        except SpecError as error:
-            self.fail(f"{error.value!r}: {error.allowed}", param, ctx)
+            return tuple(map(kind, words))
+        except ValueError:
+            raise ValueError(f"expected {NUMBERS[kind][2:]}s separated by commas") from None
+
+    return Parsed("LIST" if kind is str else "N,...", parse)
 
 
-class Pair(click.ParamType[tuple[str, str]]):
+def _count(field: Counted, *, several: bool = False) -> Parsed:
+    """A number of steps, or several with commas where `several`, or ``auto`` or ``auto:MAX`` alone."""
+    fixed = comma_list(int).parse if several else int
+
+    def parse(text: str) -> Any:
+        words = text.split(",")
+        found = [auto_of(field, word) for word in words]
+        if any(found) and len(words) > 1:
+            raise ValueError("auto stands alone")
+        try:
+            return found[0] or fixed(text)
+        except ValueError:
+            more = "; several numbers are separated by commas" if several else ""
+            raise ValueError(f"expected a number, auto or auto:MAX{more}") from None
+
+    return Parsed("N,...|auto[:MAX]" if several else "N|auto[:MAX]", parse)
+
+
+def _pair(text: str) -> tuple[str, str]:
     """``name=value`` as the two."""
-
-    name = "NAME=VALUE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        name, equals, rest = str(value).partition("=")
-        if not (name.strip() and equals):
-            self.fail(f"{value!r}: expected NAME=VALUE", param, ctx)
-        return name.strip(), rest.strip()
+    name, equals, rest = text.partition("=")
+    if not (name.strip() and equals):
+        raise ValueError("expected NAME=VALUE")
+    return name.strip(), rest.strip()
 
 
-WORDS = CommaList(str)
+WORDS = comma_list(str)
 FILE = click.Path(dir_okay=False, path_type=Path)
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
@@ -107,12 +93,12 @@ def _text(axis: Axis) -> str:
 def _type(axis: Axis) -> Any:
     match axis.field:
         case "warmup_steps":
-            return Count("warmup_steps", several=True)
+            return _count("warmup_steps", several=True)
         case "measure_steps":
-            return Count("measure_steps")
+            return _count("measure_steps")
     if axis.kind is tuple:
-        return Pair() if axis.widget == "pairs" else click.Path()
-    return CommaList(axis.kind) if axis.several else axis.kind
+        return Parsed("NAME=VALUE", _pair) if axis.widget == "pairs" else click.Path()
+    return comma_list(axis.kind) if axis.several else axis.kind
 
 
 def _option(axis: Axis) -> Callable[[F], F]:
@@ -132,14 +118,14 @@ def _options_of(*fields: str) -> list[Callable[[F], F]]:
 _LAST = ("workload", "causal")
 _INTERVAL = click.option(
     "--interval",
-    type=Share(),
+    type=Parsed("SHARE", share_of),
     help="With --steps auto: how wide the 95 % interval of the mean may be, as a share of it; whole width of the "
     f"interval, so 2% is ± 1 %. [default: {share_words(INTERVAL)}]",
 )
 _HEAD_DIM = click.option(
     "--head-dim",
     "head_dims",
-    type=CommaList(int),
+    type=comma_list(int),
     help="With --workload attention: widths of queries, keys and values.",
 )
 _PRESET = click.option(
@@ -166,6 +152,14 @@ def options(*several: Callable[[F], F]) -> Callable[[F], F]:
         return command
 
     return decorate
+
+
+def reword(command: click.Command, **helps: str | None) -> None:
+    """Give options of a command another help, and hide those without any."""
+    for option in command.params:
+        if isinstance(option, click.Option) and option.name in helps:
+            text = helps[option.name]
+            option.help, option.hidden = text or option.help, text is None
 
 
 def _default_session_dir() -> Path:

@@ -7,7 +7,6 @@ import gc
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -64,11 +63,16 @@ class _Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run a command, which returns its exit code or the text to print."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
         except UserError as error:
             kind = click.UsageError if error.exit_code == 2 else click.ClickException
             raise kind(f"not written: {error}" if isinstance(error, NoRoom) else str(error)) from None
+        if isinstance(result, int):
+            sys.exit(result)
+        if result:
+            click.echo(result, nl=not result.endswith("\n"))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -96,17 +100,14 @@ class _Commands(click.Group):
 @session_dir_option
 @device_interval_option
 @click.pass_context
-def cli(context: click.Context, /, **options: Any) -> None:
+def cli(context: click.Context, /, **options: Any) -> int | None:
     """Benchmark Transformer training steps, live in your terminal.
 
     Without a command, opens the app, its panes filled with the choices given here. `cs336-tui bench` takes the same
     choices and runs them without a screen.
     """
-    if context.invoked_subcommand is None:
-        _open_app(**options)
-
-
-def _open_app(*, replay: Path | None, **options: Any) -> None:
+    if context.invoked_subcommand is not None:
+        return None
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise click.UsageError(
             "the app needs a terminal on standard input, output and error; without one: cs336-tui bench"
@@ -114,7 +115,7 @@ def _open_app(*, replay: Path | None, **options: Any) -> None:
     gc.disable()  # until something is on the screen: what is imported and built until then is here to stay
     from cs336_tui.cli.launch import open_app
 
-    sys.exit(open_app(replay=replay, **options))
+    return open_app(**options)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

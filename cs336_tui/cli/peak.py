@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import click
 
 from cs336_tui.cli.flags import WORDS, file_options, options, session_dir_option
-from cs336_tui.cli.targets import Counter, deliver, read_machine
+from cs336_tui.cli.targets import Counter, child_processes, deliver, read_machine
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakError, peak_key
@@ -22,6 +21,14 @@ Measure = Callable[[str, Precision], DevicePeak]
 """Measures a device (torch's name) in a precision; raises `PeakError`."""
 
 
+@click.option(
+    "--device", "devices", type=WORDS, default=(), help="auto, every, cpu, mps, cuda, cuda:N. [default: auto]"
+)
+@click.option("--precision", "precisions", type=WORDS, default=(), help="[default: all that the device can do]")
+@click.option("--threads", type=click.IntRange(1), help="torch's intra-op threads. [default: torch's own]")
+@click.option("--refresh", is_flag=True, help="Measure again what was measured before.")
+@options(*file_options("table"))
+@session_dir_option
 def peak_command(
     *,
     devices: Sequence[str],
@@ -34,13 +41,15 @@ def peak_command(
     threads: int | None = None,
     cache: PeakCache | None = None,
     read: Callable[[], Environment] = lambda: read_machine().environment,
+    session_dir: Path | None = None,  # noqa: ARG001  # every command takes it
 ) -> str:
-    """A table with a row per device and precision, empty when it went to a file.
+    """Measure matrix products and copies on the spot, with the data sheet's figures beside them where known.
 
-    What was measured before is not measured again unless `refresh`. No `precisions`: all that each device can do.
-    `threads` are those with which a CPU is measured; `measure` does it in child processes unless given. A peak that
-    cannot be measured leaves its row with the reason; raises `click.ClickException` when that is all of them,
-    `SpecError` for what a device cannot do.
+    Takes some seconds a precision; what was measured is remembered for this device, torch and thread count.
+
+    \f
+    `measure` does it, in child processes unless given. A peak that cannot be measured leaves its row with the reason;
+    raises `click.ClickException` when that is all of them, `SpecError` for what a device cannot do.
     """
     environment, cache = read(), cache or PeakCache()
     asked = list(_asked(environment, devices, precisions))
@@ -58,13 +67,9 @@ def peak_command(
 @contextmanager
 def _measuring(threads: int | None) -> Iterator[Measure]:
     """Measures in child processes."""
-    from cs336_tui.runner.launcher import Launcher
     from cs336_tui.runner.machine import measure_peak
 
-    with tempfile.TemporaryDirectory(prefix="cs336-tui-") as scratch:
-        launcher = Launcher(Path(scratch))
-        launcher.prepare()
-        launcher.start()
+    with child_processes() as launcher:
         yield lambda device, precision: measure_peak(launcher, device, precision, threads)
 
 
@@ -106,18 +111,4 @@ def _row(
     return PeakRow(device=device, precision=precision, peak=peak)
 
 
-@click.command("peak")
-@click.option(
-    "--device", "devices", type=WORDS, default=(), help="auto, every, cpu, mps, cuda, cuda:N. [default: auto]"
-)
-@click.option("--precision", "precisions", type=WORDS, default=(), help="[default: all that the device can do]")
-@click.option("--threads", type=click.IntRange(1), help="torch's intra-op threads. [default: torch's own]")
-@click.option("--refresh", is_flag=True, help="Measure again what was measured before.")
-@options(*file_options("table"))
-@session_dir_option
-def peak(session_dir: Path, **options: Any) -> None:  # noqa: ARG001  # every command takes it
-    """Measure matrix products and copies on the spot, with the data sheet's figures beside them where known.
-
-    Takes some seconds a precision; what was measured is remembered for this device, torch and thread count.
-    """
-    click.echo(peak_command(**options), nl=False)
+peak = click.command("peak")(peak_command)

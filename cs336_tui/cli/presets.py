@@ -11,37 +11,27 @@ from cs336_tui.config.presets import all_presets, to_toml, user_preset_dir
 from cs336_tui.export.texts import one_line
 
 
-def list_text() -> tuple[str, tuple[str, ...]]:
-    """Every preset with what it is for, and a line for each file that could not be used."""
-    from tabulate import tabulate
-
-    found = all_presets()
-    rows = [[one_line(preset.name), one_line(preset.about)] for preset in found.presets]
-    text = tabulate(rows, ["preset", "what it runs"], tablefmt="plain", disable_numparse=True)
-    return f"{text}\n\nYour own: {user_preset_dir()} (a TOML file each; `presets show NAME` is a start)", found.problems
-
-
-def show_text(name: str) -> str:
-    """The preset as its file would say it, and the command that runs it. Raises `SpecError`."""
-    preset = all_presets().find(name)
-    return f"# {preset.name}\n{to_toml(preset)}\n# {preset.sweep.command()}"
-
-
 @click.group("presets", invoke_without_command=True)
 @session_dir_option
 @click.pass_context
 def presets(context: click.Context, session_dir: Path) -> None:  # noqa: ARG001  # every command takes it
     """List the presets: named sweeps of each handout edition, and your own."""
-    if context.invoked_subcommand is None:
-        text, problems = list_text()
-        click.echo(text)
-        for problem in problems:
-            click.echo(f"cs336-tui: {problem}", err=True)
+    from tabulate import tabulate
+
+    if context.invoked_subcommand is not None:
+        return
+    found = all_presets()
+    rows = [[one_line(preset.name), one_line(preset.about)] for preset in found.presets]
+    text = tabulate(rows, ["preset", "what it runs"], tablefmt="plain", disable_numparse=True)
+    click.echo(f"{text}\n\nYour own: {user_preset_dir()} (a TOML file each; `presets show NAME` is a start)")
+    for problem in found.problems:
+        click.echo(f"cs336-tui: {problem}", err=True)
 
 
 @presets.command("show", short_help="Show one preset as TOML.")
 @click.argument("name")
 @session_dir_option
-def presets_show(name: str, session_dir: Path) -> None:  # noqa: ARG001
+def presets_show(name: str, session_dir: Path) -> str:  # noqa: ARG001
     """Show what the preset NAME holds, as TOML."""
-    click.echo(show_text(name))
+    preset = all_presets().find(name)
+    return f"# {preset.name}\n{to_toml(preset)}\n# {preset.sweep.command()}"

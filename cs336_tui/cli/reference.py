@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -23,13 +22,12 @@ def reference_view(session: str, session_dir: Path, own_points: Path | None = No
     rows = (*published(), *own(own_points))
     groups = grouped(measured(results), lambda result: (result.spec, machine(result)))
 
-    def lines() -> Iterator[str]:
-        for (spec, _), cells in groups.items():
-            summary = pooled(cells, ddof_of(cells))
-            if summary and summary.mean_s is not None:
-                yield sentence(spec, summary.mean_s, matching(spec, cells[0].cell.in_force, rows))
-
-    return "\n".join([*(lines() if groups else ["No cell has a result yet."]), "", f"Mind that {REMARK}."])
+    lines = [] if groups else ["No cell has a result yet."]
+    for (spec, _), cells in groups.items():
+        summary = pooled(cells, ddof_of(cells))
+        if summary and summary.mean_s is not None:
+            lines.append(sentence(spec, summary.mean_s, matching(spec, cells[0].cell.in_force, rows)))
+    return "\n".join([*lines, "", f"Mind that {REMARK}."])
 
 
 def keep_command(session: str, title: str, session_dir: Path, own_points: Path | None = None) -> str:
@@ -51,6 +49,6 @@ def _results(session: str, session_dir: Path) -> tuple[Result, ...]:
 @session_argument
 @click.option("--keep", metavar="TITLE", help="Keep the session's results as reference points of your own instead.")
 @session_dir_option
-def reference(session: str, keep: str | None, session_dir: Path) -> None:
+def reference(session: str, keep: str | None, session_dir: Path) -> str:
     """Show published step times beside those of SESSION; `export --reference` makes a table of them."""
-    click.echo(keep_command(session, keep, session_dir) if keep else reference_view(session, session_dir))
+    return keep_command(session, keep, session_dir) if keep else reference_view(session, session_dir)

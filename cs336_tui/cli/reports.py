@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -17,6 +16,7 @@ from cs336_tui.cli.flags import (
     file_options,
     fit_check_option,
     options,
+    reword,
     session_dir_option,
     timeout_option,
 )
@@ -30,7 +30,6 @@ from cs336_tui.export.files import ExportError, check_writable
 from cs336_tui.export.formats import answer
 from cs336_tui.export.kernels import kernel_table
 from cs336_tui.export.reports import document_of_report, drawings_of_reports, tables_of_reports
-from cs336_tui.export.tables import Table
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 
@@ -49,8 +48,8 @@ def report_command(
     phase: str | None = None,
     part: str | None = None,
     **choices: Any,
-) -> NoReturn:
-    """Make a report on every combination of the choices, print or write its tables, exit.
+) -> int:
+    """Make a report on every combination of the choices, print or write its tables; returns the exit code.
 
     Raises `SpecError` or `click.ClickException` for choices that cannot be run, before anything was.
     """
@@ -73,31 +72,21 @@ def report_command(
 
     def render(state: SessionState) -> str:
         reports = _contents(state, kind)
+        if format_ == "json":
+            documents = [document_of_report(report) for report in reports]
+            return to_json(documents[0] if len(documents) == 1 else {"reports": documents})
         if phase or part:
-            chosen = [kernel_table(each, phase, part) for each in reports if isinstance(each, KernelReport)]
-            return tables_text(chosen, format_)
-        return reports_text(reports, format_, min_bytes=round(min_mb * 1e6))
+            tables = [kernel_table(each, phase, part) for each in reports if isinstance(each, KernelReport)]
+        else:
+            tables = tables_of_reports(reports, min_bytes=round(min_mb * 1e6))
+        if not tables:
+            return "No report was made.\n" if format_ == "markdown" else ""
+        return answer(tables, format_)
 
-    code = carry_out(bench, run, work, Outputs(render, output, None, overwrite=force))
+    code = carry_out(bench, run, work, Outputs(render, output, force))
     if figures is not None:
         write_figures(drawings_of_reports(_contents(run.state, kind)), figures, overwrite=force)
-    sys.exit(code)
-
-
-def reports_text(reports: Sequence[Report], format_: str, *, min_bytes: int = 0) -> str:
-    """The tables of these reports one after another; as JSON one report's document, or ``{"reports": [...]}``."""
-    if format_ == "json":
-        documents = [document_of_report(report) for report in reports]
-        found = documents[0] if len(documents) == 1 else {"reports": documents}
-        return to_json(found)
-    return tables_text(tables_of_reports(reports, min_bytes=min_bytes), format_)
-
-
-def tables_text(tables: Sequence[Table], format_: str) -> str:
-    """Tables one after another in one of the formats."""
-    if not tables:
-        return "No report was made.\n" if format_ == "markdown" else ""
-    return answer(tables, format_)
+    return code
 
 
 def _contents(state: SessionState, kind: ReportKind) -> list[Report]:
@@ -168,11 +157,8 @@ def _command(kind: ReportKind) -> click.Command:
     own = _OWN_OPTIONS.get(kind, file_options())
     run = options(choice_options, *own, timeout_option, session_dir_option)(partial(report_command, kind))
     command = click.command(kind, help=_HELP.get(kind, REPORTS[kind].command))(run)
-    for parameter in command.params:
-        if isinstance(parameter, click.Option) and parameter.name == "passes":
-            parameter.help = f"{', '.join(PASSES)}. [default: {','.join(REPORTS[kind].passes)}]"
-        elif isinstance(parameter, click.Option) and parameter.name in ("warmups", "steps", "interval", "sync"):
-            parameter.hidden = True
+    passes = f"{', '.join(PASSES)}. [default: {','.join(REPORTS[kind].passes)}]"
+    reword(command, passes=passes, warmups=None, steps=None, interval=None, sync=None)
     return command
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import click
 
@@ -45,41 +45,36 @@ Render = Callable[[SessionState], str]
 """Turns a session into the text of an export."""
 
 
-class Outputs:
-    """The files for the data and the summary of a run; None for standard output and for no summary.
+class Outputs(NamedTuple):
+    """The data and the files for it and the summary of a run; None for standard output and for no summary."""
 
-    `data` is a format of the results, or what makes other text of the session.
-    """
-
-    def __init__(self, data: str | Render, output: Path | None, summary: str | None, *, overwrite: bool) -> None:
-        self.render = _renderer(data) if isinstance(data, str) else data
-        self.output, self.summary, self.overwrite = output, summary, overwrite
+    render: Render
+    output: Path | None
+    overwrite: bool
+    summary: str | None = None
 
     def files(self, session: str) -> list[tuple[Path, Render]]:
         """The files to keep, each with what belongs in it."""
         found = [(self.output, self.render)] if self.output is not None else []
         if self.summary is not None:
             auto = Path(f"cs336-tui-summary-{session}.md")
-            found.append((auto if self.summary == "auto" else Path(self.summary), _renderer("summary")))
+            found.append((auto if self.summary == "auto" else Path(self.summary), renderer("summary")))
         return found
 
 
-class _Kept:
+class _Kept(LivingFile):
     """A file that is rewritten as the session goes on, and why it does not hold what it should."""
 
     def __init__(self, path: Path, render: Render, *, overwrite: bool) -> None:
-        self._file, self._render = LivingFile(path, overwrite=overwrite), render
+        super().__init__(path, overwrite=overwrite)
+        self._render = render
         self.problem: str | None = "nothing was written to it"
 
-    @property
-    def path(self) -> Path:
-        return self._file.path
-
-    def write(self, state: SessionState) -> str | None:
+    def update(self, state: SessionState) -> str | None:
         """Write the session as it is now; returns a problem that was not there before."""
         before, self.problem = self.problem, None
         try:
-            self._file.write(self._render(state))
+            self.write(self._render(state))
         except ExportError as error:
             self.problem = str(error)
         return self.problem if self.problem != before else None
@@ -90,7 +85,7 @@ class HeadlessRun:
 
     def __init__(self) -> None:
         self.state = SessionState()
-        self._progress = Progress(self.state, sys.stderr)
+        self.progress = Progress(self.state, sys.stderr)
         self._files: list[_Kept] = []
         self.stopped = False
         """True if somebody stopped it before all was done."""
@@ -102,17 +97,17 @@ class HeadlessRun:
     def sink(self, events: Sequence[Event]) -> None:
         for event in events:
             self.state.apply(event)
-            self._progress.show(event)
+            self.progress.show(event)
         if any(isinstance(event, CellFinished | ReportFinished | SessionEnded) for event in events):
             for file in self._files:
-                if problem := file.write(self.state):  # the run goes on, and there may be room again later
-                    self._progress.show(Notice(at=time.time(), text=problem))
+                if problem := file.update(self.state):  # the run goes on, and there may be room again later
+                    self.progress.show(Notice(at=time.time(), text=problem))
 
     def settle_files(self) -> tuple[dict[Path, str], list[Path]]:
         """The files that do not hold all of the session, each with the reason, and those that do. Tries them again."""
         for file in self._files:
             if file.problem:
-                file.write(self.state)
+                file.update(self.state)
         unwritten = {file.path: file.problem for file in self._files if file.problem}
         return unwritten, [file.path for file in self._files if not file.problem]
 
@@ -126,13 +121,6 @@ class HeadlessRun:
         """The measured cells with code of the user's, whose FLOPs only a prediction tells, and there is none."""
         specs = (cell.spec for cell in self.state.cells.values() if cell.status == "ok")
         return tuple(spec for spec in specs if spec.brings_own_code and self.state.prediction_of(spec) is None)
-
-    def say(self, text: str) -> None:
-        """Show what is being done that no event tells of, until the next one."""
-        self._progress.say(text)
-
-    def clear_progress(self) -> None:
-        self._progress.clear()
 
     @property
     def exit_code(self) -> int:
@@ -176,7 +164,7 @@ def carry_out(bench: Bench, run: HeadlessRun, work: Callable[[], None], outputs:
                     bench.predict_afterwards(run.without_flops)
     finally:
         bench.close(interrupted=run.exit_code == EXIT_INTERRUPTED)
-        run.clear_progress()
+        run.progress.clear()
     unwritten, written = run.settle_files()
     try:
         if outputs.output is None or outputs.output in unwritten:
@@ -192,7 +180,7 @@ def carry_out(bench: Bench, run: HeadlessRun, work: Callable[[], None], outputs:
     return run.exit_code or (EXIT_CELL_FAILED if unwritten or bench.log_problem else EXIT_OK)
 
 
-def _renderer(format_: str) -> Render:
+def renderer(format_: str) -> Render:
     from cs336_tui.export.record import to_csv, to_json
     from cs336_tui.export.results import results_markdown
     from cs336_tui.export.summary import summary_markdown
@@ -202,7 +190,6 @@ def _renderer(format_: str) -> Render:
 
 _REDRAW_S = 0.25
 _STAGES = {"compiling": "compiling the model", "capturing": "capturing a CUDA graph"}
-_LONG_STAGES = tuple(_STAGES)
 """Stages that may take half a minute without a word."""
 
 
@@ -231,11 +218,10 @@ class Progress:
             case Notice():
                 self._line(f"note: {event.text}")
             case DeviceSampled() if self._live and (running := self._state.running_cell):
-                if running.stage in _LONG_STAGES and time.monotonic() - self._drawn_at >= _REDRAW_S:
-                    self._status(running)
+                if running.stage in _STAGES:
+                    self._redraw(running)
             case CellStarted() | StageChanged() | StepsTimed() if self._live:
-                if time.monotonic() - self._drawn_at >= _REDRAW_S:
-                    self._status(self._state.cells[event.cell])
+                self._redraw(self._state.cells[event.cell])
 
     def say(self, text: str) -> None:
         """Put a text into the status line."""
@@ -255,9 +241,13 @@ class Progress:
         head = f"{report.kind} of {report.spec.title}"
         return f"{head}: made in {took}" if event.status == "ok" else f"{head}: {event.status}: {event.error or ''}"
 
-    def _status(self, cell: CellState) -> None:
+    def _redraw(self, cell: CellState) -> None:
+        if time.monotonic() - self._drawn_at >= _REDRAW_S:
+            self._write(self._status(cell))
+
+    def _status(self, cell: CellState) -> str:
         text = f"{self._place(cell)} {cell.spec.title} · {_STAGES.get(cell.stage or '', cell.stage)}"
-        if cell.stage in _LONG_STAGES and cell.stage_began_at is not None and self._state.last_at is not None:
+        if cell.stage in _STAGES and cell.stage_began_at is not None and self._state.last_at is not None:
             text += f", {duration(max(self._state.last_at - cell.stage_began_at, 0.0))}"
         if cell.stage in ("warm-up", "measuring"):
             warmup = cell.stage == "warm-up"
@@ -267,7 +257,7 @@ class Progress:
             text += f" {done}/{'≤' if ceiling else ''}{most}"
         if (left := remaining_s(self._state)) is not None:
             text += f" · ETA {duration(left)}"
-        self._write(text)
+        return text
 
     def _write(self, text: str) -> None:
         self._status_line.show(text)

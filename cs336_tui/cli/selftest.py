@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
 
 import click
 
@@ -31,6 +30,11 @@ RAW_FOLDER = "selftests"
 _PROGRAMS, _USUAL_STEP_S = 5, 0.05
 
 
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, mps, cuda, cuda:N")
+@click.option("--size", help="[default: tiny on a CPU, small elsewhere]")
+@click.option("--quick", is_flag=True, help="Fewer starts and rounds: about a minute, and wider intervals.")
+@options(*file_options("table"))
+@session_dir_option
 def selftest_command(
     *,
     device: str,
@@ -41,8 +45,14 @@ def selftest_command(
     force: bool,
     session_dir: Path,
 ) -> int:
-    """Carry the command out; returns the exit code.
+    """Time the same cell with a bare script, with `cs336-tui bench` and with the app, in turns.
 
+    Prints the ratios of means and of stds with their intervals, device sampling on and off, and whether they are within
+    the marks: on a CPU means within 2 % and stds at most 1.2, on a GPU 1 % and 1.1. Takes about three minutes. Every
+    step time is kept in the session folder. Exits with 0 for a pass, 1 when a ratio is past its mark or a program
+    failed, 3 when that cannot be told, 130 when interrupted.
+
+    \f
     Raises `UserError` or `click.ClickException` for what cannot be run or written, and when a program fails.
     """
     if size is not None:
@@ -76,9 +86,9 @@ def run_selftest(work: SelftestCell, plan: Plan, environment: Environment, *, ke
         "longer where steps are slow",
         err=True,
     )
-    status = _Status()
+    status = StatusLine(sys.stderr)
     try:
-        taken = take_turns(partial(programs_of, work, keep_memory=keep_memory), plan, status.show)
+        taken = take_turns(partial(programs_of, work, keep_memory=keep_memory), plan, partial(_show, line=status))
     except SelftestError as error:
         raise click.ClickException(f"selftest: {error}") from None
     finally:
@@ -111,40 +121,18 @@ def _keep(selftest: Selftest, folder: Path) -> None:
         click.echo(f"every step time: {path}", err=True)
 
 
-class _Status:
-    """One line on standard error, redrawn in place on a terminal; elsewhere a line a start."""
-
-    def __init__(self) -> None:
-        self._line = StatusLine(sys.stderr)
-
-    def show(self, progress: TurnsProgress) -> None:
-        text = f"start {progress.start}/{progress.starts}, "
-        text += f"round {progress.round}/{progress.rounds}" if progress.round else "programs are starting"
-        if progress.turn_s is not None:
-            text += f" of turns of {progress.turn_s:.1f} s" if progress.round else ""
-        if progress.left_s is not None:
-            text += f", ETA {duration(progress.left_s)}"
-        if self._line.is_live:
-            self._line.show(text)
-        elif not progress.round or progress.start == progress.round == 1:
-            click.echo(text, err=True)
-
-    def clear(self) -> None:
-        self._line.clear()
+def _show(progress: TurnsProgress, line: StatusLine) -> None:
+    """Redraw the line in place on a terminal; elsewhere write a line a start."""
+    text = f"start {progress.start}/{progress.starts}, "
+    text += f"round {progress.round}/{progress.rounds}" if progress.round else "programs are starting"
+    if progress.turn_s is not None:
+        text += f" of turns of {progress.turn_s:.1f} s" if progress.round else ""
+    if progress.left_s is not None:
+        text += f", ETA {duration(progress.left_s)}"
+    if line.is_live:
+        line.show(text)
+    elif not progress.round or progress.start == progress.round == 1:
+        click.echo(text, err=True)
 
 
-@click.command("selftest")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, mps, cuda, cuda:N")
-@click.option("--size", help="[default: tiny on a CPU, small elsewhere]")
-@click.option("--quick", is_flag=True, help="Fewer starts and rounds: about a minute, and wider intervals.")
-@options(*file_options("table"))
-@session_dir_option
-def selftest(**options: Any) -> NoReturn:
-    """Time the same cell with a bare script, with `cs336-tui bench` and with the app, in turns.
-
-    Prints the ratios of means and of stds with their intervals, device sampling on and off, and whether they are within
-    the marks: on a CPU means within 2 % and stds at most 1.2, on a GPU 1 % and 1.1. Takes about three minutes. Every
-    step time is kept in the session folder. Exits with 0 for a pass, 1 when a ratio is past its mark or a program
-    failed, 3 when that cannot be told, 130 when interrupted.
-    """
-    sys.exit(selftest_command(**options))
+selftest = click.command("selftest")(selftest_command)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -13,56 +12,6 @@ from cs336_tui.cli.flags import session_argument, session_dir_option
 from cs336_tui.export.texts import in_brief, one_line
 from cs336_tui.session import store
 from cs336_tui.session.store import SessionInfo
-
-
-def list_command(session_dir: Path, *, as_json: bool) -> str:
-    """Every session of the folder, newest first."""
-    infos = list(store.list_sessions(session_dir))
-    if as_json:
-        return msgspec.json.format(msgspec.json.encode(infos, enc_hook=str), indent=2).decode()
-    if not infos:
-        return f"No session in {session_dir} yet. `cs336-tui` or `cs336-tui bench` makes one."
-    return _table(infos)
-
-
-def show_command(session: str, session_dir: Path) -> str:
-    """One session: what it is, then its results."""
-    from cs336_tui.export.results import results_markdown
-
-    path = store.find(session, session_dir)
-    state = store.load(path)
-    info = store.describe(state, path)
-    rows = [("session", info.session + (f"  ({info.name})" if info.name else ""))]
-    rows += [("note", info.note)] if info.note else []
-    rows += [("begun", f"{began(info)} on {info.host or 'an unknown machine'}, torch {info.torch or 'unknown'}")]
-    rows += [("cells", counts(info))]
-    for report in state.reports.values():
-        how = "" if report.status == "ok" else f": {report.status or 'running'}"
-        rows.append(("report", f"{report.kind} of {report.spec.title}{how}"))
-    rows.append(("log", str(path)))
-    lines = [f"{label:<9}{in_brief(text, 1000)}" for label, text in rows]
-    lines += ["", results_markdown(state).rstrip()]
-    if any(report.content for report in state.reports.values()):
-        lines += ["", f"`cs336-tui export {info.session} --report kernels` (or memory, ...) shows what a report found."]
-    return "\n".join(lines)
-
-
-def annotate_command(session: str, session_dir: Path, *, name: str | None = None, note: str | None = None) -> str:
-    path = store.find(session, session_dir)
-    store.annotate(path, name=name, note=note)
-    given, what = (name, "name") if name is not None else (note, "note")
-    return f"session {path.stem}: {what} {given!r}" if given else f"session {path.stem}: no {what} any more"
-
-
-def delete_command(sessions: tuple[str, ...], session_dir: Path, *, yes: bool) -> Iterator[str]:
-    """Delete sessions, each after a question unless `yes`; says what was done."""
-    for path in list(dict.fromkeys(store.find(session, session_dir) for session in sessions)):
-        info = store.info_of(path)
-        if yes or click.confirm(f"Delete session {info.title} of {began(info)} ({counts(info)}) for good?", err=True):
-            store.delete(path)
-            yield f"deleted {path.stem}"
-        else:
-            yield f"kept {path.stem}"
 
 
 def began(info: SessionInfo) -> str:
@@ -101,35 +50,64 @@ def _table(infos: list[SessionInfo]) -> str:
 @click.command("sessions")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @session_dir_option
-def sessions(session_dir: Path, as_json: bool) -> None:
+def sessions(session_dir: Path, as_json: bool) -> str:
     """List the sessions on this machine, newest first."""
-    click.echo(list_command(session_dir, as_json=as_json))
+    infos = list(store.list_sessions(session_dir))
+    if as_json:
+        return msgspec.json.format(msgspec.json.encode(infos, enc_hook=str), indent=2).decode()
+    if not infos:
+        return f"No session in {session_dir} yet. `cs336-tui` or `cs336-tui bench` makes one."
+    return _table(infos)
 
 
 @click.command("show")
 @session_argument
 @session_dir_option
-def show(session: str, session_dir: Path) -> None:
+def show(session: str, session_dir: Path) -> str:
     """Show what SESSION is and its results: an id, a unique prefix of one, `last` or a path."""
-    click.echo(show_command(session, session_dir))
+    from cs336_tui.export.results import results_markdown
+
+    path = store.find(session, session_dir)
+    state = store.load(path)
+    info = store.describe(state, path)
+    rows = [("session", info.session + (f"  ({info.name})" if info.name else ""))]
+    rows += [("note", info.note)] if info.note else []
+    rows += [("begun", f"{began(info)} on {info.host or 'an unknown machine'}, torch {info.torch or 'unknown'}")]
+    rows += [("cells", counts(info))]
+    for report in state.reports.values():
+        how = "" if report.status == "ok" else f": {report.status or 'running'}"
+        rows.append(("report", f"{report.kind} of {report.spec.title}{how}"))
+    rows.append(("log", str(path)))
+    lines = [f"{label:<9}{in_brief(text, 1000)}" for label, text in rows]
+    lines += ["", results_markdown(state).rstrip()]
+    if any(report.content for report in state.reports.values()):
+        lines += ["", f"`cs336-tui export {info.session} --report kernels` (or memory, ...) shows what a report found."]
+    return "\n".join(lines)
 
 
 @click.command("rename")
 @click.argument("session")
 @click.argument("name")
 @session_dir_option
-def rename(session: str, name: str, session_dir: Path) -> None:
+def rename(session: str, name: str, session_dir: Path) -> str:
     """Give SESSION the name NAME, to be shown beside its id; an empty name takes it away."""
-    click.echo(annotate_command(session, session_dir, name=name))
+    return _annotated(session, session_dir, name=name)
 
 
 @click.command("annotate")
 @click.argument("session")
 @click.argument("note")
 @session_dir_option
-def annotate(session: str, note: str, session_dir: Path) -> None:
+def annotate(session: str, note: str, session_dir: Path) -> str:
     """Give SESSION a note, which goes into its exports; an empty note takes it away."""
-    click.echo(annotate_command(session, session_dir, note=note))
+    return _annotated(session, session_dir, note=note)
+
+
+def _annotated(session: str, session_dir: Path, **given: str) -> str:
+    path = store.find(session, session_dir)
+    store.annotate(path, **given)
+    ((what, text),) = given.items()
+    return f"session {path.stem}: {what} {text!r}" if text else f"session {path.stem}: no {what} any more"
 
 
 @click.command("delete")
@@ -138,5 +116,10 @@ def annotate(session: str, note: str, session_dir: Path) -> None:
 @session_dir_option
 def delete(sessions: tuple[str, ...], yes: bool, session_dir: Path) -> None:
     """Delete SESSION... for good; asks for each."""
-    for line in delete_command(sessions, session_dir, yes=yes):
-        click.echo(line)
+    for path in list(dict.fromkeys(store.find(session, session_dir) for session in sessions)):
+        info = store.info_of(path)
+        if yes or click.confirm(f"Delete session {info.title} of {began(info)} ({counts(info)}) for good?", err=True):
+            store.delete(path)
+            click.echo(f"deleted {path.stem}")
+        else:
+            click.echo(f"kept {path.stem}")

@@ -6,9 +6,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import click
 import msgspec
@@ -19,9 +19,12 @@ from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.environment import Environment, capability_pair
 from cs336_tui.events.events import DeviceSampled
-from cs336_tui.events.gpus import GpuModel, find_gpu
+from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.reports import Prediction
 from cs336_tui.export.files import NoRoom, write_atomically
+
+if TYPE_CHECKING:
+    from cs336_tui.runner.launcher import Launcher
 
 
 class Predicts(Protocol):
@@ -74,15 +77,10 @@ def _on_named(sweep: Sweep, name: str) -> AskedCells:
         raise click.UsageError(f"--gpu {name}: --device {others[0]} is another device; give one of the two")
     gpu = find_gpu(name)
     specs = sweep.with_devices(("cuda:0",)).cells()
-    for spec in specs:
-        _check_precision(gpu, spec)
-    return AskedCells(specs, {"cuda:0": named_target(gpu)})
-
-
-def _check_precision(gpu: GpuModel, spec: CellSpec) -> None:
-    if spec.precision not in gpu.precisions:
+    for precision in (spec.precision for spec in specs if spec.precision not in gpu.precisions):
         can = f"{gpu.name} (compute capability {gpu.capability}) can do {', '.join(gpu.precisions)}"
-        raise SpecError("precision", spec.precision, can)
+        raise SpecError("precision", precision, can)
+    return AskedCells(specs, {"cuda:0": named_target(gpu)})
 
 
 def _on_this_machine(sweep: Sweep, here: Machine) -> AskedCells:
@@ -97,22 +95,23 @@ def _on_this_machine(sweep: Sweep, here: Machine) -> AskedCells:
     return AskedCells(specs, {device: here.target(device) for device in dict.fromkeys(spec.device for spec in specs)})
 
 
-def read_machine() -> Machine:
-    """This machine's devices and what is in use on them; asks torch in a child process.
-
-    Raises `click.ClickException` when torch offers no device.
-    """
+def read_environment() -> Environment:
+    """This machine's devices and versions; asks torch in a child process."""
     from cs336_tui.runner.bench import Bench
-    from cs336_tui.runner.device.gpu import GpuMonitor
-    from cs336_tui.runner.device.host import HostReader
 
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(lambda _: None, session_dir=Path(scratch), device_interval_s=0)
-        try:
+        with closing(bench):
             bench.prepare()
-            environment = bench.probe()
-        finally:
-            bench.close()
+            return bench.probe()
+
+
+def read_machine() -> Machine:
+    """This machine's devices and what is in use on them. Raises `click.ClickException` when torch offers no device."""
+    from cs336_tui.runner.device.gpu import GpuMonitor
+    from cs336_tui.runner.device.host import HostReader
+
+    environment = read_environment()
     if not environment.devices:
         raise click.ClickException("; ".join(environment.problems) or "torch offers no device here")
     host = HostReader().sample()
@@ -133,18 +132,22 @@ def predicting(asked: AskedCells, predictor: Predicts | None = None) -> Iterator
     if predictor is not None:
         yield predictor
         return
-    from cs336_tui.runner.launcher import Launcher
     from cs336_tui.runner.predictor import Predictor
+
+    with child_processes() as launcher, closing(Predictor(launcher, capability_of=asked.capability_of)) as predictor:
+        yield predictor
+
+
+@contextmanager
+def child_processes() -> Iterator[Launcher]:
+    """Starts child processes, in a folder of its own while this is entered."""
+    from cs336_tui.runner.launcher import Launcher
 
     with tempfile.TemporaryDirectory(prefix="cs336-tui-") as scratch:
         launcher = Launcher(Path(scratch))
         launcher.prepare()
         launcher.start()
-        predictor = Predictor(launcher, capability_of=asked.capability_of)
-        try:
-            yield predictor
-        finally:
-            predictor.close()
+        yield launcher
 
 
 class Counter:

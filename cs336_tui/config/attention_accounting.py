@@ -6,6 +6,7 @@ Letters in formulas: B sequences of T tokens, K the width of a query, a key and 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from cs336_tui.config.spec import CellSpec
@@ -15,6 +16,8 @@ Shape = Literal["B T K", "B T T", "T T", "B T"]
 FUSED = ("sdpa", "flash", "memory-efficient", "cudnn")
 """Kinds of attention that keep the logarithm of each token's sum of exponentials; the weights are never in memory."""
 _LOGSUMEXP_BYTES = 4
+_Tensors = tuple[str, int, Shape, int]
+"""What they are, their number, shape and bytes an element."""
 
 
 class Term(NamedTuple):
@@ -60,70 +63,50 @@ def accounting_of(spec: CellSpec) -> Accounting | None:
 
     None of a user's own function, of which nobody knows.
     """
-    if spec.attention == "naive":
-        return Accounting(tuple(_naive(spec)))
-    if spec.attention == "math":
-        return Accounting(tuple(_math(spec)))
-    return Accounting(tuple(_fused(spec))) if spec.attention in FUSED else None
-
-
-def _naive(spec: CellSpec) -> list[Term]:
+    kept = {"naive": _naive, "math": _math, **dict.fromkeys(FUSED, _fused)}.get(spec.attention)
+    if kept is None:
+        return None
     made, factor = _widths(spec)
-    terms = [*_inputs(spec)]
+    tensors: list[_Tensors] = [("q, k, v", 3, "B T K", made), ("gradient of the output", 1, "B T K", made)]
+    letters = {"B": spec.batch_size, "T": spec.context_length, "K": spec.d_model}
+    return Accounting(
+        tuple(
+            Term(what, number, shape, width, number * width * math.prod(map(letters.__getitem__, shape.split())))
+            for what, number, shape, width in (*tensors, *kept(spec, made, factor))
+        )
+    )
+
+
+def _naive(spec: CellSpec, made: int, factor: int) -> Iterator[_Tensors]:
     if spec.causal:
-        terms.append(_term(spec, "mask", 1, "T T", made))
+        yield "mask", 1, "T T", made
     if factor == made:
-        terms += [_term(spec, "scaled q", 1, "B T K", made), _term(spec, "weights", 1, "B T T", made)]
+        yield "scaled q", 1, "B T K", made
+        yield "weights", 1, "B T T", made
     else:
-        weights = made if spec.causal or not _softmax_stays(spec) else factor
-        terms += [
-            _term(spec, "scaled q, k, v in half precision", 3, "B T K", factor),
-            _term(spec, "weights", 1, "B T T", weights),
-            _term(spec, "weights in half precision", 1, "B T T", factor),
-        ]
-    return [*terms, _term(spec, "output", 1, "B T K", factor)]
+        softmax_stays = spec.device == "cpu"  # in half precision; on a GPU autocast computes it in float32
+        yield "scaled q, k, v in half precision", 3, "B T K", factor
+        yield "weights", 1, "B T T", factor if softmax_stays and not spec.causal else made
+        yield "weights in half precision", 1, "B T T", factor
+    yield "output", 1, "B T K", factor
 
 
-def _fused(spec: CellSpec) -> list[Term]:
-    made, factor = _widths(spec)
-    terms = [*_inputs(spec)]
+def _fused(_: CellSpec, made: int, factor: int) -> Iterator[_Tensors]:
     if factor != made:
-        terms.append(_term(spec, "q, k, v in half precision", 3, "B T K", factor))
-    output = _term(spec, "output", 1, "B T K", factor)
-    return [*terms, output, _term(spec, "logsumexp", 1, "B T", _LOGSUMEXP_BYTES)]
+        yield "q, k, v in half precision", 3, "B T K", factor
+    yield "output", 1, "B T K", factor
+    yield "logsumexp", 1, "B T", _LOGSUMEXP_BYTES
 
 
-def _math(spec: CellSpec) -> list[Term]:
+def _math(_: CellSpec, _made: int, factor: int) -> Iterator[_Tensors]:
     """torch's math backend: it scales q and k by a root each, and computes in float32 whatever it is given."""
-    _, factor = _widths(spec)
-    exact = [_term(spec, "scaled q and k", 2, "B T K", 4), _term(spec, "weights", 1, "B T T", 4)]
+    yield "scaled q and k", 2, "B T K", 4
+    yield "weights", 1, "B T T", 4
     if factor != 4:
-        exact.append(_term(spec, "v in float32", 1, "B T K", 4))
-    return [*_inputs(spec), *exact, _term(spec, "output", 1, "B T K", factor)]
-
-
-def _inputs(spec: CellSpec) -> tuple[Term, ...]:
-    made, _ = _widths(spec)
-    return _term(spec, "q, k, v", 3, "B T K", made), _term(spec, "gradient of the output", 1, "B T K", made)
+        yield "v in float32", 1, "B T K", 4
+    yield "output", 1, "B T K", factor
 
 
 def _widths(spec: CellSpec) -> tuple[int, int]:
     """Bytes of an element as it is made and as a factor of a product."""
-    match spec.precision:
-        case "bf16":
-            return 2, 2
-        case "bf16-mixed" | "fp16-mixed":
-            return 4, 2
-        case _:
-            return 4, 4
-
-
-def _softmax_stays(spec: CellSpec) -> bool:
-    """True if autocast keeps a softmax in half precision; on a GPU it computes softmax in float32."""
-    return spec.device == "cpu"
-
-
-def _term(spec: CellSpec, what: str, number: int, shape: Shape, element_bytes: int) -> Term:
-    letters = {"B": spec.batch_size, "T": spec.context_length, "K": spec.d_model}
-    elements = math.prod(letters[letter] for letter in shape.split())
-    return Term(what, number, shape, element_bytes, number * elements * element_bytes)
+    return {"bf16": (2, 2), "bf16-mixed": (4, 2), "fp16-mixed": (4, 2)}.get(spec.precision, (4, 4))

@@ -11,7 +11,7 @@ import msgspec
 
 from cs336_tui.config.presets import preset
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, ModelDims, SpecError
-from cs336_tui.config.sweep import INTERVAL, UNRESOLVED, Auto, Sweep, share_words
+from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.variants import is_imported, short
 
 _RAW_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
@@ -34,13 +34,11 @@ def sweep_from(
     base = preset(preset_name).sweep if preset_name else Sweep()
     raw = {name: choices.pop(name, None) for name in _RAW_DIMS}
     given = {name: value for name, value in choices.items() if value is not None and value != ()}
-    asked = dict(given) | {
-        name: value for name, value in (("vocab_size", vocab_size), *raw.items()) if value is not None
-    }
+    asked = given | {name: value for name, value in {"vocab_size": vocab_size, **raw}.items() if value is not None}
     given |= _own_code(base, given)
     if given.get("workload", base.workload) == "attention" and base.workload != "attention":
         given = ATTENTION_USUAL | given
-    given |= _counts(base, given.pop("warmups", None), given.pop("steps", None), given.pop("interval", None))
+    given |= base.counts(*(given.pop(name, None) for name in ("warmups", "steps", "interval")))
     if vocab_size is not None:
         given["vocab_size"] = vocab_size
         if base.dims:
@@ -59,9 +57,7 @@ def sweep_from(
     elif preset_name and given.get("edition", base.edition) != base.edition and "sizes" not in given:
         raise SpecError("edition", given["edition"], f"changes what the sizes of {preset_name} mean; give --size too")
     sweep = msgspec.structs.replace(base, **given)
-    named = tuple(device for device in sweep.devices if device not in UNRESOLVED)
-    if problems := sweep.with_devices(named or ("cpu",)).problems():
-        raise problems[0]
+    sweep.check()
     for field, error in _without_effect(sweep, asked).items():
         if field not in of_another_too:
             raise error
@@ -124,23 +120,6 @@ def own_code_folders(folders: Iterable[str], has_own_code: bool) -> tuple[str, .
     """Absolute folders of a user's own code; without any the current one, if there is such code."""
     given = tuple(folders) or ((".",) if has_own_code else ())
     return tuple(str(Path(os.path.expanduser(folder)).absolute()) for folder in given)  # noqa: PTH111  # never raises
-
-
-def _counts(
-    base: Sweep, warmups: Auto | tuple[int, ...] | None, steps: Auto | int | None, interval: float | None
-) -> dict[str, Any]:
-    """Fields of a sweep for numbers of steps."""
-    fields: dict[str, Any] = {}
-    if warmups is not None:
-        fields["warmup_auto"] = isinstance(warmups, Auto)
-        fields["warmups"] = (warmups.most,) if isinstance(warmups, Auto) else warmups
-    share = base.steps_auto
-    if steps is not None:
-        share = (share or INTERVAL) if isinstance(steps, Auto) else None
-        fields["steps"] = steps.most if isinstance(steps, Auto) else steps
-    if interval is not None and share is None:
-        raise SpecError("interval", share_words(interval), "--interval is only used with --steps auto")
-    return fields | {"steps_auto": share if interval is None else interval}
 
 
 def sweep_of(specs: Sequence[CellSpec]) -> Sweep:

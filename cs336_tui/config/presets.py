@@ -18,7 +18,7 @@ import platformdirs
 from cs336_tui.config.axis import NUMBERS
 from cs336_tui.config.reading import TomlError, parse_toml, read_text
 from cs336_tui.config.spec import AXES, ModelDims, SpecError
-from cs336_tui.config.sweep import INTERVAL, UNRESOLVED, Auto, Counted, Sweep, auto_of, auto_words, share_of
+from cs336_tui.config.sweep import Auto, Counted, Sweep, auto_of, auto_words, share_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*(/[A-Za-z0-9][A-Za-z0-9 ._+-]*)*")
 _DEPTH = 3
@@ -170,15 +170,13 @@ def _sweep(fields: dict[str, Any]) -> Sweep:
             raise SpecError("size", ",".join(given["sizes"]), "give either size or raw dimensions, not both")
         given["dims"] = ModelDims(**raw, vocab_size=given.get("vocab_size", _PLAIN.vocab_size))
     sweep = Sweep(**given)
-    named = tuple(device for device in sweep.devices if device not in UNRESOLVED)
-    if problems := sweep.with_devices(named or ("cpu",)).problems():
-        raise problems[0]
+    sweep.check()
     return sweep
 
 
 def _automatic(fields: dict[str, Any]) -> dict[str, Any]:
     """The choices of those counts that are ``auto``, in a list or not."""
-    given: dict[str, Any] = {}
+    given: dict[str, Auto] = {}
     for key, field in _COUNTED.items():
         value = fields.get(key)
         values = value if isinstance(value, list) else [value]
@@ -186,18 +184,11 @@ def _automatic(fields: dict[str, Any]) -> dict[str, Any]:
         if found and len(values) > 1:
             raise SpecError(key, ",".join(map(str, values)), "auto stands alone")
         if found:
-            given |= _auto_choices(key, found[0])
-    if "interval" in fields:
-        if "steps_auto" not in given:
-            raise SpecError("interval", fields["interval"], 'is for steps = "auto"')
-        given["steps_auto"] = share_of(str(fields["interval"]))
-    return given
-
-
-def _auto_choices(key: str, auto: Auto) -> dict[str, Any]:
-    if key == "warmup":
-        return {"warmups": (auto.most,), "warmup_auto": True}
-    return {"steps": auto.most, "steps_auto": INTERVAL}
+            given[key] = found[0]
+    if "interval" in fields and "steps" not in given:
+        raise SpecError("interval", fields["interval"], 'is for steps = "auto"')
+    share = share_of(str(fields["interval"])) if "interval" in fields else None
+    return _PLAIN.counts(given.get("warmup"), given.get("steps"), share)
 
 
 def _pair(key: str, text: Any) -> tuple[str, str]:

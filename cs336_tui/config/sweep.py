@@ -159,6 +159,22 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     def with_devices(self, devices: tuple[str, ...]) -> Sweep:
         return msgspec.structs.replace(self, devices=devices)
 
+    def counts(
+        self, warmups: Auto | tuple[int, ...] | None, steps: Auto | int | None, interval: float | None
+    ) -> dict[str, Any]:
+        """Its fields for other numbers of steps; None leaves them as they are. Raises `SpecError`."""
+        fields: dict[str, Any] = {}
+        if warmups is not None:
+            fields["warmup_auto"] = isinstance(warmups, Auto)
+            fields["warmups"] = (warmups.most,) if isinstance(warmups, Auto) else warmups
+        share = self.steps_auto
+        if steps is not None:
+            share = (share or INTERVAL) if isinstance(steps, Auto) else None
+            fields["steps"] = steps.most if isinstance(steps, Auto) else steps
+        if interval is not None and share is None:
+            raise SpecError("interval", share_words(interval), "--interval is only used with --steps auto")
+        return fields | {"steps_auto": share if interval is None else interval}
+
     @property
     def own_code(self) -> tuple[str, ...]:
         """Names of what a user brings."""
@@ -176,14 +192,19 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
             raise problem
         axes = self._axes()
         shared = {field: choices[0] for field, choices in self._values().items() if field not in axes}
-        return tuple(
-            self._cell(shared | dict(zip(axes, each, strict=True))) for each in itertools.product(*axes.values())
-        )
+        several = itertools.product(*axes.values())
+        return tuple(self._cell(shared | dict(zip(axes, each, strict=True))) for each in several)
 
     def _cell(self, values: dict[str, Any]) -> CellSpec:
         size, dims = self._dims_of(values["size"])
         model_args = arguments_for(values["model"], self.model_args)
         return CellSpec(**values | msgspec.structs.asdict(dims) | {"size": size, "model_args": model_args})
+
+    def check(self) -> None:
+        """Raise the first problem that is not of devices which only the machine can resolve."""
+        named = tuple(device for device in self.devices if device not in UNRESOLVED)
+        for problem in self.with_devices(named or ("cpu",)).problems():
+            raise problem
 
     def problems(self) -> tuple[SpecError, ...]:
         """All problems, each once; empty if `cells` will succeed."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cs336_tui.cli.ab import SideChoices, command_of, side_sweep
+from cs336_tui.cli.ab import SIDE, command_of, side_sweep
 from cs336_tui.cli.main import cli, main
 from cs336_tui.session.load import load
 from tests.commands import COMMAND
@@ -110,7 +110,7 @@ def test_a_side_that_cannot_be_built_exits_with_1(begin: Begin):
 
 def own(text: str) -> dict[str, Any]:
     """Choices that the words of one side stand for."""
-    return SideChoices().convert(text, None, None)
+    return SIDE.convert(text, None, None)
 
 
 def test_a_side_has_what_both_have_its_own_words_first():
