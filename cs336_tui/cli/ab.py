@@ -23,7 +23,7 @@ from cs336_tui.cli.flags import (
 )
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, Progress, carry_out
 from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.spec import PASSES, CellSpec, SpecError
+from cs336_tui.config.spec import PASSES, RAW_DIMS, CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
 from cs336_tui.export.ab import turns_table
@@ -37,7 +37,6 @@ from cs336_tui.stats.quantities import UNKNOWN, milliseconds
 
 DEFAULTS: Mapping[str, Any] = {"passes": ("forward",), "warmups": (5,), "steps": 20}
 """Choices of a side that neither its own words, nor those for both, nor a preset make."""
-_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
 _AXES = ("sizes", "contexts", "batches", "passes", "precisions", "devices", "warmups")
 
 
@@ -47,10 +46,10 @@ def side_sweep(name: str, own: Mapping[str, Any], shared: Mapping[str, Any]) -> 
     Choices that are None were not made. Raises `click.UsageError` that names the side.
     """
     both = {key: value for key, value in shared.items() if value is not None}
-    if any(name in own for name in _DIMS):
+    if any(name in own for name in RAW_DIMS):
         both = {key: value for key, value in both.items() if key != "sizes"}
     elif "sizes" in own:
-        both = {key: value for key, value in both.items() if key not in _DIMS}
+        both = {key: value for key, value in both.items() if key not in RAW_DIMS}
     chosen = {**both, **own}
     if "preset_name" not in chosen:
         chosen = {**DEFAULTS, **chosen}

@@ -93,12 +93,12 @@ def _complete(state: SessionState, asked: AskedCells, predicts: Predicts) -> Non
 
 
 def _judged(asked: AskedCells, predictions: Sequence[Prediction], state: SessionState | None) -> tuple[Estimate, ...]:
-    by_spec = dict(zip(asked.specs, predictions, strict=True))
     found: dict[CellSpec, Estimate] = {}
-    for device, target in asked.targets.items():
-        specs = [spec for spec in asked.specs if spec.device == device]
-        for estimate in judge_all([by_spec[spec] for spec in specs], target, state, specs):
-            found[estimate.spec] = estimate
+    by_device = grouped(zip(asked.specs, predictions, strict=True), lambda each: each[0].device)
+    for device, cells in by_device.items():
+        specs = [spec for spec, _ in cells]
+        judged = judge_all([prediction for _, prediction in cells], asked.targets[device], state, specs)
+        found.update(zip(specs, judged, strict=True))
     return tuple(found[spec] for spec in asked.specs)
 
 

@@ -57,7 +57,15 @@ def peak_command(
     rows = []
     with _measuring(threads) if measure is None else nullcontext(measure) as measures:
         for device, precision in asked:
-            rows.append(_row(environment, device, precision, threads, cache, measures, refresh=refresh))
+            found, error = None if refresh else cache.get(peak_key(environment, device.name, precision, threads)), ""
+            if found is None:
+                try:
+                    found = measures(device.name, precision)
+                    # By the threads that were in force, so that it is never taken for a peak with others.
+                    cache.put(peak_key(environment, device.name, precision, found.threads), found)
+                except PeakError as failure:
+                    error = str(failure)
+            rows.append(PeakRow(device=device, precision=precision, peak=found, error=error))
             counted()
     if all(row.peak is None for row in rows):
         raise click.ClickException("; ".join(dict.fromkeys(row.error for row in rows)))
@@ -86,29 +94,6 @@ def _asked(
                 can = f"{info.name} ({info.label}) can do {', '.join(info.precisions)}"
                 raise SpecError("precision", precision, can)
             yield info, cast(Precision, precision)
-
-
-def _row(
-    environment: Environment,
-    device: DeviceInfo,
-    precision: Precision,
-    threads: int | None,
-    cache: PeakCache,
-    measure: Measure,
-    *,
-    refresh: bool,
-) -> PeakRow:
-    """The device's row, measured now if it must be."""
-    known = None if refresh else cache.get(peak_key(environment, device.name, precision, threads))
-    if known is not None:
-        return PeakRow(device=device, precision=precision, peak=known)
-    try:
-        peak = measure(device.name, precision)
-    except PeakError as error:
-        return PeakRow(device=device, precision=precision, error=str(error))
-    # By the threads that were in force, so that it is never taken for a peak with others.
-    cache.put(peak_key(environment, device.name, precision, peak.threads), peak)
-    return PeakRow(device=device, precision=precision, peak=peak)
 
 
 peak = click.command("peak")(peak_command)

@@ -134,18 +134,13 @@ _DIMENSION = Axis(sweep="-", help="With --d-model.", kinds=("prediction",), comp
 class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"}):
     """One cell's choices: a model, a pass, a precision and a device, timed for a number of steps.
 
-    `seed` fixes parameters and tokens. `threads` is torch's intra-op thread count, None for torch's own default.
-    With `warmup_auto` warm-up goes on until steps are steady, and `warmup_steps` is the most. With `steps_auto`, a
-    share, measuring goes on until the confidence interval of the mean is narrower than that share of the mean, and
-    `measure_steps` is the most.
+    `seed` fixes parameters and tokens. `threads` None is torch's own default. With `warmup_auto`, `warmup_steps` is the
+    most; with `steps_auto`, the share of the mean to which its confidence interval narrows, `measure_steps` is.
 
     `model`, `attention`, `optimizer` and `loss` are names, or ``package.module:name`` of a user's own, looked for in
-    the folders of `model_path` too; `model_args` are arguments that such a model wants beside the dimensions. Of such
-    a model, `annotations` say which functions make up which named range, as pairs of the range and
-    ``package.module:function``. `checkpoint` recomputes activations in groups of so many blocks, 0 for not at all.
-
-    With workload ``attention`` the width of queries, keys and values is `d_model`, and `context_length` the length of
-    the sequences; `causal` is whether a token sees its past only, as in a language model it always does.
+    the folders of `model_path` too. `annotations` are pairs of a named range and ``package.module:function``.
+    `checkpoint` recomputes activations in groups of so many blocks, 0 for not at all. With workload ``attention``,
+    `d_model` is the width of queries, keys and values, and `causal` is whether a token sees its past only.
 
     A choice that is added has a default, so that logs of before open.
     """

@@ -10,11 +10,9 @@ from typing import Any
 import msgspec
 
 from cs336_tui.config.presets import preset
-from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, ModelDims, SpecError
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, CellSpec, ModelDims, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.variants import is_imported, short
-
-_RAW_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
 
 
 def sweep_from(
@@ -32,7 +30,7 @@ def sweep_from(
     effect is refused, but left out where it is among `of_another_too`.
     """
     base = preset(preset_name).sweep if preset_name else Sweep()
-    raw = {name: choices.pop(name, None) for name in _RAW_DIMS}
+    raw = {name: choices.pop(name, None) for name in RAW_DIMS}
     given = {name: value for name, value in choices.items() if value is not None and value != ()}
     asked = given | {name: value for name, value in {"vocab_size": vocab_size, **raw}.items() if value is not None}
     given |= _own_code(base, given)
@@ -61,7 +59,7 @@ def sweep_from(
     for field, error in _without_effect(sweep, asked).items():
         if field not in of_another_too:
             raise error
-        kept = "dims" if field in _RAW_DIMS else field
+        kept = "dims" if field in RAW_DIMS else field
         sweep = msgspec.structs.replace(sweep, **{kept: getattr(base, kept)})
     _check_folders(sweep)
     return sweep
@@ -81,7 +79,7 @@ def _without_effect(sweep: Sweep, given: dict[str, Any]) -> dict[str, SpecError]
         "annotations": not own and "nothing of your own that could call it; give --model too",
         "head_dims": not alone and "only with --workload attention; a model's comes from its size",
         "causal": not alone and not sweep.causal and "only with --workload attention; a language model always is",
-    } | dict.fromkeys(("sizes", "vocab_size", *_RAW_DIMS), alone and "attention alone has no model; give --head-dim")
+    } | dict.fromkeys(("sizes", "vocab_size", *RAW_DIMS), alone and "attention alone has no model; give --head-dim")
     names = {"head_dims": "head_dim", "sizes": "size"}
     return {
         field: SpecError(names.get(field, field), _in_words(given[field]), why)

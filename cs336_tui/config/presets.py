@@ -17,13 +17,12 @@ import platformdirs
 
 from cs336_tui.config.axis import NUMBERS
 from cs336_tui.config.reading import TomlError, parse_toml, read_text
-from cs336_tui.config.spec import AXES, ModelDims, SpecError
+from cs336_tui.config.spec import AXES, RAW_DIMS, ModelDims, SpecError
 from cs336_tui.config.sweep import Auto, Counted, Sweep, auto_of, auto_words, share_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*(/[A-Za-z0-9][A-Za-z0-9 ._+-]*)*")
 _DEPTH = 3
 """Maximum depth of preset folders; a link may lead back to its own folder."""
-_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
 _GIVEN = [axis for axis in AXES.values() if axis.sweep and axis.option]
 _KEYS: dict[str, tuple[str, type, bool]] = (
     {axis.key: (axis.sweep, axis.kind, True) for axis in _GIVEN if axis.several}
@@ -123,7 +122,7 @@ def to_toml(preset: Preset) -> str:
     sweep = preset.sweep
     fields: dict[str, Any] = {"about": preset.about}
     if sweep.dims:
-        fields |= {name: getattr(sweep.dims, name) for name in (*_DIMS, "vocab_size")}
+        fields |= {name: getattr(sweep.dims, name) for name in (*RAW_DIMS, "vocab_size")}
     for key, (field, _, several) in _KEYS.items():
         value, usual = getattr(sweep, field), getattr(_PLAIN, field)
         if value is None or key in fields or (key in _RARE and value == usual) or (key == "size" and sweep.dims):
@@ -145,7 +144,7 @@ def from_toml(name: str, text: str) -> Preset:
         fields = parse_toml(text)
     except TomlError as error:
         raise PresetError(f"preset {name}: {error}") from None
-    allowed = ("about", *_KEYS, "interval", *_DIMS)
+    allowed = ("about", *_KEYS, "interval", *RAW_DIMS)
     if unknown := sorted(fields.keys() - set(allowed)):
         raise PresetError(f"preset {name}: unknown key {unknown[0]}: expected one of {', '.join(allowed)}")
     try:
@@ -162,9 +161,9 @@ def _sweep(fields: dict[str, Any]) -> Sweep:
         values = fields[key] if several and isinstance(fields[key], list) else [fields[key]]
         found = [_pair(key, value) if key in _PAIRS else _convert(key, value, kind) for value in values]
         given[field] = tuple(found) if several else found[0]
-    raw = {key: _convert(key, fields[key], int) for key in _DIMS if key in fields}
+    raw = {key: _convert(key, fields[key], int) for key in RAW_DIMS if key in fields}
     if raw:
-        if missing := [key for key in _DIMS if key not in raw]:
+        if missing := [key for key in RAW_DIMS if key not in raw]:
             raise SpecError("raw dimensions", "incomplete", f"{', '.join(missing)} missing; give all of them")
         if "sizes" in given:
             raise SpecError("size", ",".join(given["sizes"]), "give either size or raw dimensions, not both")

@@ -37,6 +37,7 @@ __all__ = [
 
 FLOAT8_MULTIPLE = 16
 """Float8 matrix products of the hardware need dimensions that are multiples of this."""
+RAW_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
 CUSTOM_SIZE = "custom"
 """The size name of a cell whose dimensions were given raw."""
 
