@@ -19,7 +19,7 @@ console: $(VENV)/.installed-tools
 	$(BIN)/textual console
 
 test: $(VENV)/.installed-dev lint
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # The tests that run torch, against another release of it: make test-torch TORCH=2.6.0
 TORCH ?= 2.6.0

@@ -168,6 +168,13 @@ def test_a_side_in_doubt_is_marked_named_and_explained() -> None:
     assert " !" not in "".join(span.text for span in pairs_page(a, a, 200).rows[0])
 
 
+@pytest.mark.parametrize("rows", [2, 1000])
+def test_a_pivot_of_any_length_says_what_all_cells_share(rows: int) -> None:
+    cells = [Cell(a_spec(pass_="forward", context_length=1 + row), [0.1, 0.1]) for row in range(rows)]
+    page = pivot_page(PivotChoice(rows=("context",), columns=()), merge([("a", session_of(*cells))]), 200)
+    assert any("All cells: " in "".join(span.text for span in row) for row in page.rows)
+
+
 def test_figures_in_doubt_are_marked_once_they_are_judged() -> None:
     steady_s, warming_s = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)], [0.3, 0.2, 0.15, *[0.1] * 27]
     cells = [

@@ -46,7 +46,7 @@ class HostReader:
             child_rss_bytes=self._of_child(lambda child: child.memory_info().rss) or None,  # one that has ended has 0
             child_cores=self._child_cores,
             steal=self._steal,
-            load_1m=psutil.getloadavg()[0],
+            load_1m=_load_1m(),
             cpu_count=self._cpu_count,
         )
 
@@ -100,3 +100,10 @@ def _stolen_share(before: tuple[float, float | None], after: tuple[float, float 
     if stolen_before is None or stolen is None or total <= total_before:
         return None
     return min(max(stolen - stolen_before, 0.0) / (total - total_before), 1.0)
+
+
+def _load_1m() -> float | None:
+    """Average number of runnable processes over the last minute; None if the system does not tell it."""
+    with suppress(OSError):
+        return psutil.getloadavg()[0]
+    return None

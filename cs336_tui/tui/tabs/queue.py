@@ -136,9 +136,9 @@ class QueuePane(Rows):
     def _take_variants(self) -> None:
         assert self._view is not None
         state = self._view.state
-        of = (state, len(state.cells), self._added)
-        if any(old is not new for old, new in zip(self._variants_of, of, strict=True)):
-            self._variants_of = of
+        known, count, added = self._variants_of
+        if known is not state or count != len(state.cells) or added is not self._added:
+            self._variants_of = (state, len(state.cells), self._added)
             specs = {*(cell.spec for cell in state.cells.values()), *(spec for spec, _ in self._added)}
             self._columns, self._least = _columns(told_variants(specs)), ()
 

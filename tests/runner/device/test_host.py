@@ -45,6 +45,16 @@ def test_memory_load_and_cpus_of_this_machine() -> None:
     assert sample.child_rss_bytes is None
 
 
+def test_a_system_that_tells_no_load_tells_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> tuple[float, float, float]:
+        raise OSError
+
+    monkeypatch.setattr(psutil, "getloadavg", refuse)
+    sample = HostReader().sample()
+    assert sample.load_1m is None
+    assert sample.memory_used_bytes
+
+
 def test_cpu_share_is_unknown_at_first_and_then_the_share_since_the_last_sample() -> None:
     host = HostReader()
     assert host.sample().cpu is None

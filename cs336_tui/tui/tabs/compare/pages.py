@@ -185,12 +185,11 @@ def _page(
         line((layout.heading, "muted"), (f"… {hidden} more (< >)" if hidden else "", "muted")),
     ]
     rows: list[Line] = [(Span(layout.row(row)),) for row in texts]
-    if len(rows) + 1 < 1000:
-        # Dimensions follow from the size, the session is in the heading.
-        without = ("session", "seed", *(_NOT_OF_ATTENTION if found.fixed.get("workload") == "attention" else ()))
-        told = {key: at for key, at in found.fixed.items() if FIELDS[key].kind != "model" and key not in without}
-        fixed = ", ".join(f"{FIELDS[key].title} {value}" for key, value in told.items())
-        rows += [(), *wrapped(f"All cells: {fixed}.", width, "muted", "  ")] if fixed else []
+    # Dimensions follow from the size, the session is in the heading.
+    without = ("session", "seed", *(_NOT_OF_ATTENTION if found.fixed.get("workload") == "attention" else ()))
+    told = {key: at for key, at in found.fixed.items() if FIELDS[key].kind != "model" and key not in without}
+    fixed = ", ".join(f"{FIELDS[key].title} {value}" for key, value in told.items())
+    rows += [(), *wrapped(f"All cells: {fixed}.", width, "muted", "  ")] if fixed else []
     explained = [f"{text} {mark}" for mark, text in marks.items()]
     if found.value in ("mean", "std"):
         explained.insert(0, f"std divides by n - {found.ddof}; repeats of a cell are one figure.")
