@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+# Each worker of the tests, and each process that they start, would otherwise compile the same files again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run dev console test test-torch lint hooks snapshots docs gpu-check screenshots clean
 

@@ -125,15 +125,17 @@ def restored_settings() -> Iterator[None]:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Collect once, then switch Python's collector off, as one collection can outlast a step."""
-    enabled = gc.isenabled()
+    """Collect once, then switch Python's collector off, as one collection can outlast a step. What was exempt from
+    collections before stays so."""
+    enabled, exempt = gc.isenabled(), gc.get_freeze_count()
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not exempt:
+            gc.unfreeze()
         if enabled:
             gc.enable()
 

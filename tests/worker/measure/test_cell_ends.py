@@ -112,6 +112,7 @@ def test_settings_are_given_back(changes: dict[str, str]) -> None:
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("device", ["cpu", "cuda:99"])
 def test_the_garbage_collector_sleeps_through_the_steps_only(device: str, enabled: bool) -> None:
+    gc.unfreeze()
     (gc.enable if enabled else gc.disable)()
     try:
         awake: list[bool] = []
@@ -121,6 +122,13 @@ def test_the_garbage_collector_sleeps_through_the_steps_only(device: str, enable
         assert gc.get_freeze_count() == 0
     finally:
         gc.enable()
+        gc.freeze()
+
+
+def test_what_is_exempt_from_garbage_collections_stays_so() -> None:
+    gc.freeze()
+    run(small_spec())
+    assert gc.get_freeze_count()
 
 
 def _is_step(event: Event) -> bool:
