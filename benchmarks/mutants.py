@@ -193,7 +193,8 @@ def covering(data: Path, took: Mapping[str, float], wanted: Sequence[Place]) -> 
 
 def attempt(tree: Path, tests: Sequence[str], limit_s: float) -> tuple[str, str]:
     """Run tests until one fails: "survived", "killed" or "timeout", and the test that failed."""
-    command = [sys.executable, *"-m pytest -x -q -rfE -p no:cacheprovider -p no:pytest_cov".split(), *tests]
+    (tree / "chosen").write_text("\n".join(tests))  # thousands of names are too long for a command line
+    command = [sys.executable, *"-m pytest -x -q -rfE -p no:cacheprovider -p no:pytest_cov @chosen".split()]
     with (tree / "output").open("w") as output:  # a pipe would be held open by what tests leave running
         env = os.environ | {"PYTHONPATH": str(tree)}
         started = subprocess.Popen(command, cwd=tree, env=env, start_new_session=True, stdout=output, stderr=output)
