@@ -112,3 +112,9 @@ def test_a_rough_peak_is_near_the_predicted_one() -> None:
 def test_swiglu_has_one_matrix_more_than_gelu() -> None:
     swiglu, gelu = (rough_peak_bytes(small_spec(arch=arch)) for arch in ("swiglu-rope", "gelu-learned"))
     assert swiglu - gelu == 4 * 32 * 64, "4 bytes a weight of d_model by d_ff"
+
+
+def test_a_larger_vocabulary_costs_embedding_head_and_logits_with_their_gradient() -> None:
+    small, large = (small_spec(pass_="forward", vocab_size=vocab_size) for vocab_size in (64, 164))
+    each = 2 * small.d_model + 2 * small.tokens_per_step
+    assert rough_peak_bytes(large) - rough_peak_bytes(small) == 100 * each * 4
