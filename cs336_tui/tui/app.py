@@ -15,14 +15,15 @@ from textual.screen import Screen
 
 from cs336_tui.config.presets import QUICK, Preset
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.events.events import Event
+from cs336_tui.events.events import Event, Notice
 from cs336_tui.events.peaks import PeakCache
+from cs336_tui.runner.capabilities import LEFT_OUT
+from cs336_tui.session.state import SessionState
 from cs336_tui.tui import themes
 from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers import dialogs
-from cs336_tui.tui.controllers.host import Host
 from cs336_tui.tui.controllers.reports import PeakController, ReportController
 from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.controllers.sessions import SessionController
@@ -39,6 +40,7 @@ from cs336_tui.tui.tabs.queue import QueuePane
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.sessions import SessionsPane
+from cs336_tui.tui.terminal import SteadyApp
 from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.menu_bars import TabBar
 from cs336_tui.tui.widgets.rows import Rows
@@ -54,7 +56,7 @@ LOW_BANDWIDTH_DETAIL_S = 5.0
 """With ``--low-bandwidth``: the most refreshes a second, and seconds between the Live pane's details."""
 
 
-class Cs336App(Host):
+class Cs336App(SteadyApp):
     """Choose, run, watch, compare and export benchmarks, or watch a session's log again.
 
     With a `bench_factory`, called when something is on the screen, it runs cells; with `replay` it plays that log at
@@ -91,9 +93,11 @@ class Cs336App(Host):
         self._refresh_s = 1 / (min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz)
         self._bench_factory = bench_factory
         self.live = Session()
+        self._opened: Session | None = None  # another session, looked at instead
         self.themes = themes.ThemeChoice(self, theme, user_theme_dir)
         self.judging = Judging(self, lambda: self._runs.is_timing, lambda: self._painter.judged(), peaks)
         self.replaying = replay is not None
+        self.run_in_progress = self.stale = False
         self._replay = ReplaySource(replay, self.sink, self.post_message, speed) if replay else None
         self._autosave = (
             SummaryAutosave(summary_path, lambda problem: self.post_message(Trouble(problem))) if summary_path else None
@@ -171,6 +175,26 @@ class Cs336App(Host):
         """One line for each log that could not be written to its end."""
         return [source.bench.log_problem for source in self._sessions.sources if source.bench.log_problem]
 
+    # What there is.
+
+    @property
+    def main(self) -> MainScreen:
+        main = self.screen_stack[0]
+        assert isinstance(main, MainScreen)
+        return main
+
+    @property
+    def is_up(self) -> bool:
+        return bool(self.screen_stack)
+
+    @property
+    def shown(self) -> Session:
+        return self._opened or self.live
+
+    @property
+    def state(self) -> SessionState:
+        return self.shown.state
+
     # What happens.
 
     def sink(self, events: Sequence[Event]) -> None:
@@ -194,6 +218,25 @@ class Cs336App(Host):
 
     def on_trouble(self, message: Trouble) -> None:
         self.report(message.text)
+
+    def report(self, text: str) -> None:
+        if self.is_up:
+            self.notify(text, severity="error", markup=False, timeout=10)
+            self.shown.book.take([Notice(at=self.state.last_at or 0.0, text=text)], self.state)
+            self.stale = True
+
+    def look_at(self, session: Session | None) -> None:
+        self._opened = None if session is self.live else session
+        if self._opened is not None and not self.main.wide:
+            self.action_open("results")
+        self.refresh_bindings()
+        self.refresh_panes()
+
+    def load_preset(self, preset: Preset) -> None:
+        self.main.query_one(ConfigurePane).load(preset, () if self.replaying else LEFT_OUT)
+
+    def refresh_panes(self) -> None:
+        self.call_after_refresh(self.paint)
 
     @on(Lines.Resized)
     def paint(self) -> None:

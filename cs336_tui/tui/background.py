@@ -6,9 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-
-from textual.message_pump import MessagePump
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cs336_tui.events.events import CellFinished, Event, SessionEnded
 from cs336_tui.session.state import SessionState
@@ -19,7 +17,14 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-def in_background(pump: MessagePump, work: Callable[[], _T], then: Callable[[_T], object]) -> None:
+class Pump(Protocol):
+    """A widget or an app, whose messages are handled one after another."""
+
+    def call_later(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+        """Call a function among the messages; may be asked for from any thread."""
+
+
+def in_background(pump: Pump, work: Callable[[], _T], then: Callable[[_T], object]) -> None:
     """Call `work`, which must not raise, on a thread, then ``then(result)`` among the messages of `pump` if it runs."""
 
     def whole() -> None:

@@ -10,7 +10,7 @@ from textual.await_complete import AwaitComplete
 from textual.command import CommandList, CommandPalette
 
 from cs336_tui.config.presets import all_presets
-from cs336_tui.tui.controllers.host import Host
+from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.help import ACTIONS, printed
 from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS, PaneTab
 from cs336_tui.tui.tabs.report import ReportPane

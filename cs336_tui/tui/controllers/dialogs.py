@@ -10,7 +10,7 @@ from cs336_tui.config import presets
 from cs336_tui.config.presets import Preset, PresetError
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.controllers.host import Host
+from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.dialogs.questions import AskText, Confirm
 from cs336_tui.tui.dialogs.window import Reader
 

@@ -14,7 +14,7 @@ from cs336_tui.events.gpus import GpuModel, find_gpu
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
-from cs336_tui.tui.controllers.host import Host
+from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.tabs.estimate import Estimated, EstimateRow, Whose, target_text
 
 SETTLED_S = 0.3

@@ -9,7 +9,7 @@ from functools import partial
 from cs336_tui.config.recent_models import models_in, remember
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.controllers.host import Host
+from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.controllers.reports import ReportController
 from cs336_tui.tui.format import plural
 from cs336_tui.tui.judging import is_timed

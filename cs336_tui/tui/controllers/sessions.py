@@ -17,7 +17,7 @@ from cs336_tui.session.lock import writer_of
 from cs336_tui.session.log import LogError
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.controllers.host import Host
+from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.dialogs.questions import AskText, Confirm, problem_of
 from cs336_tui.tui.live_source import LiveSource
