@@ -33,8 +33,12 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+THAW = gc.unfreeze
+
+
 def pytest_collection_finish() -> None:
-    """Exempt what is loaded now from garbage collections: torch and 5,000 tests make each take 0.2 s, and every cell
-    that is measured in this process asks for one."""
+    """Exempt what is loaded now from garbage collections for good: torch and 5,000 tests make each take 0.2 s, and
+    every cell that is measured in this process asks for one. `THAW` is Python's own way back."""
     gc.collect()
     gc.freeze()
+    gc.unfreeze = lambda: None

@@ -125,17 +125,15 @@ def restored_settings() -> Iterator[None]:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Collect once, then switch Python's collector off, as one collection can outlast a step. What was exempt from
-    collections before stays so."""
-    enabled, exempt = gc.isenabled(), gc.get_freeze_count()
+    """Collect once, then switch Python's collector off, as one collection can outlast a step."""
+    enabled = gc.isenabled()
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        if not exempt:
-            gc.unfreeze()
+        gc.unfreeze()
         if enabled:
             gc.enable()
 
