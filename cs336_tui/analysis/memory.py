@@ -214,7 +214,7 @@ class SavedRow(NamedTuple):
     alike: int
     bytes: int
     contributors: tuple[tuple[SavedTensor, float], ...]
-    """What the five largest kinds of operations save, each with its share of all that the block saves, 0 to 1."""
+    """Bytes that the five largest kinds of operations save, each with its share of all that the block saves, 0 to 1."""
     rest_bytes: int
     rest_count: int
     """Kinds of operations among the rest."""

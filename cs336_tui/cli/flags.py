@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Parsed(click.ParamType[Any]):
-    """What `parse` makes of a text; `SpecError` and other ValueErrors are bad usage."""
+    """The value that `parse` makes of a text; `SpecError` and other ValueErrors are bad usage."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name, self.parse = name, parse
@@ -258,4 +258,4 @@ timeout_option = click.option(
 bench_options = options(
     _oom_option, _explain_option, fit_check_option, timeout_option, session_dir_option, device_interval_option
 )
-"""How cells are run; by their names arguments of `Bench`."""
+"""Options of a run, by their names arguments of `Bench`."""

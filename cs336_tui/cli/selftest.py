@@ -26,7 +26,7 @@ from cs336_tui.stats.quantities import duration
 EXIT_CODES = {"pass": 0, "fail": 1, "cannot tell": 3}
 FULL, QUICK = Plan(starts=6, rounds=3), Plan(starts=3, rounds=2)
 RAW_FOLDER = "selftests"
-"""Where, in the session folder, every step time is kept."""
+"""File in the session folder that keeps every step time."""
 _PROGRAMS, _USUAL_STEP_S = 5, 0.05
 
 

@@ -17,7 +17,7 @@ FUSED = ("sdpa", "flash", "memory-efficient", "cudnn")
 """Kinds of attention that keep the logarithm of each token's sum of exponentials; the weights are never in memory."""
 _LOGSUMEXP_BYTES = 4
 _Tensors = tuple[str, int, Shape, int]
-"""What they are, their number, shape and bytes an element."""
+"""Tensors: their name, number, shape and bytes an element."""
 
 
 class Term(NamedTuple):

@@ -60,7 +60,7 @@ class Cell(Protocol):
 
 
 Kind = Literal["prediction", "memory", "time", "pace"]
-"""What cells of one kind share: a ``prediction`` of memory and FLOPs; that larger ones run out of ``memory``, too; the
+"""Likeness of cells of one kind: a ``prediction`` of memory and FLOPs; that larger ones run out of ``memory``, too; the
 estimate of a step's ``time``; the same as long as no cell of that kind is timed (``pace``)."""
 Widget = Literal["chips", "one", "names", "numbers", "number", "pairs", "pieces", "text"]
 """Entry of the form: ``chips`` are ticked, of ``one`` exactly one; the others are typed."""
@@ -92,7 +92,7 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     sweep: str = ""
     """Field of `Sweep`: the field's own name where empty, ``-`` for none."""
     several: bool = False
-    """Whether a sweep tries several values, not one for all its cells."""
+    """True if a sweep tries several values, not one for all its cells."""
     usual: Any = None
     """The sweep's value or values if nobody chooses; None for the default."""
     option: str = ""
@@ -113,7 +113,7 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     workload: Literal["language-model", "attention"] | None = None
     """The only workload that has this choice; None if each has."""
     applies: Callable[[Cell], bool] = lambda _: True
-    """Whether the choice changes anything in a cell of that workload."""
+    """True if the choice changes anything in a cell of that workload."""
 
     group: Literal["", "what", "how", "variants", "more"] = ""
     """Part of the form that holds its entry; empty for no entry."""

@@ -137,7 +137,7 @@ def values_of(columns: Iterable[Column[T]], item: T) -> dict[str, Value]:
 
 
 def cell_record(spec: CellSpec, *keys: str) -> dict[str, Value]:
-    """What tells records of several cells apart where they stand in one list, as in CSV; if given, these keys alone."""
+    """Keys and values that tell cells apart in one list of records, as in CSV; if given, these keys alone."""
     found: dict[str, Value] = {
         "size": spec.size_label, "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
         "variants": ", ".join(spec.variants), "precision": spec.precision, "device": spec.device,

@@ -92,7 +92,7 @@ class ConfigurePane(Vertical):
         self._foreseen = ("", "text")
         self._recent = recent_models()
         self._was_in_hand = False
-        """Whether Run or Stop had the focus when both were disabled."""
+        """True if Run or Stop had the focus when both were disabled."""
 
     @property
     def sweep(self) -> Sweep | None:

@@ -26,7 +26,7 @@ from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, Source, Wish, co
 
 _T = TypeVar("_T")
 _Known = dict[Path, tuple[tuple[int, int], _T]]
-"""What was read of a log, with the log's time and size then."""
+"""A part that was read of a log, with the log's time and size then."""
 
 
 class Library:
@@ -78,7 +78,7 @@ class Library:
 
 
 def _newest(path: Path, known: _Known[_T], read: Callable[[Path], _T]) -> _T:
-    """What `read` makes of a log, read anew only when the log has grown. Raises OSError."""
+    """The answer of `read` to a log, read anew only when the log has grown. Raises OSError."""
     stat = path.stat()
     stamp = stat.st_mtime_ns, stat.st_size
     if path not in known or known[path][0] != stamp:

@@ -16,7 +16,7 @@ from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, labelled, line, 
 _LABEL = 9
 _RECENT_BUCKET_S = 2
 _LINGER_S = 120.0
-"""How long a run's history stays in sight after its end, s."""
+"""Seconds for which a run's history stays in sight after its end."""
 
 
 class Run(NamedTuple):

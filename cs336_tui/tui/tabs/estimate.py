@@ -210,7 +210,7 @@ class Estimated(NamedTuple):
     target: str = ""
     """The device, in words."""
     elsewhere: bool = False
-    """Whether the device is a GPU that the user named."""
+    """True if the device is a GPU that the user named."""
     why_none: str = ""
     waiting: str = ""
     """The state of missing predictions, in words."""
@@ -219,7 +219,7 @@ class Estimated(NamedTuple):
     part: str = ""
     """Which cells have a row, in words; empty if all have."""
     can_switch: bool = False
-    """Whether the choices and the session both have cells."""
+    """True if the choices and the session both have cells."""
 
 
 class EstimateList(Rows):

@@ -42,7 +42,7 @@ class PrecisionPane(ReportPane):
     )
 
     _counted: tuple[int, int] | None = None
-    """What the speed-ups were made from."""
+    """Counts that tell whether the speed-ups are those of the newest results."""
     _speedups: Sequence[SpeedUp] | None = None
     """None while they are made."""
     _drawn: tuple[int, int] | None = None

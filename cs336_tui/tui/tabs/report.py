@@ -36,9 +36,9 @@ class Subject(NamedTuple):
     cell: int | None = None
     """Its number, if it is in the session."""
     can_ask: bool = False
-    """Whether this app can make a report: not in a replay or another session."""
+    """True if this app can make a report: not in a replay or another session."""
     running: bool = False
-    """Whether a cell is timed; a report waits for its end."""
+    """True while a cell is timed; a report waits for its end."""
     asked: frozenset[tuple[str, CellSpec]] = frozenset()
     """Reports that wait, by kind and spec."""
 

@@ -64,7 +64,7 @@ class Roofline(NamedTuple):
     missing: tuple[WantedPeak, ...] = ()
     """Peaks that are not measured and can be measured here."""
     elsewhere: bool = False
-    """Whether a cell without a measured peak ran on another machine or with another torch."""
+    """True if a cell without a measured peak ran on another machine or with another torch."""
     peaks: tuple[DevicePeak | None, ...] = ()
     """The measured peak of each point's device and precision."""
     left_out: tuple[str, ...] = ()
@@ -256,7 +256,7 @@ class RooflinePane(Container):
         self._chart = Lines(id="roofline-chart")
         self._rows = Rows(id="roofline-rows")
         self._counted: tuple[int, ...] | None = None
-        """What the roofline is made from."""
+        """Source of the roofline."""
         self._roofline: Roofline | None = None
         """None while it is made."""
         self._view: PeakView | None = None

@@ -100,7 +100,7 @@ class Sheet(NamedTuple):
     lead: str = ""
     """The result in words, above the table."""
     keys: tuple[str | None, ...] = ()
-    """What each row stands for."""
+    """The thing that each row stands for."""
     rest: int = 0
     """The least width of what takes the rest of each row: the last column, or the bars. 0: nothing does."""
     shares: tuple[float, ...] = ()

@@ -164,7 +164,7 @@ def model_phases(report: KernelReport) -> tuple[str, ...]:
 
 
 def choices(report: KernelReport, selection: Selection, field: str) -> tuple[Any, ...]:
-    """What a field of the selection may be. Parts and kinds: those that the other filters leave, after None for all."""
+    """Values that a field may have. Parts and kinds: None for all, then those that the other filters leave."""
     if field in ("phase", "sort"):
         return SORTS if field == "sort" else phases(report)
     other, order = ("kind", (*RANGES, FUSED, NO_RANGE)) if field == "range" else ("range", KINDS)
