@@ -1,7 +1,5 @@
 """Writes and reads events: msgpack on a child's pipe, in a log JSON lines, which `from_line` checks."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The machine of a session: its versions and devices, and the cells that it cannot run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec

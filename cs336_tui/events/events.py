@@ -1,8 +1,6 @@
 """The events of a session, for the child's pipe, the log and every consumer. ``*_s`` are seconds, ``at`` is Unix time
 in seconds, sizes are bytes. A cell is numbered within its session. `codec` writes and reads them, by tag ``type``."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec
@@ -230,6 +228,12 @@ class ChildOutput(_EventBase, frozen=True):
     text: str
 
 
+class GpuProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pid: int
+    name: str | None = None
+    memory_bytes: int | None = None
+
+
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU as NVML sees it; each field is None when this device or driver does not report it."""
 
@@ -256,12 +260,6 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Processes on the GPU that are not this app's; None if PIDs cannot be told apart, as in most containers."""
     processes_age_s: float | None = None
     """Maximum time between reading `other_processes`, which is rarer, and `at`; None without a list, in old logs."""
-
-
-class GpuProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    pid: int
-    name: str | None = None
-    memory_bytes: int | None = None
 
 
 class HostSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,7 +1,5 @@
 """Memory, bandwidth and peak FLOP/s of GPUs by name (`data/gpus.toml`), and names of NVML's clock-event reasons."""
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Measured peaks of a device, of matrix products and of copies, and their cache."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from pathlib import Path

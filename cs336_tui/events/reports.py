@@ -1,8 +1,6 @@
 """Contents of reports on a cell: kernels, memory, dtypes, out of memory; and its prediction. A child process of its own
 makes each, never while a cell is timed; `cs336_tui.analysis` derives tables. Sizes are bytes, ``*_ns`` nanoseconds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, cast, get_args
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import re
@@ -54,6 +53,8 @@ def as_data(text: str) -> str:
 def csv_text(keys: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """Rows as CSV under these keys. The items of a list are joined by ``;``, one inside a text is ``,``; what is
     missing, None or no number is empty."""
+    import csv
+
     keys, text = tuple(keys), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(keys)

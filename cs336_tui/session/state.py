@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -22,8 +21,7 @@ OUTPUT_LIMIT = 64 * 1024
 """Characters of a cell's output kept in memory; the log has all of it."""
 
 
-@dataclass
-class ReportState:
+class ReportState(msgspec.Struct):
     """One report; `status` is None while it is being made."""
 
     report: int

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import msgspec
 
 from cs336_tui.events.events import DeviceSampled, GpuProcess, GpuSample, HostSample, Stage
@@ -20,11 +18,10 @@ class Window(msgspec.Struct):
     ended_at: float | None = None
 
 
-@dataclass
-class Surroundings:
+class Surroundings(msgspec.Struct):
     """Sums up the samples of one cell's life, taken in order, with the cell's own GPU: a cell may run for days."""
 
-    window: Window = field(default_factory=Window)
+    window: Window = msgspec.field(default_factory=Window)
     samples: int = 0
     """Taken within the window."""
     clock_before_mhz: int | None = None
@@ -37,13 +34,13 @@ class Surroundings:
     persistence_mode: bool | None = None
     reasons_known: int = 0
     """Samples of the window with clock-event reasons."""
-    reasons: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = {}
     """Number of samples of the window with each clock-event reason."""
     others_known: int = 0
     """Samples of the window with a list of the GPU's other processes that was read within it."""
     others_stale: int = 0
     """Samples of the window with a list that was read before it."""
-    others: dict[int, GpuProcess] = field(default_factory=dict)
+    others: dict[int, GpuProcess] = {}
     """Other processes seen on the GPU within the window, by PID."""
     load_1m: float | None = None
     """The highest of the window."""
@@ -56,9 +53,9 @@ class Surroundings:
     """As `other_cores`, in the first sample after the window: since the sample before it."""
     steal: float | None = None
     """Mean share of all cores' time that the hypervisor gave to others."""
-    _energies: list[tuple[float, float]] = field(default_factory=list)
+    _energies: list[tuple[float, float]] = []
     """Time (Unix seconds) and energy counter (joules): the first and the last few of the window."""
-    _after: list[tuple[float, tuple[GpuProcess, ...]]] = field(default_factory=list)
+    _after: list[tuple[float, tuple[GpuProcess, ...]]] = []
     """Reading times (Unix seconds) and lists of other processes, the first two after the window or at its end."""
     _host_known: int = 0
     _steal_known: int = 0

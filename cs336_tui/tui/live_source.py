@@ -33,14 +33,14 @@ Sink = Callable[[Sequence[Event]], None]
 Post = Callable[[Message], object]
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class RunEnded(Message):
     """A run is over, or could not begin for the reason given."""
 
     error: str | None = None
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Trouble(Message):
     """Something outside any cell went wrong; one line for the person."""
 

@@ -17,7 +17,7 @@ SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Speeds of a replay that the keys go through."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Replayed(Message):
     """A replay that does not wait is at its end: all that its log holds."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
 
@@ -22,8 +21,7 @@ from cs336_tui.tui.tabs.sessions import SessionsPane
 from cs336_tui.tui.widgets.menu_bars import Tab
 
 
-@dataclass(frozen=True)
-class PaneTab(Tab):
+class PaneTab(Tab, frozen=True):
     """A tab with its pane. On a large screen the panes ``above`` are always in sight and one of those ``below`` is."""
 
     place: Literal["above", "below"]

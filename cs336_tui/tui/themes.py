@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from textual.app import App
 from textual.color import Color, ColorParseError
@@ -48,8 +47,7 @@ _TOP_LEVEL = ("name", "dark", "ansi", "colors", "variables")
 _STYLE_WORDS = frozenset(["none", "not", "bold", "b", "dim", "italic", "i", "underline", "u", "reverse", "r", "strike"])
 
 
-@dataclass(frozen=True)
-class ThemeSet:
+class ThemeSet(NamedTuple):
     """Themes that loaded, and one line ``file.toml: what is wrong`` for each that did not and was left out."""
 
     themes: tuple[Theme, ...]

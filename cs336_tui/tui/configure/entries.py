@@ -143,8 +143,10 @@ class PresetEntry(Entry, can_focus=True):
     preset: reactive[Preset] = reactive(QUICK)
     changed: reactive[bool] = reactive(False)
 
-    @dataclass
+    @dataclass(eq=False, repr=False)
     class Chosen(Message):
+        """The user chose this preset."""
+
         preset: Preset
 
     def __init__(self, preset: Preset) -> None:
@@ -183,8 +185,10 @@ class RecentEntry(Entry, can_focus=True):
 
     models: reactive[tuple[RecentModel, ...]] = reactive(())
 
-    @dataclass
+    @dataclass(eq=False, repr=False)
     class Chosen(Message):
+        """The user chose this model of a former run."""
+
         model: RecentModel
 
     def __init__(self, models: tuple[RecentModel, ...]) -> None:

@@ -57,14 +57,14 @@ class ConfigurePane(Vertical):
         Binding("escape", "to_buttons", "To Run", key_display="Esc", id="configure.to_buttons"),
     ]
 
-    @dataclass
+    @dataclass(eq=False, repr=False)
     class Changed(Message):
         """The sweep or what is wrong with it changed."""
 
         sweep: Sweep | None
         problems: tuple[SpecError, ...]
 
-    @dataclass
+    @dataclass(eq=False, repr=False)
     class RunRequested(Message):
         """Run this sweep, which has no problems."""
 

@@ -23,6 +23,8 @@ from cs336_tui.tui.widgets.rows import Rows
 class Dialog(ModalScreen[ScreenResultType]):
     """A window that is answered or left before anything else goes on; most stand in a ``#box``."""
 
+    CSS_PATH = "dialogs.tcss"  # read with the first dialog: the app starts without it
+
     def __init__(self) -> None:
         super().__init__()
         self._compositor = SteadyCompositor()

@@ -34,7 +34,7 @@ class Entry(Styled):
     problem: reactive[str] = reactive("", layout=True)
     """The problem, without the field's name; empty if there is none."""
 
-    @dataclass
+    @dataclass(eq=False, repr=False)
     class Changed(Message):
         """The user chose or typed something; `value`: the text, or the chosen values."""
 
@@ -278,8 +278,10 @@ class PushButton(Widget, can_focus=True):
 
     label: reactive[str] = reactive("", layout=True)
 
-    @dataclass
+    @dataclass(eq=False, repr=False)
     class Pressed(Message):
+        """The user pressed this button."""
+
         button: PushButton
 
     def __init__(self, label: str, *, id: str, disabled: bool = False) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import msgspec
 from rich.cells import cell_len
 from textual import events
 from textual.binding import Binding, BindingType
@@ -18,8 +19,7 @@ _BEFORE, _BEHIND = "‹", "›"
 _SEPARATOR = "│"
 
 
-@dataclass(frozen=True)
-class Tab:
+class Tab(msgspec.Struct, frozen=True):
     id: str
     label: str
     key: str
@@ -45,7 +45,7 @@ class TabBar(Lines, can_focus=True):
         Binding("right", "step(1)", "Next tab", show=False, id="tabs.next"),
     ]
 
-    @dataclass
+    @dataclass(eq=False, repr=False)
     class Chosen(Message):
         """The user chose the tab with this id."""
 

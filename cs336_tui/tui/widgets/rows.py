@@ -43,8 +43,10 @@ class Rows(Lines, can_focus=True):
         Binding("enter", "choose", "Details", show=False, id="rows.choose"),
     ]
 
-    @dataclass
+    @dataclass(eq=False, repr=False)
     class _OfRow(Message):
+        """Something happened to the row of this index."""
+
         rows: Rows
         index: int
 
