@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -195,10 +195,10 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
     """One cell: choices that go together."""
 
     def __post_init__(self) -> None:
-        for field, values, least, validate in _CHECKS:
-            value = getattr(self, field)
-            if value not in values and (least is None or value is None or not least <= value <= MAX_COUNT):
+        for field, accepted, validate in _CHECKS:
+            if (value := getattr(self, field)) not in accepted:
                 validate(value)
+                accepted.add(value)
         _check_heads(self)
         for rule in RULES:
             for refusal in rule.refusals(self):
@@ -256,8 +256,8 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
 AXES = axes.all_axes(CellSpec)
 """Every choice by its field of a cell."""
 _CHECKS = tuple(
-    (field, frozenset(axis.values), axis.least if axis.is_number and not axis.check else None, axis.validate)
+    (field, set[Any](), axis.validate)
     for field, axis in AXES.items()
     if axis.is_number or (axis.kind is str and axis.values) or axis.check
 )
-"""Fields to check, with what is accepted at once; `Axis.validate` decides about the rest."""
+"""Fields to check, each with the values that were checked before: a session has thousands of cells with the same."""

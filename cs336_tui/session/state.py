@@ -190,17 +190,22 @@ class SessionState:
                 if known := self.cells.get(event.cell):
                     self._apply_to_cell(known, event)
 
+    def _take_out(self, cell: CellState) -> None:
+        """Take a cell out of those that run or wait."""
+        self.running.pop(cell.cell, None)
+        self.waiting.pop(cell.cell, None)
+
     def _apply_to_cell(self, cell: CellState, event: ev.Event) -> None:
-        if isinstance(event, ev.CellSkipped | ev.CellRequeued | ev.CellStarted | ev.CellFinished):
-            self.running.pop(cell.cell, None)
-            self.waiting.pop(cell.cell, None)
         match event:
             case ev.CellSkipped():
+                self._take_out(cell)
                 cell.status, cell.skipped_because = "skipped", event.reason
             case ev.CellRequeued():
+                self._take_out(cell)
                 cell.start_again()
                 self.waiting[cell.cell] = None
             case ev.CellStarted():
+                self._take_out(cell)
                 cell.start_again()
                 cell.status, cell.stage = "running", "starting"
                 cell.started_at, cell.pid, cell.environment = event.at, event.pid, self.environment
@@ -226,6 +231,7 @@ class SessionState:
             case ev.StepsTimed():
                 cell.times.add(event)
             case ev.CellFinished():
+                self._take_out(cell)
                 cell.status, cell.finished = event.status, event
                 cell.stage = event.stage or cell.stage
                 if cell.in_force and event.logits_dtype:

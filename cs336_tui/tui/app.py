@@ -212,6 +212,7 @@ class Cs336App(SteadyApp):
             self._sessions.run_ended()
         if message.error:
             self.report(message.error)
+        self.paint()
 
     def on_replayed(self, message: Replayed) -> None:
         self._painter.take_all(message.session)
