@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -36,7 +37,13 @@ def relative_work(spec: CellSpec) -> float:
 def _kind_of(kind: Kind, *, of_variants: bool = False) -> Callable[[CellSpec], tuple[object, ...]]:
     """A key that is equal for cells of one kind; a choice without effect in a cell counts as its default."""
     axes = [axis for axis in AXES.values() if kind in axis.kinds and (axis.group == "variants" or not of_variants)]
-    return lambda spec: tuple(getattr(spec, a.field) if a.counts_in(spec) else a.default for a in axes)
+    values_of, defaults = attrgetter(*(axis.field for axis in axes)), tuple(axis.default for axis in axes)
+
+    def key(spec: CellSpec) -> tuple[object, ...]:
+        values = zip(axes, values_of(spec), defaults, strict=True)
+        return tuple(value if value == default or axis.counts_in(spec) else default for axis, value, default in values)
+
+    return key
 
 
 variant_kind = _kind_of("time", of_variants=True)
