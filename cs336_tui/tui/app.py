@@ -95,6 +95,8 @@ class Cs336App(SteadyApp):
         self.live = Session()
         self._opened: Session | None = None  # another session, looked at instead
         self.themes = themes.ThemeChoice(self, theme, user_theme_dir)
+        self._styled_for = self.theme, self.get_css_variables()
+        self.stylesheet.set_variables(self._styled_for[1])
         self.judging = Judging(self, lambda: self._runs.is_timing, lambda: self._painter.judged(), peaks)
         self.replaying = replay is not None
         self.run_in_progress = self.stale = False
@@ -118,6 +120,13 @@ class Cs336App(SteadyApp):
 
     def get_default_screen(self) -> Screen[object]:
         return MainScreen(self._preset, self._options)  # type: ignore[return-value]
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """Style everything again for another theme. At the start Textual asks for it too, when nothing has changed."""
+        wanted = self.theme, self.get_css_variables()
+        if wanted != self._styled_for:
+            self._styled_for = wanted
+            super().refresh_css(animate)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return themes.VARIABLE_DEFAULTS
