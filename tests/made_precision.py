@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
@@ -37,6 +39,18 @@ def a_precision_report(spec: CellSpec | None = None, **changes: Any) -> Precisio
     return PrecisionReport(**(fields | changes))
 
 
+def a_cpu_report(spec: CellSpec | None = None, **changes: Any) -> PrecisionReport:
+    """A report on a CPU, whose autocast leaves layer norm in half precision, with `changes`."""
+    ruled = tuple(map(_toy, ("float16", "bfloat16")))
+    fields: dict[str, Any] = {
+        "device_name": "CPU (AVX512)",
+        "toy": tuple(msgspec.structs.replace(toy, layer_norm_output=toy.autocast) for toy in ruled),
+        "toy_by_rules": ruled,
+        "rules": "aten/src/ATen/autocast_mode.h of torch 2.13",
+    }
+    return a_precision_report(spec or a_spec(device="cpu", precision="bf16-mixed"), **(fields | changes))
+
+
 def precision_events(report: PrecisionReport, number: int = 0, cell: int | None = 0) -> Iterator[Event]:
     """The events of a report that was made."""
     yield ReportStarted(at=START + 100, report=number, kind="precision", spec=report.spec, cell=cell)
@@ -52,6 +66,8 @@ def _toy(autocast: str) -> ToyDtypes:
         logits=autocast,
         loss="float32",
         gradients="float32",
+        loss_function="mean squared error",
+        gradient_of=dict.fromkeys(("fc1.weight", "ln.weight", "ln.bias", "fc2.weight"), "float32"),
     )
 
 

@@ -146,7 +146,8 @@ _HELP = {
     """,
     "precision": """Show which dtypes every combination of the choices really computes in.
 
-    By hooks on each module, on the course's toy model under autocast, and what adding 0.01 a thousand times comes to.
+    By hooks on each module. Beside it, once: the course's toy model under autocast, without a GPU by CUDA's rules too,
+    and what adding 0.01 a thousand times comes to.
     """,
 }
 """The help of a command beyond its line in `REPORTS`."""

@@ -239,6 +239,9 @@ class ToyDtypes(msgspec.Struct, frozen=True, kw_only=True):
     logits: str
     loss: str
     gradients: str
+    loss_function: str = "cross-entropy"
+    gradient_of: dict[str, str] = {}
+    """Of each parameter, by its name; empty in old logs."""
 
 
 class ModuleDtypes(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,17 +258,25 @@ class ModuleDtypes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrecisionReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The accumulation experiment, the toy model for each autocast dtype, and the cell's own model."""
+    """The accumulation experiment, the toy model for each autocast dtype, and the cell's own model. No cell changes the
+    first two."""
 
     spec: CellSpec
     device_name: str
     torch: str
     accumulation: tuple[Accumulation, ...]
     toy: tuple[ToyDtypes, ...]
+    """On the cell's device."""
     modules: tuple[ModuleDtypes, ...]
     logits: str
     loss: str
     note: str = ""
+    toy_by_rules: tuple[ToyDtypes, ...] = ()
+    """By the rules of CUDA's autocast, where the device is no CUDA GPU; empty in old logs."""
+    rules: str = ""
+    """Source of these rules."""
+    toy_note: str = ""
+    """Such as that the device lacks an autocast; in old logs a part of `note`."""
 
 
 Report = KernelReport | MemoryReport | PrecisionReport | OomReport

@@ -10,7 +10,7 @@ import msgspec
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport
+from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
 from cs336_tui.export.comparison import side_mean
 from cs336_tui.export.footnotes import std_kind
 from cs336_tui.export.tables import (
@@ -29,12 +29,14 @@ from cs336_tui.stats.ratio import LEVEL, MARGIN
 _METHOD = "method"
 """In place of a class: a step of the reference's attention, which is a method of its module."""
 
-TOY_PARTS = {
+BY_RULES = "CUDA's rules"
+"""Begin of the headings of what hooks did not see on the device."""
+_TOY_PARTS = {
     "parameters": "parameters, inside the context",
     "first_layer_output": "first layer's output (fc1)",
     "layer_norm_output": "layer norm's output (ln)",
     "logits": "logits (fc2)",
-    "loss": "loss (cross-entropy)",
+    "loss": "loss",
     "gradients": "gradients",
 }
 """The parts of the toy model that have a dtype, by their names in `ToyDtypes`."""
@@ -45,9 +47,15 @@ ADDEND_NOTE = (
 )
 
 
-def precision_tables(report: PrecisionReport) -> tuple[Table, ...]:
-    """The modules of the cell's model, the toy model, the accumulation experiment."""
-    return modules_table(report), toy_table(report), accumulation_table(report)
+def experiment_tables(reports: Sequence[PrecisionReport]) -> list[Table]:
+    """The accumulation experiment and the toy model, which no cell changes: once for all reports, again only where
+    another device or torch found something else."""
+    found: list[Table] = []
+    for make in (accumulation_table, toy_table):
+        for report in reports:
+            if (table := make(report)) not in found:
+                found.append(table)
+    return found
 
 
 def precision_document(report: PrecisionReport) -> dict[str, Any]:
@@ -84,19 +92,56 @@ def accumulation_figures(each: Accumulation) -> tuple[str, str]:
 
 def toy_table(report: PrecisionReport) -> Table:
     """A row for each part of the toy model, a column for each autocast; a record is one autocast."""
+    found = toys(report)
     return Table(
-        columns=tuple(
-            Column(title, left=True) for title in ("part", *(f"autocast {toy.autocast}" for toy in report.toy))
+        columns=(Column("part", left=True), *(Column(name, left=True) for name in found)),
+        rows=tuple((part, *cells) for part, *cells in _toy_rows(tuple(found.values()))),
+        records=tuple(
+            {"by": BY_RULES if name.startswith(BY_RULES) else report.device_name, **_toy_record(toy)}
+            for name, toy in found.items()
         ),
-        rows=tuple((title, *(getattr(toy, name) for toy in report.toy)) for name, title in TOY_PARTS.items()),
-        records=tuple(msgspec.structs.asdict(toy) for toy in report.toy),
-        caption=f"dtypes in the toy model under autocast on {report.device_name}",
+        caption=f"dtypes in the toy model under autocast on {report.device_name}"
+        + (" and by the rules of CUDA" if report.toy_by_rules else ""),
         footnotes=(
             "fc1 (10 wide, no bias), ReLU, layer norm, fc2 (no bias); as hooks saw them in one forward and backward",
-            *_provenance(report),
+            *rules_of(report),
+            f"read on {report.device_name}, torch {report.torch}; other devices have other rules of autocast",
+            *([report.toy_note] if report.toy_note else []),
         ),
         label="toy-dtypes",
     )
+
+
+def toys(report: PrecisionReport) -> dict[str, ToyDtypes]:
+    """The toy model under each autocast, by a heading: CUDA's rules, then the cell's device."""
+    device = report.spec.device.partition(":")[0]
+    ruled = {f"{BY_RULES}, {toy.autocast}": toy for toy in report.toy_by_rules}
+    return ruled | {f"{device}, {toy.autocast}": toy for toy in report.toy}
+
+
+def _toy_rows(found: Sequence[ToyDtypes]) -> Iterator[tuple[str, ...]]:
+    for name, title in _TOY_PARTS.items():
+        losses = (
+            f" ({', '.join(dict.fromkeys(toy.loss_function for toy in found))})" if name == "loss" and found else ""
+        )
+        yield title + losses, *(getattr(toy, name) for toy in found)
+    for parameter in dict.fromkeys(name for toy in found for name in toy.gradient_of):
+        yield f"gradient of {parameter}", *(toy.gradient_of.get(parameter, NONE) for toy in found)
+
+
+def _toy_record(toy: ToyDtypes) -> dict[str, Value]:
+    record: dict[str, Value] = msgspec.structs.asdict(toy)
+    del record["gradient_of"]
+    return record | {f"gradient_of_{name}": dtype for name, dtype in toy.gradient_of.items()}
+
+
+def rules_of(report: PrecisionReport) -> Iterator[str]:
+    """The rules of `toy_by_rules` and their source, if there are any."""
+    if report.toy_by_rules:
+        yield (
+            "CUDA's rules: linear layers run in the dtype of autocast, layer norm and the loss in float32, ReLU in "
+            f"its input's; from the lists in {report.rules}, followed without a GPU on tensors without data"
+        )
 
 
 def modules_table(report: PrecisionReport) -> Table:

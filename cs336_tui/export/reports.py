@@ -33,7 +33,7 @@ from cs336_tui.export.formats import render
 from cs336_tui.export.kernels import kernel_document, kernel_tables
 from cs336_tui.export.memory import memory_document, memory_tables, oom_table, peaks_table
 from cs336_tui.export.memory_figures import memory_figure
-from cs336_tui.export.precision import precision_document, precision_tables, speedup_table
+from cs336_tui.export.precision import experiment_tables, modules_table, precision_document, speedup_table
 from cs336_tui.export.results import TableError, results_of
 from cs336_tui.export.roofline import left_out, roofline_table
 from cs336_tui.export.tables import Table
@@ -53,23 +53,29 @@ class _Exports(NamedTuple):
     document: Callable[[Any], dict[str, Any]]
     """For programs, in base units."""
     drawings: Callable[[Any], tuple[Drawing, ...]] = lambda _: ()
+    of_all: Callable[[Sequence[Any]], Iterable[Table]] = lambda _: ()
+    """Tables over several reports of the kind, before those of each."""
 
 
 _EXPORTS: Mapping[type[Report], _Exports] = {
     KernelReport: _Exports(kernel_tables, kernel_document),
-    MemoryReport: _Exports(memory_tables, memory_document, lambda report: (memory_figure(report),)),
-    PrecisionReport: _Exports(precision_tables, precision_document),
+    MemoryReport: _Exports(
+        memory_tables, memory_document, lambda report: (memory_figure(report),), lambda reports: (peaks_table(reports),)
+    ),
+    PrecisionReport: _Exports(lambda report: (modules_table(report),), precision_document, of_all=experiment_tables),
     OomReport: _Exports(lambda report: (oom_table(report),), msgspec.to_builtins),
 }
 
 
 def tables_of_reports(reports: Sequence[Report], *, min_bytes: int = 0) -> list[Table]:
-    """The tables of several reports; first the peaks of recorded memories, side by side.
+    """The tables of several reports: first those over all of a kind, such as the peaks of recorded memories.
 
     Allocations below `min_bytes` are left out.
     """
-    recorded = [report for report in reports if isinstance(report, MemoryReport)]
-    tables = [peaks_table(recorded)] if recorded else []
+    tables: list[Table] = []
+    for kind, exports in _EXPORTS.items():
+        if alike := [report for report in reports if isinstance(report, kind)]:
+            tables += exports.of_all(alike)
     for report in reports:
         least = {"min_bytes": min_bytes} if isinstance(report, MemoryReport) else {}
         tables += _EXPORTS[type(report)].tables(report, **least)

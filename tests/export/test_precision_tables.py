@@ -13,11 +13,12 @@ from cs336_tui.export.precision import (
     accumulation_table,
     modules_table,
     precision_document,
-    precision_tables,
     speedup_table,
     toy_table,
 )
-from tests.made_precision import a_precision_report
+from cs336_tui.export.reports import tables_of_reports
+from tests.made_precision import a_cpu_report, a_precision_report
+from tests.samples import a_spec
 from tests.session.made import cell, results_of
 
 REPORT = a_precision_report()
@@ -38,11 +39,42 @@ def test_the_accumulation_shows_result_and_error_of_all_four() -> None:
 
 def test_the_toy_model_has_a_row_for_each_part_and_a_column_for_each_autocast() -> None:
     table = toy_table(REPORT)
-    assert [column.header for column in table.columns] == ["part", "autocast float16", "autocast bfloat16"]
+    assert [column.header for column in table.columns] == ["part", "cuda, float16", "cuda, bfloat16"]
     assert ("layer norm's output (ln)", "float32", "float32") in table.rows
     assert ("logits (fc2)", "float16", "bfloat16") in table.rows
-    assert len(table.rows) == 6
+    assert ("loss (mean squared error)", "float32", "float32") in table.rows
+    assert [row[0] for row in table.rows[6:]] == [
+        "gradient of fc1.weight", "gradient of ln.weight", "gradient of ln.bias", "gradient of fc2.weight",
+    ]  # fmt: skip
     assert "NVIDIA H100" in table.caption
+    assert not any("CUDA's rules" in note for note in table.footnotes)
+
+
+def test_without_a_gpu_the_toy_model_is_shown_by_cuda_s_rules_beside_the_device() -> None:
+    table = toy_table(a_cpu_report())
+    headings = ["part", "CUDA's rules, float16", "CUDA's rules, bfloat16", "cpu, float16", "cpu, bfloat16"]
+    assert [column.header for column in table.columns] == headings
+    assert ("layer norm's output (ln)", "float32", "float32", "float16", "bfloat16") in table.rows
+    assert [record["by"] for record in table.records] == ["CUDA's rules"] * 2 + ["CPU (AVX512)"] * 2
+    assert table.records[0]["gradient_of_ln.bias"] == "float32"
+    assert any("autocast_mode.h of torch 2.13, followed without a GPU" in note for note in table.footnotes)
+
+
+def test_what_no_cell_changes_is_there_once_for_all_cells_of_a_device() -> None:
+    specs = (a_spec(), a_spec(precision="bf16-mixed"), a_spec(precision="bf16", pass_="forward"))
+    reports = [*(a_precision_report(spec, note=f"note {spec.precision}") for spec in specs), a_cpu_report()]
+    labels = [table.label for table in tables_of_reports(reports)]
+    assert labels == ["accumulation", "toy-dtypes", "toy-dtypes", *["module-dtypes"] * 4]
+    assert [table.label for table in tables_of_reports(reports[:3])].count("toy-dtypes") == 1
+
+
+def test_a_report_of_an_old_log_has_its_cross_entropy_and_no_single_gradients() -> None:
+    toy = msgspec.to_builtins(REPORT.toy[0])
+    del toy["loss_function"], toy["gradient_of"]
+    old = msgspec.convert(msgspec.to_builtins(REPORT) | {"toy": [toy]}, PrecisionReport)
+    table = toy_table(old)
+    assert ("loss (cross-entropy)", "float32") in table.rows
+    assert len(table.rows) == 6
 
 
 def test_the_modules_show_where_nothing_has_a_dtype() -> None:
@@ -78,7 +110,7 @@ def test_without_a_pair_there_are_no_rows() -> None:
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_every_format_renders_every_table(format_: str) -> None:
-    tables = (*precision_tables(REPORT), speedup_table(RESULTS))
+    tables = (*tables_of_reports([REPORT]), speedup_table(RESULTS))
     text = render_all(tables, format_)
     assert "bfloat16" in text
     assert "faster" in text

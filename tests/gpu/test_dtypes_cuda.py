@@ -7,7 +7,7 @@ import torch
 
 from cs336_tui.events.events import Event, ReportFinished
 from cs336_tui.events.reports import PrecisionReport, ReportRequest
-from cs336_tui.worker.measure.dtypes import toy_dtypes
+from cs336_tui.worker.measure.dtypes import toy_by_cuda_rules, toy_dtypes
 from cs336_tui.worker.measure.report import make_report
 from tests.worker.measure.cells import small_spec
 from tests.worker.measure.other_toy import by_hand
@@ -23,6 +23,12 @@ def test_the_toy_models_dtypes_are_what_other_hooks_see() -> None:
     for toy in found:
         autocast = getattr(torch, toy.autocast)
         assert {field: getattr(toy, field) for field in toy.__struct_fields__} == by_hand(autocast, DEVICE)
+
+
+def test_cuda_s_rules_say_what_hooks_see_here() -> None:
+    found, _ = toy_dtypes(DEVICE)
+    assert found
+    assert set(map(repr, found)) <= set(map(repr, toy_by_cuda_rules()))
 
 
 def test_layer_norm_runs_in_float32_here() -> None:
@@ -44,3 +50,4 @@ def test_a_cells_report_is_made_on_the_gpu(pass_: str) -> None:
     assert rows["layers.*.attention.query"].output == "float16"
     assert rows["layers.*.attention.weigh"].output == "float32"
     assert (finished.content.logits, finished.content.loss) == ("float16", "float32")
+    assert finished.content.toy_by_rules == ()  # hooks see the device itself

@@ -12,7 +12,7 @@ from cs336_tui.tui.tabs import precision
 from cs336_tui.tui.tabs.precision import PrecisionPane
 from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.rows import Rows
-from tests.made_precision import a_precision_report, precision_events
+from tests.made_precision import a_cpu_report, a_precision_report, precision_events
 from tests.samples import START, a_spec
 from tests.session.made import Cell, cell, events_of, session_of
 from tests.tui.watched import comes
@@ -90,6 +90,22 @@ async def test_speed_ups_are_there_before_any_report_and_the_invitation_below() 
         assert "▼ faster" in pane.text
         assert pane.text.index("faster") < pane.text.index("Press n to make it")
         assert "small · ctx 128 · forward+backward · bf16-mixed" in pane.text
+
+
+async def test_the_experiments_are_those_of_another_cell_where_the_subject_has_no_report() -> None:
+    state = session(report=False)
+    for event in precision_events(a_cpu_report(a_spec(precision="fp32"))):
+        state.apply(event)
+    async with Page().run_test(size=(80, 80)) as pilot:
+        pane = pilot.app.query_one(PrecisionPane)
+        pane.show(subject(state))
+        assert "Press n to make it" in pane.text
+        assert "dtypes in this cell's model" not in pane.text
+        heading = next(row for row in pane.text.splitlines() if "CUDA float16" in row)
+        assert heading.split() == ["part", "CUDA", "float16", "CUDA", "bfloat16", "float16", "bfloat16"]
+        assert "gradient of ln.bias" in pane.text
+        assert "autocast_mode.h of torch 2.13" in " ".join(pane.text.split())
+        assert "9.953125" in pane.text
 
 
 async def test_an_empty_session_says_what_to_do() -> None:

@@ -12,7 +12,15 @@ from cs336_tui.analysis.comparison import Side
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.events.reports import PrecisionReport, ReportKind
-from cs336_tui.export.precision import ADDEND_NOTE, accumulation_table, modules_table, toy_table
+from cs336_tui.export.precision import (
+    ADDEND_NOTE,
+    BY_RULES,
+    accumulation_table,
+    modules_table,
+    rules_of,
+    toy_table,
+    toys,
+)
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
@@ -45,24 +53,31 @@ class PrecisionPane(ReportPane):
     """Counts that tell whether the speed-ups are those of the newest results."""
     _speedups: Sequence[SpeedUp] | None = None
     """None while they are made."""
-    _drawn: tuple[int, int] | None = None
-    """The report and the width of the page and the rows; None if these are out of date."""
+    _drawn: tuple[int, int, int] | None = None
+    """The reports and the width of the page and the rows; None if these are out of date."""
     _page = Page(())
     _below: Sequence[Line] = ()
+    _experiments: Sequence[Line] = ()
+    """The toy model and the accumulation, of the subject's report or another one of the session."""
 
     def _show(self) -> None:
         self._find_speedups(self.subject.state)
         latest, before, width = self._latest, self.report, max(self.content_size.width, 12)
         found = latest.content if latest else None
         report = found if isinstance(found, PrecisionReport) else None
+        made = self.subject.state.contents(PrecisionReport)
+        other = report or (made[-1] if made else None)  # no cell changes the experiments
         self.report = latest if report else None
         if self.report and (before is None or before.report != self.report.report):
             self.cursor = 0
-        if self._drawn != (of := (id(report), width)):
+        if self._drawn != (of := (id(report), id(other), width)):
             self._drawn, self._page = of, speedups_page(self._speedups, width)
-            self._below = report_rows(report, width) if report else ()
+            self._below = model_rows(report, width) if report else ()
+            self._experiments = ((), *experiment_rows(other, width)) if other else ()
         where = [Span(f" · {format.plain(report.device_name)} · torch {report.torch}", "muted")] if report else []
-        self.fill((*self._page.rows, (), *(self._below or self._without(latest))), [self.title(*where)])
+        self.fill(
+            (*self._page.rows, (), *(self._below or self._without(latest)), *self._experiments), [self.title(*where)]
+        )
 
     def action_choose(self) -> None:
         if detail := self._page.details.get(self.cursor):
@@ -109,18 +124,26 @@ def speedups_page(speedups: Sequence[SpeedUp] | None, width: int) -> Page:
     return Page((), (*rows, *wrapped(about, width, "muted", "  ")), details)
 
 
-def report_rows(report: PrecisionReport, width: int) -> tuple[Line, ...]:
-    """The cell's modules, the toy model and the accumulation experiment."""
-    toy = toy_table(report)
-    titles = {column.key: each.autocast for column, each in zip(toy.columns[1:], report.toy, strict=True)}
+def model_rows(report: PrecisionReport, width: int) -> tuple[Line, ...]:
+    """The modules of the cell's model."""
     return (
         line(("dtypes in this cell's model", "title"), (f" · {report.spec.precision}", "strong")),
         line("logits ", (report.logits, "strong"), " · loss ", (report.loss, "strong")),
         *(wrapped(f"! {report.note}", width, "caution", "  ") if report.note else []),
         *_drawn(modules_table(report), width),
-        (),
-        line(("dtypes in the toy model", "title"), (f" · autocast on {report.device_name}", "muted")),
+    )
+
+
+def experiment_rows(report: PrecisionReport, width: int) -> tuple[Line, ...]:
+    """The toy model and the accumulation experiment, which are the same for all cells of the device."""
+    toy = toy_table(report)
+    ruled = " and by CUDA's rules" if report.toy_by_rules else ""
+    titles = {name: f"{'CUDA ' * name.startswith(BY_RULES)}{each.autocast}" for name, each in toys(report).items()}
+    return (
+        line(("dtypes in the toy model", "title"), (f" · autocast on {report.device_name}{ruled}", "muted")),
+        *(wrapped(f"! {report.toy_note}", width, "caution", "  ") if report.toy_note else []),
         *(_drawn(toy, width, titles) if titles else wrapped("This device can do neither autocast.", width, "muted")),
+        *(row for note in rules_of(report) for row in wrapped(note, width, "muted", "  ")),
         (),
         line(("0.01 added 1,000 times", "title"), (" · on the CPU; 10 in exact arithmetic", "muted")),
         *_drawn(accumulation_table(report), width),

@@ -85,6 +85,8 @@ def _form(value: Any) -> Hashable:
     return (type(value), value)  # 1, 1.0 and True are equal
 
 
+RULES = "aten/src/ATen/autocast_mode.h of torch 2.13"
+"""Source of these lists: AT_FORALL_LOWER_PRECISION_FP and AT_FORALL_FP32 there. Operations on none keep their dtype."""
 LOWERED = frozenset(  # Run in fp16 or bf16
     "linear matmul __matmul__ __rmatmul__ mm bmm mv addmm addmv addbmm baddbmm einsum "
     "scaled_dot_product_attention".split()
@@ -94,6 +96,8 @@ RAISED_OFF_CPU = frozenset(  # Run in fp32 on a GPU, unless a dtype is given; a 
     "pow square __pow__ __rpow__ rsqrt reciprocal exp expm1 log log2 log10 log1p sinh cosh tan acos asin erfinv "
     "softplus layer_norm group_norm norm logsumexp softmax log_softmax sum prod cumsum cumprod".split()
 )
+if torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA"):
+    RAISED_OFF_CPU |= {"rms_norm"}
 _LOW = (torch.float16, torch.bfloat16)
 
 

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ReportRequest, ToyDtypes
+from cs336_tui.worker.estimate.meta_device import RULES, Autocast
 from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.measure.report_parts import Enter, header, joined, left_out
 from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.passes import PHASES, logits_of
-from cs336_tui.worker.workload.precision import dtype_name, effective_autocast
+from cs336_tui.worker.workload.precision import Context, dtype_name, effective_autocast
 from cs336_tui.worker.workload.transformer import Attention, AttentionOnly, Transformer
 
 _FEW_LAYERS, _FEW_TOKENS = 2, 128  # The model that is read if the cell's does not fit: no dtype depends on its size
@@ -44,12 +45,13 @@ def read_dtypes(request: ReportRequest, enter: Enter) -> PrecisionReport:
     accumulation = accumulate()
     device = configure_torch(spec)
     enter("toy model")
-    toy, notes = toy_dtypes(device)
+    toy, missing = toy_dtypes(device)
+    has_rules = device.type != "cuda"  # there hooks see what torch does
     read, more = _read_what_fits(spec, device, enter)
-    if "backward" not in PHASES[spec.pass_]:
-        notes += (
-            f"Pass {spec.pass_} has no backward, so there are no gradients; its loss was computed for this report.",
-        )
+    no_backward = (
+        f"Pass {spec.pass_} has no backward, so there are no gradients; its loss was computed for this report."
+    )
+    notes = () if "backward" in PHASES[spec.pass_] else (no_backward,)
     return PrecisionReport(
         **header(spec, device),
         accumulation=accumulation,
@@ -58,6 +60,9 @@ def read_dtypes(request: ReportRequest, enter: Enter) -> PrecisionReport:
         logits=read.logits,
         loss=read.loss,
         note=joined(*notes, *left_out(spec), *more),
+        toy_by_rules=toy_by_cuda_rules() if has_rules else (),
+        rules=RULES if has_rules else "",
+        toy_note=joined(*missing),
     )
 
 
@@ -178,8 +183,9 @@ def toy_dtypes(device: torch.device) -> tuple[tuple[ToyDtypes, ...], tuple[str, 
     missing: list[str] = []
     for dtype in AUTOCASTS:
         try:
-            if (reached := _under(dtype, device)) is not None:
-                found.append(reached)
+            autocast = partial(torch.autocast, device.type, dtype=dtype)
+            if effective_autocast(autocast, device.type) is dtype:
+                found.append(_under(dtype, autocast, device))
             else:
                 missing.append(f"{dtype_name(dtype)} autocast: torch leaves it off on {device.type}.")
         except RuntimeError as error:
@@ -190,18 +196,20 @@ def toy_dtypes(device: torch.device) -> tuple[tuple[ToyDtypes, ...], tuple[str, 
     return tuple(found), tuple(missing)
 
 
-def _under(dtype: torch.dtype, device: torch.device) -> ToyDtypes | None:
-    """The dtypes of one forward and backward, read by hooks; None if torch leaves autocast off."""
-    autocast = partial(torch.autocast, device.type, dtype=dtype)
-    if effective_autocast(autocast, device.type) is not dtype:
-        return None
+def toy_by_cuda_rules() -> tuple[ToyDtypes, ...]:
+    """The toy model's dtypes on a CUDA GPU, which need not be here: each operation casts by `RULES`, on tensors without
+    data."""
+    return tuple(_under(dtype, partial(Autocast, "cuda", dtype), torch.device("meta")) for dtype in AUTOCASTS)
+
+
+def _under(dtype: torch.dtype, autocast: Context, device: torch.device) -> ToyDtypes:
+    """The dtypes of one forward and backward, read by hooks."""
     model = ToyModel(WIDTH_IN, WIDTH_OUT).to(device)
-    x = torch.randn(BATCH, WIDTH_IN, device=device)
-    targets = torch.arange(BATCH, device=device) % WIDTH_OUT
+    x, targets = (torch.randn(BATCH, width, device=device) for width in (WIDTH_IN, WIDTH_OUT))
     with DtypeWatch(model) as watch, autocast():
         parameters = dtypes_of(model.parameters())
         logits = model(x)
-        loss = F.cross_entropy(logits, targets)
+        loss = F.mse_loss(logits, targets)
     loss.backward()
     outputs = {row.path: row.output for row in watch.rows()}
     return ToyDtypes(
@@ -212,6 +220,8 @@ def _under(dtype: torch.dtype, device: torch.device) -> ToyDtypes | None:
         logits=dtypes_of([logits]),
         loss=dtypes_of([loss]),
         gradients=gradient_dtypes(model.parameters()),
+        loss_function="mean squared error",
+        gradient_of={name: gradient_dtypes([parameter]) for name, parameter in model.named_parameters()},
     )
 
 

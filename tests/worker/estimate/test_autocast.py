@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,14 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cs336_tui.config.spec import ARCHES, ModelDims
-from cs336_tui.worker.estimate.meta_device import Autocast, _keeps_copies_in_inference
+from cs336_tui.worker.estimate.meta_device import LOWERED, RAISED, RAISED_OFF_CPU, Autocast, _keeps_copies_in_inference
 from cs336_tui.worker.workload.transformer import Transformer
+from tests.worker.cuda_autocast import cuda_autocast
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: F.linear(x, torch.ones(4, 4)),
     "matmul": lambda x: x @ torch.ones(4, 4),
-    "bmm": lambda x: torch.bmm(x[None], torch.ones(1, 4, 4)),
+    "bmm": lambda x: torch.bmm(x.unsqueeze(0), torch.ones(1, 4, 4)),
     "add": lambda x: x + torch.ones(4, 4),
     "silu": F.silu,
     "gelu": F.gelu,
@@ -32,6 +35,9 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum": lambda x: x.sum(),
     "sum in bf16": lambda x: x.sum(dtype=BF16),
     "layer_norm": lambda x: F.layer_norm(x, (4,)),
+    "rms_norm": lambda x: F.rms_norm(x, (4,)),
+    "relu": F.relu,
+    "mse_loss": lambda x: F.mse_loss(x, torch.ones(4, 4)),
     "cross_entropy": lambda x: F.cross_entropy(x, torch.arange(4)),
 }
 
@@ -48,18 +54,37 @@ def test_a_cpu_s_rules_are_torch_s(name: str, given: torch.dtype) -> None:
     assert torch.equal(result, expected)
 
 
-@pytest.mark.parametrize(
-    ("names", "dtype"),
-    [
-        ("linear matmul bmm silu gelu stack mean", BF16),
-        ("sum in bf16", BF16),
-        ("softmax log_softmax square power rsqrt exp sum layer_norm cross_entropy", FP32),
-    ],
-)
-def test_a_gpu_s_rules_are_those_of_pytorch_s_reference(names: str, dtype: torch.dtype) -> None:
-    for name in [names] if names in OPERATIONS else names.split():
-        with Autocast("cuda", BF16):
-            assert OPERATIONS[name](torch.ones(4, 4, dtype=BF16)).dtype == dtype, name
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("given", [FP32, "autocast"])
+@pytest.mark.parametrize("autocast", [BF16, FP16])
+def test_a_gpu_s_rules_are_torch_s(name: str, given: torch.dtype | str, autocast: torch.dtype) -> None:
+    """torch dispatches fake CUDA tensors through its real autocast."""
+    dtype = given if isinstance(given, torch.dtype) else autocast
+    with cuda_autocast(autocast), torch.device("cuda"):
+        expected = OPERATIONS[name](torch.ones(4, 4, dtype=dtype)).dtype
+    with Autocast("cuda", autocast), torch.device("meta"):
+        assert OPERATIONS[name](torch.ones(4, 4, dtype=dtype)).dtype == expected
+
+
+def test_every_operation_is_on_the_list_of_torch_s_source_that_it_should_be_on() -> None:
+    """The header that comes with torch has the lists."""
+    header = (Path(torch.__file__).parent / "include/ATen/autocast_mode.h").read_text()
+    lists = {
+        name: set(re.findall(r"_\((\w+)", body))
+        for name, body in re.findall(r"#define (AT_FORALL_\w+)\(_\)((?:.*\\\n)*.*\n)", header)
+    }
+    lower, raised = (
+        lists["AT_FORALL_LOWER_PRECISION_FP"],
+        lists["AT_FORALL_FP32"] | lists["AT_FORALL_FP32_SET_OPT_DTYPE"],
+    )
+    assert {"linear", "matmul"} <= lower
+    assert {"layer_norm", "mse_loss"} <= raised
+    ours = {name.strip("_") for name in LOWERED}
+    assert ours - lower == {"rmatmul"}  # ``@``, which is matmul
+    assert not (RAISED | RAISED_OFF_CPU) & lower
+    composed = {"cross_entropy", "square", "rpow", "norm"}  # of nll_loss, of pow; norm has a list of its own
+    assert {name.strip("_") for name in RAISED | RAISED_OFF_CPU} - raised == composed
+    assert "relu" not in lower | raised
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "cross_entropy"])

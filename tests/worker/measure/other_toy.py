@@ -25,7 +25,11 @@ class OtherToy(nn.Module):
         return out
 
 
-def by_hand(autocast: torch.dtype, device: torch.device) -> dict[str, str]:
+NAMES = {"first.weight": "fc1.weight", "norm.weight": "ln.weight", "norm.bias": "ln.bias", "last.weight": "fc2.weight"}
+"""The names of its parameters in the assignment."""
+
+
+def by_hand(autocast: torch.dtype, device: torch.device) -> dict[str, object]:
     """The dtypes of `OtherToy`, read by hooks of its own."""
     model, seen = OtherToy().to(device), {}
     for part in ("first", "norm", "last"):
@@ -33,8 +37,9 @@ def by_hand(autocast: torch.dtype, device: torch.device) -> dict[str, str]:
         module.register_forward_hook(lambda _module, _inputs, out, part=part: seen.update({part: name(out.dtype)}))
     with torch.autocast(device.type, dtype=autocast):
         parameters = {name(p.dtype) for p in model.parameters()}
-        loss = F.cross_entropy(model(torch.randn(7, 6, device=device)), torch.zeros(7, dtype=torch.long, device=device))
+        loss = F.mse_loss(model(torch.randn(7, 6, device=device)), torch.zeros(7, 3, device=device))
     loss.backward()
+    gradients = {NAMES[each]: name(p.grad.dtype) for each, p in model.named_parameters() if p.grad is not None}
     return {
         "autocast": name(autocast),
         "parameters": "+".join(parameters),
@@ -42,5 +47,7 @@ def by_hand(autocast: torch.dtype, device: torch.device) -> dict[str, str]:
         "layer_norm_output": seen["norm"],
         "logits": seen["last"],
         "loss": name(loss.dtype),
-        "gradients": "+".join({name(p.grad.dtype) for p in model.parameters() if p.grad is not None}),
+        "gradients": "+".join(set(gradients.values())),
+        "loss_function": "mean squared error",
+        "gradient_of": gradients,
     }

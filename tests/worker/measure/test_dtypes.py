@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from cs336_tui.config.spec import Arch, CellSpec, Pass, Precision
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.reports import ModuleDtypes, PrecisionReport, ReportRequest
+from cs336_tui.worker.estimate.meta_device import RULES
 from cs336_tui.worker.measure import dtypes
 from cs336_tui.worker.measure.dtypes import DtypeWatch, accumulate, bytes_at_most, collapsed, toy_dtypes
 from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.building import build
+from tests.worker.cuda_autocast import cuda_autocast
 from tests.worker.measure.cells import small_spec
 from tests.worker.measure.other_toy import by_hand, name
 
@@ -81,6 +83,25 @@ def test_the_toy_models_dtypes_are_what_other_hooks_see() -> None:
         assert {field: getattr(toy, field) for field in toy.__struct_fields__} == by_hand(autocast, CPU)
 
 
+@pytest.mark.parametrize("autocast", [torch.float16, torch.bfloat16])
+def test_by_rules_the_toy_model_has_the_dtypes_that_torch_s_own_cuda_autocast_gives(autocast: torch.dtype) -> None:
+    """torch dispatches a fake CUDA tensor through its real autocast; without a GPU it has no backward."""
+    seen: dict[str, str] = {}
+    with cuda_autocast(autocast):
+        x, weight = torch.empty(4, 8, device="cuda"), torch.empty(8, 8, device="cuda")
+        first = F.linear(x, weight)
+        norm = F.layer_norm(torch.relu(first), (8,))
+        logits = F.linear(norm, weight)
+        loss = F.mse_loss(logits, x)
+        seen = {"first_layer_output": name(first.dtype), "layer_norm_output": name(norm.dtype),
+                "logits": name(logits.dtype), "loss": name(loss.dtype), "parameters": name(weight.dtype)}  # fmt: skip
+    report = report_on()
+    assert report.rules == RULES
+    (toy,) = (toy for toy in report.toy_by_rules if toy.autocast == name(autocast))
+    assert {part: getattr(toy, part) for part in seen} == seen
+    assert toy.gradient_of == dict.fromkeys(("fc1.weight", "ln.weight", "ln.bias", "fc2.weight"), "float32")
+
+
 def test_an_autocast_that_the_device_lacks_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     real = torch.autocast
 
@@ -93,6 +114,7 @@ def test_an_autocast_that_the_device_lacks_is_left_out_and_said(monkeypatch: pyt
     found, missing = toy_dtypes(CPU)
     assert [toy.autocast for toy in found] == ["bfloat16"]
     assert missing == ("float16 autocast: cpu cannot do it: this device has no float16",)
+    assert report_on().toy_note == "".join(missing)
 
 
 def test_autocast_that_torch_leaves_off_is_not_reported_as_that_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
