@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "estimate": ("estimate", "Predict memory, FLOPs and time; runs nothing."),
     "export": ("export", "Tables and figures of sessions, for a write-up."),
     "fit": ("fit", "The largest batch or context length that fits."),
+    "open": ("open", "Make a session of what others recorded: torch profiler traces."),
     "peak": ("peak", "Measure what this machine's devices do at best: matrix products and copies."),
     "presets": ("presets", "List the presets; `presets show NAME` shows one."),
     "reference": ("reference", "Published step times beside a session's, or a session's kept as such."),

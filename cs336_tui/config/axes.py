@@ -141,6 +141,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     the folders of `model_path` too. `annotations` are pairs of a named range and ``package.module:function``.
     `checkpoint` recomputes activations in groups of so many blocks, 0 for not at all. With workload ``attention``,
     `d_model` is the width of queries, keys and values, and `causal` is whether a token sees its past only.
+    `recording` is the name of what others recorded; of such a cell the device alone is known, and nothing else counts.
 
     A choice that is added has a default, so that logs of before open.
     """
@@ -181,7 +182,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )]
     device: Annotated[str, Axis(
         sweep="devices", several=True, usual=("auto",), help="auto, every, cpu, mps, cuda, cuda:N",
-        check=_check_device, group="how", widget="chips", kinds=(*_AS_VARIANT, "pace"), stand_in="cpu",
+        check=_check_device, group="how", widget="chips", kinds=(*_AS_VARIANT, "pace"), stand_in="cpu", recorded=True,
     )]
     sync: Annotated[Sync, Axis(help="{values}", group="more", kinds=())] = "each-step"
     warmup_steps: Annotated[int, Axis(
@@ -281,6 +282,10 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         said=lambda _: ("CUDA graph",), detail=lambda _: "of the whole step",
         tip="step: replay the whole step as one CUDA graph.",
     )] = "off"
+    recording: Annotated[str, Axis(
+        sweep="-", option="-", column="recording", kinds=(*_AS_VARIANT, "pace"), recorded=True,
+        applies=lambda spec: bool(spec.recording),
+    )] = ""
 # fmt: on
 
 

@@ -57,6 +57,8 @@ class Cell(Protocol):
     def model(self) -> str: ...
     @property
     def brings_own_code(self) -> bool: ...
+    @property
+    def recording(self) -> str: ...
 
 
 Kind = Literal["prediction", "memory", "time", "pace"]
@@ -114,6 +116,8 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     """The only workload that has this choice; None if each has."""
     applies: Callable[[Cell], bool] = lambda _: True
     """True if the choice changes anything in a cell of that workload."""
+    recorded: bool = False
+    """True if it is known of a recording that others made; no other choice of such a cell is."""
 
     group: Literal["", "what", "how", "variants", "more"] = ""
     """Part of the form that holds its entry; empty for no entry."""
@@ -172,8 +176,8 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
         return self.default if self.stand_in is None else self.stand_in
 
     def counts_in(self, cell: Cell) -> bool:
-        """True if the choice changes anything in a cell."""
-        return self.workload in (None, cell.workload) and self.applies(cell)
+        """True if the choice changes anything in a cell, and is known of it."""
+        return (self.recorded or not cell.recording) and self.workload in (None, cell.workload) and self.applies(cell)
 
     def validate(self, value: Any) -> None:
         """Raise `SpecError` for a value that cannot be."""

@@ -32,7 +32,8 @@ from cs336_tui.config.variants import is_imported, option_of, short
 
 __all__ = [
     "ARCHES", "AXES", "EDITIONS", "MAX_COUNT", "PASSES", "PRECISIONS", "RULES", "SYNCS", "Arch", "CellSpec", "Edition",
-    "ModelDims", "Pass", "Precision", "Rule", "SpecError", "Sync", "canonical_device", "dims_of", "size_names",
+    "ModelDims", "Pass", "Precision", "Rule", "SpecError", "Sync", "canonical_device", "dims_of", "recorded_spec",
+    "size_names",
 ]  # fmt: skip
 
 FLOAT8_MULTIPLE = 16
@@ -248,9 +249,28 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
     @property
     def title(self) -> str:
         """A heading that tells this cell from its neighbours."""
+        if self.recording:
+            return f"{self.recording} · {self.device}"
         kind = ("attention",) if self.workload == "attention" else ()
         usual = (self.size_label, f"ctx {self.context_length}", self.pass_, self.precision, self.device)
         return " · ".join((*kind, *usual, *self.variants))
+
+
+def recorded_spec(recording: str, device: str) -> CellSpec:
+    """The cell of what others recorded: its name and its device; every other choice stands in for what is unknown."""
+    stand_ins: dict[str, Any] = dict.fromkeys((*RAW_DIMS, "vocab_size", "context_length", "batch_size"), 1)
+    return CellSpec(
+        **stand_ins | {"d_model": 2},
+        size=CUSTOM_SIZE,
+        edition="2026",
+        arch="swiglu-rope",
+        pass_="forward",
+        precision="fp32",
+        device=device,
+        warmup_steps=0,
+        measure_steps=1,
+        recording=recording,
+    )
 
 
 AXES = axes.all_axes(CellSpec)

@@ -99,10 +99,46 @@ class KernelGroup(msgspec.Struct, frozen=True):
     range: str
     backward: bool
     durations_ns: tuple[int, ...]
+    op: str = ""
+    """The operator that launched it; empty if unknown."""
+    path: tuple[str, ...] = ()
+    """Every range that encloses it, the outermost first; empty if `phase` and `range` are all."""
+
+    @property
+    def ranges(self) -> tuple[str, ...]:
+        """Its phase and every range that encloses it, by name."""
+        return tuple(filter(None, (self.phase, *self.path, self.range)))
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Time in which the device ran nothing, and the kernels, copies or fills round it."""
+
+    ns: int
+    after: str
+    before: str
+
+
+class Gaps(msgspec.Struct, frozen=True, kw_only=True):
+    """The times in which the device ran nothing, between the first begin and the last end of what it ran."""
+
+    count: int
+    total_ns: int
+    median_ns: float
+    """0.0 without a gap."""
+    largest: tuple[Gap, ...]
+    """The longest first; at most 10."""
+
+
+class Overlap(msgspec.Struct, frozen=True, kw_only=True):
+    """Communication between GPUs, by NCCL's kernels, and the part of its time in which another kernel ran."""
+
+    communication_ns: int
+    overlapped_ns: int
 
 
 class KernelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """One profiled step. Every launch is in exactly one group; their sum is `total_ns`."""
+    """One profiled step, or what others recorded on one device (``spec.recording``). Every launch is in exactly one
+    group; their sum is `total_ns`."""
 
     spec: CellSpec
     activity: Literal["kernels", "operators"]
@@ -113,10 +149,10 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     total_ns: int
     """The profiler's own sum of the step."""
     span_ns: int
-    """From the first launch's begin to the last one's end."""
+    """From the first launch's begin to the last one's end; of a recording its `copies` count as launches here."""
     phase_spans_ns: dict[str, int]
     busy_ns: int
-    """Time with at least one of them running."""
+    """Time with at least one of them running; of a recording or one of its `copies`."""
     launches: int
     host_ns: int | None = None
     """The host's time to enqueue the step; None on a CPU."""
@@ -126,6 +162,12 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """File with the Chrome trace, to be opened in Perfetto."""
     note: str = ""
     """Such as why no kernels could be seen and what is shown instead."""
+    copies: tuple[KernelGroup, ...] = ()
+    """Copies and fills of a recording, which are no kernels; those of a profiled step are among its `groups`."""
+    gaps: Gaps | None = None
+    """None if the device's own times are not known."""
+    overlap: Overlap | None = None
+    """None without communication."""
 
 
 class PhaseSpan(msgspec.Struct, frozen=True):

@@ -1,0 +1,292 @@
+"""From a trace to kernel reports, one for each device: the operator, the ranges and the phase of every kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cs336_tui.events.device_timeline import gaps_of, overlap_of
+from cs336_tui.events.kernel_kinds import kernel_kind
+from cs336_tui.events.reports import NO_RANGE, KernelGroup, KernelReport
+from cs336_tui.session.recordings.enclosing import Ints, Spans
+from cs336_tui.session.recordings.recording import Opening, Recorded, header
+from cs336_tui.session.recordings.trace import KERNEL, OPERATOR, USER_RANGE, DeviceFacts, Trace
+from cs336_tui.stats.timelines import busy, extent
+
+USUAL_PHASES: Mapping[str, tuple[str, ...]] = {
+    "forward": ("forward", "fwd", "forward pass", "forward_pass", "forward step", "forward_step"),
+    "loss": ("loss", "compute loss", "compute_loss"),
+    "backward": ("backward", "bwd", "backward pass", "backward_pass", "backward step", "backward_step"),
+    "zero_grad": ("zero_grad", "zero grad", "optimizer.zero_grad#*"),
+    "optimizer": ("optimizer", "optim", "optimizer step", "optimizer_step", "optimizer.step", "optimizer.step#*"),
+}  # fmt: skip
+"""Names of ranges that are a phase, in the order of a step; capitals, ``#`` and ``phase/`` round them do not matter."""
+_NODE = "autograd::engine::evaluate_function: "
+_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+_DEEPEST = 64
+"""Ranges that enclose each other, at most; deeper ones are left out."""
+
+
+def reports_of(trace: Trace, name: str, path: str, opening: Opening) -> tuple[Recorded, ...]:
+    """A cell for each device of a trace, named `name`. `path` is its file."""
+    found = _Attributed(trace, opening)
+    devices = sorted({*trace.kernel_device})
+    return tuple(_recorded(found, name, path, device) for device in devices)
+
+
+class _Place(NamedTuple):
+    """The ranges round a launch, and its phase."""
+
+    path: tuple[str, ...]
+    phase: str
+    range: str
+
+
+class _Attributed:
+    """A trace's kernels, each with its operator, place and whether it is of backward; columns over all kernels."""
+
+    def __init__(self, trace: Trace, opening: Opening) -> None:
+        self.trace = trace
+        self._phases = _phase_finder(opening.phases)
+        self.begin, self.duration = _ints(trace.kernel_begin), _ints(trace.kernel_duration)
+        self.device, self.kind = _ints(trace.kernel_device), _ints(trace.kernel_kind)
+        self.name = _ints(trace.kernel_name)
+        self._thread, self._moment = self._launches()
+        self._span_thread, self._span_name = _view(trace.span_thread), _view(trace.span_name)
+        self._span_begin, self._span_end = _view(trace.span_begin), _view(trace.span_end)
+        self._span_kind = _view(trace.span_kind)
+        self._user = {thread: self._spans_of(thread, USER_RANGE) for thread in self._threads(USER_RANGE)}
+        self._main = self._main_thread()
+        self.op, in_node, in_forward = self._operators()
+        self.places, self.place = self._places(in_node, in_forward)
+        self.backward = in_node | np.fromiter((each.phase == "backward" for each in self.places), bool)[self.place]
+
+    def _launches(self) -> tuple[Ints, Ints]:
+        """Thread and moment of each kernel's launch; thread -1 where the file has no call of its correlation."""
+        trace = self.trace
+        thread, moment = np.full(len(self.begin), -1, np.int64), self.begin.copy()
+        if not len(trace.call_begin) or not len(thread):
+            return thread, moment
+        calls, correlation = _view(trace.call_correlation), _view(trace.kernel_correlation)
+        order = np.argsort(calls, kind="stable")
+        place = np.minimum(np.searchsorted(calls, correlation, sorter=order), len(order) - 1)
+        call = order[place]
+        linked = (calls[call] == correlation) & (correlation >= 0)
+        thread[linked] = _view(trace.call_thread)[call[linked]]
+        moment[linked] = _view(trace.call_begin)[call[linked]]
+        return thread, moment
+
+    def _threads(self, kind: int) -> list[int]:
+        return [int(thread) for thread in np.unique(self._span_thread[self._span_kind == kind])]
+
+    def _spans_of(self, thread: int, kind: int, among: Any = None) -> Spans:
+        chosen = (self._span_thread == thread) & (self._span_kind == kind)
+        place = np.flatnonzero(chosen if among is None else chosen & among)
+        return Spans(self._span_begin[place], self._span_end[place], place)
+
+    def _main_thread(self) -> int | None:
+        """The thread with the profiler's steps, else the one whose ranges last the longest together."""
+        names = self.trace.names
+        for thread, spans in self._user.items():
+            if any(_STEP.match(names[name]) for name in np.unique(self._span_name[spans.place])):
+                return thread
+        lasting = {t: int((self._span_end[s.place] - self._span_begin[s.place]).sum()) for t, s in self._user.items()}
+        return max(lasting, key=lambda thread: lasting[thread], default=None)
+
+    def _operators(self) -> tuple[Ints, Any, Any]:
+        """The name of the operator that launched each kernel, -1 if unknown; if an autograd node, and if an operator
+        that autograd recorded, encloses its launch."""
+        trace, count = self.trace, len(self.begin)
+        op = np.full(count, -1, np.int64)
+        in_node, in_forward = np.zeros(count, bool), np.zeros(count, bool)
+        nodes = np.fromiter((name.startswith(_NODE) for name in trace.names), bool, len(trace.names))
+        is_node = nodes[self._span_name] if len(nodes) else np.zeros(len(self._span_name), bool)
+        recorded = np.zeros(len(self._span_name), bool)
+        forward = _view(trace.node_span)[_view(trace.node_forward) <= 0]
+        recorded[forward] = True
+        for thread in self._threads(OPERATOR):
+            launched = np.flatnonzero(self._thread == thread)
+            if not len(launched):
+                continue
+            moments = self._moment[launched]
+            spans = self._spans_of(thread, OPERATOR)
+            inner = spans.innermost(moments)
+            known = inner >= 0
+            op[launched[known]] = self._span_name[spans.place[inner[known]]]
+            in_node[launched] = self._spans_of(thread, OPERATOR, is_node).innermost(moments) >= 0
+            in_forward[launched] = self._spans_of(thread, OPERATOR, recorded & ~is_node).innermost(moments) >= 0
+        return op, in_node, in_forward & ~in_node
+
+    def _places(self, in_node: Any, in_forward: Any) -> tuple[list[_Place], Ints]:
+        """The different places of kernels, and of each kernel the number of its own."""
+        count = len(self.begin)
+        on_main, own = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+        enclosing: dict[int, int] = {}
+        for thread, spans in self._user.items():
+            enclosing |= _enclosing(spans)
+            launched = np.flatnonzero((self._thread == thread) if thread != self._main else np.full(count, True))
+            inner = spans.innermost(self._moment[launched])
+            known = inner >= 0
+            (on_main if thread == self._main else own)[launched[known]] = spans.place[inner[known]]
+        on_main[self._thread < 0] = -1  # the time of a kernel is not the time of its launch
+        passed = in_node.astype(np.int64) * 2 + in_forward
+        keys = np.stack([on_main, own, passed], axis=1)
+        different, place = np.unique(keys, axis=0, return_inverse=True)
+        return [self._named(enclosing, *map(int, key)) for key in different], place.reshape(-1)
+
+    def _named(self, enclosing: Mapping[int, int], on_main: int, own: int, passed: int) -> _Place:
+        raw = [*self._climb(enclosing, on_main), *self._climb(enclosing, own)]
+        phases = [self._phases(name) for name in raw]
+        phase = next((phase for phase in reversed(phases) if phase), "")
+        if not phase:
+            phase = {2: "backward", 1: "forward"}.get(passed & 3, "")
+        shown = tuple(map(shown_range, raw))
+        parts = [n for n, r, p in zip(shown, raw, phases, strict=True) if not p and not _STEP.match(r)]
+        return _Place(shown, phase, parts[-1] if parts else NO_RANGE)
+
+    def _climb(self, enclosing: Mapping[int, int], span: int) -> list[str]:
+        found: list[str] = []
+        while span >= 0 and len(found) < _DEEPEST:
+            found.append(self.trace.names[int(self._span_name[span])])
+            span = enclosing[span]
+        return found[::-1]
+
+    def step_times_s(self) -> tuple[float, ...]:
+        """Host times of the profiler's steps, in their order."""
+        if self._main is None:
+            return ()
+        spans = self._user[self._main].place
+        names = self.trace.names
+        steps = [int(each) for each in spans if _STEP.match(names[int(self._span_name[each])])]
+        return tuple(float(self._span_end[each] - self._span_begin[each]) / 1e9 for each in steps)
+
+
+def shown_range(name: str) -> str:
+    """The name of a range as people ask for it: ``step 3`` for ``ProfilerStep#3``, without this tool's prefixes."""
+    if step := _STEP.match(name):
+        return f"step {step[1]}"
+    return name.removeprefix("range/").removeprefix("phase/")
+
+
+def _phase_finder(more: Mapping[str, tuple[str, ...]]) -> Any:
+    """Tells the phase that a range's name says, empty if none."""
+    patterns = [
+        (phase, pattern.casefold())
+        for phase in dict.fromkeys((*more, *USUAL_PHASES))
+        for pattern in (*more.get(phase, ()), *USUAL_PHASES.get(phase, ()))
+    ]
+    known: dict[str, str] = {}
+
+    def phase_of(name: str) -> str:
+        if name not in known:
+            bare = name.casefold().removeprefix("phase/")
+            texts = (bare, bare.strip("# :-=<>[]"))
+            known[name] = next((p for p, pattern in patterns if any(fnmatchcase(t, pattern) for t in texts)), "")
+        return known[name]
+
+    return phase_of
+
+
+def _enclosing(spans: Spans) -> dict[int, int]:
+    """Of each of the spans the one that encloses it, -1 for none; both by their places in the trace."""
+    parents = spans.parents()
+    places = np.where(parents >= 0, spans.place[parents], -1) if len(parents) else parents
+    return dict(zip(spans.place.tolist(), places.tolist(), strict=True))
+
+
+def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded:
+    trace = found.trace
+    mine = np.flatnonzero(found.device == device)
+    mine = mine[np.argsort(found.begin[mine], kind="stable")]
+    kernels, copies = mine[found.kind[mine] == KERNEL], mine[found.kind[mine] != KERNEL]
+    begins, ends = found.begin[mine], found.begin[mine] + found.duration[mine]
+    names = trace.names
+    shown = [names[each] for each in found.name[mine]]
+    of_kernels = found.begin[kernels], found.begin[kernels] + found.duration[kernels]
+    phases = [found.places[each].phase for each in np.unique(found.place[mine])]
+    facts = trace.devices.get(device, DeviceFacts())
+    where = f"cuda:{device}"
+    report = KernelReport(
+        **header(name, where, facts.label, trace.torch),  # type: ignore[arg-type]
+        activity="kernels",
+        groups=_groups(found, kernels),
+        copies=_groups(found, copies),
+        total_ns=int(found.duration[kernels].sum()),
+        launches=len(kernels),
+        span_ns=extent(begins, ends),
+        busy_ns=busy(begins, ends),
+        phase_spans_ns={phase: _span(found, kernels, phase) for phase in _in_order(phases)},
+        gaps=gaps_of(shown, begins, ends),  # type: ignore[arg-type]
+        overlap=overlap_of([names[each] for each in found.name[kernels]], *of_kernels),
+        trace=path,
+        note=_note(found, kernels),
+    )
+    return Recorded(
+        name=name,
+        device=where,
+        report=report,
+        device_label=facts.label,
+        memory_bytes=facts.memory_bytes,
+        capability=facts.capability,
+        torch=trace.torch,
+        host=trace.host,
+        step_times_s=found.step_times_s(),
+    )
+
+
+def _groups(found: _Attributed, chosen: Ints) -> tuple[KernelGroup, ...]:
+    """Kernels by name, operator and place, in the order of their first launch."""
+    names = found.trace.names
+    columns = (found.name[chosen], found.op[chosen], found.place[chosen], found.backward[chosen].astype(np.int64))
+    different, first, group = np.unique(np.stack(columns, axis=1), axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(group.reshape(-1), kind="stable")
+    ends = np.cumsum(np.bincount(group.reshape(-1), minlength=len(different)))
+    durations = found.duration[chosen[order]]
+    made: list[KernelGroup] = []
+    for place in np.argsort(first, kind="stable").tolist():
+        name, op, where, backward = map(int, different[place])
+        at = found.places[where]
+        taken = durations[ends[place - 1] if place else 0 : ends[place]].tolist()
+        made.append(
+            KernelGroup(
+                name=names[name],
+                kind=kernel_kind(names[name]),
+                phase=at.phase,
+                range=at.range,
+                backward=bool(backward),
+                durations_ns=tuple(taken),
+                op=names[op] if op >= 0 else "",
+                path=at.path,
+            )
+        )
+    return tuple(made)
+
+
+def _span(found: _Attributed, kernels: Ints, phase: str) -> int:
+    of_phase = np.fromiter((each.phase == phase for each in found.places), bool)[found.place[kernels]]
+    chosen = kernels[of_phase]
+    return extent(found.begin[chosen], found.begin[chosen] + found.duration[chosen])
+
+
+def _in_order(phases: Iterable[str]) -> list[str]:
+    """Phases in the order of a step, those of other names last, what is in none at the end."""
+    usual = list(USUAL_PHASES)
+    return sorted({*phases}, key=lambda each: (each == "", usual.index(each) if each in usual else len(usual), each))
+
+
+def _note(found: _Attributed, kernels: Ints) -> str:
+    unlinked = int((found.op[kernels] < 0).sum())
+    return f"{unlinked:,} of {len(kernels):,} kernels have no launching operator in the file" if unlinked else ""
+
+
+def _view(column: Any) -> Any:
+    """An array's numbers without a copy."""
+    return np.frombuffer(column, column.typecode) if len(column) else np.zeros(0, column.typecode)
+
+
+def _ints(column: Sequence[int]) -> Ints:
+    return np.asarray(_view(column), np.int64)

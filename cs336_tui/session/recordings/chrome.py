@@ -1,0 +1,414 @@
+"""Reads torch profiler traces (Chrome's trace event format), plain or gzipped, in a stream."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from cs336_tui.config.reading import open_regular
+from cs336_tui.session.recordings.attribution import reports_of
+from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, Watch
+from cs336_tui.session.recordings.trace import (
+    COPY,
+    FILL,
+    KERNEL,
+    MOST_ROWS,
+    OPERATOR,
+    USER_RANGE,
+    DeviceFacts,
+    TooLarge,
+    Trace,
+)
+
+WHAT = "a torch profiler trace"
+CHUNK = 1 << 22
+LONGEST_EVENT = 1 << 26
+"""Bytes of one event, or of what stands round the events."""
+LARGEST = 1 << 37
+"""Bytes of a trace once decompressed."""
+_INFLATED = 1 << 28
+_MOST_INFLATED = 300
+"""A file of more than `_INFLATED` bytes does not shrink to less than this part; traces shrink to a tenth or so."""
+_PRECISE_US = 2.0**42
+"""Below this a float of microseconds is exact to half a nanosecond."""
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BOUNDARY = re.compile(rb"\}\s*,(?=\s*\{)")
+_Number = int | float | str | None
+
+
+class _Args(msgspec.Struct, gc=False, frozen=True):
+    """The arguments of an event that are looked at; others are skipped."""
+
+    correlation: int | None = None
+    device: int | None = None
+    stream: int | None = None
+    sequence: int | None = msgspec.field(default=None, name="Sequence number")
+    forward: int | None = msgspec.field(default=None, name="Fwd thread id")
+
+
+_NONE = _Args()
+
+
+class _Event(msgspec.Struct, gc=False):
+    """One event; times in microseconds."""
+
+    cat: str = ""
+    ph: str = ""
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: float = 0.0
+    dur: float = 0.0
+    args: _Args = _NONE
+
+
+class _EpochEvent(msgspec.Struct, gc=False):
+    """One event whose time is too large for a float: as written."""
+
+    cat: str = ""
+    ph: str = ""
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: msgspec.Raw = msgspec.Raw(b"0")
+    dur: float = 0.0
+    args: _Args = _NONE
+
+
+class _Around(msgspec.Struct):
+    """What stands round the events."""
+
+    traceEvents: list[msgspec.Raw] = []  # as the format has it
+    deviceProperties: Any = None
+    distributedInfo: Any = None
+    host_name: Any = None
+    pytorch_version: Any = None
+
+
+_DECODE = msgspec.json.Decoder(list[_Event])
+_DECODE_EPOCH = msgspec.json.Decoder(list[_EpochEvent])
+_SPLIT = msgspec.json.Decoder(list[msgspec.Raw])
+_AROUND = msgspec.json.Decoder(_Around)
+
+_OPERATORS = frozenset(("cpu_op", "operator"))
+_RANGES = frozenset(("user_annotation", "cpu_user_annotation"))
+_CALLS = frozenset(("cuda_runtime", "cuda_driver", "runtime", "privateuse1_runtime", "privateuse1_driver"))
+_ACTIVITIES = {"kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": FILL}
+
+
+def recognises(head: bytes) -> bool:
+    """True if a file that begins so, once decompressed, may be a trace."""
+    bare = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if bare.startswith(b"["):
+        return bare[1:].lstrip()[:1] in (b"{", b"")
+    return bare.startswith(b"{") and b'"' in bare
+
+
+def read(path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
+    """The cells of a trace, named `name` and its rank. Raises `RecordingError`, `Cancelled`, OSError."""
+    trace = read_trace(path, opening.watch)
+    if not len(trace.kernel_name):
+        raise RecordingError(path, "no kernel of a GPU in it; record with ProfilerActivity.CUDA")
+    ranked = name if trace.rank is None else f"{name}, rank {trace.rank}"
+    return reports_of(trace, ranked, str(path), opening)
+
+
+def read_trace(path: Path, watch: Watch) -> Trace:
+    """The trace of a file."""
+    with open_regular(path) as file:
+        return _Reader(path, file, watch).read()
+
+
+class _Reader:
+    """Reads one file piece by piece, each of whole events."""
+
+    def __init__(self, path: Path, file: BinaryIO, watch: Watch) -> None:
+        self._path, self._file, self._watch = path, file, watch
+        self._total = file.seek(0, 2)
+        file.seek(0)
+        self.trace = Trace()
+        self._epoch = False
+        self._base = 0
+        """Whole microseconds that are taken off every time."""
+        self._has_base = False
+        self._unread = 0
+
+    def read(self) -> Trace:
+        try:
+            self._read()
+        except TooLarge as error:
+            raise self._error(f"too large to be read: more {error} than there is room for") from None
+        except zlib.error:
+            raise self._error("damaged: not gzip to its end") from None
+        except RecursionError:
+            raise self._error("nested too deeply for a trace") from None
+        if self.trace.rows == 0 and self._unread:
+            raise self._error(f"not {WHAT}: none of its events can be read")
+        return self.trace
+
+    def _error(self, why: str) -> RecordingError:
+        return RecordingError(self._path, why)
+
+    def _read(self) -> None:
+        pieces = self._pieces()
+        buffer = next(pieces, b"").lstrip(b"\xef\xbb\xbf \t\r\n")
+        while not (began := self._beginning(buffer)):
+            if len(buffer) > LONGEST_EVENT:
+                raise self._error(f"not {WHAT}: no traceEvents in its first {LONGEST_EVENT >> 20} MB")
+            if not (more := next(pieces, b"")):
+                raise self._error(f"not {WHAT}: it has no traceEvents" if buffer else "empty")
+            buffer += more
+        head, buffer = buffer[:began], buffer[began:]
+        for more in pieces:
+            buffer += more
+            buffer = buffer[self._take_whole(buffer) :]
+            if len(buffer) > LONGEST_EVENT:
+                raise self._error(f"damaged: no end of an event within {LONGEST_EVENT >> 20} MB")
+        self._take_end(head, buffer)
+
+    def _pieces(self) -> Iterator[bytes]:
+        """The file's bytes, decompressed."""
+        inflate = None
+        done = 0
+        while data := self._file.read(CHUNK):
+            self._watch(self._file.tell(), self._total)
+            if done == 0 and inflate is None and data.startswith(b"\x1f\x8b"):
+                inflate = zlib.decompressobj(31)
+            while data:
+                if inflate is None:
+                    piece, data = data, b""
+                else:
+                    piece = inflate.decompress(data, CHUNK)
+                    data = inflate.unconsumed_tail
+                    if inflate.eof and (rest := (data or inflate.unused_data).lstrip(b"\0")):
+                        inflate, data = zlib.decompressobj(31), rest  # another member
+                done += len(piece)
+                if done > LARGEST or (done > _INFLATED and done > _MOST_INFLATED * self._total):
+                    raise self._error(f"too large to be read: more than {done >> 20:,} MB decompressed")
+                if piece:
+                    yield piece
+        if inflate is not None and not inflate.eof:
+            raise self._error("cut: the file ends before its gzip does")
+
+    @staticmethod
+    def _beginning(buffer: bytes) -> int:
+        """The place of the first event; 0 if it has not come yet."""
+        if buffer.startswith(b"["):
+            return 1
+        found = _EVENTS.search(buffer)
+        return found.end() if found else 0
+
+    def _take_whole(self, buffer: bytes) -> int:
+        """Take the events that are whole in the buffer; the number of bytes that they took. A place between two objects
+        is one between two events if what is before it can be decoded."""
+        tried = 0
+        reach = len(buffer)
+        for window in (1 << 14, 1 << 18, reach):
+            begin = max(0, len(buffer) - window)
+            for found in reversed([*_BOUNDARY.finditer(buffer, begin, reach)]):
+                tried += 1
+                if self._take(buffer[: found.start() + 1]):
+                    return found.end()
+                if tried > 64:
+                    return 0
+            if begin == 0:
+                break
+            reach = min(reach, begin + 64)
+        return 0
+
+    def _take_end(self, head: bytes, rest: bytes) -> None:
+        """Take the last events, and what stands round all of them."""
+        if head == b"[" and not rest.rstrip().endswith(b"]"):  # a list may lack its end
+            rest = rest.rstrip().rstrip(b",") + b"]"
+        text = b'{"traceEvents":[' + rest + b"}" if head == b"[" else head + rest
+        try:
+            around = _AROUND.decode(text)
+        except msgspec.ValidationError:
+            raise self._error(f"not {WHAT}: its events are no list of objects") from None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            around = self._leniently(text)
+        self._take_facts(around)
+        if around.traceEvents and not self._take(b",".join(map(bytes, around.traceEvents))):
+            raise self._error(f"not {WHAT}: its events cannot be read")
+
+    def _leniently(self, text: bytes) -> _Around:
+        """As Python's own decoder takes it, which knows NaN."""
+        try:
+            found = json.loads(text.decode(errors="replace"), strict=False)
+        except ValueError:
+            raise self._error("cut or damaged: it is not JSON to its end") from None
+        if not isinstance(found, dict) or not isinstance(found.get("traceEvents"), list):
+            raise self._error(f"not {WHAT}: it has no traceEvents")
+        events = [msgspec.Raw(msgspec.json.encode(each)) for each in found.pop("traceEvents")]
+        known = {key: found[key] for key in _Around.__struct_fields__ if key in found}
+        return _Around(traceEvents=events, **known)
+
+    def _take(self, text: bytes) -> bool:
+        """Take these events; False if they are not whole."""
+        listed = b"[" + text + b"]"
+        try:
+            if not self._epoch:
+                events = _DECODE.decode(listed)
+                if self._settle_base(events):
+                    self._take_events(events)
+                    return True
+            self._take_epoch(_DECODE_EPOCH.decode(listed))
+        except msgspec.ValidationError:
+            self._take_one_by_one(listed)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return self._take_odd(text)
+        return True
+
+    def _take_odd(self, text: bytes) -> bool:
+        """Take events that only a lenient decoder reads, with NaN or bytes that are no UTF-8."""
+        try:
+            found = json.loads(f"[{text.decode(errors='replace')}]", strict=False)
+            self._take_one_by_one(msgspec.json.encode(found))
+        except (ValueError, UnicodeEncodeError):
+            return False
+        return True
+
+    def _take_one_by_one(self, listed: bytes) -> None:
+        """Take the events of which some are not as expected: numbers as texts, arguments of any type."""
+        for raw in _SPLIT.decode(listed):
+            if (event := _read_oddly(raw)) is not None:
+                self._take_epoch([event])
+            else:
+                self._unread += 1
+
+    def _settle_base(self, events: list[_Event]) -> bool:
+        """True if floats are exact enough for the times of these events."""
+        times = [event.ts for event in events if event.ts]
+        if times and not self._has_base:
+            self._base, self._has_base = int(times[0]), True
+        if times and max(times) >= _PRECISE_US:
+            self._epoch = True
+        return not self._epoch
+
+    def _take_events(self, events: list[_Event]) -> None:
+        base = self._base
+        for event in events:
+            self._add(event, round((event.ts - base) * 1000))
+        self._check_room()
+
+    def _take_epoch(self, events: list[_EpochEvent]) -> None:
+        for event in events:
+            whole, _, part = bytes(event.ts).strip(b'"').partition(b".")
+            try:
+                if b"e" in part or b"E" in part or b"e" in whole or b"E" in whole:
+                    us, ns = divmod(round(float(event.ts) * 1000), 1000)
+                else:
+                    us, ns = int(whole), int((part + b"000")[:3]) + (part[3:4] >= b"5")
+            except (ValueError, OverflowError):
+                self._unread += 1
+                continue
+            if not self._has_base:
+                self._base, self._has_base = us, True
+            self._add(event, (us - self._base) * 1000 + ns)
+        self._check_room()
+
+    def _check_room(self) -> None:
+        if self.trace.rows > MOST_ROWS:
+            raise TooLarge("events")
+
+    def _add(self, event: _Event | _EpochEvent, begin: int) -> None:
+        """Add one event if it is of a kind that is looked at."""
+        cat, trace = event.cat, self.trace
+        if event.ph != "X":
+            return
+        args = event.args
+        if cat in _OPERATORS or cat in _RANGES:
+            kind = OPERATOR if cat in _OPERATORS else USER_RANGE
+            thread = trace.thread_id((event.pid, event.tid))
+            trace.add_span(event.name, thread, begin, begin + round(event.dur * 1000), kind)
+            if args.sequence is not None and args.sequence >= 0:
+                trace.add_node(args.sequence, args.forward or 0)
+        elif cat in _CALLS:
+            if args.correlation is not None:
+                trace.add_call(args.correlation, trace.thread_id((event.pid, event.tid)), begin)
+        elif (activity := _ACTIVITIES.get(cat)) is not None:
+            trace.add_kernel(
+                event.name,
+                begin,
+                round(event.dur * 1000),
+                device=_or(args.device, event.pid, 0),
+                stream=_or(args.stream, event.tid, 0),
+                correlation=-1 if args.correlation is None else args.correlation,
+                kind=activity,
+            )
+
+    def _take_facts(self, around: _Around) -> None:
+        trace = self.trace
+        for place, each in enumerate(_listed(around.deviceProperties)):
+            number = each.get("id", place)
+            if not isinstance(number, int) or not isinstance(each.get("name"), str):
+                continue
+            major, minor = each.get("computeMajor"), each.get("computeMinor")
+            known = isinstance(major, int) and isinstance(minor, int)
+            memory = each.get("totalGlobalMem")
+            trace.devices[number] = DeviceFacts(
+                label=each["name"],
+                memory_bytes=memory if isinstance(memory, int) and memory > 0 else None,
+                capability=f"{major}.{minor}" if known else None,
+            )
+        info = around.distributedInfo
+        rank = info.get("rank") if isinstance(info, dict) else None
+        trace.rank = rank if isinstance(rank, int) and rank >= 0 else None
+        trace.torch = around.pytorch_version if isinstance(around.pytorch_version, str) else ""
+        trace.host = around.host_name if isinstance(around.host_name, str) else ""
+
+
+def _or(*found: object) -> int:
+    """The first whole number."""
+    return next((each for each in found if isinstance(each, int)), 0)
+
+
+def _listed(found: object) -> list[dict[str, Any]]:
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _read_oddly(raw: msgspec.Raw) -> _EpochEvent | None:
+    """An event of which some fields have unusual types; None if it is none that can be read."""
+    try:
+        found = msgspec.json.decode(raw)
+        if not isinstance(found, dict):
+            return None
+        args = found.get("args")
+        keys = {field.encode_name: field.name for field in msgspec.structs.fields(_Args)}
+        given = (
+            {keys[key]: _whole(value) for key, value in args.items() if key in keys} if isinstance(args, dict) else {}
+        )
+        times = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        return _EpochEvent(
+            cat=_text(found.get("cat")),
+            ph=_text(found.get("ph")),
+            name=_text(found.get("name")),
+            pid=_named(found.get("pid")),
+            tid=_named(found.get("tid")),
+            ts=times.get("ts", msgspec.Raw(b"0")),
+            dur=float(found.get("dur") or 0),
+            args=_Args(**given),
+        )
+    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError):
+        return None
+
+
+def _text(found: object) -> str:
+    return found if isinstance(found, str) else ""
+
+
+def _named(found: object) -> int | str | None:
+    return found if isinstance(found, int | str) else str(found)
+
+
+def _whole(found: object) -> int | None:
+    try:
+        return int(found)  # type: ignore[call-overload, no-any-return]
+    except (ValueError, TypeError, OverflowError):
+        return None

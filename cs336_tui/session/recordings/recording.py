@@ -1,0 +1,69 @@
+"""What every reader of others' recordings shares: its result, its progress, its error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from cs336_tui.config.axis import UserError
+from cs336_tui.config.spec import recorded_spec
+from cs336_tui.events.reports import KernelReport, MemoryReport
+
+GIGABYTE = 1 << 30
+
+
+class RecordingError(UserError):
+    """A file that cannot be read as a recording: damaged, cut, too large or none at all; one line says so."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+
+
+class Cancelled(Exception):
+    """Reading was stopped by the person who asked for it."""
+
+
+class Watch(Protocol):
+    """Told of progress in bytes of the file, of which `total` may be 0 if unknown; raises `Cancelled` to stop."""
+
+    def __call__(self, done: int, total: int) -> None: ...
+
+
+def unwatched(done: int, total: int) -> None:
+    """A `Watch` for nobody."""
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell of a recording: what one device of one process did."""
+
+    name: str
+    """The file's name, with the rank if there is one, such as ``trace.json.gz, rank 1``."""
+    device: str
+    """As ``cuda:0``."""
+    report: KernelReport | MemoryReport
+    device_label: str = ""
+    """Such as ``NVIDIA H100 80GB HBM3``; empty if unknown."""
+    memory_bytes: int | None = None
+    """All memory of the device."""
+    capability: str | None = None
+    """CUDA compute capability of the device, such as ``9.0``."""
+    torch: str = ""
+    host: str = ""
+    step_times_s: tuple[float, ...] = ()
+    """Host times of the recorded steps, in their order."""
+
+
+class Opening(NamedTuple):
+    """How a file is to be read."""
+
+    watch: Watch = unwatched
+    phases: Mapping[str, tuple[str, ...]] = {}
+    """Names of ranges, beside the usual ones, that are a phase, by the phase."""
+
+
+def header(name: str, device: str, label: str, torch: str) -> dict[str, object]:
+    """The fields that begin every report: its spec, its device, torch's version."""
+    return {"spec": recorded_spec(name, device), "device_name": label or device, "torch": torch or "unknown"}

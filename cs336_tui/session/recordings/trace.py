@@ -1,0 +1,106 @@
+"""Kernels, launching calls and host spans of one process, in columns; the same for every reader of a trace."""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+MOST_ROWS = 60_000_000
+MOST_TEXT = 1 << 28
+"""Characters of all names together."""
+KERNEL, COPY, FILL = 0, 1, 2
+"""Kinds of a device's activities."""
+OPERATOR, USER_RANGE = 0, 1
+"""Kinds of host spans; an operator may be an autograd node."""
+
+
+class DeviceFacts(NamedTuple):
+    """What a recording says of one device."""
+
+    label: str = ""
+    memory_bytes: int | None = None
+    capability: str | None = None
+
+
+class TooLarge(Exception):
+    """A trace has more than memory should hold; the text says of what."""
+
+
+class Trace:
+    """What one process (rank) did. Times are ns since any moment, the same for all; names are places in `names`;
+    threads, devices and streams are any numbers; a correlation below 0 is unknown."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._ids: dict[str, int] = {}
+        self._text = 0
+        self.threads: dict[object, int] = {}
+        """Numbers of threads by what the file calls them."""
+
+        self.kernel_name, self.kernel_kind, self.kernel_device = array("i"), array("b"), array("i")
+        self.kernel_stream, self.kernel_correlation = array("q"), array("q")
+        self.kernel_begin, self.kernel_duration = array("q"), array("q")
+
+        self.call_correlation, self.call_begin, self.call_thread = array("q"), array("q"), array("i")
+        """Calls of CUDA's runtime or driver that launch something."""
+
+        self.span_name, self.span_kind, self.span_thread = array("i"), array("b"), array("i")
+        self.span_begin, self.span_end = array("q"), array("q")
+        self.node_span, self.node_sequence, self.node_forward = array("q"), array("q"), array("i")
+        """Spans with a sequence number of autograd, and for its nodes the number of the forward thread, else -1."""
+
+        self.devices: dict[int, DeviceFacts] = {}
+        self.torch = ""
+        self.host = ""
+        self.rank: int | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(self.kernel_name) + len(self.call_begin) + len(self.span_name)
+
+    def name_id(self, name: str) -> int:
+        """The place of a name. Raises `TooLarge`."""
+        found = self._ids.get(name)
+        if found is None:
+            self._text += len(name)
+            if self._text > MOST_TEXT:
+                raise TooLarge("names")
+            found = self._ids[name] = len(self.names)
+            self.names.append(name)
+        return found
+
+    def thread_id(self, thread: object) -> int:
+        """The number of a thread, by anything hashable that the file calls it."""
+        return self.threads.setdefault(thread, len(self.threads))
+
+    def add_kernel(
+        self, name: str, begin_ns: int, duration_ns: int, *, device: int, stream: int, correlation: int, kind: int
+    ) -> None:
+        """Add a kernel, copy or fill."""
+        self.kernel_name.append(self.name_id(name))
+        self.kernel_kind.append(kind)
+        self.kernel_device.append(device)
+        self.kernel_stream.append(stream)
+        self.kernel_correlation.append(correlation)
+        self.kernel_begin.append(begin_ns)
+        self.kernel_duration.append(duration_ns)
+
+    def add_call(self, correlation: int, thread: int, begin_ns: int) -> None:
+        """Add a call that launches something."""
+        self.call_correlation.append(correlation)
+        self.call_thread.append(thread)
+        self.call_begin.append(begin_ns)
+
+    def add_span(self, name: str, thread: int, begin_ns: int, end_ns: int, kind: int) -> None:
+        """Add an operator or a user's range of the host."""
+        self.span_name.append(self.name_id(name))
+        self.span_kind.append(kind)
+        self.span_thread.append(thread)
+        self.span_begin.append(begin_ns)
+        self.span_end.append(end_ns)
+
+    def add_node(self, sequence: int, forward_thread: int) -> None:
+        """Give the last span a sequence number of autograd."""
+        self.node_span.append(len(self.span_name) - 1)
+        self.node_sequence.append(sequence)
+        self.node_forward.append(forward_thread)

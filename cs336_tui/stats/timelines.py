@@ -1,0 +1,59 @@
+"""Spans of time on one line: the time with any of them, the gaps between them, the overlap of two kinds. Integers of
+one unit; spans may overlap and come in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Times = npt.NDArray[np.int64]
+_Any = Sequence[int] | npt.NDArray[Any]
+
+
+def _sorted(begins: _Any, ends: _Any) -> tuple[Times, Times, Times]:
+    """Begins in order, for each the latest end until then, and the places of the spans."""
+    begin, end = np.asarray(begins, np.int64), np.asarray(ends, np.int64)
+    order = np.argsort(begin, kind="stable")
+    return begin[order], np.maximum.accumulate(end[order]) if len(order) else end, order
+
+
+def busy(begins: _Any, ends: _Any) -> int:
+    """The time in which at least one of the spans runs."""
+    begin, reached, _ = _sorted(begins, ends)
+    if not len(begin):
+        return 0
+    idle = np.maximum(begin[1:] - reached[:-1], 0).sum()
+    return int(reached[-1] - begin[0] - idle)
+
+
+def extent(begins: _Any, ends: _Any) -> int:
+    """From the first begin to the last end; 0 without a span."""
+    return int(np.max(ends) - np.min(begins)) if len(begins) else 0
+
+
+class FoundGaps:
+    """The gaps between spans: their lengths, and of each the spans that end last before it and begin first after it."""
+
+    def __init__(self, begins: _Any, ends: _Any) -> None:
+        begin, reached, order = _sorted(begins, ends)
+        lengths = begin[1:] - reached[:-1]
+        places = np.flatnonzero(lengths > 0)
+        self.lengths: Times = lengths[places]
+        last, place = _last_to_end(np.asarray(ends, np.int64)[order], reached), order
+        self.after: Times = place[last[places]]
+        self.before: Times = place[places + 1]
+
+
+def _last_to_end(ends: Times, reached: Times) -> Times:
+    """At each place in the order of begins the place of the span that reaches furthest until then."""
+    furthest = np.where(ends == reached, np.arange(len(ends)), 0)
+    return np.maximum.accumulate(furthest) if len(ends) else furthest
+
+
+def overlap(begins: _Any, ends: _Any, other_begins: _Any, other_ends: _Any) -> int:
+    """The time in which spans of both kinds run."""
+    both = busy(np.concatenate([begins, other_begins]), np.concatenate([ends, other_ends]))
+    return busy(begins, ends) + busy(other_begins, other_ends) - both
