@@ -21,7 +21,7 @@ _OPTIMIZER_PHASES = ("zero_grad", "optimizer")
 _ATTENTION_MATMULS = ("attention scores", "final matmul", "attention core")
 _UNPARTED = ("attention rest",)
 """The range with the products and the softmax of attention that nothing takes apart, if its projections are named."""
-_TOGETHER = ("attention core", FUSED)
+TOGETHER = ("attention core", FUSED)
 """Ranges in which products and softmax of attention are one."""
 
 
@@ -177,7 +177,7 @@ def attention_split(report: KernelReport) -> tuple[AttentionSplit, ...]:
                 softmax_flops=predicted.softmax_flops[way]
                 if predicted and predicted.softmax_flops and (counted or told)
                 else None,
-                fused=not told and any(group.range in _TOGETHER for group in groups),
+                fused=not told and any(group.range in TOGETHER for group in groups),
                 unnamed=nameless and not by_kind and not counted,
                 by_kind=by_kind,
             )

@@ -345,6 +345,7 @@ REPORTS: Mapping[str, ReportType] = {
     "kernels": ReportType(
         "Kernels", "kernels", KernelReport, "Profile one step: kernels by time, kind, phase and part of the model."
     ),
+    "kernels-over-cells": ReportType("Kernels over cells", "kernels"),
     "memory": ReportType(
         "Memory",
         "memory",

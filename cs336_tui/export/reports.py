@@ -11,6 +11,7 @@ import msgspec
 
 from cs336_tui.analysis.ab import runs_in_turns, turns_of
 from cs336_tui.analysis.estimates import judge_all, target_here
+from cs336_tui.analysis.kernel_cells import kernel_cells
 from cs336_tui.analysis.merge import Result, grouped, title_of
 from cs336_tui.analysis.roofline import points
 from cs336_tui.config.spec import CellSpec
@@ -30,6 +31,7 @@ from cs336_tui.export.ab import turns_table
 from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables
 from cs336_tui.export.figures import Drawing
 from cs336_tui.export.formats import render
+from cs336_tui.export.kernel_cells import kernel_cells_table
 from cs336_tui.export.kernels import kernel_document, kernel_tables
 from cs336_tui.export.memory import memory_document, memory_tables, oom_table, peaks_table
 from cs336_tui.export.memory_figures import memory_figure
@@ -147,6 +149,11 @@ def _predictions_of(states: Sequence[SessionState], results: Sequence[Result], w
             yield _of_session(table, titles.get(id(state)) or title_of(state)) if len(states) > 1 else table
 
 
+def _kernels(states: Sequence[SessionState], results: Sequence[Result], wanted: _Wanted) -> Iterator[Table]:
+    if parts := kernel_cells(states, results, wanted):
+        yield kernel_cells_table(parts)
+
+
 def _speedups(_: Sequence[SessionState], results: Sequence[Result], __: _Wanted) -> Iterator[Table]:
     with contextlib.suppress(TableError):
         if (table := speedup_table(results)).rows:
@@ -162,6 +169,7 @@ def _roofline(_: Sequence[SessionState], results: Sequence[Result], __: _Wanted)
 _FROM_CELLS: Mapping[str, Callable[[Sequence[SessionState], Sequence[Result], _Wanted], Iterable[Table]]] = {
     "ab": _in_turns,
     "predictions": _predictions_of,
+    "kernels-over-cells": _kernels,
     "mixed-precision": _speedups,
     "roofline": _roofline,
 }

@@ -1,0 +1,235 @@
+"""Kernels of all cells side by side: each part of a cell's step, as it was profiled and as it was timed. Profiled times
+are ns of one step, timed ones seconds over the measured steps; shares are 0 to 1 of the part's kernel time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from cs336_tui.analysis.fields import FIELDS, device_label, machine
+from cs336_tui.analysis.kernel_names import short_name
+from cs336_tui.analysis.kernels import MATMUL, TOGETHER, Phases
+from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, title_of
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.reports import KernelGroup, KernelReport, report_key
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.summaries import Summary, summarize
+
+STEP = "step"
+_MODEL = ("forward", "loss", "backward")
+_PHASES: Mapping[str, tuple[str, ...]] = {
+    "backward": ("backward",),
+    "forward+backward": _MODEL,
+    "train-step": ("zero_grad", *_MODEL, "optimizer"),
+}
+"""Of cells of which neither a profile nor a timing tells them; a forward of all others."""
+_OPTIMIZER = ("zero_grad", "optimizer")
+_SOFTMAX = "softmax"
+"""The named range of attention's softmax, and the kind of its fused kernel."""
+_BY = ("size", "context", "batch", "pass", "precision", "device", "warmup")
+"""Fields in whose order the cells are."""
+
+
+class Top(NamedTuple):
+    """The kernel with the most time in a part of the step, by its full name."""
+
+    name: str
+    short: str
+    total_ns: int
+    instances: int
+    share: float
+
+
+class Profiled(NamedTuple):
+    """A part of a profiled step. `kernel_ns` is the sum of its kernels' times, `span_ns` from the first one's begin to
+    the last one's end; None where several of a step's phases make the part. `softmax_share` is of attention's softmax:
+    all that runs in that named range, or kernels of this kind where nothing names it; None within a fused kernel."""
+
+    kernel_ns: int
+    span_ns: int | None
+    instances: int
+    top: Top | None
+    matmul_share: float
+    softmax_share: float | None
+    optimizer_share: float
+
+
+class CellPart(NamedTuple):
+    """A part of a cell's step. `result` stands for the repeats of a cell; a profile that no cell is of has one that was
+    never run. `timed` is None where the part was not timed by itself, or not at all."""
+
+    result: Result
+    part: str
+    profiled: Profiled | None
+    timed: Summary | None
+    same_as_forward: bool | None
+    """True if the top kernel is that of the same profile's forward; None of the forward, and if one is unknown."""
+    profile: str
+    """The status of the cell's profile, ``ok`` if it is there; empty if none was asked for."""
+    report: KernelReport | None = None
+
+    @property
+    def kernel_difference_s(self) -> float | None:
+        """Kernel time less the timed mean."""
+        return self._less_timed(self.profiled.kernel_ns) if self.profiled else None
+
+    @property
+    def span_difference_s(self) -> float | None:
+        """Span less the timed mean."""
+        return self._less_timed(self.profiled.span_ns) if self.profiled else None
+
+    def _less_timed(self, time_ns: int | None) -> float | None:
+        if time_ns is None or self.timed is None or self.timed.mean_s is None:
+            return None
+        return time_ns / 1e9 - self.timed.mean_s
+
+    def of_timed(self, difference_s: float | None) -> float | None:
+        """A difference as a share of the timed mean."""
+        return (
+            difference_s / self.timed.mean_s if difference_s is not None and self.timed and self.timed.mean_s else None
+        )
+
+
+def kernel_cells(
+    states: Sequence[SessionState],
+    results: Sequence[Result],
+    wanted: Callable[[CellSpec], bool] = lambda _: True,
+) -> tuple[CellPart, ...]:
+    """The parts of all cells, and of the `wanted` profiles that no cell is of, in the cells' natural order; empty where
+    no step was profiled. Repeats are one cell."""
+    if not any(wanted(report.spec) for state in states for report in state.contents(KernelReport)):
+        return ()
+    groups = list(grouped(results, lambda result: (result.source, result.spec, machine(result))).values())
+    contents = {id(state): _contents(state) for state in states}
+    found = {id(cells[0]): _report_of(cells[0], contents) for cells in groups}
+    groups += ([each] for each in _without_cells(states, results, wanted, contents, found))
+    groups.sort(key=lambda cells: tuple(FIELDS[key].order(cells[0]) for key in _BY))
+    ddof = ddof_of(results)
+    return tuple(part for cells in groups for part in _parts_of(cells, found[id(cells[0])], ddof))
+
+
+def step_parts(phases: Sequence[str]) -> tuple[tuple[str, Phases], ...]:
+    """The parts to look at in a step of these phases, by name: the forward, forward and backward, the whole step (whose
+    phases are None), each once."""
+    model = tuple(phase for phase in phases if phase in _MODEL)
+    found: list[tuple[str, Phases]] = [("forward", "forward")] if "forward" in phases and len(phases) > 1 else []
+    if 1 < len(model) < len(phases):
+        found.append((_together(model), model))
+    return (*found, (_together(phases), None))
+
+
+def profiled(report: KernelReport, phases: Phases = None) -> Profiled:
+    """The figures of these phases of a profiled step."""
+    wanted = (phases,) if isinstance(phases, str) else phases
+    groups = [group for group in report.groups if wanted is None or group.phase in wanted]
+    total = _time(groups)
+    span = report.span_ns if wanted is None else report.phase_spans_ns.get(wanted[0]) if len(wanted) == 1 else None
+    return Profiled(
+        kernel_ns=total,
+        span_ns=span,
+        instances=sum(len(group.durations_ns) for group in groups),
+        top=_top(groups, total),
+        matmul_share=_share(groups, total, lambda group: group.kind == MATMUL),
+        softmax_share=_softmax_share(report, groups, total),
+        optimizer_share=_share(groups, total, lambda group: group.phase in _OPTIMIZER),
+    )
+
+
+def _parts_of(cells: Sequence[Result], report: KernelReport | None, ddof: int) -> Iterator[CellPart]:
+    result = next(iter(measured(cells)), cells[0])
+    latest = None if report else result.state.report_of("kernels", result.spec)
+    profile = "ok" if report else (latest.status or "unfinished") if latest else ""
+    phases = tuple(report.phase_spans_ns) if report else tuple(result.cell.phase_times_s)
+    forward: Top | None = None
+    for name, chosen in step_parts(phases or _PHASES.get(result.spec.pass_, ("forward",))):
+        found = profiled(report, chosen) if report else None
+        top = found.top if found else None
+        same = forward.name == top.name if forward and top else None
+        yield CellPart(result, name, found, _timed(cells, chosen, ddof), same, profile, report)
+        forward = top if name == "forward" else forward
+
+
+def _timed(cells: Sequence[Result], phases: Phases, ddof: int) -> Summary | None:
+    """The measured steps, or the sum of some of their phases, step by step."""
+    if phases is None:
+        return pooled(cells, ddof)
+    names = (phases,) if isinstance(phases, str) else phases
+    times: list[float] = []
+    for result in measured(cells):
+        of_phases = [result.cell.phase_times_s.get(name, ()) for name in names]
+        times += map(sum, zip(*of_phases, strict=False))
+    return summarize(times, ddof) if times else None
+
+
+_Contents = Mapping[int, Mapping[CellSpec, KernelReport]]
+"""The profiles of each session, by the work that they tell of."""
+
+
+def _contents(state: SessionState) -> dict[CellSpec, KernelReport]:
+    return {report_key(report.spec): report for report in state.contents(KernelReport)}
+
+
+def _report_of(result: Result, contents: _Contents) -> KernelReport | None:
+    """The profile of the cell's own session, else that of another one on the same device with the same torch."""
+    key, torch = report_key(result.spec), result.environment.torch if result.environment else None
+    if own := contents.get(id(result.state), {}).get(key):
+        return own
+    others = (found[key] for found in contents.values() if key in found)
+    return next((each for each in others if (each.device_name, each.torch) == (device_label(result), torch)), None)
+
+
+def _without_cells(
+    states: Sequence[SessionState],
+    results: Sequence[Result],
+    wanted: Callable[[CellSpec], bool],
+    contents: _Contents,
+    found: dict[int, KernelReport | None],
+) -> Iterator[Result]:
+    """A result that was never run for each wanted profile that no cell of its session is of, chosen or not, and that
+    `found` has for no other; adds it there."""
+    titles = {id(result.state): (result.source, result.session) for result in results}
+    taken = {id(report) for report in found.values()}
+    for number, state in enumerate(states):
+        known = {report_key(cell.spec) for cell in state.cells.values()}
+        source, title = titles.get(id(state), (number, title_of(state)))
+        for key, report in contents[id(state)].items():
+            if key not in known and id(report) not in taken and wanted(report.spec):
+                result = Result(source, title, state, CellState(-1, report.spec))
+                found[id(result)] = report
+                yield result
+
+
+def _together(phases: Sequence[str]) -> str:
+    """The name of several phases as one part; the loss is left out beside a backward."""
+    if not phases or not {*phases} <= {*_MODEL}:
+        return phases[0] if len(phases) == 1 else STEP
+    return "+".join(phase for phase in phases if phase != "loss" or "backward" not in phases)
+
+
+def _top(groups: Sequence[KernelGroup], whole_ns: int) -> Top | None:
+    times: dict[str, int] = {}
+    for group in groups:
+        times[group.name] = times.get(group.name, 0) + sum(group.durations_ns)
+    if not times:
+        return None
+    name, time_ns = min(times.items(), key=lambda each: (-each[1], each[0]))
+    instances = sum(len(group.durations_ns) for group in groups if group.name == name)
+    return Top(name, short_name(name), time_ns, instances, time_ns / whole_ns if whole_ns else 0.0)
+
+
+def _softmax_share(report: KernelReport, groups: Sequence[KernelGroup], whole_ns: int) -> float | None:
+    ranges = {group.range for group in report.groups}
+    if _SOFTMAX in ranges:
+        return _share(groups, whole_ns, lambda group: group.range == _SOFTMAX)
+    if not ranges.isdisjoint(TOGETHER):
+        return None
+    return _share(groups, whole_ns, lambda group: group.kind == _SOFTMAX and "loss" not in (group.range, group.phase))
+
+
+def _share(groups: Sequence[KernelGroup], whole_ns: int, chosen: Callable[[KernelGroup], bool]) -> float:
+    return _time([group for group in groups if chosen(group)]) / whole_ns if whole_ns else 0.0
+
+
+def _time(groups: Sequence[KernelGroup]) -> int:
+    return sum(sum(group.durations_ns) for group in groups)

@@ -1,0 +1,161 @@
+"""Kernels of all cells as one table: each part of a cell's step profiled and timed, its top kernel, its shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cs336_tui.analysis.fields import FIELDS, NUMBERS, device_label
+from cs336_tui.analysis.grouping import SHARED, TELLING, shared, telling
+from cs336_tui.analysis.kernel_cells import CellPart
+from cs336_tui.analysis.merge import measured
+from cs336_tui.events.reports import FUSED
+from cs336_tui.export.footnotes import provenance_notes
+from cs336_tui.export.results import data_value
+from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known
+from cs336_tui.stats.quantities import MILLISECONDS, NONE
+
+CAPTION = "Kernels of all cells: profiled beside timed"
+PROFILED_NOTES = (
+    "kernels: the sum of the kernels' times in one profiled step; from first to last: from the first kernel's begin to "
+    "the last one's end, which is longer by what the GPU idles between them; – where a part is several of its step's "
+    "phases",
+    "timed: mean ± std of the cell's measured steps, without a profiler; of a part of a step the device time of its "
+    "phases. - timed: the profiled time less the timed mean, and that as a share of the timed mean",
+)
+SHARES_NOTE = (
+    "shares are of the part's kernel time. softmax: all that runs in attention's softmax, forward and backward, or "
+    "where nothing names it the kernels of that kind; optimizer: what the optimizer step and zero_grad launch"
+)
+SAME_NOTE = "same as forward: whether the top kernel is that of the same profile's forward, by its full name"
+_ALWAYS = ("size", "context", "pass", "precision")
+
+
+def kernel_cells_table(parts: Sequence[CellPart], caption: str = CAPTION) -> Table:
+    """A row for each part of a cell's step: forward, forward and backward, the whole step. A cell without a profile has
+    its rows too, with dashes."""
+    results = list({id(part.result): part.result for part in parts}.values())
+    keys = (*_ALWAYS, *telling(results, but=_ALWAYS, among=TELLING))
+    columns: list[Column[CellPart]] = [
+        *map(_setting, keys),
+        Column("part", left=True),
+        Column("kernel_ns", "kernels (ms)", show=milliseconds),
+        Column(
+            "kernel_difference", "kernels - timed (ms, %)", text=lambda part: difference(part, part.kernel_difference_s)
+        ),
+        Column("span_ns", "from first to last (ms)", show=milliseconds),
+        Column(
+            "span_difference",
+            "first to last - timed (ms, %)",
+            text=lambda part: difference(part, part.span_difference_s),
+        ),
+        Column("timed_s", "timed (ms)", text=timed),
+        Column("top_short", "top kernel", left=True, show=_dashed),
+        Column("top_instances", "its instances", show=_dashed),
+        Column("top_share", "its share", show=share),
+        Column("matmul_share", "matrix multiply", show=share),
+        Column("softmax_share", "softmax", text=softmax),
+        Column("optimizer_share", "optimizer", show=share),
+        Column("same_as_forward", "same as forward", left=True, show=yes_no),
+    ]
+    same = shared(results, keys, SHARED)
+    return Table.of(
+        parts,
+        columns,
+        record=_record,
+        caption=caption,
+        footnotes=(
+            *([f"every row: {same}"] if same else []),
+            *notes(parts),
+            *provenance_notes(results, std=bool(measured(results))),
+        ),
+        label="kernels-over-cells",
+    )
+
+
+def notes(parts: Sequence[CellPart]) -> Iterator[str]:
+    """The meaning of the columns, what was counted where, and the cells without a profile."""
+    yield from (*PROFILED_NOTES, SHARES_NOTE)
+    if any(part.same_as_forward is not None for part in parts):
+        yield SAME_NOTE
+    if any(softmax(part) == FUSED for part in parts):
+        yield f"{FUSED}: one kernel does products and softmax together, so that their times cannot be told apart"
+    reports = [part.report for part in parts if part.report]
+    for activity, device, torch in dict.fromkeys((each.activity, each.device_name, each.torch) for each in reports):
+        counted = "kernels, copies and fills of the GPU" if activity == "kernels" else "operators by self time"
+        yield f"profiled on {device}, torch {torch}: {counted}"
+    yield from dict.fromkeys(f"{each.spec.title}: {each.note}" for each in reports if each.note)
+    yield from dict.fromkeys(
+        f"{part.result.spec.title}: no profile, its report {_ENDINGS.get(part.profile, part.profile)}"
+        for part in parts
+        if part.profile not in ("", "ok")
+    )
+    if any(not part.profile for part in parts):
+        yield "cells without a profile have dashes: cs336-tui kernels, or n in the Kernels tab, makes one"
+
+
+def _setting(key: str) -> Column[CellPart]:
+    field = FIELDS[key]
+    return Column(key, field.title, key not in NUMBERS, text=lambda part: field.show(part.result))
+
+
+def milliseconds(time_ns: Value) -> str:
+    """Nanoseconds as ms; a dash for None."""
+    return f"{time_ns / 1e6:.3f}" if isinstance(time_ns, int | float) else NONE
+
+
+def share(value: Value) -> str:
+    """A share as ``46.8 %``; a dash for None."""
+    return f"{value * 100:.1f} %" if isinstance(value, int | float) else NONE
+
+
+def difference(part: CellPart, difference_s: float | None) -> str:
+    """A difference to the timed mean, as ``-0.210, -1.3 %``."""
+    if difference_s is None:
+        return NONE
+    of_timed = part.of_timed(difference_s)
+    return f"{difference_s * 1e3:+.3f}" + ("" if of_timed is None else f", {of_timed * 100:+.1f} %")
+
+
+def timed(part: CellPart) -> str:
+    """Mean and std in ms; of a cell without timings why, and a dash where the part was not timed."""
+    if part.timed is None or part.timed.mean_s is None:
+        return part.result.ending if part.result.cell.cell >= 0 and part.result.ending else NONE
+    return MILLISECONDS.mean_and_std(part.timed)
+
+
+def softmax(part: CellPart) -> str:
+    """The share of softmax, or why there is none."""
+    if part.profiled is None:
+        return NONE
+    return FUSED if part.profiled.softmax_share is None else share(part.profiled.softmax_share)
+
+
+def yes_no(same: Value) -> str:
+    """``yes``, ``no``, or a dash."""
+    return NONE if same is None else "yes" if same else "no"
+
+
+_dashed = known("{}", NONE)
+_ENDINGS = {"oom": "ran out of memory", "killed": "was killed", "cancelled": "was stopped"}
+
+
+def _record(part: CellPart) -> dict[str, Value]:
+    result, found = part.result, part.profiled
+    return {
+        "session": result.session,
+        **cell_record(result.spec),
+        "device_name": part.report.device_name if part.report else device_label(result),
+        "warmup": data_value("warmup", FIELDS["warmup"].show(result)),
+        "part": part.part,
+        "profile": part.profile or "none",
+        "activity": part.report.activity if part.report else None,
+        **attributes(found, "kernel_ns", "span_ns", "instances"),
+        **attributes(part.timed, timed_s="mean_s", timed_std_s="std_s", timed_n="n"),
+        "kernel_difference_s": part.kernel_difference_s,
+        "kernel_difference_share": part.of_timed(part.kernel_difference_s),
+        "span_difference_s": part.span_difference_s,
+        "span_difference_share": part.of_timed(part.span_difference_s),
+        **attributes(found and found.top, "name", "short", "total_ns", "instances", "share", prefix="top_"),
+        **attributes(found, "matmul_share", "softmax_share", "optimizer_share"),
+        "same_as_forward": part.same_as_forward,
+    }
