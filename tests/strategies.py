@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cs336_tui.config import axes, spec, variants
 from cs336_tui.config.spec import CellSpec, ModelDims, size_names
-from cs336_tui.config.sweep import FEWEST, INTERVAL, Sweep
+from cs336_tui.config.sweep import ASKED_REPORTS, FEWEST, INTERVAL, Sweep
 from cs336_tui.events import events
 from cs336_tui.events.environment import DeviceInfo, Environment
 
@@ -105,6 +105,7 @@ def sweeps(draw: st.DrawFn, workloads: Sequence[str] = axes.WORKLOADS) -> Sweep:
         sync=draw(st.sampled_from(spec.SYNCS)),
         seed=draw(st.integers(0, 2**31 - 1)),
         threads=draw(st.none() | st.integers(1, 256)),
+        reports=draw(st.just(()) | some(st.sampled_from(ASKED_REPORTS))),
         compiles=draw(some(st.sampled_from(["off", "default"] if graphs else axes.COMPILES), 2)),
         cuda_graphs=draw(some(st.sampled_from(axes.CUDA_GRAPHS))) if graphs else ("off",),
         model_path=draw(st.lists(folders, min_size=int(brought), max_size=2).map(tuple)),

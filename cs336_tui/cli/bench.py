@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,15 @@ from cs336_tui.cli.flags import (
     ddof_option,
     options,
     order_options,
+    reports_option,
     session_argument,
 )
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, renderer
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.order import Order, in_order, in_rounds
+from cs336_tui.config.presets import preset
+from cs336_tui.config.spec import SpecError
+from cs336_tui.config.sweep import Sweep
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.session import store
@@ -37,6 +42,7 @@ _OF_BENCH = (
 @options(*data_options)
 @click.option("--in-process", is_flag=True, help="Run the cells in this process, for external profilers.")
 @click.option("--nvtx", is_flag=True, help="Mark steps, phases and parts for nsys; always so when it is running.")
+@reports_option
 @options(*order_options)
 @bench_options
 def bench(
@@ -60,17 +66,31 @@ def bench(
     sweep = sweep_from(preset_name=preset_name, **given)
     if settings["in_process"] and settings["timeout_s"] is not None:
         raise click.UsageError("--timeout cannot end a cell that runs --in-process; use one or the other")
+    if settings["in_process"] and sweep.reports:
+        raise click.UsageError("--reports need processes of their own; with --in-process say --reports none")
+    others = list(_of_other_presets(preset_name, given))
     run = HeadlessRun()
     runner = Bench(run.sink, **settings)
 
     def work() -> None:
-        resolved = runner.resolve(sweep, may_leave_out=fields_of_preset(preset_name, given))
-        runner.add(in_rounds(in_order(resolved.cells(), order), repeats), resolved.command(runner.ddof))
-        if len(resolved.checkpoints) > 1:  # their table holds measured peaks against predicted ones
-            runner.predict_now(resolved.cells(), run.progress.say)
+        for each in (sweep, *others):
+            resolved = runner.resolve(each, may_leave_out=fields_of_preset(preset_name, given))
+            cells = in_rounds(in_order(resolved.cells(), order), repeats)
+            runner.add(cells, resolved.command(runner.ddof), resolved.reports)
+            if len(resolved.checkpoints) > 1:  # their table holds measured peaks against predicted ones
+                runner.predict_now(resolved.cells(), run.progress.say)
         runner.work()
 
     return carry_out(runner, run, work, Outputs(renderer(format_), output, force, summary))
+
+
+def _of_other_presets(name: str | None, given: Mapping[str, Any]) -> Iterator[Sweep]:
+    """The sweeps that the preset has run with it, changed alike; says which cannot be changed so."""
+    for other in preset(name).also if name else ():
+        try:
+            yield sweep_from(preset_name=other, of_another_too=given.keys(), **given)
+        except SpecError as error:
+            click.echo(f"note: {other}, which belongs to {name}, is left out: {error}", err=True)
 
 
 @click.command("resume")

@@ -10,7 +10,7 @@ import click
 
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
 from cs336_tui.config.spec import AXES
-from cs336_tui.config.sweep import INTERVAL, USUAL_MOST, Counted, auto_of, share_of, share_words
+from cs336_tui.config.sweep import ASKED_REPORTS, INTERVAL, USUAL_MOST, Counted, auto_of, share_of, share_words
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -187,6 +187,12 @@ device_interval_option = click.option(
     show_default=True,
     metavar="SECONDS",
     help="Time between samples of the GPU and the host during a run; 0 switches them off.",
+)
+reports_option = click.option(
+    "--reports",
+    type=comma_list(str),
+    metavar="LIST",
+    help=f"After all cells, make these reports of those that ended well: {', '.join(ASKED_REPORTS)}; none.",
 )
 order_options = (
     click.option(

@@ -41,6 +41,8 @@ def sweep_from(
         given["vocab_size"] = vocab_size
         if base.dims:
             given["dims"] = msgspec.structs.replace(base.dims, vocab_size=vocab_size)
+    if given.get("reports") == ("none",):  # not those of the preset
+        given["reports"] = ()
     if "sizes" in given:
         given["dims"] = None
     if any(value is not None for value in raw.values()):

@@ -1,8 +1,9 @@
 """Named sweeps as data files: those of each handout edition, and a user's own.
 
 A preset is one TOML file and is named by its place: ``2026/warmup.toml`` is ``2026/warmup``. Its keys are the flags of
-`cs336-tui bench` without their dashes; a key that is left out keeps its default. `about` says what it is for. As
-there, ``warmup`` and ``steps`` may be ``"auto"`` or ``"auto:50"``, and with the latter ``interval`` 0.01 or ``"1%"``.
+`cs336-tui bench` without their dashes; a key that is left out keeps its default. `about` says what it is for, `also`
+names presets that `bench` runs with it. As there, ``warmup`` and ``steps`` may be ``"auto"`` or ``"auto:50"``, and
+with the latter ``interval`` 0.01 or ``"1%"``.
 """
 
 from __future__ import annotations
@@ -26,26 +27,35 @@ _DEPTH = 3
 _GIVEN = [axis for axis in AXES.values() if axis.sweep and axis.option]
 _KEYS: dict[str, tuple[str, type, bool]] = (
     {axis.key: (axis.sweep, axis.kind, True) for axis in _GIVEN if axis.several}
-    | {"head_dim": ("head_dims", int, True)}
+    | {"head_dim": ("head_dims", int, True), "reports": ("reports", str, True)}
     | {axis.key: (axis.sweep, axis.kind, False) for axis in _GIVEN if not axis.several and axis.kind is not tuple}
     | {axis.key: (axis.sweep, str, True) for axis in _GIVEN if axis.kind is tuple}
 )
 """Each key's field of a sweep, the type of its values, and whether it may hold several, as a list."""
 _PAIRS = tuple(axis.key for axis in AXES.values() if axis.widget == "pairs")
 """Keys that hold a list of texts as ``name=value``."""
-_RARE = ("head_dim", *(axis.key for axis in AXES.values() if axis.group == "variants"))
+_RARE = ("head_dim", "reports", *(axis.key for axis in AXES.values() if axis.group == "variants"))
 """Keys that a file leaves out where they are as usual."""
 _COUNTED: dict[str, Counted] = {"warmup": "warmup_steps", "steps": "measure_steps"}
 """Keys that may hold ``auto``."""
+FORMER = {
+    "2025/memory": "2025/memory_profiling",
+    "2026/memory": "2026/memory_profiling",
+    "2026/checkpointing": "2026/gradient_checkpointing",
+    "2026/flash": "2026/flash_benchmarking",
+    "2026/mixed_precision": "2026/benchmarking_mixed_precision",
+}
+"""Other names of bundled presets, which still find them."""
 _KINDS = {str: "a text", bool: "true or false", **NUMBERS}
 
 
 class Preset(msgspec.Struct, frozen=True):
-    """A named sweep and what it is for."""
+    """A named sweep and what it is for. `also` are presets that `cs336-tui bench` runs with it."""
 
     name: str
     about: str
     sweep: Sweep
+    also: tuple[str, ...] = ()
 
 
 class PresetError(Exception):
@@ -65,9 +75,9 @@ class PresetSet(msgspec.Struct, frozen=True):
 
     def find(self, name: str) -> Preset:
         """The preset of that name. Raises `SpecError` naming the known ones, or why it could not be read."""
-        for candidate in self.presets:
-            if candidate.name == name:
-                return candidate
+        known = {preset.name: preset for preset in self.presets}
+        if found := known.get(name) or known.get(FORMER.get(name, "")):
+            return found
         if wrong := next((text for text in self.problems if text.startswith(f"preset {name}:")), None):
             raise SpecError("preset", name, wrong.partition(": ")[2])
         raise SpecError("preset", name, f"expected one of {', '.join(preset.name for preset in self.presets)}")
@@ -120,7 +130,7 @@ def to_toml(preset: Preset) -> str:
     import tomli_w
 
     sweep = preset.sweep
-    fields: dict[str, Any] = {"about": preset.about}
+    fields: dict[str, Any] = {"about": preset.about} | ({"also": list(preset.also)} if preset.also else {})
     if sweep.dims:
         fields |= {name: getattr(sweep.dims, name) for name in (*RAW_DIMS, "vocab_size")}
     for key, (field, _, several) in _KEYS.items():
@@ -144,11 +154,13 @@ def from_toml(name: str, text: str) -> Preset:
         fields = parse_toml(text)
     except TomlError as error:
         raise PresetError(f"preset {name}: {error}") from None
-    allowed = ("about", *_KEYS, "interval", *RAW_DIMS)
+    allowed = ("about", "also", *_KEYS, "interval", *RAW_DIMS)
     if unknown := sorted(fields.keys() - set(allowed)):
         raise PresetError(f"preset {name}: unknown key {unknown[0]}: expected one of {', '.join(allowed)}")
     try:
-        return Preset(name, _convert("about", fields.pop("about", ""), str), _sweep(fields))
+        about, also = _convert("about", fields.pop("about", ""), str), fields.pop("also", [])
+        others = tuple(_convert("also", each, str) for each in (also if isinstance(also, list) else [also]))
+        return Preset(name, about, _sweep(fields), others)
     except SpecError as error:
         raise PresetError(f"preset {name}: {error}") from None
 

@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -18,6 +18,10 @@ from cs336_tui.config.variants import arguments_for, is_imported, short
 
 UNRESOLVED = ("auto", "every")
 """Names that only a machine can turn into devices: its best one, and all of them."""
+
+AskedReport = Literal["kernels", "memory", "precision"]
+"""Reports that can be asked for with a sweep, and alone."""
+ASKED_REPORTS: tuple[str, ...] = get_args(AskedReport)
 
 MOST_CELLS = 10_000
 """Maximum number of cells of a sweep."""
@@ -125,11 +129,12 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     which its interval is to narrow, `steps` is the most measured ones (see `CellSpec`).
 
     With workload ``attention`` the widths of `head_dims` take the place of sizes. `model_args` are for every model of a
-    user's own, or named ``Class.name`` for one of several.
+    user's own, or named ``Class.name`` for one of several. `reports` are made of the cells that end well, after all.
     """
 
     dims: ModelDims | None = None
     head_dims: tuple[int, ...] = (64,)
+    reports: tuple[str, ...] = ()
 
     if TYPE_CHECKING:  # the types of axes that code names; the fields themselves are derived
 
@@ -221,6 +226,9 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
                 yield SpecError(field.rstrip("_"), "(none)", "choose at least one")
             if len(set(choices)) != len(choices):
                 yield SpecError(field.rstrip("_"), ",".join(map(str, choices)), "names the same value twice")
+        for report in self.reports:
+            if report not in ASKED_REPORTS:
+                yield SpecError("reports", report, f"expected one of {', '.join(ASKED_REPORTS)}")
         yield from self._ceilings()
         yield from self._arguments_of_nobody()
         values = self._values()
@@ -309,6 +317,8 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         words = ["cs336-tui", "bench", *self._workload_words()]
         for axis in sorted(_IN_SWEEP.values(), key=_place_in_command):
             words += self._words_of(axis)
+        if self.reports:
+            words += ["--reports", ",".join(self.reports)]
         if ddof != 1:
             words += ["--ddof", str(ddof)]
         return shlex.join(words)

@@ -56,13 +56,15 @@ class EnvironmentRead(_EventBase, frozen=True):
 
 class CellsQueued(_EventBase, frozen=True):
     """Cells that will run, in order, numbered from `first`; `command` repeats them headless. `ddof` holds for all stds
-    from here on. `repeats` is the number of each cell's run of its spec, from 1; empty if all are 1."""
+    from here on. `repeats` is the number of each cell's run of its spec, from 1; empty if all are 1. `reports` are made
+    of the cells that end well."""
 
     first: int
     specs: tuple[CellSpec, ...]
     command: str | None = None
     ddof: int = 1
     repeats: tuple[int, ...] = ()
+    reports: tuple[str, ...] = ()
 
 
 class QueueOrdered(_EventBase, frozen=True):

@@ -7,10 +7,11 @@ from typing import Literal, NamedTuple, cast, get_args
 import msgspec
 
 from cs336_tui.config.spec import AXES, CellSpec
+from cs336_tui.config.sweep import AskedReport
 from cs336_tui.config.variants import RANGES as RANGES
 from cs336_tui.config.variants import Range as Range
 
-ReportKind = Literal["kernels", "memory", "precision", "oom"]
+ReportKind = AskedReport | Literal["oom"]
 
 Category = Literal["parameters", "gradients", "optimizer_state", "activations", "temporary", "buffers"]
 CATEGORIES: tuple[str, ...] = get_args(Category)

@@ -28,6 +28,7 @@ from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import CellQueue, Tell, WaitingPeak, WaitingReport
 from cs336_tui.runner.resume import go_on
 from cs336_tui.runner.session_predictions import SessionPredictions
+from cs336_tui.runner.wanted_reports import WantedReports
 from cs336_tui.session.log import LogError, LogReader, new_session_id
 from cs336_tui.session.recorder import SessionRecorder, Sink
 
@@ -72,6 +73,7 @@ class Bench:
         self._watch = DeviceSampler(self._on_sample, interval_s=device_interval_s)
         self._stop = StopSignal()
         self.queue = CellQueue(self._recorder.record, self._stop)
+        self._wanted = WantedReports()
         self._cells = CellRunner(
             None if in_process else self._launcher,
             self._recorder,
@@ -162,12 +164,16 @@ class Bench:
         self.add(rounds_of(a, b, rounds), command)
         self._work(lambda environment: run_rounds(self.queue, self._cells, environment, self.timeout_s))
 
-    def add(self, cells: Sequence[tuple[CellSpec, int]], command: str | None = None) -> None:
-        """Queue cells, each with the number of the run of its spec, from 1. Raises like `run`."""
+    def add(
+        self, cells: Sequence[tuple[CellSpec, int]], command: str | None = None, reports: tuple[str, ...] = ()
+    ) -> None:
+        """Queue cells, each with the number of the run of its spec, from 1; `reports` are made of those that end well,
+        when none waits any more. Raises like `run`."""
         if self._closed:
             return
         self._open_log(self.probe())
-        self.queue.add(cells, command=command, ddof=self.ddof)
+        numbers = self.queue.add(cells, command=command, ddof=self.ddof, reports=reports)
+        self._wanted.want(numbers, reports)
         self._predictions.add(spec for spec, _ in cells)
 
     def ask_report(self, kind: ReportKind, spec: CellSpec, cell: int | None = None) -> None:
@@ -221,6 +227,7 @@ class Bench:
             raise
 
     def _run_all(self, environment: Environment) -> None:
+        self._ask_wanted()
         while (taken := self.queue.take()) is not None:
             if isinstance(taken, WaitingReport):
                 self._cells.make_report(taken, environment, self.timeout_s)
@@ -234,6 +241,8 @@ class Bench:
                     taken.tell(found)
                 continue
             self._cells.run(taken.cell, taken.spec, environment, self.timeout_s)
+            if taken.cell in self._cells.ended_well:
+                self._wanted.ended_well(taken.cell, taken.spec)
             ran_out = taken.cell in self._cells.out_of_memory
             if ran_out and self._explain_oom and not self._in_process:
                 self.queue.ask(WaitingReport("oom", taken.spec, taken.cell))
@@ -242,6 +251,13 @@ class Bench:
             if ran_out and self.skip_after_oom:
                 reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
                 self.queue.skip_larger(taken.spec, reason)
+            self._ask_wanted()
+
+    def _ask_wanted(self) -> None:
+        """Queue the reports that were asked for with cells, if no cell waits."""
+        if not self.queue.cells_wait:
+            for report in self._wanted.take():
+                self.queue.ask(report)
 
     def resume(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
         """Go on with the session's log, whose events go to `sink`, if given; returns the cells that now wait: those
@@ -266,6 +282,7 @@ class Bench:
             (sink or self._recorder.pass_on)(history)
             self._recorder.record(went_on)
             self.queue.restore(state)
+            self._wanted.restore(state)
             return tuple(state.waiting)
 
     def annotate(self, *, name: str | None = None, note: str | None = None) -> None:
@@ -274,6 +291,7 @@ class Bench:
 
     def cancel(self) -> bool:
         """Stop the running cell within 2 s, and run none that waits; False when there was neither."""
+        self._wanted.forget()
         stopped = self.queue.cancel()
         self._predictions.predictor.stop()
         self._was_cancelled |= stopped

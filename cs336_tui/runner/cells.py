@@ -48,6 +48,7 @@ class CellRunner:
         self._predictions, self.stop = predictions, stop
         self._check_fit, self._nvtx = check_fit, nvtx
         self.out_of_memory: dict[int, CellFinished] = {}
+        self.ended_well: set[int] = set()
         """The ends of cells that ran out of memory and have not begun anew."""
         self.unusable: dict[int, str] = {}
         """The part of the user's own code that could not be used, by the cell that found out."""
@@ -57,6 +58,7 @@ class CellRunner:
     def run(self, cell: int, spec: CellSpec, environment: Environment, timeout_s: float | None) -> None:
         """Run a cell to its end; `timeout_s` limits the life of its child."""
         self.out_of_memory.pop(cell, None)
+        self.ended_well.discard(cell)
         if problem := environment.refusal(spec):
             self._fail(cell, str(problem))
             return
@@ -85,6 +87,8 @@ class CellRunner:
         for event in events:
             if isinstance(event, CellFinished) and event.status == "oom":
                 self.out_of_memory[event.cell] = event
+            if isinstance(event, CellFinished) and event.status == "ok":
+                self.ended_well.add(event.cell)
             if isinstance(event, CellFinished) and event.unusable:
                 self.unusable[event.cell] = event.unusable
             if isinstance(event, StageChanged) and event.stage == "finishing":

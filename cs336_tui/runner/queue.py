@@ -75,7 +75,12 @@ class CellQueue:
             self._waiting = list(state.waiting)
 
     def add(
-        self, cells: Sequence[tuple[CellSpec, int]], *, command: str | None = None, ddof: int = 1
+        self,
+        cells: Sequence[tuple[CellSpec, int]],
+        *,
+        command: str | None = None,
+        ddof: int = 1,
+        reports: tuple[str, ...] = (),
     ) -> tuple[int, ...]:
         """Queue cells last, each with the number of the run of its spec, from 1; returns the cells' numbers."""
         with self._changed:
@@ -85,7 +90,15 @@ class CellQueue:
             self._specs |= zip(numbers, specs, strict=True)
             self._waiting += numbers
             repeats = repeats if any(repeat != 1 for repeat in repeats) else ()
-            queued = CellsQueued(at=time.time(), first=first, specs=specs, command=command, ddof=ddof, repeats=repeats)
+            queued = CellsQueued(
+                at=time.time(),
+                first=first,
+                specs=specs,
+                command=command,
+                ddof=ddof,
+                repeats=repeats,
+                reports=reports,
+            )
             self._record([queued])
             self._changed.notify_all()
             return numbers
@@ -179,6 +192,10 @@ class CellQueue:
         with self._changed:
             self.paused = paused
             self._changed.notify_all()
+
+    @property
+    def cells_wait(self) -> bool:
+        return bool(self._waiting)
 
     @property
     def current(self) -> int | None:

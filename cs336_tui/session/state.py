@@ -62,6 +62,8 @@ class SessionState:
         """By `prediction_key`."""
         self.unpredictable: dict[CellSpec, str] = {}
         """Reasons of failed predictions, by `prediction_key`."""
+        self.wanted: dict[int, tuple[str, ...]] = {}
+        """Kinds of reports that were asked for with a cell."""
         self.reports: dict[int, ReportState] = {}
         """In the order in which they were begun."""
         self.devices: deque[tuple[ev.DeviceSampled, int | None]] = deque(maxlen=DEVICE_HISTORY)
@@ -143,6 +145,8 @@ class SessionState:
                 if event.command:
                     self.commands.append(event.command)
                 repeats = event.repeats or (1,) * len(event.specs)
+                if event.reports:
+                    self.wanted |= dict.fromkeys(range(event.first, event.first + len(event.specs)), event.reports)
                 for number, (spec, repeat) in enumerate(zip(event.specs, repeats, strict=False), event.first):
                     self.cells[number] = CellState(number, spec, repeat)
                     self.running.pop(number, None)

@@ -101,9 +101,10 @@ class LiveSource:
         bench = self.bench
         bench.ddof, bench.timeout_s, bench.skip_after_oom = options.ddof, options.timeout_s, options.skip_after_oom
 
-        def resolve() -> tuple[tuple[tuple[CellSpec, int], ...], str]:
+        def resolve() -> tuple[tuple[tuple[CellSpec, int], ...], str, tuple[str, ...]]:
             resolved = bench.resolve(sweep)
-            return in_rounds(in_order(resolved.cells()), options.repeats), resolved.command(bench.ddof)
+            cells = in_rounds(in_order(resolved.cells()), options.repeats)
+            return cells, resolved.command(bench.ddof), resolved.reports
 
         self._begin("run", resolve, lambda resolved: bench.add(*resolved))
 

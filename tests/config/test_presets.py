@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from cs336_tui.config.presets import QUICK, Preset, PresetError, all_presets, bundled, from_toml, save, to_toml
+from cs336_tui.config.presets import (
+    FORMER,
+    QUICK,
+    Preset,
+    PresetError,
+    all_presets,
+    bundled,
+    from_toml,
+    preset,
+    save,
+    to_toml,
+)
 from cs336_tui.config.spec import SpecError
 from cs336_tui.config.sweep import Sweep
 from tests.strategies import automatic_sweeps, sweeps
@@ -19,16 +30,36 @@ EXPECTED = {
     "2026/benchmarking_script": 15,
     "2026/torch_compile": 5 * 3 * 2,
     "2026/attention": 4 * 5 * 2 * 2 * 2,
-    "2026/flash": 4 * 10 * 3 * 2 * 2,
-    "2026/checkpointing": 7 * 2,
+    "2026/pytorch_attention": 4 * 5 * 2,
+    "2026/compiled_attention": 4 * 5 * 2 * 2,
+    "2026/flash_benchmarking": 4 * 10 * 3 * 2 * 2,
+    "2026/gradient_checkpointing": 7 * 2,
     "2026/optimizers": 2 * 3,
     "2026/warmup": 45,
-    "2026/mixed_precision": 30,
-    "2026/memory": 8,
+    "2026/end_to_end": 5 * 4 * 3,
+    "2026/nsys_profile": 2 * 3 * 3,
+    "2026/mixed_precision_accumulation": 1,
+    "2026/benchmarking_mixed_precision": 30,
+    "2026/memory_profiling": 8,
+    "2025/benchmarking_script": 10,
+    "2025/warmup": 30,
     "2025/end_to_end": 30,
     "2025/contexts": 40,
-    "2025/memory": 12,
+    "2025/nsys_profile": 5 * 4 * 3,
+    "2025/mixed_precision_accumulation": 1,
+    "2025/benchmarking_mixed_precision": 20,
+    "2025/memory_profiling": 12,
+    "2025/pytorch_attention": 4 * 5 * 2,
+    "2025/torch_compile": 5 * 3 * 2,
+    "2025/flash_benchmarking": 4 * 10 * 3 * 2 * 2,
     "2024/timeit": 24,
+    "2024/benchmarking_script": 10,
+    "2024/warmup": 20,
+    "2024/function_call_table": 3,
+    "2024/flame_graph": 1,
+    "2024/benchmarking_mixed_precision": 20,
+    "2024/torch_compile": 5 * 3 * 2,
+    "2024/memory_profiling": 5 * 2 * 2,
     "8gb": 8,
     "devices": 10,
 }
@@ -41,11 +72,11 @@ def test_every_edition_has_its_presets() -> None:
     assert next(iter(bundled())) == QUICK
 
 
-@pytest.mark.parametrize("preset", bundled(), ids=lambda preset: preset.name)
-def test_every_cell_of_a_bundled_preset_can_be(preset: Preset) -> None:
-    assert preset.about
-    assert len(preset.sweep.with_devices(("cuda:0",)).cells()) == len(preset.sweep)
-    assert from_toml(preset.name, to_toml(preset)) == preset
+@pytest.mark.parametrize("each", bundled(), ids=lambda each: each.name)
+def test_every_cell_of_a_bundled_preset_can_be(each: Preset) -> None:
+    assert each.about
+    assert len(each.sweep.with_devices(("cuda:0",)).cells()) == len(each.sweep)
+    assert from_toml(each.name, to_toml(each)) == each
 
 
 @given(sweep=sweeps())
@@ -60,7 +91,7 @@ def test_a_saved_preset_is_read_back(sweep: Sweep) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("sizes = ['small']", "unknown key sizes: expected one of about, size, context"),
+        ("sizes = ['small']", "unknown key sizes: expected one of about, also, size, context"),
         ("size = 3", "size 3: expected a text"),
         ("steps = 'ten'", "steps ten: expected a whole number"),
         ("steps = true", "steps True: expected a whole number"),
@@ -90,6 +121,23 @@ def test_what_is_wrong_with_a_preset_is_said_in_one_line(text: str, says: str) -
 def test_automatic_counts_are_read_back(sweep: Sweep) -> None:
     found = from_toml("mine", to_toml(Preset("mine", "", sweep))).sweep
     assert found.with_devices(("cpu",)).cells() == sweep.with_devices(("cpu",)).cells()
+
+
+def test_former_names_still_find_their_presets() -> None:
+    for former, name in FORMER.items():
+        assert all_presets().find(former) == preset(name)
+        assert former not in EXPECTED
+
+
+def test_a_preset_names_reports_and_presets_that_belong_to_it() -> None:
+    found = from_toml("mine", 'reports = ["kernels", "memory"]\nalso = "2026/warmup"')
+    assert (found.sweep.reports, found.also) == (("kernels", "memory"), ("2026/warmup",))
+    assert "--reports kernels,memory" in found.sweep.command()
+    assert from_toml("mine", to_toml(found)) == found
+    with pytest.raises(PresetError, match="reports pictures: expected one of kernels, memory, precision"):
+        from_toml("mine", 'reports = "pictures"')
+    for each in bundled():
+        assert {all_presets().find(name).name for name in each.also} == set(each.also)
 
 
 def test_automatic_counts_are_said_as_flags_say_them() -> None:

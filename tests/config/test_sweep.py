@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.cli.flags import choice_options
+from cs336_tui.cli.flags import choice_options, reports_option
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.presets import bundled, preset
 from cs336_tui.config.spec import CUSTOM_SIZE, ModelDims, SpecError
@@ -120,7 +120,7 @@ FLAGS = {
     "--size": "sizes", "--context": "contexts", "--batch": "batches", "--pass": "pass", "--precision": "precisions",
     "--warmup": "warmups", "--device": "devices", "--head-dim": "head_dims", "--model": "models",
     "--attention": "attentions", "--compile": "compiles", "--checkpoint": "checkpoints", "--optimizer": "optimizers",
-    "--cuda-graph": "cuda_graphs",
+    "--cuda-graph": "cuda_graphs", "--reports": "reports",
 }  # fmt: skip
 SINGLE = ("steps", "edition", "arch", "sync", "seed", "threads", "vocab-size", "workload", "loss")
 REPEATED = {"--model-arg": "model_args", "--annotate": "annotations", "--model-path": "model_path"}
@@ -160,6 +160,7 @@ def said(words: list[str]) -> Sweep:
 
     @click.command()
     @choice_options
+    @reports_option
     def command(**choices: Any) -> None:
         found.append(sweep_from(**choices))
 

@@ -129,6 +129,58 @@ def test_reports_of_a_resumed_session_go_on_counting(tmp_path: Path, bench: Benc
     assert sorted(load(bench.log_path).reports) == [0, 1]
 
 
+def test_reports_asked_for_with_cells_are_made_once_after_all(bench: Bench, watch: Watch) -> None:
+    forward, train = small_spec(pass_="forward"), small_spec(pass_="train-step")
+    wide = small_spec(pass_="train-step", d_model=64, d_ff=128)
+    bench.add(
+        [(spec, repeat) for repeat in (1, 2) for spec in (forward, train, wide)], "a command", ("kernels", "precision")
+    )
+    bench.work()
+    cells = [watch.events.index(event) for event in watch.events if isinstance(event, CellFinished)]
+    begun = [event for event in watch.events if isinstance(event, ReportStarted)]
+    assert min(watch.events.index(event) for event in begun) > max(cells)
+    # Of dtypes the smallest model tells what the others do, in the pass that has most phases.
+    found = [(event.kind, event.spec) for event in begun]
+    assert sorted(found, key=str) == sorted(
+        [("kernels", forward), ("kernels", train), ("kernels", wide), ("precision", train)], key=str
+    )
+
+
+def test_no_report_is_made_of_a_cell_that_did_not_end_well(bench: Bench, watch: Watch) -> None:
+    spec = small_spec(context_length=1 << 20, warmup_steps=0, measure_steps=1)
+    bench.add([(spec, 1)], "a command", ("kernels",))
+    bench.work()
+    assert [each.kind for each in watch.events if isinstance(each, ReportStarted)] == ["oom"]
+
+
+def test_a_resumed_session_makes_the_reports_that_were_asked_for(tmp_path: Path, bench: Bench) -> None:
+    bench.add([(small_spec(), 1), (small_spec(context_length=16), 1)], "a command", ("kernels",))
+    bench.queue.skip([1], "so that one is left")
+    bench.work()
+    bench.close()
+    assert [report.spec for report in load(bench.log_path).reports.values()] == [small_spec()]
+    cut = tmp_path / "cut.jsonl"  # as if it had been killed before the report began
+    lines = bench.log_path.read_text().splitlines(keepends=True)
+    cut.write_text("".join(line for line in lines if '"Report' not in line and '"SessionEnded' not in line))
+    again = Bench(Watch(), session_dir=tmp_path, session="cut", device_interval_s=0)
+    again.prepare()
+    assert again.resume() == ()
+    again.work()
+    again.close()
+    assert [(each.kind, each.spec, each.status) for each in load(cut).reports.values()] == [
+        ("kernels", small_spec(), "ok")
+    ]
+
+
+def test_a_stop_takes_the_reports_back(bench: Bench, watch: Watch) -> None:
+    bench.add([(small_spec(), 1), (endless_spec(), 1)], "a command", ("kernels",))
+    working = on_a_thread(bench)
+    watch.until(lambda state: state.cells and state.cells[0].is_over)
+    bench.cancel()
+    working.join(PATIENCE_S)
+    assert not any(isinstance(event, ReportStarted) for event in watch.events)
+
+
 def test_a_cell_that_ran_out_of_memory_is_explained(bench: Bench) -> None:
     spec = small_spec(context_length=1 << 20, warmup_steps=0, measure_steps=1)
     bench.run([spec], "a command")

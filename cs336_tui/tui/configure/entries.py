@@ -17,7 +17,7 @@ from cs336_tui.config.axis import Axis
 from cs336_tui.config.presets import QUICK, Preset, all_presets
 from cs336_tui.config.recent_models import RecentModel
 from cs336_tui.config.spec import AXES
-from cs336_tui.config.sweep import INTERVAL, USUAL_MOST, Sweep
+from cs336_tui.config.sweep import ASKED_REPORTS, INTERVAL, USUAL_MOST, Sweep
 from cs336_tui.config.variants import short
 from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, entry_axes
 from cs336_tui.tui.dialogs.questions import ChoiceList
@@ -82,6 +82,8 @@ def more_entries(entries: Entries) -> Iterator[Entry]:
     yield Chips("ddof", "std ddof", chips_of(("1", "0")), (entries.ddof,), multiple=False)
     yield TextEntry("timeout_s", "timeout s", entries.timeout_s, hint="none, per cell")
     yield TextEntry("repeats", "repeats", entries.repeats)
+    tip = "Reports of the cells that end well, made when none waits any more."
+    yield Chips("reports", "reports", chips_of(ASKED_REPORTS), entries.reports, multiple=True, tooltip=tip)
     yield Chips("after_oom", "after OOM", chips_of(AFTER_OOM), (entries.after_oom,), multiple=False)
 
 
@@ -93,7 +95,7 @@ def shown_at(field: str) -> str:
 
 def fields_in(group: str) -> set[str]:
     """Fields, as `SpecError` names them, whose entries are in this fold."""
-    options = {"ddof", "timeout_s", "repeats", "after_oom"} if group == "more" else set()
+    options = {"ddof", "timeout_s", "repeats", "reports", "after_oom"} if group == "more" else set()
     return {axis.name for axis in entry_axes() if axis.group == group} | options
 
 

@@ -47,7 +47,7 @@ def _entry_fields() -> Iterator[str]:
     for axis in AXES.values():
         if axis.group or axis.field in DIMS:
             yield from filter(None, (axis.field, axis.others, "head_dim" if axis.field == "size" else ""))
-    yield from _OPTIONS
+    yield from ("reports", *_OPTIONS)
 
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class Entries(_OfAxes, frozen=True, kw_only=True):
         warmup_steps: str
         measure_steps: str
         edition: str
+        reports: tuple[str, ...]
         ddof: str
         timeout_s: str
         repeats: str
@@ -149,7 +150,8 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         cells = len(self.sweep) * self.options.repeats
         steps = cells * self.sweep.steps + cells // len(self.sweep.warmups) * sum(self.sweep.warmups)
         most = "at most " if self.sweep.warmup_auto or self.sweep.steps_auto is not None else ""
-        return f"{plural(cells, 'cell')} · {most}{plural(steps, 'step')}"
+        reports = f" · then {', '.join(self.sweep.reports)}" if self.sweep.reports else ""
+        return f"{plural(cells, 'cell')} · {most}{plural(steps, 'step')}{reports}"
 
 
 def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
@@ -167,6 +169,7 @@ def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
             "head_dim": ",".join(map(str, sweep.head_dims)),
             "warmup_steps": ",".join(sweep.warmup_words),
             "measure_steps": steps_words(sweep.steps, sweep.steps_auto),
+            "reports": sweep.reports,
         },
         ddof=str(options.ddof),
         timeout_s="" if options.timeout_s is None else str(options.timeout_s).removesuffix(".0"),
@@ -234,6 +237,7 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
         "warmup_auto": isinstance(warmups, Auto),
         "steps": steps,
         "steps_auto": share,
+        "reports": entries.reports,
     }
     sweep = Sweep(**found | _dimensions(entries, reader))
     folders = own_code_folders(reader.pieces("model_path", entries.model_path), bool(sweep.own_code))
