@@ -200,6 +200,8 @@ def a_prediction(spec: CellSpec, *, peak_bytes: int = 3_500 * MB, **more: Any) -
         "forward_end_by_category": {category: size * 7 // 10 for category, size in by_category.items()},
         "residual_stream_bytes": 1_572_864,
         "largest": some_blocks(4),
+        "activation_peak_bytes": by_category["activations"],
+        "activation_peak_phase": "backward",
     }
     return Prediction(**(fields | more))
 

@@ -58,6 +58,8 @@ def made_prediction(spec: CellSpec, **changes: Any) -> Prediction:
                 (4, 12, 128, 128), "float32",
             ),
         ),
+        "activation_peak_bytes": activations + 10 * MIB,
+        "activation_peak_phase": "backward" if has_backward else "forward",
         "note": "" if has_backward else f"{spec.pass_} has no gradients",
     }  # fmt: skip
     return Prediction(**(fields | changes))

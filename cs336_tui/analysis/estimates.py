@@ -15,7 +15,7 @@ from cs336_tui.events.gpus import GpuModel, cublas_workspace_bytes, gpu_of_label
 from cs336_tui.events.reports import WORKSPACE_OP, Prediction, run_key
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import UNKNOWN, counted, duration, gigabytes, millisecond_decimals
+from cs336_tui.stats.quantities import UNKNOWN, counted, duration, gigabytes, mebibytes, millisecond_decimals
 
 CONTEXT_BYTES = {"cuda": 2**29, "mps": 2**29, "cpu": 2**28}
 """The memory of a torch process besides its tensors. On CUDA, context and loaded kernels are assumed to take 0.5 GiB;
@@ -249,6 +249,23 @@ def for_target(prediction: Prediction, target: Target) -> Prediction:
         ),
         workspace_bytes=workspace,
     )
+
+
+def stream_derivation(prediction: Prediction) -> str | None:
+    """The size of one tensor of the residual stream, step by step: ``B × T × d_model × 4 bytes = 4 × 512 × 2560 × 4 =
+    20.0 MiB``. None where its size is not that product, as in a user's model of another shape."""
+    spec, size = prediction.spec, prediction.residual_stream_bytes
+    elements = spec.tokens_per_step * spec.d_model
+    each, left = divmod(size, elements)
+    if left or not each:
+        return None
+    factors = " × ".join(map(str, (spec.batch_size, spec.context_length, spec.d_model, each)))
+    return f"B × T × d_model × {each} bytes = {factors} = {mebibytes(size)} MiB"
+
+
+def stream_text(prediction: Prediction) -> str:
+    """The derivation, or the size alone where there is none."""
+    return stream_derivation(prediction) or f"{mebibytes(prediction.residual_stream_bytes)} MiB"
 
 
 def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: _Known) -> Estimate:

@@ -12,7 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, MemoryReport, SavedTensor
+from cs336_tui.events.reports import (
+    ACTIVE_PHASES,
+    CATEGORIES,
+    OF_ACTIVATIONS,
+    Category,
+    MemoryBlock,
+    MemoryReport,
+    PhaseSpan,
+    SavedTensor,
+)
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -77,6 +86,20 @@ class Timeline:
         """Live bytes at each event."""
         total: Ints = self.by_category.sum(axis=0)
         return total
+
+    @cached_property
+    def live_activations(self) -> Ints:
+        """Live bytes of activations and temporary memory at each event, of what the step itself allocated."""
+        chosen = np.isin(self._category, [CATEGORIES.index(each) for each in OF_ACTIVATIONS]) & (self._born > 0)
+        changes = np.zeros(self.events + 1, dtype=np.int64)
+        np.add.at(changes, self._born[chosen], self._bytes[chosen])
+        np.subtract.at(changes, self._died[chosen], self._bytes[chosen])
+        live: Ints = changes[:-1].cumsum()
+        return live
+
+    def activations_in(self, span: PhaseSpan) -> int:
+        """The most bytes of `live_activations` in a phase; what lives when it begins counts."""
+        return int(self.live_activations[max(span.first - 1, 0) : span.end].max(initial=0))
 
     def moments(self, count: int, first: int = 0, end: int | None = None) -> Ints:
         """For each of `count` equal columns of the events from `first` to `end`, its event with most bytes live. With
@@ -179,7 +202,7 @@ def alike(allocations: Iterable[Allocation]) -> tuple[AlikeBlocks, ...]:
 
 class PhasePeaks(NamedTuple):
     """Peaks of one report in bytes; None for a phase that its pass does not have. `step` is the peak of the whole
-    recorded step, `allocator` the allocator's own count of it."""
+    recorded step, `allocator` the allocator's own count of it, `activations` that of `activation_peak`."""
 
     spec: CellSpec
     forward: int | None
@@ -189,6 +212,8 @@ class PhasePeaks(NamedTuple):
     allocator: int | None
     predicted_forward: int | None
     predicted_step: int | None
+    activations: int | None
+    predicted_activations: int | None
 
 
 def phase_peaks(reports: Iterable[MemoryReport]) -> tuple[PhasePeaks, ...]:
@@ -201,9 +226,30 @@ def _phase_peaks(report: MemoryReport) -> PhasePeaks:
         return max((span.peak_bytes for span in report.phases if span.phase == phase), default=None)
 
     found = report.prediction
-    predicted = (found.forward_peak_bytes, found.peak_bytes) if found else (None, None)
-    phases = (peak("forward"), peak("backward"), peak("optimizer"))
-    return PhasePeaks(report.spec, *phases, report.peak_bytes, report.allocator_peak_bytes, *predicted)
+    return PhasePeaks(
+        spec=report.spec,
+        forward=peak("forward"),
+        backward=peak("backward"),
+        optimizer=peak("optimizer"),
+        step=report.peak_bytes,
+        allocator=report.allocator_peak_bytes,
+        predicted_forward=found.forward_peak_bytes if found else None,
+        predicted_step=found.peak_bytes if found else None,
+        activations=activation_peak(report),
+        predicted_activations=found.activation_peak_bytes if found else None,
+    )
+
+
+def activation_peak(report: MemoryReport) -> int | None:
+    """The most bytes of activations and temporary memory that the step allocated and that live at once in forward, loss
+    or backward: the peak apart from parameters, gradients, optimizer state and buffers. None without such a phase."""
+    if report.activation_peak_bytes is not None:
+        return report.activation_peak_bytes
+    spans = [span for span in report.phases if span.phase in ACTIVE_PHASES]
+    if not spans:
+        return None
+    timeline = Timeline(report)
+    return max(map(timeline.activations_in, spans))
 
 
 class SavedRow(NamedTuple):

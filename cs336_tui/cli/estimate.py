@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cs336_tui.analysis.estimates import Estimate, judge_all, timed_flops, total_s
+from cs336_tui.analysis.estimates import Estimate, judge_all, stream_derivation, stream_text, timed_flops, total_s
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.cli.flags import choice_options, file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.targets import (
@@ -114,7 +114,9 @@ def document(estimate: Estimate) -> dict[str, Any]:
             name: {"forward": each[0], "backward": each[1]} for name, each in found.flops_by_range.items()
         },
         **attributes(found, "peak_bytes", "peak_phase", "by_category", "forward_peak_bytes", "forward_end_bytes"),
+        **attributes(found, "activation_peak_bytes", "activation_peak_phase"),
         **attributes(found, "forward_end_by_category", "residual_stream_bytes", "largest"),
+        "residual_stream": stream_derivation(found),
         "device": target.name,
         "gpu": target.gpu.name if target.gpu else None,
         "capacity_bytes": target.capacity_bytes,
@@ -143,10 +145,12 @@ def card(estimate: Estimate) -> str:
     """One estimate for people, top to bottom."""
     spec, found = estimate.spec, estimate.prediction
     phases = ", ".join(f"{phase} {flops / 1e12:.4g}" for phase, flops in found.flops.items() if flops)
+    activations = f"{gigabytes(found.activation_peak_bytes)} GB in {found.activation_peak_phase}"
     facts = {
         "parameters": f"{found.num_params / 1e6:.2f} M, {found.num_params_without_head / 1e6:.2f} M less the head",
         "TFLOP per step": f"{timed_flops(found) / 1e12:.4g}: {phases}",
-        "residual stream": f"{found.residual_stream_bytes / 2**20:.4g} MiB a tensor",
+        **({"activation peak": activations} if found.activation_peak_bytes is not None else {}),
+        "residual stream": f"{stream_text(found)} a tensor",
         "memory": estimate.fit,
         "time per step": f"{estimate.step_time} ({estimate.basis})",
     }

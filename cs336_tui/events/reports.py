@@ -18,6 +18,12 @@ CATEGORIES: tuple[str, ...] = get_args(Category)
 """Uses of memory. Activations are kept by forward and loss for backward; buffers are the causal mask, rotary tables and
 the batch; temporary is freed within its phase, gradients of activations included."""
 
+OF_ACTIVATIONS: tuple[str, ...] = ("activations", "temporary")
+"""Categories of the activation peak: what forward and backward compute, apart from parameters, gradients, optimizer
+state and buffers. Recomputed activations and gradients of activations are temporary."""
+ACTIVE_PHASES: tuple[str, ...] = ("forward", "loss", "backward")
+"""Phases of the activation peak; the optimizer's temporary memory is none of it."""
+
 NO_RANGE = ""
 """The range of everything outside of named ranges."""
 FUSED = "fused"
@@ -89,6 +95,10 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Version of torch; empty in old logs."""
     recomputed_flops: int = 0
     """The part of `flops` that backward computes again, as forward did not keep its activations."""
+    activation_peak_bytes: int | None = None
+    """The most bytes of `OF_ACTIVATIONS` that the step itself allocated and that live at once in `ACTIVE_PHASES`,
+    without parameters, gradients, optimizer state, buffers and workspaces; None in old logs."""
+    activation_peak_phase: str = ""
 
 
 class KernelGroup(msgspec.Struct, frozen=True):
@@ -229,6 +239,8 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     forward_end_bytes: int
     allocator_peak_bytes: int | None = None
     """The allocator's own peak over the same step; None if it does not count."""
+    activation_peak_bytes: int | None = None
+    """As in `Prediction`; None in old logs."""
     saved: tuple[SavedBlock, ...] = ()
     """Per Transformer block; empty when the pass has no backward."""
     prediction: Prediction | None = None

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from cs336_tui.analysis.grouping import groups, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.events.reports import MemoryReport
+from cs336_tui.export.estimates import ACTIVATIONS_MEAN
 from cs336_tui.export.footnotes import Signs
 from cs336_tui.export.layout import Row, layout_column, not_timed, size_column, tables_of, time_column
 from cs336_tui.export.results import TableError
@@ -16,7 +17,7 @@ from cs336_tui.export.tables import Column, Table, known
 from cs336_tui.stats.quantities import NONE, ByteUnit, Notation, counted
 from cs336_tui.stats.summaries import Summary
 
-Mark = Literal["best", "neighbour"]
+Mark = Literal["best", "least activations", "neighbour"]
 
 _BASES = ("measured", "predicted")
 """Measures by which memory is compared, the most telling first. Not by RSS, of which tensors are but a part."""
@@ -31,6 +32,8 @@ class _Point(NamedTuple):
     measured: int | None
     rss: int | None
     """Of the whole process."""
+    predicted_activations: int | None
+    recorded_activations: int | None
 
 
 def checkpointing_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
@@ -51,13 +54,16 @@ def _tables(
 ) -> tuple[Table, ...]:
     points = {runs[0].spec.checkpoint: _point(runs) for runs in groups(members, ("checkpoint",)).values()}
     basis, best = _best(list(points.values()))
-    marks = _marks(points, best)
+    activations, least = _least_activations(list(points.values()))
+    marks = _marks(points, best, least)
     signs = Signs()
     shown: dict[Mark, str] = {}
     if best is not None:
         shown["best"] = signs.of(f"least memory by {basis} peak{_and_alike(list(points.values()), basis, best)}")
-        if "neighbour" in marks.values():
+        if any("neighbour" in found for found in marks.values()):
             shown["neighbour"] = signs.of(f"one block more or less than k = {best}")
+    if least is not None and least != best:
+        shown["least activations"] = signs.of(f"least {activations} activation peak, but not the least memory")
 
     def point(row: Row) -> _Point:
         return points[row.first.spec.checkpoint]
@@ -74,9 +80,15 @@ def _tables(
     has_rss = any(point.rss for point in points.values())
     columns = (
         layout_column("k", lambda row: point(row).k),
-        Column("mark", read=lambda row: marks.get(point(row).k, ""), show=lambda mark: shown.get(mark, "")),
+        Column(
+            "mark",
+            read=lambda row: ", ".join(marks.get(point(row).k, ())),
+            text=lambda row: "".join(shown[mark] for mark in marks.get(point(row).k, ())),
+        ),
         peak("predicted peak", lambda point: point.predicted),
         peak("measured peak", lambda point: point.measured),
+        peak("predicted activation peak", lambda point: point.predicted_activations),
+        peak("recorded activation peak", lambda point: point.recorded_activations),
         *([peak("peak RSS", lambda point: point.rss)] if has_rss else []),
         time("step time (ms)", "mean_s", lambda row: row.first.ending),
         time("std (ms)", "std_s", lambda _: NONE),
@@ -88,11 +100,14 @@ def _tables(
 
 
 def _point(runs: Sequence[Result]) -> _Point:
+    from cs336_tui.analysis.memory import activation_peak
+
     first = runs[0]
     prediction = first.state.prediction_of(first.spec)
     over = [run.cell.finished for run in measured(runs) if run.cell.finished]
     allocated = max((found.peak_allocated_bytes for found in over if found.peak_allocated_bytes), default=None)
-    tensors = allocated or _recorded(runs)
+    recorded = _recorded(runs)
+    tensors = allocated or (recorded.peak_bytes if recorded else None)
     rss = max((found.peak_rss_bytes for found in over if found.peak_rss_bytes), default=None)
     return _Point(
         k=first.spec.checkpoint,
@@ -100,16 +115,28 @@ def _point(runs: Sequence[Result]) -> _Point:
         predicted=prediction.peak_bytes if prediction else None,
         measured=tensors,
         rss=None if tensors or first.spec.device.startswith("cuda") else rss,
+        predicted_activations=prediction.activation_peak_bytes if prediction else None,
+        recorded_activations=activation_peak(recorded) if recorded else None,
     )
 
 
-def _recorded(runs: Sequence[Result]) -> int | None:
-    """The peak of a memory report on one of the runs' cells."""
+def _recorded(runs: Sequence[Result]) -> MemoryReport | None:
+    """A memory report on one of the runs' cells."""
     for run in runs:
         report = run.state.report_of("memory", run.spec)
         if report and isinstance(report.content, MemoryReport):
-            return report.content.peak_bytes
+            return report.content
     return None
+
+
+def _least_activations(points: Sequence[_Point]) -> tuple[str, int | None]:
+    """By what the activation peaks of all points are known, and the k with the least; None where two have it."""
+    for basis in ("recorded", "predicted"):
+        found = {point.k: size for point in points if (size := getattr(point, f"{basis}_activations")) is not None}
+        if len(found) == len(points) > 1:
+            least = min(found, key=lambda k: found[k])
+            return basis, least if list(found.values()).count(found[least]) == 1 else None
+    return "", None
 
 
 def _best(points: Sequence[_Point]) -> tuple[str, int | None]:
@@ -124,11 +151,14 @@ def _best(points: Sequence[_Point]) -> tuple[str, int | None]:
     return "", None
 
 
-def _marks(points: Mapping[int, _Point], best: int | None) -> dict[int, Mark]:
-    if best is None:
-        return {}
-    beside: dict[int, Mark] = {k: "neighbour" for k in (best - 1, best + 1) if k in points}
-    return beside | {best: "best"}
+def _marks(points: Mapping[int, _Point], best: int | None, least: int | None) -> dict[int, tuple[Mark, ...]]:
+    """The marks of each k; `best` may have the least activations too."""
+    marks: dict[int, tuple[Mark, ...]] = {}
+    if best is not None:
+        marks |= {k: ("neighbour",) for k in (best - 1, best + 1) if k in points} | {best: ("best",)}
+    if least is not None and least != best:
+        marks[least] = (*marks.get(least, ()), "least activations")
+    return marks
 
 
 def _and_alike(points: Sequence[_Point], basis: str, best: int) -> str:
@@ -148,6 +178,7 @@ def _notes(points: Mapping[int, _Point], best: int | None, layers: int) -> Itera
         )
     elif not any(point.rss for point in points.values()):
         yield f"measured peak {NONE}: no allocator counts it here, and no memory report was made"
+    yield ACTIVATIONS_MEAN
     if any(point.rss for point in points.values()):
         yield "peak RSS: of the whole process since it began, the interpreter and torch included; not of tensors alone"
     if best is None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from cs336_tui.analysis.estimates import Estimate, Target, duration_range, timed_flops, total_s
+from cs336_tui.analysis.estimates import Estimate, Target, duration_range, stream_derivation, timed_flops, total_s
 from cs336_tui.analysis.fitting import FIELD, STEP, Fit
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Prediction
@@ -23,6 +23,12 @@ CATEGORIES_MEAN = (
     "activations: what forward and loss leave for backward; buffers: those of the model, such as causal mask and "
     "rotary tables, and the batch; temporary: what is let go within its phase, gradients of activations included"
 )
+ACTIVATIONS_MEAN = (
+    "activation peak: the most activations and temporary memory at once in forward, loss and backward, apart from "
+    "parameters, gradients, optimizer state, buffers and workspaces"
+)
+_MOST_DERIVED = 4
+"""Most derivations of the residual stream under a table."""
 
 
 class _Need(NamedTuple):
@@ -81,6 +87,7 @@ _NEEDS: tuple[Column[_Need], ...] = (
     _amount("forward_peak_bytes", "forward peak (GB)", gigabytes),
     _amount("forward_end_bytes", "end of forward (GB)", gigabytes),
     _amount("peak_bytes", "peak (GB)", gigabytes),
+    _amount("activation_peak_bytes", "activation peak (GB)", gigabytes),
     _amount("residual_stream_bytes", "residual stream (MiB)", lambda value: f"{value / 2**20:.4g}"),
 )
 _ANSWERS: tuple[Column[_Need], ...] = (
@@ -116,7 +123,7 @@ def prediction_tables(predictions: Sequence[Prediction]) -> tuple[Table, Table]:
         needs,
         (*_cell_columns(needs), *_NEEDS),
         caption="What cells need",
-        footnotes=(PREDICTED, FLOPS, *_notes_of(needs)),
+        footnotes=(PREDICTED, FLOPS, *_prediction_notes(predictions), *_notes_of(needs)),
         label="predictions",
     )
     return table, _category_table(needs)
@@ -162,12 +169,23 @@ def estimate_notes(estimates: Sequence[Estimate]) -> Iterator[str]:
         yield target_note(estimates[0].target)
     yield PREDICTED
     yield FLOPS
+    yield from _prediction_notes(estimate.prediction for estimate in estimates)
     for basis, number in Counter(estimate.basis for estimate in estimates).items():
         of = f" of {number} cell{'s' if number > 1 else ''}" if number < len(estimates) else ""
         yield f"time per step{of}: {basis}"
     if len(estimates) > 1:
         yield sweep_note(estimates)
     yield from _notes_of(_needs_of(estimates))
+
+
+def _prediction_notes(predictions: Iterable[Prediction]) -> Iterator[str]:
+    """The meaning of the activation peak, and the derivations of the residual stream: all, if they are few."""
+    found = list(predictions)
+    yield ACTIVATIONS_MEAN
+    derived = list(dict.fromkeys(filter(None, map(stream_derivation, found))))
+    if derived:
+        further = f"; and {len(derived) - _MOST_DERIVED} more" if len(derived) > _MOST_DERIVED else ""
+        yield f"residual stream, a tensor: {'; '.join(derived[:_MOST_DERIVED])}{further}"
 
 
 def sweep_note(estimates: Sequence[Estimate]) -> str:
@@ -272,7 +290,7 @@ def _fit_record(result: Fitted) -> dict[str, Value]:
         **cell_record(result.asked),
         "device": target.name,
         **attributes(fit, "by", "largest"),
-        **attributes(result.found, "peak_bytes"),
+        **attributes(result.found, "peak_bytes", "activation_peak_bytes"),
         "next": _next(result),
         **attributes(result.following, "peak_bytes", prefix="next_"),
         **attributes(target, "free_bytes", "capacity_bytes", "context_bytes"),

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cs336_tui.analysis.estimates import stream_derivation, stream_text
 from cs336_tui.events.reports import CATEGORIES, MemoryBlock, MemoryReport, OomReport, PhaseSpan, SavedTensor, Site
-from cs336_tui.export.estimates import CATEGORIES_MEAN
+from cs336_tui.export.estimates import ACTIVATIONS_MEAN, CATEGORIES_MEAN
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known, report_table
 from cs336_tui.stats.quantities import NONE, ByteUnit
 
@@ -41,7 +42,10 @@ def peaks_table(reports: Sequence[MemoryReport]) -> Table:
 
     found = phase_peaks(reports)
     unit = ByteUnit.for_largest(max((row.step for row in found), default=0))
-    sizes = ("forward", "backward", "optimizer", "step", "allocator", "predicted_forward", "predicted_step")
+    sizes = (
+        "forward", "backward", "optimizer", "step", "activations", "allocator",
+        "predicted_forward", "predicted_step", "predicted_activations",
+    )  # fmt: skip
     titles = {name: name.replace("_", " ") for name in sizes} | {"allocator": "allocator's count"}
 
     def record(row: PhasePeaks) -> dict[str, Value]:
@@ -80,6 +84,7 @@ def _phase_table(report: MemoryReport, timeline: Timeline) -> Table:
             read=lambda span: int(timeline.live_total[span.end - 1]),
             show=unit.fixed,
         ),
+        _size("activations_bytes", "activations", unit)._replace(read=timeline.activations_in),
         Column("events", read=lambda span: span.end - span.first),
     )
     return report_table(
@@ -90,6 +95,7 @@ def _phase_table(report: MemoryReport, timeline: Timeline) -> Table:
         "memory-phases",
         footnotes=(
             "an event is an allocation or a free; a phase's peak counts what lives when it begins",
+            "activations: the phase's peak of activations and temporary memory alone, of what the step allocated",
             *footnotes(report),
         ),
     )
@@ -119,8 +125,7 @@ def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
     )
     notes = [f"the peak is in {timeline.phase_at(report.peak_event) or BEFORE}"]
     if prediction:
-        residual = prediction.residual_stream_bytes / 2**20
-        notes.append(f"one tensor of the residual stream: {residual:.2f} MiB")
+        notes.append(f"one tensor of the residual stream: {stream_text(prediction)}")
     return report_table(
         report,
         (*CATEGORIES, "all"),
@@ -217,13 +222,14 @@ def oom_table(report: OomReport) -> Table:
 
 def memory_document(report: MemoryReport, *, arrays: bool = False) -> dict[str, Any]:
     """The report for programs, in bytes; every single allocation only with `arrays`."""
-    from cs336_tui.analysis.memory import Timeline, alike, saved_summary
+    from cs336_tui.analysis.memory import Timeline, activation_peak, alike, saved_summary
 
     timeline = Timeline(report)
     end, peak = timeline.at(_forward_end(report), n=0), timeline.at(report.peak_event)
     found: dict[str, Any] = {
         **attributes(report, "spec", "recorder", "device_name", "torch", "events", "peak_bytes"),
         "peak_phase": peak.phase,
+        "activation_peak_bytes": activation_peak(report),
         "forward_end_bytes": report.forward_end_bytes,
         "allocator_peak_bytes": report.allocator_peak_bytes,
         "by_category": peak.by_category,
@@ -232,6 +238,7 @@ def memory_document(report: MemoryReport, *, arrays: bool = False) -> dict[str, 
         "largest_at_peak": peak.blocks,
         "largest": [_alike_record(each) for each in alike(timeline.allocations())[:MOST_ROWS]],
         "saved_for_backward": [record for row in saved_summary(report) for record in _saved_records(row)],
+        "residual_stream": stream_derivation(report.prediction) if report.prediction else None,
         "prediction": report.prediction,
         "snapshot": report.snapshot,
         "note": report.note,
@@ -258,6 +265,7 @@ def footnotes(report: MemoryReport) -> tuple[str, ...]:
 
 def _peaks_notes(reports: Iterable[MemoryReport]) -> Iterator[str]:
     yield "forward: the peak while forward runs; step: the peak of the whole recorded step"
+    yield ACTIVATIONS_MEAN
     yield "recorded after warm-up, apart from timing; a training step begins with the gradients of the one before"
     yield "recorders: " + ", ".join(dict.fromkeys(report.recorder for report in reports))
     yield "devices: " + ", ".join(dict.fromkeys(f"{r.device_name}, torch {r.torch}" for r in reports))
@@ -313,7 +321,11 @@ def _oom_records(report: OomReport) -> Iterator[dict[str, Value]]:
     yield record("live", "live", report.live_bytes)
     yield record("the device has", "capacity", report.capacity_bytes)
     if report.prediction:
-        yield record("predicted peak", "prediction", report.prediction.peak_bytes, f"in {report.prediction.peak_phase}")
+        found = report.prediction
+        yield record("predicted peak", "prediction", found.peak_bytes, f"in {found.peak_phase}")
+        if found.activation_peak_bytes is not None:
+            where = f"in {found.activation_peak_phase}"
+            yield record("predicted activation peak", "prediction", found.activation_peak_bytes, where)
     for category in CATEGORIES:
         yield record(f"live: {_spaced(category)}", "category", report.by_category.get(category, 0))
     for number, block in enumerate(report.largest, 1):

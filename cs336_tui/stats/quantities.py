@@ -43,6 +43,13 @@ def gigabytes(size_bytes: float | None) -> str:
     return f"{size_bytes / 1e9:.{min(_decimals(size_bytes / 1e9, significant=3), 3)}f}"
 
 
+def mebibytes(size_bytes: int) -> str:
+    """Bytes as MiB (2²⁰ bytes), without the unit, with a decimal at least: ``20.0``, ``1.125``."""
+    size = size_bytes / 2**20
+    text = f"{size:.4g}" if size < 1000 else f"{size:.1f}"
+    return text if "." in text or "e" in text else f"{text}.0"
+
+
 def count(value: float | None) -> str:
     """A count in 3 significant digits: ``850``, ``102k``, ``1.24B``."""
     if value is None:

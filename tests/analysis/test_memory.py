@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cs336_tui.analysis.memory import Timeline, alike, phase_peaks, saved_summary
+from cs336_tui.analysis.memory import Timeline, activation_peak, alike, phase_peaks, saved_summary
 from cs336_tui.events.reports import CATEGORIES, MemoryReport, SavedBlock
 from tests.made_memory import MB, MemoryMaker, a_memory_report, many_events, some_saved_blocks
 from tests.samples import a_spec
@@ -146,6 +146,35 @@ def test_peaks_are_those_of_the_phases_and_none_where_a_pass_has_no_such_phase()
     assert whole.step == max(spans.values()) == whole.allocator
     assert REPORT.prediction
     assert whole.predicted_step == REPORT.prediction.peak_bytes
+
+
+def test_the_activation_peak_is_apart_from_all_that_is_no_activation() -> None:
+    """Three layers keep 3 + 3 x 6 MB, head and loss 20 each; backward's first gradient comes on top. The optimizer's
+    60 MB, and what lives since before the step, do not count."""
+    assert activation_peak(REPORT) == (3 * 21 + 2 * 20 + 15) * MB
+    assert phase_peaks([REPORT])[0].activations == activation_peak(REPORT)
+    made = MemoryMaker()
+    made.allocate(32 * MB, "temporary")  # a workspace
+    made.phase("forward")
+    made.allocate(5 * MB, "activations")
+    made.allocate(2 * MB, "buffers")
+    made.phase("optimizer")
+    made.allocate(90 * MB, "temporary")
+    assert activation_peak(made.report()) == 5 * MB
+    assert activation_peak(made.report(activation_peak_bytes=6)) == 6, "as it was recorded"
+    assert activation_peak(made.report(phases=())) is None, "a record without phases"
+
+
+@given(report=reports())
+@settings(max_examples=50, deadline=None)
+def test_the_activation_peak_is_the_sum_of_its_blocks(report: MemoryReport) -> None:
+    def live(event: int) -> int:
+        lives = zip(report.bytes, report.born, report.died, report.categories, strict=True)
+        counts = [0 < born <= event and (died < 0 or event < died) for _, born, died, _ in lives]
+        held = (CATEGORIES[each] in ("activations", "temporary") for each in report.categories)
+        return sum(size for size, one, other in zip(report.bytes, counts, held, strict=True) if one and other)
+
+    assert activation_peak(report) == max(map(live, range(report.events)))
 
 
 def test_blocks_that_save_the_same_are_one_row_with_the_five_largest() -> None:

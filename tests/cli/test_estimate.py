@@ -101,9 +101,13 @@ def test_several_cells_are_a_list_with_their_sum() -> None:
 def test_the_card_of_one_cell() -> None:
     lines = estimate("table").splitlines()
     assert lines[0] == "small · ctx 128 · batch 4 · train-step · fp32 on H100 SXM 80GB"
-    facts = {line[:17].strip(): line[17:] for line in lines[2:7]}
+    facts = {line[:17].strip(): line[17:] for line in lines[2:8]}
     assert facts["parameters"] == "128.63 M, 120.95 M less the head"
-    assert facts["residual stream"] == "1.5 MiB a tensor"
+    assert facts["residual stream"] == "B × T × d_model × 4 bytes = 4 × 128 × 768 × 4 = 1.5 MiB a tensor"
+    found = the_estimate()
+    assert facts["activation peak"] == f"{found['activation_peak_bytes'] / 1e9:.3f} GB in backward"
+    assert found["activation_peak_bytes"] == found["by_category"]["activations"] + found["by_category"]["temporary"]
+    assert found["residual_stream"] == "B × T × d_model × 4 bytes = 4 × 128 × 768 × 4 = 1.5 MiB"
     assert facts["memory"] == "fits, 81.8 GB to spare"
     assert facts["time per step"].startswith("at least ")
     assert any(line.split() == ["optimizer", "state", "1.05", "1.05"] for line in lines)

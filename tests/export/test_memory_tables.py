@@ -84,7 +84,8 @@ def test_categories_add_up_recorded_and_predicted() -> None:
         assert sum(int(str(record[key])) for record in each) == whole[key]
     assert whole["peak_bytes"] == REPORT.peak_bytes
     assert whole["forward_end_bytes"] == REPORT.forward_end_bytes
-    assert any("1.50 MiB" in note for note in memory_tables(REPORT)[1].footnotes)
+    stream = "one tensor of the residual stream: B × T × d_model × 4 bytes = 4 × 128 × 768 × 4 = 1.5 MiB"
+    assert stream in memory_tables(REPORT)[1].footnotes
     assert "–" in memory_tables(a_memory_report(prediction=None))[1].rows[0]
 
 
@@ -117,7 +118,7 @@ def test_saved_tensors_come_with_share_rest_and_sum() -> None:
 def test_out_of_memory_names_the_phase_the_request_and_where_blocks_come_from() -> None:
     table = oom_table(an_oom_report())
     assert table.rows[0] == ("asked for", "2.147", "in forward")
-    assert "feed-forward · transformer.py:158 forward · mm · 4×128×3072 float32" in table.rows[10][2]
+    assert "feed-forward · transformer.py:158 forward · mm · 4×128×3072 float32" in table.rows[11][2]
     assert "what was live: seen in a second attempt" in table.footnotes
     unseen = oom_table(an_oom_report(observed=False, phase=None, request_bytes=None, capacity_bytes=None))
     assert unseen.rows[0] == ("asked for", "–", "")

@@ -39,11 +39,14 @@ class Cell(NamedTuple):
     allocated: int | None = None
     predicted: int | None = None
     recorded: int | None = None
+    activations: int | None = None
+    """The predicted activation peak."""
 
 
 def k(every: int, step_s: float = 1.0, *, status: str = "ok", gb: tuple[float | None, ...] = (), **spec: Any) -> Cell:
-    """A cell that recomputes blocks; `gb` is what was allocated, what was predicted, what a memory report recorded."""
-    sizes = [None if size is None else round(size * GB) for size in (*gb, None, None, None)[:3]]
+    """A cell that recomputes blocks; `gb` is what was allocated, what was predicted, what a memory report recorded, and
+    the predicted activation peak."""
+    sizes = [None if size is None else round(size * GB) for size in (*gb, None, None, None, None)[:4]]
     steps_s = (step_s, step_s * 1.02) if status == "ok" else ()
     return Cell(a_spec(**({"checkpoint": every, "num_layers": 32} | spec)), steps_s, status, *sizes)
 
@@ -66,7 +69,8 @@ def results_of(*cells: Cell) -> tuple[Result, ...]:
         rss = 5 * GB if cell.status == "ok" else None
         events.append(cell_end(number, cell.status, peak_allocated_bytes=cell.allocated, peak_rss_bytes=rss))
         if cell.predicted:
-            events.append(CellsPredicted(at=START, predictions=(a_prediction(cell.spec, peak_bytes=cell.predicted),)))
+            prediction = a_prediction(cell.spec, peak_bytes=cell.predicted, activation_peak_bytes=cell.activations)
+            events.append(CellsPredicted(at=START, predictions=(prediction,)))
         if cell.recorded:
             content = msgspec.structs.replace(a_memory_report(), spec=cell.spec, peak_bytes=cell.recorded)
             events += [
@@ -109,6 +113,24 @@ def test_the_best_k_for_memory_is_marked_with_its_neighbours() -> None:
     assert table.records[3]["measured peak (GB)"] == 20
     assert table.records[3]["step time (ms)"] == pytest.approx(1272.6)
     assert table.records[3]["time / k = 0"] == pytest.approx(1.26)
+
+
+def test_activations_apart_tell_groups_of_one_peak_from_another() -> None:
+    """The optimizer's peak hides the activations of small groups."""
+    table = table_of(
+        "checkpointing",
+        k(0, 1.0, gb=(None, 183.4, None, 141.5)), k(1, 1.3, gb=(None, 69.1, None, 9.96)),
+        k(2, 1.2, gb=(None, 69.1, None, 12.9)), k(4, 1.25, gb=(None, 74.0, 70, 20.9)),
+    )  # fmt: skip
+    assert shown(table, "predicted peak (GB)") == ["183", "69.1", "69.1", "74.0"]
+    assert shown(table, "predicted activation peak (GB)") == ["142", "9.96", "12.9", "20.9"]
+    assert shown(table, "recorded activation peak (GB)") == ["–", "–", "–", "0.118"]
+    assert [record["mark"] for record in table.records] == ["", "neighbour, least activations", "best", ""]
+    assert shown(table, "mark") == ["", "‡§", "†", ""]
+    assert "§ least predicted activation peak, but not the least memory" in table.footnotes
+    assert "† least memory by predicted peak, which k = 1 has too; of these the fastest" in table.footnotes
+    alike = table_of("checkpointing", *(k(every, gb=(9, 9, None, 5)) for every in (0, 1)))
+    assert "least activations" not in {record["mark"] for record in alike.records}
 
 
 def test_what_was_not_run_beside_the_best_is_named() -> None:

@@ -65,10 +65,13 @@ async def test_peaks_of_all_cells_stand_side_by_side_recorded_timed_and_predicte
         text = await pressed(pilot, "v")
         heading, *rows = [row.split() for row in text.splitlines()[-5:]]
         assert " ".join(heading) == (
-            "size ctx batch pass precision device forward pred. forward backward optimizer step pred. step timed diff"
+            "size ctx batch pass precision device forward pred. forward backward optimizer step pred. step timed diff "
+            "activ. pred. activ."
         )
         (recorded,) = phase_peaks([a_memory_report()])
         phases = [f"{(peak or 0) / MB:.0f}" for peak in (recorded.backward, recorded.optimizer)]
+        assert [tuple(row[-2:]) for row in rows] == [("–", "100"), ("118", "152"), ("118", "–"), ("–", "–")]
+        rows = [row[:-2] for row in rows]
         assert rows[0][-8:] == ["–", "160", "–", "–", "–", "200", "–", "–"]
         assert rows[1][0] == ">"
         assert rows[1][-9:] == ["264", "242", *phases, "301", "303", "305", "-0.7", "%"]

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.message import Message
 
-from cs336_tui.analysis.estimates import Estimate, Target
+from cs336_tui.analysis.estimates import Estimate, Target, stream_text
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.gpus import UnknownGpu, find_gpu, known_gpus
 from cs336_tui.events.reports import CATEGORIES, MemoryBlock, Prediction
@@ -65,6 +65,8 @@ def table(rows: Sequence[EstimateRow]) -> Table:
         needs("num_params", "params", 6, lambda found: quantities.count(found.num_params)),
         needs("flops", "TFLOP", 5, lambda found: f"{sum(found.flops.values()) / 1e12:.3g}"),
         needs("peak_bytes", "peak GB", 0, lambda found: quantities.gigabytes(found.peak_bytes)),
+        needs("activation_peak_bytes", "activations GB", 10,
+              lambda found: quantities.gigabytes(found.activation_peak_bytes)),
         *([Column[EstimateRow]("measured", rank=2, text=measured)] if some_measured else []),
         Column("step_time", "a step", rank=7,
                text=lambda row: row.estimate.step_time if row.estimate else format.NOT_YET),
@@ -107,7 +109,7 @@ def detail(row: EstimateRow, width: int, waiting: str = "") -> list[Line]:
     lines += labelled("FLOPs a step", f"{flops(sum(prediction.flops.values()))}: {by_phase}", width)
     lines += labelled("a step takes", f"{found.step_time}, {found.basis}", width)
     lines += _memory(row, prediction, width)
-    lines += labelled("residual stream", f"{prediction.residual_stream_bytes / 2**20:.2f} MiB a tensor", width)
+    lines += labelled("residual stream", f"{stream_text(prediction)} a tensor", width)
     besides = f"the peak and {format.size(target.context_bytes)} of the process itself"
     role = "bad" if found.fits is False else "caution" if found.tight else "good" if found.fits else "muted"
     lines += labelled("device", f"{target_text(target)} ({target.source})", width)
@@ -139,7 +141,7 @@ def brief(row: EstimateRow) -> list[Line]:
             (f"peak {format.fine_size(prediction.peak_bytes)} in {prediction.peak_phase}", "strong"),
         ),
         line(
-            found.fit + (f" · residual stream {stream / 2**20:.3g} MiB" if stream else ""),
+            found.fit + (f" · residual stream {quantities.mebibytes(stream)} MiB" if stream else ""),
             (f" · {categories} GB" if categories else "", "muted"),
         ),
     ]
@@ -180,6 +182,9 @@ def _memory(row: EstimateRow, prediction: Prediction, width: int) -> list[Line]:
     if prediction.forward_peak_bytes != peak:
         alone = f"forward alone peaks at {format.size(prediction.forward_peak_bytes)}"
         lines.append(line((_INDENT + alone, "muted")))
+    if prediction.activation_peak_bytes is not None:
+        apart = f"activations alone peak at {format.size(prediction.activation_peak_bytes)}"
+        lines.append(line((f"{_INDENT}{apart} in {prediction.activation_peak_phase}", "muted")))
     return [*lines, ()]
 
 

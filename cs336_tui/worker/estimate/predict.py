@@ -124,6 +124,7 @@ def rehearse(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Re
         timeline = as_cached(TrackedTimeline(allocations, timeline.events, timeline.begins))
     peak, forward = timeline.peak_event(), timeline.phase("forward")
     assert forward is not None
+    activations = timeline.activation_peak()
     prediction = Prediction(
         spec=spec,
         num_params=workload.facts.num_params,
@@ -145,6 +146,8 @@ def rehearse(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Re
         workspace_bytes=workspace,
         torch=str(torch.__version__),
         recomputed_flops=tracker.recomputed_flops,
+        activation_peak_bytes=activations.bytes,
+        activation_peak_phase=activations.phase,
     )
     return Rehearsal(timeline, prediction)
 

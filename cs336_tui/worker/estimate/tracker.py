@@ -22,7 +22,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from cs336_tui.events.reports import CATEGORIES, NO_RANGE, Category, MemoryBlock, PhaseSpan, Site, TensorForm
+from cs336_tui.events.reports import (
+    ACTIVE_PHASES,
+    CATEGORIES,
+    NO_RANGE,
+    OF_ACTIVATIONS,
+    Category,
+    MemoryBlock,
+    PhaseSpan,
+    Site,
+    TensorForm,
+)
 from cs336_tui.worker.workload import passes, transformer
 from cs336_tui.worker.workload.building import Workload
 from cs336_tui.worker.workload.imported.problems import is_users_file
@@ -273,6 +283,11 @@ class Allocation:
         return MemoryBlock(self.bytes, self.category, self.site, *form)
 
 
+class ActivationPeak(NamedTuple):
+    bytes: int
+    phase: str
+
+
 class TrackedTimeline:
     """Allocations in order of birth. Event 0 is the state before the first phase; each further event is a birth or a
     death. `begins` are the phases, in order, by their first events; a phase's peak includes what lives at its begin."""
@@ -303,6 +318,20 @@ class TrackedTimeline:
     def peak_event(self) -> int:
         """The first event with the most live bytes."""
         return self.totals.index(max(self.totals))
+
+    def activation_peak(self) -> ActivationPeak:
+        """The most bytes of activations and temporary memory that live at once in forward, loss or backward, without
+        what lives since before the step, such as a workspace."""
+        change = [0] * self.events
+        for allocation in self.allocations:
+            if allocation.category in OF_ACTIVATIONS and allocation.born:
+                change[allocation.born] += allocation.bytes
+                if allocation.died is not None:
+                    change[allocation.died] -= allocation.bytes
+        live = tuple(accumulate(change))
+        spans = [(max(live[span.first - 1 : span.end]), span) for span in self.phases if span.phase in ACTIVE_PHASES]
+        most, span = max(spans, key=lambda found: found[0])
+        return ActivationPeak(most, span.phase)
 
     def live_at(self, event: int) -> Iterator[Allocation]:
         return (a for a in self.allocations if a.born <= event and (a.died is None or event < a.died))

@@ -56,6 +56,7 @@ def record_memory(request: ReportRequest, enter: report_parts.Enter) -> MemoryRe
         peak_event=peak,
         forward_end_bytes=timeline.totals[forward.end - 1],
         allocator_peak_bytes=found.allocator_peak,
+        activation_peak_bytes=timeline.activation_peak().bytes,
         saved=saved,
         prediction=rehearsal.prediction if rehearsal else None,
         snapshot=found.snapshot,

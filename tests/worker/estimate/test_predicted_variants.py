@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from benchmarks.predicted_peak import cpu_peak
+from cs336_tui.analysis.memory import activation_peak
 from cs336_tui.config.axes import OPTIMIZERS
 from cs336_tui.config.flops import step_flops
 from cs336_tui.config.spec import ARCHES, CellSpec
@@ -38,6 +40,8 @@ def test_a_memory_report_of_recomputed_blocks_agrees_with_both(arch: str) -> Non
     report = record_memory(ReportRequest(kind="memory", spec=spec), lambda _stage: None)
     assert report.prediction
     assert report.peak_bytes == report.allocator_peak_bytes == pytest.approx(report.prediction.peak_bytes, abs=64)
+    assert report.activation_peak_bytes == pytest.approx(report.prediction.activation_peak_bytes, abs=64)
+    assert activation_peak(msgspec.structs.replace(report, activation_peak_bytes=None)) == report.activation_peak_bytes
     entering = 4 * spec.tokens_per_step * spec.d_model
     assert [block.bytes for block in report.saved] == [entering, entering]  # of two groups, what enters each
 
@@ -48,6 +52,41 @@ def test_fewer_kept_activations_need_less_memory() -> None:
     assert peaks[1] < peaks[2] < peaks[4] < peaks[8] <= peaks[0]
     kept = {every: each.forward_end_by_category["activations"] for every, each in found.items()}
     assert kept[8] < kept[4] < kept[2] < kept[1] < kept[0] / 3
+
+
+def test_the_activation_peak_of_a_forward_is_what_the_allocator_counts_above_what_was_there() -> None:
+    """The host's allocator, over a forward that keeps its activations, less parameters and buffers."""
+    for every in (0, 2):
+        spec = checkpointed(every, pass_="forward")
+        found = predict(spec)
+        held = found.by_category["parameters"] + found.by_category["buffers"]
+        assert found.activation_peak_bytes == pytest.approx(cpu_peak(spec) - held, abs=64)
+        assert found.activation_peak_phase == "forward"
+
+
+def test_groups_differ_in_their_activation_peak_where_the_optimizer_hides_it() -> None:
+    """The xl model of 2026 at context 2048: groups of 1 and of 2 blocks have the optimizer's peak, 69.1 GB."""
+    dims = {"d_model": 2560, "d_ff": 10240, "num_layers": 32, "num_heads": 32, "vocab_size": 10_000}
+    found = [
+        predict(
+            small_spec(**dims, context_length=2048, batch_size=4, pass_="train-step", device="cuda:0", checkpoint=every)
+        )
+        for every in (1, 2)
+    ]
+    assert [each.peak_phase for each in found] == ["optimizer", "optimizer"]
+    assert found[0].peak_bytes == pytest.approx(found[1].peak_bytes, rel=0.001)
+    one, two = (each.activation_peak_bytes or 0 for each in found)
+    # Of a group of two, a second block's activations; one tensor of the stream less for each of sixteen groups.
+    stream = found[0].residual_stream_bytes
+    assert two > one
+    assert two - one == pytest.approx(_saved_by_a_block(4, 2048, 2560, 10240, 32) - 16 * stream, rel=0.05)
+    assert [each.activation_peak_phase for each in found] == ["backward", "backward"]
+
+
+def _saved_by_a_block(batch: int, length: int, d_model: int, d_ff: int, heads: int) -> int:
+    """Bytes in fp32: norms, projections, attention and feed-forward as in `test_saved_tensors`."""
+    tokens = batch * length
+    return 4 * (10 * tokens * d_model + 2 * tokens + batch * heads * length**2 + 4 * tokens * d_ff)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from cs336_tui.analysis.memory import PhasePeaks
 
 _EXPLAINED = (
-    "by phase and step: recorded · pred.: predicted · timed: of the timed cell · diff: pred. step to timed or step"
+    "by phase and step: recorded · pred.: predicted · timed: of the timed cell · diff: pred. step to timed or step · "
+    "activ.: most activations and temporary memory at once, apart from all else"
 )
 
 
@@ -90,6 +91,8 @@ def _peak_columns(unit: ByteUnit) -> tuple[Column[SpecPeaks], ...]:
         predicted("peak_bytes", "pred. step", 1),
         Column("timed", rank=4, text=timed),
         Column("diff", rank=5, text=_difference),
+        recorded("activations", 6)._replace(title="activ."),
+        predicted("activation_peak_bytes", "pred. activ.", 6),
     )
 
 
@@ -139,7 +142,8 @@ def _peak_details(row: SpecPeaks) -> str:
     if recorded := row.recorded:
         lines += [
             f"recorded: forward {size(recorded.forward)}, backward {size(recorded.backward)}, "
-            f"optimizer {size(recorded.optimizer)}, whole step {size(recorded.step)}",
+            f"optimizer {size(recorded.optimizer)}, whole step {size(recorded.step)}, "
+            f"activations alone {size(recorded.activations)}",
             f"allocator's own peak over the recorded step: {size(recorded.allocator)}",
         ]
     if row.cell and row.cell.finished:
@@ -151,7 +155,7 @@ def _peak_details(row: SpecPeaks) -> str:
     if predicted := row.predicted:
         lines += [
             f"predicted: forward {size(predicted.forward_peak_bytes)}, whole step {size(predicted.peak_bytes)} "
-            f"(in {predicted.peak_phase})",
+            f"(in {predicted.peak_phase}), activations alone {size(predicted.activation_peak_bytes)}",
             "predicted peak: " + ", ".join(f"{category_name(c)} {size(b)}" for c, b in predicted.by_category.items()),
         ]
     return "\n".join(lines)
