@@ -26,7 +26,7 @@ TOGETHER = ("attention core", FUSED)
 
 
 class KernelRow(NamedTuple):
-    """Every launch of one kernel; `share` is of what was selected, `std_ns` a sample's, 0.0 for one launch."""
+    """Every launch of one kernel; `share` is of what was selected, `std_ns` is 0.0 for one launch."""
 
     name: str
     short: str
@@ -105,16 +105,16 @@ class TopKernel(NamedTuple):
 
 
 def rows(
-    report: KernelReport, *, phase: Phases = None, range_: str | None = None, kind: str | None = None
+    report: KernelReport, *, phase: Phases = None, range_: str | None = None, kind: str | None = None, ddof: int = 1
 ) -> tuple[KernelRow, ...]:
-    """A row per kernel, largest total first; shares are of all that was selected."""
+    """A row per kernel, largest total first; shares are of all that was selected. Stds divide by n - `ddof`."""
     found = [
         group
         for group in _in(report, phase)
         if (range_ is None or group.range == range_) and (kind is None or group.kind == kind)
     ]
     whole = _total(found)
-    made = (_row(name, groups, whole) for name, groups in grouped(found, lambda group: group.name).items())
+    made = (_row(name, groups, whole, ddof) for name, groups in grouped(found, lambda group: group.name).items())
     return tuple(sorted(made, key=lambda row: (-row.total_ns, row.name)))
 
 
@@ -216,7 +216,7 @@ def profiled_idle(state: SessionState, spec: CellSpec) -> float | None:
     return idle_share(report.content) if report and isinstance(report.content, KernelReport) else None
 
 
-def _row(name: str, groups: Sequence[KernelGroup], whole_ns: int) -> KernelRow:
+def _row(name: str, groups: Sequence[KernelGroup], whole_ns: int, ddof: int) -> KernelRow:
     durations = [duration for group in groups for duration in group.durations_ns]
     total, count = sum(durations), len(durations)
     mean = total / count
@@ -231,7 +231,7 @@ def _row(name: str, groups: Sequence[KernelGroup], whole_ns: int) -> KernelRow:
         med_ns=statistics.median(durations),
         min_ns=min(durations),
         max_ns=max(durations),
-        std_ns=math.sqrt(math.fsum((d - mean) ** 2 for d in durations) / (count - 1)) if count > 1 else 0.0,
+        std_ns=math.sqrt(math.fsum((d - mean) ** 2 for d in durations) / (count - ddof)) if count > 1 else 0.0,
     )
 
 

@@ -131,6 +131,9 @@ class _ListingLayouts(click.Command):
 @click.option(
     "--digits", type=click.IntRange(0, 9), help="Decimal places of times. [default: as many as the std supports]"
 )
+@click.option(
+    "--ddof", type=click.IntRange(0, 1), help="Every std divides by n - ddof. [default: as the session; kernels: 1]"
+)
 @click.option("--caption", default="", metavar="TEXT", help="Of the table, instead of its own.")
 @click.option("--figures", type=DIRECTORY, metavar="DIR", help="Also write figures here, as SVG, PDF and PNG.")
 @options(*file_options())
@@ -144,6 +147,7 @@ def export(
     force: bool,
     where: Sequence[str],
     figures: Path | None,
+    ddof: int | None = None,
     **choices: Any,
 ) -> str:
     """Tables and figures of SESSION...: ids, unique prefixes of ids, `last` or paths. Several become one table.
@@ -156,13 +160,16 @@ def export(
     choice = TableChoice(**choices)
     choice.check(format_)
     sources = read(sessions, session_dir)
+    if ddof is not None:
+        for source in sources:
+            source.state.ddof = ddof
     results = merge([(title_of(source.state), source.state) for source in sources])
     if results:  # a session may have nothing but reports
         results = select(results, _pairs("--where", where))
     if choice.is_plain and format_ in ("json", "csv"):
         text = _data(sources, results, format_)
     else:
-        tables = _reports(sources, results, choice.report, where) if choice.report else choice.tables(results)
+        tables = _reports(sources, results, choice.report, where, ddof) if choice.report else choice.tables(results)
         text = _text(tables, results, format_, choice.caption)
     if figures is not None:
         write_figures(figures_of([source.state for source in sources], results), figures, overwrite=force)
@@ -225,7 +232,9 @@ def _data(sources: Sequence[Source], results: Sequence[Result], format_: str) ->
     return documents_to_json(documents) if format_ == "json" else documents_to_csv(documents)
 
 
-def _reports(sources: Sequence[Source], results: Sequence[Result], name: str, where: Sequence[str]) -> Sequence[Table]:
+def _reports(
+    sources: Sequence[Source], results: Sequence[Result], name: str, where: Sequence[str], ddof: int | None
+) -> Sequence[Table]:
     """The tables of one kind of report. Raises `click.UsageError` when the sessions have none of the chosen cells."""
     pairs = _pairs("--where", where)
     for key in pairs:
@@ -237,7 +246,7 @@ def _reports(sources: Sequence[Source], results: Sequence[Result], name: str, wh
         except PivotError:
             return False
 
-    found = report_tables([source.state for source in sources], results, wanted)
+    found = report_tables([source.state for source in sources], results, wanted, 1 if ddof is None else ddof)
     if name not in found:
         have = f"there are {', '.join(found)}" if found else "there are none at all"
         raise click.UsageError(f"--report {name}: no such report in what was named; {have}{_REMEDY.get(name, '')}")

@@ -10,6 +10,7 @@ import msgspec
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import AttentionSplit, KernelRow, Phases, RangeShare, TimeShare
 from cs336_tui.events.reports import FUSED, KernelReport
+from cs336_tui.export.footnotes import std_kind
 from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
 from cs336_tui.stats.quantities import NONE, count
 
@@ -46,7 +47,7 @@ _Part = tuple[str, Phases]
 """A phase, or several together, after the name that tables have for it."""
 
 
-def kernel_tables(report: KernelReport) -> tuple[Table, ...]:
+def kernel_tables(report: KernelReport, ddof: int = 1) -> tuple[Table, ...]:
     """Phases, kinds, ranges and attention first; then every kernel of the step and of each phase."""
     phases = [share.name for share in kernels.by_phase(report)]
     return (
@@ -54,24 +55,25 @@ def kernel_tables(report: KernelReport) -> tuple[Table, ...]:
         kind_table(report),
         range_table(report),
         attention_table(report),
-        kernel_table(report),
-        *(kernel_table(report, phase) for phase in phases if len(phases) > 1),
+        kernel_table(report, ddof=ddof),
+        *(kernel_table(report, phase, ddof=ddof) for phase in phases if len(phases) > 1),
     )
 
 
-def kernel_table(report: KernelReport, phase: Phases = None, range_: str | None = None) -> Table:
-    """A row per kernel, largest total first, with the columns of ``nsys stats --report cuda_gpu_kern_sum``."""
+def kernel_table(report: KernelReport, phase: Phases = None, range_: str | None = None, *, ddof: int = 1) -> Table:
+    """A row per kernel, largest total first, with the columns of ``nsys stats --report cuda_gpu_kern_sum``. nsys's std
+    has a `ddof` of 1."""
     names = (phase,) if isinstance(phase, str) else phase or (STEP,)
     part = "+".join(names)
     selected = f"{'the whole step' if phase is None else part}{'' if range_ is None else f', {range_ or UNNAMED}'}"
     return report_table(
         report,
-        kernels.rows(report, phase=phase, range_=range_),
+        kernels.rows(report, phase=phase, range_=range_, ddof=ddof),
         _NSYS,
         f"{_nouns(report)[0].capitalize()}s of {selected}",
         "-".join(["kernels", *names, range_ or ""]),
         record=lambda row: {"phase": part, "range": range_} | row._asdict(),
-        footnotes=("Time (%): of the time shown here; StdDev: sample (n-1)", *footnotes(report)),
+        footnotes=(f"Time (%): of the time shown here; StdDev: {std_kind(ddof)}", *footnotes(report)),
         kind="kernels",
     )
 

@@ -69,18 +69,19 @@ _EXPORTS: Mapping[type[Report], _Exports] = {
 }
 
 
-def tables_of_reports(reports: Sequence[Report], *, min_bytes: int = 0) -> list[Table]:
+def tables_of_reports(reports: Sequence[Report], *, min_bytes: int = 0, ddof: int = 1) -> list[Table]:
     """The tables of several reports: first those over all of a kind, such as the peaks of recorded memories.
 
-    Allocations below `min_bytes` are left out.
+    Allocations below `min_bytes` are left out; the std of kernels divides by n - `ddof`, 1 as nsys has it.
     """
+    own = {MemoryReport: {"min_bytes": min_bytes}, KernelReport: {"ddof": ddof}}
     tables: list[Table] = []
     for kind, exports in _EXPORTS.items():
         if alike := [report for report in reports if isinstance(report, kind)]:
             tables += exports.of_all(alike)
     for report in reports:
-        least = {"min_bytes": min_bytes} if isinstance(report, MemoryReport) else {}
-        tables += _EXPORTS[type(report)].tables(report, **least)
+        options = own.get(type(report), {})
+        tables += _EXPORTS[type(report)].tables(report, **options)
     return tables
 
 
@@ -106,18 +107,19 @@ def report_drawings(states: Sequence[SessionState]) -> tuple[Drawing, ...]:
 
 
 def report_tables(
-    states: Sequence[SessionState], results: Sequence[Result], wanted: _Wanted = lambda _: True
+    states: Sequence[SessionState], results: Sequence[Result], wanted: _Wanted = lambda _: True, ddof: int = 1
 ) -> Mapping[str, tuple[Table, ...]]:
     """The tables of all reports of these sessions, by the keys of `REPORTS`; a report without tables is left out.
 
     `results` are the sessions' cells, for the reports that are worked out from cells; the others are those on the
-    `wanted` specs.
+    `wanted` specs. `ddof` is that of kernels' stds; cells have their session's.
     """
 
     def tables(key: str, type_: ReportType) -> Iterable[Table]:
         if type_.content is None:
             return _FROM_CELLS[key](states, results, wanted)
-        return tables_of_reports([r for state in states for r in state.contents(type_.content) if wanted(r.spec)])
+        reports = [r for state in states for r in state.contents(type_.content) if wanted(r.spec)]
+        return tables_of_reports(reports, ddof=ddof)
 
     made = {key: tuple(tables(key, type_)) for key, type_ in REPORTS.items()}
     return {key: found for key, found in made.items() if found}
