@@ -13,6 +13,7 @@ from cs336_tui.config.flops import parameters
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec
 from cs336_tui.config.sweep import steps_words, warmup_words
 from cs336_tui.config.variants import REFERENCE, is_imported, short
+from cs336_tui.events.environment import Environment
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import count
 
@@ -58,15 +59,24 @@ def implied_params(spec: CellSpec) -> int:
 
 def device_label(result: Result) -> str:
     """The name of the cell's device, such as the GPU's; torch's name for it where the machine is unknown."""
-    environment, name = result.environment, result.spec.device
+    return _label_in(result.environment, result.spec.device)
+
+
+def _label_in(environment: Environment | None, name: str) -> str:
     device = environment.device(name) if environment else None
     return device.label if device else name
 
 
+def _place(result: Result) -> Result:
+    """The result whose place tables show for this one; itself, unless it has no timings."""
+    return result.home or result
+
+
 def machine(result: Result) -> str:
     """The cell's device and the host that it is in."""
-    host = result.environment.host if result.environment else ""
-    return f"{device_label(result)} · {host or 'unknown machine'}"
+    environment = _place(result).environment
+    host = environment.host if environment else ""
+    return f"{_label_in(environment, result.spec.device)} · {host or 'unknown machine'}"
 
 
 def values(results: Iterable[Result], key: str) -> tuple[str, ...]:
@@ -183,13 +193,15 @@ def _device_order(result: Result) -> tuple[int, int]:
 def _threads(result: Result) -> int:
     """torch's intra-op threads as asked for, else as read back, else 0: unknown. Of a cell that did not get so far,
     what its neighbours had, else torch's default: it is of the same sweep."""
+    result = _place(result)
     spec, in_force, environment = result.spec, result.cell.in_force, result.environment
     known = in_force.threads if in_force else result.state.default_threads.get((spec.device, spec.model))
     return spec.threads or known or (environment.threads if environment else None) or 0
 
 
 def _torch(result: Result) -> str:
-    return (result.environment.torch if result.environment else None) or "unknown"
+    environment = _place(result).environment
+    return (environment.torch if environment else None) or "unknown"
 
 
 def _torch_order(result: Result) -> tuple[list[int], str]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, in_common, values, varies
-from cs336_tui.analysis.merge import Result, grouped
+from cs336_tui.analysis.merge import Result, grouped, measured
 
 TELLING = tuple(key for key, field in FIELDS.items() if field.kind in ("choice", "place"))
 """Fields by which cells are told apart: not the model's dimensions, which its size implies, nor repeats."""
@@ -28,6 +28,29 @@ def telling(results: Iterable[Result], but: Sequence[str] = (), among: Sequence[
             if apart > told:
                 keys, told = (*keys, key), apart
     return keys
+
+
+def settled(results: Sequence[Result]) -> list[Result]:
+    """The results; one without timings at a place where nothing like it was measured goes to where most like it was
+    measured last: of its session, its threads asked for and, if there is one, its device and model. So what only tells
+    where a cell ended, or is not known of it, makes no table of its own."""
+    homes: dict[tuple[object, ...], dict[tuple[str, ...], Result]] = {}
+    for result in measured(results):
+        for kind in _kinds(result):
+            homes.setdefault(kind, {})[shown(result, PLACES)] = result
+    found: list[Result] = []
+    for result in results:
+        here = next((homes[kind] for kind in _kinds(result) if kind in homes), {})
+        is_apart = not result.is_measured and here and shown(result, PLACES) not in here
+        found.append(result._replace(home=next(reversed(here.values()))) if is_apart else result)
+    return found
+
+
+def _kinds(result: Result) -> Iterator[tuple[object, ...]]:
+    """What results are told to be of a kind by, the narrowest first."""
+    spec = result.spec
+    kind = (result.source, spec.threads, spec.device, spec.model)
+    yield from (kind[:parts] for parts in (4, 3, 2))
 
 
 def groups(results: Iterable[Result], keys: Sequence[str]) -> dict[tuple[str, ...], list[Result]]:

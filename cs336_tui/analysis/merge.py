@@ -33,6 +33,8 @@ class Result(NamedTuple):
     session: str
     state: SessionState
     cell: CellState
+    home: Result | None = None
+    """Of a cell without timings one beside which tables show it, for the place; see `grouping.settled`."""
 
     @property
     def spec(self) -> CellSpec:

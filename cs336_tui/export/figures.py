@@ -17,7 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from cs336_tui.analysis.fields import FIELDS, values
-from cs336_tui.analysis.grouping import TELLING, groups, label, shared, telling
+from cs336_tui.analysis.grouping import TELLING, groups, label, settled, shared, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.export.footnotes import std_kind
 
@@ -174,7 +174,7 @@ def passes_by_size(results: Sequence[Result]) -> Drawing | Absent:
     name = "passes-by-size"
     if not measured(results):
         return Absent(name, "no cell has measured steps")
-    tried = [result for result in results if result.cell.is_over]
+    tried = settled([result for result in results if result.cell.is_over])
     keys = telling(tried, but=("size", "pass"))
     panels = groups(tried, keys)
     shown = list(panels.values())[:MOST_PANELS]

@@ -56,7 +56,7 @@ def machine_marks(results: Sequence[Result]) -> Marks:
     signs, marks = Signs(), {}
     bases: dict[int, CellState] = {}
     known: dict[tuple[int, str, int], tuple[str, ...]] = {}
-    for source, _, _, cell in results:
+    for source, cell in ((result.source, result.cell) for result in results):
         base = bases.setdefault(source, cell).environment if cell.environment else None
         if base is None or cell.environment is None:
             continue

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from cs336_tui.analysis.fields import num_params
-from cs336_tui.analysis.grouping import groups, label, shown, telling
+from cs336_tui.analysis.grouping import groups, label, settled, shown, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.analysis.warmup import Trace, array, trace
 from cs336_tui.export.attention import attention_tables
@@ -52,8 +52,7 @@ def layout_tables(
         raise TableError(f"layout {layout}: expected one of {', '.join(LAYOUTS)}")
     if not measured(results):
         raise TableError("no cell has measured steps")
-    tried = [result for result in results if result.cell.is_over or result.cell.status == "skipped"]
-    tables = LAYOUTS[layout].make(tried, decimals)
+    tables = LAYOUTS[layout].make(settled(results), decimals)
     if not tables:
         raise TableError(f"layout {layout}: no cell with pass {' or '.join(_FORWARDS)}")
     titled = "{0}" if not caption else "{1} ({0})" if len(tables) > 1 else "{1}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from matplotlib.figure import Figure
 
 from cs336_tui.analysis.fields import FIELDS, varies
 from cs336_tui.analysis.pivot import pivot, suggest
@@ -19,8 +20,9 @@ from cs336_tui.events.events import (
     Event,
     ModelBuilt,
 )
+from cs336_tui.export.figures import Drawing, passes_by_size
 from cs336_tui.export.results import results_of
-from cs336_tui.export.writeups import LAYOUTS
+from cs336_tui.export.writeups import LAYOUTS, PLAIN_LAYOUTS, layout_tables
 from cs336_tui.session.state import SessionState
 from tests.samples import ENVIRONMENT, START, a_spec, state_of
 from tests.session.made import Cell, events_of
@@ -39,11 +41,15 @@ SWEEPS: dict[str, tuple[CellSpec, ...]] = {
 
 
 def session(specs: Sequence[CellSpec], ends: str | None) -> SessionState:
+    return state_of(session_events(specs, ends))
+
+
+def session_events(specs: Sequence[CellSpec], ends: str | None) -> list[Event]:
     """A session whose last cell ended so before its model was built; None: it has a result, too."""
     cells = [Cell(spec, (0.1,) * 5) for spec in specs]
     events: list[Event] = list(events_of(*cells))
     if ends is None:
-        return state_of(events)
+        return events
     last = len(specs) - 1
     kept = [each for each in events if getattr(each, "cell", None) != last or isinstance(each, CellStarted)]
     if ends in ("skipped", "queued"):
@@ -52,7 +58,7 @@ def session(specs: Sequence[CellSpec], ends: str | None) -> SessionState:
         kept.append(CellSkipped(at=START + 99, cell=last, reason="no room"))
     elif ends != "queued":
         kept.append(CellFinished(at=START + 99, cell=last, status=ends, error="no reason", stage="building"))
-    return state_of(kept)
+    return kept
 
 
 @pytest.mark.parametrize("ends", ENDS)
@@ -81,6 +87,37 @@ def test_nothing_that_a_cell_never_told_tells_it_apart(ends: str) -> None:
     rows, columns = suggest(results)
     assert "threads" not in (*rows, *columns)
     assert len(pivot(results, rows, columns).figures) == 3
+
+
+@pytest.mark.parametrize("threads", [8, None])
+@pytest.mark.parametrize("ends", ENDS)
+def test_a_machine_that_changed_before_it_makes_no_second_table_for_a_cell_without_numbers(
+    ends: str, threads: int | None
+) -> None:
+    other = msgspec.structs.replace(ENVIRONMENT, torch="2.14.0", host="another", threads=threads)
+    events = session_events(SWEEPS["sizes"], ends)
+    last = next((at for at, each in enumerate(events) if getattr(each, "cell", None) == 2), len(events))
+    moved = results_of(state_of([*events[:last], EnvironmentRead(at=START + 90, environment=other), *events[last:]]))
+    for name in ("forward-only", "min-max", "raw-steps", "warm-up", "by-mean", "devices"):
+        (table,) = layout_tables(moved, name)
+        assert len(table.rows) == 3, name
+    drawn = passes_by_size(moved)
+    assert isinstance(drawn, Drawing)
+    drawn.draw(figure := Figure())
+    assert len(figure.axes) == 1, "one panel"
+
+
+def test_threads_that_were_asked_for_are_a_choice_also_of_a_cell_without_numbers() -> None:
+    specs = [a_spec(threads=4), a_spec(threads=2)]
+    assert len(layout_tables(results_of(session(specs, "oom")), "min-max")) == 2
+
+
+def test_a_cell_that_was_never_run_has_its_row_in_every_layout() -> None:
+    results = results_of(session(SWEEPS["sizes"], "queued"))
+    for name in PLAIN_LAYOUTS:
+        (table,) = layout_tables(results, name)
+        assert len(table.rows) == 3, name
+    assert "not run" in layout_tables(results, "min-max")[0].rows[2]
 
 
 def test_threads_that_a_users_model_set_are_those_of_its_cell_that_failed() -> None:
