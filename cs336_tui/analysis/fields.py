@@ -51,6 +51,14 @@ def num_params(result: Result) -> int | None:
     return result.cell.num_params or (None if is_imported(result.spec.model) else implied_params(result.spec))
 
 
+def headless_params(result: Result) -> int | None:
+    """The same less the output head, as published tables count them."""
+    spec = result.spec
+    if result.cell.num_params_without_head or is_imported(spec.model):
+        return result.cell.num_params_without_head
+    return implied_params(spec) - (0 if spec.workload == "attention" else spec.vocab_size * spec.d_model)
+
+
 def implied_params(spec: CellSpec) -> int:
     """Parameters of the reference model with these dimensions; of attention alone its queries, keys and values."""
     alone = spec.workload == "attention"

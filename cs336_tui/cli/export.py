@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import msgspec
 
 from cs336_tui.analysis.comparison import Comparison, compare
 from cs336_tui.analysis.fields import field_named
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.pivot import VALUES, PivotError, pivot, select, suggest
-from cs336_tui.cli.flags import DIRECTORY, WORDS, file_options, options, session_dir_option
+from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, file_options, options, session_dir_option
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing
 from cs336_tui.export.files import ExportError, write_atomically
-from cs336_tui.export.formats import answer
+from cs336_tui.export.formats import answer, notes_text, pandas_text
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.record import document_of, documents_to_csv, documents_to_json
 from cs336_tui.export.reference import reference_table
@@ -52,10 +53,13 @@ class TableChoice(NamedTuple):
     unit: Unit | None = None
     digits: int | None = None
     caption: str = ""
+    style: str | None = None
+    with_index: bool = True
 
     def check(self, format_: str) -> None:
         """Raise `click.UsageError` for choices that exclude each other, or that say nothing in this format."""
         self._check_alone()
+        self._check_style(format_)
         data = format_.upper()
         if format_ not in ("csv", "json"):
             return
@@ -64,6 +68,15 @@ class TableChoice(NamedTuple):
             raise click.UsageError(f"{option}: {data} has every number unrounded, in units of its own; leave it out")
         if self.caption and (format_ == "csv" or self.is_plain):
             raise click.UsageError(f"--caption: {data} has no place for it here; leave it out")
+
+    def _check_style(self, format_: str) -> None:
+        if self.style and format_ != "markdown":
+            raise click.UsageError(f"--style {self.style}: is markdown; leave out --format {format_}")
+        if self.style and (self.unit or self.digits is not None):
+            option = f"--unit {self.unit}" if self.unit else f"--digits {self.digits}"
+            raise click.UsageError(f"{option}: --style {self.style} has six digits in units of its own; leave it out")
+        if not (self.style or self.with_index):
+            raise click.UsageError("--no-index: only --style pandas has an index")
 
     def _check_alone(self) -> None:
         given = self._given
@@ -93,7 +106,8 @@ class TableChoice(NamedTuple):
             made = pivot(results, rows, columns, self.value or "mean", _pairs("--baseline", self.baseline) or None)
             return [pivot_table(made, results, notation=notation, caption=self.caption)]
         if self.layout:
-            return layout_tables(results, self.layout, decimals=self.digits, caption=self.caption)
+            published = self.style is not None
+            return layout_tables(results, self.layout, decimals=self.digits, caption=self.caption, published=published)
         if self.reference:
             return [reference_table(results, notation=notation, caption=self.caption)]
         if self.compare:
@@ -135,6 +149,17 @@ class _ListingLayouts(click.Command):
     "--ddof", type=click.IntRange(0, 1), help="Every std divides by n - ddof. [default: as the session; kernels: 1]"
 )
 @click.option("--caption", default="", metavar="TEXT", help="Of the table, instead of its own.")
+@click.option(
+    "--style",
+    type=click.Choice(["pandas"]),
+    help="Markdown as pandas' to_markdown writes it: names and rows as in published tables, six significant digits, "
+    "no notes.",
+)
+@click.option(
+    "--index/--no-index", "with_index", default=True, help="With --style pandas: the index as the first column."
+)
+@click.option("--notes", type=FILE, metavar="FILE", help="Write the notes here, not below the tables.")
+@click.option("--no-notes", is_flag=True, help="Tables without notes.")
 @click.option("--figures", type=DIRECTORY, metavar="DIR", help="Also write figures here, as SVG, PDF and PNG.")
 @options(*file_options())
 @session_dir_option
@@ -146,6 +171,8 @@ def export(
     output: Path | None,
     force: bool,
     where: Sequence[str],
+    notes: Path | None,
+    no_notes: bool,
     figures: Path | None,
     ddof: int | None = None,
     **choices: Any,
@@ -159,6 +186,9 @@ def export(
     """
     choice = TableChoice(**choices)
     choice.check(format_)
+    has_notes = not (choice.is_plain and format_ in ("json", "csv"))
+    if notes and not has_notes:
+        raise click.UsageError(f"--notes: {format_.upper()} of whole records has none; leave it out")
     sources = read(sessions, session_dir)
     if ddof is not None:
         for source in sources:
@@ -166,18 +196,25 @@ def export(
     results = merge([(title_of(source.state), source.state) for source in sources])
     if results:  # a session may have nothing but reports
         results = select(results, _pairs("--where", where))
-    if choice.is_plain and format_ in ("json", "csv"):
-        text = _data(sources, results, format_)
-    else:
+    written: dict[Path, str] = {}
+    if has_notes:
         tables = _reports(sources, results, choice.report, where, ddof) if choice.report else choice.tables(results)
-        text = _text(tables, results, format_, choice.caption)
+        if notes:
+            written[notes] = notes_text(tables)
+        elif choice.style and not no_notes:
+            number = len({note for table in tables for note in table.footnotes})
+            click.echo(f"{number} notes are left out; --notes FILE writes them, --no-notes is silent", err=True)
+        text = _text(tables, results, format_, choice, with_notes=not (notes or no_notes))
+    else:
+        text = _data(sources, results, format_)
     if figures is not None:
         write_figures(figures_of([source.state for source in sources], results), figures, overwrite=force)
-    if output is None:
-        return text
-    write_atomically(output, text, overwrite=force)
-    click.echo(f"wrote {output}", err=True)
-    return ""
+    if output is not None:
+        written[output], text = text, ""
+    for path, content in written.items():
+        write_atomically(path, content, overwrite=force)
+        click.echo(f"wrote {path}", err=True)
+    return text
 
 
 def read(sessions: Sequence[str], session_dir: Path) -> list[Source]:
@@ -220,9 +257,15 @@ def _pairs(option: str, given: Sequence[str]) -> Mapping[str, str]:
     return pairs
 
 
-def _text(tables: Sequence[Table], results: Sequence[Result], format_: str, caption: str) -> str:
+def _text(
+    tables: Sequence[Table], results: Sequence[Result], format_: str, choice: TableChoice, *, with_notes: bool
+) -> str:
+    if choice.style:
+        return pandas_text(tables, index=choice.with_index, captions=bool(choice.caption))
+    if not with_notes:
+        tables = [msgspec.structs.replace(table, footnotes=()) for table in tables]
     sessions = ", ".join(dict.fromkeys(result.session for result in results))
-    return answer(tables, format_, caption or f"cs336-tui: {sessions}")
+    return answer(tables, format_, choice.caption or f"cs336-tui: {sessions}")
 
 
 def _data(sources: Sequence[Source], results: Sequence[Result], format_: str) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, groupby
+from operator import attrgetter
 from typing import Any, Literal, get_args
 
 import msgspec
 
-from cs336_tui.export.tables import Table, Value
+from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.export.texts import bullets, csv_text, markdown_escape, one_line
 
 Format = Literal["markdown", "latex", "typst", "csv", "json", "html"]
@@ -35,6 +38,7 @@ thead th { border-top: 2px solid; border-bottom: 1px solid; }
 tbody tr:last-child td { border-bottom: 2px solid; }
 th, td { font-variant-numeric: tabular-nums; padding: .2em .8em; text-align: left; white-space: nowrap; }
 th.right, td.right { text-align: right; }
+th.group { text-align: center; }
 pre { background: #f4f4f4; padding: .8em; overflow-x: auto; }
 img { max-width: 100%; }
 .notes { font-size: .9em; }
@@ -105,6 +109,66 @@ def plain_text(table: Table) -> str:
     return "\n".join([table.caption, *([f"all: {said}"] if said else []), "", lines, "", *table.footnotes, ""])
 
 
+def pandas_text(tables: Sequence[Table], *, index: bool = True, captions: bool = False) -> str:
+    """Each table as pandas' ``DataFrame.to_markdown`` writes its values under their keys, without footnotes; several,
+    or with `captions`, after its caption. Numbers have six significant digits, one that is missing is ``nan``. Without
+    `index` as ``to_markdown(index=False)``. Special characters of markdown are escaped, unlike pandas'."""
+    captions = captions or len(tables) > 1
+    return "\n".join(
+        (f"**{markdown_escape(table.caption)}**\n\n" if captions and table.caption else "") + _pandas_rows(table, index)
+        for table in tables
+    )
+
+
+def _pandas_rows(table: Table, index: bool) -> str:
+    """A column without a key is the index; else the rows are numbered."""
+    from tabulate import tabulate
+
+    keys = [column.key for column in table.columns]
+    alike = len(table.records) == len(table.rows) and all(key in record for record in table.records for key in keys)
+    records = table.records if alike else [dict(zip(keys, row, strict=True)) for row in table.rows]
+    columns = [[_pandas_value(record[c.key], c) for record in records] for c in table.columns]
+    numbers: list[Any] = columns.pop(keys.index("")) if "" in keys else list(range(len(records)))
+    if all(type(value) in (int, float) for column in columns for value in column):
+        # pandas then has one type for all, which is float if one of them is.
+        columns = [[float(value) for value in column] for column in columns] if _has_float(columns) else columns
+    return (
+        tabulate(
+            list(zip(*columns, strict=True)),
+            [markdown_escape(c.header if not alike else c.key) for c in table.columns if c.key],
+            tablefmt="pipe",
+            showindex=numbers if index else False,
+        )
+        + "\n"
+    )
+
+
+def _has_float(columns: Sequence[Sequence[object]]) -> bool:
+    return any(isinstance(value, float) for column in columns for value in column)
+
+
+def _pandas_value(value: Value, column: Column) -> Any:
+    if isinstance(value, str):
+        return markdown_escape(value)
+    if isinstance(value, tuple):
+        return [float(f"{each:.6g}") for each in value]
+    return (None if column.left else math.nan) if value is None else value
+
+
+def notes_text(tables: Sequence[Table]) -> str:
+    """The footnotes of the tables in markdown: those of all, then what else each has, under its caption."""
+    several = len(tables) > 1
+    every = [note for note in tables[0].footnotes if all(note in table.footnotes for table in tables)] if tables else []
+    parts = [("", every), *((table.caption, [n for n in table.footnotes if n not in every]) for table in tables)]
+    return "\n".join(
+        (f"**{markdown_escape(caption)}**\n\n" if caption and several else "")
+        + bullets(map(markdown_escape, notes))
+        + "\n"
+        for caption, notes in parts
+        if notes
+    )
+
+
 def page(title: str, body: str) -> str:
     """A whole HTML page round a body of HTML; needs nothing but itself."""
     return (
@@ -157,7 +221,8 @@ def _latex(table: Table) -> str:
         *[_LATEX_SHRINK] * wide,
         f"\\begin{{tabular}}{{{''.join(column.align[0] for column in table.columns)}}}",
         "\\toprule",
-        _latex_row(column.header for column in table.columns),
+        *_latex_groups(table),
+        _latex_row(column.heading for column in table.columns),
         "\\midrule",
         *map(_latex_row, table.rows),
         "\\bottomrule",
@@ -167,6 +232,23 @@ def _latex(table: Table) -> str:
         small = "\\par\\smallskip\n\\begin{minipage}{\\linewidth}\\footnotesize"
         lines += [small, "\\\\\n".join(notes), "\\end{minipage}"]
     return "\n".join([*lines, "\\end{table}", ""])
+
+
+def _groups(table: Table) -> list[tuple[str, int]]:
+    """Groups of neighbouring columns, each with its width; none if no column has one."""
+    found = [(name, len(list(columns))) for name, columns in groupby(table.columns, attrgetter("group"))]
+    return found if any(name for name, _ in found) else []
+
+
+def _latex_groups(table: Table) -> list[str]:
+    if not (found := _groups(table)):
+        return []
+    spans = (f"\\multicolumn{{{width}}}{{{'c' if name else 'l'}}}{{{latex_escape(name)}}}" for name, width in found)
+    ends = list(accumulate(width for _, width in found))
+    rules = (
+        f"\\cmidrule(lr){{{end - width + 1}-{end}}}" for (name, width), end in zip(found, ends, strict=True) if name
+    )
+    return [" & ".join(spans) + " \\\\", "".join(rules)]
 
 
 def _latex_row(cells: Iterable[str]) -> str:
@@ -188,7 +270,10 @@ def _html(table: Table) -> str:
     if caption := text(table.caption):
         lines.append(f"  <caption>{caption}</caption>")
     lines += ["  <thead>", "    <tr>"]
-    lines += [f'      <th class="{column.align}" >{text(column.header)}</th>' for column in table.columns]
+    if found := _groups(table):
+        lines += [f'      <th colspan="{width}" class="group" >{text(name)}</th>' for name, width in found]
+        lines += ["    </tr>", "    <tr>"]
+    lines += [f'      <th class="{column.align}" >{text(column.heading)}</th>' for column in table.columns]
     lines += ["    </tr>", "  </thead>", "  <tbody>"]
     for number, row in enumerate(table.rows):
         lines.append("    <tr>")
@@ -212,7 +297,7 @@ def _typst(table: Table) -> str:
         "  table(",
         f"    columns: {len(table.columns)}, align: ({aligns}), stroke: none,",
         "    table.hline(),",
-        f"    table.header({line(column.header for column in table.columns)}),",
+        f"    table.header({_typst_groups(table)}{line(column.heading for column in table.columns)}),",
         "    table.hline(stroke: 0.5pt),",
         *(f"    {line(row)}," for row in table.rows),
         "    table.hline(),",
@@ -223,6 +308,12 @@ def _typst(table: Table) -> str:
         notes = [f"  - #{_typst_string(note)}" for note in table.footnotes]
         lines += ["#[", "  #set text(size: 0.85em)", *notes, "]"]
     return "\n".join(lines) + "\n"
+
+
+def _typst_groups(table: Table) -> str:
+    return "".join(
+        f"table.cell(colspan: {width}, align: center, {_typst_string(name)}), " for name, width in _groups(table)
+    )
 
 
 def _typst_string(text: str) -> str:

@@ -79,6 +79,8 @@ class WriteUp(NamedTuple):
 
     about: str
     make: Callable[[Sequence[Result], int | None], tuple[Table, ...]]
+    published: Callable[[Sequence[Result], int | None], tuple[Table, ...]] | None = None
+    """The same with the names and the order of rows of published tables, where those are others."""
 
 
 def tables_of(
@@ -152,7 +154,8 @@ def statistic(header: str, field: str, notation: Notation) -> Column[Row]:
 
 
 def not_timed(results: Sequence[Result]) -> Iterator[str]:
-    yield from (f"{result.spec.title}: {result.ending}" for result in results if not result.is_measured)
+    """Why cells have no numbers; what several say is said once."""
+    yield from dict.fromkeys(f"{each.spec.title}: {each.ending}" for each in results if not each.is_measured)
 
 
 def _fixed(results: Sequence[Result], named: Sequence[str]) -> Iterator[str]:

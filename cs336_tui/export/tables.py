@@ -49,10 +49,17 @@ class Column(NamedTuple, Generic[T]):
     """The value as text; the title has the unit. For one unit and number of decimals, `Scale.text`."""
     text: Callable[[T], str] | None = None
     """Instead of `show`, if the text needs more than the value."""
+    group: str = ""
+    """Of it and its neighbours of the same, above their headings; what has one row of headings says it before each."""
+
+    @property
+    def heading(self) -> str:
+        """What stands below the group."""
+        return self.key if self.title is None else self.title
 
     @property
     def header(self) -> str:
-        return self.key if self.title is None else self.title
+        return f"{self.group} {self.heading}" if self.group else self.heading
 
     @property
     def align(self) -> Align:
@@ -105,7 +112,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         as_record = record or (lambda item: values_of(columns, item))
         made = list(map(as_record, items))
         return cls(
-            columns=tuple(Column(c.key, c.title, c.left, c.rank) for c in columns),
+            columns=tuple(Column(c.key, c.title, c.left, c.rank, group=c.group) for c in columns),
             rows=tuple(
                 tuple(column.cell(item, found) for column in columns) for item, found in zip(items, made, strict=True)
             ),

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
-from cs336_tui.analysis.fields import num_params
+from cs336_tui.analysis.fields import headless_params
 from cs336_tui.analysis.grouping import groups, label, settled, shown, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.analysis.warmup import Trace, array, trace
@@ -42,9 +43,10 @@ _CELL = (setting("size", "size", left=True), setting("pass", "pass", left=True),
 
 
 def layout_tables(
-    results: Sequence[Result], layout: str, *, decimals: int | None = None, caption: str = ""
+    results: Sequence[Result], layout: str, *, decimals: int | None = None, caption: str = "", published: bool = False
 ) -> tuple[Table, ...]:
-    """The tables of one of `LAYOUTS`, one for each setting that it has no column for.
+    """The tables of one of `LAYOUTS`, one for each setting that it has no column for. With `published` they have the
+    names and the order of rows of published tables.
 
     Raises `TableError` for a layout that does not exist or has nothing to show.
     """
@@ -52,7 +54,9 @@ def layout_tables(
         raise TableError(f"layout {layout}: expected one of {', '.join(LAYOUTS)}")
     if not measured(results):
         raise TableError("no cell has measured steps")
-    tables = LAYOUTS[layout].make(settled(results), decimals)
+    found = LAYOUTS[layout]
+    make = found.published if published and found.published else found.make
+    tables = make(settled(results), decimals)
     if not tables:
         raise TableError(f"layout {layout}: no cell with pass {' or '.join(_FORWARDS)}")
     titled = "{0}" if not caption else "{1} ({0})" if len(tables) > 1 else "{1}"
@@ -66,21 +70,30 @@ def _statistics(notation: Notation, **headers: str) -> Iterator[Column[Row]]:
     return (statistic(header, f"{word}_s", notation) for header, word in headers.items())
 
 
-def _forward_only(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
+def _forward_only(results: Sequence[Result], decimals: int | None, *, published: bool = False) -> tuple[Table, ...]:
+    """Published with the size as its rows' names, and forward and backward before forward."""
     notation = Notation("s", decimals)
     columns = (
-        setting("size", "size", left=True),
+        setting("" if published else "size", "size", left=True),
         layout_column("forward_only", lambda row: row.first.spec.pass_ == "forward", left=True),
         setting("warmup_steps", "warmup"),
         setting("benchmark_steps", "steps"),
         *_statistics(notation, avg="mean", std="std"),
     )
     kept, left_out = _with_passes(results)
-    notes = ("avg and std: seconds a step", "forward_only False: forward, loss and backward", *left_out)
-    return tables_of(kept, columns, "Step times in seconds", notes, rows_by=("pass", "size"), apart=("warmup",))
+    notes = (
+        "avg and std: seconds a step",
+        "forward_only False: forward, loss and backward",
+        *left_out,
+        *(not_timed(kept) if published else ()),
+    )
+    sort = (lambda row: row.first.spec.pass_ == "forward") if published else None
+    by = ("pass", "size")
+    return tables_of(kept, columns, "Step times in seconds", notes, rows_by=by, apart=("warmup",), sort=sort)
 
 
-def _min_max(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
+def _min_max(results: Sequence[Result], decimals: int | None, *, published: bool = False) -> tuple[Table, ...]:
+    """Published with the warm-up before the pass in the order of rows."""
     notation = Notation("s", decimals)
     columns = (
         setting("Model", "size", left=True),
@@ -88,7 +101,8 @@ def _min_max(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
         setting("Warmup", "warmup"),
         *_statistics(notation, **{"Min (s)": "min", "Max (s)": "max", "Avg (s)": "mean", "Std (s)": "std"}),
     )
-    return tables_of(results, columns, "Step times", (), rows_by=("size", "pass", "warmup"))
+    notes, by = (not_timed(results), ("size", "warmup", "pass")) if published else ((), ("size", "pass", "warmup"))
+    return tables_of(results, columns, "Step times", tuple(notes), rows_by=by)
 
 
 def _raw_steps(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
@@ -145,16 +159,22 @@ def _warm_up(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
     return tables_of(results, columns, "What warming up does", notes, rows_by=("size", "pass", "warmup"))
 
 
-def _by_mean(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
+def _by_mean(results: Sequence[Result], decimals: int | None, *, published: bool = False) -> tuple[Table, ...]:
+    """Published with names such as ``small_forward_warmup_1_mixed_False``."""
     notation = Notation("s", decimals)
     names = telling(results, but=("pass",)) or ("size",)
+    more = _untold(results) if published else ()
     columns = (
-        layout_column("name", lambda row: label(row.first, names), left=True),
+        layout_column(
+            "name", lambda row: _joined(row.first, more) if published else label(row.first, names), left=True
+        ),
         setting("computation", "pass", left=True),
         layout_column("times", lambda row: row.times_s, lambda row: _seconds(row, notation), left=True),
         *_statistics(notation, mean_time="mean", median_time="median", std_dev="std", min_time="min", max_time="max"),
         layout_column(
-            "total_time", lambda row: sum(row.times_s), lambda row: f"{sum(row.times_s):.4g}" if row.times_s else NONE
+            "total_time",
+            lambda row: sum(row.times_s) if row.times_s else None,
+            lambda row: f"{sum(row.times_s):.4g}" if row.times_s else NONE,
         ),
         layout_column("profile_steps", lambda row: len(row.times_s)),
     )
@@ -169,7 +189,28 @@ def _by_mean(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
     )
 
 
-def _devices(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
+def _untold(results: Sequence[Result]) -> tuple[str, ...]:
+    """Fields that tell results apart beside what a published name says: size, pass, warm-up, and mixed or not."""
+    kinds = {result.spec.precision: _is_mixed(result) for result in results}
+    said = len(set(kinds.values())) == len(kinds)
+    return telling(results, but=("size", "pass", "warmup", *["precision"] * said))
+
+
+def _is_mixed(result: Result) -> bool:
+    return result.spec.precision.endswith("-mixed")
+
+
+def _joined(result: Result, more: Sequence[str]) -> str:
+    """``small_forward_warmup_1_mixed_False``, and `more` fields in the same way."""
+    size, pass_, warmup = shown(result, ("size", "pass", "warmup"))
+    words = [size, pass_, "warmup", warmup, "mixed", str(_is_mixed(result))]
+    for key, text in zip(more, shown(result, more), strict=True):
+        words += (key, text)
+    return "_".join(words)
+
+
+def _devices(results: Sequence[Result], decimals: int | None, *, published: bool = False) -> tuple[Table, ...]:
+    """Published with the parameters in millions or billions."""
     kept, left_out = _with_passes(results)
     apart = telling(kept, but=("size", "pass", *PLACES))
     places = telling(kept, among=PLACES) or ("device",)
@@ -177,17 +218,24 @@ def _devices(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
     dims = (
         setting("Size", "size", left=True),
         *(setting(key, key) for key in _DIMS),
-        layout_column("num_params", lambda row: num_params(row.first), lambda row: _parameters(num_params(row.first))),
+        layout_column(
+            "num_params",
+            lambda row: _parameters(headless_params(row.first)) if published else headless_params(row.first),
+            lambda row: _parameters(headless_params(row.first)),
+        ),
     )
     notes = (
         "forward_time, forward+backward: mean ms a step",
-        "num_params counts every parameter, the output head's among them",
+        "num_params: parameters less those of the output head, as published tables count them",
         *left_out,
+        *(not_timed(kept) if published else ()),
     )
     tables: list[Table] = []
     for members in groups(kept, apart).values():
         times = (
-            _at(place, f"{titles[place]} {name} (ms)", pass_, places, Notation("ms", decimals))
+            _at(place, f"{titles[place]} {name} (ms)", pass_, places, Notation("ms", decimals))._replace(
+                title=f"{name} (ms)", group=titles[place]
+            )
             for place in groups(members, places)
             for name, pass_ in (("forward_time", "forward"), ("forward+backward", "forward+backward"))
         )
@@ -202,8 +250,11 @@ PLAIN_LAYOUTS: Mapping[str, WriteUp] = {
     "forward-only": WriteUp(
         "size, forward_only, warmup_steps, benchmark_steps, avg, std: seconds, a table for each warm-up setting",
         _forward_only,
+        partial(_forward_only, published=True),
     ),
-    "min-max": WriteUp("Model, Pass, Warmup, Min (s), Max (s), Avg (s), Std (s)", _min_max),
+    "min-max": WriteUp(
+        "Model, Pass, Warmup, Min (s), Max (s), Avg (s), Std (s)", _min_max, partial(_min_max, published=True)
+    ),
     "raw-steps": WriteUp("every step's time as arrays in ms, warm-up steps and measured ones apart", _raw_steps),
     "warm-up": WriteUp(
         "mean and std of each warm-up setting, what the first step cost, and after how many steps it was steady",
@@ -213,11 +264,13 @@ PLAIN_LAYOUTS: Mapping[str, WriteUp] = {
         "name, computation, times, mean_time, median_time, std_dev, min_time, max_time, total_time, profile_steps: "
         "seconds, sorted by mean",
         _by_mean,
+        partial(_by_mean, published=True),
     ),
     "devices": WriteUp(
         "Size, d_model, d_ff, num_layers, num_heads, num_params, then forward_time and forward+backward of each device "
         "in ms; sessions of several machines side by side",
         _devices,
+        partial(_devices, published=True),
     ),
 }
 """The five kinds of table and the warm-up view, which any session can be shown in."""

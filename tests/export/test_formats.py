@@ -132,3 +132,20 @@ def test_a_heading_keeps_its_braces_and_units_in_every_format() -> None:
     table = Table(columns=tuple(map(Column, headings)), rows=(("1", "2", "3"),), records=({"a": 1},))
     assert r"mean (\textmu{}s) & \{x\} & {}[y] \\" in render(table, "latex")
     assert Reader(render(table, "html")).rows[0] == list(headings)
+
+
+def test_a_header_of_groups_spans_its_columns() -> None:
+    columns = [
+        Column("size", left=True),
+        Column("a", "ms", group="CPU"),
+        Column("b", "ms", group="CUDA"),
+        Column("c", "s", group="CUDA"),
+    ]
+    table = Table(columns=tuple(columns), rows=(("small", "1", "2", "3"),))
+    assert render(table, "markdown").splitlines()[0] == "| size  | CPU ms | CUDA ms | CUDA s |"
+    latex = render(table, "latex")
+    assert r"\multicolumn{1}{l}{} & \multicolumn{1}{c}{CPU} & \multicolumn{2}{c}{CUDA} \\" in latex
+    assert r"\cmidrule(lr){2-2}\cmidrule(lr){3-4}" in latex
+    assert r"size & ms & ms & s \\" in latex
+    assert '<th colspan="2" class="group" >CUDA</th>' in render(table, "html")
+    assert 'table.cell(colspan: 2, align: center, "CUDA"), "size", "ms", "ms", "s"' in render(table, "typst")

@@ -108,7 +108,7 @@ def test_devices_of_two_sessions_stand_side_by_side() -> None:
         "CUDA forward_time (ms)", "CUDA forward+backward (ms)",
     ]  # fmt: skip
     assert table.rows[0] == (
-        "small", "768", "3072", "12", "12", "128.63M", "200.0", "600.0", "10.00", "30.00", "10.00", "30.00",
+        "small", "768", "3072", "12", "12", "120.95M", "200.0", "600.0", "10.00", "30.00", "10.00", "30.00",
     )  # fmt: skip
     assert len(table.rows) == 2
 

@@ -1,0 +1,149 @@
+"""Tables in pandas' style, held byte for byte against what pandas 3.0 wrote of the same numbers."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cs336_tui.analysis.merge import Result
+from cs336_tui.cli.main import cli
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.codec import to_line
+from cs336_tui.events.events import ModelBuilt
+from cs336_tui.export.formats import notes_text, pandas_text
+from cs336_tui.export.results import results_table
+from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.writeups import layout_tables
+from tests.export.grids import MEDIUM, SMALL, by, grid_events, merged
+from tests.samples import a_spec, state_of
+
+TIMES = {
+    ("small", "forward"): (0.0741131, 0.07411, 0.0742219876),
+    ("small", "forward+backward"): (0.220339, 0.22034567891, 0.2219),
+    ("medium", "forward"): (0.245821, 0.244915123, 0.2449),
+    ("medium", "forward+backward"): (1.0, 1.0, 1.0),
+}
+SPECS = by(pass_=["forward", "forward+backward"], warmup_steps=[0, 1], measure_steps=[3])
+_BY_PANDAS = {
+    name: [f"{each}\n" for each in text.strip().split("\n\n")]
+    for name, _, text in (
+        part.partition("\n")
+        for part in (Path(__file__).parents[1] / "data" / "pandas-style.md").read_text().split("### ")[1:]
+    )
+}
+"""Tables by layout; medium's forward+backward has no numbers."""
+
+
+def times(spec: CellSpec) -> list[float]:
+    """The first step is cold without a warm-up."""
+    first, *others = TIMES[spec.size, spec.pass_]
+    return [first if spec.warmup_steps else first * 3.1, *others]
+
+
+def results(specs: list[CellSpec] = SPECS) -> tuple[Result, ...]:
+    """The cells of medium's forward+backward ran out of memory."""
+    oom = [at for at, spec in enumerate(specs) if (spec.size, spec.pass_) == ("medium", "forward+backward")]
+    return merged(state_of(grid_events(specs, times=times, oom=oom)))
+
+
+@pytest.mark.parametrize("layout", ["min-max", "by-mean", "raw-steps"])
+def test_a_layout_is_what_pandas_writes(layout: str) -> None:
+    assert pandas_text(layout_tables(results(), layout, published=True)) == _BY_PANDAS[layout][0]
+
+
+def test_several_tables_stand_each_below_its_caption() -> None:
+    cold, warm = _BY_PANDAS["forward-only"]
+    text = pandas_text(layout_tables(results(), "forward-only", published=True))
+    captions = [f"**Step times in seconds, warm-up {steps}**\n\n" for steps in (0, 1)]
+    assert text == f"{captions[0]}{cold}\n{captions[1]}{warm}"
+
+
+def test_without_an_index_too() -> None:
+    assert pandas_text(layout_tables(results(), "min-max", published=True), index=False) == _BY_PANDAS["min-max"][1]
+
+
+def test_devices_are_what_pandas_writes_and_have_parameters_as_published() -> None:
+    specs = by([SMALL, MEDIUM], pass_=["forward", "forward+backward"], measure_steps=[3])
+    specs = [spec for spec in specs if (spec.size, spec.pass_) != ("medium", "forward+backward")]
+    queued = [a_spec(**MEDIUM, pass_="forward+backward", measure_steps=3)]
+    events = grid_events([*specs, *queued], times=times)
+    told = [each for each in events if getattr(each, "cell", None) != 3 and not isinstance(each, ModelBuilt)]
+    found = merged(state_of(told))  # with the parameters that the sizes imply
+    assert pandas_text(layout_tables(found, "devices")) == _BY_PANDAS["devices"][0]
+    published = pandas_text(layout_tables(found, "devices", published=True))
+    assert "| 120.95M      |" in published
+    assert "| 412.94M      |" in published
+
+
+def test_numbers_alone_have_one_type_as_in_pandas() -> None:
+    warm = [each for each in results() if each.spec.warmup_steps][:1] * 2
+    assert pandas_text([results_table(warm, columns=["context", "mean", "params"])]) == _BY_PANDAS["numbers only"][0]
+
+
+def test_a_published_name_says_what_else_tells_cells_apart() -> None:
+    specs = by([SMALL], pass_=["forward"], precision=["fp32", "tf32", "bf16-mixed"], context_length=[128, 256])
+    names = layout_tables(merged(state_of(grid_events(specs))), "by-mean", published=True)[0].texts("name")
+    assert "small_forward_warmup_2_mixed_True_context_128_precision_bf16-mixed" in names
+    assert len(set(names)) == len(names) == 6
+    mixed = by([SMALL], pass_=["forward"], precision=["fp32", "bf16-mixed"])
+    names = layout_tables(merged(state_of(grid_events(mixed))), "by-mean", published=True)[0].texts("name")
+    assert sorted(names) == ["small_forward_warmup_2_mixed_False", "small_forward_warmup_2_mixed_True"]
+
+
+def test_markdown_of_a_name_cannot_break_the_table() -> None:
+    table = Table.of(
+        [{"name": "a|b\n<c>", "n": 1}],
+        [Column("name", read=lambda row: row["name"]), Column("n", read=lambda row: row["n"])],
+    )
+    assert pandas_text([table]).splitlines()[2] == r"|  0 | a\|b \<c\> |   1 |"
+
+
+def test_notes_of_several_tables_say_once_what_all_say() -> None:
+    text = notes_text(layout_tables(results(), "forward-only", published=True))
+    assert text.count("sample standard deviation") == 1
+    assert text.count("medium · ctx 128 · forward+backward · fp32 · cuda:0: OOM") == 1
+
+
+def export(tmp_path: Path, *arguments: str) -> tuple[int, str, str]:
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(b"".join(map(to_line, grid_events(SPECS, times=times, oom=[6, 7]))))
+    found = CliRunner().invoke(cli, ["export", str(log), *arguments, "--session-dir", str(tmp_path)])
+    return found.exit_code, found.stdout, found.stderr
+
+
+def test_the_command_writes_the_table_alone_and_the_notes_to_a_file(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.md"
+    code, out, _ = export(tmp_path, "--layout", "min-max", "--style", "pandas", "--notes", str(notes))
+    assert (code, out) == (0, _BY_PANDAS["min-max"][0])
+    assert "OOM" in notes.read_text()
+    assert "sample standard deviation" in notes.read_text()
+    code, out, said = export(tmp_path, "--layout", "min-max", "--style", "pandas")
+    assert out == _BY_PANDAS["min-max"][0]
+    assert "--notes FILE" in said
+    assert export(tmp_path, "--layout", "min-max", "--style", "pandas", "--no-notes") == (0, out, "")
+
+
+def test_notes_are_left_out_of_any_format(tmp_path: Path) -> None:
+    for format_ in ("markdown", "latex", "typst", "html"):
+        code, with_notes, _ = export(tmp_path, "--layout", "by-mean", "--format", format_)
+        _, without, _ = export(tmp_path, "--layout", "by-mean", "--format", format_, "--no-notes")
+        assert code == 0
+        assert "sample standard deviation" in with_notes
+        assert "sample standard deviation" not in without
+        assert "forward" in without
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--style", "pandas", "--format", "csv"), "--format csv"),
+        (("--style", "pandas", "--digits", "3"), "--digits 3"),
+        (("--style", "pandas", "--unit", "s"), "--unit s"),
+        (("--no-index",), "--style pandas"),
+        (("--format", "json", "--notes", "notes.md"), "--notes"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    code, _, err = export(tmp_path, *arguments)
+    assert code == 2
+    assert said in err
