@@ -1,38 +1,48 @@
-"""The Kernels tab: where one step's time goes, by kernel, kind, part of the model, and inside attention."""
+"""The Kernels tab: where one step's time goes, by kernel, kind, part of the model, inside attention, over all cells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import ClassVar, Literal
 
 import msgspec
 from textual.binding import Binding, BindingType
 
+from cs336_tui.analysis.kernel_cells import CellPart, kernel_cells
+from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.events.reports import KernelReport
-from cs336_tui.session.state import ReportState
+from cs336_tui.session.state import ReportState, SessionState
 from cs336_tui.tui import format
+from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.questions import AskText
 from cs336_tui.tui.dialogs.window import Reader
-from cs336_tui.tui.tabs.kernels import sheets
+from cs336_tui.tui.tabs.kernels import cells, sheets
 from cs336_tui.tui.tabs.kernels.sheets import Selection
 from cs336_tui.tui.tabs.report import ReportPane
+from cs336_tui.tui.tabs.status import settled_of
 from cs336_tui.tui.widgets.columns import Laid, Sheet
 from cs336_tui.tui.widgets.lines import Line, joined, line, views_line, wrapped
 
-KernelsView = Literal["kernels", "kinds", "parts", "attention"]
-VIEWS: tuple[KernelsView, ...] = ("kernels", "kinds", "parts", "attention")
+KernelsView = Literal["kernels", "kinds", "parts", "attention", "cells"]
+VIEWS: tuple[KernelsView, ...] = ("kernels", "kinds", "parts", "attention", "cells")
+_WITHOUT_REPORT: tuple[KernelsView, ...] = ("kernels", "cells")
+"""The views of a cell that has no report, where another one has."""
 _SHEETS: dict[KernelsView, Callable[[KernelReport], Sheet]] = {
     "kinds": sheets.kinds_sheet,
     "parts": sheets.parts_sheet,
     "attention": sheets.attention_sheet,
 }
+_AT_ONCE = 300
+"""Most cells whose kernels are set side by side within a frame; those of more are on a thread."""
 _TALL = 16
 """Rows from which a whole note and the trace's path fit above the table."""
 
 
 class KernelsPane(ReportPane):
-    """Shows one view of a kernel report. Enter opens a kernel, or the kernels of a kind or part."""
+    """Shows one view of a kernel report, or of those of all cells. Enter opens a kernel, the kernels of a kind or part,
+    or all figures of a cell's part."""
 
     kind = "kernels"
     varying = ("make", "view", "next", "clear")
@@ -67,6 +77,57 @@ class KernelsPane(ReportPane):
     """The selection in words; of another view its name."""
     _laid: Laid | None = None
     """None: to be made again."""
+    _counted: tuple[int, ...] | None = None
+    """Counts that tell whether `_cells` are those of the newest results and reports."""
+    _cells: Sequence[CellPart] | None = None
+    """None while they are made."""
+
+    def _show(self) -> None:
+        if self.view != "cells" or not self._any_profile:
+            super()._show()
+            return
+        latest = self._latest
+        self.report = latest if latest is not None and latest.content is not None else None
+        self._find_cells(self.subject.state)
+        width = max(self.content_size.width, 12)
+        title = line(("Kernels over the cells of this session", "title"))
+        heading = joined([title, views_line(self._views, self.view)], width - len("  000–000 of 000"))
+        if self._cells is None:
+            self.fill((), [*heading, (), line(("working out ...", "muted"))])
+            return
+        self._laid = laid = self._laid.at(width) if self._laid else Laid(cells.cells_sheet(self._cells), width)
+        heading = [*heading, laid.heading]
+        self.draw_from(len(laid), lambda first, last: (heading, laid.lines(first, last)), heading_rows=len(heading))
+
+    @property
+    def _any_profile(self) -> bool:
+        return any(isinstance(each.content, KernelReport) for each in self.subject.state.reports.values())
+
+    @property
+    def _views(self) -> tuple[KernelsView, ...]:
+        return VIEWS if self.report is not None else _WITHOUT_REPORT
+
+    def above(self) -> list[Line]:
+        return [self.title(), *([views_line(self._views, self.view)] if self._any_profile else [])]
+
+    def _find_cells(self, state: SessionState) -> None:
+        made = sum(report.status is not None for report in state.reports.values())
+        counted = (id(state), settled_of(state), len(state.cells), made)
+        if counted == self._counted:
+            return
+        if self._counted is None or counted[0] != self._counted[0]:
+            self._cells = None
+        self._counted = counted
+        work = partial(kernel_cells, (state,), merge([(title_of(state), state)]))
+        if len(state.cells) <= _AT_ONCE:
+            self._cells, self._laid = work(), None
+        else:
+            in_background(self, work, partial(self._take, counted))
+
+    def _take(self, counted: tuple[int, ...], parts: Sequence[CellPart]) -> None:
+        if counted == self._counted:  # else something else was asked meanwhile
+            self._cells = parts
+            self._open(self.view, keep=True)
 
     def draw(self, report: ReportState) -> None:
         content, width = report.content, max(self.content_size.width, 12)
@@ -104,11 +165,15 @@ class KernelsPane(ReportPane):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action not in ("view", "copy", "next", "search", "turn", "clear"):
             return super().check_action(action, parameters)
-        here = action in ("view", "copy") or self.view == "kernels"
+        if action == "view" or (action == "copy" and self.view == "cells"):
+            return self.report is not None or self._any_profile
+        here = action == "copy" or self.view == "kernels"
         return self.report is not None and here and (action != "clear" or self.selection.filters)
 
     def action_view(self, by: int) -> None:
-        self._open(VIEWS[(VIEWS.index(self.view) + by) % len(VIEWS)])
+        views = self._views
+        at = views.index(self.view) if self.view in views else 0
+        self._open(views[(at + by) % len(views)])
 
     def action_next(self, field: str, by: int) -> None:
         """Take the next choice of a filter, or of the order; after the first, if the present one is gone."""
@@ -137,6 +202,11 @@ class KernelsPane(ReportPane):
 
     def action_choose(self) -> None:
         content, phase = self._shown, self.selection.phase
+        if self.view == "cells":
+            if self._cells and self._laid and self.cursor < len(self._cells):
+                part = self._cells[self.cursor]
+                self.app.push_screen(Reader("Kernels of a cell", lambda width: cells.detail(part, width)))
+            return
         if self.report is None or content is None or self._laid is None or self.cursor >= len(self._laid.sheet.keys):
             return
         key = self._laid.sheet.keys[self.cursor]
@@ -149,14 +219,21 @@ class KernelsPane(ReportPane):
 
     def action_copy(self) -> None:
         """Copy the whole table to the terminal's clipboard, also over SSH."""
-        if self._shown is not None and self._laid is not None:
-            self.app.copy_to_clipboard(self._laid.sheet.markdown(f"{self._shown.spec.title} · {self._selected}"))
+        over_cells = self.view == "cells"
+        if self._laid is not None and (over_cells or self._shown is not None):
+            of = (
+                "Kernels over cells"
+                if over_cells or not self._shown
+                else f"{self._shown.spec.title} · {self._selected}"
+            )
+            self.app.copy_to_clipboard(self._laid.sheet.markdown(of))
             self.app.notify("The table was sent to the terminal's clipboard as markdown.", title="Copied")
 
     def _select(self, **changes: object) -> None:
         self.selection = msgspec.structs.replace(self.selection, **changes)
         self._open(self.view)
 
-    def _open(self, view: KernelsView) -> None:
-        self.view, self._laid, self.cursor = view, None, 0
+    def _open(self, view: KernelsView, *, keep: bool = False) -> None:
+        """Show a view from its first row, or with `keep` from the one under the cursor."""
+        self.view, self._laid, self.cursor = view, None, self.cursor if keep else 0
         self.show(self.subject)
