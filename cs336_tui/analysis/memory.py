@@ -14,8 +14,9 @@ import numpy.typing as npt
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import (
     ACTIVE_PHASES,
-    CATEGORIES,
+    ALL_CATEGORIES,
     OF_ACTIVATIONS,
+    UNKNOWN,
     Category,
     MemoryBlock,
     MemoryReport,
@@ -29,7 +30,8 @@ TOP_CONTRIBUTORS = 5
 
 
 class Moment(NamedTuple):
-    """The live memory at one event, in bytes, the largest block first; `by_category` has every category."""
+    """The live memory at one event, in bytes, the largest block first; `by_category` has every category, or
+    where some use is unknown those that occur."""
 
     event: int
     phase: str
@@ -71,11 +73,18 @@ class Timeline:
         self._phase_first = _ints([span.first for span in report.phases])
 
     @cached_property
+    def categories(self) -> tuple[Category, ...]:
+        """The categories of the report; where some use is ``unknown``, those that occur."""
+        occur = np.bincount(self._category, minlength=len(ALL_CATEGORIES))
+        some = tuple(name for name, count in zip(ALL_CATEGORIES, occur, strict=True) if count)
+        return some if UNKNOWN in some else ALL_CATEGORIES[:-1]
+
+    @cached_property
     def by_category(self) -> Ints:
         """Live bytes, (categories, events)."""
-        changes = np.zeros((len(CATEGORIES), self.events + 1), dtype=np.int64)
-        for place, row in enumerate(changes):
-            chosen = self._category == place
+        changes = np.zeros((len(self.categories), self.events + 1), dtype=np.int64)
+        for name, row in zip(self.categories, changes, strict=True):
+            chosen = self._category == ALL_CATEGORIES.index(name)
             np.add.at(row, self._born[chosen], self._bytes[chosen])
             np.subtract.at(row, self._died[chosen], self._bytes[chosen])
         live: Ints = changes[:, :-1].cumsum(axis=1)
@@ -90,7 +99,9 @@ class Timeline:
     @cached_property
     def live_activations(self) -> Ints:
         """Live bytes of activations and temporary memory at each event, of what the step itself allocated."""
-        chosen = np.isin(self._category, [CATEGORIES.index(each) for each in OF_ACTIVATIONS]) & (self._born > 0)
+        chosen = np.isin(
+            self._category, [place for place, name in enumerate(ALL_CATEGORIES) if name in OF_ACTIVATIONS]
+        ) & (self._born > 0)
         changes = np.zeros(self.events + 1, dtype=np.int64)
         np.add.at(changes, self._born[chosen], self._bytes[chosen])
         np.subtract.at(changes, self._died[chosen], self._bytes[chosen])
@@ -118,7 +129,7 @@ class Timeline:
     def at(self, event: int, n: int = 20, min_bytes: int = 0) -> Moment:
         """The live memory at an event, with its `n` largest blocks of at least `min_bytes`."""
         live = self._live(event)
-        by_category: dict[Category, int] = dict(zip(_CATEGORIES, self.by_category[:, event].tolist(), strict=True))
+        by_category: dict[Category, int] = dict(zip(self.categories, self.by_category[:, event].tolist(), strict=True))
         blocks = tuple(map(self._block, self._largest(live, n, min_bytes).tolist()))
         return Moment(event, self.phase_at(event), sum(by_category.values()), by_category, blocks)
 
@@ -162,7 +173,7 @@ class Timeline:
         known = report.forms[form] if form >= 0 else None
         return MemoryBlock(
             report.bytes[place],
-            _CATEGORIES[report.categories[place]],
+            ALL_CATEGORIES[report.categories[place]],
             report.sites[report.site_of[place]],
             known.shape if known else None,
             known.dtype if known else None,
@@ -172,9 +183,6 @@ class Timeline:
         born, died = self.report.born[place], self.report.died[place]
         phase = self.phase_at(born) if born else ""
         return Allocation(self._block(place), born, None if died < 0 else died, phase)
-
-
-_CATEGORIES: tuple[Category, ...] = CATEGORIES  # type: ignore[assignment]
 
 
 def _ints(values: Sequence[int]) -> Ints:

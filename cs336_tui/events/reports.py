@@ -13,10 +13,13 @@ from cs336_tui.config.variants import Range as Range
 
 ReportKind = AskedReport | Literal["oom"]
 
-Category = Literal["parameters", "gradients", "optimizer_state", "activations", "temporary", "buffers"]
-CATEGORIES: tuple[str, ...] = get_args(Category)
+Category = Literal["parameters", "gradients", "optimizer_state", "activations", "temporary", "buffers", "unknown"]
+UNKNOWN: Category = "unknown"
+ALL_CATEGORIES: tuple[Category, ...] = get_args(Category)
+CATEGORIES: tuple[str, ...] = ALL_CATEGORIES[:-1]
 """Uses of memory. Activations are kept by forward and loss for backward; buffers are the causal mask, rotary tables and
-the batch; temporary is freed within its phase, gradients of activations included."""
+the batch; temporary is freed within its phase, gradients of activations included. What others recorded does not tell
+the use of all: `UNKNOWN`, last of `ALL_CATEGORIES`, is shown where it occurs."""
 
 OF_ACTIVATIONS: tuple[str, ...] = ("activations", "temporary")
 """Categories of the activation peak: what forward and backward compute, apart from parameters, gradients, optimizer
@@ -231,7 +234,7 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     died: tuple[int, ...]
     categories: tuple[int, ...]
     site_of: tuple[int, ...]
-    """Places in `sites`, as `categories` in `CATEGORIES`."""
+    """Places in `sites`, as `categories` in `ALL_CATEGORIES`."""
     sites: tuple[Site, ...]
     phases: tuple[PhaseSpan, ...]
     peak_bytes: int

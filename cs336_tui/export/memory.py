@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cs336_tui.analysis.estimates import stream_derivation, stream_text
-from cs336_tui.events.reports import CATEGORIES, MemoryBlock, MemoryReport, OomReport, PhaseSpan, SavedTensor, Site
+from cs336_tui.events.reports import (
+    ALL_CATEGORIES,
+    CATEGORIES,
+    UNKNOWN,
+    MemoryBlock,
+    MemoryReport,
+    OomReport,
+    PhaseSpan,
+    SavedTensor,
+    Site,
+)
 from cs336_tui.export.estimates import ACTIVATIONS_MEAN, CATEGORIES_MEAN
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known, report_table
 from cs336_tui.stats.quantities import NONE, ByteUnit
@@ -20,6 +30,10 @@ if TYPE_CHECKING:
 MOST_ROWS = 50
 """Of largest allocations."""
 BEFORE = "before the step"
+UNKNOWN_MEANS = (
+    "unknown: the recording does not tell what it is held for, as of all that lived before it began; the others are "
+    "told by the phases in which a block is allocated and freed"
+)
 UNITS = "GB = 10⁹ bytes, MB = 10⁶ bytes, MiB = 2²⁰ bytes"
 
 
@@ -105,7 +119,8 @@ def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
     """Memory by category at the end of forward and at the peak, recorded and predicted."""
     prediction = report.prediction
     unit = ByteUnit.for_largest(report.peak_bytes)
-    at_end = timeline.at(_forward_end(report), n=0).by_category
+    forward_end = _forward_end(report)
+    at_end = timeline.at(forward_end, n=0).by_category if forward_end or not report.spec.recording else None
     at_peak = timeline.at(report.peak_event, n=0).by_category
 
     def size(key: str, title: str, sizes: Mapping[Any, int] | None) -> Column[str]:
@@ -123,16 +138,23 @@ def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
         size("peak_bytes", "peak", at_peak),
         size("predicted_peak_bytes", "predicted", prediction.by_category if prediction else None),
     )
+    if report.spec.recording:
+        columns = tuple(column for column in columns if not column.key.startswith("predicted"))
     notes = [f"the peak is in {timeline.phase_at(report.peak_event) or BEFORE}"]
     if prediction:
         notes.append(f"one tensor of the residual stream: {stream_text(prediction)}")
     return report_table(
         report,
-        (*CATEGORIES, "all"),
+        (*timeline.categories, "all"),
         columns,
         "What memory is held for",
         "memory-categories",
-        footnotes=(*notes, CATEGORIES_MEAN, *footnotes(report)),
+        footnotes=(
+            *notes,
+            CATEGORIES_MEAN,
+            *([UNKNOWN_MEANS] if UNKNOWN in timeline.categories else []),
+            *footnotes(report),
+        ),
     )
 
 
@@ -245,7 +267,9 @@ def memory_document(report: MemoryReport, *, arrays: bool = False) -> dict[str, 
     }
     if arrays:
         names = ("bytes", "born", "died", "categories", "site_of", "sites", "form_of", "forms")
-        found |= attributes(report, *names) | {"category_names": CATEGORIES}
+        found |= attributes(report, *names) | {
+            "category_names": ALL_CATEGORIES if UNKNOWN in timeline.categories else CATEGORIES
+        }
     document: dict[str, Any] = msgspec.to_builtins(found)
     return document
 
@@ -254,8 +278,9 @@ def footnotes(report: MemoryReport) -> tuple[str, ...]:
     """Whose counts these are; the same under every table of a report."""
     counted = report.allocator_peak_bytes
     unit = ByteUnit.for_largest(report.peak_bytes)
+    what = "recorded elsewhere" if report.spec.recording else "one recorded step after warm-up, apart from timing"
     return (
-        f"one recorded step after warm-up, apart from timing; recorder: {report.recorder}",
+        f"{what}; recorder: {report.recorder}",
         *([f"the allocator itself counts a peak of {unit.fixed(counted)} {unit.name}"] if counted is not None else []),
         *([f"CUDA's snapshot, for pytorch.org/memory_viz: {report.snapshot}"] if report.snapshot else []),
         *([report.note] if report.note else []),

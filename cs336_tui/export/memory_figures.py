@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from cs336_tui.events.reports import CATEGORIES, MemoryReport
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.figures import Drawing
 from cs336_tui.stats.quantities import ByteUnit
 
@@ -29,6 +29,7 @@ _LOOKS: Mapping[str, tuple[str, str]] = {
     "gradients": ("#CC79A7", "///"),
     "activations": ("#E69F00", ""),
     "temporary": ("#D55E00", "xxx"),
+    "unknown": ("#BBBBBB", "\\\\\\"),
 }
 """Colour and hatch of each category."""
 
@@ -67,9 +68,10 @@ def _areas(axis: Axes, timeline: Timeline, unit: ByteUnit) -> None:
     # The last one, too, is as wide as an event.
     at, live = np.append(at, timeline.events), np.append(live, live[:, -1:], axis=1)
     floor = np.zeros(columns + 1)
+    heights = dict(zip(timeline.categories, live, strict=True))
     for category, (colour, hatch) in _LOOKS.items():
-        height = live[CATEGORIES.index(category)]
-        if not height.any():
+        height = heights.get(category)
+        if height is None or not height.any():
             continue
         axis.fill_between(
             at, floor, floor + height, step="post", label=category.replace("_", " "), facecolor=colour,

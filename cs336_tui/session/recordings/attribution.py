@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,18 +12,11 @@ from cs336_tui.events.device_timeline import gaps_of, overlap_of
 from cs336_tui.events.kernel_kinds import kernel_kind
 from cs336_tui.events.reports import NO_RANGE, KernelGroup, KernelReport
 from cs336_tui.session.recordings.enclosing import Ints, Spans
+from cs336_tui.session.recordings.phases import USUAL_PHASES, phase_finder
 from cs336_tui.session.recordings.recording import Opening, Recorded, header
 from cs336_tui.session.recordings.trace import KERNEL, OPERATOR, USER_RANGE, DeviceFacts, Trace
 from cs336_tui.stats.timelines import busy, extent
 
-USUAL_PHASES: Mapping[str, tuple[str, ...]] = {
-    "forward": ("forward", "fwd", "forward pass", "forward_pass", "forward step", "forward_step"),
-    "loss": ("loss", "compute loss", "compute_loss"),
-    "backward": ("backward", "bwd", "backward pass", "backward_pass", "backward step", "backward_step"),
-    "zero_grad": ("zero_grad", "zero grad", "optimizer.zero_grad#*"),
-    "optimizer": ("optimizer", "optim", "optimizer step", "optimizer_step", "optimizer.step", "optimizer.step#*"),
-}  # fmt: skip
-"""Names of ranges that are a phase, in the order of a step; capitals, ``#`` and ``phase/`` round them do not matter."""
 _NODE = "autograd::engine::evaluate_function: "
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _DEEPEST = 64
@@ -51,7 +43,7 @@ class _Attributed:
 
     def __init__(self, trace: Trace, opening: Opening) -> None:
         self.trace = trace
-        self._phases = _phase_finder(opening.phases)
+        self._phases = phase_finder(opening.phases)
         self.begin, self.duration = _ints(trace.kernel_begin), _ints(trace.kernel_duration)
         self.device, self.kind = _ints(trace.kernel_device), _ints(trace.kernel_kind)
         self.name = _ints(trace.kernel_name)
@@ -170,25 +162,6 @@ def shown_range(name: str) -> str:
     if step := _STEP.match(name):
         return f"step {step[1]}"
     return name.removeprefix("range/").removeprefix("phase/")
-
-
-def _phase_finder(more: Mapping[str, tuple[str, ...]]) -> Any:
-    """Tells the phase that a range's name says, empty if none."""
-    patterns = [
-        (phase, pattern.casefold())
-        for phase in dict.fromkeys((*more, *USUAL_PHASES))
-        for pattern in (*more.get(phase, ()), *USUAL_PHASES.get(phase, ()))
-    ]
-    known: dict[str, str] = {}
-
-    def phase_of(name: str) -> str:
-        if name not in known:
-            bare = name.casefold().removeprefix("phase/")
-            texts = (bare, bare.strip("# :-=<>[]"))
-            known[name] = next((p for p, pattern in patterns if any(fnmatchcase(t, pattern) for t in texts)), "")
-        return known[name]
-
-    return phase_of
 
 
 def _enclosing(spans: Spans) -> dict[int, int]:

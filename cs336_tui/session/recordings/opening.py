@@ -29,7 +29,10 @@ class _Format(NamedTuple):
     what: str
 
 
-FORMATS: tuple[_Format, ...] = (_Format("chrome", "torch profiler traces (.json, .json.gz)"),)
+FORMATS: tuple[_Format, ...] = (
+    _Format("snapshot", "CUDA memory snapshots (.pickle)"),
+    _Format("chrome", "torch profiler traces (.json, .json.gz)"),
+)
 """In the order in which they are tried."""
 
 

@@ -340,7 +340,8 @@ def moment_lines(
     moment: Moment, report: MemoryReport, window: chart.EventWindow, unit: ByteUnit, width: int, height: int
 ) -> list[Line]:
     """Live memory at a moment: the total, by category, the largest allocations; at most `height` rows."""
-    rows = len(CATEGORIES) if height >= 2 * len(CATEGORIES) + 2 else len(CATEGORIES) // 2
+    categories = len(moment.by_category)
+    rows = categories if height >= 2 * categories + 2 else categories // 2
     lines = [_moment_line(moment, report, window, unit, width), *category_lines(moment.by_category, unit, width, rows)]
     if moment.blocks:
         heading, *blocks = blocks_table(moment.blocks, unit, width)
@@ -372,7 +373,7 @@ def moment_details(timeline: Timeline, event: int, width: int) -> list[Line]:
         *about(report, width),
         (),
         _moment_line(moment, report, chart.EventWindow.whole(report.events, 1), unit, width),
-        *category_lines(moment.by_category, unit, width, len(CATEGORIES)),
+        *category_lines(moment.by_category, unit, width, len(moment.by_category)),
         (),
         line(("Live bytes by place", "title")),
     ]

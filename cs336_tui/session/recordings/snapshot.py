@@ -1,0 +1,275 @@
+"""Reads a CUDA memory snapshot (``torch.cuda.memory._dump_snapshot``) as one memory report a device.
+
+A snapshot holds each device's `segments` at its end and the trace of allocations and frees before. Its timeline begins
+with what lived before the recording and ends with the segments' allocated blocks. Phases come from the user's
+annotations and from stacks. A category is told by a block's life within them; what cannot be told is ``unknown``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cs336_tui.config.reading import open_regular
+from cs336_tui.events.reports import ALL_CATEGORIES, WORKSPACE_OP, MemoryReport, PhaseSpan, Site
+from cs336_tui.session.recordings import safe_pickle
+from cs336_tui.session.recordings.phases import phase_finder
+from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, header
+from cs336_tui.session.recordings.snapshot_blocks import Block, History, SnapshotError, blocks_of, history_of
+from cs336_tui.session.recordings.snapshot_frames import Phase, Stack, Stacks, plain
+
+WHOLE = "recording"
+"""The phase of what no phase is known of."""
+_MOST_DEVICES = 1024
+_MOST_PHASES = 5_000
+_USUAL_WORKSPACES = (8_519_680, 33_554_432)
+"""Bytes of cuBLAS's workspaces that it chooses itself (Ampere, Hopper); a stack of Python alone does not name them."""
+
+
+def recognises(head: bytes) -> bool:
+    """True for a pickle of protocol 2 or later."""
+    return head[:1] == b"\x80" and 2 <= head[1] <= 5 if len(head) > 1 else False
+
+
+def read(path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
+    """A cell for each device that the snapshot tells of. Raises `RecordingError` or `Cancelled`."""
+    size = path.stat().st_size
+    if size > safe_pickle.MOST_BYTES:
+        raise RecordingError(
+            path, f"too large: of a memory snapshot at most {safe_pickle.MOST_BYTES >> 30} GiB are read"
+        )
+    try:
+        opening.watch(0, size)
+        found = safe_pickle.load(_content(path), lambda done: opening.watch(done, size))
+        return _recorded(found, path, name, opening, lambda: opening.watch(size, size))
+    except safe_pickle.PickleRefused as error:
+        raise RecordingError(path, f"no memory snapshot that can be read: {error}") from error
+    except SnapshotError as error:
+        raise RecordingError(path, f"no memory snapshot of torch: {error}") from error
+
+
+def _content(path: Path) -> bytes:
+    """The file's bytes, decompressed if it is gzip; one more than are read at most."""
+    with open_regular(path) as file:
+        head = file.read(2)
+    if head != b"\x1f\x8b":
+        return path.read_bytes()
+    try:
+        with gzip.open(path) as inflated:
+            return inflated.read(safe_pickle.MOST_BYTES + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise SnapshotError("its compression is damaged") from error
+
+
+def _recorded(
+    found: object, path: Path, name: str, opening: Opening, go_on: Callable[[], object]
+) -> tuple[Recorded, ...]:
+    if not isinstance(found, dict) or not isinstance(found.get("segments"), list):
+        raise SnapshotError("it has no “segments”")
+    segments: dict[int, list[Mapping[str, Any]]] = {}
+    for segment in found["segments"]:
+        if not isinstance(segment, dict):
+            raise SnapshotError("a segment is no dict")
+        segments.setdefault(_number(segment.get("device"), 0), []).append(segment)
+    traces = found.get("device_traces", [])
+    if not isinstance(traces, list) or not all(isinstance(trace, list) for trace in traces):
+        raise SnapshotError("“device_traces” is no list of lists")
+    if len(traces) > _MOST_DEVICES:
+        raise SnapshotError(f"it has {len(traces):,} devices")
+    devices = sorted({*segments, *(device for device, trace in enumerate(traces) if trace)})
+    if not devices:
+        raise RecordingError(path, "the memory snapshot is empty: no segment and no event")
+    stacks = Stacks()
+    phase_of = phase_finder(opening.phases)
+    recorded = []
+    for device in devices:
+        trace = traces[device] if 0 <= device < len(traces) else []
+        settings = found.get("allocator_settings")
+        history = history_of(device, trace, segments.get(device, []), settings, go_on)
+        annotations = _Annotations.of(found.get("external_annotations"), device, phase_of)
+        go_on()
+        report = _Report(history, stacks, annotations).made(name, f"cuda:{device}", str(path), segments.get(device, []))
+        recorded.append(Recorded(name=name, device=f"cuda:{device}", report=report))
+    return tuple(recorded)
+
+
+def _number(value: object, otherwise: int) -> int:
+    return value if isinstance(value, int) and 0 <= value < _MOST_DEVICES else otherwise
+
+
+class _Annotations(NamedTuple):
+    """The user's annotations of one device by time: from each of `times` on, phase and range are as in `places`."""
+
+    times: list[int]
+    places: list[tuple[str, str]]
+
+    @classmethod
+    def of(cls, found: object, device: int, phase_of: Callable[[str], str]) -> _Annotations:
+        times, places = [-1], [("", "")]
+        open_: list[str] = []
+        given = found if isinstance(found, list) else []
+        entries = [each for each in given if isinstance(each, dict) and _number(each.get("device"), device) == device]
+        for entry in sorted(entries, key=_time_of):
+            name = entry.get("name")
+            if not isinstance(name, str):
+                continue
+            if entry.get("stage") == "START":
+                open_.append(plain(name))
+            elif plain(name) in open_:
+                del open_[len(open_) - 1 - open_[::-1].index(plain(name))]
+            phase = next((phase for each in reversed(open_) if (phase := phase_of(each))), "")
+            ranges = [each for each in open_ if not phase_of(each) and not re.match("ProfilerStep", each)]
+            times.append(_time_of(entry))
+            places.append((phase, ranges[-1] if ranges else ""))
+        return cls(times, places)
+
+    def at(self, time_us: int | None) -> tuple[str, str]:
+        """The phase and the range of a moment, empty if none is known."""
+        if time_us is None or len(self.times) == 1:
+            return "", ""
+        return self.places[bisect_right(self.times, time_us) - 1]
+
+
+def _time_of(entry: Mapping[str, Any]) -> int:
+    time = entry.get("time_us")
+    return time if isinstance(time, int) else 0
+
+
+class _Report:
+    """Makes one device's report: stacks tell sites and phases, phases tell categories."""
+
+    def __init__(self, history: History, stacks: Stacks, annotations: _Annotations) -> None:
+        self._history, self._stacks, self._annotations = history, stacks, annotations
+        self._stack_of: list[Stack] = [stacks.of(step.frames) for step in history.steps]
+        self.knows_stacks = any(not stack.empty for stack in self._stack_of)
+        self.spans = self._spans()
+        """Phase, first event and end of each, from event 1 on."""
+        self._firsts = [first for _, first, _ in self.spans]
+
+    def _spans(self) -> list[tuple[str, int, int]]:
+        names: list[str] = []
+        last = ""
+        for step, stack in zip(self._history.steps, self._stack_of, strict=True):
+            told = self._annotations.at(step.time_us)[0] or self._told(stack)
+            last = told or last
+            names.append(last or WHOLE)
+        spans = []
+        first = 1
+        for name, group in groupby(names):
+            end = first + sum(1 for _ in group)
+            spans.append((name, first, end))
+            first = end
+        if len(spans) > _MOST_PHASES:
+            return [(WHOLE, 1, first)]
+        return spans
+
+    def _told(self, stack: Stack) -> str:
+        return Phase.BACKWARD if stack.empty and self.knows_stacks else stack.phase
+
+    def made(self, name: str, device: str, path: str, segments: Sequence[Mapping[str, Any]]) -> MemoryReport:
+        history = self._history
+        blocks = sorted(history.blocks, key=lambda block: block.born)
+        totals = _totals(blocks, len(history.steps) + 1)
+        peak = max(totals)
+        numbers: dict[Site, int] = {}
+        site_of, categories = [], []
+        for block in blocks:
+            site, stack = self._site(block)
+            site_of.append(numbers.setdefault(site, len(numbers)))
+            categories.append(ALL_CATEGORIES.index(self._category(block, site, stack)))
+        forward = max((end - 1 for phase, _, end in self.spans if phase == Phase.FORWARD), default=None)
+        return MemoryReport(
+            **header(name, device, "", ""),  # type: ignore[arg-type]
+            recorder="CUDA allocator history",
+            events=len(totals),
+            bytes=tuple(block.bytes for block in blocks),
+            born=tuple(block.born for block in blocks),
+            died=tuple(block.died for block in blocks),
+            categories=tuple(categories),
+            site_of=tuple(site_of),
+            sites=tuple(numbers),
+            phases=tuple(
+                PhaseSpan(phase, first, end, max(totals[first - 1 : end])) for phase, first, end in self.spans
+            ),
+            peak_bytes=peak,
+            peak_event=totals.index(peak),
+            forward_end_bytes=0 if forward is None else totals[forward],
+            snapshot=path,
+            note=self._note(totals[0], segments),
+        )
+
+    def _site(self, block: Block) -> tuple[Site, Stack]:
+        stack = self._stack_of[block.born - 1] if block.born else self._stacks.of(block.frames)
+        site = stack.site
+        if not block.born:
+            return site, stack
+        phase = self._phase_at(block.born)
+        range_ = self._annotations.at(self._history.steps[block.born - 1].time_us)[1]
+        return msgspec.structs.replace(site, phase=phase, range=range_, backward=phase == Phase.BACKWARD), stack
+
+    def _place(self, event: int) -> int:
+        """The span of an event, from event 1 on."""
+        return bisect_right(self._firsts, event) - 1
+
+    def _phase_at(self, event: int) -> str:
+        return self.spans[self._place(event)][0]
+
+    def _category(self, block: Block, site: Site, stack: Stack) -> str:
+        """A use that the block's life tells for sure, else ``unknown``."""
+        died_in = self._phase_at(block.died) if block.died > 0 else ""
+        if site.op == WORKSPACE_OP:
+            return "temporary"
+        if stack.state:
+            return "optimizer_state"
+        if died_in == Phase.ZERO_GRAD and site.phase != Phase.ZERO_GRAD:
+            return "gradients"
+        if not block.born or site.phase == WHOLE:
+            return "unknown"
+        if block.died > 0 and self._place(block.died) == self._place(block.born):
+            return "temporary"
+        if block.died < 0 and block.bytes in _USUAL_WORKSPACES and not stack.op:
+            return "unknown"
+        if site.phase in (Phase.FORWARD, Phase.LOSS):
+            later = (phase for phase, _, _ in self.spans[self._place(block.born) + 1 :])
+            return "activations" if Phase.BACKWARD in later else "unknown"
+        return {Phase.BACKWARD: "gradients", Phase.OPTIMIZER: "optimizer_state"}.get(site.phase, "unknown")
+
+    def _note(self, before: int, segments: Sequence[Mapping[str, Any]]) -> str:
+        history = self._history
+        old = sum(1 for block in history.blocks if not block.born)
+        found = [f"{old:,} blocks, {before / 1e9:.3f} GB, lived before the recording began"]
+        if not history.steps:
+            found.append("no trace of allocations and frees: what is shown is the moment of the snapshot")
+        elif not self.knows_stacks:
+            found.append("no stacks were recorded")
+        waiting = sum(size for segment in segments for _, size, state, _ in blocks_of(segment) if state in _WAITING)
+        if most := max(history.waiting_bytes, waiting):
+            found.append(f"up to {most / 1e6:.3f} MB more were freed and waited for another stream")
+        if history.vanished:
+            found.append(f"{history.vanished:,} blocks of the trace are in no segment at the end")
+        if history.no_memory:
+            asked, free = history.no_memory[-1]
+            times = f"{len(history.no_memory):,} times, at last" if len(history.no_memory) > 1 else "once,"
+            found.append(f"memory ran out {times} as {asked / 1e6:.3f} MB were asked for and {free / 1e6:.3f} MB free")
+        return "; ".join(found)
+
+
+_WAITING = ("active_pending_free", "active_awaiting_free")
+
+
+def _totals(blocks: Sequence[Block], events: int) -> list[int]:
+    """Live bytes after each event."""
+    change = [0] * events
+    for block in blocks:
+        change[block.born] += block.bytes
+        if block.died >= 0:
+            change[block.died] -= block.bytes
+    return list(accumulate(change))

@@ -1,0 +1,265 @@
+"""Memory snapshots as reports: real ones held against their own segments and events, and small ones made by hand."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cs336_tui.analysis.memory import Timeline
+from cs336_tui.events.reports import ALL_CATEGORIES, MemoryReport
+from cs336_tui.session.recordings import safe_pickle, snapshot
+from cs336_tui.session.recordings.opening import read
+from cs336_tui.session.recordings.recording import Cancelled, Opening, RecordingError
+from tests.session.recordings.recordings import FOLDER
+from tests.session.recordings.test_snapshot_blocks import BASE, MIB, a_segment, an_event
+
+TRAINING, INFERENCE = "medium-256-training", "medium-256-inference"
+each_snapshot = pytest.mark.parametrize("name", [TRAINING, INFERENCE])
+
+
+def real_path(name: str) -> Path:
+    path = FOLDER / f"{name}.memory-snapshot.pickle"
+    if not path.is_file():
+        pytest.skip("the recordings are not here")
+    return path
+
+
+def content_of(name: str) -> Any:
+    return pickle.loads(real_path(name).read_bytes())
+
+
+def reports_of(path: Path, opening: Opening | None = None) -> list[MemoryReport]:
+    found = [cell.report for cell in read(path, path.name, opening or Opening())]
+    assert all(isinstance(report, MemoryReport) for report in found)
+    return found  # type: ignore[return-value]
+
+
+def report_of(path: Path, opening: Opening | None = None) -> MemoryReport:
+    (report,) = reports_of(path, opening)
+    return report
+
+
+def made(tmp_path: Path, *traces: list[dict[str, Any]], segments: Any = (), **more: Any) -> Path:
+    path = tmp_path / "made.pickle"
+    path.write_bytes(pickle.dumps({"segments": list(segments), "device_traces": list(traces)} | more))
+    return path
+
+
+@each_snapshot
+def test_live_bytes_end_as_the_segments_and_begin_with_what_lived_before(name: str) -> None:
+    content = content_of(name)
+    (trace,) = content["device_traces"]
+    at_end = {b["address"]: b["size"] for s in content["segments"] for b in s["blocks"] if b["state"] != "inactive"}
+    born: set[int] = set()
+    freed_of_before = 0
+    for event in trace:
+        if event["action"] == "alloc":
+            born.add(event["addr"])
+        elif event["action"] == "free_requested" and event["addr"] not in born:
+            freed_of_before += event["size"]
+        elif event["action"] == "free_requested":
+            born.remove(event["addr"])
+    kept_of_before = sum(size for address, size in at_end.items() if address not in born)
+    live = Timeline(report_of(real_path(name))).live_total
+    assert live[-1] == sum(at_end.values()) == sum(segment["allocated_size"] for segment in content["segments"])
+    # A rest in a block from before shows in its segment alone: less than 1 MiB, of blocks of more than 1 MiB.
+    assert 0 <= live[0] - kept_of_before - freed_of_before < 6 * MIB
+
+
+@each_snapshot
+def test_events_and_peak_are_those_of_the_trace(name: str) -> None:
+    content = content_of(name)
+    (trace,) = content["device_traces"]
+    at_end = sum(segment["allocated_size"] for segment in content["segments"])
+    signs = {"alloc": 1, "free_completed": -1}
+    changes = [signs[event["action"]] * event["size"] for event in trace if event["action"] in signs]
+    requested = list(accumulate(changes))
+    report = report_of(real_path(name))
+    assert report.events == len(changes) + 1
+    assert report.peak_bytes == Timeline(report).live_total.max()
+    assert report.peak_bytes == pytest.approx(at_end - requested[-1] + max(requested), abs=4 * MIB)
+
+
+def test_the_phases_of_a_real_training_step_are_found() -> None:
+    report = report_of(real_path(TRAINING))
+    assert [span.phase for span in report.phases] == ["forward", "loss", "backward", "optimizer"]
+    optimizer = report.phases[-1]
+    (begin, end) = content_of(TRAINING)["external_annotations"]
+    (trace,) = content_of(TRAINING)["device_traces"]
+    inside = [event["action"] for event in trace if begin["time_us"] <= event["time_us"] <= end["time_us"]]
+    assert optimizer.end - optimizer.first == sum(action != "free_completed" for action in inside)
+
+
+def test_what_a_real_step_holds_memory_for_is_told_where_it_can_be() -> None:
+    """Gradients and the optimizer's two moments are as large as the parameters, whose number is known."""
+    report = report_of(real_path(TRAINING))
+    timeline = Timeline(report)
+    at_end = timeline.at(report.events - 1).by_category
+    parameters = 423_183_360 * 4
+    assert at_end["gradients"] == pytest.approx(parameters, rel=0.01)
+    assert at_end["optimizer_state"] == pytest.approx(2 * parameters, rel=0.01)
+    assert at_end["unknown"] == pytest.approx(parameters, rel=0.02)
+    assert at_end["activations"] == 41_943_040 + 512  # variables of the script still hold logits and loss
+    assert at_end["temporary"] == 0
+    assert set(timeline.categories) == {"gradients", "optimizer_state", "activations", "temporary", "unknown"}
+
+
+def test_a_place_is_an_operation_and_the_users_own_innermost_line() -> None:
+    report = report_of(real_path(TRAINING))
+    sites = {(site.op, site.frame, site.phase, site.backward) for site in report.sites}
+    assert ("where", "model.py:430 scaled_dot_product_attention", "forward", False) in sites
+    assert ("exp", "nn_utils.py:13 log_softmax", "loss", False) in sites
+    assert ("bmm", "", "backward", True) in sites
+    assert ("sqrt", "optimizer.py:80 step", "optimizer", False) in sites
+    assert not [frame for _, frame, _, _ in sites if "module.py" in frame or "einops" in frame]
+
+
+# Made by hand.
+
+FORWARD = [{"name": "_call_impl", "filename": "/x/site-packages/torch/nn/modules/module.py", "line": 1}]
+BACKWARD = [{"name": "backward", "filename": "/x/site-packages/torch/_tensor.py", "line": 1}]
+STEP = [{"name": "step", "filename": "/x/site-packages/torch/optim/adamw.py", "line": 1}]
+STATE = [{"name": "_init_group", "filename": "/x/site-packages/torch/optim/adamw.py", "line": 1}]
+ZERO_GRAD = [{"name": "zero_grad", "filename": "/x/site-packages/torch/optim/optimizer.py", "line": 1}]
+USER = [{"name": "main", "filename": "/home/me/train.py", "line": 7}]
+LIVE = (512, "active_allocated")
+FREE = (512, "inactive")
+
+
+def categories(report: MemoryReport) -> list[str]:
+    return [ALL_CATEGORIES[place] for place in report.categories]
+
+
+def test_the_life_of_a_block_tells_its_use(tmp_path: Path) -> None:
+    trace = [
+        an_event("alloc", 0, 512, frames=[*FORWARD, *USER]),  # freed in backward
+        an_event("alloc", 512, 512, frames=[*FORWARD, *USER]),  # freed at once
+        an_event("free_requested", 512, 512, frames=[*FORWARD, *USER]),
+        an_event("alloc", 1024, 512, frames=[*BACKWARD, *USER]),  # kept
+        an_event("free_requested", 0, 512, frames=[]),  # autograd's own thread has no frames of Python
+        an_event("alloc", 1536, 512, frames=[*STATE, *STEP, *USER]),
+        an_event("alloc", 2048, 512, frames=[*STEP, *USER]),  # freed at once
+        an_event("free_requested", 2048, 512, frames=[*STEP, *USER]),
+        an_event("free_requested", 1024, 512, frames=[*ZERO_GRAD, *USER]),
+        an_event("free_requested", 2560, 512, frames=[*ZERO_GRAD, *USER]),  # a gradient from before
+    ]
+    segment = a_segment(0, 2 * MIB, FREE, FREE, FREE, LIVE, FREE, FREE, LIVE)
+    report = report_of(made(tmp_path, trace, segments=[segment]))
+    assert [(span.phase, span.first, span.end) for span in report.phases] == [
+        ("forward", 1, 4), ("backward", 4, 6), ("optimizer", 6, 9), ("zero_grad", 9, 11)
+    ]  # fmt: skip
+    found = dict(zip(zip(report.born, report.died, strict=True), categories(report), strict=True))
+    assert found == {
+        (0, 10): "gradients", (0, -1): "unknown", (1, 5): "activations", (2, 3): "temporary", (4, 9): "gradients",
+        (6, -1): "optimizer_state", (7, 8): "temporary",
+    }  # fmt: skip
+    assert report.forward_end_bytes == 3 * 512
+
+
+def test_forward_without_a_backward_has_no_activations(tmp_path: Path) -> None:
+    trace = [an_event("alloc", 0, 512, frames=[*FORWARD, *USER])]
+    report = report_of(made(tmp_path, trace, segments=[a_segment(0, 2 * MIB, LIVE)]))
+    assert categories(report) == ["unknown"]
+
+
+def test_without_stacks_there_is_one_phase_and_nothing_is_guessed(tmp_path: Path) -> None:
+    trace = [an_event("alloc", 0, 512), an_event("alloc", 512, 512), an_event("free_requested", 0, 512)]
+    report = report_of(made(tmp_path, trace, segments=[a_segment(0, 2 * MIB, FREE, LIVE)]))
+    assert [(span.phase, span.first, span.end, span.peak_bytes) for span in report.phases] == [
+        ("recording", 1, 4, 1024)
+    ]
+    assert categories(report) == ["unknown", "unknown"]
+    assert "no stacks were recorded" in report.note
+
+
+@pytest.mark.parametrize(("more", "phase"), [({}, "optimizer"), ({"forward": ("optim*step",)}, "forward")])
+def test_annotations_tell_phases_and_ranges(tmp_path: Path, more: dict[str, tuple[str, ...]], phase: str) -> None:
+    names = [("START", "Optimizer.step#SGD.step", 10), ("START", "inner", 20), ("END", "inner", 30)]
+    annotations = [{"stage": stage, "name": name, "device": 0, "time_us": at} for stage, name, at in names]
+    trace = [an_event("alloc", place * 512, 512, time_us=at) for place, at in enumerate((5, 15, 25, 35))]
+    path = made(tmp_path, trace, segments=[a_segment(0, 2 * MIB, *[LIVE] * 4)], external_annotations=annotations)
+    report = report_of(path, Opening(phases=more))
+    assert [(span.phase, span.first) for span in report.phases] == [("recording", 1), (phase, 2)]
+    assert [report.sites[place].range for place in report.site_of] == ["", "", "inner", ""]
+
+
+def test_each_device_is_a_cell(tmp_path: Path) -> None:
+    segment = a_segment(0, 2 * MIB, LIVE)
+    path = made(tmp_path, [], [an_event("alloc", 0, 512)], segments=[segment | {"device": 1}, segment | {"device": 3}])
+    found = reports_of(path)
+    assert [(report.spec.device, report.events) for report in found] == [("cuda:1", 2), ("cuda:3", 1)]
+    assert "the moment of the snapshot" in found[1].note
+
+
+def test_a_compressed_snapshot_opens(tmp_path: Path) -> None:
+    plain = made(tmp_path, [an_event("alloc", 0, 512)])
+    packed = tmp_path / "made.pickle.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert report_of(packed).bytes == report_of(plain).bytes == (512,)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        7,
+        {},
+        {"segments": 3},
+        {"segments": [3]},
+        {"segments": [{}], "device_traces": []},
+        {"segments": [], "device_traces": [3]},
+        {"segments": [], "device_traces": []},
+        {"segments": [], "device_traces": [[7]]},
+        {"segments": [], "device_traces": [[]] * 5000},
+        {"segments": [{"address": 1, "total_size": 2, "blocks": 3}]},
+        {"segments": [], "device_traces": [[{"action": "alloc", "addr": BASE, "size": [1]}]]},
+        {"model": {"weight": [1.0, 2.0]}},
+        print,
+    ],
+)
+def test_another_pickle_is_refused_in_one_line(tmp_path: Path, value: object) -> None:
+    path = tmp_path / "other.pickle"
+    path.write_bytes(pickle.dumps(value))
+    with pytest.raises(RecordingError) as refused:
+        reports_of(path)
+    assert "\n" not in str(refused.value)
+    assert str(path) in str(refused.value)
+
+
+def test_odd_values_of_frames_and_annotations_do_not_matter(tmp_path: Path) -> None:
+    frames: list[Any] = [None, 3, {}, {"name": 1, "filename": None}, {"name": "\udc80\x1b", "filename": "/a/b.py"}]
+    trace = [an_event("alloc", 0, 512, frames=frames, time_us="x"), {"action": ["alloc"]}, {}]
+    report = report_of(made(tmp_path, trace, external_annotations=[3, {"name": 4}, {"name": "x", "time_us": None}]))
+    assert report.sites[report.site_of[0]].frame == "b.py ?\x1b"
+
+
+def test_a_cut_snapshot_is_refused(tmp_path: Path) -> None:
+    whole = real_path(INFERENCE).read_bytes()
+    path = tmp_path / "cut.pickle"
+    for share in (0.001, 0.5, 0.99):
+        path.write_bytes(whole[: int(len(whole) * share)])
+        with pytest.raises(RecordingError, match="damaged"):
+            reports_of(path)
+
+
+def test_too_large_a_file_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made(tmp_path, [an_event("alloc", 0, 512)])
+    monkeypatch.setattr(safe_pickle, "MOST_BYTES", path.stat().st_size - 1)
+    with pytest.raises(RecordingError, match="too large"):
+        reports_of(path)
+
+
+def test_reading_can_be_cancelled_while_blocks_are_followed() -> None:
+    path = real_path(TRAINING)
+
+    def cancel(done: int, total: int) -> None:
+        if done == total:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        snapshot.read(path, Opening(cancel), path.name)
