@@ -36,7 +36,8 @@ class Field(NamedTuple):
 
     def show_done(self, result: Result) -> str:
         """Text of this result, with the outcome of an automatic choice."""
-        return self.done(result) if self.done else self.show(result)
+        shown = self.show(result)
+        return self.done(result) if self.done and shown else shown
 
 
 OWN = "own"
@@ -48,7 +49,8 @@ _OF_MODELS = ("edition", "arch", "vocab")
 
 def num_params(result: Result) -> int | None:
     """Parameters of the model as built, else of a reference as its dimensions imply; None of a user's own not built."""
-    return result.cell.num_params or (None if is_imported(result.spec.model) else implied_params(result.spec))
+    unknown = is_imported(result.spec.model) or bool(result.spec.recording)
+    return result.cell.num_params or (None if unknown else implied_params(result.spec))
 
 
 def headless_params(result: Result) -> int | None:
@@ -121,12 +123,16 @@ def in_common(results: Sequence[Result], key: str) -> str:
 
 
 def _with(results: Sequence[Result], key: str) -> Sequence[Result]:
-    """Results that have this field: attention alone has none of a language model's."""
+    """Results that have this field: attention alone has none of a language model's, a recording only few."""
+    if key in _OF_COLUMN and not _OF_COLUMN[key].recorded:
+        results = [each for each in results if not each.spec.recording]
     return [each for each in results if each.spec.workload != "attention"] if key in _OF_MODELS else results
 
 
 def shown_of(spec: CellSpec, key: str) -> str:
-    """Text of a choice or dimension of a spec."""
+    """Text of a choice or dimension of a spec; empty if it is not known of a recording."""
+    if spec.recording and not _OF_COLUMN[key].recorded:
+        return ""
     if key in _WORDS:
         return _WORDS[key](spec)
     value = getattr(spec, _OF_COLUMN[key].field)
@@ -207,6 +213,10 @@ def _threads(result: Result) -> int:
     return spec.threads or known or (environment.threads if environment else None) or 0
 
 
+def _threads_shown(result: Result) -> str:
+    return "" if result.spec.recording else str(_threads(result) or "unknown")
+
+
 def _torch(result: Result) -> str:
     environment = _place(result).environment
     return (environment.torch if environment else None) or "unknown"
@@ -229,7 +239,7 @@ _DEVIATING: Mapping[str, Mapping[str, Any]] = {
         "order": lambda r: (r.spec.steps_auto or 0.0, r.spec.measure_steps),
         "done": lambda r: steps_done(r.cell),
     },
-    "threads": {"kind": "place", "show": lambda result: str(_threads(result) or "unknown"), "order": _threads},
+    "threads": {"kind": "place", "show": _threads_shown, "order": _threads},
 }
 _CHOICES = {key: _choice(key)._replace(**_DEVIATING.get(key, {})) for key in _OF_COLUMN}
 _ALL = (

@@ -11,7 +11,9 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import Summary, summarize
 
-ENDINGS = ("OOM", "failed", "killed", "unfinished", "skipped", "not run")
+RECORDED = "recorded"
+"""Of what others recorded, which has reports and no timed steps."""
+ENDINGS = ("OOM", "failed", "killed", "unfinished", "skipped", "not run", RECORDED)
 """Why a cell has no timings, in a word; the most telling first."""
 _WORDS = {"oom": "OOM", "failed": "failed", "killed": "killed", "skipped": "skipped", "queued": "not run"}
 T = TypeVar("T")
@@ -49,6 +51,8 @@ class Result(NamedTuple):
     @property
     def ending(self) -> str:
         """Why it is not measured, one of `ENDINGS`; empty when it is."""
+        if self.spec.recording:
+            return RECORDED
         return "" if self.is_measured else _WORDS.get(self.cell.status, "unfinished")
 
     @property

@@ -88,7 +88,9 @@ _ALL = (
 
 def mixed_provenance(results: Sequence[Result]) -> tuple[str, ...]:
     """``mixed provenance: threads 2 (cells 1–3), 4 (cell 4)``: a line for each way in which the results fall apart.
-    Empty where they agree. What is not known of a result is taken to agree with everything."""
+    Empty where they agree. What is not known of a result is taken to agree with everything. What others recorded has no
+    numbers beside these."""
+    results = [result for result in results if not result.spec.recording]
     apart: dict[tuple[tuple[Result, ...], ...], list[tuple[str, list[str]]]] = {}
     for aspect in _ALL:
         lots: dict[Hashable, dict[str, list[Result]]] = {}

@@ -32,8 +32,8 @@ from cs336_tui.config.variants import is_imported, option_of, short
 
 __all__ = [
     "ARCHES", "AXES", "EDITIONS", "MAX_COUNT", "PASSES", "PRECISIONS", "RULES", "SYNCS", "Arch", "CellSpec", "Edition",
-    "ModelDims", "Pass", "Precision", "Rule", "SpecError", "Sync", "canonical_device", "dims_of", "recorded_spec",
-    "size_names",
+    "ModelDims", "Pass", "Precision", "Rule", "SpecError", "Sync", "canonical_device", "dims_of", "known_choices",
+    "recorded_spec", "size_names",
 ]  # fmt: skip
 
 FLOAT8_MULTIPLE = 16
@@ -247,6 +247,11 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
         return self.warmup_steps + self.measure_steps
 
     @property
+    def heading(self) -> str:
+        """The title with the batch size, if that is known."""
+        return self.title if self.recording else f"{self.title} · batch {self.batch_size}"
+
+    @property
     def title(self) -> str:
         """A heading that tells this cell from its neighbours."""
         if self.recording:
@@ -271,6 +276,15 @@ def recorded_spec(recording: str, device: str) -> CellSpec:
         measure_steps=1,
         recording=recording,
     )
+
+
+def known_choices(spec: CellSpec) -> dict[str, Any]:
+    """The choices of a cell as plain data, None for those that are not known of a recording."""
+    found: dict[str, Any] = msgspec.to_builtins(spec)
+    if not spec.recording:
+        return found
+    known = {axis.name for axis in AXES.values() if axis.recorded}
+    return {name: value if name in known else None for name, value in found.items()}
 
 
 AXES = axes.all_axes(CellSpec)

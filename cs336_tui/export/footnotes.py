@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cs336_tui.analysis.fields import warmup_done
-from cs336_tui.analysis.merge import Result, grouped
+from cs336_tui.analysis.merge import RECORDED, Result, grouped
 from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.events.environment import Environment
 from cs336_tui.export import provenance
 from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import MILLISECONDS, Notation, gigabytes
+from cs336_tui.stats.quantities import MILLISECONDS, Notation, counted, gigabytes
 
 FAILED = ("oom", "failed", "killed")
 _SYNC = {
@@ -57,6 +57,8 @@ def machine_marks(results: Sequence[Result]) -> Marks:
     bases: dict[int, CellState] = {}
     known: dict[tuple[int, str, int], tuple[str, ...]] = {}
     for source, cell in ((result.source, result.cell) for result in results):
+        if cell.spec.recording:
+            continue
         base = bases.setdefault(source, cell).environment if cell.environment else None
         if base is None or cell.environment is None:
             continue
@@ -100,6 +102,11 @@ def provenance_notes(results: Sequence[Result], *, std: bool = True) -> tuple[st
 
 def reading_notes(state: SessionState, cells: Sequence[CellState], unit: str = "ms") -> Iterator[str]:
     """The meaning of the table's numbers."""
+    if recorded := sum(bool(cell.spec.recording) for cell in cells):
+        yield f"{counted(recorded, 'cell')} recorded elsewhere: kernels and memory; none of their steps was timed here"
+    cells = [cell for cell in cells if not cell.spec.recording]
+    if recorded and not cells:
+        return
     yield f"times: {unit} per step over the n measured steps, without the warm-up steps"
     yield f"std: {std_kind(state.ddof)}"
     for sync in dict.fromkeys(cell.spec.sync for cell in cells):
@@ -137,7 +144,8 @@ def shows_rss(cells: Iterable[CellState]) -> bool:
 
 def title_of(cell: CellState) -> str:
     """The cell's name among its neighbours, for a line of text."""
-    return f"{cell.spec.title} · batch {cell.spec.batch_size} · warm-up {warmup_done(cell)}"
+    warmup = "" if cell.spec.recording else f" · warm-up {warmup_done(cell)}"
+    return f"{cell.spec.heading}{warmup}"
 
 
 def progress(state: SessionState) -> str:
@@ -152,6 +160,8 @@ def progress(state: SessionState) -> str:
 
 def status_of(cell: CellState) -> str:
     spec, finished = cell.spec, cell.finished
+    if spec.recording:
+        return RECORDED
     if finished is None:
         most = _most(spec.total_steps, automatic=spec.warmup_auto or spec.steps_auto is not None)
         return f"unfinished, {cell.steps_done} of {most} steps"

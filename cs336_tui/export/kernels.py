@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import AttentionSplit, KernelRow, Phases, RangeShare, TimeShare
+from cs336_tui.config.spec import known_choices
 from cs336_tui.events.reports import FUSED, KernelReport
 from cs336_tui.export.footnotes import std_kind
 from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
@@ -203,7 +202,7 @@ def kernel_document(report: KernelReport) -> dict[str, Any]:
     """The report for programs: ns, bytes and shares of 1. `groups` are the launches by where they came from."""
     idle = kernels.idle_share(report)
     return {
-        "spec": msgspec.to_builtins(report.spec),
+        "spec": known_choices(report.spec),
         **attributes(report, "activity", "device_name", "torch", "total_ns", "span_ns", "busy_ns", "host_ns"),
         "launches": report.launches,
         "idle_share": idle,

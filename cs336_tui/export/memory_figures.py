@@ -53,8 +53,9 @@ def memory_figure(report: MemoryReport) -> Drawing:
         figure.legend(handles[::-1], names[::-1], loc="outside right upper")
 
     spec = report.spec
-    name = "memory-timeline-" + re.sub("[^A-Za-z0-9.+]+", "-", f"{spec.title} b{spec.batch_size}")
-    title = f"Active memory of one step\n{spec.title} · batch {spec.batch_size}, {report.device_name}"
+    batch = "" if spec.recording else f" b{spec.batch_size}"
+    name = "memory-timeline-" + re.sub("[^A-Za-z0-9.+]+", "-", f"{spec.title}{batch}")
+    title = f"Active memory of one step\n{spec.heading}, {report.device_name}"
     return Drawing(name, title, (9.5, 4.5), draw)
 
 

@@ -41,12 +41,13 @@ def setting_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[s
 
 def run_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
     """The shared settings, the sizes, the devices and the effective settings of what was run."""
-    models = any(cell.spec.workload == "language-model" for cell in cells)
+    ours = [cell for cell in cells if not cell.spec.recording]
+    models = any(cell.spec.workload == "language-model" for cell in ours)
     settings = {name: read for name, read in SETTINGS.items() if models or name not in _OF_MODELS}
-    shared = {name: {read(cell.spec) for cell in cells} for name, read in settings.items()}
+    shared = {name: {read(cell.spec) for cell in ours} for name, read in settings.items()}
     if same := [f"{name} {min(values)}" for name, values in shared.items() if len(values) == 1 and values != {OWN}]:
         yield ", ".join(same)
-    yield from _sizes(cells)
+    yield from _sizes(ours)
     yield from device_notes(state, cells)
     yield from variant_notes(cells)
     yield from in_force_notes(state, cells)
@@ -107,7 +108,7 @@ def version_notes(environment: Environment | None) -> Iterator[str]:
     if env := environment:
         versions = {"cs336-tui": env.app, "torch": env.torch, "CUDA": env.cuda, "cuDNN": env.cudnn}
         versions |= {"driver": env.driver, "Python": env.python}
-        yield ", ".join([*(f"{name} {value}" for name, value in versions.items() if value), env.os])
+        yield ", ".join(filter(None, [*(f"{name} {value}" for name, value in versions.items() if value), env.os]))
 
 
 def departures(first: Environment, other: Environment, device: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.fields import OWN, shown_of
 from cs336_tui.analysis.merge import Result, title_of
 from cs336_tui.analysis.roofline import PeakLookup, point_of, work_of
-from cs336_tui.config.spec import AXES, CellSpec
+from cs336_tui.config.spec import AXES, CellSpec, known_choices
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import EffectiveSettings, Stage, Status
 from cs336_tui.events.peaks import PeakCache
@@ -254,7 +254,22 @@ def to_csv(state: SessionState) -> str:
 def documents_to_json(documents: Sequence[SessionDocument]) -> str:
     """One session as its document, several as ``{"schema": 1, "sessions": [...]}``."""
     found: Any = documents[0] if len(documents) == 1 else {"schema": RECORD_SCHEMA, "sessions": documents}
+    if any(run.spec.recording for document in documents for run in document.runs):
+        found = _without_stand_ins(found)
     return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+
+
+def _without_stand_ins(found: Any) -> Any:
+    """The documents as plain data, without choices that are not known."""
+    if isinstance(found, list | tuple):
+        return [_without_stand_ins(each) for each in found]
+    if isinstance(found, dict):
+        return {key: _without_stand_ins(value) for key, value in found.items()}
+    if isinstance(found, CellSpec):
+        return known_choices(found)
+    if isinstance(found, Environment) and not found.cpu_count:  # of a recording
+        return {key: _without_stand_ins(value) or None for key, value in msgspec.structs.asdict(found).items()}
+    return _without_stand_ins(msgspec.structs.asdict(found)) if isinstance(found, msgspec.Struct) else found
 
 
 def documents_to_csv(documents: Sequence[SessionDocument]) -> str:
@@ -284,10 +299,11 @@ def _machine(document: SessionDocument, run: RunRecord) -> dict[str, Any]:
 def _row(run: RunRecord) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.to_builtins(run)
     spec, summary, in_force, *by_phase = (row.pop(name) for name in _NESTED)
+    spec = known_choices(run.spec)
     del row["environment"]
     row |= {name: [f"{of}: {text}" for of, text in row[name].items()] for name in _TEXTS}
     row |= spec | (summary or {}) | {name: OWN for name in _OF_MODEL if shown_of(run.spec, name) == OWN}
-    row |= {name: [f"{of}={value}" for of, value in spec[name]] for name in _PAIRS}
+    row |= {name: [f"{of}={value}" for of, value in spec[name] or ()] for name in _PAIRS}
     row |= {f"in_force_{name}": value for name, value in (in_force or {}).items()}
     for field, phases in zip(_BY_PHASE, by_phase, strict=True):
         row |= {_phase_column(field, phase): times for phase, times in phases.items()}

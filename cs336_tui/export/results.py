@@ -68,7 +68,9 @@ class _Row(NamedTuple):
 
 
 def data_value(key: str, shown: str) -> Value:
-    """The text of a field as data: numbers as numbers."""
+    """The text of a field as data: numbers as numbers, None if there is none."""
+    if not shown:
+        return None
     try:
         return NUMBERS[key](shown) if key in NUMBERS else shown
     except ValueError:  # such as ``auto (12)`` steps
@@ -266,13 +268,19 @@ def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:
 
     several = len({result.source for result in results}) > 1
     cells = [result.cell for result in results]
+    recorded = all(result.spec.recording for result in results)
     return (
         *(key for key in ("session", "machine") if several and differs(key)),
-        *_MODEL,
+        *("recording",) * any(result.spec.recording for result in results),
+        *(_MODEL if not recorded else ("device",)),
         # What follows from the model goes without saying.
-        *(key for key in VARIANTS if any(FIELDS[key].show(each) not in (FIELDS[key].usual, OWN) for each in results)),
+        *(
+            key
+            for key in VARIANTS
+            if any(FIELDS[key].show(each) not in (FIELDS[key].usual, OWN, "") for each in results)
+        ),
         *filter(differs, _MAY_VARY),
-        *_TIMES,
+        *_TIMES * (not recorded),
         *("flops",) * any(row.point for row in rows),
         *_ENERGY * any(row.energy.joules_per_step is not None for row in rows),
         *("compile_time",) * any(_compile_s(row) is not None for row in rows),

@@ -144,11 +144,14 @@ def values_of(columns: Iterable[Column[T]], item: T) -> dict[str, Value]:
 
 
 def cell_record(spec: CellSpec, *keys: str) -> dict[str, Value]:
-    """Keys and values that tell cells apart in one list of records, as in CSV; if given, these keys alone."""
+    """Keys and values that tell cells apart in one list of records, as in CSV; if given, these keys alone. What is not
+    known of a recording is None."""
     found: dict[str, Value] = {
         "size": spec.size_label, "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
         "variants": ", ".join(spec.variants), "precision": spec.precision, "device": spec.device,
     }  # fmt: skip
+    if spec.recording:
+        found = dict.fromkeys(found) | {"device": spec.device, "recording": spec.recording}
     return {key: found[key] for key in keys or found}
 
 
@@ -193,7 +196,7 @@ def report_table(
         items,
         columns,
         record=lambda item: first | dict(as_record(item)),
-        caption=f"{what}: {spec.title} · batch {spec.batch_size} · {report.device_name}, torch {report.torch}",
+        caption=f"{what}: {spec.heading} · {report.device_name}, torch {report.torch}",
         footnotes=footnotes,
         label=f"{label}-{spec.title}",
     )

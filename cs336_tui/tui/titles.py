@@ -53,7 +53,7 @@ def cell_columns(
         def text(item: Any) -> str:
             spec = of(item)
             shown = size(spec) if key == "size" else shown_of(spec, key)
-            return names[shown] if names else shown
+            return names.get(shown, shown) if names else shown
 
         title = "ctx" if key == "context" else FIELDS[key].title
         left = key not in NUMBERS if names else key in _LEFT
@@ -77,7 +77,8 @@ def told_variants(specs: Iterable[CellSpec]) -> dict[str, set[str]]:
     taken: dict[str, set[str]] = {}
     for spec in set(specs):
         for key in VARIANTS:
-            taken.setdefault(key, set()).add(shown_of(spec, key))
+            if shown := shown_of(spec, key):
+                taken.setdefault(key, set()).add(shown)
     return {
         key: shown
         for key, shown in taken.items()
