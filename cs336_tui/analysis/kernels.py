@@ -4,17 +4,26 @@ ns, shares 0 to 1 of what was selected. A `Phases` is one phase, several, or Non
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
 from typing import NamedTuple
+
+import msgspec
 
 from cs336_tui.analysis.kernel_names import short_name as short_name
 from cs336_tui.analysis.merge import grouped
+from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import FUSED, KINDS, NO_RANGE, RANGES, KernelGroup, KernelKind, KernelReport
 from cs336_tui.session.state import SessionState
 
 Phases = str | tuple[str, ...] | None
+
+_KNOWN_RANGES = frozenset((*RANGES, FUSED, NO_RANGE))
+_STEP_RANGE = re.compile(r"profilerstep\s*#\s*(\d+)")
+_MOST_NAMES = 20
 
 MATMUL: KernelKind = "matrix multiply"
 _OPTIMIZER_PHASES = ("zero_grad", "optimizer")
@@ -113,9 +122,40 @@ def rows(
         for group in _in(report, phase)
         if (range_ is None or group.range == range_) and (kind is None or group.kind == kind)
     ]
-    whole = _total(found)
-    made = (_row(name, groups, whole, ddof) for name, groups in grouped(found, lambda group: group.name).items())
+    return rows_of(found, ddof)
+
+
+def rows_of(groups: Sequence[KernelGroup], ddof: int = 1) -> tuple[KernelRow, ...]:
+    """A row per kernel of these groups, largest total first; shares are of all of them."""
+    whole = _total(groups)
+    made = (_row(name, of_name, whole, ddof) for name, of_name in grouped(groups, lambda group: group.name).items())
     return tuple(sorted(made, key=lambda row: (-row.total_ns, row.name)))
+
+
+class RangeError(UserError, ValueError):
+    """A range that encloses no kernel; the text names those that do."""
+
+
+def within(report: KernelReport, ranges: Sequence[str]) -> KernelReport:
+    """The report of the kernels that every one of these ranges encloses, a phase or a range at any depth; spans, gaps
+    and overlap are of the whole. Names may be patterns such as ``nccl:*``. Raises `RangeError`."""
+    groups = [group for group in report.groups if all(is_within(group, wanted) for wanted in ranges)]
+    if not groups:
+        known = ", ".join(range_names(report)[:_MOST_NAMES]) or "no ranges"
+        raise RangeError(f"range {', '.join(ranges)}: no kernel of {report.spec.title} is in it; it has {known}")
+    launches, total = _instances(groups), _total(groups)
+    return msgspec.structs.replace(report, groups=tuple(groups), launches=launches, total_ns=total)
+
+
+def is_within(group: KernelGroup, wanted: str) -> bool:
+    """True if a range of this name encloses the group's launches; capitals and ``#`` round a name do not matter."""
+    pattern = _STEP_RANGE.sub(r"step \1", wanted.casefold().strip("# "))
+    return any(fnmatchcase(name.casefold().strip("# "), pattern) for name in group.ranges)
+
+
+def range_names(report: KernelReport) -> tuple[str, ...]:
+    """Phases and ranges that enclose kernels, each once, as they come."""
+    return tuple(dict.fromkeys(name for group in report.groups for name in group.ranges))
 
 
 def by_kind(report: KernelReport, phase: Phases = None) -> tuple[TimeShare, ...]:
@@ -129,12 +169,19 @@ def by_phase(report: KernelReport) -> tuple[TimeShare, ...]:
 
 
 def by_range(report: KernelReport) -> tuple[RangeShare, ...]:
-    """A share per named range that occurs, in the order of `RANGES`, then of ``FUSED``, then of ``NO_RANGE``."""
+    """A share per named range that occurs, in the order of `range_order`."""
     found = []
-    for name, share, total, instances in _shares(report.groups, lambda group: group.range, (*RANGES, FUSED, NO_RANGE)):
+    order = range_order(report)
+    for name, share, total, instances in _shares(report.groups, lambda group: group.range, order):
         backward = _total(group for group in report.groups if group.range == name and group.backward)
         found.append(RangeShare(name, share, total - backward, backward, instances))
     return tuple(found)
+
+
+def range_order(report: KernelReport) -> tuple[str, ...]:
+    """Named ranges: those of `RANGES`, others of a recording as they come, ``FUSED``, ``NO_RANGE``."""
+    others = dict.fromkeys(group.range for group in report.groups if group.range not in _KNOWN_RANGES)
+    return (*RANGES, *others, FUSED, NO_RANGE)
 
 
 def matmul_shares(report: KernelReport) -> MatmulShares:
@@ -194,6 +241,22 @@ def top_kernel(report: KernelReport, phase: Phases = None) -> TopKernel | None:
         return TopKernel(found[0], None)
     alike = (group for group in _in(report, "forward") if group.name == found[0].name)
     return TopKernel(found[0], _instances(alike))
+
+
+def tells_attention(report: KernelReport) -> bool:
+    """True if some time is known to be of attention's products or softmax."""
+    return any(each.matmul_ns or each.softmax_ns for each in attention_split(report))
+
+
+def launches_per_s(report: KernelReport) -> float | None:
+    """Launches over the time from the first to the last; None of one moment."""
+    return report.launches / report.span_ns * 1e9 if report.span_ns else None
+
+
+def overlapped_share(report: KernelReport) -> float | None:
+    """The share of the time of communication between GPUs in which another kernel ran; None without communication."""
+    found = report.overlap
+    return found.overlapped_ns / found.communication_ns if found and found.communication_ns else None
 
 
 def named_share(report: KernelReport) -> float:

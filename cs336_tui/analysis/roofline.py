@@ -146,8 +146,8 @@ class Work(NamedTuple):
 
 def work_of(result: Result) -> Work | None:
     """By the session's prediction where there is one, else by formula; None of a recording, and of an imported model
-    without a prediction. FLOPs are the model's, without what checkpointing or a fused backward computes again, and products in a user's own optimizer.
-    Whether masked pairs of tokens are scored is by the kernel that ran."""
+    without a prediction. FLOPs are the model's, without what checkpointing or a fused backward computes again, and
+    products in a user's own optimizer. Whether masked pairs of tokens are scored is by the kernel that ran."""
     if result.spec.recording:
         return None
     spec, prediction, in_force = result.spec, result.state.prediction_of(result.spec), result.cell.in_force

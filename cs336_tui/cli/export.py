@@ -50,6 +50,7 @@ class TableChoice(NamedTuple):
     reference: bool = False
     compare: bool = False
     report: str | None = None
+    ranges: Sequence[str] = ()
     unit: Unit | None = None
     digits: int | None = None
     caption: str = ""
@@ -84,6 +85,8 @@ class TableChoice(NamedTuple):
             raise click.UsageError(f"{given[0]} and {given[1]} make different tables; use one of them")
         if (self.value or self.baseline) and not self.pivot_on:
             raise click.UsageError("--value and --baseline say what a --pivot shows; give --pivot ROWS:COLUMNS too")
+        if self.ranges and self.report != "kernels":
+            raise click.UsageError(f"--range {self.ranges[0]}: of kernels only; give --report kernels too")
         if self.layout and self.unit:
             raise click.UsageError(f"--unit {self.unit}: a layout has units of its own")
 
@@ -140,6 +143,14 @@ class _ListingLayouts(click.Command):
 @click.option("--reference", is_flag=True, help="Own cells beside published ones.")
 @click.option("--compare", is_flag=True, help="The first of two sessions against the second.")
 @click.option("--report", type=click.Choice(tuple(REPORTS)), help="What reports of this kind found.")
+@click.option(
+    "--range",
+    "ranges",
+    multiple=True,
+    metavar="NAME",
+    help="Of --report kernels only the kernels in this phase or range, such as forward, 'step 3' or 'nccl:*'; of "
+    "several, in all of them.",
+)
 @click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only these cells, such as precision=fp32.")
 @click.option("--unit", type=click.Choice(UNITS), help="Of times in text. [default: ms]")
 @click.option(
@@ -198,7 +209,7 @@ def export(
         results = select(results, _pairs("--where", where))
     written: dict[Path, str] = {}
     if has_notes:
-        tables = _reports(sources, results, choice.report, where, ddof) if choice.report else choice.tables(results)
+        tables = _reports(sources, results, choice, where, ddof) if choice.report else choice.tables(results)
         if notes:
             written[notes] = notes_text(tables)
         elif choice.style and not no_notes:
@@ -276,10 +287,10 @@ def _data(sources: Sequence[Source], results: Sequence[Result], format_: str) ->
 
 
 def _reports(
-    sources: Sequence[Source], results: Sequence[Result], name: str, where: Sequence[str], ddof: int | None
+    sources: Sequence[Source], results: Sequence[Result], choice: TableChoice, where: Sequence[str], ddof: int | None
 ) -> Sequence[Table]:
     """The tables of one kind of report. Raises `click.UsageError` when the sessions have none of the chosen cells."""
-    pairs = _pairs("--where", where)
+    name, pairs = choice.report or "", _pairs("--where", where)
     for key in pairs:
         field_named(key)
 
@@ -289,7 +300,8 @@ def _reports(
         except PivotError:
             return False
 
-    found = report_tables([source.state for source in sources], results, wanted, 1 if ddof is None else ddof)
+    states, chosen_ddof = [source.state for source in sources], 1 if ddof is None else ddof
+    found = report_tables(states, results, wanted, chosen_ddof, choice.ranges)
     if name not in found:
         have = f"there are {', '.join(found)}" if found else "there are none at all"
         raise click.UsageError(f"--report {name}: no such report in what was named; {have}{_REMEDY.get(name, '')}")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import msgspec
 
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import AttentionSplit, KernelRow, Phases, RangeShare, TimeShare
 from cs336_tui.config.spec import known_choices
-from cs336_tui.events.reports import FUSED, KernelReport
+from cs336_tui.events.reports import FUSED, Gap, KernelReport
 from cs336_tui.export.footnotes import std_kind
 from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
 from cs336_tui.stats.quantities import NONE, count
 
-STEP = "step"
-"""All phases of the step together."""
+STEP, RECORDING = "step", "recording"
+"""All phases of a step together, and all of a recording."""
+UNPHASED = "(no phase)"
 UNNAMED = "(no range)"
 _FUSED_NOTE = (
     f"{FUSED}: one kernel, or one annotated function, does products and softmax together, so that their times cannot "
@@ -46,34 +49,125 @@ _Part = tuple[str, Phases]
 """A phase, or several together, after the name that tables have for it."""
 
 
-def kernel_tables(report: KernelReport, ddof: int = 1) -> tuple[Table, ...]:
-    """Phases, kinds, ranges and attention first; then every kernel of the step and of each phase."""
+def kernel_tables(report: KernelReport, ddof: int = 1, ranges: Sequence[str] = ()) -> tuple[Table, ...]:
+    """The device's use, phases, kinds, ranges and attention first; then every kernel of the step and of each phase.
+    With `ranges` the kernels that all of them enclose, in one table."""
+    if ranges:
+        return (kernel_table(kernels.within(report, ranges), ranges=ranges, ddof=ddof),)
     phases = [share.name for share in kernels.by_phase(report)]
     return (
+        use_table(report),
+        *((gap_table(report),) if report.gaps and report.gaps.largest else ()),
         phase_table(report),
         kind_table(report),
         range_table(report),
-        attention_table(report),
+        *((attention_table(report),) if not report.spec.recording or kernels.tells_attention(report) else ()),
+        *((copy_table(report, ddof),) if report.copies else ()),
         kernel_table(report, ddof=ddof),
         *(kernel_table(report, phase, ddof=ddof) for phase in phases if len(phases) > 1),
     )
 
 
-def kernel_table(report: KernelReport, phase: Phases = None, range_: str | None = None, *, ddof: int = 1) -> Table:
-    """A row per kernel, largest total first, with the columns of ``nsys stats --report cuda_gpu_kern_sum``. nsys's std
-    has a `ddof` of 1."""
-    names = (phase,) if isinstance(phase, str) else phase or (STEP,)
-    part = "+".join(names)
-    selected = f"{'the whole step' if phase is None else part}{'' if range_ is None else f', {range_ or UNNAMED}'}"
+def kernel_table(
+    report: KernelReport,
+    phase: Phases = None,
+    range_: str | None = None,
+    *,
+    ranges: Sequence[str] = (),
+    ddof: int = 1,
+) -> Table:
+    """A row per kernel, largest total first, with the columns of ``nsys stats --report cuda_gpu_kern_sum``. `ranges`
+    are those that the report was restricted to. nsys's std has a `ddof` of 1."""
+    names = (phase,) if isinstance(phase, str) else phase or (_whole(report),)
+    part = "+".join(name or UNPHASED for name in names)
+    selected = f"{f'the whole {_whole(report)}' if phase is None else part}"
+    selected = ", ".join([*ranges] or [selected, *([] if range_ is None else [range_ or UNNAMED])])
     return report_table(
         report,
         kernels.rows(report, phase=phase, range_=range_, ddof=ddof),
         _NSYS,
         f"{_nouns(report)[0].capitalize()}s of {selected}",
-        "-".join(["kernels", *names, range_ or ""]),
-        record=lambda row: {"phase": part, "range": range_} | row._asdict(),
+        "-".join(["kernels", *names, range_ or "", *ranges]),
+        record=lambda row: {"phase": part, "range": ", ".join(ranges) or range_} | row._asdict(),
         footnotes=(f"Time (%): of the time shown here; StdDev: {std_kind(ddof)}", *footnotes(report)),
         kind="kernels",
+    )
+
+
+def use_table(report: KernelReport) -> Table:
+    """One row: launches and their time, and how busy they kept the device."""
+    columns: tuple[Column[KernelReport], ...] = (
+        Column("launches", _nouns(report)[1]),
+        Column("total_ns", "time (ms)", show=_ms),
+        Column("span_ns", "from first to last (ms)", show=_ms),
+        Column("idle_share", "GPU idle", show=_percent),
+        Column("launches_per_s", f"{_nouns(report)[1]}/s", show=known("{:,.0f}", NONE)),
+        Column("gaps", "gaps", show=count),
+        Column("gap_ns", "gaps in all (ms)", show=_ms),
+        Column("gap_median_ns", "median gap (µs)", show=_us),
+        Column("gap_largest_ns", "largest gap (µs)", show=_us),
+        Column("communication_ns", "NCCL (ms)", show=_ms),
+        Column("overlapped_share", "of it beside compute", show=_percent),
+    )
+    unknown = {"communication_ns", "overlapped_share"} if report.overlap is None else set[str]()
+    unknown |= (
+        {column.key for column in columns if column.key.startswith(("gap", "idle"))} if not report.gaps else set()
+    )
+    return report_table(
+        report,
+        [report],
+        [column for column in columns if column.key not in unknown],
+        f"Use of the device in {_one(report)}",
+        "kernel-use",
+        record=use_record,
+        footnotes=(*_use_notes(report), *footnotes(report)),
+        kind="use",
+    )
+
+
+def use_record(report: KernelReport) -> dict[str, Value]:
+    """Launches, their time, and how busy they kept the device; None where that is not known."""
+    gaps, overlap = report.gaps, report.overlap
+    return {
+        **attributes(report, "launches", "total_ns", "span_ns", "busy_ns"),
+        "idle_share": kernels.idle_share(report),
+        "launches_per_s": kernels.launches_per_s(report),
+        **attributes(gaps, gaps="count", gap_ns="total_ns", gap_median_ns="median_ns"),
+        "gap_largest_ns": max((gap.ns for gap in gaps.largest), default=None) if gaps else None,
+        **attributes(overlap, "communication_ns", "overlapped_ns"),
+        "overlapped_share": kernels.overlapped_share(report),
+    }
+
+
+def gap_table(report: KernelReport) -> Table:
+    """The longest times in which the device ran nothing, and what ran before and after each."""
+    columns: tuple[Column[Gap], ...] = (
+        Column("ns", "gap (µs)", show=_us),
+        Column("after", "after", left=True, show=kernels.short_name),
+        Column("before", "before", left=True, show=kernels.short_name),
+    )
+    return report_table(
+        report,
+        report.gaps.largest if report.gaps else (),
+        columns,
+        f"Largest gaps between kernels in {_one(report)}",
+        "kernel-gaps",
+        footnotes=footnotes(report),
+        kind="gaps",
+    )
+
+
+def copy_table(report: KernelReport, ddof: int = 1) -> Table:
+    """Copies and fills of a recording, which are no kernels."""
+    return report_table(
+        report,
+        kernels.rows_of(report.copies, ddof),
+        _NSYS[:-2] + _NSYS[-1:],
+        f"Copies and fills in {_one(report)}",
+        "kernel-copies",
+        record=KernelRow._asdict,
+        footnotes=footnotes(report),
+        kind="copies",
     )
 
 
@@ -81,9 +175,9 @@ def phase_table(report: KernelReport) -> Table:
     """Each phase, forward and backward together, the whole step: time, matrix multiplication's share, top kernel."""
     singular, launched = _nouns(report)
     columns: tuple[Column[_Part], ...] = (
-        Column("phase", left=True),
+        Column("phase", left=True, show=lambda name: name or UNPHASED),
         Column("total_ns", "time (ms)", show=_ms),
-        Column("share", "share of step", show=_percent),
+        Column("share", f"share of {_whole(report)}", show=_percent),
         Column("span_ns", "from first to last (ms)", show=_ms),
         Column("instances", launched),
         Column("matmul_share", "matrix multiply", show=_percent),
@@ -96,7 +190,7 @@ def phase_table(report: KernelReport) -> Table:
         report,
         _parts(report),
         columns,
-        "Phases of one step",
+        f"Phases of {_one(report)}",
         "kernel-phases",
         record=lambda part: _phase_record(report, part),
         footnotes=(*footnotes(report), *_step_notes(report)),
@@ -108,6 +202,7 @@ def kind_table(report: KernelReport) -> Table:
     """Each kind's share of every phase and of the whole step."""
     shares = {name: {share.name: share for share in kernels.by_kind(report, phases)} for name, phases in _parts(report)}
     singular, launched = _nouns(report)
+    whole = _whole(report)
 
     def record(kind: str) -> dict[str, Value]:
         found: dict[str, Value] = {"kind": kind}
@@ -119,23 +214,25 @@ def kind_table(report: KernelReport) -> Table:
     def part(name: str) -> Column[str]:
         of_part = shares[name]
         return Column(
-            f"{name}_share", name, text=lambda kind: _percent(of_part[kind].share) if kind in of_part else NONE
+            f"{name}_share",
+            name or UNPHASED,
+            text=lambda kind: _percent(of_part[kind].share) if kind in of_part else NONE,
         )
 
     columns = (
         Column("kind", left=True),
         *map(part, shares),
-        Column(f"{STEP}_ns", "time (ms)", show=_ms),
-        Column(f"{STEP}_instances", launched),
+        Column(f"{whole}_ns", "time (ms)", show=_ms),
+        Column(f"{whole}_instances", launched),
     )
     return report_table(
         report,
-        shares[STEP],
+        shares[whole],
         columns,
         f"Kinds of {singular}s, as shares of the time of each phase",
         "kernel-kinds",
         record=record,
-        footnotes=(f"time and {launched}: of the whole step", *footnotes(report)),
+        footnotes=(f"time and {launched}: of the whole {whole}", *footnotes(report)),
         kind="kinds",
     )
 
@@ -144,7 +241,7 @@ def range_table(report: KernelReport) -> Table:
     """Each named range with its own work and its backward, in the order in which a step comes to them."""
     columns: tuple[Column[RangeShare], ...] = (
         Column("name", "range", left=True, show=lambda name: name or UNNAMED),
-        Column("share", "share of step", show=_percent),
+        Column("share", f"share of {_whole(report)}", show=_percent),
         Column("forward_ns", "forward (ms)", show=_ms),
         Column("backward_ns", "backward (ms)", show=_ms),
         Column("total_ns", "both (ms)", show=_ms),
@@ -154,7 +251,7 @@ def range_table(report: KernelReport) -> Table:
         report,
         kernels.by_range(report),
         columns,
-        "Named ranges of one step",
+        f"Named ranges of {_one(report)}",
         "kernel-ranges",
         record=lambda each: each._asdict() | {"total_ns": each.forward_ns + each.backward_ns},
         footnotes=(
@@ -200,12 +297,11 @@ def attention_table(report: KernelReport) -> Table:
 
 def kernel_document(report: KernelReport) -> dict[str, Any]:
     """The report for programs: ns, bytes and shares of 1. `groups` are the launches by where they came from."""
-    idle = kernels.idle_share(report)
     return {
         "spec": known_choices(report.spec),
-        **attributes(report, "activity", "device_name", "torch", "total_ns", "span_ns", "busy_ns", "host_ns"),
-        "launches": report.launches,
-        "idle_share": idle,
+        **attributes(report, "activity", "device_name", "torch", "host_ns"),
+        **use_record(report),
+        "largest_gaps": msgspec.to_builtins(report.gaps.largest) if report.gaps else [],
         "named_share": kernels.named_share(report),
         "matmul_shares": kernels.matmul_shares(report)._asdict(),
         "phases": [_phase_record(report, part) for part in _parts(report)],
@@ -214,10 +310,12 @@ def kernel_document(report: KernelReport) -> dict[str, Any]:
         "attention": [_attention_record(each) for each in kernels.attention_split(report)],
         "kernels": [row._asdict() for row in kernels.rows(report)],
         "groups": [
-            attributes(group, "name", "kind", "phase", "range", "backward")
+            attributes(group, "name", "kind", "phase", "range", "backward", "op")
+            | {"path": list(group.path)}
             | {"instances": len(group.durations_ns), "total_ns": sum(group.durations_ns)}
             for group in report.groups
         ],
+        "copies": [row._asdict() for row in kernels.rows_of(report.copies)],
         "trace": report.trace,
         "note": report.note,
     }
@@ -226,8 +324,11 @@ def kernel_document(report: KernelReport) -> dict[str, Any]:
 def footnotes(report: KernelReport) -> tuple[str, ...]:
     """The counts and how much of them is known; the same under every table of the report."""
     counted = "kernels, copies and fills of the GPU" if report.activity == "kernels" else "operators by self time"
+    made = f"one profiled step after warm-up, apart from timing: {counted}"
+    if report.spec.recording:
+        made = "recorded elsewhere: kernels of the GPU; its copies and fills are counted apart"
     return (
-        f"one profiled step after warm-up, apart from timing: {counted}",
+        made,
         f"{report.launches} {_nouns(report)[1]}, {_ms(report.total_ns)} ms in all; "
         f"{_percent(kernels.named_share(report))} of the time is in a named range",
         *([report.note] if report.note else []),
@@ -235,6 +336,8 @@ def footnotes(report: KernelReport) -> tuple[str, ...]:
 
 
 def _step_notes(report: KernelReport) -> Iterator[str]:
+    if report.spec.recording:
+        return
     if (idle := kernels.idle_share(report)) is not None:
         yield (
             f"GPU idle: {_percent(idle)} of the {_ms(report.span_ns)} ms from the first kernel to the last; profiling "
@@ -244,6 +347,21 @@ def _step_notes(report: KernelReport) -> Iterator[str]:
         yield f"host time to enqueue the step, while profiled: {_ms(report.host_ns)} ms"
     if report.trace:
         yield f"Chrome trace, for ui.perfetto.dev: {report.trace}"
+
+
+def _use_notes(report: KernelReport) -> Iterator[str]:
+    if report.gaps:
+        yield "gaps: times between the first and the last kernel in which the GPU ran no kernel, copy or fill"
+    if report.overlap:
+        yield "of it beside compute: the share of the time of NCCL's kernels in which another kernel ran"
+
+
+def _whole(report: KernelReport) -> str:
+    return RECORDING if report.spec.recording else STEP
+
+
+def _one(report: KernelReport) -> str:
+    return "the recording" if report.spec.recording else "one step"
 
 
 def _nouns(report: KernelReport) -> tuple[str, str]:
@@ -257,7 +375,7 @@ def _parts(report: KernelReport) -> tuple[_Part, ...]:
     model = tuple(name for name in names if name in ("forward", "loss", "backward"))
     together = [("forward+backward", model)] if len(model) > 1 and len(model) < len(names) else []
     single = [(name, name) for name in names] if len(names) > 1 else []
-    return (*single, *together, (STEP, None))
+    return (*single, *together, (_whole(report), None))
 
 
 def _phase_record(report: KernelReport, part: _Part) -> dict[str, Value]:
@@ -288,6 +406,10 @@ _dashed, _ratio = known("{}", NONE), known("{:.3g}")
 
 def _ms(time_ns: Value) -> str:
     return f"{time_ns / 1e6:.3f}" if isinstance(time_ns, int | float) else NONE
+
+
+def _us(time_ns: Value) -> str:
+    return f"{time_ns / 1e3:,.1f}" if isinstance(time_ns, int | float) else NONE
 
 
 def _percent(share: Value) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from cs336_tui.analysis.ab import runs_in_turns, turns_of
 from cs336_tui.analysis.estimates import judge_all, target_here
 from cs336_tui.analysis.kernel_cells import kernel_cells
+from cs336_tui.analysis.kernels import RangeError
 from cs336_tui.analysis.merge import Result, grouped, title_of
 from cs336_tui.analysis.roofline import points
 from cs336_tui.config.spec import CellSpec
@@ -69,19 +70,31 @@ _EXPORTS: Mapping[type[Report], _Exports] = {
 }
 
 
-def tables_of_reports(reports: Sequence[Report], *, min_bytes: int = 0, ddof: int = 1) -> list[Table]:
+def tables_of_reports(
+    reports: Sequence[Report], *, min_bytes: int = 0, ddof: int = 1, ranges: Sequence[str] = ()
+) -> list[Table]:
     """The tables of several reports: first those over all of a kind, such as the peaks of recorded memories.
 
-    Allocations below `min_bytes` are left out; the std of kernels divides by n - `ddof`, 1 as nsys has it.
+    Allocations below `min_bytes` are left out; the std of kernels divides by n - `ddof`, 1 as nsys has it; with
+    `ranges`, kernels that these do not all enclose are left out. Raises `RangeError` if they enclose none at all.
     """
-    own = {MemoryReport: {"min_bytes": min_bytes}, KernelReport: {"ddof": ddof}}
+    own: Mapping[type, Mapping[str, Any]] = {
+        MemoryReport: {"min_bytes": min_bytes},
+        KernelReport: {"ddof": ddof, "ranges": ranges},
+    }
     tables: list[Table] = []
+    without: RangeError | None = None
     for kind, exports in _EXPORTS.items():
         if alike := [report for report in reports if isinstance(report, kind)]:
             tables += exports.of_all(alike)
     for report in reports:
         options = own.get(type(report), {})
-        tables += _EXPORTS[type(report)].tables(report, **options)
+        try:
+            tables += _EXPORTS[type(report)].tables(report, **options)
+        except RangeError as error:
+            without = without or error
+    if without and not tables:
+        raise without
     return tables
 
 
@@ -107,19 +120,24 @@ def report_drawings(states: Sequence[SessionState]) -> tuple[Drawing, ...]:
 
 
 def report_tables(
-    states: Sequence[SessionState], results: Sequence[Result], wanted: _Wanted = lambda _: True, ddof: int = 1
+    states: Sequence[SessionState],
+    results: Sequence[Result],
+    wanted: _Wanted = lambda _: True,
+    ddof: int = 1,
+    ranges: Sequence[str] = (),
 ) -> Mapping[str, tuple[Table, ...]]:
     """The tables of all reports of these sessions, by the keys of `REPORTS`; a report without tables is left out.
 
     `results` are the sessions' cells, for the reports that are worked out from cells; the others are those on the
-    `wanted` specs. `ddof` is that of kernels' stds; cells have their session's.
+    `wanted` specs, of kernels those that all `ranges` enclose. `ddof` is that of kernels' stds; cells have their
+    session's.
     """
 
     def tables(key: str, type_: ReportType) -> Iterable[Table]:
         if type_.content is None:
             return _FROM_CELLS[key](states, results, wanted)
         reports = [r for state in states for r in state.contents(type_.content) if wanted(r.spec)]
-        return tables_of_reports(reports, ddof=ddof)
+        return tables_of_reports(reports, ddof=ddof, ranges=ranges)
 
     made = {key: tuple(tables(key, type_)) for key, type_ in REPORTS.items()}
     return {key: found for key, found in made.items() if found}

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+from cs336_tui.events.device_timeline import gaps_of, overlap_of
 from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
-from cs336_tui.events.reports import NO_RANGE, RANGES, KernelGroup, KernelKind
+from cs336_tui.events.reports import NO_RANGE, RANGES, Gaps, KernelGroup, KernelKind, Overlap
 from cs336_tui.worker.workload.ranges import PHASE, RANGE
 
 HOST_INSTEAD = "Shown instead: operators of the host, by the time each took to enqueue its work."
@@ -33,6 +34,8 @@ class Launch(NamedTuple):
     begin_ns: int
     end_ns: int
     duration_ns: int
+    op: str = ""
+    """Of a kernel, the operator that launched it; empty if unknown."""
 
 
 class Profile(NamedTuple):
@@ -61,16 +64,29 @@ class Profile(NamedTuple):
             return 0
         return max(launch.end_ns for launch in chosen) - min(launch.begin_ns for launch in chosen)
 
+    def gaps(self) -> Gaps:
+        """The times between launches in which none ran."""
+        return gaps_of(*_columns(self.launches))
+
+    def overlap(self) -> Overlap | None:
+        """Communication between GPUs beside computation; None without communication."""
+        return overlap_of(*_columns([each for each in self.launches if not each.name.startswith(("Memcpy", "Memset"))]))
+
     def groups(self) -> tuple[KernelGroup, ...]:
         """Launches grouped by name and place in the step, in the order of their first launch."""
-        found: dict[tuple[str, KernelKind, str, str], list[int]] = {}
+        found: dict[tuple[str, KernelKind, str, str, str], list[int]] = {}
         for launch in sorted(self.launches, key=lambda launch: launch.begin_ns):
-            key = launch.name, launch.kind, launch.phase, launch.range
+            key = launch.name, launch.kind, launch.phase, launch.range, launch.op
             found.setdefault(key, []).append(launch.duration_ns)
         return tuple(
-            KernelGroup(name, kind, phase, range_, phase == "backward", tuple(durations))
-            for (name, kind, phase, range_), durations in found.items()
+            KernelGroup(name, kind, phase, range_, phase == "backward", tuple(durations), op)
+            for (name, kind, phase, range_, op), durations in found.items()
         )
+
+
+def _columns(launches: Sequence[Launch]) -> tuple[list[str], list[int], list[int]]:
+    """Names, begins and ends."""
+    return [each.name for each in launches], [each.begin_ns for each in launches], [each.end_ns for each in launches]
 
 
 class StepRead(NamedTuple):
@@ -106,16 +122,17 @@ def kernels_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
     launches = []
     for event in sorted((event for event in events if _kind(event) == "kernel"), key=lambda event: event.start_ns()):
         stream = event.device_index(), event.device_resource_id()
-        phase, range_ = before.get(stream, ""), NO_RANGE
+        phase, range_, op = before.get(stream, ""), NO_RANGE, ""
         if operator := operators.get(event.linked_correlation_id()):
             phase, range_ = operator.phase, operator.range
+            op = "" if operator.annotation else operator.name
         elif (called_ns := calls_ns.get(event.correlation_id())) is not None:
             phase = times.at(called_ns)
             range_ = phase if phase in RANGES else NO_RANGE
         before[stream] = phase
         if phase in phases:
             begin, end = event.start_ns(), event.end_ns()
-            launches.append(Launch(event.name(), kernel_kind(event.name()), phase, range_, begin, end, end - begin))
+            launches.append(Launch(event.name(), kernel_kind(event.name()), phase, range_, begin, end, end - begin, op))
     return Profile(tuple(launches), times.host_ns(phases))
 
 

@@ -62,6 +62,8 @@ def profile_kernels(request: ReportRequest, enter: report_parts.Enter) -> Kernel
         busy_ns=found.busy_ns,
         launches=len(found.launches),
         host_ns=found.host_ns if device.type != "cpu" else None,
+        gaps=found.gaps() if activity == "kernels" else None,
+        overlap=found.overlap() if activity == "kernels" else None,
         prediction=rehearsal.prediction if rehearsal else None,
         trace=trace,
         note=report_parts.joined(unseen, compiled, launched, skipped, unpredicted, unsaved),

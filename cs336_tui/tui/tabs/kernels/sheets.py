@@ -11,7 +11,7 @@ import msgspec
 
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import AttentionSplit, KernelRow, Phases, RangeShare, rows
-from cs336_tui.events.reports import FUSED, KINDS, NO_RANGE, RANGES, KernelReport
+from cs336_tui.events.reports import KINDS, NO_RANGE, KernelReport
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import FLOP_RATES, FLOPS, Scale, scale, time_text
 from cs336_tui.tui import format
@@ -167,7 +167,7 @@ def choices(report: KernelReport, selection: Selection, field: str) -> tuple[Any
     """Values that a field may have. Parts and kinds: None for all, then those that the other filters leave."""
     if field in ("phase", "sort"):
         return SORTS if field == "sort" else phases(report)
-    other, order = ("kind", (*RANGES, FUSED, NO_RANGE)) if field == "range" else ("range", KINDS)
+    other, order = ("kind", kernels.range_order(report)) if field == "range" else ("range", KINDS)
     phase, wanted = selection.phase, getattr(selection, other)
     within = (phase,) if isinstance(phase, str) else phase or report.phase_spans_ns
     found = (group for group in report.groups if group.phase in within and wanted in (None, getattr(group, other)))
