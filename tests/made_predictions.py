@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from cs336_tui.config.axes import WITHOUT_BACKWARD
 from cs336_tui.config.order import relative_work
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import MemoryBlock, Prediction, Site
@@ -20,7 +21,7 @@ PER_TOKEN = MIB
 
 def made_prediction(spec: CellSpec, **changes: Any) -> Prediction:
     """A prediction whose FLOPs are proportional to `order.relative_work` and whose activations to its tokens."""
-    has_backward = spec.pass_ not in ("inference", "forward")
+    has_backward = spec.pass_ not in WITHOUT_BACKWARD
     trains = spec.pass_ == "train-step"
     activations = spec.tokens_per_step * PER_TOKEN
     forward = round(2 * relative_work(spec) / (3 if has_backward else 1))

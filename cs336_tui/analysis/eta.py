@@ -11,6 +11,7 @@ from itertools import accumulate, chain
 from statistics import fmean, median
 from typing import NamedTuple
 
+from cs336_tui.config.axes import WITHOUT_BACKWARD
 from cs336_tui.config.order import pace, relative_work, time_kind
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.session.cell_state import CellState
@@ -30,7 +31,7 @@ _MOST_EXTRA = 3.0
 
 def _launches(spec: CellSpec) -> float:
     """The amount of launching in a step, in arbitrary units: it bounds the steps of small models on a fast GPU."""
-    return spec.num_layers * (1.0 if spec.pass_ in ("inference", "forward") else 3.0)
+    return spec.num_layers * (1.0 if spec.pass_ in WITHOUT_BACKWARD else 3.0)
 
 
 class Counts(NamedTuple):

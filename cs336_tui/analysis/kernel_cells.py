@@ -19,6 +19,7 @@ from cs336_tui.stats.summaries import Summary, summarize
 STEP = "step"
 _MODEL = ("forward", "loss", "backward")
 _PHASES: Mapping[str, tuple[str, ...]] = {
+    "forward+loss": ("forward", "loss"),
     "backward": ("backward",),
     "forward+backward": _MODEL,
     "train-step": ("zero_grad", *_MODEL, "optimizer"),

@@ -12,7 +12,7 @@ import msgspec
 from cs336_tui.config.axis import Axis, Device, Kind, SpecError, axes_of
 from cs336_tui.config.variants import CROSS_ENTROPY, RANGES, REFERENCE, is_imported, is_well_formed, short
 
-Pass = Literal["inference", "forward", "backward", "forward+backward", "train-step"]
+Pass = Literal["inference", "forward", "forward+loss", "backward", "forward+backward", "train-step"]
 Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed"]
 Arch = Literal["swiglu-rope", "gelu-learned"]
 Sync = Literal["each-step", "pipelined"]
@@ -22,6 +22,8 @@ Compile = Literal["off", "default", "reduce-overhead", "max-autotune"]
 CudaGraph = Literal["off", "step"]
 
 PASSES: tuple[str, ...] = get_args(Pass)
+WITHOUT_BACKWARD = ("inference", "forward", "forward+loss")
+"""Passes that run no backward, timed or not."""
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 ARCHES: tuple[str, ...] = get_args(Arch)
 SYNCS: tuple[str, ...] = get_args(Sync)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from cs336_tui.config.axes import WITHOUT_BACKWARD
 from cs336_tui.config.spec import CellSpec, Pass
 
 _FORWARDS_TIMED: dict[Pass, int] = {
-    "inference": 1, "forward": 1, "backward": 2, "forward+backward": 3, "train-step": 3,
+    "inference": 1, "forward": 1, "forward+loss": 1, "backward": 2, "forward+backward": 3, "train-step": 3,
 }  # fmt: skip
 """The work of the timed phases in forwards: a backward multiplies twice for each product of the forward, once for the
 gradient of either factor."""
@@ -20,9 +21,12 @@ _STEP_COUNT_BYTES = 4
 host's."""
 _SCORES_ALL_PAIRS = ("naive", "math")
 """Kinds of attention that score every pair of tokens, the masked ones too; a fused kernel can leave those out."""
-_ATTENTION_MOVES: dict[Pass, int] = {"inference": 4, "forward": 4, "backward": 7, "forward+backward": 8}
-"""Of attention alone, tensors of the queries' shape: a forward reads q, k and v and writes the output; a backward reads
-the three and the output's gradient and writes three gradients; both together read the three once."""
+_ATTENTION_MOVES: dict[Pass, int] = {
+    "inference": 4, "forward": 4, "forward+loss": 5, "backward": 7, "forward+backward": 8,
+}  # fmt: skip
+"""Of attention alone, tensors of the queries' shape: a forward reads q, k and v and writes the output; its loss reads
+the output's gradient, too; a backward reads the three and the output's gradient and writes three gradients; both
+together read the three once."""
 
 
 class Parameters(NamedTuple):
@@ -63,7 +67,7 @@ def least_bytes(spec: CellSpec) -> int:
     found = parameters(spec)
     size = found.numbers * width
     moved = size - unread_rows(spec) * spec.d_model * width
-    if spec.pass_ not in ("inference", "forward"):
+    if spec.pass_ not in WITHOUT_BACKWARD:
         moved += size
     if spec.pass_ == "train-step":
         counts = found.tensors * _STEP_COUNT_BYTES if spec.device == "cpu" else 0

@@ -9,13 +9,12 @@ from typing import Literal
 import msgspec
 
 from cs336_tui.config.attention_accounting import FUSED
+from cs336_tui.config.axes import WITHOUT_BACKWARD
 from cs336_tui.config.axis import Kind
 from cs336_tui.config.flops import parameters
 from cs336_tui.config.spec import AXES, CellSpec
 
 Order = Literal["smallest-first", "as-given"]
-
-_PASS_WORK = {"inference": 1.0, "forward": 1.0, "backward": 3.0, "forward+backward": 3.0, "train-step": 3.0}
 
 
 def relative_work(spec: CellSpec) -> float:
@@ -25,7 +24,7 @@ def relative_work(spec: CellSpec) -> float:
     section 2.1), and one forward more where activations are computed again. The `backward` pass counts its untimed
     forward, since that takes time too.
     """
-    passes = _PASS_WORK[spec.pass_]
+    passes = 1.0 if spec.pass_ in WITHOUT_BACKWARD else 3.0
     if spec.workload == "attention":
         return 2 * spec.tokens_per_step * spec.context_length * spec.d_model * passes
     if spec.checkpoint and passes > 1:
@@ -109,7 +108,7 @@ def rough_peak_bytes(spec: CellSpec) -> int:
     if spec.workload == "attention":
         return _rough_attention_bytes(spec)
     weights = parameters(spec).factors + spec.d_model * spec.vocab_size
-    copies = {"inference": 1, "forward": 1, "backward": 2, "forward+backward": 2, "train-step": 4}[spec.pass_]
+    copies = 1 if spec.pass_ in WITHOUT_BACKWARD else 4 if spec.pass_ == "train-step" else 2
     bytes_each = 2 if spec.precision == "bf16" else 4
     stream = 34 * spec.tokens_per_step * spec.d_model
     scores = 5 * spec.num_heads * spec.tokens_per_step * spec.context_length
@@ -125,7 +124,7 @@ def rough_peak_bytes(spec: CellSpec) -> int:
 
 
 def _rough_attention_bytes(spec: CellSpec) -> int:
-    copies = 1 if spec.pass_ in ("inference", "forward") else 2
+    copies = 1 if spec.pass_ in WITHOUT_BACKWARD else 2
     elements = 4 * copies * spec.tokens_per_step * spec.d_model
     if spec.attention not in FUSED:
         elements += 3 * spec.tokens_per_step * spec.context_length  # three at a time, forward and backward

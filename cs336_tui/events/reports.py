@@ -401,6 +401,7 @@ class ReportRequest(msgspec.Struct, frozen=True, kw_only=True):
 _OF_PASS: dict[str, str] = {
     "inference": "inference keeps no activations for a backward and has no gradients and no optimizer state",
     "forward": "forward has no gradients and no optimizer state; its activations are kept for a backward",
+    "forward+loss": "forward+loss has no gradients and no optimizer state; its activations are kept for a backward",
     "backward": "backward has no optimizer state; its forward and loss run untimed and count to its memory",
     "forward+backward": "forward+backward has no optimizer state",
 }

@@ -37,7 +37,7 @@ from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation, millisecond_decimals
 from cs336_tui.stats.summaries import Summary
 
-_FORWARDS = ("forward", "forward+backward")
+_FORWARD, _WITH_LOSS, _BOTH = "forward", "forward+loss", "forward+backward"
 _DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
 _CELL = (setting("size", "size", left=True), setting("pass", "pass", left=True), setting("warm-up", "warmup"))
 
@@ -58,7 +58,7 @@ def layout_tables(
     make = found.published if published and found.published else found.make
     tables = make(settled(results), decimals)
     if not tables:
-        raise TableError(f"layout {layout}: no cell with pass {' or '.join(_FORWARDS)}")
+        raise TableError(f"layout {layout}: no cell with pass {_FORWARD} or {_BOTH}")
     titled = "{0}" if not caption else "{1} ({0})" if len(tables) > 1 else "{1}"
     return tuple(
         msgspec.structs.replace(table, caption=titled.format(table.caption, caption), label=f"{layout}-{table.label}")
@@ -75,19 +75,19 @@ def _forward_only(results: Sequence[Result], decimals: int | None, *, published:
     notation = Notation("s", decimals)
     columns = (
         setting("" if published else "size", "size", left=True),
-        layout_column("forward_only", lambda row: row.first.spec.pass_ == "forward", left=True),
+        layout_column("forward_only", lambda row: row.first.spec.pass_ != _BOTH, left=True),
         setting("warmup_steps", "warmup"),
         setting("benchmark_steps", "steps"),
         *_statistics(notation, avg="mean", std="std"),
     )
-    kept, left_out = _with_passes(results)
+    kept, _, left_out = _with_passes(results)
     notes = (
         "avg and std: seconds a step",
         "forward_only False: forward, loss and backward",
         *left_out,
         *(not_timed(kept) if published else ()),
     )
-    sort = (lambda row: row.first.spec.pass_ == "forward") if published else None
+    sort = (lambda row: row.first.spec.pass_ != _BOTH) if published else None
     by = ("pass", "size")
     return tables_of(kept, columns, "Step times in seconds", notes, rows_by=by, apart=("warmup",), sort=sort)
 
@@ -211,7 +211,7 @@ def _joined(result: Result, more: Sequence[str]) -> str:
 
 def _devices(results: Sequence[Result], decimals: int | None, *, published: bool = False) -> tuple[Table, ...]:
     """Published with the parameters in millions or billions."""
-    kept, left_out = _with_passes(results)
+    kept, forward, left_out = _with_passes(results)
     apart = telling(kept, but=("size", "pass", *PLACES))
     places = telling(kept, among=PLACES) or ("device",)
     titles = _device_titles({key: members[0] for key, members in groups(kept, places).items()}, places)
@@ -237,7 +237,7 @@ def _devices(results: Sequence[Result], decimals: int | None, *, published: bool
                 title=f"{name} (ms)", group=titles[place]
             )
             for place in groups(members, places)
-            for name, pass_ in (("forward_time", "forward"), ("forward+backward", "forward+backward"))
+            for name, pass_ in (("forward_time", forward), ("forward+backward", _BOTH))
         )
         caption = "Mean step time in ms by device"
         tables += tables_of(
@@ -311,12 +311,15 @@ def _device_titles(ran: Mapping[tuple[str, ...], Result], places: Sequence[str])
     return {key: f"{kind} ({label(ran[key], places)})" if number[kind] > 1 else kind for key, kind in kinds.items()}
 
 
-def _with_passes(results: Sequence[Result]) -> tuple[list[Result], tuple[str, ...]]:
-    """The cells of the passes that a layout has columns for, and a line that says which were left out."""
-    kept = [result for result in results if result.spec.pass_ in _FORWARDS]
-    others = dict.fromkeys(result.spec.pass_ for result in results if result.spec.pass_ not in _FORWARDS)
-    note = f"left out, as this layout has no place for them: {', '.join(others)}"
-    return kept, (note,) if others else ()
+def _with_passes(results: Sequence[Result]) -> tuple[list[Result], str, tuple[str, ...]]:
+    """The cells of the passes that a layout has columns for, which pass is its forward, and notes on both: with the
+    loss in it where no cell has it without."""
+    passes = list(dict.fromkeys(result.spec.pass_ for result in results))
+    forward = _WITH_LOSS if _WITH_LOSS in passes and _FORWARD not in passes else _FORWARD
+    others = [pass_ for pass_ in passes if pass_ not in (forward, _BOTH)]
+    notes = ["forward: with the loss in it"] * (forward == _WITH_LOSS)
+    notes += [f"left out, as this layout has no place for them: {', '.join(others)}"] * bool(others)
+    return [result for result in results if result.spec.pass_ in (forward, _BOTH)], forward, tuple(notes)
 
 
 def _seconds(row: Row, notation: Notation) -> str:

@@ -53,7 +53,7 @@ def test_a_forward_of_small_by_hand() -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16"])
-@pytest.mark.parametrize("pass_", ["inference", "forward", "backward", "forward+backward"])
+@pytest.mark.parametrize("pass_", ["inference", "forward", "forward+loss", "backward", "forward+backward"])
 def test_naive_attention_alone_is_as_predicted(pass_: str, precision: str, causal: bool) -> None:
     spec = attention_spec(pass_=pass_, precision=precision, causal=causal)
     assert step_flops(spec) == timed_flops(predict(spec))

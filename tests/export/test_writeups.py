@@ -51,6 +51,17 @@ def test_forward_only_leaves_out_other_passes_and_says_so() -> None:
     assert any(note.startswith("left out") and "train-step" in note for note in table.footnotes)
 
 
+@pytest.mark.parametrize("layout", ["forward-only", "devices"])
+def test_forward_with_the_loss_in_it_takes_the_place_of_forward_where_there_is_none(layout: str) -> None:
+    with_loss = by([SMALL], pass_=["forward+loss", "forward+backward"])
+    (table,) = layout_tables(merged(grid(with_loss)), layout)
+    assert "forward: with the loss in it" in table.footnotes
+    assert "11.00" in str(table.rows) or "0.01100" in str(table.rows)
+    (table,) = layout_tables(merged(grid([*with_loss, *by([SMALL], pass_=["forward"])])), layout)
+    assert any("no place for them: forward+loss" in note for note in table.footnotes)
+    assert "10.00" in str(table.rows) or "0.01000" in str(table.rows)
+
+
 def test_min_max_has_a_row_for_each_model_pass_and_warmup() -> None:
     (table,) = layout_tables(results(), "min-max")
     assert [column.header for column in table.columns] == [

@@ -23,7 +23,7 @@ from tests.worker.measure.cells import run, small_spec
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 DEVICE = torch.device("cuda:0")
-CAPTURED_PASSES: tuple[Pass, ...] = ("inference", "forward", "forward+backward", "train-step")
+CAPTURED_PASSES: tuple[Pass, ...] = ("inference", "forward", "forward+loss", "forward+backward", "train-step")
 
 
 @pytest.fixture(autouse=True)

@@ -86,7 +86,7 @@ def test_the_host_runs_ahead_of_a_busy_device() -> None:
         assert event.host_s[0] < 0.9 * event.times_s[0]
 
 
-@pytest.mark.parametrize("pass_", ["inference", "forward", "forward+backward", "train-step"])
+@pytest.mark.parametrize("pass_", ["inference", "forward", "forward+loss", "forward+backward", "train-step"])
 def test_a_window_of_steps_takes_the_time_of_its_steps(pass_: Pass) -> None:
     step, clock = gpu_step(gpu_spec(pass_=pass_, context_length=1024)), clock_for(DEVICE)
     time_window(step, clock, 3, lambda _number: True)

@@ -96,7 +96,7 @@ def test_cuda_graphs_with_every_optimizer(optimizer: str) -> None:
     assert set(report.steps("measured")[0].phases_s) == {"graph"}
 
 
-@pytest.mark.parametrize("pass_", ["inference", "forward", "forward+backward"])
+@pytest.mark.parametrize("pass_", ["inference", "forward", "forward+loss", "forward+backward"])
 @pytest.mark.parametrize("attention", ["naive", "sdpa"])
 def test_cuda_graphs_of_attentions_and_checkpoints(attention: str, pass_: Pass) -> None:
     ran(variant(cuda_graph="step", attention=attention, pass_=pass_, checkpoint=1, precision="fp32"))

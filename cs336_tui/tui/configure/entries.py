@@ -27,7 +27,8 @@ from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
 _LONG = 4_000
 """Maximum length of a text that may be a list of paths."""
 _SHORTER = {
-    "inference": "infer", "forward": "fwd", "backward": "bwd", "forward+backward": "fwd+bwd", "train-step": "train",
+    "inference": "infer", "forward": "fwd", "forward+loss": "fwd+loss", "backward": "bwd",
+    "forward+backward": "fwd+bwd", "train-step": "train",
 }  # fmt: skip
 _TIPS = {
     "warmup_steps": f"""Steps before those that are measured: a number, or several as 0,1,5.

@@ -19,6 +19,7 @@ from cs336_tui.worker.workload.transformer import Batch, Loss
 PHASES: dict[Pass, tuple[str, ...]] = {  # The timed phases of each pass, in the order they run
     "inference": ("forward",),
     "forward": ("forward",),
+    "forward+loss": ("forward", "loss"),
     "backward": ("backward",),
     "forward+backward": ("forward", "loss", "backward"),
     "train-step": ("zero_grad", "forward", "loss", "backward", "optimizer"),

@@ -30,7 +30,7 @@ from cs336_tui.worker.workload.transformer import Transformer, random_batch
 DEVICE = torch.device("cuda:0")
 CPU = torch.device("cpu")
 POOL = (0, 7)
-CAPTURED_PASSES: tuple[Pass, ...] = ("inference", "forward", "forward+backward", "train-step")
+CAPTURED_PASSES: tuple[Pass, ...] = ("inference", "forward", "forward+loss", "forward+backward", "train-step")
 
 
 class CapturedGenerator:

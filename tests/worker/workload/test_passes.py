@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cs336_tui.config.axes import WITHOUT_BACKWARD
 from cs336_tui.config.spec import PASSES, ModelDims, Pass
 from cs336_tui.worker.workload.building import make_optimizer
 from cs336_tui.worker.workload.passes import PHASES, Step, Training
@@ -63,6 +64,7 @@ def test_phases(pass_: Pass) -> None:
     expected = {
         "inference": "forward",
         "forward": "forward",
+        "forward+loss": "forward loss",
         "backward": "backward",
         "forward+backward": "forward loss backward",
         "train-step": "zero_grad forward loss backward optimizer",
@@ -112,7 +114,7 @@ def test_train_step_with_scaled_gradients_learns() -> None:
     assert plain_loss(model).item() < before
 
 
-@pytest.mark.parametrize("pass_", ["inference", "forward"])
+@pytest.mark.parametrize("pass_", WITHOUT_BACKWARD)
 def test_only_inference_records_no_graph(pass_: Pass) -> None:
     model = a_model()
     seen: list[Tensor] = []
@@ -137,7 +139,7 @@ def test_autocast_covers_forward_and_loss_but_never_backward(pass_: Pass) -> Non
     step = a_step(pass_, model, lambda: torch.autocast("cpu", torch.bfloat16))
     run(step)
     assert forward == [True]
-    assert backward == ([] if pass_ in ("inference", "forward") else [False])
+    assert backward == ([] if pass_ in WITHOUT_BACKWARD else [False])
     assert step.logits_dtype == torch.bfloat16
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from cs336_tui.config.axes import WITHOUT_BACKWARD
 from cs336_tui.events.reports import CATEGORIES, MemoryBlock, MemoryReport, OomReport, Prediction, SavedTensor, Site
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.session.cell_state import CellState
@@ -122,7 +123,7 @@ def saved_page(report: MemoryReport, width: int) -> Page:
     if not rows:
         why = (
             f"Nothing is saved for backward: {report.spec.pass_} has no backward."
-            if report.spec.pass_ in ("inference", "forward")
+            if report.spec.pass_ in WITHOUT_BACKWARD
             else "This record does not say what is saved for backward."
         )
         return message(why, width)
