@@ -14,7 +14,7 @@ _RULES: tuple[tuple[KernelKind, str], ...] = (
     ("softmax", r"^triton_(red|per)_.*softmax"),
     ("reduction", r"^triton_(red|per|split_scan)_"),
     ("elementwise", r"^triton_(poi|for)_"),
-    ("copy", r"^(Memcpy|Memset)|reshape_and_cache|(?<![a-z])_?copy_page"),
+    ("copy", r"^(Memcpy|Memset|\[CUDA mem(cpy|set))|reshape_and_cache|(?<![a-z])_?copy_page"),
     ("other", r"fmha|flash|attention"),  # matrix products and softmax in one
     ("other", r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"),  # between GPUs
     ("other", r"fprop|dgrad|wgrad|winograd|scudnn|conv\dd|convolv"),  # convolutions

@@ -23,14 +23,17 @@ _HEAD = 1 << 16
 
 
 class _Format(NamedTuple):
-    """A kind of file that can be opened. The module of this folder has `read`, and `recognises` a beginning."""
+    """A kind of file that can be opened. The module of this folder has `read`, and `recognises` a beginning; a name
+    that ends so does, too."""
 
     module: str
     what: str
+    endings: tuple[str, ...] = ()
 
 
 FORMATS: tuple[_Format, ...] = (
     _Format("snapshot", "CUDA memory snapshots (.pickle)"),
+    _Format("nsys", "nsys reports (.nsys-rep, .sqlite)", (".nsys-rep", ".qdrep")),
     _Format("chrome", "torch profiler traces (.json, .json.gz)"),
 )
 """In the order in which they are tried."""
@@ -56,7 +59,7 @@ def read(path: Path, name: str, opening: Opening) -> tuple[Recorded, ...]:
         plain = _inflated(head)
         for format_ in FORMATS:
             module = import_module(f"cs336_tui.session.recordings.{format_.module}")
-            if module.recognises(plain):
+            if module.recognises(plain) or path.name.lower().endswith(format_.endings or ("\0",)):
                 found: tuple[Recorded, ...] = module.read(path, opening, name)
                 return found
     except OSError as error:

@@ -1,0 +1,329 @@
+"""nsys reports: exports of several versions made by hand, hostile databases, and nsys itself run as a stand-in."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cs336_tui.events.reports import KernelReport
+from cs336_tui.session.recordings.opening import read
+from cs336_tui.session.recordings.recording import Cancelled, Opening, Recorded, RecordingError
+from tests.session.recordings.nsys_exports import (
+    A_STEP,
+    NEW,
+    OLD,
+    PID,
+    TEXTS,
+    call,
+    export,
+    global_tid,
+    kernel,
+    nvtx,
+    strings,
+    without,
+)
+
+Groups = list[tuple[str, str, str, str, bool, tuple[int, ...]]]
+
+
+def cells_of(path: Path, opening: Opening | None = None) -> tuple[Recorded, ...]:
+    return read(path, path.name, opening or Opening())
+
+
+def report_of(path: Path) -> KernelReport:
+    (cell,) = cells_of(path)
+    assert isinstance(cell.report, KernelReport)
+    return cell.report
+
+
+def groups(report: KernelReport) -> Groups:
+    return [(g.name, g.op, g.phase, g.range, g.backward, g.durations_ns) for g in report.groups]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "report.sqlite"
+
+
+def test_kernels_have_their_times_operators_phases_and_ranges(file: Path) -> None:
+    report = report_of(export(file, A_STEP))
+    assert (report.launches, report.total_ns) == (4, 1050)
+    gemm, add = "void gemm<float>(int)", "void add<float>()"
+    assert groups(report) == [
+        (gemm, "aten::mm", "forward", "attention", False, (300,)),
+        (add, "aten::add", "forward", "step 3", False, (50,)),
+        (gemm, "aten::mm", "backward", "step 3", True, (600,)),
+        (add, "", "optimizer", "warm", False, (100,)),
+    ]
+    assert [(g.name, g.kind, g.durations_ns) for g in report.copies] == [
+        ("[CUDA memcpy Host-to-Device]", "copy", (100,)),
+        ("[CUDA memset]", "copy", (10,)),
+    ]
+
+
+def test_the_device_is_told(file: Path) -> None:
+    (cell,) = cells_of(export(file, A_STEP))
+    assert (cell.device, cell.device_label) == ("cuda:0", "NVIDIA H100 80GB HBM3")
+    assert (cell.memory_bytes, cell.capability) == (85_000_000_000, "9.0")
+
+
+def test_calls_of_a_library_are_no_ranges_of_the_user(file: Path) -> None:
+    report = report_of(export(file, A_STEP))
+    assert not [path for group in report.groups for path in group.path if "nccl" in path]
+
+
+def test_an_old_version_without_processes_domains_and_registered_texts_is_read(file: Path) -> None:
+    rows = {
+        **A_STEP,
+        "CUPTI_ACTIVITY_KIND_KERNEL": without(A_STEP["CUPTI_ACTIVITY_KIND_KERNEL"], "globalPid", "contextId", "gridX"),
+        "NVTX_EVENTS": without([row for row in A_STEP["NVTX_EVENTS"] if row["text"]], "domainId", "textId"),
+    }
+    del rows["CUPTI_ACTIVITY_KIND_MEMCPY"], rows["CUPTI_ACTIVITY_KIND_MEMSET"]
+    found = groups(report_of(export(file, rows, OLD)))
+    assert [(op, phase, backward, times) for _, op, phase, _, backward, times in found] == [
+        ("aten::mm", "forward", False, (300,)),
+        ("aten::add", "forward", False, (50,)),
+        ("aten::mm", "backward", True, (600,)),
+        ("", "optimizer", False, (100,)),
+    ]
+
+
+@pytest.mark.parametrize("table", [table for table in A_STEP if table != "CUPTI_ACTIVITY_KIND_KERNEL"])
+def test_every_other_table_may_be_missing(file: Path, table: str) -> None:
+    report = report_of(export(file, {name: rows for name, rows in A_STEP.items() if name != table}))
+    assert (report.launches, report.total_ns) == (4, 1050)
+
+
+def test_kernels_without_launching_calls_are_counted_without_an_operator(file: Path) -> None:
+    rows = {name: A_STEP[name] for name in ("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS")}
+    report = report_of(export(file, rows))
+    assert {group.op for group in report.groups} == {""}
+    assert "4 of 4 kernels have no launching operator" in report.note
+
+
+def test_calls_of_the_driver_link_kernels_too(file: Path) -> None:
+    rows = dict(A_STEP)
+    rows["CUPTI_ACTIVITY_KIND_DRIVER"] = rows.pop("CUPTI_ACTIVITY_KIND_RUNTIME")
+    schema = {**NEW, "CUPTI_ACTIVITY_KIND_DRIVER": NEW["CUPTI_ACTIVITY_KIND_RUNTIME"]}
+    assert [group.op for group in report_of(export(file, rows, schema)).groups] == [
+        "aten::mm",
+        "aten::add",
+        "aten::mm",
+        "",
+    ]
+
+
+def test_processes_and_devices_are_cells_of_their_own(file: Path) -> None:
+    """Both processes use the same correlations; the second one has no range."""
+    rows = {
+        **A_STEP,
+        "CUPTI_ACTIVITY_KIND_KERNEL": [
+            kernel(10, 20, 1), kernel(20, 50, 2, deviceId=1), kernel(10, 14, 1, "add", pid=PID + 1)
+        ],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [call(100, 1), call(105, 2), call(100, 1, pid=PID + 1)],
+    }  # fmt: skip
+    found = cells_of(export(file, rows))
+    told = [(cell.name, cell.device, cell.report.total_ns) for cell in found if isinstance(cell.report, KernelReport)]
+    assert told == [
+        (f"report.sqlite, process {PID}", "cuda:0", 10),
+        (f"report.sqlite, process {PID}", "cuda:1", 30),
+        (f"report.sqlite, process {PID + 1}", "cuda:0", 4),
+    ]
+    ops = [group.op for cell in found if isinstance(cell.report, KernelReport) for group in cell.report.groups]
+    assert ops == ["aten::mm", "aten::mm", ""]
+
+
+def test_numbers_and_times_are_those_that_sqlite_counts(file: Path) -> None:
+    kernels = [kernel(7 * place, 7 * place + place % 11, place, ("gemm", "add")[place % 2]) for place in range(5000)]
+    export(file, {"StringIds": strings(TEXTS), "CUPTI_ACTIVITY_KIND_KERNEL": kernels})
+    with closing(sqlite3.connect(file)) as base:
+        (counted,) = base.execute("SELECT count(*), sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL")
+    report = report_of(file)
+    assert (report.launches, report.total_ns) == counted
+
+
+def test_graphs_that_were_recorded_as_a_whole_are_told(file: Path) -> None:
+    graph = {"start": 1, "end": 9, "deviceId": 0, "correlationId": 5}
+    report = report_of(export(file, {**A_STEP, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": [graph, graph]}))
+    assert "2 launches of CUDA graphs are not taken apart" in report.note
+    alone = export(file.with_name("graphs.sqlite"), {"CUPTI_ACTIVITY_KIND_GRAPH_TRACE": [graph]})
+    with pytest.raises(RecordingError, match="--cuda-graph-trace=node"):
+        cells_of(alone)
+
+
+def test_a_report_without_kernels_says_how_to_record_them(file: Path) -> None:
+    rows: Mapping[str, Any] = {"NVTX_EVENTS": [nvtx(1, 2, "forward")], "CUPTI_ACTIVITY_KIND_RUNTIME": [call(1, 1)]}
+    with pytest.raises(RecordingError, match="--trace=cuda,nvtx"):
+        cells_of(export(file, rows))
+
+
+# Hostile and damaged databases.
+
+
+def written(path: Path, script: str) -> Path:
+    with closing(sqlite3.connect(path)) as base, base:
+        base.executescript(script)
+    return path
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS start, x AS end FROM n"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "CREATE TABLE t (a)",
+        f"CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS {ENDLESS}",
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT)",
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end); INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ('x', 1)",
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end);INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1e300, 1)",
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end);"
+        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (-9223372036854775808, 9223372036854775807)",
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end AS (length(hex(zeroblob(1000)))), a);"
+        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 2)",
+        "CREATE TABLE StringIds (id, value); CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end);"
+        "INSERT INTO StringIds VALUES (1, zeroblob(2000000))",
+        "CREATE VIRTUAL TABLE CUPTI_ACTIVITY_KIND_KERNEL USING fts5(start, end)",
+    ],
+)
+def test_what_is_no_report_is_refused_in_one_line(file: Path, script: str) -> None:
+    with pytest.raises(RecordingError) as refused:
+        cells_of(written(file, script))
+    assert "\n" not in str(refused.value)
+    assert str(file) in str(refused.value)
+
+
+def test_odd_values_do_not_matter(file: Path) -> None:
+    odd = kernel(1, 5, 1) | {"deviceId": "x", "streamId": -4, "demangledName": 10**12, "shortName": b"\xff"}
+    ranges = [nvtx(1, 2, b"\xff\xfe"), nvtx(1, 2, "x", tid=0), nvtx(1, 2, "y") | {"globalTid": "z"}]  # type: ignore[arg-type]
+    rows = {"StringIds": [], "CUPTI_ACTIVITY_KIND_KERNEL": [odd], "NVTX_EVENTS": ranges}
+    report = report_of(export(file, rows))
+    assert groups(report) == [("(unnamed kernel)", "", "", "", False, (4,))]
+
+
+def test_opening_leaves_the_file_and_its_folder_as_they_were(file: Path) -> None:
+    export(file, A_STEP)
+    before = file.read_bytes()
+    file.chmod(stat.S_IRUSR)
+    report_of(file)
+    assert file.read_bytes() == before
+    assert list(file.parent.iterdir()) == [file]
+
+
+@given(st.integers(0, 2**16), st.binary(min_size=1, max_size=40))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_changed_or_cut_database_opens_or_is_refused(tmp_path: Path, place: int, change: bytes) -> None:
+    whole = tmp_path / "whole.sqlite"
+    if not whole.exists():
+        export(whole, A_STEP)
+    data = bytearray(whole.read_bytes())
+    place %= len(data) - len(change)
+    data[place : place + len(change)] = change
+    for content in (data, data[:place]):
+        damaged = tmp_path / "damaged.sqlite"
+        damaged.write_bytes(content)
+        try:
+            cells_of(damaged)
+        except RecordingError as refused:
+            message = str(refused)
+        else:
+            message = ""
+        assert "\n" not in message
+
+
+def test_reading_can_be_cancelled(file: Path) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def watch(done: int, total: int) -> None:
+        seen.append((done, total))
+        if done:
+            raise Cancelled
+
+    rows = {"StringIds": strings(TEXTS), "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(1, 2, 1)] * 30_000}
+    export(file, rows)
+    with pytest.raises(Cancelled):
+        cells_of(file, Opening(watch))
+    assert seen[-1][1] == file.stat().st_size
+    assert 0 < seen[-1][0] <= seen[-1][1]
+
+
+# nsys itself.
+
+
+def stand_in(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program named nsys, alone on PATH."""
+    folder.mkdir()
+    program = folder / "nsys"
+    program.write_text(f"#!{sys.executable}\nimport sys\n{body}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_a_report_is_exported_by_the_users_own_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported = export(tmp_path / "exported.sqlite", A_STEP)
+    body = (
+        "import shutil\nassert sys.argv[1:4] == ['export', '--type', 'sqlite'], sys.argv\n"
+        f"shutil.copy({str(exported)!r}, sys.argv[sys.argv.index('--output') + 1])\nprint('Processing events...')"
+    )
+    stand_in(tmp_path / "bin", body, monkeypatch)
+    report = tmp_path / "a step.nsys-rep"
+    report.write_bytes(b"\x00anything\x80")
+    found = report_of(report)
+    assert (found.launches, found.total_ns, found.trace) == (4, 1050, str(report))
+    assert {each.name for each in tmp_path.iterdir()} == {"exported.sqlite", "bin", "a step.nsys-rep"}
+
+
+def test_without_nsys_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    report = tmp_path / "x.nsys-rep"
+    report.write_bytes(b"\x00")
+    with pytest.raises(RecordingError, match="nsys, which is not on PATH"):
+        cells_of(report)
+
+
+def test_what_nsys_says_of_a_report_that_it_cannot_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path / "bin", "print('Working')\nsys.exit('Report is of a later version.')", monkeypatch)
+    report = tmp_path / "x.nsys-rep"
+    report.write_bytes(b"\x00")
+    with pytest.raises(RecordingError, match=r"nsys export could not read it: Report is of a later version\.$"):
+        cells_of(report)
+
+
+def test_cancelling_ends_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(
+        tmp_path / "bin",
+        "import os, time\nopen(sys.argv[-1] + '.pid', 'w').write(str(os.getpid()))\ntime.sleep(60)",
+        monkeypatch,
+    )
+    report = tmp_path / "x.nsys-rep"
+    report.write_bytes(b"\x00")
+    told = Path(f"{report}.pid")
+
+    def watch(_done: int, _total: int) -> None:
+        if told.exists() and told.read_text():
+            raise Cancelled
+
+    begun = time.monotonic()
+    with pytest.raises(Cancelled):
+        cells_of(report, Opening(watch))
+    assert time.monotonic() - begun < 30
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text()), 0)
+
+
+def test_a_thread_of_another_process_names_nothing(file: Path) -> None:
+    rows = {**A_STEP, "NVTX_EVENTS": [nvtx(0, 1_000, "other") | {"globalTid": global_tid(1, PID + 5)}]}
+    assert {group.path for group in report_of(export(file, rows)).groups} == {()}
