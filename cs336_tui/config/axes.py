@@ -20,6 +20,7 @@ Edition = Literal["2024", "2025", "2026"]
 Work = Literal["language-model", "attention"]
 Compile = Literal["off", "default", "reduce-overhead", "max-autotune"]
 CudaGraph = Literal["off", "step"]
+Nesting = Literal["off", "halves"]
 
 PASSES: tuple[str, ...] = get_args(Pass)
 WITHOUT_BACKWARD = ("inference", "forward", "forward+loss")
@@ -141,8 +142,9 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
 
     `model`, `attention`, `optimizer` and `loss` are names, or ``package.module:name`` of a user's own, looked for in
     the folders of `model_path` too. `annotations` are pairs of a named range and ``package.module:function``.
-    `checkpoint` recomputes activations in groups of so many blocks, 0 for not at all. With workload ``attention``,
-    `d_model` is the width of queries, keys and values, and `causal` is whether a token sees its past only.
+    `checkpoint` recomputes activations in groups of so many blocks, 0 for not at all; with `nesting` ``halves`` the
+    groups lie in halves of halves. With workload ``attention``, `d_model` is the width of queries, keys and values, and
+    `causal` is whether a token sees its past only.
     `recording` is the name of what others recorded; of such a cell the device alone is known, and nothing else counts.
 
     A choice that is added has a default, so that logs of before open.
@@ -277,6 +279,14 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="Recompute activations in groups of so many blocks: 1, or several as 0,1,2,4; 0 keeps them all.",
         said=lambda blocks: (f"checkpoint every {blocks}",), detail=_every,
     )] = 0
+    nesting: Annotated[Nesting, Axis(
+        sweep="nestings", several=True, before="optimizer", group="variants", workload="language-model",
+        applies=lambda spec: spec.checkpoint > 0,
+        help="Nested checkpointing: {values}; halves: the groups of --checkpoint lie in halves of halves, recomputed "
+        "one within the other",
+        tip="halves: of N blocks about log2(N / k) inputs are kept at once instead of N / k; more is computed again.",
+        said=lambda _: ("nested",), detail=lambda _: "groups in halves of halves, recomputed one within the other",
+    )] = "off"
     cuda_graph: Annotated[CudaGraph, Axis(
         sweep="cuda_graphs", several=True, help="{values}; step: replay the whole step as one CUDA graph",
         lacks=_lacks_graphs, group="variants", title="CUDA graph", kinds=("memory", "time", "pace"),

@@ -12,6 +12,7 @@ from cs336_tui.config.attention_accounting import FUSED
 from cs336_tui.config.axes import WITHOUT_BACKWARD
 from cs336_tui.config.axis import Kind
 from cs336_tui.config.flops import parameters
+from cs336_tui.config.recomputing import inputs_at_once, recomputed_blocks
 from cs336_tui.config.spec import AXES, CellSpec
 
 Order = Literal["smallest-first", "as-given"]
@@ -21,14 +22,14 @@ def relative_work(spec: CellSpec) -> float:
     """Work of one step in arbitrary units, about proportional to its FLOPs.
 
     2 FLOPs per matmul weight and token plus the attention scores, times 3 with a backward (Kaplan et al. 2020,
-    section 2.1), and one forward more where activations are computed again. The `backward` pass counts its untimed
+    section 2.1), and the forwards more of blocks that are computed again. The `backward` pass counts its untimed
     forward, since that takes time too.
     """
     passes = 1.0 if spec.pass_ in WITHOUT_BACKWARD else 3.0
     if spec.workload == "attention":
         return 2 * spec.tokens_per_step * spec.context_length * spec.d_model * passes
-    if spec.checkpoint and passes > 1:
-        passes += 1
+    if passes > 1:
+        passes += recomputed_blocks(spec) / spec.num_layers
     scores = 2 * spec.num_layers * spec.context_length * spec.d_model
     return spec.tokens_per_step * (parameters(spec).factors + scores) * passes
 
@@ -117,7 +118,7 @@ def rough_peak_bytes(spec: CellSpec) -> int:
         layers = 1
     elif spec.checkpoint:
         layers = spec.checkpoint
-        entering = -(-spec.num_layers // spec.checkpoint) * spec.tokens_per_step * spec.d_model * bytes_each
+        entering = inputs_at_once(spec) * spec.tokens_per_step * spec.d_model * bytes_each
     activations = layers * (stream + scores) * bytes_each // 2 + entering
     logits = 2 * spec.tokens_per_step * spec.vocab_size * 4
     return copies * weights * bytes_each + activations + logits

@@ -161,7 +161,7 @@ def _none_in_attention(field: str) -> Callable[[Choices], Iterator[SpecError]]:
     return refusals
 
 
-for _field in ("model", "optimizer", "loss", "checkpoint"):
+for _field in ("model", "optimizer", "loss", "checkpoint", "nesting"):
     _between(_field)(_none_in_attention(_field))
 
 

@@ -7,7 +7,8 @@ from math import sqrt
 from typing import Literal, NamedTuple
 
 from cs336_tui.analysis.grouping import groups, telling
-from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.estimates import ACTIVATIONS_MEAN
 from cs336_tui.export.footnotes import Signs
@@ -22,11 +23,31 @@ Mark = Literal["best", "least activations", "neighbour"]
 _BASES = ("measured", "predicted")
 """Measures by which memory is compared, the most telling first. Not by RSS, of which tensors are but a part."""
 
+_ROWS_BY = ("checkpoint", "nesting")
 
-class _Point(NamedTuple):
-    """One number of blocks `k` that are recomputed together, 0 for none. Peaks in bytes."""
+
+class _Choice(NamedTuple):
+    """One number of blocks `k` that are recomputed together, 0 for none; `nested` if these lie in halves of halves."""
 
     k: int
+    nested: bool = False
+
+    @classmethod
+    def of(cls, spec: CellSpec) -> _Choice:
+        return cls(spec.checkpoint, spec.checkpoint > 0 and spec.nesting != "off")
+
+    @property
+    def words(self) -> str:
+        return f"{self.k} nested" if self.nested else str(self.k)
+
+
+_PLAIN = _Choice(0)
+
+
+class _Point(NamedTuple):
+    """Peaks of one choice, in bytes."""
+
+    choice: _Choice
     summary: Summary | None
     predicted: int | None
     measured: int | None
@@ -39,7 +60,7 @@ class _Point(NamedTuple):
 def checkpointing_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
     """As `cs336_tui.export.layout.Layout.make`: a row for each number of blocks, a table for all else that differs.
     Raises `TableError` where nothing is to be shown."""
-    apart = telling(results, but=("checkpoint",))
+    apart = telling(results, but=_ROWS_BY)
     kinds = list(groups(results, apart).values())
     kept = [members for members in kinds if any(result.spec.checkpoint for result in members)]
     if not kept:
@@ -52,7 +73,7 @@ def checkpointing_tables(results: Sequence[Result], decimals: int | None) -> tup
 def _tables(
     members: Sequence[Result], apart: Sequence[str], notation: Notation, notes: Sequence[str]
 ) -> tuple[Table, ...]:
-    points = {runs[0].spec.checkpoint: _point(runs) for runs in groups(members, ("checkpoint",)).values()}
+    points = {choice: _point(choice, runs) for choice, runs in _by_choice(members).items()}
     basis, best = _best(list(points.values()))
     activations, least = _least_activations(list(points.values()))
     marks = _marks(points, best, least)
@@ -61,12 +82,12 @@ def _tables(
     if best is not None:
         shown["best"] = signs.of(f"least memory by {basis} peak{_and_alike(list(points.values()), basis, best)}")
         if any("neighbour" in found for found in marks.values()):
-            shown["neighbour"] = signs.of(f"one block more or less than k = {best}")
+            shown["neighbour"] = signs.of(f"one block more or less than k = {best.words}")
     if least is not None and least != best:
         shown["least activations"] = signs.of(f"least {activations} activation peak, but not the least memory")
 
     def point(row: Row) -> _Point:
-        return points[row.first.spec.checkpoint]
+        return points[_Choice.of(row.first.spec)]
 
     def peak(header: str, read: Callable[[_Point], int | None]) -> Column[Row]:
         return size_column(f"{header} ({unit.name})", lambda row: read(point(row)), unit.bytes, unit.figure)
@@ -76,14 +97,16 @@ def _tables(
 
     sizes = (size for point in points.values() for size in (point.predicted, point.measured, point.rss) if size)
     unit = ByteUnit.for_largest(max(sizes, default=0))
-    base = points[0].summary if 0 in points else None
+    base = points[_PLAIN].summary if _PLAIN in points else None
+    nested = any(choice.nested for choice in points)
     has_rss = any(point.rss for point in points.values())
     columns = (
-        layout_column("k", lambda row: point(row).k),
+        layout_column("k", lambda row: point(row).choice.k),
+        *([layout_column("nesting", lambda row: row.first.spec.nesting, left=True)] if nested else []),
         Column(
             "mark",
-            read=lambda row: ", ".join(marks.get(point(row).k, ())),
-            text=lambda row: "".join(shown[mark] for mark in marks.get(point(row).k, ())),
+            read=lambda row: ", ".join(marks.get(point(row).choice, ())),
+            text=lambda row: "".join(shown[mark] for mark in marks.get(point(row).choice, ())),
         ),
         peak("predicted peak", lambda point: point.predicted),
         peak("measured peak", lambda point: point.measured),
@@ -96,10 +119,14 @@ def _tables(
     )
     said = (*signs.notes, *_notes(points, best, members[0].spec.num_layers), *notes, *not_timed(members))
     caption = "Activations recomputed in groups of k blocks"
-    return tables_of(members, columns, caption, said, rows_by=("checkpoint",), apart=apart, places=("checkpoint",))
+    return tables_of(members, columns, caption, said, rows_by=_ROWS_BY, apart=apart, places=_ROWS_BY)
 
 
-def _point(runs: Sequence[Result]) -> _Point:
+def _by_choice(results: Sequence[Result]) -> dict[_Choice, list[Result]]:
+    return grouped(sorted(results, key=lambda result: _Choice.of(result.spec)), lambda result: _Choice.of(result.spec))
+
+
+def _point(choice: _Choice, runs: Sequence[Result]) -> _Point:
     from cs336_tui.analysis.memory import activation_peak
 
     first = runs[0]
@@ -110,7 +137,7 @@ def _point(runs: Sequence[Result]) -> _Point:
     tensors = allocated or (recorded.peak_bytes if recorded else None)
     rss = max((found.peak_rss_bytes for found in over if found.peak_rss_bytes), default=None)
     return _Point(
-        k=first.spec.checkpoint,
+        choice=choice,
         summary=pooled(runs, ddof_of(runs)),
         predicted=prediction.peak_bytes if prediction else None,
         measured=tensors,
@@ -129,48 +156,61 @@ def _recorded(runs: Sequence[Result]) -> MemoryReport | None:
     return None
 
 
-def _least_activations(points: Sequence[_Point]) -> tuple[str, int | None]:
-    """By what the activation peaks of all points are known, and the k with the least; None where two have it."""
+def _least_activations(points: Sequence[_Point]) -> tuple[str, _Choice | None]:
+    """By what the activation peaks of all points are known, and the choice with the least; None where two have it."""
     for basis in ("recorded", "predicted"):
-        found = {point.k: size for point in points if (size := getattr(point, f"{basis}_activations")) is not None}
+        sizes = {point.choice: getattr(point, f"{basis}_activations") for point in points}
+        found = {choice: size for choice, size in sizes.items() if size is not None}
         if len(found) == len(points) > 1:
-            least = min(found, key=lambda k: found[k])
+            least = min(found, key=lambda choice: found[choice])
             return basis, least if list(found.values()).count(found[least]) == 1 else None
     return "", None
 
 
-def _best(points: Sequence[_Point]) -> tuple[str, int | None]:
-    """By what the points can be compared, and the k with the least of it; of equals the fastest. None of a single
+def _best(points: Sequence[_Point]) -> tuple[str, _Choice | None]:
+    """By what the points can be compared, and the choice with the least of it; of equals the fastest. None of a single
     point, or where nothing is known of all that were measured."""
     timed = [point for point in points if point.summary]
     for basis in _BASES:
-        found = {point.k: size for point in points if (size := getattr(point, basis))}
-        if len(found) > 1 and all(point.k in found for point in timed):
-            times = {point.k: point.summary.mean_s for point in timed if point.summary}
-            return basis, min(found, key=lambda k: (found[k], times.get(k, float("inf")), k))
+        found = {point.choice: size for point in points if (size := getattr(point, basis))}
+        if len(found) > 1 and all(point.choice in found for point in timed):
+            times = {point.choice: point.summary.mean_s for point in timed if point.summary}
+            return basis, min(found, key=lambda choice: (found[choice], times.get(choice, float("inf")), choice))
     return "", None
 
 
-def _marks(points: Mapping[int, _Point], best: int | None, least: int | None) -> dict[int, tuple[Mark, ...]]:
-    """The marks of each k; `best` may have the least activations too."""
-    marks: dict[int, tuple[Mark, ...]] = {}
+def _beside(best: _Choice) -> tuple[_Choice, ...]:
+    """A block more and one less; less than one is the model as it is."""
+    return tuple(_Choice(k, best.nested and k > 0) for k in (best.k - 1, best.k + 1))
+
+
+def _marks(
+    points: Mapping[_Choice, _Point], best: _Choice | None, least: _Choice | None
+) -> dict[_Choice, tuple[Mark, ...]]:
+    """The marks of each choice; `best` may have the least activations too."""
+    marks: dict[_Choice, tuple[Mark, ...]] = {}
     if best is not None:
-        marks |= {k: ("neighbour",) for k in (best - 1, best + 1) if k in points} | {best: ("best",)}
+        marks |= {choice: ("neighbour",) for choice in _beside(best) if choice in points} | {best: ("best",)}
     if least is not None and least != best:
         marks[least] = (*marks.get(least, ()), "least activations")
     return marks
 
 
-def _and_alike(points: Sequence[_Point], basis: str, best: int) -> str:
-    """Which other k have the same peak, so that not memory chose between them."""
-    sizes = {point.k: getattr(point, basis) for point in points}
-    if alike := [k for k, size in sizes.items() if k != best and size == sizes[best]]:
-        return f", which k = {' and '.join(map(str, sorted(alike)))} has too; of these the fastest"
+def _and_alike(points: Sequence[_Point], basis: str, best: _Choice) -> str:
+    """Which other choices have the same peak, so that not memory chose between them."""
+    sizes = {point.choice: getattr(point, basis) for point in points}
+    if alike := [choice.words for choice in sorted(sizes) if choice != best and sizes[choice] == sizes[best]]:
+        return f", which k = {' and '.join(alike)} has too; of these the fastest"
     return ""
 
 
-def _notes(points: Mapping[int, _Point], best: int | None, layers: int) -> Iterator[str]:
+def _notes(points: Mapping[_Choice, _Point], best: _Choice | None, layers: int) -> Iterator[str]:
     yield "k: so many consecutive blocks keep for backward only what enters them; 0: all blocks keep their activations"
+    if any(choice.nested for choice in points):
+        yield (
+            f"nesting halves: of N = {layers} blocks each half keeps what enters it, and so on down to groups of k: "
+            "about log2(N/k) + 1 inputs at once, and N (1 + log2(N/k)) / 2 blocks computed again instead of N"
+        )
     if any(point.measured for point in points.values()):
         yield (
             "measured peak: what the device's allocator had given out at most; where a run cannot count that, as a "
@@ -183,8 +223,8 @@ def _notes(points: Mapping[int, _Point], best: int | None, layers: int) -> Itera
         yield "peak RSS: of the whole process since it began, the interpreter and torch included; not of tensors alone"
     if best is None:
         yield "the best k is not marked: peaks of tensors are not known, see cs336-tui estimate and cs336-tui memory"
-    elif missing := [k for k in (best - 1, best + 1) if 0 <= k <= layers and k not in points]:
-        yield f"not run: k = {' and '.join(map(str, missing))}, beside the best"
+    elif missing := [choice.words for choice in _beside(best) if 0 <= choice.k <= layers and choice not in points]:
+        yield f"not run: k = {' and '.join(missing)}, beside the best"
     yield (
         f"of N = {layers} blocks N/k inputs are kept and the activations of k live at a time, which is least at "
         f"k = sqrt(N a / b) for inputs of a and activations of b bytes a block; sqrt(N) = {sqrt(layers):.1f} were they "

@@ -133,6 +133,26 @@ def test_activations_apart_tell_groups_of_one_peak_from_another() -> None:
     assert "least activations" not in {record["mark"] for record in alike.records}
 
 
+def test_nested_groups_stand_beside_the_others() -> None:
+    table = table_of(
+        "checkpointing",
+        k(0, 1.0, gb=(None, 183, None, 141)), k(1, 1.3, gb=(None, 80, None, 9.96)),
+        k(1, 1.6, gb=(None, 69, None, 7.5), nesting="halves"), k(2, 1.25, gb=(None, 74, None, 12.9)),
+        k(2, 1.5, gb=(None, 73, None, 11), nesting="halves"), k(0, 1.0, gb=(None, 183, None, 141), nesting="halves"),
+    )  # fmt: skip
+    rows = list(zip(shown(table, "k"), shown(table, "nesting"), shown(table, "mark"), strict=True))
+    assert rows == [
+        ("0", "off", "‡"), ("0", "halves", "‡"), ("1", "off", ""), ("1", "halves", "†"),
+        ("2", "off", ""), ("2", "halves", "‡"),
+    ]  # fmt: skip
+    assert shown(table, "predicted activation peak (GB)") == ["141", "141", "9.96", "7.50", "12.9", "11.0"]
+    assert "‡ one block more or less than k = 1 nested" in table.footnotes
+    assert any(note.startswith("nesting halves: of N = 32 blocks each half keeps") for note in table.footnotes)
+    assert table.records[3]["nesting"] == "halves"
+    flat = table_of("checkpointing", k(0, gb=(70,)), k(1, gb=(25,)))
+    assert "nesting" not in [column.header for column in flat.columns]
+
+
 def test_what_was_not_run_beside_the_best_is_named() -> None:
     table = table_of("checkpointing", k(0, gb=(70,)), k(1, gb=(25,)), k(2, gb=(20,)), k(4, gb=(22,)))
     assert shown(table, "mark") == ["", "‡", "†", ""]

@@ -28,12 +28,14 @@ def assert_peak_as_predicted(spec: CellSpec) -> None:
 
 @pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
-@pytest.mark.parametrize("every", [1, 2])
-def test_the_predicted_peak_of_recomputed_blocks(every: int, precision: Precision, arch: str) -> None:
+@pytest.mark.parametrize(("every", "nesting", "layers"), [(1, "off", 2), (2, "off", 2), (1, "halves", 8)])
+def test_the_predicted_peak_of_recomputed_blocks(
+    every: int, nesting: str, layers: int, precision: Precision, arch: str
+) -> None:
     assert_peak_as_predicted(
         gpu_spec(
-            pass_="train-step", precision=precision, arch=arch, checkpoint=every, num_layers=2, warmup_steps=2,
-            measure_steps=2,
+            pass_="train-step", precision=precision, arch=arch, checkpoint=every, nesting=nesting, num_layers=layers,
+            warmup_steps=2, measure_steps=2,
         )
     )  # fmt: skip
 
@@ -49,14 +51,15 @@ def test_the_predicted_peak_of_each_optimizer(optimizer: str, precision: Precisi
 def test_gradients_of_recomputed_blocks_under_autocast() -> None:
     """Backward has a thread of its own on CUDA, where autocast must be in force again."""
 
-    def gradients(every: int) -> list[torch.Tensor]:
-        spec = gpu_spec(pass_="forward+backward", precision=low_precision(), num_layers=2, checkpoint=every)
+    def gradients(every: int, nesting: str = "off") -> list[torch.Tensor]:
+        fields = {"precision": low_precision(), "num_layers": 4, "checkpoint": every, "nesting": nesting}
+        spec = gpu_spec(pass_="forward+backward", **fields)
         workload = build(spec, configure_torch(spec))
         step = workload.step(spec)
         for phase in step.phases:
             step.run(phase)
         return [parameter.grad for parameter in workload.model.parameters() if parameter.grad is not None]
 
-    for every in (1, 2):
-        for found, expected in zip(gradients(every), gradients(0), strict=True):
+    for every, nesting in ((1, "off"), (2, "off"), (1, "halves")):
+        for found, expected in zip(gradients(every, nesting), gradients(0), strict=True):
             torch.testing.assert_close(found, expected, rtol=2e-2, atol=1e-4)

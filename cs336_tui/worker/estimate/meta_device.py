@@ -201,8 +201,11 @@ def _in_modes_of_now(run: Callable[..., Any]) -> Callable[..., Any]:
 
     def again(*args: Any, **kwargs: Any) -> Any:
         with ExitStack() as stack:
+            # In a nested recomputation the outer one has entered them.
+            present = _get_current_function_mode_stack()
             for mode in modes if torch._C._current_autograd_node() is not None else ():
-                stack.enter_context(mode)
+                if mode not in present:
+                    stack.enter_context(mode)
             return run(*args, **kwargs)
 
     return again

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from cs336_tui.config.flops import least_bytes, unread_rows
+from cs336_tui.config.recomputing import recomputed_blocks
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import REFERENCE, is_imported
 from cs336_tui.events.gpus import HOPPER, cublas_workspace_bytes
@@ -46,10 +47,9 @@ def _softmax_flops(spec: CellSpec, dims_not_taken: Collection[str]) -> tuple[int
     alone = spec.workload == "attention"
     softmaxes = spec.batch_size * (1 if alone else spec.num_heads * spec.num_layers)
     elements = softmaxes * spec.context_length**2
-    forward, backward = _SOFTMAX_FLOPS
-    if spec.checkpoint:
-        backward += forward
-    return forward * elements, backward * elements if _has_backward(spec) else 0
+    forward, backward = (each * elements for each in _SOFTMAX_FLOPS)
+    again = 0 if alone else forward * recomputed_blocks(spec) // spec.num_layers
+    return forward, backward + again if _has_backward(spec) else 0
 
 
 def _min_bytes_moved(spec: CellSpec, workload: Workload, state_bytes: int) -> int:

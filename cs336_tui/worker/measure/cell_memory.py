@@ -18,7 +18,7 @@ from cs336_tui.stats.quantities import gigabytes
 from cs336_tui.worker.measure.allocator_events import CpuRecorder
 from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.workload.building import Workload
-from cs336_tui.worker.workload.model_parts import block_list
+from cs336_tui.worker.workload.model_parts import StandIn, block_groups
 from cs336_tui.worker.workload.passes import Step, logits_of
 from cs336_tui.worker.workload.precision import dtype_name
 from cs336_tui.worker.workload.ranges import Annotation, name_parts
@@ -144,37 +144,27 @@ WHOLE_MODEL = "model"  # The block's name if a model has no list of blocks
 CHECKPOINT = "checkpoint"  # The node's name for inputs of blocks that are recomputed in backward
 
 
-def saved_for_backward(
-    workload: Workload, checkpoint: int = 0, annotations: Sequence[Annotation] = ()
-) -> tuple[SavedBlock, ...]:
+def saved_for_backward(workload: Workload, annotations: Sequence[Annotation] = ()) -> tuple[SavedBlock, ...]:
     """Run one more forward: the tensors that each block saves, each storage counted at its first save, in whole bytes.
 
-    A row is a block, a group of `checkpoint` blocks, or a model without a list of blocks. Parameters and buffers are
-    left out, autocast's copies of parameters are not. The model's parts stay named, so do not time it afterwards.
+    A row is a block, a group of blocks that are recomputed together, or a model without a list of blocks. Parameters
+    and buffers are left out, autocast's copies of parameters are not. The model's parts stay named, so do not time it
+    afterwards.
     """
     model = workload.model
-    groups = list(_groups(model, checkpoint))
+    groups = block_groups(model)
     watch = _Watch((*model.parameters(), *model.buffers(), *workload.batch), "" if groups else WHOLE_MODEL)
     name_parts(model, watch.range, annotations)
-    hooks = [hook for name, layer in groups for hook in watch.enter_with(layer, name)]
+    hooks = [hook for group in groups for hook in watch.enter_with(group.entry, group.name)]
     try:
         with torch.autograd.graph.saved_tensors_hooks(watch.pack, watch.unpack), workload.autocast():
             logits = logits_of(model(workload.batch.inputs))
-        if not checkpoint:  # a node would recompute its saved tensors
+        if not any(isinstance(group.entry, StandIn) for group in groups):  # a node would recompute its saved tensors
             watch.name_nodes(logits)
     finally:
         for hook in hooks:
             hook.remove()
     return watch.blocks()
-
-
-def _groups(model: nn.Module, checkpoint: int) -> Iterator[tuple[str, nn.Module]]:
-    """Names and first modules of the blocks: ``layers.0``, or ``layers.0-3`` for four that are recomputed together."""
-    blocks = list(block_list(model) or ())
-    size = max(checkpoint, 1)
-    for first in range(0, len(blocks), size):
-        last = min(first + size, len(blocks)) - 1
-        yield f"layers.{first}" if last == first else f"layers.{first}-{last}", blocks[first]
 
 
 _SavedKind = tuple[str, str, str, tuple[int, ...]]  # Node, range, dtype and shape

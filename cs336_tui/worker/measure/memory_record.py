@@ -145,7 +145,7 @@ def _saved(workload: Workload, spec: CellSpec) -> tuple[tuple[SavedBlock, ...], 
         return (), f"There is no backward in {spec.pass_}: no gradients, and nothing is saved for one."
     workload.model.zero_grad(set_to_none=True)  # as in the cell's own forward
     try:
-        return saved_for_backward(workload, spec.checkpoint, spec.annotations), ""
+        return saved_for_backward(workload, spec.annotations), ""
     except Exception as error:
         if not is_out_of_memory(error):
             raise

@@ -74,7 +74,7 @@ def build(
     if recipe.float8:
         use_float8(model, spec.vocab_size)
     if spec.checkpoint:
-        checkpoint_blocks(model, spec.checkpoint)
+        checkpoint_blocks(model, spec.checkpoint, spec.nesting)
     built()
     batch = batch or _make_batch(spec, device)
     mode = "off" if as_written else spec.compile

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from cs336_tui.config.axes import Nesting
+from cs336_tui.config.recomputing import Segment, segments
 from cs336_tui.events.reports import Range
 from cs336_tui.worker.workload.transformer import Transformer
 
@@ -105,10 +108,15 @@ class StandIn(nn.Module):
 
     def __init__(self, block: nn.Module, segment: _Segment, place: int) -> None:
         super().__init__()
-        self.block, self._segment, self._place = block, segment, place
+        self.block, self._segment, self.place = block, segment, place
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._segment.run(self._place, args, kwargs)
+        return self._segment.run(self.place, args, kwargs)
+
+    @property
+    def together(self) -> tuple[nn.Module, ...]:
+        """All blocks of the segment."""
+        return self._segment.blocks
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -138,9 +146,32 @@ def _lists(module: nn.Module) -> Iterator[BlockList]:
             yield from _lists(child)
 
 
-def checkpoint_blocks(model: nn.Module, every: int) -> None:
-    """Make the model keep for backward only the input of each group of `every` blocks; the last may be smaller. Raises
-    ValueError if no blocks are found; a model whose blocks cannot be grouped raises it at its first run."""
+class BlockGroup(NamedTuple):
+    """Blocks that are recomputed together, or one that is not: ``layers.0-3``, ``layers.0``. `entry` runs them all."""
+
+    name: str
+    entry: nn.Module
+    blocks: tuple[nn.Module, ...]
+
+
+def block_groups(model: nn.Module) -> tuple[BlockGroup, ...]:
+    """All blocks in their order, by outermost segments; none if no list is found."""
+    found, first = [], 0
+    for entry in block_list(model) or ():
+        if isinstance(entry, StandIn) and entry.place:
+            continue
+        blocks = entry.together if isinstance(entry, StandIn) else (entry,)
+        last = first + len(blocks) - 1
+        found.append(BlockGroup(f"layers.{first}" if last == first else f"layers.{first}-{last}", entry, blocks))
+        first = last + 1
+    return tuple(found)
+
+
+def checkpoint_blocks(model: nn.Module, every: int, nesting: Nesting = "off") -> None:
+    """Make the model keep for backward only the input of each group of `every` blocks; the last may be smaller. With
+    `nesting` the groups lie in halves of halves: forward keeps the inputs of two, and recomputing one keeps those of
+    its own two. Raises ValueError if no blocks are found; a model whose blocks cannot be grouped raises it at its first
+    run."""
     blocks = block_list(model)
     if blocks is None:
         name = type(model).__name__
@@ -148,10 +179,10 @@ def checkpoint_blocks(model: nn.Module, every: int) -> None:
     # The reference draws no random numbers; a user's model may, by F.dropout.
     draws = not isinstance(model, Transformer) and not any(parameter.is_meta for parameter in model.parameters())
     members = list(blocks)
-    for first in range(0, len(members), every):
-        segment = _Segment(members[first : first + every], every, draws)
+    for layout in segments(len(members), every, nesting):
+        segment = _Segment(members, layout, every, draws)
         for place, block in enumerate(segment.blocks):
-            blocks[first + place] = StandIn(block, segment, place)
+            blocks[layout.blocks.start + place] = StandIn(block, segment, place)
 
 
 class _Ran(NamedTuple):
@@ -165,8 +196,10 @@ class _Ran(NamedTuple):
 class _Segment:
     """Consecutive blocks that are recomputed together, when the first is called; others return their input."""
 
-    def __init__(self, blocks: Sequence[nn.Module], every: int, draws: bool) -> None:
-        self.blocks = tuple(blocks)
+    def __init__(self, members: Sequence[nn.Module], layout: Segment, every: int, draws: bool) -> None:
+        self._members = tuple(members)
+        self.blocks = tuple(members[place] for place in layout.blocks)
+        self._layout = layout
         self._every = every
         self._draws = draws
         self._ran: _Ran | None = None
@@ -178,7 +211,7 @@ class _Segment:
         if len(self.blocks) == 1:
             return self._recomputed(self.blocks[0], args, kwargs)
         if place == 0:
-            output = self._recomputed(self._chain, args, kwargs)
+            output = self._recomputed(partial(self._chain, self._layout), args, kwargs)
             self._ran = _Ran(output, args[1:], kwargs)
             return output
         ran = self._ran
@@ -187,22 +220,29 @@ class _Segment:
         if ran is None or not args or args[0] is not ran.output or not _alike(args[1:], kwargs, ran):
             raise ValueError(
                 f"checkpoint {self._every}: blocks of {self._kind} are not called one right after the other with the "
-                "same arguments, so they cannot be grouped; use checkpoint 1"
+                f"same arguments, so they cannot be grouped; {self._instead}"
             )
         return ran.output
 
     def _recomputed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=self._draws, **kwargs)
 
-    def _chain(self, x: Any, *args: Any, **kwargs: Any) -> Tensor:
-        for block in self.blocks:
+    def _chain(self, layout: Segment, x: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """Run a segment's blocks, or its parts, each recomputed on its own."""
+        for part in layout.parts:
+            x = self._recomputed(partial(self._chain, part), (x, *args), kwargs)
+        for block in () if layout.parts else (self._members[place] for place in layout.blocks):
             x = block(x, *args, **kwargs)
             if not isinstance(x, Tensor):
                 raise ValueError(
                     f"checkpoint {self._every}: blocks of {self._kind} return {type(x).__name__}, not one tensor, so "
-                    "they cannot be grouped; use checkpoint 1"
+                    f"they cannot be grouped; {self._instead}"
                 )
         return x
+
+    @property
+    def _instead(self) -> str:
+        return "use nesting off" if self._layout.parts else "use checkpoint 1"
 
     @property
     def _kind(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 
@@ -81,6 +83,44 @@ def test_groups_differ_in_their_activation_peak_where_the_optimizer_hides_it() -
     assert two > one
     assert two - one == pytest.approx(_saved_by_a_block(4, 2048, 2560, 10240, 32) - 16 * stream, rel=0.05)
     assert [each.activation_peak_phase for each in found] == ["backward", "backward"]
+
+
+def test_nested_groups_need_one_input_more_for_twice_the_blocks_and_groups_twice_as_many() -> None:
+    """O(log N) and O(N), counted in tensors of the residual stream, of which a group keeps one."""
+    wide = {"context_length": 64, "d_model": 64, "d_ff": 160, "vocab_size": 16, "checkpoint": 1}
+    peaks: dict[str, list[float]] = {"off": [], "halves": []}
+    for nesting, found in peaks.items():
+        for layers in (4, 8, 16, 32):
+            prediction = predict(small_spec(**wide, num_layers=layers, nesting=nesting))
+            assert prediction.activation_peak_bytes
+            found.append(prediction.activation_peak_bytes / prediction.residual_stream_bytes)
+    assert [after - before for before, after in pairwise(peaks["halves"])] == [1, 1, 1]
+    assert [after - before for before, after in pairwise(peaks["off"])] == [4, 8, 16]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_nested_groups_compute_more_again(device: str) -> None:
+    """Of 8 blocks: in each half of 4 the first 2 for the input of the others, in each of these pairs the first 1, and
+    then each for its own backward, without its last product."""
+    spec = checkpointed(1, num_layers=8, nesting="halves", device=device)
+    plain, nested = predict(checkpointed(0, num_layers=8, device=device)), predict(spec)
+    blocks = sum(forward for name, (forward, _) in plain.flops_by_range.items() if name != "head")
+    last = 8 * (2 * spec.tokens_per_step * spec.d_ff * spec.d_model)
+    assert nested.recomputed_flops == blocks * (2 * 2 + 4 * 1 + 8) // 8 - last
+    assert nested.flops["backward"] == plain.flops["backward"] + nested.recomputed_flops
+    assert step_flops(spec) == sum(plain.flops.values())
+    assert plain.softmax_flops
+    assert nested.softmax_flops
+    assert nested.softmax_flops[1] == plain.softmax_flops[1] + 2 * plain.softmax_flops[0]
+
+
+@pytest.mark.parametrize(
+    ("pass_", "precision"), [("forward+backward", "fp32"), ("train-step", "fp32"), ("train-step", "bf16-mixed")]
+)
+def test_the_peak_of_nested_groups_is_what_the_allocator_counts(pass_: str, precision: str) -> None:
+    spec = checkpointed(1, num_layers=6, nesting="halves", pass_=pass_, precision=precision)
+    measured, predicted = cpu_peak(spec), predict(spec).peak_bytes
+    assert predicted == pytest.approx(measured, abs=64 if precision == "fp32" else 0.03 * measured)
 
 
 def _saved_by_a_block(batch: int, length: int, d_model: int, d_ff: int, heads: int) -> int:

@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cs336_tui.config.recomputing import recomputed_blocks
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.workload.building import Workload, build
-from cs336_tui.worker.workload.model_parts import block_list, blocks_of, checkpoint_blocks
+from cs336_tui.worker.workload.model_parts import block_groups, block_list, blocks_of, checkpoint_blocks
 from cs336_tui.worker.workload.transformer import Block
 from tests.worker.measure.cells import small_spec
 
@@ -43,6 +44,50 @@ def test_gradients_are_those_of_the_model_as_it_is(pass_: str, precision: str, a
     for every in (1, 2, 5):
         _, found = a_step(small_spec(checkpoint=every, **changes))
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True)), every
+
+
+@pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
+@pytest.mark.parametrize(("pass_", "precision"), [("forward+backward", "fp32"), ("train-step", "bf16-mixed")])
+def test_gradients_of_nested_groups_are_those_of_the_model_as_it_is(pass_: str, precision: str, arch: str) -> None:
+    changes: dict[str, Any] = {"pass_": pass_, "precision": precision, "arch": arch, "num_layers": 7}
+    _, expected = a_step(small_spec(**changes))
+    for every in (1, 2, 3, 7):
+        _, found = a_step(small_spec(checkpoint=every, nesting="halves", **changes))
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True)), every
+
+
+def forwards(model: nn.Module, inputs: Tensor) -> tuple[int, int]:
+    """Forwards of blocks that a step begins, in its forward and in its backward."""
+    begun: list[int] = []
+    for place, block in enumerate(blocks_of(model)):
+        block.register_forward_pre_hook(lambda _module, _args, place=place: begun.append(place))
+    output = model(inputs).sum()
+    there = len(begun)
+    output.backward()
+    return there, len(begun) - there
+
+
+@pytest.mark.parametrize(("layers", "every"), [(1, 1), (2, 1), (8, 1), (16, 1), (8, 2), (7, 1), (7, 3), (5, 5)])
+def test_blocks_of_nested_groups_are_computed_again_as_often_as_is_counted(layers: int, every: int) -> None:
+    for nesting in ("off", "halves"):
+        spec = small_spec(num_layers=layers, checkpoint=every, nesting=nesting)
+        workload = build(spec, CPU)
+        assert forwards(workload.model, workload.batch.inputs) == (layers, recomputed_blocks(spec)), nesting
+    if layers == 16:
+        assert recomputed_blocks(spec) == 16 * (1 + 4) / 2
+
+
+def test_of_nested_groups_forward_keeps_what_enters_the_halves() -> None:
+    spec = small_spec(num_layers=6, context_length=32)
+    entering = 4 * spec.tokens_per_step * spec.d_model
+    whole, halves = (
+        build(small_spec(num_layers=6, context_length=32, checkpoint=every, nesting="halves"), CPU) for every in (6, 1)
+    )
+    rest = kept_bytes(whole.model, whole.batch.inputs) - entering
+    assert kept_bytes(halves.model, halves.batch.inputs) - rest == 2 * entering
+    assert [(group.name, len(group.blocks)) for group in block_groups(halves.model)] == [
+        ("layers.0-2", 3), ("layers.3-5", 3),
+    ]  # fmt: skip
 
 
 def kept_bytes(model: nn.Module, inputs: Tensor) -> int:
