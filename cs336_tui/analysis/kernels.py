@@ -106,6 +106,17 @@ class AttentionSplit(NamedTuple):
         return self.softmax_flops / self.matmul_flops
 
 
+class StepUse(NamedTuple):
+    """A step that a recording names: the host's time, the launches within it, their time, and the share of matrix
+    multiplication in it."""
+
+    step: str
+    host_ns: int
+    launches: int
+    total_ns: int
+    matmul_share: float
+
+
 class TopKernel(NamedTuple):
     """The kernel that takes the most time, and how often one forward launches it, None of a step without a forward."""
 
@@ -241,6 +252,16 @@ def top_kernel(report: KernelReport, phase: Phases = None) -> TopKernel | None:
         return TopKernel(found[0], None)
     alike = (group for group in _in(report, "forward") if group.name == found[0].name)
     return TopKernel(found[0], _instances(alike))
+
+
+def by_step(report: KernelReport) -> tuple[StepUse, ...]:
+    """The steps that a recording names, in their order."""
+    found = []
+    for step, host_ns in report.steps_ns.items():
+        groups = [group for group in report.groups if step in group.path]
+        total, products = _total(groups), _total(group for group in groups if group.kind == MATMUL)
+        found.append(StepUse(step, host_ns, _instances(groups), total, _of(products, total)))
+    return tuple(found)
 
 
 def tells_attention(report: KernelReport) -> bool:

@@ -182,6 +182,8 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """None if the device's own times are not known."""
     overlap: Overlap | None = None
     """None without communication."""
+    steps_ns: dict[str, int] = {}
+    """Host times of the steps that a recording names, such as ``step 3``."""
 
 
 class PhaseSpan(msgspec.Struct, frozen=True):

@@ -58,6 +58,7 @@ def kernel_tables(report: KernelReport, ddof: int = 1, ranges: Sequence[str] = (
     return (
         use_table(report),
         *((gap_table(report),) if report.gaps and report.gaps.largest else ()),
+        *((step_table(report),) if report.steps_ns else ()),
         phase_table(report),
         kind_table(report),
         range_table(report),
@@ -154,6 +155,27 @@ def gap_table(report: KernelReport) -> Table:
         "kernel-gaps",
         footnotes=footnotes(report),
         kind="gaps",
+    )
+
+
+def step_table(report: KernelReport) -> Table:
+    """The steps that a recording names: the host's time, launches and their time."""
+    columns: tuple[Column[kernels.StepUse], ...] = (
+        Column("step", left=True),
+        Column("host_ns", "host (ms)", show=_ms),
+        Column("launches", _nouns(report)[1]),
+        Column("total_ns", "time (ms)", show=_ms),
+        Column("matmul_share", "matrix multiply", show=_percent),
+    )
+    return report_table(
+        report,
+        kernels.by_step(report),
+        columns,
+        f"Steps of {_one(report)}",
+        "kernel-steps",
+        record=lambda each: each._asdict(),
+        footnotes=("host: from the step's begin to its end on the host, while recorded", *footnotes(report)),
+        kind="steps",
     )
 
 

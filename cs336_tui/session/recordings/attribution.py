@@ -54,7 +54,7 @@ class _Attributed:
         self._user = {thread: self._spans_of(thread, USER_RANGE) for thread in self._threads(USER_RANGE)}
         self._main = self._main_thread()
         self.op, in_node, in_forward = self._operators()
-        self.places, self.place = self._places(in_node, in_forward)
+        self.places, self.place = self._places(in_node, in_forward, self._ranges_of_forward())
         self.backward = in_node | np.fromiter((each.phase == "backward" for each in self.places), bool)[self.place]
 
     def _launches(self) -> tuple[Ints, Ints]:
@@ -113,7 +113,34 @@ class _Attributed:
             in_forward[launched] = self._spans_of(thread, OPERATOR, recorded & ~is_node).innermost(moments) >= 0
         return op, in_node, in_forward & ~in_node
 
-    def _places(self, in_node: Any, in_forward: Any) -> tuple[list[_Place], Ints]:
+    def _ranges_of_forward(self) -> Ints:
+        """Of each kernel that an autograd node launched the user's range round the operator that made the node, else
+        -1. Both have the same sequence number ("forward-backward correlation" in ``torch.autograd.profiler``); of
+        several such operators on the thread of the ranges the last is the one."""
+        trace, found = self.trace, np.full(len(self.begin), -1, np.int64)
+        if self._main is None or not len(trace.node_span):
+            return found
+        span, sequence = _view(trace.node_span), _view(trace.node_sequence)
+        is_node = _view(trace.node_forward) > 0
+        made = ~is_node & (self._span_thread[span] == self._main)
+        order = np.lexsort((self._span_begin[span[made]], sequence[made]))
+        makers, numbers = span[made][order], sequence[made][order]
+        of_span = np.full(len(self._span_name), -1, np.int64)
+        of_span[span[is_node]] = sequence[is_node]
+        for thread in np.unique(self._span_thread[span[is_node]]).tolist():
+            launched = np.flatnonzero(self._thread == thread)
+            nodes = self._spans_of(thread, OPERATOR, of_span >= 0)
+            inner = nodes.innermost(self._moment[launched])
+            launched, inner = launched[inner >= 0], inner[inner >= 0]
+            wanted = of_span[nodes.place[inner]]
+            place = np.searchsorted(numbers, wanted, side="right") - 1
+            known = (place >= 0) & (numbers[place] == wanted) if len(numbers) else np.zeros(len(wanted), bool)
+            user = self._user[self._main]
+            outer = user.innermost(self._span_begin[makers[place[known]]])
+            found[launched[known]] = np.where(outer >= 0, user.place[outer], -1)
+        return found
+
+    def _places(self, in_node: Any, in_forward: Any, of_forward: Ints) -> tuple[list[_Place], Ints]:
         """The different places of kernels, and of each kernel the number of its own."""
         count = len(self.begin)
         on_main, own = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
@@ -126,13 +153,17 @@ class _Attributed:
             (on_main if thread == self._main else own)[launched[known]] = spans.place[inner[known]]
         on_main[self._thread < 0] = -1  # the time of a kernel is not the time of its launch
         passed = in_node.astype(np.int64) * 2 + in_forward
-        keys = np.stack([on_main, own, passed], axis=1)
+        keys = np.stack([on_main, own, of_forward, passed], axis=1)
         different, place = np.unique(keys, axis=0, return_inverse=True)
         return [self._named(enclosing, *map(int, key)) for key in different], place.reshape(-1)
 
-    def _named(self, enclosing: Mapping[int, int], on_main: int, own: int, passed: int) -> _Place:
+    def _named(self, enclosing: Mapping[int, int], on_main: int, own: int, of_forward: int, passed: int) -> _Place:
         raw = [*self._climb(enclosing, on_main), *self._climb(enclosing, own)]
         phases = [self._phases(name) for name in raw]
+        for name in self._climb(enclosing, of_forward):
+            if name not in raw and not self._phases(name) and not _STEP.match(name):
+                raw.append(name)
+                phases.append("")
         phase = next((phase for phase in reversed(phases) if phase), "")
         if not phase:
             phase = {2: "backward", 1: "forward"}.get(passed & 3, "")
@@ -147,14 +178,14 @@ class _Attributed:
             span = enclosing[span]
         return found[::-1]
 
-    def step_times_s(self) -> tuple[float, ...]:
-        """Host times of the profiler's steps, in their order."""
-        if self._main is None:
-            return ()
-        spans = self._user[self._main].place
-        names = self.trace.names
-        steps = [int(each) for each in spans if _STEP.match(names[int(self._span_name[each])])]
-        return tuple(float(self._span_end[each] - self._span_begin[each]) / 1e9 for each in steps)
+    def steps_ns(self) -> dict[str, int]:
+        """Host times of the profiler's steps by name, in their order."""
+        found: dict[str, int] = {}
+        for each in self._user[self._main].place.tolist() if self._main is not None else ():
+            name = self.trace.names[int(self._span_name[each])]
+            if _STEP.match(name):
+                found[shown_range(name)] = int(self._span_end[each] - self._span_begin[each])
+        return found
 
 
 def shown_range(name: str) -> str:
@@ -180,7 +211,7 @@ def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded
     names = trace.names
     shown = [names[each] for each in found.name[mine]]
     of_kernels = found.begin[kernels], found.begin[kernels] + found.duration[kernels]
-    phases = [found.places[each].phase for each in np.unique(found.place[mine])]
+    phases = [found.places[each].phase for each in np.unique(found.place[kernels])]
     facts = trace.devices.get(device, DeviceFacts())
     where = f"cuda:{device}"
     report = KernelReport(
@@ -197,6 +228,7 @@ def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded
         overlap=overlap_of([names[each] for each in found.name[kernels]], *of_kernels),
         trace=path,
         note=_note(found, kernels),
+        steps_ns=found.steps_ns(),
     )
     return Recorded(
         name=name,
@@ -207,7 +239,6 @@ def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded
         capability=facts.capability,
         torch=trace.torch,
         host=trace.host,
-        step_times_s=found.step_times_s(),
     )
 
 
@@ -252,8 +283,10 @@ def _in_order(phases: Iterable[str]) -> list[str]:
 
 
 def _note(found: _Attributed, kernels: Ints) -> str:
-    unlinked = int((found.op[kernels] < 0).sum())
-    return f"{unlinked:,} of {len(kernels):,} kernels have no launching operator in the file" if unlinked else ""
+    unlinked, unread = int((found.op[kernels] < 0).sum()), found.trace.unread
+    notes = [f"{unlinked:,} of {len(kernels):,} kernels have no launching operator in the file"] * bool(unlinked)
+    notes += [f"{unread:,} events could not be read"] * bool(unread)
+    return "; ".join(notes)
 
 
 def _view(column: Any) -> Any:

@@ -7,7 +7,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 
@@ -27,6 +27,7 @@ from cs336_tui.session.recordings.trace import (
 )
 
 WHAT = "a torch profiler trace"
+MOST_DEVICES = 1000
 CHUNK = 1 << 22
 LONGEST_EVENT = 1 << 26
 """Bytes of one event, or of what stands round the events."""
@@ -39,17 +40,19 @@ _PRECISE_US = 2.0**42
 """Below this a float of microseconds is exact to half a nanosecond."""
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,(?=\s*\{)")
-_Number = int | float | str | None
+_LONGEST_US = 1e15
+_Long = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)] | None
+_Short = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] | None
 
 
 class _Args(msgspec.Struct, gc=False, frozen=True):
     """The arguments of an event that are looked at; others are skipped."""
 
-    correlation: int | None = None
-    device: int | None = None
-    stream: int | None = None
-    sequence: int | None = msgspec.field(default=None, name="Sequence number")
-    forward: int | None = msgspec.field(default=None, name="Fwd thread id")
+    correlation: _Long = None
+    device: _Short = None
+    stream: _Long = None
+    sequence: _Long = msgspec.field(default=None, name="Sequence number")
+    forward: _Short = msgspec.field(default=None, name="Fwd thread id")
 
 
 _NONE = _Args()
@@ -91,15 +94,19 @@ class _Around(msgspec.Struct):
     pytorch_version: Any = None
 
 
-_DECODE = msgspec.json.Decoder(list[_Event])
-_DECODE_EPOCH = msgspec.json.Decoder(list[_EpochEvent])
+_DECODE = msgspec.json.Decoder(list[_Event], strict=False)
+_DECODE_EPOCH = msgspec.json.Decoder(list[_EpochEvent], strict=False)
 _SPLIT = msgspec.json.Decoder(list[msgspec.Raw])
 _AROUND = msgspec.json.Decoder(_Around)
 
-_OPERATORS = frozenset(("cpu_op", "operator"))
-_RANGES = frozenset(("user_annotation", "cpu_user_annotation"))
-_CALLS = frozenset(("cuda_runtime", "cuda_driver", "runtime", "privateuse1_runtime", "privateuse1_driver"))
-_ACTIVITIES = {"kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": FILL}
+_OPERATORS = frozenset(("cpu_op", "Operator"))
+_RANGES = frozenset(("user_annotation",))
+_CALLS = frozenset(("cuda_runtime", "cuda_driver", "Runtime"))
+_ACTIVITIES = {
+    "kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": FILL, "Kernel": KERNEL, "Memcpy": COPY, "Memset": FILL,
+}  # fmt: skip
+"""Categories of events; those with capitals are torch 1.8's to 1.11's."""
+_KEPT = _OPERATORS | _RANGES | _CALLS | _ACTIVITIES.keys()
 
 
 def recognises(head: bytes) -> bool:
@@ -137,7 +144,6 @@ class _Reader:
         self._base = 0
         """Whole microseconds that are taken off every time."""
         self._has_base = False
-        self._unread = 0
 
     def read(self) -> Trace:
         try:
@@ -148,7 +154,7 @@ class _Reader:
             raise self._error("damaged: not gzip to its end") from None
         except RecursionError:
             raise self._error("nested too deeply for a trace") from None
-        if self.trace.rows == 0 and self._unread:
+        if self.trace.rows == 0 and self.trace.unread:
             raise self._error(f"not {WHAT}: none of its events can be read")
         return self.trace
 
@@ -280,7 +286,7 @@ class _Reader:
             if (event := _read_oddly(raw)) is not None:
                 self._take_epoch([event])
             else:
-                self._unread += 1
+                self.trace.unread += 1
 
     def _settle_base(self, events: list[_Event]) -> bool:
         """True if floats are exact enough for the times of these events."""
@@ -294,11 +300,14 @@ class _Reader:
     def _take_events(self, events: list[_Event]) -> None:
         base = self._base
         for event in events:
-            self._add(event, round((event.ts - base) * 1000))
+            if event.cat in _KEPT and event.ph == "X":
+                self._add(event, round((event.ts - base) * 1000))
         self._check_room()
 
     def _take_epoch(self, events: list[_EpochEvent]) -> None:
         for event in events:
+            if event.cat not in _KEPT or event.ph != "X":
+                continue
             whole, _, part = bytes(event.ts).strip(b'"').partition(b".")
             try:
                 if b"e" in part or b"E" in part or b"e" in whole or b"E" in whole:
@@ -306,7 +315,7 @@ class _Reader:
                 else:
                     us, ns = int(whole), int((part + b"000")[:3]) + (part[3:4] >= b"5")
             except (ValueError, OverflowError):
-                self._unread += 1
+                self.trace.unread += 1
                 continue
             if not self._has_base:
                 self._base, self._has_base = us, True
@@ -318,9 +327,10 @@ class _Reader:
             raise TooLarge("events")
 
     def _add(self, event: _Event | _EpochEvent, begin: int) -> None:
-        """Add one event if it is of a kind that is looked at."""
+        """Add one event of the kinds that are looked at."""
         cat, trace = event.cat, self.trace
-        if event.ph != "X":
+        if not 0 <= event.dur < _LONGEST_US or abs(begin) >= _LONGEST_US * 1000:
+            trace.unread += 1
             return
         args = event.args
         if cat in _OPERATORS or cat in _RANGES:
@@ -337,8 +347,8 @@ class _Reader:
                 event.name,
                 begin,
                 round(event.dur * 1000),
-                device=_or(args.device, event.pid, 0),
-                stream=_or(args.stream, event.tid, 0),
+                device=_or(args.device, event.pid) % MOST_DEVICES,
+                stream=_or(args.stream, event.tid),
                 correlation=-1 if args.correlation is None else args.correlation,
                 kind=activity,
             )
@@ -407,8 +417,9 @@ def _named(found: object) -> int | str | None:
     return found if isinstance(found, int | str) else str(found)
 
 
-def _whole(found: object) -> int | None:
+def _whole(found: Any) -> int | None:
     try:
-        return int(found)  # type: ignore[call-overload, no-any-return]
+        number = int(found)
     except (ValueError, TypeError, OverflowError):
         return None
+    return number if abs(number) < 2**31 else None

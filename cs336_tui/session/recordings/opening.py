@@ -139,9 +139,10 @@ def _environment(spec: CellSpec, cells: Sequence[Recorded]) -> Environment:
     def first(read: Callable[[Recorded], str | None]) -> str | None:
         return next(filter(None, map(read, cells)), None)
 
+    label = first(lambda each: each.device_label)
     device = DeviceInfo(
         name=canonical_device(spec.device),
-        label=first(lambda each: each.device_label) or spec.device,
+        label=label or "",
         precisions=(),
         memory_bytes=next((each.memory_bytes for each in cells if each.memory_bytes), None),
         capability=first(lambda each: each.capability),
@@ -155,5 +156,5 @@ def _environment(spec: CellSpec, cells: Sequence[Recorded]) -> Environment:
         python="",
         app=__version__,
         torch=first(lambda each: each.torch),
-        devices=(device,),
+        devices=(device,) if label else (),
     )

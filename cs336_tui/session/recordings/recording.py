@@ -52,8 +52,6 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """CUDA compute capability of the device, such as ``9.0``."""
     torch: str = ""
     host: str = ""
-    step_times_s: tuple[float, ...] = ()
-    """Host times of the recorded steps, in their order."""
 
 
 class Opening(NamedTuple):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 MOST_ROWS = 60_000_000
 MOST_TEXT = 1 << 28
 """Characters of all names together."""
+MOST_THREADS = 4096
 KERNEL, COPY, FILL = 0, 1, 2
 """Kinds of a device's activities."""
 OPERATOR, USER_RANGE = 0, 1
@@ -53,6 +54,8 @@ class Trace:
         self.torch = ""
         self.host = ""
         self.rank: int | None = None
+        self.unread = 0
+        """Number of events that could not be read."""
 
     @property
     def rows(self) -> int:
@@ -70,8 +73,11 @@ class Trace:
         return found
 
     def thread_id(self, thread: object) -> int:
-        """The number of a thread, by anything hashable that the file calls it."""
-        return self.threads.setdefault(thread, len(self.threads))
+        """The number of a thread, by anything hashable that the file calls it. Raises `TooLarge`."""
+        found = self.threads.setdefault(thread, len(self.threads))
+        if found > MOST_THREADS:
+            raise TooLarge("threads")
+        return found
 
     def add_kernel(
         self, name: str, begin_ns: int, duration_ns: int, *, device: int, stream: int, correlation: int, kind: int

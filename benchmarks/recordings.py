@@ -1,0 +1,101 @@
+"""Time and peak memory of opening a large torch profiler trace: ``python -m benchmarks.recordings --events 10000000``.
+
+Makes a trace as torch writes it: in each 12 events three nested operators, a launching call, a kernel, the two ends of
+its arrow, and five frames of Python; steps, ranges and a backward thread as a training step has them. Then opens it with
+the whole command in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+EVENTS_A_LAUNCH = 12
+LAUNCHES_A_STEP = 500
+KERNELS = tuple(
+    f"void at::native::vectorized_elementwise_kernel<{width}, at::native::CUDAFunctor_add<{dtype}>, "
+    f"std::array<char*, {width}ul> >(int, at::native::CUDAFunctor_add<{dtype}>, std::array<char*, {width}ul>)"
+    for width in (2, 3, 4, 8)
+    for dtype in ("float", "c10::BFloat16", "c10::Half")
+)
+
+
+def events(launches: int) -> Iterator[str]:
+    """The events of so many launches, as text."""
+    began_us = 1_419_247_332_972
+    for launch in range(launches):
+        us = began_us + launch * 20
+        step, place = divmod(launch, LAUNCHES_A_STEP)
+        if place == 0:
+            name = f'"name": "ProfilerStep#{step}", "pid": 7, "tid": 7'
+            yield _host("user_annotation", name, us, LAUNCHES_A_STEP * 20 - 1, f'"External id": {launch * 4}')
+        backward = place >= LAUNCHES_A_STEP // 2
+        if place in (0, LAUNCHES_A_STEP // 2):
+            name = f'"name": "{"backward" if backward else "forward"}", "pid": 7, "tid": 7'
+            yield _host("user_annotation", name, us, LAUNCHES_A_STEP * 10 - 1, f'"External id": {launch * 4 + 1}')
+        where = f'"pid": 7, "tid": {8 if backward else 7}'
+        for depth, op in enumerate(("aten::linear", "aten::addmm", "aten::add_")):
+            if backward and depth == 0:
+                op = "autograd::engine::evaluate_function: AddBackward0"
+            args = f'"External id": {launch * 4 + depth}, "Sequence number": {launch}, "Fwd thread id": {int(backward)}'
+            more = f', "Input Dims": [[4, 512, 768], [768, 768], []], "Ev Idx": {launch * 3 + depth}'
+            yield _host("cpu_op", f'"name": "{op}", {where}', us + depth, 16 - 2 * depth, args + more)
+        call = f'"External id": {launch * 4 + 2}, "cbid": 211, "correlation": {launch}'
+        yield _host("cuda_runtime", f'"name": "cudaLaunchKernel", {where}', us + 4, 5, call)
+        device = f'"device": 0, "context": 1, "stream": 7, "correlation": {launch}'
+        shape = '"registers per thread": 32, "shared memory": 0, "grid": [1568, 1, 128], "block": [256, 1, 1]'
+        name = f'"name": "{KERNELS[launch % len(KERNELS)]}", "pid": 0, "tid": 7'
+        yield _host("kernel", name, us + 12, 11, f'"External id": {launch * 4 + 2}, "queued": 0, {device}, {shape}')
+        arrow = f'"id": {launch}, "cat": "ac2g", "name": "ac2g"'
+        yield f'{{"ph": "s", {arrow}, {where}, "ts": {us + 4}.125}}'
+        yield f'{{"ph": "f", {arrow}, "pid": 0, "tid": 7, "ts": {us + 12}.125, "bp": "e"}}'
+        for depth in range(EVENTS_A_LAUNCH - 7):
+            name = f'"name": "torch/nn/modules/module.py(1784): _call_impl", {where}'
+            yield _host("python_function", name, us, 19 - depth, f'"Python id": {launch * 5 + depth}')
+
+
+def _host(cat: str, name: str, us: int, dur: int, args: str) -> str:
+    return f'{{"ph": "X", "cat": "{cat}", {name}, "ts": {us}.125, "dur": {dur}.875, "args": {{{args}}}}}'
+
+
+def write_trace(path: Path, count: int) -> int:
+    """Write a trace of about `count` events; the number of its kernels."""
+    launches = count // EVENTS_A_LAUNCH
+    device = '[{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85018279936}]'
+    with gzip.open(path, "wt", compresslevel=1) if path.suffix == ".gz" else path.open("w") as file:
+        file.write(f'{{"schemaVersion": 1, "deviceProperties": {device}, "traceEvents": [\n')
+        for number, event in enumerate(events(launches)):
+            file.write(f",\n  {event}" if number else event)
+        file.write('\n], "traceName": "made.json"}\n')
+    return launches
+
+
+def main() -> None:
+    """Make the trace, open it, print time and peak memory."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument("--gz", action="store_true", help="Gzipped, as torch writes a name that ends so.")
+    parser.add_argument("--folder", type=Path, help="For the trace; a temporary one, if not given.")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        path = Path(folder, "made.json.gz" if given.gz else "made.json")
+        kernels = write_trace(path, given.events)
+        print(f"{given.events:,} events, {kernels:,} kernels, {os.path.getsize(path) / 1e6:,.0f} MB")
+        command = [sys.executable, "-m", "cs336_tui", "open", str(path), "--session-dir", folder]
+        began = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        took_s = time.perf_counter() - began
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        print(f"opened in {took_s:.1f} s, peak resident memory {peak / 1e6:,.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

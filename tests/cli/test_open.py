@@ -1,0 +1,141 @@
+"""`cs336-tui open`: from files to a session that every command shows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cs336_tui.session import store
+from tests.commands import call
+from tests.session.recordings import made_traces as made
+from tests.session.recordings.made_traces import launch, op, trace_of, user, write
+from tests.session.recordings.recordings import TRACES, trace_path
+
+
+def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return call(*words, "--session-dir", str(folder / "sessions"), cwd=folder)
+
+
+def opened(*files: Path, folder: Path, more: tuple[str, ...] = ()) -> str:
+    done = command("open", *map(str, files), *more, folder=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    (name,) = done.stdout.splitlines()
+    return name
+
+
+def kernels(session: str, *more: str, folder: Path) -> list[dict[str, Any]]:
+    """Every row of the kernel tables, as programs read them."""
+    done = command("export", session, "--report", "kernels", "--format", "json", *more, folder=folder)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    return [row for table in found.get("tables", [found]) for row in table["rows"]]
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_the_kernels_of_a_real_trace_are_exported_to_the_nanosecond(tmp_path: Path, name: str) -> None:
+    session = opened(trace_path(name), folder=tmp_path)
+    rows = kernels(session, folder=tmp_path)
+    (use,) = [row for row in rows if row["table"] == "use"]
+    assert (use["launches"], use["total_ns"]) == TRACES[name]
+    whole = [row for row in rows if row["table"] == "kernels" and row["phase"] == "recording"]
+    assert (sum(row["instances"] for row in whole), sum(row["total_ns"] for row in whole)) == TRACES[name]
+
+
+def ranks(folder: Path) -> list[Path]:
+    """One run of two ranks, a folder each, with files of one name."""
+    found = []
+    for rank in (0, 1):
+        path = folder / f"rank{rank}" / "trace.json.gz"
+        path.parent.mkdir()
+        about = {"distributedInfo": {"rank": rank}, "deviceProperties": [{"id": 0, "name": "GPU A"}]}
+        events = [user("forward", 0, 9), op("aten::mm", 1, 5), launch("gemm", 1, 2, 3, 4 + rank)]
+        found.append(write(path, trace_of(*events, **about)))
+    return found
+
+
+def test_several_ranks_become_one_session(tmp_path: Path) -> None:
+    session = opened(*ranks(tmp_path), folder=tmp_path)
+    names = [row["recording"] for row in kernels(session, folder=tmp_path) if row["table"] == "use"]
+    assert names == ["rank0/trace.json.gz, rank 0", "rank1/trace.json.gz, rank 1"]
+    shown = command("show", session, folder=tmp_path).stdout
+    assert "cells    2: 2 ok; 2 reports" in shown
+    assert "trace.json.gz and 1 more" in shown
+    assert "| rank1/trace.json.gz, rank 1 | cuda:0 | recorded |" in shown
+
+
+def test_what_a_recording_does_not_tell_is_empty_or_null(tmp_path: Path) -> None:
+    session = opened(write(tmp_path / "a.json", made.TRAINING), folder=tmp_path)
+    document = json.loads(command("export", session, "--format", "json", folder=tmp_path).stdout)
+    (cell,) = document["runs"]
+    spec = cell["spec"]
+    assert {key for key, value in spec.items() if value is not None} == {"device", "recording"}
+    assert (spec["device"], spec["recording"]) == ("cuda:0", "a.json")
+    assert {cell[key] for key in ("flops_per_step", "tokens_per_s", "num_params", "summary")} == {None}
+    (row,) = csv.DictReader(io.StringIO(command("export", session, "--format", "csv", folder=tmp_path).stdout))
+    assert {row[key] for key in ("size", "context_length", "batch_size", "precision", "flops_per_step")} == {""}
+    text = command("export", session, folder=tmp_path).stdout
+    assert "custom" not in text
+    assert "not run" not in text
+    for row in kernels(session, folder=tmp_path):
+        assert {row[key] for key in ("size", "context", "batch", "pass", "precision")} == {None}
+
+
+def test_ranges_choose_kernels(tmp_path: Path) -> None:
+    session = opened(write(tmp_path / "a.json", made.TRAINING), folder=tmp_path)
+    rows = kernels(session, "--range", "step 3", "--range", "forward", folder=tmp_path)
+    assert {row["name"] for row in rows} == {"gemm_forward", "add_forward"}
+    failed = command("export", session, "--report", "kernels", "--range", "epoch", folder=tmp_path)
+    assert failed.returncode == 2
+    assert failed.stderr.startswith("cs336-tui: range epoch: no kernel of a.json · cuda:0 is in it; it has forward,")
+    failed = command("export", session, "--range", "epoch", folder=tmp_path)
+    assert (failed.returncode, failed.stderr) == (
+        2,
+        "cs336-tui: --range epoch: of kernels only; give --report kernels too\n",
+    )
+
+
+def test_names_of_phases_are_given(tmp_path: Path) -> None:
+    trace = trace_of(user("model_fwd", 0, 9), op("aten::mm", 1, 5), launch("gemm", 1, 2, 3, 4))
+    path = write(tmp_path / "a.json", trace)
+    session = opened(path, folder=tmp_path, more=("--phase", "forward=model_*"))
+    assert [row["phase"] for row in kernels(session, "--range", "forward", folder=tmp_path)] == ["recording"]
+    failed = command("open", str(path), "--phase", "forward", folder=tmp_path)
+    assert (failed.returncode, len(failed.stderr.splitlines())) == (2, 1)
+
+
+def test_a_damaged_file_leaves_no_session(tmp_path: Path) -> None:
+    good, bad = write(tmp_path / "a.json", made.TRAINING), tmp_path / "b.json"
+    bad.write_bytes(good.read_bytes()[:-50])
+    done = command("open", str(good), str(bad), folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"cs336-tui: {bad}: cut or damaged: it is not JSON to its end\n"
+    assert store.folder_sessions(tmp_path / "sessions") == []
+
+
+def test_a_session_of_a_recording_has_nothing_left_to_run(tmp_path: Path) -> None:
+    opened(write(tmp_path / "a.json", made.TRAINING), folder=tmp_path)
+    (info,) = store.list_sessions(tmp_path / "sessions")
+    assert (info.name, info.cells, info.ok, info.left, info.reports) == ("a.json", 1, 1, 0, 1)
+    assert info.devices == ("cuda:0",)
+
+
+def test_a_summary_of_recordings_is_written(tmp_path: Path) -> None:
+    session = opened(*ranks(tmp_path), folder=tmp_path)
+    done = command("summary", session, "-o", "out", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "out/summary.md").read_text()
+    assert "rank0/trace.json.gz, rank 0" in text
+    assert "custom" not in text
+
+
+def test_two_recordings_can_be_exported_together(tmp_path: Path) -> None:
+    first, second = (opened(path, folder=tmp_path) for path in ranks(tmp_path))
+    done = command("export", first, second, "--report", "kernels-over-cells", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("gemm") >= 2

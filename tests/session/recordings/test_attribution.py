@@ -1,0 +1,192 @@
+"""Operators, phases, ranges and steps of kernels in made traces, where each is known."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cs336_tui.analysis import kernels
+from cs336_tui.events.reports import KernelGroup, KernelReport, Overlap
+from cs336_tui.session.recordings import chrome
+from cs336_tui.session.recordings.enclosing import Spans
+from cs336_tui.session.recordings.recording import Opening, Recorded
+from tests.session.recordings import made_traces as made
+from tests.session.recordings.made_traces import AUTOGRAD, launch, op, trace_of, user, write
+
+ADAM = "multi_tensor_apply_kernel<FusedAdamMathFunctor>"
+
+
+def cells_of(folder: Path, trace: Any, **how: Any) -> tuple[Recorded, ...]:
+    return chrome.read(write(folder / "made.json", trace), Opening(**how), "made.json")
+
+
+def report_of(folder: Path, trace: Any, **how: Any) -> KernelReport:
+    (cell,) = cells_of(folder, trace, **how)
+    assert isinstance(cell.report, KernelReport)
+    return cell.report
+
+
+def by_name(report: KernelReport) -> dict[str, KernelGroup]:
+    return {group.name: group for group in report.groups}
+
+
+def test_the_innermost_open_span_is_found_as_by_looking_at_each() -> None:
+    for seed in range(200):
+        dice = random.Random(seed)
+        number = dice.randint(0, 40)
+        begins = np.array([dice.randint(0, 50) for _ in range(number)], np.int64)
+        ends = begins + np.array([dice.randint(0, 30) for _ in range(number)], np.int64)
+        spans, order = (
+            Spans(begins, ends, np.arange(number)),
+            sorted(range(number), key=lambda i: (begins[i], -ends[i])),
+        )
+        moments = np.array([dice.randint(0, 90) for _ in range(20)], np.int64)
+        for moment, found in zip(moments, spans.innermost(moments), strict=True):
+            around = [place for place, each in enumerate(order) if begins[each] <= moment < ends[each]]
+            assert found == (around[-1] if around else -1)
+        for place, (each, parent) in enumerate(zip(order, spans.parents(), strict=True)):
+            before = [j for j in range(place) if ends[order[j]] > begins[each]]
+            assert parent == (before[-1] if before else -1)
+
+
+def test_a_training_step(tmp_path: Path) -> None:
+    report = report_of(tmp_path, made.TRAINING)
+    found = {name: (g.op, g.phase, g.range, g.path, g.backward) for name, g in by_name(report).items()}
+    step, adam = "step 3", "Optimizer.step#AdamW.step"
+    assert found == {
+        "gemm_forward": ("aten::addmm", "forward", "block 0", (step, "forward", "block 0"), False),
+        "add_forward": ("aten::add", "forward", "", (step, "forward"), False),
+        "add_backward": ("AddBackward0", "backward", "", (step, "backward"), True),
+        "gemm_backward": ("aten::mm", "backward", "block 0", (step, "backward", "block 0"), True),
+        ADAM: (
+            "aten::_fused_adamw_",
+            "optimizer",
+            "",
+            (step, adam),
+            False,
+        ),
+    }
+    assert list(report.phase_spans_ns) == ["forward", "backward", "optimizer"]
+    assert report.phase_spans_ns["forward"] == 15_000
+    assert (report.launches, report.total_ns) == (5, 44_125)
+    assert [(group.name, group.durations_ns) for group in report.copies] == [
+        ("Memcpy HtoD (Pageable -> Device)", (1_000,))
+    ]
+    assert report.steps_ns == {"step 3": 100_000}
+    assert [(each.launches, each.total_ns) for each in kernels.by_step(report)] == [(5, 44_125)]
+
+
+def test_gaps_are_what_is_left_of_the_span(tmp_path: Path) -> None:
+    report = report_of(tmp_path, made.TRAINING)
+    assert report.gaps is not None
+    assert [(gap.ns, gap.after, gap.before) for gap in report.gaps.largest] == [
+        (15_000, "add_forward", "add_backward"),
+        (10_000, "gemm_backward", ADAM),
+        (8_000, "add_backward", "gemm_backward"),
+        (875, ADAM, "Memcpy HtoD (Pageable -> Device)"),
+    ]
+    assert report.gaps.count == 4
+    assert report.gaps.median_ns == 9_000
+    assert report.gaps.total_ns == report.span_ns - report.busy_ns == 33_875
+    assert kernels.launches_per_s(report) == pytest.approx(5 / 79e-6)
+
+
+def test_without_ranges_autograd_tells_the_phases(tmp_path: Path) -> None:
+    events = [each for each in made.TRAINING["traceEvents"] if each["cat"] != "user_annotation"]
+    found = {name: (g.phase, g.range, g.backward) for name, g in by_name(report_of(tmp_path, trace_of(events))).items()}
+    assert found == {
+        "gemm_forward": ("forward", "", False),
+        "add_forward": ("forward", "", False),
+        "add_backward": ("backward", "", True),
+        "gemm_backward": ("backward", "", True),
+        ADAM: ("", "", False),
+    }
+
+
+def test_names_of_phases_can_be_given(tmp_path: Path) -> None:
+    trace = trace_of(user("model_fwd", 0, 10), op("aten::mm", 1, 5), launch("gemm", 1, 2, 3, 4))
+    assert by_name(report_of(tmp_path, trace))["gemm"].phase == ""
+    group = by_name(report_of(tmp_path, trace, phases={"forward": ("Model_*",)}))["gemm"]
+    assert (group.phase, group.range, group.path) == ("forward", "", ("model_fwd",))
+
+
+@pytest.mark.parametrize("name", ["## forward ##", "Forward", "phase/forward", "FWD", "forward pass"])
+def test_usual_names_of_forward(tmp_path: Path, name: str) -> None:
+    trace = trace_of(user(name, 0, 10), op("aten::mm", 1, 5), launch("gemm", 1, 2, 3, 4))
+    assert by_name(report_of(tmp_path, trace))["gemm"].phase == "forward"
+
+
+def test_a_range_on_autograds_thread_is_inside_that_of_the_main_one(tmp_path: Path) -> None:
+    trace = trace_of(
+        user("backward", 0, 20),
+        user("nccl:all_reduce", 5, 4, AUTOGRAD),
+        op("c10d::allreduce_", 5, 3, AUTOGRAD),
+        launch("ncclDevKernel_AllReduce", 1, 6, 7, 4, AUTOGRAD),
+    )
+    group = by_name(report_of(tmp_path, trace))["ncclDevKernel_AllReduce"]
+    assert group.path == ("backward", "nccl:all_reduce")
+    assert (group.phase, group.range) == ("backward", "nccl:all_reduce")
+
+
+def test_the_overlap_of_communication_and_compute(tmp_path: Path) -> None:
+    trace = trace_of(
+        launch("ncclDevKernel_AllReduce", 1, 0, 10, 20),
+        launch("ncclDevKernel_AllReduce", 2, 1, 25, 10),
+        launch("gemm", 3, 2, 5, 10),
+        launch("gemm", 4, 3, 33, 10),
+        launch("Memcpy DtoD (Device -> Device)", 5, 4, 12, 20, cat="gpu_memcpy"),
+    )
+    report = report_of(tmp_path, trace)
+    assert report.overlap == Overlap(communication_ns=25_000, overlapped_ns=5_000 + 2_000)
+    assert kernels.overlapped_share(report) == 0.28
+    assert report_of(tmp_path, made.TRAINING).overlap is None
+
+
+def test_kernels_that_nothing_launches_in_the_file_have_no_place(tmp_path: Path) -> None:
+    trace = trace_of(user("forward", 0, 50), op("aten::mm", 1, 40), launch("gemm", 1, 2, 3, 4)[1:])
+    report = report_of(tmp_path, trace)
+    assert (by_name(report)["gemm"].op, by_name(report)["gemm"].path) == ("", ())
+    assert "1 of 1 kernels have no launching operator" in report.note
+
+
+def test_each_device_is_a_cell(tmp_path: Path) -> None:
+    about = [{"id": 0, "name": "GPU A", "totalGlobalMem": 100}, {"id": 1, "name": "GPU B", "computeMajor": 9}]
+    trace = trace_of(
+        launch("gemm", 1, 0, 1, 4),
+        launch("add", 2, 1, 1, 3, device=1),
+        deviceProperties=about,
+        distributedInfo={"rank": 3},
+    )
+    cells = cells_of(tmp_path, trace)
+    assert [(cell.name, cell.device, cell.device_label, cell.memory_bytes) for cell in cells] == [
+        ("made.json, rank 3", "cuda:0", "GPU A", 100),
+        ("made.json, rank 3", "cuda:1", "GPU B", None),
+    ]
+    assert [cell.report.spec.title for cell in cells] == ["made.json, rank 3 · cuda:0", "made.json, rank 3 · cuda:1"]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "names"),
+    [
+        (["forward"], {"gemm_forward", "add_forward"}),
+        (["step 3"], {"gemm_forward", "add_forward", "add_backward", "gemm_backward", ADAM}),
+        (["ProfilerStep#3", "Backward"], {"add_backward", "gemm_backward"}),
+        (["block*"], {"gemm_forward", "gemm_backward"}),
+        (["block 0", "backward"], {"gemm_backward"}),
+        (["optimizer"], {ADAM}),
+    ],
+)
+def test_kernels_within_ranges(tmp_path: Path, ranges: list[str], names: set[str]) -> None:
+    found = kernels.within(report_of(tmp_path, made.TRAINING), ranges)
+    assert {group.name for group in found.groups} == names
+    assert found.launches == len(names)
+    assert found.total_ns == sum(sum(group.durations_ns) for group in found.groups)
+
+
+def test_a_range_without_kernels_names_those_that_have_some(tmp_path: Path) -> None:
+    with pytest.raises(kernels.RangeError, match=r"range block 7: .* it has forward, step 3, block 0, backward"):
+        kernels.within(report_of(tmp_path, made.TRAINING), ["block 7"])
