@@ -57,6 +57,8 @@ def _tests(name: str, title: str, about_s: float, *topics: str) -> Part:
 PARTS = (
     Part("doctor", "Doctor", 20, ["-m", "cs336_tui", "doctor"]),
     _tests("measuring", "GPU tests: measuring, device", 75, "measure_cuda", "nvml"),
+    Part("do-bench", "Timer do_bench beside triton's", 30, ["-m", "benchmarks.do_bench"], True),
+    _tests("do-bench-tests", "GPU tests: timer do_bench", 45, "do_bench_cuda"),
     _tests("variants", "GPU tests: variants", 130, "cuda_graph", "attention_cuda", "float8_cuda", "imported_cuda"),
     _tests("predictions", "GPU tests: predicted peaks", 120, "predicted_peak", "checkpointing_cuda"),
     Part(

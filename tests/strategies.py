@@ -10,8 +10,9 @@ import msgspec
 from hypothesis import strategies as st
 
 from cs336_tui.config import axes, spec, variants
+from cs336_tui.config.counts import FEWEST, INTERVAL
 from cs336_tui.config.spec import CellSpec, ModelDims, size_names
-from cs336_tui.config.sweep import ASKED_REPORTS, FEWEST, INTERVAL, Sweep
+from cs336_tui.config.sweep import ASKED_REPORTS, Sweep
 from cs336_tui.events import events
 from cs336_tui.events.environment import DeviceInfo, Environment
 
@@ -252,8 +253,12 @@ def automatic_sweeps(draw: st.DrawFn) -> Sweep:
     if which != "steps":
         most = draw(st.just(100) | st.integers(FEWEST["warmup_steps"], 10_000))
         changes |= {"warmup_auto": True, "warmups": (most,)}
+    elif draw(st.booleans()):
+        changes |= {"warmup_for": draw(st.sampled_from([0.025, 1.0, 10.0])), "warmups": (draw(st.integers(1, 10**6)),)}
     if which != "warm-up":
         share = draw(st.just(INTERVAL) | st.floats(1e-9, 1, exclude_max=True))
         most = draw(st.just(1000) | st.integers(FEWEST["measure_steps"], 10_000))
         changes |= {"steps_auto": share, "steps": most, "sync": "each-step"}
+    elif draw(st.booleans()):
+        changes |= {"steps_for": draw(st.sampled_from([0.1, 30.0, 0.333])), "steps": draw(st.integers(1, 10**6))}
     return msgspec.structs.replace(draw(sweeps()), **changes)

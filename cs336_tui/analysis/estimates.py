@@ -276,7 +276,7 @@ def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: _Known
     told = ((known[likeness], unlike) for likeness, unlike in _likenesses(spec) if likeness in known)
     alike, unlike = next(told, ([], ""))
     low_s, high_s, basis = _step_range(spec, prediction, target, alike, unlike)
-    run = _untimed_too(prediction) * spec.total_steps
+    whole = _untimed_too(prediction)
     return Estimate(
         spec=spec,
         prediction=prediction,
@@ -287,8 +287,8 @@ def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: _Known
         margin_bytes=margin,
         low_s=low_s,
         high_s=high_s,
-        run_low_s=None if low_s is None else low_s * run,
-        run_high_s=None if high_s is None else high_s * run,
+        run_low_s=None if low_s is None else low_s * whole * spec.total_steps_of(low_s),
+        run_high_s=None if high_s is None else high_s * whole * spec.total_steps_of(high_s),
         basis=basis,
         measured=unlike == _SAME,
         by_others="variants" in unlike,

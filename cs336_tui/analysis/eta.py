@@ -40,15 +40,15 @@ class Counts(NamedTuple):
     warmup: int | None = None
     measured: int | None = None
 
-    def warmup_of(self, spec: CellSpec) -> int:
-        """Warm-up steps that a cell is likely to run; without one to go by, the most that it may."""
+    def warmup_of(self, spec: CellSpec, step_s: float) -> int:
+        """Warm-up steps of so many seconds that a cell is likely to run; without one to go by, the most that it may."""
         likely = self.warmup if spec.warmup_auto else None
-        return spec.warmup_steps if likely is None else min(likely, spec.warmup_steps)
+        return spec.warmup_steps_of(step_s) if likely is None else min(likely, spec.warmup_steps)
 
-    def measured_of(self, spec: CellSpec) -> int:
+    def measured_of(self, spec: CellSpec, step_s: float) -> int:
         """The same for measured steps."""
         likely = self.measured if spec.steps_auto is not None else None
-        return spec.measure_steps if likely is None else min(likely, spec.measure_steps)
+        return spec.measure_steps_of(step_s) if likely is None else min(likely, spec.measure_steps)
 
 
 Kind = tuple[object, ...]
@@ -114,7 +114,7 @@ class Prices(NamedTuple):
         step_s, compile_s = self.step_of(spec), self.compiling_of(spec)
         if step_s is None or compile_s is None:
             return None
-        steps = self.counts.warmup_of(spec) + self.counts.measured_of(spec)
+        steps = self.counts.warmup_of(spec, step_s) + self.counts.measured_of(spec, step_s)
         return self.extra_s + compile_s + self.stalling * step_s * steps
 
     def step_of(self, spec: CellSpec) -> float | None:
@@ -213,11 +213,15 @@ def left_of_running_s(state: SessionState, known: Prices) -> float | None:
     if step_s is None:
         return None
     if cell.steps_done:
-        return known.stalling * step_s * _steps_left(cell, known.counts)
+        return known.stalling * step_s * _steps_left(cell, known.counts, step_s)
     if compile_s is None:
         return None
     passed_s = (state.last_at or 0.0) - (cell.started_at or 0.0) if cell.spec.compile == "off" else 0.0
-    return known.stalling * step_s * _steps_left(cell, known.counts) + compile_s + max(known.extra_s - passed_s, 0.0)
+    return (
+        known.stalling * step_s * _steps_left(cell, known.counts, step_s)
+        + compile_s
+        + max(known.extra_s - passed_s, 0.0)
+    )
 
 
 def _step_of_running(cell: CellState, known: Prices) -> float | None:
@@ -255,16 +259,18 @@ def remaining_s(state: SessionState) -> float | None:
     return ends_s(state, prices(state))[-1]
 
 
-def _steps_left(cell: CellState, counts: Counts) -> int:
+def _steps_left(cell: CellState, counts: Counts, step_s: float) -> int:
     """Steps that the running cell is likely to run yet. Where an automatic count has gone beyond what is likely, it is
     taken to go on for a quarter more, which is about when it is looked at next."""
     spec, warmed, measured = cell.spec, len(cell.warmup_times_s), cell.running.n
-    is_warm = measured or (spec.warmup_auto and cell.stage == "measuring")
-    warmup_left = 0 if is_warm else _left(counts.warmup_of(spec), warmed, spec.warmup_steps)
-    return warmup_left + _left(counts.measured_of(spec), measured, spec.measure_steps)
+    is_warm = measured or (spec.warmup_is_open and cell.stage == "measuring")
+    warmup_left = 0 if is_warm else _left(counts.warmup_of(spec, step_s), warmed, spec.warmup_steps, spec.warmup_for)
+    return warmup_left + _left(counts.measured_of(spec, step_s), measured, spec.measure_steps, spec.steps_for)
 
 
-def _left(likely: int, done: int, most: int) -> int:
+def _left(likely: int, done: int, most: int, for_s: float | None) -> int:
+    if for_s is not None:
+        return max(likely - done, 0)
     return likely - done if done < likely else min(done // 4, most - done)
 
 

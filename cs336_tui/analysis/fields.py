@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config.axis import UserError
+from cs336_tui.config.counts import steps_words, warmup_words
 from cs336_tui.config.flops import parameters
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec
-from cs336_tui.config.sweep import steps_words, warmup_words
 from cs336_tui.config.variants import REFERENCE, is_imported, short
 from cs336_tui.events.environment import Environment
 from cs336_tui.session.cell_state import CellState
@@ -142,24 +141,29 @@ def shown_of(spec: CellSpec, key: str) -> str:
 def warmup_done(cell: CellState) -> str:
     """The warm-up setting; where it is automatic, with the steps that were really done once measuring has begun, or
     the cell is over: ``auto (12)``."""
-    words = warmup_words(cell.spec.warmup_steps, cell.spec.warmup_auto)
-    known = cell.spec.warmup_auto and (cell.is_over or cell.stage == "measuring")
+    words = shown_of(cell.spec, "warmup")
+    known = cell.spec.warmup_is_open and (cell.is_over or cell.stage == "measuring")
     done = cell.steps_done - cell.running.n  # without reading the steps of a finished cell from its file
     return f"{words} ({done})" if known else words
 
 
+def warmup_value(spec: CellSpec) -> int | str:
+    """The warm-up setting as data: steps, the most where they are automatic, or the time that they come to."""
+    return spec.warmup_steps if spec.warmup_for is None else shown_of(spec, "warmup")
+
+
 def steps_done(cell: CellState) -> str:
     """The number of measured steps; if automatic, with those done once the cell is over: ``auto (140)``."""
-    words = steps_words(cell.spec.measure_steps, cell.spec.steps_auto)
-    return f"{words} ({cell.running.n})" if cell.spec.steps_auto is not None and cell.is_over else words
+    words = shown_of(cell.spec, "steps")
+    return f"{words} ({cell.running.n})" if cell.spec.steps_are_open and cell.is_over else words
 
 
 _YES_NO = {True: "yes", False: "no"}
 _OF_COLUMN = {axis.column: axis for axis in AXES.values() if axis.column}
 _WORDS: Mapping[str, Callable[[CellSpec], str]] = {
     "size": lambda spec: spec.size_label,
-    "warmup": lambda spec: warmup_words(spec.warmup_steps, spec.warmup_auto),
-    "steps": lambda spec: steps_words(spec.measure_steps, spec.steps_auto),
+    "warmup": lambda spec: warmup_words(spec.warmup_steps, spec.warmup_auto, spec.warmup_for),
+    "steps": lambda spec: steps_words(spec.measure_steps, spec.steps_auto, spec.steps_for),
     "edition": lambda spec: OWN if is_imported(spec.model) and spec.size == CUSTOM_SIZE else spec.edition,
     "arch": lambda spec: OWN if is_imported(spec.model) else spec.arch,
     "model": lambda spec: spec.model,
@@ -234,9 +238,12 @@ _OTHERS = tuple(key for key in _OF_COLUMN if key not in (*_FIRST, *_DIMENSIONS, 
 _DEVIATING: Mapping[str, Mapping[str, Any]] = {
     "size": {"order": _size_order},
     "device": {"order": _device_order},
-    "warmup": {"order": attrgetter("spec.warmup_auto", "spec.warmup_steps"), "done": lambda r: warmup_done(r.cell)},
+    "warmup": {
+        "order": lambda r: (r.spec.warmup_is_open, r.spec.warmup_for or 0.0, r.spec.warmup_steps),
+        "done": lambda r: warmup_done(r.cell),
+    },
     "steps": {
-        "order": lambda r: (r.spec.steps_auto or 0.0, r.spec.measure_steps),
+        "order": lambda r: (r.spec.steps_for or 0.0, r.spec.steps_auto or 0.0, r.spec.measure_steps),
         "done": lambda r: steps_done(r.cell),
     },
     "threads": {"kind": "place", "show": _threads_shown, "order": _threads},

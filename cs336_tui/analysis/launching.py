@@ -56,7 +56,7 @@ def launching(cell: CellState, idle: float | None = None) -> Finding:
     mean_s = fmean(times_s)
     if mean_s <= 0:
         return Finding(None, "the mean step time is not above 0 s")
-    each = spec.sync == "each-step"
+    each = not spec.is_window
     all_s = fmean(host_s) if each else min(host_s)
     text = (
         f"enqueuing takes the host{'' if each else ' at the quickest'} {milliseconds(all_s)} of a step's "

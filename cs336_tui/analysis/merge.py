@@ -95,10 +95,10 @@ def runs_of(results: Iterable[Result]) -> tuple[tuple[float, ...], ...]:
 
 def pooled(results: Iterable[Result], ddof: int) -> Summary | None:
     """Summary over the steps of all measured results together, None where there is none. Of a single one it is known
-    without its steps, which may be in a file still."""
+    without its steps, which may be in a file still, but for old logs."""
     found = measured(results)
     if len(found) == 1:
-        return found[0].cell.summary(ddof)
+        return found[0].cell.full_summary(ddof)
     return summarize((time_s for run in runs_of(found) for time_s in run), ddof) if found else None
 
 

@@ -59,7 +59,8 @@ def mixed_speedups(results: Sequence[Result]) -> tuple[SpeedUp, ...]:
 def _work(result: Result) -> tuple[object, ...]:
     """Fields that two cells must share but for their precision. Threads are those in force; of a cell that did not
     come so far, those that it would have had."""
-    any_ = {"size": "", "edition": "2026", "measure_steps": 1, "steps_auto": None, "seed": 0, "threads": None}
+    any_ = {"size": "", "edition": "2026", "seed": 0, "threads": None}
+    any_ |= {"measure_steps": 1, "steps_auto": None, "steps_for": None}
     alike = msgspec.structs.replace(result.spec, precision=BASELINE, **any_)
     known = (result.spec, result.cell.in_force, result.environment)
     threads = next((found.threads for found in known if found and found.threads), None)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import platformdirs
 
-from cs336_tui.analysis.fields import device_label
+from cs336_tui.analysis.fields import device_label, shown_of
 from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.reading import read_text
@@ -268,8 +268,8 @@ def _row(spec: CellSpec, device: str, source: str, cells: Sequence[Result]) -> P
         batch=spec.batch_size,
         pass_=spec.pass_,
         precision=spec.precision,
-        warmup=len(cells[0].cell.warmup_times_s) if spec.warmup_auto else spec.warmup_steps,
-        steps=spec.measure_steps if spec.steps_auto is None else cells[0].cell.running.n,
+        warmup=len(cells[0].cell.warmup_times_s) if spec.warmup_is_open else spec.warmup_steps,
+        steps=cells[0].cell.running.n if spec.steps_are_open else spec.measure_steps,
         mean_ms=round(summary.mean_s * 1e3, 6),
         std_ms=None if summary.std_s is None else round(summary.std_s * 1e3, 6),
         note=f"{len(cells)} runs" if len(cells) > 1 else "",
@@ -282,7 +282,7 @@ def _differences(spec: CellSpec, in_force: EffectiveSettings | None, row: Publis
     for name, here, there in (
         ("context", spec.context_length, row.context),
         ("batch", spec.batch_size, row.batch),
-        ("warm-up", "auto" if spec.warmup_auto else spec.warmup_steps, row.warmup),
+        ("warm-up", shown_of(spec, "warmup") if spec.warmup_is_open else spec.warmup_steps, row.warmup),
     ):
         if there is None:
             yield f"{name} unstated there"
@@ -308,7 +308,7 @@ def _remarks(spec: CellSpec, row: Published) -> Iterator[str]:
     if row.edition != spec.edition:
         called = f", where it is called {row.size}" if row.size != spec.size else ""
         yield f"edition {row.edition} there{called}"
-    if row.steps is not None and (row.steps != spec.measure_steps or spec.steps_auto is not None):
+    if row.steps is not None and (row.steps != spec.measure_steps or spec.steps_are_open):
         yield f"{row.steps} steps there"
     if row.note:
         yield row.note

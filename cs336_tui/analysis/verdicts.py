@@ -9,6 +9,7 @@ import msgspec
 
 from cs336_tui.analysis.contention import Finding, contention, percent, unseen
 from cs336_tui.analysis.launching import launching
+from cs336_tui.config.counts import duration_words
 from cs336_tui.config.environment_variables import slowing
 from cs336_tui.events.gpus import ORDINARY_REASONS
 from cs336_tui.session.cell_state import CellState
@@ -200,6 +201,8 @@ def _series_checks(
         more = "more steps, such as --steps auto"
         if cell.spec.steps_auto is not None:
             more = "a quieter machine, or a larger --steps auto:MAX"
+        elif cell.spec.steps_for is not None:
+            more = f"more time than --steps {duration_words(cell.spec.steps_for)}"
         yield Check(name="too-few-steps", holds=True, evidence=few, advice=more)
     elif hides:
         noise, change = percent(steadiness.noise or 0.0), percent(steadiness.hidden or 0.0)
@@ -231,6 +234,8 @@ def _series_advice(name: VerdictName, cell: CellState, steadiness: Steadiness, n
 
 def _more_warmup(cell: CellState, number: str) -> str:
     """Advice to warm up ``to 64`` or ``above 64`` steps."""
+    if cell.spec.warmup_for is not None:
+        return f"raise --warmup {duration_words(cell.spec.warmup_for)}"
     if not cell.spec.warmup_auto:
         return f"raise --warmup {number}"
     all_used = len(cell.warmup_times_s) >= cell.spec.warmup_steps
@@ -245,7 +250,7 @@ def _warmup_needed(cell: CellState, steadiness: Steadiness | None) -> int | None
         return None
     given = len(cell.warmup_times_s)
     needed = [] if steadiness.warmup_steps is None else [given + steadiness.warmup_steps]
-    if given and cell.spec.sync == "each-step":
+    if given and not cell.spec.is_window:
         together = classify((*cell.warmup_times_s, *cell.step_times_s[:EARLY])).warmup_steps
         needed += [together] if together is not None and together > given else []
     return max(needed, default=None)
@@ -258,6 +263,8 @@ def _warmup_advice(cell: CellState, steadiness: Steadiness | None, needed: int |
         return still_falling(len(cell.warmup_times_s), len(cell.step_times_s), needed)
     if {"slowdown", "drift"} & {*classes}:
         return "not known: the steps drift"
+    if cell.spec.timer == "do_bench":
+        return "not observable: nothing is flushed before warm-up steps"
     if cell.spec.sync != "each-step":
         return "not observable: warm-up steps are synchronised one by one, measured ones are not"
     if steadiness is None or not all(0 < time_s < float("inf") for time_s in cell.warmup_times_s):

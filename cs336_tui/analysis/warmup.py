@@ -60,7 +60,7 @@ def warmup_groups(results: Iterable[Result]) -> tuple[WarmupGroup, ...]:
     Automatic warm-up is one more setting, after the fixed ones. A group may hold one setting only; `warmups` says."""
 
     def alike(result: Result) -> tuple[CellSpec, str, str]:
-        spec = msgspec.structs.replace(result.spec, warmup_steps=0, warmup_auto=False)
+        spec = msgspec.structs.replace(result.spec, warmup_steps=0, warmup_auto=False, warmup_for=None)
         return spec, machine(result), FIELDS["torch"].show(result)
 
     def group(cells: Sequence[Result]) -> WarmupGroup:

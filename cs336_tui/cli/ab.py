@@ -23,6 +23,7 @@ from cs336_tui.cli.flags import (
 )
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, Progress, carry_out
 from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.counts import most_words
 from cs336_tui.config.spec import PASSES, RAW_DIMS, CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
@@ -123,7 +124,7 @@ class _AbProgress(Progress):
 
     def _status(self, cell: CellState) -> str:
         place = f"round {cell.cell // 2 + 1}/{len(self._state.cells) // 2}"
-        steps = f" {len(cell.step_times_s)}/{cell.spec.measure_steps}" if cell.stage == "measuring" else ""
+        steps = f" {len(cell.step_times_s)}/{_most(cell.spec)}" if cell.stage == "measuring" else ""
         return f"{place} · {cell.stage}{steps}"
 
 
@@ -140,6 +141,10 @@ class _AbRun(HeadlessRun):
         if super().exit_code == EXIT_INTERRUPTED:
             return EXIT_INTERRUPTED
         return EXIT_OK if all(cell.status == "ok" for cell in self.state.cells.values()) else EXIT_CELL_FAILED
+
+
+def _most(spec: CellSpec) -> str:
+    return most_words(spec.measure_steps, spec.steps_auto, spec.steps_for)
 
 
 def _said(results: Sequence[tuple[Result, Result]], number: int) -> str:

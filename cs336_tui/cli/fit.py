@@ -98,6 +98,7 @@ def _confirmed(results: Sequence[Fitted], format_: str, output: Path | None, *, 
     larger = [result.fit.next_spec for result in results if result.target.kind == "cuda" and result.fit.spec]
     wanted = [spec for spec in (*(result.fit.spec for result in results), *larger) if spec is not None]
     fixed = {"warmup_steps": _WARMUP, "measure_steps": _STEPS, "warmup_auto": False, "steps_auto": None}
+    fixed |= {"warmup_for": None, "steps_for": None}
     cells = [(msgspec.structs.replace(spec, **fixed), 1) for spec in wanted]
     run = HeadlessRun()
     bench = Bench(run.sink, session_dir=session_dir, skip_after_oom=False, explain_oom=False)

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
+from cs336_tui.config.counts import INTERVAL, USUAL_MOST, Counted, auto_of, share_of, share_words
 from cs336_tui.config.spec import AXES
-from cs336_tui.config.sweep import ASKED_REPORTS, INTERVAL, USUAL_MOST, Counted, auto_of, share_of, share_words
+from cs336_tui.config.sweep import ASKED_REPORTS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,21 +49,21 @@ def comma_list(kind: type) -> Parsed:
 
 
 def _count(field: Counted, *, several: bool = False) -> Parsed:
-    """A number of steps, or several with commas where `several`, or ``auto`` or ``auto:MAX`` alone."""
+    """A number of steps, or several with commas where `several`, or ``auto``, ``auto:MAX`` or a time alone."""
     fixed = comma_list(int).parse if several else int
 
     def parse(text: str) -> Any:
         words = text.split(",")
         found = [auto_of(field, word) for word in words]
-        if any(found) and len(words) > 1:
-            raise ValueError("auto stands alone")
+        if (auto := next(filter(None, found), None)) and len(words) > 1:
+            raise ValueError(auto.alone)
         try:
-            return found[0] or fixed(text)
+            return auto or fixed(text)
         except ValueError:
             more = "; several numbers are separated by commas" if several else ""
-            raise ValueError(f"expected a number, auto or auto:MAX{more}") from None
+            raise ValueError(f"expected a number, auto, auto:MAX or a time such as 10s{more}") from None
 
-    return Parsed("N,...|auto[:MAX]" if several else "N|auto[:MAX]", parse)
+    return Parsed("N,...|auto[:MAX]|TIME" if several else "N|auto[:MAX]|TIME", parse)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ import click
 
 from cs336_tui.analysis.eta import remaining_s
 from cs336_tui.cli.streams import StatusLine
+from cs336_tui.config.counts import most_words
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import (
     CellFinished,
@@ -252,9 +253,12 @@ class Progress:
         if cell.stage in ("warm-up", "measuring"):
             warmup = cell.stage == "warm-up"
             done = len(cell.warmup_times_s if warmup else cell.step_times_s)
-            most = cell.spec.warmup_steps if warmup else cell.spec.measure_steps
-            ceiling = cell.spec.warmup_auto if warmup else cell.spec.steps_auto is not None
-            text += f" {done}/{'≤' if ceiling else ''}{most}"
+            spec = cell.spec
+            if warmup:
+                most = most_words(spec.warmup_steps, spec.warmup_auto, spec.warmup_for)
+            else:
+                most = most_words(spec.measure_steps, spec.steps_auto, spec.steps_for)
+            text += f" {done}/{most}"
         if (left := remaining_s(self._state)) is not None:
             text += f" · ETA {duration(left)}"
         return text

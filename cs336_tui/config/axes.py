@@ -5,11 +5,13 @@ the columns, filters and pivots of tables, and which cells count as alike. Rules
 """
 
 import re
+from functools import partial
 from typing import Annotated, Literal, get_args
 
 import msgspec
 
 from cs336_tui.config.axis import Axis, Device, Kind, SpecError, axes_of
+from cs336_tui.config.counts import check_duration
 from cs336_tui.config.variants import CROSS_ENTROPY, RANGES, REFERENCE, is_imported, is_well_formed, short
 
 Pass = Literal["inference", "forward", "forward+loss", "backward", "forward+backward", "train-step"]
@@ -21,6 +23,7 @@ Work = Literal["language-model", "attention"]
 Compile = Literal["off", "default", "reduce-overhead", "max-autotune"]
 CudaGraph = Literal["off", "step"]
 Nesting = Literal["off", "halves"]
+Timer = Literal["step", "do_bench"]
 
 PASSES: tuple[str, ...] = get_args(Pass)
 WITHOUT_BACKWARD = ("inference", "forward", "forward+loss")
@@ -35,6 +38,8 @@ COMPILES: tuple[str, ...] = get_args(Compile)
 """Modes of torch.compile; ``off`` runs the model as it is written."""
 CUDA_GRAPHS: tuple[str, ...] = get_args(CudaGraph)
 """``step`` replays one CUDA graph of the whole step."""
+TIMERS: tuple[str, ...] = get_args(Timer)
+"""``step`` times each step and its phases; ``do_bench`` times as `triton.testing.do_bench` does."""
 ATTENTIONS = ("naive", "sdpa", "flash", "memory-efficient", "cudnn", "math")
 """Attention of the reference model: ``naive`` materialises its scores; ``sdpa`` is torch's
 scaled_dot_product_attention with the backend that torch chooses, the others are its backends by name."""
@@ -81,6 +86,10 @@ def _check_precision(name: str) -> None:
     if name not in PRECISIONS:
         near = _USUAL_NAMES.get(name.lower())
         raise SpecError("precision", name, f"choose {near}; {named}" if near else named)
+
+
+_check_warmup_for = partial(check_duration, field="warmup_for")
+_check_steps_for = partial(check_duration, field="steps_for")
 
 
 def _check_share(share: float | None) -> None:
@@ -138,7 +147,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     """One cell's choices: a model, a pass, a precision and a device, timed for a number of steps.
 
     `seed` fixes parameters and tokens. `threads` None is torch's own default. With `warmup_auto`, `warmup_steps` is the
-    most; with `steps_auto`, the share of the mean to which its confidence interval narrows, `measure_steps` is.
+    most; with `steps_auto`, the share of the mean to which its confidence interval narrows, `measure_steps` is; so are
+    both with `warmup_for` and `steps_for`, the seconds to which the steps come.
 
     `model`, `attention`, `optimizer` and `loss` are names, or ``package.module:name`` of a user's own, looked for in
     the folders of `model_path` too. `annotations` are pairs of a named range and ``package.module:function``.
@@ -191,15 +201,15 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     sync: Annotated[Sync, Axis(help="{values}", group="more", kinds=())] = "each-step"
     warmup_steps: Annotated[int, Axis(
         sweep="warmups", several=True, option="warmup", least=0, title="warm-up", group="how",
-        hint="5 or 0,1,5 or auto",
+        hint="5 or 0,1,5 or auto or 10s",
         help="Warm-up steps; several values make several cells. auto: until steps are steady, "
-        "at most {most} unless said",
+        "at most {most} unless said. A time such as 10s or 25ms: until they come to it",
         kinds=(), stand_in=0,
     )] = 5
     measure_steps: Annotated[int, Axis(
-        sweep="steps", option="steps", group="how", kinds=(), compared="name", stand_in=1, hint="10 or auto",
+        sweep="steps", option="steps", group="how", kinds=(), compared="name", stand_in=1, hint="10 or auto or 30s",
         help="Measured steps. auto: until the mean is known to --interval or the noise has settled, at most {most} "
-        "unless said",
+        "unless said. A time such as 30s or 100ms: until they come to it",
     )] = 10
     seed: Annotated[int, Axis(least=0, help="Of parameters and tokens", group="more", kinds=(), compared="name")] = 0
     threads: Annotated[int | None, Axis(
@@ -207,6 +217,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )] = None
     warmup_auto: Annotated[bool, Axis(option="-", kinds=())] = False
     steps_auto: Annotated[float | None, Axis(option="-", check=_check_share, kinds=(), compared="name")] = None
+    warmup_for: Annotated[float | None, Axis(option="-", check=_check_warmup_for, kinds=())] = None
+    steps_for: Annotated[float | None, Axis(option="-", check=_check_steps_for, kinds=(), compared="name")] = None
     workload: Annotated[Work, Axis(
         help="{values}; attention: that alone", group="variants", kinds=(*_AS_VARIANT, "pace"), compared="work",
         tip="language-model: a whole model; attention: attention alone, over random queries, keys and values.",
@@ -294,6 +306,20 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         said=lambda _: ("CUDA graph",), detail=lambda _: "of the whole step",
         tip="step: replay the whole step as one CUDA graph.",
     )] = "off"
+    timer: Annotated[Timer, Axis(
+        sweep="timers", several=True, group="variants", kinds=(),
+        help="{values}; do_bench: as triton.testing.do_bench does, warm-up and steps by time, the L2 flushed before "
+        "each step, one synchronisation at the end",
+        said=lambda timer: (timer,), detail=lambda _: "as triton.testing.do_bench: events round whole steps",
+        tip="do_bench: as triton.testing.do_bench, the L2 flushed before each step, one synchronisation at the end.",
+    )] = "step"
+    flush_l2: Annotated[bool, Axis(
+        group="variants", title="L2 flush", column="flush-l2", kinds=("time",),
+        help="On CUDA: zero a buffer larger than the L2 before each step, outside of its time; do_bench always does so",
+        applies=lambda spec: spec.timer != "do_bench",
+        said=lambda _: ("L2 flushed",), detail=lambda _: "before each step",
+        tip="On CUDA: zero a buffer larger than the L2 before each step, outside of its time.",
+    )] = False
     recording: Annotated[str, Axis(
         sweep="-", option="-", column="recording", kinds=(*_AS_VARIANT, "pace"), recorded=True,
         applies=lambda spec: bool(spec.recording),

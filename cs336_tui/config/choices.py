@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from cs336_tui.config.counts import MOST_BY_TIME, Auto
 from cs336_tui.config.presets import preset
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, CellSpec, ModelDims, SpecError
 from cs336_tui.config.sweep import Sweep
@@ -36,6 +37,8 @@ def sweep_from(
     given |= _own_code(base, given)
     if given.get("workload", base.workload) == "attention" and base.workload != "attention":
         given = ATTENTION_USUAL | given
+    if set(given.get("timers", base.timers)) == {"do_bench"} != set(base.timers):
+        given = DO_BENCH_USUAL | given
     given |= base.counts(*(given.pop(name, None) for name in ("warmups", "steps", "interval")))
     if vocab_size is not None:
         given["vocab_size"] = vocab_size
@@ -67,6 +70,8 @@ def sweep_from(
     return sweep
 
 
+DO_BENCH_USUAL: dict[str, Any] = {"warmups": Auto(MOST_BY_TIME, 0.025), "steps": Auto(MOST_BY_TIME, 0.1)}
+"""Defaults of timer ``do_bench``: triton's."""
 ATTENTION_USUAL: dict[str, Any] = {"passes": ("forward", "backward"), "contexts": (1024,), "batches": (8,)}
 """Defaults of workload ``attention`` that differ from a language model's."""
 

@@ -2,8 +2,8 @@
 
 A preset is one TOML file and is named by its place: ``2026/warmup.toml`` is ``2026/warmup``. Its keys are the flags of
 `cs336-tui bench` without their dashes; a key that is left out keeps its default. `about` says what it is for, `also`
-names presets that `bench` runs with it. As there, ``warmup`` and ``steps`` may be ``"auto"`` or ``"auto:50"``, and
-with the latter ``interval`` 0.01 or ``"1%"``.
+names presets that `bench` runs with it. As there, ``warmup`` and ``steps`` may be ``"auto"``, ``"auto:50"`` or
+``"10s"``, and with automatic steps ``interval`` 0.01 or ``"1%"``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import msgspec
 import platformdirs
 
 from cs336_tui.config.axis import NUMBERS
+from cs336_tui.config.counts import Auto, Counted, auto_of, auto_words, share_of
 from cs336_tui.config.reading import TomlError, parse_toml, read_text
 from cs336_tui.config.spec import AXES, RAW_DIMS, ModelDims, SpecError
-from cs336_tui.config.sweep import Auto, Counted, Sweep, auto_of, auto_words, share_of
+from cs336_tui.config.sweep import Sweep
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*(/[A-Za-z0-9][A-Za-z0-9 ._+-]*)*")
 _DEPTH = 3
@@ -141,8 +142,10 @@ def to_toml(preset: Preset) -> str:
             fields[key] = list(map("=".join, value))
         else:
             fields[key] = value if not several else value[0] if len(value) == 1 else list(value)
-    if sweep.warmup_auto:
-        fields["warmup"] = auto_words("warmup_steps", sweep.warmups[0])
+    if sweep.warmup_auto or sweep.warmup_for is not None:
+        fields["warmup"] = auto_words("warmup_steps", sweep.warmups[0], sweep.warmup_for)
+    if sweep.steps_for is not None:
+        fields["steps"] = auto_words("measure_steps", sweep.steps, sweep.steps_for)
     if sweep.steps_auto is not None:
         fields |= {"steps": auto_words("measure_steps", sweep.steps), "interval": sweep.steps_auto}
     return tomli_w.dumps(fields)
@@ -186,14 +189,14 @@ def _sweep(fields: dict[str, Any]) -> Sweep:
 
 
 def _automatic(fields: dict[str, Any]) -> dict[str, Any]:
-    """The choices of those counts that are ``auto``, in a list or not."""
+    """The choices of those counts that are ``auto`` or a time, in a list or not."""
     given: dict[str, Auto] = {}
     for key, field in _COUNTED.items():
         value = fields.get(key)
         values = value if isinstance(value, list) else [value]
         found = [auto for word in values if isinstance(word, str) and (auto := auto_of(field, word))]
         if found and len(values) > 1:
-            raise SpecError(key, ",".join(map(str, values)), "auto stands alone")
+            raise SpecError(key, ",".join(map(str, values)), found[0].alone)
         if found:
             given[key] = found[0]
     if "interval" in fields and "steps" not in given:
@@ -213,7 +216,7 @@ def _convert(key: str, value: Any, kind: type) -> Any:
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        or_auto = ' or "auto"' if key in _COUNTED else ""
+        or_auto = ' or "auto" or a time as "10s"' if key in _COUNTED else ""
         raise SpecError(key, value, f"expected {_KINDS[kind]}{or_auto}")
     return value
 

@@ -28,6 +28,7 @@ from cs336_tui.config.axes import (
     canonical_device,
 )
 from cs336_tui.config.axis import MAX_COUNT, SpecError
+from cs336_tui.config.counts import steps_in
 from cs336_tui.config.variants import is_imported, option_of, short
 
 __all__ = [
@@ -123,6 +124,24 @@ def _heads_that_rotate(cell: Choices) -> Iterator[SpecError]:
 def _steps_that_are_looked_at(cell: Choices) -> Iterator[SpecError]:
     if cell.steps_auto is not None and cell.sync != "each-step":
         yield SpecError("sync", cell.sync, "a number of steps that is not fixed needs each-step")
+
+
+@_between("timer", "sync", "steps_auto", "warmup_auto")
+def _timed_as_do_bench(cell: Choices) -> Iterator[SpecError]:
+    if cell.timer != "do_bench":
+        return
+    if cell.sync != "each-step":
+        yield SpecError("sync", cell.sync, "timer do_bench synchronises once, at the end; leave it out")
+    for field, is_auto in (("warmup_steps", cell.warmup_auto), ("measure_steps", cell.steps_auto is not None)):
+        if is_auto:
+            yield SpecError(field, "auto", "timer do_bench looks at no step; choose a time such as 100ms, or a number")
+
+
+@_between("flush_l2", "device")
+def _has_an_l2(cell: Choices) -> Iterator[SpecError]:
+    if cell.flush_l2 and not cell.device.startswith("cuda"):
+        why = f"only cuda tells the size of its L2, and zeroing memory need not pass through {cell.device}'s caches"
+        yield SpecError("flush_l2", "yes", f"{why}; leave it out")
 
 
 @_between("model", "model_args")
@@ -240,6 +259,32 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
     @property
     def tokens_per_step(self) -> int:
         return self.batch_size * self.context_length
+
+    @property
+    def is_window(self) -> bool:
+        """True if its measured steps are enqueued back to back and timed by the device's clock."""
+        return self.sync == "pipelined" or self.timer == "do_bench"
+
+    @property
+    def warmup_is_open(self) -> bool:
+        """True if the steps themselves decide how many warm-up steps there are, `warmup_steps` at most."""
+        return self.warmup_auto or self.warmup_for is not None
+
+    @property
+    def steps_are_open(self) -> bool:
+        """The same of measured steps."""
+        return self.steps_auto is not None or self.steps_for is not None
+
+    def warmup_steps_of(self, step_s: float) -> int:
+        """Warm-up steps if a step takes so many seconds, at most."""
+        return self.warmup_steps if self.warmup_for is None else steps_in(self.warmup_for, step_s, self.warmup_steps)
+
+    def measure_steps_of(self, step_s: float) -> int:
+        """Measured steps if a step takes so many seconds, at most."""
+        return self.measure_steps if self.steps_for is None else steps_in(self.steps_for, step_s, self.measure_steps)
+
+    def total_steps_of(self, step_s: float) -> int:
+        return self.warmup_steps_of(step_s) + self.measure_steps_of(step_s)
 
     @property
     def total_steps(self) -> int:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
 from cs336_tui.config.axes import Choices, canonical_device
 from cs336_tui.config.axis import MAX_COUNT, Axis, SpecError
+from cs336_tui.config.counts import INTERVAL, Auto, Counted, auto_words, check_most, share_words, warmup_words
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RULES, CellSpec, ModelDims, Rule, dims_of
 from cs336_tui.config.variants import arguments_for, is_imported, short
 
@@ -26,75 +26,6 @@ ASKED_REPORTS: tuple[str, ...] = get_args(AskedReport)
 MOST_CELLS = 10_000
 """Maximum number of cells of a sweep."""
 
-Counted = Literal["warmup_steps", "measure_steps"]
-USUAL_MOST: dict[Counted, int] = {"warmup_steps": 100, "measure_steps": 1000}
-"""The most steps of an automatic count when nobody says how many."""
-FEWEST: dict[Counted, int] = {"warmup_steps": 10, "measure_steps": 20}
-"""Steps after which an automatic count is looked at first, so that no ceiling makes sense below."""
-INTERVAL = 0.01
-"""Default width of the mean's confidence interval that ends automatic steps, as a share of the mean."""
-
-
-class Auto(NamedTuple):
-    """A number of steps that the steps themselves decide, `most` at most."""
-
-    most: int
-
-
-def auto_of(field: Counted, text: str) -> Auto | None:
-    """Parse ``auto`` or ``auto:MAX``, case-insensitively; None for any other text. Raises `SpecError`."""
-    word, colon, most = text.strip().partition(":")
-    if word.strip().lower() != "auto":
-        return None
-    if not colon:
-        return Auto(USUAL_MOST[field])
-    if not re.fullmatch(r"\s*[0-9]{1,9}\s*", most, re.ASCII) or int(most) < FEWEST[field]:
-        raise SpecError(field, " ".join(text.split()), _AUTO_ALLOWED.format(FEWEST[field]))
-    return Auto(int(most))
-
-
-def auto_words(field: Counted, most: int) -> str:
-    """Inverse of `auto_of`: ``auto``, or ``auto:50`` where the most is not the usual one."""
-    return "auto" if most == USUAL_MOST[field] else f"auto:{most}"
-
-
-def warmup_words(warmup_steps: int, warmup_auto: bool) -> str:
-    """A warm-up setting in a word: ``5``, ``auto``, ``auto:50``."""
-    return auto_words("warmup_steps", warmup_steps) if warmup_auto else str(warmup_steps)
-
-
-def steps_words(measure_steps: int, steps_auto: float | None) -> str:
-    """A number of measured steps in words, the interval's share where it is not the usual one: ``10``, ``auto 2%``."""
-    if steps_auto is None:
-        return str(measure_steps)
-    words = auto_words("measure_steps", measure_steps)
-    return words if steps_auto == INTERVAL else f"{words} {share_words(steps_auto)}"
-
-
-def share_of(text: str, field: str = "interval") -> float:
-    """``1%`` or ``0.01`` as a share. Raises `SpecError` on `field`."""
-    share = _number(text)
-    if not 0 < share < 1:
-        raise SpecError(field, " ".join(text.split()) or "(empty)", "expected a share of the mean such as 1% or 0.01")
-    return share
-
-
-def share_words(share: float) -> str:
-    """Inverse of `share_of`: ``1%``, or the share itself where a short percentage is not exact."""
-    percent = f"{share * 100:g}%"
-    return percent if _number(percent) == share else str(share)
-
-
-def _number(text: str) -> float:
-    """A number, a hundredth of it before a percent sign; not a number where the text is none."""
-    match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)(e-[0-9]+|\s*%)?\s*", text, re.ASCII)
-    if match is None:
-        return math.nan
-    number, end = match[1], match[2] or ""
-    return float(f"{number}e-2" if end.endswith("%") else f"{number}{end}")
-
-
-_AUTO_ALLOWED = "expected auto, or auto:MAX with the most steps, at least {}"
 _NOT_SHARED = ("vocab_size", "model_args")
 """Fields of a sweep that its cells do not take as they are."""
 _OUTER = (
@@ -126,7 +57,8 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     `sizes` are names of the edition's table; `dims`, when given, replaces them by one custom size.
     `devices` may hold ``auto`` and ``every``; they must be resolved (`with_devices`) before `cells`.
     With `warmup_auto` the one value of `warmups` is the most warm-up steps; with `steps_auto`, the share of the mean to
-    which its interval is to narrow, `steps` is the most measured ones (see `CellSpec`).
+    which its interval is to narrow, `steps` is the most measured ones (see `CellSpec`). `warmup_for` and `steps_for`,
+    seconds, do the same for counts that come from time.
 
     With workload ``attention`` the widths of `head_dims` take the place of sizes. `model_args` are for every model of a
     user's own, or named ``Class.name`` for one of several. `reports` are made of the cells that end well, after all.
@@ -149,8 +81,10 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         devices: tuple[str, ...]
         warmups: tuple[int, ...]
         warmup_auto: bool
+        warmup_for: float | None
         steps: int
         steps_auto: float | None
+        steps_for: float | None
         edition: str
         threads: int | None
         workload: str
@@ -160,6 +94,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         model_path: tuple[str, ...]
         annotations: tuple[tuple[str, str], ...]
         checkpoints: tuple[int, ...]
+        timers: tuple[str, ...]
 
     def with_devices(self, devices: tuple[str, ...]) -> Sweep:
         return msgspec.structs.replace(self, devices=devices)
@@ -170,12 +105,15 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         """Its fields for other numbers of steps; None leaves them as they are. Raises `SpecError`."""
         fields: dict[str, Any] = {}
         if warmups is not None:
-            fields["warmup_auto"] = isinstance(warmups, Auto)
+            by_itself = isinstance(warmups, Auto)
             fields["warmups"] = (warmups.most,) if isinstance(warmups, Auto) else warmups
+            fields["warmup_for"] = warmups.for_s if isinstance(warmups, Auto) else None
+            fields["warmup_auto"] = by_itself and fields["warmup_for"] is None
         share = self.steps_auto
         if steps is not None:
-            share = (share or INTERVAL) if isinstance(steps, Auto) else None
             fields["steps"] = steps.most if isinstance(steps, Auto) else steps
+            fields["steps_for"] = steps.for_s if isinstance(steps, Auto) else None
+            share = (share or INTERVAL) if isinstance(steps, Auto) and steps.for_s is None else None
         if interval is not None and share is None:
             raise SpecError("interval", share_words(interval), "--interval is only used with --steps auto")
         return fields | {"steps_auto": share if interval is None else interval}
@@ -298,19 +236,21 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
 
     def _ceilings(self) -> Iterator[SpecError]:
         """Problems of the maxima of automatic counts."""
-        if self.warmup_auto and len(self.warmups) > 1:
+        if (self.warmup_auto or self.warmup_for is not None) and len(self.warmups) > 1:
             values = ",".join(map(str, self.warmups))
             yield SpecError("warmup_steps", f"auto:{values}", "auto stands alone, with one most")
         automatic: list[tuple[Counted, int]] = [("warmup_steps", most) for most in self.warmups if self.warmup_auto]
         automatic += [("measure_steps", self.steps)] if self.steps_auto is not None else []
         for field, most in automatic:
-            if most < FEWEST[field]:
-                yield SpecError(field, auto_words(field, most), _AUTO_ALLOWED.format(FEWEST[field]))
+            try:
+                check_most(field, most)
+            except SpecError as error:
+                yield error
 
     @property
     def warmup_words(self) -> tuple[str, ...]:
         """Each warm-up setting as it is entered."""
-        return tuple(warmup_words(warmup, self.warmup_auto) for warmup in self.warmups)
+        return tuple(warmup_words(warmup, self.warmup_auto, self.warmup_for) for warmup in self.warmups)
 
     def command(self, ddof: int = 1) -> str:
         """The headless command line that runs this sweep again; `ddof` is named when it is not the default."""
@@ -337,7 +277,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         value = getattr(self, axis.sweep)
         given = value if isinstance(value, tuple) else (value,)
         match axis.field:
-            case "workload" | "causal" | "warmup_auto" | "steps_auto":
+            case "workload" | "causal" | "warmup_auto" | "warmup_for" | "steps_auto" | "steps_for":
                 return
             case "size" | "vocab_size" if self.workload == "attention" or self.dims:
                 return
@@ -347,6 +287,8 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
                 return
             case "warmup_steps":
                 given = self.warmup_words
+            case "measure_steps" if self.steps_for is not None:
+                given = (auto_words("measure_steps", self.steps, self.steps_for),)
             case "measure_steps" if self.steps_auto is not None:
                 given = (auto_words("measure_steps", self.steps), "--interval", share_words(self.steps_auto))
                 yield from ("--steps", *given)

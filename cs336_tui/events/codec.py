@@ -86,7 +86,8 @@ def _problem(event: Event, line: bytes) -> str | None:
             return "times of steps, of phases and of the host differ in number"
         return _impossible_time(itertools.chain(*several))
     if isinstance(event, CellFinished) and (summary := event.summary):
-        known = (summary.mean_s, summary.median_s, summary.min_s, summary.max_s, summary.p95_s)
+        quantiles = (summary.median_s, summary.p95_s, summary.p20_s, summary.p80_s)
+        known = (summary.mean_s, summary.min_s, summary.max_s, *quantiles)
         if problem := _impossible_time(time_s for time_s in known if time_s is not None):
             return problem
     if _PERHAPS_LARGE.search(line) and any(abs(number) > LARGEST for number in _numbers(msgspec.json.decode(line))):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from cs336_tui.analysis.comparison import Comparison, Pair, Side
-from cs336_tui.analysis.fields import FIELDS, VARIANTS, shown_of
+from cs336_tui.analysis.fields import FIELDS, VARIANTS, shown_of, warmup_value
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.sweep import warmup_words
 from cs336_tui.export.footnotes import std_kind
 from cs336_tui.export.results import LEFT
 from cs336_tui.export.tables import Column, Table, Value, cell_record, ratio_record, summary_record
@@ -60,7 +59,7 @@ def side_mean(side: Side, notation: Notation) -> str:
 
 
 def _record(pair: Pair) -> dict[str, Value]:
-    record = cell_record(pair.a.spec) | {"warmup": pair.a.spec.warmup_steps}
+    record = cell_record(pair.a.spec) | {"warmup": warmup_value(pair.a.spec)}
     for name, side in (("a", pair.a), ("b", pair.b)):
         record |= summary_record(name, side.summary) | {f"{name}_runs": side.runs, f"{name}_note": side.note or None}
     return record | ratio_record(pair.ratio, "ratio") | {"verdict": pair.outcome, "differs": "; ".join(pair.differs)}
@@ -96,4 +95,4 @@ def _alone(name: str, sides: Iterable[Side]) -> Iterator[str]:
 
 def cell_title(spec: CellSpec) -> str:
     """A side's cell in a line."""
-    return f"{spec.title} · batch {spec.batch_size} · warm-up {warmup_words(spec.warmup_steps, spec.warmup_auto)}"
+    return f"{spec.title} · batch {spec.batch_size} · warm-up {shown_of(spec, 'warmup')}"

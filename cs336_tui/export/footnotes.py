@@ -17,9 +17,11 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import MILLISECONDS, Notation, counted, gigabytes
 
 FAILED = ("oom", "failed", "killed")
-_SYNC = {
+_TIMED = {
     "each-step": "host clock between two device synchronisations, one after every step",
     "pipelined": "device clock from each step's first boundary to its last, with one synchronisation after all of them",
+    "do_bench": "device clock round each whole step, gradients dropped and, on CUDA, the L2 flushed before it, "
+    "with one synchronisation after all of them, as triton.testing.do_bench; nothing is flushed in the warm-up",
 }
 _Notes = Callable[[SessionState, Sequence[CellState]], Iterable[str]]
 
@@ -109,8 +111,10 @@ def reading_notes(state: SessionState, cells: Sequence[CellState], unit: str = "
         return
     yield f"times: {unit} per step over the n measured steps, without the warm-up steps"
     yield f"std: {std_kind(state.ddof)}"
-    for sync in dict.fromkeys(cell.spec.sync for cell in cells):
-        yield f"a step's time, {sync}: {_SYNC[sync]}"
+    for how in dict.fromkeys(cell.spec.sync if cell.spec.timer == "step" else cell.spec.timer for cell in cells):
+        yield f"a step's time, {how}: {_TIMED[how]}"
+    if any(cell.spec.timer == "do_bench" for cell in cells):
+        yield "p20, p80: 20 and 80 % quantiles of the n measured steps, linear between neighbours"
     if shows_allocated(cells):
         yield "peak allocated: tensors on the device, after warm-up; 1 GB is 10⁹ bytes"
     if shows_rss(cells):
@@ -163,7 +167,7 @@ def status_of(cell: CellState) -> str:
     if spec.recording:
         return RECORDED
     if finished is None:
-        most = _most(spec.total_steps, automatic=spec.warmup_auto or spec.steps_auto is not None)
+        most = _most(spec.total_steps, automatic=spec.warmup_is_open or spec.steps_are_open)
         return f"unfinished, {cell.steps_done} of {most} steps"
     retries = finished.num_alloc_retries
     return f"{cell.status}, {retries} allocator retries" if retries else cell.status
@@ -174,8 +178,8 @@ def ending_of(cell: CellState) -> str:
     memory, the size that could not be allocated and the largest peak before that, if known."""
     spec, finished = cell.spec, cell.finished
     stage = f" in stage {cell.stage}" if cell.stage else ""
-    warmup = f"{len(cell.warmup_times_s)} of {_most(spec.warmup_steps, automatic=spec.warmup_auto)} warm-up"
-    most = _most(spec.measure_steps, automatic=spec.steps_auto is not None)
+    warmup = f"{len(cell.warmup_times_s)} of {_most(spec.warmup_steps, automatic=spec.warmup_is_open)} warm-up"
+    most = _most(spec.measure_steps, automatic=spec.steps_are_open)
     told = f", after {warmup} and {len(cell.step_times_s)} of {most} measured steps: "
     if finished is None:
         return f"{cell.status}{stage}{told}no reason reported"

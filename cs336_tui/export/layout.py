@@ -150,7 +150,11 @@ def statistic(header: str, field: str, notation: Notation) -> Column[Row]:
             return row.first.ending if field == "mean_s" else NONE
         return notation.of(row.summary, field)
 
-    return layout_column(header, lambda row: row.summary[field] if row.summary else None, show)
+    def read(row: Row) -> float | None:
+        time_s = row.summary[field] if row.summary else None
+        return None if time_s is None else notation.scaled(time_s)
+
+    return layout_column(header, read, show)
 
 
 def not_timed(results: Sequence[Result]) -> Iterator[str]:

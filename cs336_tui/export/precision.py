@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from cs336_tui.analysis.fields import warmup_value
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.config.spec import CellSpec
@@ -222,7 +223,7 @@ def _cell_name(spec: CellSpec) -> str:
 def _speedup_record(each: SpeedUp) -> dict[str, Value]:
     spec = each.spec
     record = cell_record(spec, "size", "context", "batch", "pass", "variants", "device")
-    record |= {"machine": each.machine, "warmup": spec.warmup_steps, "precision": spec.precision}
+    record |= {"machine": each.machine, "warmup": warmup_value(spec), "precision": spec.precision}
     for name, side in (("fp32", each.fp32), ("other", each.other)):
         record |= summary_record(name, side.summary) | {
             f"{name}_runs": side.runs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -34,6 +35,9 @@ LEFT = frozenset(FIELDS) - NUMBERS.keys() - {"params"} | {"vocab", "seed"}
 _MODEL = ("size", "context", "batch", "pass", "precision", "device")
 _MAY_VARY = ("edition", "arch", "vocab", "sync", "seed", "threads", "repeat")
 _TIMES = ("warmup", "n", "mean", "std", "interval", "verdict", "median", "min", "max", "tokens")
+QUANTILES = ("p20", "p80")
+"""Of the step times, beside the median, as `triton.testing.do_bench` gives them."""
+_TIMES_AND_QUANTILES = tuple(chain.from_iterable((key, *QUANTILES * (key == "median")) for key in _TIMES))
 _ENERGY = ("energy", "tokens_per_joule")
 _WORK = frozenset(("flops", "sheet", "peak", "bandwidth"))
 ENERGY_NOTE = (
@@ -150,7 +154,7 @@ COLUMNS: Mapping[str, Column[_Row]] = {
     ),
     "cell": Column("cell", read=lambda row: row.cell.cell, text=lambda row: str(row.cell.cell + 1)),
     "n": Column("n", read=lambda row: row.summary.n if row.summary else 0),
-    **{word: _statistic(word) for word in ("mean", "std", "median", "min", "max", "p95")},
+    **{word: _statistic(word) for word in ("mean", "std", "median", "min", "max", "p95", *QUANTILES)},
     "tokens": Column("tokens_per_s", "tokens/s", read=lambda row: row.cell.tokens_per_s, show=count),
     "memory": _peak("peak allocated", "peak_allocated_bytes"),
     "reserved": _peak("peak reserved", "peak_reserved_bytes"),
@@ -236,7 +240,7 @@ def _rows(results: Sequence[Result], notation: Notation, peaks: PeakLookup) -> l
     points = [point_of(result, peaks) for result in results]
     rate = Rate.for_all(point.flops_per_s for point in points if point)
     return [
-        _Row(result, result.cell.summary(result.state.ddof), point, energy_of(result.cell), notation, rate)
+        _Row(result, result.cell.full_summary(result.state.ddof), point, energy_of(result.cell), notation, rate)
         for result, point in zip(results, points, strict=True)
     ]
 
@@ -269,6 +273,7 @@ def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:
     several = len({result.source for result in results}) > 1
     cells = [result.cell for result in results]
     recorded = all(result.spec.recording for result in results)
+    times = _TIMES_AND_QUANTILES if any(result.spec.timer == "do_bench" for result in results) else _TIMES
     return (
         *(key for key in ("session", "machine") if several and differs(key)),
         *("recording",) * any(result.spec.recording for result in results),
@@ -280,7 +285,7 @@ def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:
             if any(FIELDS[key].show(each) not in (FIELDS[key].usual, OWN, "") for each in results)
         ),
         *filter(differs, _MAY_VARY),
-        *_TIMES * (not recorded),
+        *times * (not recorded),
         *("flops",) * any(row.point for row in rows),
         *_ENERGY * any(row.energy.joules_per_step is not None for row in rows),
         *("compile_time",) * any(_compile_s(row) is not None for row in rows),

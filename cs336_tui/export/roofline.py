@@ -7,7 +7,7 @@ from itertools import cycle
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
-from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS
+from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, warmup_value
 from cs336_tui.analysis.grouping import SHARED, TELLING, label, shared, telling
 from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.analysis.roofline import Ceiling, RooflinePoint, why_unknown
@@ -111,7 +111,7 @@ def _record(point: RooflinePoint) -> dict[str, Value]:
     return {
         **{key: FIELDS[key].show(result) for key in ("session", "size", "context", "batch", "pass", "device")},
         **cell_record(spec, "variants"),
-        "warmup": spec.warmup_steps,
+        "warmup": warmup_value(spec),
         "repeat": result.cell.repeat,
         "device_name": point.device_name,
         "precision": spec.precision,

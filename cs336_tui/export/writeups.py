@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from cs336_tui.analysis.fields import headless_params
+from cs336_tui.analysis.fields import FIELDS, headless_params
 from cs336_tui.analysis.grouping import groups, label, settled, shown, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.analysis.warmup import Trace, array, trace
@@ -32,7 +32,7 @@ from cs336_tui.export.layout import (
     time_column,
 )
 from cs336_tui.export.optimizers import optimizers_tables
-from cs336_tui.export.results import TableError
+from cs336_tui.export.results import LEFT, TableError
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation, millisecond_decimals
 from cs336_tui.stats.summaries import Summary
@@ -189,6 +189,24 @@ def _by_mean(results: Sequence[Result], decimals: int | None, *, published: bool
     )
 
 
+def _do_bench(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
+    notation = Notation("ms", decimals)
+    names = ("size", *telling(results, but=("size", "pass")), "pass")
+    headers = {"median (ms)": "median", "p20 (ms)": "p20", "p80 (ms)": "p80", "mean (ms)": "mean", "min (ms)": "min"}
+    columns = (
+        *(setting(FIELDS[key].title, key, left=key in LEFT) for key in names),
+        *_statistics(notation, **headers, **{"max (ms)": "max"}),
+        layout_column("n", lambda row: len(row.times_s)),
+    )
+    others = {result.spec.title: None for result in results if result.spec.timer != "do_bench"}
+    notes = (
+        "median, p20, p80: the 50, 20 and 80 % quantiles, linear between neighbours",
+        *(f"not timed as do_bench does: {title}" for title in others),
+        *not_timed(results),
+    )
+    return tables_of(results, columns, "Step times as do_bench gives them", notes, rows_by=names)
+
+
 def _untold(results: Sequence[Result]) -> tuple[str, ...]:
     """Fields that tell results apart beside what a published name says: size, pass, warm-up, and mixed or not."""
     kinds = {result.spec.precision: _is_mixed(result) for result in results}
@@ -265,6 +283,11 @@ PLAIN_LAYOUTS: Mapping[str, WriteUp] = {
         "seconds, sorted by mean",
         _by_mean,
         partial(_by_mean, published=True),
+    ),
+    "do_bench": WriteUp(
+        "median, p20, p80, mean, min, max and n in ms, a column for each setting that differs: what "
+        "triton.testing.do_bench returns with quantiles 0.5, 0.2 and 0.8",
+        _do_bench,
     ),
     "devices": WriteUp(
         "Size, d_model, d_ff, num_layers, num_heads, num_params, then forward_time and forward+backward of each device "

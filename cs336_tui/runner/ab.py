@@ -9,6 +9,7 @@ from contextlib import closing
 
 import msgspec
 
+from cs336_tui.config.counts import steps_words
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import CellFinished, CellStarted, Event, Stage, StageChanged, Status, StepsTimed
@@ -27,16 +28,19 @@ def check_sides(a: CellSpec, b: CellSpec) -> None:
     for name, spec in (("A", a), ("B", b)):
         if spec.sync != "each-step":
             raise SpecError("sync", f"{spec.sync} of {name}", "turns step by step need each-step")
+        if spec.timer != "step":
+            raise SpecError("timer", f"{spec.timer} of {name}", "two cells in turns need timer step")
         if spec.warmup_auto or spec.steps_auto is not None:
             field = "warmup_steps" if spec.warmup_auto else "measure_steps"
-            raise SpecError(field, f"auto of {name}", "two cells in turns need a fixed number")
+            raise SpecError(field, f"auto of {name}", "two cells in turns need a fixed number, or a time")
     if a.threads != b.threads:
         given = [spec.threads or "torch's own" for spec in (a, b)]
         why = "A and B need the same, as setting them between steps changes how work is shared out"
         raise SpecError("threads", f"{given[0]} and {given[1]}", why)
-    if a.measure_steps != b.measure_steps:
+    asked = [steps_words(spec.measure_steps, spec.steps_auto, spec.steps_for) for spec in (a, b)]
+    if asked[0] != asked[1]:
         why = "A and B need the same, as steps are timed in pairs"
-        raise SpecError("measure_steps", f"{a.measure_steps} and {b.measure_steps}", why)
+        raise SpecError("measure_steps", " and ".join(asked), why)
 
 
 def rounds_of(a: CellSpec, b: CellSpec, rounds: int) -> tuple[tuple[CellSpec, int], ...]:

@@ -172,7 +172,7 @@ class CellState:
     @property
     def steps_meant(self) -> int:
         """Warm-up and measured steps of its spec; those done if it ended early or is over with an automatic count."""
-        automatic = self.spec.warmup_auto or self.spec.steps_auto is not None
+        automatic = self.spec.warmup_is_open or self.spec.steps_are_open
         return self.steps_done if self.is_over and (automatic or self.status != "ok") else self.spec.total_steps
 
     @property
@@ -184,6 +184,11 @@ class CellState:
         if known := self._known_summary:
             return known.with_ddof(ddof) if known.n else None
         return summarize(self.step_times_s, ddof) if self.step_times_s else None
+
+    def full_summary(self, ddof: int) -> Summary | None:
+        """As `summary`, with the quantiles that old logs lack: their steps are read for it."""
+        found = self.summary(ddof)
+        return summarize(self.step_times_s, ddof) if found and found.p20_s is None else found
 
     @property
     def tokens_per_s(self) -> float | None:

@@ -13,7 +13,8 @@ P95_MINIMUM_N = 20
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of a list of times, in seconds; reads as attributes or as a mapping. `std_s` divides by ``n - ddof``,
-    and is None if that is not positive. `p95_s` is None below 20 samples, all are None if ``n`` is 0."""
+    and is None if that is not positive. `p95_s` is None below 20 samples, all are None if ``n`` is 0; `p20_s` and
+    `p80_s`, the 20 and 80 % quantiles, in old logs, too."""
 
     n: int
     mean_s: float | None
@@ -23,6 +24,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     max_s: float | None
     ddof: int
     p95_s: float | None = None
+    p20_s: float | None = None
+    p80_s: float | None = None
 
     def with_ddof(self, ddof: int) -> Summary:
         """This summary with another divisor of the std."""
@@ -61,6 +64,8 @@ def summarize(times_s: Iterable[float], ddof: int = 1) -> Summary:
         max_s=ordered[-1],
         ddof=ddof,
         p95_s=quantile(ordered, 0.95) if n >= P95_MINIMUM_N else None,
+        p20_s=quantile(ordered, 0.2),
+        p80_s=quantile(ordered, 0.8),
     )
 
 

@@ -116,6 +116,15 @@ def test_automatic_counts_are_what_they_came_to_before() -> None:
     assert remaining_s(state_of(beyond)) == pytest.approx(20 * 0.1)
 
 
+def test_counts_by_time_take_their_time() -> None:
+    spec = a_spec(warmup_for=2.0, warmup_steps=10**5, steps_for=6.0, measure_steps=10**5)
+    start = [*session_start([spec, spec]), *cell_start(0)]
+    into_first = [*start, *steps(0, (0.1,) * 20, (0.1,) * 10)]
+    assert remaining_s(state_of(into_first)) == pytest.approx(5.0 + 8.0, abs=0.3)
+    late = [*start, *steps(0, (0.1,) * 20, (0.1,) * 61)]
+    assert remaining_s(state_of(late)) == pytest.approx(8.0, abs=0.2)
+
+
 def test_fixed_counts_are_not_what_automatic_ones_came_to() -> None:
     specs = [automatic(), a_spec()]
     events = [*session_start(specs), *cell_start(0), *steps(0, (0.1,) * 12, (0.1,) * 40), cell_end(0)]

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from cs336_tui.cli.flags import choice_options, reports_option
 from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.counts import share_of, share_words
 from cs336_tui.config.presets import bundled, preset
 from cs336_tui.config.spec import CUSTOM_SIZE, ModelDims, SpecError
-from cs336_tui.config.sweep import Sweep, share_of, share_words
+from cs336_tui.config.sweep import Sweep
 from tests.strategies import automatic_sweeps, sweeps
 
 HERE = Sweep(devices=("cpu",))
@@ -209,9 +210,11 @@ def test_fixed_counts_are_the_default_and_replace_automatic_ones(monkeypatch: py
         ("--warmup auto,5", "'auto,5': auto stands alone"),
         ("--warmup auto:9", "'auto:9': expected auto, or auto:MAX with the most steps, at least 10"),
         ("--steps auto:1.5", "'auto:1.5': expected auto, or auto:MAX with the most steps, at least 20"),
-        ("--warmup autoo", "'autoo': expected a number, auto or auto:MAX"),
-        ("--warmup 5,,6", "expected a number, auto or auto:MAX; several numbers are separated by commas"),
-        ("--steps ten", "'ten': expected a number, auto or auto:MAX"),
+        ("--warmup autoo", "'autoo': expected a number, auto, auto:MAX or a time such as 10s"),
+        ("--warmup 5,,6", "auto:MAX or a time such as 10s; several numbers are separated by commas"),
+        ("--warmup 10s,5", "'10s,5': a time stands alone"),
+        ("--steps 10s:0", "'10s:0': expected a time such as 10s or 25ms, or 10s:MAX with the most steps"),
+        ("--steps ten", "'ten': expected a number, auto, auto:MAX or a time such as 10s"),
         ("--steps auto --interval 1", "'1': expected a share of the mean such as 1% or 0.01"),
         ("--steps auto --interval 0%", "'0%': expected a share of the mean"),
         ("--interval 1%", "--interval is only used with --steps auto"),

@@ -3,6 +3,7 @@
 import csv
 import io
 
+import numpy as np
 import pytest
 
 from cs336_tui.analysis.merge import Result
@@ -184,3 +185,20 @@ def test_a_caption_is_used_and_an_unknown_layout_named() -> None:
         layout_tables(results(), "nope")
     with pytest.raises(TableError, match="no cell has measured steps"):
         layout_tables(merged(grid(by([SMALL]), oom=[0])), "min-max")
+
+
+def test_the_quantiles_of_do_bench_are_of_all_steps() -> None:
+    specs = by([SMALL], pass_=["forward"], timer=["do_bench"], warmup_for=[0.025], steps_for=[0.1])
+    (table,) = layout_tables(merged(grid(specs)), "do_bench")
+    times_ms = [time_s * 1e3 for result in merged(grid(specs)) for time_s in result.cell.step_times_s]
+    (record,) = table.records
+    for header, share in {"median (ms)": 50, "p20 (ms)": 20, "p80 (ms)": 80, "min (ms)": 0, "max (ms)": 100}.items():
+        assert record[header] == pytest.approx(np.percentile(times_ms, share))
+    assert record["n"] == len(times_ms)
+    assert not any(note.startswith("not timed as do_bench") for note in table.footnotes)
+
+
+def test_steps_timed_otherwise_say_so_beside_those_of_do_bench() -> None:
+    (table,) = layout_tables(merged(grid(by([SMALL], pass_=["forward"], timer=["step", "do_bench"]))), "do_bench")
+    assert [record["timer"] for record in table.records] == ["step", "do_bench"]
+    assert len([note for note in table.footnotes if note.startswith("not timed as do_bench does: ")]) == 1

@@ -189,6 +189,8 @@ def test_a_side_without_memory_is_named_and_later_rounds_are_not_tried(start):
         ({"sync": "pipelined"}, ["sync pipelined of B", "each-step"]),
         ({"warmup_auto": True}, ["warmup steps auto of B", "fixed"]),
         ({"steps_auto": 0.01}, ["measure steps auto of B", "fixed"]),
+        ({"steps_for": 1.0}, ["measure steps 3 and 1s:3", "pairs"]),
+        ({"timer": "do_bench"}, ["timer do_bench of B", "timer step"]),
     ],
 )
 def test_what_cannot_take_turns_is_refused_before_anything_runs(changes, says):

@@ -21,6 +21,7 @@ def test_summary_agrees_with_numpy(values: list[float], ddof: int) -> None:
         assert found.std_s == pytest.approx(np.std(values, ddof=ddof), rel=1e-6, abs=1e-12 * max(values))
     else:
         assert found.std_s is None
+    assert (found.p20_s, found.p80_s) == tuple(pytest.approx(np.percentile(values, share)) for share in (20, 80))
     if len(values) >= P95_MINIMUM_N:
         assert found.p95_s == pytest.approx(np.percentile(values, 95))
     else:
@@ -53,6 +54,7 @@ def test_no_times_are_a_summary_of_nothing() -> None:
     found = summarize([])
     assert dict(found) == {
         "n": 0, "mean_s": None, "std_s": None, "median_s": None, "min_s": None, "max_s": None, "ddof": 1, "p95_s": None,
+        "p20_s": None, "p80_s": None,
     }  # fmt: skip
 
 

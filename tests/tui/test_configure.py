@@ -77,6 +77,8 @@ async def test_every_choice_is_ticked_by_keyboard(field: str, value: str, attrib
         ("warmup_steps", "auto:50", "warmup_auto", True),
         ("measure_steps", "30", "steps", 30),
         ("measure_steps", "auto 2%", "steps_auto", 0.02),
+        ("warmup_steps", "10s", "warmup_for", 10.0),
+        ("measure_steps", "100ms", "steps_for", 0.1),
         ("seed", "7", "seed", 7),
         ("threads", "3", "threads", 3),
     ],

@@ -14,10 +14,11 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from cs336_tui.config.axis import Axis
+from cs336_tui.config.counts import INTERVAL, USUAL_MOST
 from cs336_tui.config.presets import QUICK, Preset, all_presets
 from cs336_tui.config.recent_models import RecentModel
 from cs336_tui.config.spec import AXES
-from cs336_tui.config.sweep import ASKED_REPORTS, INTERVAL, USUAL_MOST, Sweep
+from cs336_tui.config.sweep import ASKED_REPORTS, Sweep
 from cs336_tui.config.variants import short
 from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, entry_axes
 from cs336_tui.tui.dialogs.questions import ChoiceList
@@ -32,10 +33,12 @@ _SHORTER = {
 }  # fmt: skip
 _TIPS = {
     "warmup_steps": f"""Steps before those that are measured: a number, or several as 0,1,5.
-auto: until steps are steady, {USUAL_MOST["warmup_steps"]} at most; auto:50 for another most.""",
+auto: until steps are steady, {USUAL_MOST["warmup_steps"]} at most; auto:50 for another most.
+10s or 25ms: until they come to this time.""",
     "measure_steps": f"""Measured steps: a number.
 auto: until the 95 % interval of the mean is {INTERVAL * 100:g} % wide or the noise has settled,
-{USUAL_MOST["measure_steps"]} at most; auto:200 for another most, auto 2% for another width.""",
+{USUAL_MOST["measure_steps"]} at most; auto:200 for another most, auto 2% for another width.
+30s or 100ms: until they come to this time.""",
 }
 
 

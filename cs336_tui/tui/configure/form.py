@@ -9,11 +9,13 @@ import msgspec
 
 from cs336_tui.config.axis import Axis, SpecError
 from cs336_tui.config.choices import ATTENTION_USUAL, own_code_folders
+from cs336_tui.config.counts import steps_words
 from cs336_tui.config.recent_models import RecentModel
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, dims_of
-from cs336_tui.config.sweep import UNRESOLVED, Auto, Sweep, steps_words
+from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
+from cs336_tui.stats.quantities import duration
 from cs336_tui.tui.configure.reading import FormReader, joined, names_of
 from cs336_tui.tui.format import plural
 
@@ -148,10 +150,15 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         if self.sweep is None:
             return ""
         cells = len(self.sweep) * self.options.repeats
-        steps = cells * self.sweep.steps + cells // len(self.sweep.warmups) * sum(self.sweep.warmups)
-        most = "at most " if self.sweep.warmup_auto or self.sweep.steps_auto is not None else ""
-        reports = f" · then {', '.join(self.sweep.reports)}" if self.sweep.reports else ""
-        return f"{plural(cells, 'cell')} · {most}{plural(steps, 'step')}{reports}"
+        sweep = self.sweep
+        timed = [for_s for for_s in (sweep.warmup_for, sweep.steps_for) if for_s is not None]
+        steps = 0 if sweep.steps_for is not None else cells * sweep.steps
+        steps += 0 if sweep.warmup_for is not None else cells // len(sweep.warmups) * sum(sweep.warmups)
+        most = "at most " if sweep.warmup_auto or sweep.steps_auto is not None else ""
+        parts = [f"{most}{plural(steps, 'step')}"] if steps or not timed else []
+        parts += [f"{duration(cells * sum(timed))} of steps"] if timed else []
+        parts += [f"then {', '.join(sweep.reports)}"] if sweep.reports else []
+        return " · ".join((plural(cells, "cell"), *parts))
 
 
 def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
@@ -168,7 +175,7 @@ def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
             "size": (CUSTOM_SIZE,) if sweep.dims else sweep.sizes,
             "head_dim": ",".join(map(str, sweep.head_dims)),
             "warmup_steps": ",".join(sweep.warmup_words),
-            "measure_steps": steps_words(sweep.steps, sweep.steps_auto),
+            "measure_steps": steps_words(sweep.steps, sweep.steps_auto, sweep.steps_for),
             "reports": sweep.reports,
         },
         ddof=str(options.ddof),
@@ -230,15 +237,8 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     reader = FormReader()
     alone = entries.workload == "attention"
     found = {a.sweep: _read(a, entries, reader) for a in entry_axes(entries.workload) if a.field not in _DIRECT}
-    warmups = reader.warmups(entries.warmup_steps)
-    steps, share = reader.steps(entries.measure_steps)
-    found |= {
-        "warmups": (warmups.most,) if isinstance(warmups, Auto) else warmups,
-        "warmup_auto": isinstance(warmups, Auto),
-        "steps": steps,
-        "steps_auto": share,
-        "reports": entries.reports,
-    }
+    found |= _PLAIN.counts(reader.warmups(entries.warmup_steps), *reader.steps(entries.measure_steps))
+    found["reports"] = entries.reports
     sweep = Sweep(**found | _dimensions(entries, reader))
     folders = own_code_folders(reader.pieces("model_path", entries.model_path), bool(sweep.own_code))
     sweep = msgspec.structs.replace(sweep, model_path=folders)

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cs336_tui.config.axis import NUMBERS
+from cs336_tui.config.counts import INTERVAL, Auto, auto_of, duration_of, share_of
 from cs336_tui.config.spec import ModelDims, SpecError
-from cs336_tui.config.sweep import INTERVAL, Auto, auto_of, share_of
 
 USUAL_STEPS = 10
 """Measured steps in place of those that cannot be read."""
@@ -56,13 +56,13 @@ class FormReader:
         return instead if value is None else value
 
     def warmups(self, text: str) -> Auto | tuple[int, ...]:
-        """Warm-up steps, one or several, or ``auto`` alone with or without the most."""
-        more = f"{_SEVERAL}, or auto alone"
+        """Warm-up steps, one or several, or ``auto`` or a time alone, with or without the most."""
+        more = f"{_SEVERAL}, or auto alone, or a time as 10s"
         found = self.attempt(lambda: auto_of("warmup_steps", text) or self.numbers("warmup_steps", text, more=more))
         return (1,) if found is None else found
 
-    def steps(self, text: str) -> tuple[int, float | None]:
-        """A number of measured steps; or the most of them and the share to which the mean's interval is to narrow."""
+    def steps(self, text: str) -> tuple[int | Auto, float | None]:
+        """A number of measured steps; or an automatic one and the share to which the mean's interval is to narrow."""
         return self.attempt(lambda: _measured_steps(text)) or (USUAL_STEPS, None)
 
     def numbers(self, field: str, text: str, kind: type = int, more: str = _SEVERAL) -> tuple[Any, ...]:
@@ -116,13 +116,15 @@ class FormReader:
         return None
 
 
-def _measured_steps(text: str) -> tuple[int, float | None]:
-    """Parse ``10``, ``auto``, ``auto:200`` or ``auto 2%``. Raises `SpecError`."""
+def _measured_steps(text: str) -> tuple[int | Auto, float | None]:
+    """Parse ``10``, ``auto``, ``auto:200``, ``auto 2%`` or ``30s``. Raises `SpecError`."""
+    if by_time := auto_of("measure_steps", text) if duration_of(text.partition(":")[0]) else None:
+        return by_time, None
     count, _, share = " ".join(text.split()).partition(" ")
     automatic = auto_of("measure_steps", count)
     if automatic is None:
-        return _number("measure_steps", text, f"{_WHOLE}, or auto, or as auto 2%"), None
-    return automatic.most, share_of(share, "measure_steps") if share else INTERVAL
+        return _number("measure_steps", text, f"{_WHOLE}, or auto, or as auto 2%, or a time as 30s"), None
+    return automatic, share_of(share, "measure_steps") if share else INTERVAL
 
 
 def _number(field: str, text: str, allowed: str, kind: type = int) -> Any:

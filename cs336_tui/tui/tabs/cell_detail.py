@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cs336_tui.config.counts import INTERVAL, steps_words, warmup_words
 from cs336_tui.config.spec import AXES, CellSpec
-from cs336_tui.config.sweep import INTERVAL, steps_words, warmup_words
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import EffectiveSettings
 from cs336_tui.session.cell_state import CellState
@@ -65,7 +65,8 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
             row("mean", f"{format.ms(summary.mean_s, std)} ms"),
             row("std", f"{format.ms(std, std)} ms ({label}, n={summary.n})"),
             row("median", f"{format.ms(summary.median_s, std)} ms"),
-            row("min to max", f"{format.ms(summary.min_s, std)} to {format.ms(summary.max_s, std)} ms"),
+            *([row("20 to 80 %", _span(summary.p20_s, summary.p80_s, std))] if summary.p20_s is not None else []),
+            row("min to max", _span(summary.min_s, summary.max_s, std)),
             *([row("p95", f"{format.ms(summary.p95_s, std)} ms")] if summary.p95_s is not None else []),
             row("tokens/s", format.rate(cell.tokens_per_s)),
             *_found(cell, found, width),
@@ -148,6 +149,7 @@ def _in_force(real: EffectiveSettings, width: int) -> list[Line]:
         "attention": real.attention,
         "compiler": real.compiler,
         "allocator": real.allocator,
+        "L2 flush": real.flushed,
         "variables": " ".join(real.variables or ()) or None,
         "threads": real.threads,
         "interop threads": real.interop_threads,
@@ -175,6 +177,10 @@ def _machine(state: SessionState, cell: CellState) -> list[Line]:
         names = ("host", "os", "driver", "cuda", "cudnn", "torch", "python", "app")
         lines += [row(_VERSIONS.get(name, name), value) for name in names if (value := getattr(environment, name))]
     return lines
+
+
+def _span(low_s: float | None, high_s: float | None, std_s: float | None) -> str:
+    return f"{format.ms(low_s, std_s)} to {format.ms(high_s, std_s)} ms"
 
 
 def row(label: str, value: object) -> Line:
@@ -219,10 +225,10 @@ def _variants(spec: CellSpec) -> Iterator[tuple[str, str]]:
 
 
 def _how(spec: CellSpec) -> Iterator[tuple[str, str]]:
-    yield "warm-up", warmup_words(spec.warmup_steps, spec.warmup_auto)
-    yield "measured steps", steps_words(spec.measure_steps, None if spec.steps_auto is None else INTERVAL)
+    yield "warm-up", warmup_words(spec.warmup_steps, spec.warmup_auto, spec.warmup_for)
+    yield "measured steps", steps_words(spec.measure_steps, spec.steps_auto and INTERVAL, spec.steps_for)
     if spec.steps_auto is not None:
         yield "interval", f"± {spec.steps_auto * 50:g} % of the mean ends it"
-    yield "synchronised", spec.sync
+    yield "synchronised", "once, after all steps" if spec.timer == "do_bench" else spec.sync
     yield "seed", str(spec.seed)
     yield "threads", str(spec.threads) if spec.threads is not None else "torch's own choice"

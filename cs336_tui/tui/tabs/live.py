@@ -112,8 +112,8 @@ def live_lines(
         spec, warm, timed = cell.spec, cell.warmup_times_s, cell.step_times_s
         ended, chart_height = cell.is_over or cell.stage == "finishing", min(max(rest // 2, 5), 10, rest)
         warmed = ended or cell.stage == "measuring"
-        places = _places(len(warm), spec.warmup_steps, is_open=spec.warmup_auto, is_over=warmed)
-        most = _places(len(timed), spec.measure_steps, is_open=spec.steps_auto is not None, is_over=ended)
+        places = _places(len(warm), spec.warmup_steps, is_open=spec.warmup_is_open, is_over=warmed)
+        most = _places(len(timed), spec.measure_steps, is_open=spec.steps_are_open, is_over=ended)
         chart = step_chart(warm, timed, warmup_total=places, measured_total=most, width=width, height=chart_height)
         lines += [*blank, *chart]
     lines += [*blank, *bars]

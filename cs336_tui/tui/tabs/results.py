@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from cs336_tui.analysis.fields import FIELDS
+from cs336_tui.config.counts import duration_words
 from cs336_tui.events.events import CellFinished
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.tables import Column
@@ -50,9 +51,10 @@ class _ShownCell(NamedTuple):
     def warmup(self) -> str:
         """The setting; if it is automatic, with the number of steps that it took."""
         spec, finished = self.cell.spec, self.cell.finished
-        if not spec.warmup_auto:
+        if not spec.warmup_is_open:
             return str(spec.warmup_steps)
-        return f"auto ({finished.warmup_steps_done})" if finished else "auto"
+        word = "auto" if spec.warmup_for is None else duration_words(spec.warmup_for)
+        return f"{word} ({finished.warmup_steps_done})" if finished else word
 
     @property
     def flops(self) -> str:

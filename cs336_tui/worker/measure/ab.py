@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -40,7 +41,7 @@ def run_round(
     of both.
 
     A cell that runs out of memory or fails ends the round; the other is then ``failed`` and names it. Both specs must
-    have the same number of measured steps, sync ``each-step``, and fixed counts.
+    have the same number of measured steps, or time for them, and sync ``each-step``; no count may be automatic.
     """
     a, b = (_RoundCell(name, spec, cell, emit) for name, spec, cell in zip("AB", specs, cells, strict=True))
     with settings.restored_settings(), settings.no_garbage_collection(), ExitStack() as around:
@@ -61,6 +62,7 @@ class _RoundCell(CellRun):
         self.error: str | None = None
         self.settings: settings.Settings = {}
         self.modules: UserModules | None = None  # Between two turns; None if both cells use the same folders
+        self._sums_s: dict[StepKind, float] = {"warm-up": 0.0, "measured": 0.0}
         self._lost: list[str] = []  # Names of settings that could not be restored at one of its turns
 
     def suspend(self) -> None:
@@ -82,8 +84,17 @@ class _RoundCell(CellRun):
         if self.reporter.recompilations:
             self.reporter.recompilations.step_begins()
         timed = self.timer.time()
+        self._sums_s[kind] += timed.total_s
         self.reporter.reach(number + 1)
         self.report_steps(kind, number, [timed])
+
+    def lacks(self, kind: StepKind) -> bool:
+        """True if it has fewer steps of this kind than its spec asks for, or they did not come to its time yet."""
+        is_warmup = kind == "warm-up"
+        most = self.spec.warmup_steps if is_warmup else self.spec.measure_steps
+        for_s = self.spec.warmup_for if is_warmup else self.spec.steps_for
+        done = len(self.reporter.times_s[kind])
+        return done < most and (for_s is None or not done or self._sums_s[kind] < for_s)
 
     def release(self) -> None:
         super().release()
@@ -149,15 +160,19 @@ class _Round:
             if side.spec.warmup_steps:
                 side.reporter.enter("warm-up")
                 side.reporter.reach(0)
-        for number in range(max(side.spec.warmup_steps for side in self._sides)):
-            self._time_pair(number, "warm-up", tuple(side for side in self._sides if number < side.spec.warmup_steps))
+        for number in itertools.count():
+            if not (warming := tuple(side for side in self._sides if side.lacks("warm-up"))):
+                break
+            self._time_pair(number, "warm-up", warming)
         for side in self._sides:
             self._give_turn(side)
             side.begin_measuring()
             side.reporter.reach(0)
         try:
             with measured(*self._sides):
-                for number in range(self._sides[0].spec.measure_steps):
+                for number in itertools.count():
+                    if not any(side.lacks("measured") for side in self._sides):
+                        break
                     self._time_pair(number, "measured", self._sides)
         finally:
             for side in self._sides:

@@ -9,15 +9,27 @@ from functools import partial
 
 import torch
 
+from cs336_tui.config.counts import duration_words
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Status, StepKind
+from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.measure import settings, stopping_rule
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, spilled
 from cs336_tui.worker.measure.failures import Cancelled
 from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compiler, prepare
 from cs336_tui.worker.measure.process import RunQueueMeter
 from cs336_tui.worker.measure.reporter import CellReporter
-from cs336_tui.worker.measure.timing import StepTime, StepTimer, WindowBroken, clock_for, time_window
+from cs336_tui.worker.measure.timing import (
+    ESTIMATING_RUNS,
+    L2Flush,
+    StepTime,
+    StepTimer,
+    Window,
+    WindowBroken,
+    clock_for,
+    estimate_step,
+    time_window,
+)
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.cuda_graph import ReadyStep
 from cs336_tui.worker.workload.imported.problems import raise_interrupt
@@ -32,9 +44,10 @@ def run_cell(
 
     Events, in order: ``building``; `ModelBuilt`; ``compiling`` and ``capturing`` with a `ModelPrepared` if the spec
     asks for either; ``warm-up`` (if any) and ``measuring`` with a `StepsTimed` after each step (one for all measured
-    when pipelined); ``finishing``; always one `CellFinished`. Warm-up steps are synchronised one by one. Automatic
-    counts (`stopping_rule`) are decided between steps, with a `Notice` that says why. If the model changes a setting
-    after construction, a `Notice` and a second `ModelBuilt` report it.
+    when pipelined, one for each stage by timer ``do_bench``); ``finishing``; always one `CellFinished`. Warm-up steps
+    are else synchronised one by one. Automatic counts (`stopping_rule`) are decided between steps, with a `Notice` that
+    says why; those that come from time where steps are not looked at, by an estimate before. If the model changes a
+    setting after construction, a `Notice` and a second `ModelBuilt` report it.
 
     `cancelled` is asked after building, between the runs of compiling, and before each step. An error ends the cell,
     not the caller: status ``oom`` if memory ran out, ``failed`` for any other `Exception` or a model's `sys.exit`.
@@ -62,13 +75,20 @@ class CellRun:
         self.step: ReadyStep | None = None
         self.timer: StepTimer | None = None
         self.peaks: Peaks | None = None  # None if the device could not be reached
+        self.flush: L2Flush | None = None
         self._meter: PeakMeter | None = None
         self._taken_before: int | None = None  # Optimizer steps before the measured ones, if some may be skipped
 
     def build(self, spec: CellSpec, built: Callable[[], object] = lambda: None) -> Step:
         """Configure torch for `spec` and build the workload; the step as it is written."""
         configure_torch(spec)
-        self._meter = PeakMeter(self.device)
+        if (spec.flush_l2 or spec.timer == "do_bench") and self.device.type == "cuda":
+            self.flush = L2Flush(self.device)  # first, so that its memory is a segment of its own
+        if spec.timer == "do_bench" or self.flush:
+            self.reporter.flushed = (
+                self.flush.words if self.flush else f"none: {self.device.type} tells no size of an L2"
+            )
+        self._meter = PeakMeter(self.device, self.flush.bytes if self.flush else 0)
         self.workload = build(self.spec, self.device, built=built)
         self.reporter.built(self.workload)
         self.step = step = self.workload.step(self.spec)
@@ -78,7 +98,7 @@ class CellRun:
         """Compile or capture the step if the spec asks for it; `go_on` may raise between two runs."""
         self.step, preparation = prepare(step, self.spec, self.device, self.reporter.enter, go_on)
         self.reporter.prepared(preparation, self.spec)
-        self.timer = StepTimer(self.step, clock_for(self.device))
+        self.timer = StepTimer(self.step, clock_for(self.device), self.flush)
         return self.timer
 
     def begin_measuring(self) -> None:
@@ -124,7 +144,7 @@ class CellRun:
 
     def release(self) -> None:
         """Drop everything that was built."""
-        self.workload = self.step = self.timer = None
+        self.workload = self.step = self.timer = self.flush = None
 
 
 @contextmanager
@@ -147,6 +167,7 @@ class _SingleRun(CellRun):
         self._cancelled = cancelled
         self._nvtx = nvtx
         self._is_finishing = False
+        self._steps = (spec.warmup_steps, spec.measure_steps)  # Warm-up and measured; known after `_estimate` by time
 
     def outcome(self, around: ExitStack) -> tuple[Status, str | None]:
         """Build and time the cell: status and error. Contexts that must outlast this call go to `around`."""
@@ -162,13 +183,17 @@ class _SingleRun(CellRun):
             if self.spec.workload == "attention" and self.step is written:
                 self.finish()
                 assert self.workload is not None
-                self.reporter.before_backward_bytes = before_backward_bytes(written, self.workload, self.device)
+                self.reporter.before_backward_bytes = self._before_backward_bytes(written, self.workload)
         except Cancelled:
             return "cancelled", None
         except BaseException as error:
             raise_interrupt(error)
             return self.reporter.failed(error, self.step)
         return "ok", None
+
+    def _before_backward_bytes(self, step: Step, workload: Workload) -> int | None:
+        held = before_backward_bytes(step, workload, self.device)
+        return held - self.flush.bytes if held is not None and self.flush else held
 
     def finish(self) -> None:
         """End the measurement, once: later work counts neither to the times nor to the peaks."""
@@ -194,9 +219,15 @@ class _SingleRun(CellRun):
     def _time(self, timer: StepTimer) -> None:
         spec, reporter = self.spec, self.reporter
         settings.freeze_existing_objects()
-        if spec.warmup_steps:
+        by_time = spec.warmup_for is not None or spec.steps_for is not None
+        if spec.warmup_steps or (spec.timer == "do_bench" and by_time):
             reporter.enter("warm-up")
+        if spec.timer == "do_bench" and by_time:
+            self._estimate()
+        if spec.warmup_steps:
             self._warm_up(timer)
+        if spec.sync == "pipelined" and spec.steps_for is not None:
+            self._estimate()
         self.begin_measuring()
         with measured(self):
             self._measure(timer)
@@ -205,9 +236,32 @@ class _SingleRun(CellRun):
             reporter.notice(stopping_rule.why_stopped(reporter.times_s["measured"], spec.steps_auto))
         self.report_remarks()
 
+    def _estimate(self) -> None:
+        """Work out how many steps come to the time asked for, where that has to be known before they run."""
+        spec = self.spec
+        assert self.step is not None
+        step_s = estimate_step(self.step, clock_for(self.device), self.flush)
+        self._steps = (spec.warmup_steps_of(step_s), spec.measure_steps_of(step_s))
+        flushed = " with its flush" if self.flush else ""
+        took = f"{1 + ESTIMATING_RUNS} steps ran ahead, untimed: a step{flushed} takes about {step_s * 1e3:.4g} ms"
+        asked = []
+        if spec.warmup_for is not None and spec.timer == "do_bench":
+            asked.append(f"{counted(self._steps[0], 'warm-up step')} for {duration_words(spec.warmup_for)}")
+        if spec.steps_for is not None:
+            asked.append(f"{counted(self._steps[1], 'measured step')} for {duration_words(spec.steps_for)}")
+        self.reporter.notice(f"{took}, so {' and '.join(asked)}")
+        if self.reporter.recompilations:
+            self.reporter.recompilations.step_begins()
+
     def _warm_up(self, timer: StepTimer) -> None:
         """Run the warm-up steps of the spec; if automatic, run until they are steady and `AFTER_LOOK` more."""
         most = self.spec.warmup_steps
+        if self.spec.timer == "do_bench":  # which does not flush before these
+            self._time_window("warm-up", self._steps[0], Window(whole=True))
+            return
+        if self.spec.warmup_for is not None:
+            self._time_for(timer, "warm-up", most, self.spec.warmup_for)
+            return
         if not self.spec.warmup_auto:
             self._time_each(timer, "warm-up", most)
             return
@@ -222,25 +276,33 @@ class _SingleRun(CellRun):
 
     def _measure(self, timer: StepTimer) -> None:
         spec = self.spec
-        if spec.steps_auto is not None:
+        if spec.timer == "do_bench":
+            self._time_window("measured", self._steps[1], Window(self.flush, whole=True))
+        elif spec.steps_auto is not None:
             for count in stopping_rule.step_looks(spec.measure_steps):
                 self._time_each(timer, "measured", count)
                 times_s = self.reporter.times_s["measured"]
                 if count < spec.measure_steps and stopping_rule.enough_measured(times_s, spec.steps_auto):
                     break
+        elif spec.sync == "each-step" and spec.steps_for is not None:
+            self._time_for(timer, "measured", spec.measure_steps, spec.steps_for)
         elif spec.sync == "each-step":
             self._time_each(timer, "measured", spec.measure_steps)
         else:
-            assert self.step is not None
-            try:
-                with self._around(f"steps 1 to {spec.measure_steps}"):
-                    times = time_window(self.step, clock_for(self.device), spec.measure_steps, self._go_on)
-            except WindowBroken as broken:
-                self.report_steps("measured", 0, broken.times)
-                raise broken.error from None
-            self.report_steps("measured", 0, times)
-            if len(times) < spec.measure_steps:
-                raise Cancelled
+            self._time_window("measured", self._steps[1], Window(self.flush))
+
+    def _time_window(self, kind: StepKind, count: int, how: Window) -> None:
+        """Time so many steps back to back."""
+        assert self.step is not None
+        try:
+            with self._around("warm-up" if kind == "warm-up" else f"steps 1 to {count}"):
+                times = time_window(self.step, clock_for(self.device), count, self._go_on, how)
+        except WindowBroken as broken:
+            self.report_steps(kind, 0, broken.times)
+            raise broken.error from None
+        self.report_steps(kind, 0, times)
+        if len(times) < count:
+            raise Cancelled
 
     def _time_each(self, timer: StepTimer, kind: StepKind, count: int) -> None:
         """Time steps until there are `count` of this kind."""
@@ -251,6 +313,15 @@ class _SingleRun(CellRun):
                 timed = timer.time()
             self.report_steps(kind, number, [timed])
             settings.collect_step_garbage()
+
+    def _time_for(self, timer: StepTimer, kind: StepKind, most: int, for_s: float) -> None:
+        """Time steps until they come to so many seconds, or there are `most` of them."""
+        times_s, sum_s = self.reporter.times_s[kind], 0.0
+        while not times_s or (sum_s < for_s and len(times_s) < most):
+            self._time_each(timer, kind, len(times_s) + 1)
+            sum_s += times_s[-1]
+        if sum_s < for_s:
+            self.reporter.notice(stopping_rule.why_short(kind, most, sum_s, for_s))
 
     def _go_on(self, number: int) -> bool:
         self.reporter.reach(number)

@@ -40,10 +40,11 @@ class Peaks(NamedTuple):
 class PeakMeter:
     """Measures peaks since its creation or last reset. For a CUDA device it initialises CUDA. Resident memory's peak is
     Linux's high-water mark, reset by writing 5 to ``/proc/self/clear_refs``; elsewhere that of the process's whole
-    life."""
+    life. `apart_bytes` of the device are the meter's own, and in no peak."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, apart_bytes: int = 0) -> None:
         self._device = device
+        self._apart_bytes = apart_bytes
         self.reset()
 
     def reset(self, *, allocated: bool = True) -> None:
@@ -58,8 +59,8 @@ class PeakMeter:
         if self._device.type != "cuda":
             return Peaks(None, None, _peak_rss(), None)
         return Peaks(
-            torch.cuda.max_memory_allocated(self._device),
-            torch.cuda.max_memory_reserved(self._device),
+            torch.cuda.max_memory_allocated(self._device) - self._apart_bytes,
+            torch.cuda.max_memory_reserved(self._device) - self._apart_bytes,
             _peak_rss(),
             self._retries() - self._retries_before,
         )

@@ -26,7 +26,7 @@ from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import Stage, StepKind
 from cs336_tui.worker.measure.failures import chain_of, says_out_of_memory
 from cs336_tui.worker.measure.process import environment
-from cs336_tui.worker.measure.timing import clock_for
+from cs336_tui.worker.measure.timing import ESTIMATING_RUNS, clock_for
 from cs336_tui.worker.workload.compiling import break_reasons, captures, compilations, forget_compiled
 from cs336_tui.worker.workload.cuda_graph import WARMUP_STEPS, CapturedStep, ReadyStep, captured
 from cs336_tui.worker.workload.imported.problems import ImportProblem, is_users_file
@@ -280,6 +280,8 @@ def why_not_cold(spec: CellSpec, found: Preparation | None) -> str | None:
         ran.append(f"{spec.attention} was called once when it was built")
     if found and found.runs:
         ran.append(f"compiling ran the model {found.runs} times")
+    if spec.timer == "do_bench" and spec.steps_for is not None:
+        ran.append(f"{1 + ESTIMATING_RUNS} steps ran to estimate its time")
     if found and found.capture_s is not None:
         ran.append(f"{WARMUP_STEPS} whole steps ran before the capture")
     return f"the first step is not cold: {' and '.join(ran)}" if ran else None

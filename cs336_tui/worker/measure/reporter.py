@@ -51,6 +51,7 @@ class CellReporter:
         self.measured_for_s: float | None = None
         self.run_queue_delay: RunQueueDelay | None = None  # While it measured
         self.before_backward_bytes: int | None = None
+        self.flushed: str | None = None  # As in `events.EffectiveSettings`
         self.recompilations: Recompilations | None = None  # Once prepared, of a model that is or may be compiled
         self._cell = cell
         self._emit = emit
@@ -72,7 +73,10 @@ class CellReporter:
 
     def built(self, workload: Workload) -> None:
         self.remarks += workload.facts.remarks
-        self._report_built(workload, read_effective_settings(workload))
+        self._report_built(workload, self._settings_of(workload))
+
+    def _settings_of(self, workload: Workload) -> events.EffectiveSettings:
+        return msgspec.structs.replace(read_effective_settings(workload), flushed=self.flushed)
 
     def _report_built(self, workload: Workload, found: events.EffectiveSettings) -> None:
         self._settings = found
@@ -88,7 +92,7 @@ class CellReporter:
 
     def report_changed_settings(self, workload: Workload, since: str) -> None:
         """Report settings that the model itself changed since then."""
-        before, now = self._settings, read_effective_settings(workload)
+        before, now = self._settings, self._settings_of(workload)
         if before is None or before == now:
             return
         changes = (
@@ -130,8 +134,9 @@ class CellReporter:
         assert step.logits_dtype is not None
         self._logits_dtype = dtype_name(step.logits_dtype)
         self.times_s[kind] += [each.total_s for each in times]
-        by_phase = zip(*(each.phases_s for each in times), strict=True)
-        host_too = len(step.phases) > 1 and any(each.phases_s != each.host_phases_s for each in times)
+        phases = step.phases if len(times[0].phases_s) == len(step.phases) else ()  # none of steps timed as a whole
+        by_phase = zip(*(each.phases_s for each in times), strict=True) if phases else ()
+        host_too = len(phases) > 1 and any(each.phases_s != each.host_phases_s for each in times)
         host_by_phase = zip(*(each.host_phases_s for each in times), strict=True) if host_too else ()
         self._emit(
             events.StepsTimed(
@@ -140,9 +145,9 @@ class CellReporter:
                 kind=kind,
                 first=first,
                 times_s=tuple(each.total_s for each in times),
-                phases_s=dict(zip(step.phases, by_phase, strict=True)),
+                phases_s=dict(zip(phases, by_phase, strict=True)),
                 host_s=tuple(each.host_s for each in times),
-                host_phases_s=dict(zip(step.phases, host_by_phase, strict=True)) if host_too else {},
+                host_phases_s=dict(zip(phases, host_by_phase, strict=True)) if host_too else {},
             )
         )
 

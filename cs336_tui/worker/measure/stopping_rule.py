@@ -16,7 +16,7 @@ from itertools import accumulate
 from math import fsum, sqrt
 from statistics import fmean, median, pstdev
 
-from cs336_tui.config.sweep import FEWEST
+from cs336_tui.config.counts import FEWEST, duration_words
 from cs336_tui.stats.intervals import mean_interval, t_interval
 from cs336_tui.stats.ratio import MARGIN
 from cs336_tui.stats.steadiness.steady import FEWEST as FEWEST_TO_TELL
@@ -81,6 +81,12 @@ def why_stopped(times_s: Sequence[float], share: float) -> str:
     if not enough_measured(times_s, share):
         return f"{stopped}{missed}, the most that was allowed{': ' if known else ''}{known}"
     return f"{stopped}{missed}: {known}{', and its noise no longer changes' if missed else ''}"
+
+
+def why_short(kind: str, most: int, sum_s: float, for_s: float) -> str:
+    """The remark on a count that ended before its time."""
+    taken = f"{most} {kind} steps, the most that was allowed, took {sum_s:.3g} s"
+    return f"{taken} of {duration_words(for_s)}; raise the most with {duration_words(for_s)}:MAX"
 
 
 def is_narrow(times_s: Sequence[float], share: float) -> bool:

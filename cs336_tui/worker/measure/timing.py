@@ -61,6 +61,31 @@ class MetalStamp(EventStamp):
             return 0.0
 
 
+Flush = Callable[[], object]
+"""Empties the device's cache of what the next step reads; enqueues work only."""
+_MIB = 2**20
+_LEAST_FLUSH_BYTES = 256 * _MIB  # As in `triton.testing.do_bench`
+
+
+class L2Flush:
+    """Zeroes a buffer that is larger than the L2 of a CUDA device: triton's 256 MiB, or twice the L2 if that is more.
+    The buffer is in torch's allocator, whole blocks of 2 MiB, so that peaks can do without it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.l2_bytes = int(torch.cuda.get_device_properties(device).L2_cache_size)
+        self.bytes = max(_LEAST_FLUSH_BYTES, -(-2 * self.l2_bytes // (2 * _MIB)) * 2 * _MIB)
+        self._buffer = torch.empty(self.bytes // 4, dtype=torch.int32, device=device)
+
+    def __call__(self) -> None:
+        self._buffer.zero_()
+
+    @property
+    def words(self) -> str:
+        """The flush among the settings in force."""
+        buffer, l2 = (f"{size / _MIB:.4g} MiB" for size in (self.bytes, self.l2_bytes))
+        return f"{buffer} zeroed before each measured step (the L2 has {l2}), outside of its time and of the peaks"
+
+
 class Clock(NamedTuple):
     """One device's clock: `mark` makes a stamp, `synchronize` waits for all queued work."""
 
@@ -83,7 +108,8 @@ def _event_stamp(kind: type[EventStamp], make: Callable[..., Any], *stream: obje
 
 
 class StepTime(NamedTuple):
-    """Seconds of a step: total, device time of each phase, host time to enqueue each phase."""
+    """Seconds of a step: total, device time of each phase, host time to enqueue each phase; of a step that was timed as
+    a whole both of that."""
 
     total_s: float
     phases_s: tuple[float, ...]
@@ -105,16 +131,19 @@ class WindowBroken(Exception):
 
 
 class StepTimer:
-    """Times single steps by the host's clock, from one idle device to the next. Neighbours share a boundary."""
+    """Times single steps by the host's clock, from one idle device to the next. Neighbours share a boundary. `flush` is
+    called before each step, outside of its time."""
 
-    def __init__(self, step: ReadyStep, clock: Clock) -> None:
+    def __init__(self, step: ReadyStep, clock: Clock, flush: Flush | None = None) -> None:
         self._step = step
         self._clock = clock
+        self._flush = flush or _nothing
         self._marks = [clock.mark() for _ in range(len(step.phases) + 1)]
 
     def time(self) -> StepTime:
         step, first, after = self._step, self._marks[0], self._marks[1:]
         step.prepare()
+        self._flush()
         self._clock.synchronize()
         start = perf_counter()
         first.take()
@@ -128,18 +157,32 @@ class StepTimer:
         return timed
 
 
-def time_window(step: ReadyStep, clock: Clock, count: int, go_on: Callable[[int], bool]) -> list[StepTime]:
+class Window(NamedTuple):
+    """How a window of steps is timed. `flush` is called before each step, outside of its time. `whole` steps have time
+    stamps round them and none between their phases, whose times are then unknown unless there is one only."""
+
+    flush: Flush | None = None
+    whole: bool = False
+
+
+PLAIN = Window()
+
+
+def time_window(
+    step: ReadyStep, clock: Clock, count: int, go_on: Callable[[int], bool], how: Window = PLAIN
+) -> list[StepTime]:
     """Times of up to `count` steps enqueued back to back, with one synchronisation before and one after.
 
     A step lasts from its first boundary to its last on the device's clock; a train-step begins where the step before
-    ended, so the times add up to the window. Dropping gradients and `backward`'s forward and loss do not count. `go_on`
-    is asked before each step, by its number; at the first False the steps so far are returned. Raises `WindowBroken`
-    with them if a step fails and the device still answers.
+    ended, so the times add up to the window, unless a flush lies between or steps are timed whole. Dropping gradients
+    and `backward`'s forward and loss do not count. `go_on` is asked before each step, by its number; at the first False
+    the steps so far are returned. Raises `WindowBroken` with them if a step fails and the device still answers.
     """
+    flush, back_to_back = how.flush or _nothing, step.back_to_back and how == PLAIN
     rows: list[list[HostStamp]] = []
     for _ in range(count):
-        first = rows[-1][-1] if rows and step.back_to_back else clock.mark()
-        rows.append([first, *(clock.mark() for _ in step.phases)])
+        first = rows[-1][-1] if rows and back_to_back else clock.mark()
+        rows.append([first, *(clock.mark() for _ in range(1 if how.whole else len(step.phases)))])
     done = 0
     clock.synchronize()
     try:
@@ -147,11 +190,16 @@ def time_window(step: ReadyStep, clock: Clock, count: int, go_on: Callable[[int]
             if not go_on(done):
                 break
             step.prepare()
-            if not (done and step.back_to_back):
+            flush()
+            if not (done and back_to_back):
                 marks[0].take()
-            for phase, mark in zip(step.phases, marks[1:], strict=True):
-                step.run(phase)
-                mark.take()
+            if how.whole:
+                _run_whole(step)
+                marks[-1].take()
+            else:
+                for phase, mark in zip(step.phases, marks[1:], strict=True):
+                    step.run(phase)
+                    mark.take()
             step.clear()
             done += 1
     except Exception as error:
@@ -162,6 +210,36 @@ def time_window(step: ReadyStep, clock: Clock, count: int, go_on: Callable[[int]
         raise WindowBroken(_times(rows[:done]), error) from None
     clock.synchronize()
     return _times(rows[:done])
+
+
+ESTIMATING_RUNS = 5
+
+
+def estimate_step(step: ReadyStep, clock: Clock, flush: Flush | None) -> float:
+    """Seconds of a step with its flush: of `ESTIMATING_RUNS` in a row after one run, as `triton.testing.do_bench`
+    estimates them before it warms up. Waits for the device; the runs are not reported."""
+    rows = [(clock.mark(), clock.mark()) for _ in range(ESTIMATING_RUNS)]
+    for number, (first, last) in enumerate([(HostStamp(), HostStamp()), *rows]):
+        step.prepare()
+        first.take()
+        if number and flush is not None:
+            flush()
+        _run_whole(step)
+        last.take()
+        step.clear()
+        if not number:
+            clock.synchronize()
+    clock.synchronize()
+    return fsum(first.until(last) for first, last in rows) / ESTIMATING_RUNS
+
+
+def _run_whole(step: ReadyStep) -> None:
+    for phase in step.phases:
+        step.run(phase)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _times(rows: list[list[HostStamp]]) -> list[StepTime]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.events.events import Event, ModelBuilt
+from cs336_tui.events.events import Event, ModelBuilt, StepsTimed
 from cs336_tui.worker.measure.ab import run_round
 from cs336_tui.worker.measure.settings import read_settings, restore
 from tests.worker.measure.cells import Report, run, small_spec
@@ -174,3 +174,19 @@ def test_a_step_without_warmup_says_what_ran_before_it(folder: Path) -> None:
     assert run(small_spec(warmup_steps=0, **cell)).finished.remarks == (said,)
     assert run(small_spec(warmup_steps=1, **cell)).finished.remarks == ()
     assert run(small_spec(warmup_steps=0)).finished.remarks == ()
+
+
+def test_turns_by_time_go_on_until_both_came_to_it() -> None:
+    """Warm-up ends for each side by itself, measuring for both together."""
+    events: list[Event] = []
+    timed = {"warmup_for": 1e-9, "warmup_steps": 50, "steps_for": 0.02, "measure_steps": 200}
+    run_round((small_spec(**timed), small_spec(**timed, batch_size=8)), (0, 1), events.append, lambda: False)
+    sides = [[each for each in events if isinstance(each, StepsTimed) and each.cell == cell] for cell in (0, 1)]
+    warm, measured = (
+        [[time_s for each in side if each.kind == kind for time_s in each.times_s] for side in sides]
+        for kind in ("warm-up", "measured")
+    )
+    assert [len(times) for times in warm] == [1, 1]
+    assert len(measured[0]) == len(measured[1])
+    assert min(map(sum, measured)) >= 0.02 or len(measured[0]) == 200
+    assert min(sum(times[:-1]) for times in measured) < 0.02
