@@ -128,8 +128,8 @@ def profiled(report: KernelReport, phases: Phases = None) -> Profiled:
     span = report.span_ns if wanted is None else report.phase_spans_ns.get(wanted[0]) if len(wanted) == 1 else None
     return Profiled(
         kernel_ns=total,
-        span_ns=span,
-        instances=sum(len(group.durations_ns) for group in groups),
+        span_ns=span or None if any(group.summary for group in groups) else span,
+        instances=sum(group.instances for group in groups),
         top=_top(groups, total),
         matmul_share=_share(groups, total, lambda group: group.kind == MATMUL),
         softmax_share=_softmax_share(report, groups, total),
@@ -211,11 +211,11 @@ def _together(phases: Sequence[str]) -> str:
 def _top(groups: Sequence[KernelGroup], whole_ns: int) -> Top | None:
     times: dict[str, int] = {}
     for group in groups:
-        times[group.name] = times.get(group.name, 0) + sum(group.durations_ns)
+        times[group.name] = times.get(group.name, 0) + group.total_ns
     if not times:
         return None
     name, time_ns = min(times.items(), key=lambda each: (-each[1], each[0]))
-    instances = sum(len(group.durations_ns) for group in groups if group.name == name)
+    instances = sum(group.instances for group in groups if group.name == name)
     return Top(name, short_name(name), time_ns, instances, time_ns / whole_ns if whole_ns else 0.0)
 
 
@@ -233,4 +233,4 @@ def _share(groups: Sequence[KernelGroup], whole_ns: int, chosen: Callable[[Kerne
 
 
 def _time(groups: Sequence[KernelGroup]) -> int:
-    return sum(sum(group.durations_ns) for group in groups)
+    return sum(group.total_ns for group in groups)

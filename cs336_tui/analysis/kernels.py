@@ -16,7 +16,16 @@ from cs336_tui.analysis.kernel_names import short_name as short_name
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import FUSED, KINDS, NO_RANGE, RANGES, KernelGroup, KernelKind, KernelReport
+from cs336_tui.events.reports import (
+    FUSED,
+    KINDS,
+    NO_RANGE,
+    RANGES,
+    KernelGroup,
+    KernelKind,
+    KernelReport,
+    KernelSummary,
+)
 from cs336_tui.session.state import SessionState
 
 Phases = str | tuple[str, ...] | None
@@ -35,7 +44,8 @@ TOGETHER = ("attention core", FUSED)
 
 
 class KernelRow(NamedTuple):
-    """Every launch of one kernel; `share` is of what was selected, `std_ns` is 0.0 for one launch."""
+    """Every launch of one kernel; `share` is of what was selected, `std_ns` is 0.0 for one launch. None is not
+    known, of a recording without single launches."""
 
     name: str
     short: str
@@ -44,10 +54,10 @@ class KernelRow(NamedTuple):
     total_ns: int
     instances: int
     avg_ns: float
-    med_ns: float
-    min_ns: int
-    max_ns: int
-    std_ns: float
+    med_ns: float | None
+    min_ns: int | None
+    max_ns: int | None
+    std_ns: float | None
 
 
 class TimeShare(NamedTuple):
@@ -301,22 +311,36 @@ def profiled_idle(state: SessionState, spec: CellSpec) -> float | None:
 
 
 def _row(name: str, groups: Sequence[KernelGroup], whole_ns: int, ddof: int) -> KernelRow:
+    total, count = _total(groups), _instances(groups)
+    known = name, short_name(name), groups[0].kind, _of(total, whole_ns), total, count
+    if summaries := [group.summary for group in groups if group.summary]:
+        return KernelRow(*known, *_summed_up(summaries, _of(total, count)))
     durations = [duration for group in groups for duration in group.durations_ns]
-    total, count = sum(durations), len(durations)
     mean = total / count
     return KernelRow(
-        name=name,
-        short=short_name(name),
-        kind=groups[0].kind,
-        share=_of(total, whole_ns),
-        total_ns=total,
-        instances=count,
+        *known,
         avg_ns=mean,
         med_ns=statistics.median(durations),
         min_ns=min(durations),
         max_ns=max(durations),
         std_ns=math.sqrt(math.fsum((d - mean) ** 2 for d in durations) / (count - ddof)) if count > 1 else 0.0,
     )
+
+
+def _summed_up(
+    found: Sequence[KernelSummary], mean: float
+) -> tuple[float, float | None, int | None, int | None, float | None]:
+    """Average, median, least, greatest, standard deviation: one summary's own; of several what they tell together."""
+    least, greatest = [each.min_ns for each in found], [each.max_ns for each in found]
+    if len(found) == 1:
+        (only,) = found
+        return mean if only.avg_ns is None else only.avg_ns, only.med_ns, only.min_ns, only.max_ns, only.std_ns
+    return mean, None, _all_known(min, least), _all_known(max, greatest), None
+
+
+def _all_known(choose: Callable[[Iterable[int]], int], found: Sequence[int | None]) -> int | None:
+    known = [each for each in found if each is not None]
+    return choose(known) if len(known) == len(found) else None
 
 
 def _in(report: KernelReport, phase: Phases) -> tuple[KernelGroup, ...]:
@@ -343,11 +367,11 @@ def _shares(
 
 
 def _total(groups: Iterable[KernelGroup]) -> int:
-    return sum(sum(group.durations_ns) for group in groups)
+    return sum(group.total_ns for group in groups)
 
 
 def _instances(groups: Iterable[KernelGroup]) -> int:
-    return sum(len(group.durations_ns) for group in groups)
+    return sum(group.instances for group in groups)
 
 
 def _of(part: int, whole: int) -> float:

@@ -104,6 +104,18 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     activation_peak_phase: str = ""
 
 
+class KernelSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a recording without single launches tells of a kernel; None for what it leaves out."""
+
+    instances: int
+    total_ns: int
+    avg_ns: float | None = None
+    med_ns: float | None = None
+    min_ns: int | None = None
+    max_ns: int | None = None
+    std_ns: float | None = None
+
+
 class KernelGroup(msgspec.Struct, frozen=True):
     """All launches of one kernel, by its full name (on a CPU: calls of one operator, by self time), from one place."""
 
@@ -117,6 +129,17 @@ class KernelGroup(msgspec.Struct, frozen=True):
     """The operator that launched it; empty if unknown."""
     path: tuple[str, ...] = ()
     """Every range that encloses it, the outermost first; empty if `phase` and `range` are all."""
+
+    summary: KernelSummary | None = None
+    """In place of `durations_ns`, where a recording has no single launches."""
+
+    @property
+    def instances(self) -> int:
+        return len(self.durations_ns) if self.summary is None else self.summary.instances
+
+    @property
+    def total_ns(self) -> int:
+        return sum(self.durations_ns) if self.summary is None else self.summary.total_ns
 
     @property
     def ranges(self) -> tuple[str, ...]:
@@ -163,7 +186,8 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     total_ns: int
     """The profiler's own sum of the step."""
     span_ns: int
-    """From the first launch's begin to the last one's end; of a recording its `copies` count as launches here."""
+    """From the first launch's begin to the last one's end; of a recording its `copies` count as launches here. 0 if it
+    is not known."""
     phase_spans_ns: dict[str, int]
     busy_ns: int
     """Time with at least one of them running; of a recording or one of its `copies`."""

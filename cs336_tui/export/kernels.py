@@ -34,10 +34,10 @@ _NSYS: tuple[Column[KernelRow], ...] = (
     Column("total_ns", "Total Time (ns)", show="{:,}".format),
     Column("instances", "Instances"),
     Column("avg_ns", "Avg (ns)", show="{:,.1f}".format),
-    Column("med_ns", "Med (ns)", show="{:,.1f}".format),
-    Column("min_ns", "Min (ns)", show="{:,}".format),
-    Column("max_ns", "Max (ns)", show="{:,}".format),
-    Column("std_ns", "StdDev (ns)", show="{:,.1f}".format),
+    Column("med_ns", "Med (ns)", show=known("{:,.1f}", NONE)),
+    Column("min_ns", "Min (ns)", show=known("{:,}", NONE)),
+    Column("max_ns", "Max (ns)", show=known("{:,}", NONE)),
+    Column("std_ns", "StdDev (ns)", show=known("{:,.1f}", NONE)),
     Column("kind", "Kind", left=True),
     Column("short", "Short name", left=True),
     Column("name", "Name", left=True),
@@ -90,9 +90,17 @@ def kernel_table(
         f"{_nouns(report)[0].capitalize()}s of {selected}",
         "-".join(["kernels", *names, range_ or "", *ranges]),
         record=lambda row: {"phase": part, "range": ", ".join(ranges) or range_} | row._asdict(),
-        footnotes=(f"Time (%): of the time shown here; StdDev: {std_kind(ddof)}", *footnotes(report)),
+        footnotes=(f"Time (%): of the time shown here; StdDev: {_std_kind(report, ddof)}", *footnotes(report)),
         kind="kernels",
     )
+
+
+def _has_totals_alone(report: KernelReport) -> bool:
+    return any(group.summary for group in report.groups)
+
+
+def _std_kind(report: KernelReport, ddof: int) -> str:
+    return "as nsys stats counted it" if _has_totals_alone(report) else std_kind(ddof)
 
 
 def use_table(report: KernelReport) -> Table:
@@ -130,7 +138,8 @@ def use_record(report: KernelReport) -> dict[str, Value]:
     """Launches, their time, and how busy they kept the device; None where that is not known."""
     gaps, overlap = report.gaps, report.overlap
     return {
-        **attributes(report, "launches", "total_ns", "span_ns", "busy_ns"),
+        **attributes(report, "launches", "total_ns"),
+        **attributes(None if _has_totals_alone(report) else report, span_ns="span_ns", busy_ns="busy_ns"),
         "idle_share": kernels.idle_share(report),
         "launches_per_s": kernels.launches_per_s(report),
         **attributes(gaps, gaps="count", gap_ns="total_ns", gap_median_ns="median_ns"),
@@ -334,7 +343,7 @@ def kernel_document(report: KernelReport) -> dict[str, Any]:
         "groups": [
             attributes(group, "name", "kind", "phase", "range", "backward", "op")
             | {"path": list(group.path)}
-            | {"instances": len(group.durations_ns), "total_ns": sum(group.durations_ns)}
+            | {"instances": group.instances, "total_ns": group.total_ns}
             for group in report.groups
         ],
         "copies": [row._asdict() for row in kernels.rows_of(report.copies)],
@@ -407,6 +416,7 @@ def _phase_record(report: KernelReport, part: _Part) -> dict[str, Value]:
     top = kernels.top_kernel(report, phases)
     # What lies between the first and the last of several phases together is not known.
     span = report.span_ns if phases is None else report.phase_spans_ns.get(phases) if isinstance(phases, str) else None
+    span = span or None if _has_totals_alone(report) else span
     return {
         "phase": name,
         "total_ns": total,

@@ -34,6 +34,7 @@ class _Format(NamedTuple):
 FORMATS: tuple[_Format, ...] = (
     _Format("snapshot", "CUDA memory snapshots (.pickle)"),
     _Format("nsys", "nsys reports (.nsys-rep, .sqlite)", (".nsys-rep", ".qdrep")),
+    _Format("nsys_stats", "CSV of nsys stats (cuda_gpu_trace, cuda_gpu_kern_sum)"),
     _Format("chrome", "torch profiler traces (.json, .json.gz)"),
 )
 """In the order in which they are tried."""

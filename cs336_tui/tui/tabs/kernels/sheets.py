@@ -13,7 +13,7 @@ from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import AttentionSplit, KernelRow, Phases, RangeShare, rows
 from cs336_tui.events.reports import KINDS, NO_RANGE, KernelReport
 from cs336_tui.export.tables import Column, Table
-from cs336_tui.stats.quantities import FLOP_RATES, FLOPS, Scale, scale, time_text
+from cs336_tui.stats.quantities import FLOP_RATES, FLOPS, NONE, Scale, scale, time_text
 from cs336_tui.tui import format
 from cs336_tui.tui.widgets.columns import Sheet, middle, shown_table
 from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
@@ -134,11 +134,11 @@ def detail(report: KernelReport, name: str, phase: Phases, width: int) -> list[L
         if row := next((row for row in rows(report, phase=chosen) if row.name == name), None):
             lines += [(), line((f"In the {label}" if chosen is None else f"In {label}", "title")), *_figures(row)]
     lines += [(), line(("Where from", "title"))]
-    places = sorted((g for g in report.groups if g.name == name), key=lambda g: -sum(g.durations_ns))
+    places = sorted((g for g in report.groups if g.name == name), key=lambda g: -g.total_ns)
     for group in places:
-        time_ns = sum(group.durations_ns)
+        time_ns = group.total_ns
         share = time_ns / whole.total_ns if whole.total_ns else 0.0
-        figures = f"{len(group.durations_ns)}× {time_text(time_ns)}, {share * 100:.1f} % of its time"
+        figures = f"{group.instances}× {time_text(time_ns)}, {share * 100:.1f} % of its time"
         lines += labelled(f"{group.phase} · {group.range or _NO_PART} ", figures, label_width=33)
     seen_on = f"{format.plain(report.device_name)} · torch {format.plain(report.torch)}"
     return [*lines, (), *_labelled("seen on", seen_on), *remarks(report, width)]
@@ -197,14 +197,14 @@ def _count(report: KernelReport) -> str:
 
 
 def _sort_key(row: KernelRow, sort: str) -> float | str:
-    value: float | str = getattr(row, "total_ns" if sort == "share" else sort)
+    value: float | str = getattr(row, "total_ns" if sort == "share" else sort) or 0
     return value.casefold() if sort == "short" and isinstance(value, str) else value
 
 
 def _figures(row: KernelRow) -> list[Line]:
     figures = (row.avg_ns, row.med_ns, row.min_ns, row.max_ns, row.std_ns)
-    each = scale(figures[:-1], at_least=_MS_FROM)
-    avg, med, least, most, std = (f"{each.text(value)} {each.unit}" for value in figures)
+    each = scale(filter(None, figures[:-1]), at_least=_MS_FROM)
+    avg, med, least, most, std = (f"{each.text(value)} {each.unit}" if value is not None else NONE for value in figures)
     return [
         *_labelled("time", f"{time_text(row.total_ns)}, {row.share * 100:.1f} %"),
         *_labelled("instances", str(row.instances)),
@@ -222,7 +222,7 @@ def summary(report: KernelReport) -> tuple[str, ...]:
     idle, host_ns = kernels.idle_share(report), report.host_ns
     return (
         f"{report.launches} {what}",
-        f"{time_text(report.total_ns)} of {time_text(report.span_ns)} span",
+        time_text(report.total_ns) + (f" of {time_text(report.span_ns)} span" if report.span_ns else ""),
         *([f"idle {idle * 100:.1f} %"] if idle is not None else []),
         f"named {kernels.named_share(report) * 100:.1f} %",
         *([f"enqueued in {time_text(host_ns)}"] if host_ns is not None else []),

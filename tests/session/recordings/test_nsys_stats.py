@@ -1,0 +1,207 @@
+"""CSV of nsys stats, of several versions and units, against what stands in it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cs336_tui.analysis import kernels
+from cs336_tui.events.reports import KernelReport
+from cs336_tui.export.kernels import kernel_document, kernel_table, kernel_tables
+from cs336_tui.session.recordings import nsys_stats
+from cs336_tui.session.recordings.opening import read
+from cs336_tui.session.recordings.recording import Cancelled, Opening, Recorded, RecordingError
+
+GEMM, COPY = "void gemm<float, 4>(float*, int)", "[CUDA memcpy Host-to-Device]"
+
+TRACE = """\
+Generating SQLite file report.sqlite from report.nsys-rep
+Processing [report.sqlite] with [/opt/nsys/reports/cuda_gpu_trace.py]...
+
+ ** CUDA GPU Trace (cuda_gpu_trace):
+
+Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),Bytes (MB),Throughput \
+(MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name
+1000,52,101,,,,,,,,,,8.389,167.0,Pageable,Device,"NVIDIA H100, 80GB (1)",1,,7,[CUDA memcpy Host-to-Device]
+2000,4301,102,64,64,1,256,1,1,64,0.001,0.000,,,,,"NVIDIA H100, 80GB (1)",1,,7,"void gemm<float, 4>(float*, int)"
+7000,99,103,64,64,1,256,1,1,64,0.001,0.000,,,,,"NVIDIA H100, 80GB (1)",1,,7,add
+8000,4299,104,64,64,1,256,1,1,64,0.001,0.000,,,,,"NVIDIA H100, 80GB (1)",1,,7,"void gemm<float, 4>(float*, int)"
+"""
+SUMS = """\
+Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
+ 98.9,8600,2,4300.0,4300.0,4299,4301,1.4,"void gemm<float, 4>(float*, int)"
+ 1.1,99,1,99.0,99.0,99,99,0.0,add
+"""
+
+
+def cells_of(path: Path, text: str, opening: Opening | None = None) -> tuple[Recorded, ...]:
+    path.write_text(text)
+    return read(path, path.name, opening or Opening())
+
+
+def report_of(path: Path, text: str) -> KernelReport:
+    (cell,) = cells_of(path, text)
+    assert isinstance(cell.report, KernelReport)
+    return cell.report
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "stats.csv"
+
+
+def test_every_launch_of_a_trace_is_there(file: Path) -> None:
+    (cell,) = cells_of(file, TRACE)
+    report = cell.report
+    assert isinstance(report, KernelReport)
+    assert {group.name: group.durations_ns for group in report.groups} == {GEMM: (4301, 4299), "add": (99,)}
+    assert {group.name: group.durations_ns for group in report.copies} == {COPY: (52,)}
+    assert (report.launches, report.total_ns, report.span_ns) == (3, 8699, 8000 + 4299 - 1000)
+    assert (cell.device, cell.device_label) == ("cuda:1", "NVIDIA H100, 80GB")
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("nsec", 1), ("us", 10**3), ("μs", 10**3), ("ms", 10**6), ("s", 10**9)])
+def test_times_are_exact_in_every_unit(file: Path, unit: str, factor: int) -> None:
+    durations = (1, 41_280, 999_999_999, 123_456_789_012)
+    lines = [f"0,{duration / factor:.9f},k" for duration in durations]
+    report = report_of(file, "\n".join([f"Start({unit}),Duration({unit}),Name", *lines]))
+    assert report.groups[0].durations_ns == durations
+
+
+def test_tables_of_totals_show_the_files_figures(file: Path) -> None:
+    report = report_of(file, SUMS)
+    table = kernel_table(report)
+    keys = ("share", "total_ns", "instances", "avg_ns", "med_ns", "min_ns", "max_ns", "std_ns", "name")
+    shown = [[row[key].strip() for key in map([c.key for c in table.columns].index, keys)] for row in table.rows]
+    _, *wanted = csv.reader(io.StringIO(SUMS))
+    assert [[text.replace(",", "") for text in row[:-1]] for row in shown] == [
+        [t.strip() for t in row[:-1]] for row in wanted
+    ]
+    assert [row[-1] for row in shown] == [row[-1] for row in wanted]
+    assert "StdDev: as nsys stats counted it" in table.footnotes[0]
+
+
+def test_nothing_is_made_up_of_totals(file: Path) -> None:
+    report = report_of(file, SUMS)
+    document = kernel_document(report)
+    assert (document["launches"], document["total_ns"]) == (3, 8699)
+    assert all(document[key] is None for key in ("span_ns", "busy_ns", "idle_share", "launches_per_s", "gaps"))
+    assert {phase["span_ns"] for phase in document["phases"]} == {None}
+    assert "no single launches" in report.note
+    assert kernel_tables(report)
+
+
+def test_totals_of_one_name_and_several_grids_are_added_and_the_rest_is_unknown(file: Path) -> None:
+    """nsys stats --report cuda_gpu_kern_gb_sum."""
+    text = (
+        "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),GridXYZ,BlockXYZ,Name\n"
+        "60.0,600,2,300.0,300.0,250,350,70.7, 896    1    1, 256    1    1,k\n"
+        "40.0,400,1,400.0,400.0,400,400,0.0, 1    1    1, 256    1    1,k\n"
+    )
+    (row,) = kernels.rows(report_of(file, text))
+    assert (row.total_ns, row.instances, row.min_ns, row.max_ns) == (1000, 3, 250, 400)
+    assert (row.avg_ns, row.med_ns, row.std_ns) == (pytest.approx(1000 / 3), None, None)
+
+
+def test_old_headers_and_missing_columns_are_read(file: Path) -> None:
+    (row,) = kernels.rows(
+        report_of(file, "Time(%),Total Time (ns),Instances,Average,Minimum,Maximum,Name\n100,10,2,5,4,6,k")
+    )
+    assert (row.avg_ns, row.med_ns, row.min_ns, row.max_ns, row.std_ns) == (5.0, None, 4, 6, None)
+
+
+def test_of_a_file_with_launches_and_totals_the_launches_count(file: Path) -> None:
+    report = report_of(file, f"{SUMS}\nProcessing [report.sqlite] with [cuda_gpu_trace.py]...\n{TRACE}")
+    assert (report.launches, report.total_ns) == (3, 8699)
+    assert all(group.summary is None for group in report.groups)
+
+
+def test_reports_follow_each_other_without_an_empty_line_too(file: Path) -> None:
+    assert [cell.report.total_ns for cell in cells_of(file, SUMS + SUMS) if isinstance(cell.report, KernelReport)] == [
+        8699
+    ] * 2
+
+
+def test_a_summary_with_copies_keeps_them_apart(file: Path) -> None:
+    """nsys stats --report cuda_gpu_sum."""
+    text = (
+        "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Category,Operation\n"
+        "90.0,900,1,900.0,900.0,900,900,0.0,CUDA_KERNEL,k\n"
+        "10.0,100,2,50.0,50.0,50,50,0.0,MEMORY_OPER,[CUDA memset]\n"
+    )
+    report = report_of(file, text)
+    assert (report.launches, report.total_ns, [group.name for group in report.copies]) == (1, 900, ["[CUDA memset]"])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_text_of_windows_is_read(file: Path, encoding: str) -> None:
+    file.write_bytes(SUMS.replace("\n", "\r\n").encode(encoding))
+    (cell,) = read(file, file.name, Opening())
+    assert isinstance(cell.report, KernelReport)
+    assert cell.report.total_ns == 8699
+
+
+def test_tabs_separate_too(file: Path) -> None:
+    assert report_of(file, "Start (ns)\tDuration (ns)\tName\n1\t1,234\tk").total_ns == 1234
+
+
+HEAD = "Start (ns),Duration (ns),CorrId,Name\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Time (%),Total Time (ns),Num Calls,Avg (ns),Name\n100,5,1,5,cudaMalloc\n",
+        "a,b,c\n1,2,3\n",
+        HEAD,
+        HEAD + "1,2,3,[CUDA memset]",
+        HEAD + "1,2",
+        HEAD + "1,x,3,k",
+        HEAD + "1,-2,3,k",
+        HEAD + "1,nan,3,k",
+        HEAD + "1,inf,3,k",
+        HEAD + "1,1e30,3,k",
+        HEAD + "1,1e999999999,3,k",
+        HEAD + '1,2,3,"' + "k" * 200_000,
+        "Start (fortnights),Duration (fortnights),Name\n1,2,k",
+        SUMS.splitlines()[0] + "\n1,2\n",
+    ],
+)
+def test_what_is_no_such_report_is_refused_in_one_line(file: Path, text: str) -> None:
+    with pytest.raises(RecordingError) as refused:
+        cells_of(file, text)
+    assert "\n" not in str(refused.value)
+
+
+@given(st.text(max_size=200), st.integers(0, 500))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_text_after_a_header_opens_or_is_refused(tmp_path: Path, text: str, place: int) -> None:
+    path = tmp_path / "any.csv"
+    for content in (HEAD + text, SUMS[:place] + text + SUMS[place:]):
+        path.write_bytes(content.encode("utf-8", "replace"))
+        message = ""
+        try:
+            read(path, path.name, Opening())
+        except RecordingError as refused:
+            message = str(refused)
+        assert "\n" not in message
+
+
+def test_reading_can_be_cancelled(file: Path) -> None:
+    def cancel(done: int, total: int) -> None:
+        assert 0 < done <= total
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        cells_of(file, HEAD + "1,2,3,k\n" * 10_000, Opening(cancel))
+
+
+def test_too_large_a_file_is_refused_unread(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsys_stats, "MOST_BYTES", 100)
+    with pytest.raises(RecordingError, match="too large"):
+        cells_of(file, TRACE)
