@@ -57,7 +57,9 @@ def headless_params(result: Result) -> int | None:
     spec = result.spec
     if result.cell.num_params_without_head or is_imported(spec.model):
         return result.cell.num_params_without_head
-    return implied_params(spec) - (0 if spec.workload == "attention" else spec.vocab_size * spec.d_model)
+    return implied_params(spec) - (
+        0 if spec.workload == "attention" or spec.weight_tying == "on" else spec.vocab_size * spec.d_model
+    )
 
 
 def implied_params(spec: CellSpec) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
-from cs336_tui.config.axis import Axis, Device, Kind, SpecError, axes_of
+from cs336_tui.config.axis import Axis, Cell, Device, Kind, SpecError, axes_of
 from cs336_tui.config.counts import check_duration
 from cs336_tui.config.variants import CROSS_ENTROPY, RANGES, REFERENCE, is_imported, is_well_formed, short
 
@@ -24,6 +24,8 @@ Compile = Literal["off", "default", "reduce-overhead", "max-autotune"]
 CudaGraph = Literal["off", "step"]
 Nesting = Literal["off", "halves"]
 Timer = Literal["step", "do_bench"]
+Switch = Literal["off", "on"]
+Gelu = Literal["exact", "tanh"]
 
 PASSES: tuple[str, ...] = get_args(Pass)
 WITHOUT_BACKWARD = ("inference", "forward", "forward+loss")
@@ -97,6 +99,11 @@ def _check_share(share: float | None) -> None:
         raise SpecError("steps_auto", share, "expected a share of the mean between 0 and 1")
 
 
+def _check_dropout(share: float) -> None:
+    if not 0 <= share < 1:
+        raise SpecError("dropout", share, "expected a share of at least 0 and less than 1, such as 0.1")
+
+
 def _check_annotations(pairs: tuple[tuple[str, str], ...]) -> None:
     for part, function in pairs:
         if part not in RANGES:
@@ -133,6 +140,10 @@ def _own_words(name: str) -> tuple[str, ...]:
 
 def _pairs_words(pairs: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in pairs)
+
+
+def _is_ours(cell: Cell) -> bool:
+    return not is_imported(cell.model)
 
 
 def _every(blocks: int) -> str:
@@ -320,6 +331,35 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         said=lambda _: ("L2 flushed",), detail=lambda _: "before each step",
         tip="On CUDA: zero a buffer larger than the L2 before each step, outside of its time.",
     )] = False
+    dropout: Annotated[float, Axis(
+        sweep="dropouts", several=True, check=_check_dropout, group="variants", workload="language-model",
+        hint="0, or 0.1", applies=_is_ours,
+        help="Share of the embeddings and of each sublayer's output that is dropped",
+        tip="Of the reference model: after the embeddings and after each sublayer, before it is added.",
+        said=lambda share: (f"dropout {share:g}",),
+    )] = 0.0
+    attention_dropout: Annotated[float, Axis(
+        sweep="attention_dropouts", several=True, check=_check_dropout, group="variants", workload="language-model",
+        hint="0, or 0.1", help="Share of naive attention's weights that is dropped", applies=_is_ours,
+        tip="Of the reference model with naive attention: after the softmax.",
+        said=lambda share: (f"attention dropout {share:g}",),
+    )] = 0.0
+    bias: Annotated[Switch, Axis(
+        sweep="biases", several=True, group="variants", workload="language-model", applies=_is_ours,
+        help="A bias in every linear layer but the head: {values}", said=lambda _: ("biases",),
+        tip="Of the reference model: in every linear layer but the head.",
+    )] = "off"
+    weight_tying: Annotated[Switch, Axis(
+        sweep="weight_tyings", several=True, group="variants", workload="language-model", applies=_is_ours,
+        help="The head's weights are the token embedding: {values}", said=lambda _: ("tied weights",),
+        tip="Of the reference model: one matrix is the token embedding and the head.",
+    )] = "off"
+    gelu: Annotated[Gelu, Axis(
+        sweep="gelus", several=True, group="variants", workload="language-model",
+        applies=lambda spec: _is_ours(spec) and spec.arch == "gelu-learned",
+        help="GELU of arch gelu-learned: {values}", said=lambda kind: (f"{kind} GELU",),
+        tip="exact: by the error function; tanh: its approximation.",
+    )] = "exact"
     recording: Annotated[str, Axis(
         sweep="-", option="-", column="recording", kinds=(*_AS_VARIANT, "pace"), recorded=True,
         applies=lambda spec: bool(spec.recording),

@@ -82,21 +82,24 @@ def _pairs(spec: CellSpec, all_pairs: bool) -> int:
 
 
 def unread_rows(spec: CellSpec) -> int:
-    """Rows of the token embedding that no token of a step reads, at least."""
-    return max(spec.vocab_size - spec.tokens_per_step, 0)
+    """Rows of the token embedding that nothing of a step reads, at least; the head reads all, if it is the same."""
+    return 0 if spec.weight_tying == "on" else max(spec.vocab_size - spec.tokens_per_step, 0)
 
 
 def parameters(spec: CellSpec) -> Parameters:
     """Of the reference Transformer: embeddings, in each layer four attention matrices, three (SwiGLU) or two (GELU)
-    feed-forward ones and two norms, the final norm and the head."""
+    feed-forward ones, with a bias each if it has biases, and two norms, the final norm and the head, unless that is the
+    token embedding."""
     d_model, layers, vocabulary = spec.d_model, spec.num_layers, spec.vocab_size * spec.d_model
     learned_positions = spec.arch == "gelu-learned"
     matrices = 2 if learned_positions else 3
     factors = layers * (4 * d_model**2 + matrices * d_model * spec.d_ff) + vocabulary
     norms = (2 * layers + 1) * d_model
     positions = spec.context_length * d_model if learned_positions else 0
+    has_bias, is_tied = spec.bias == "on", spec.weight_tying == "on"
+    biases = layers * (5 * d_model + (matrices - 1) * spec.d_ff) if has_bias else 0
     return Parameters(
-        numbers=vocabulary + positions + factors + norms,
-        tensors=1 + learned_positions + layers * (4 + matrices + 2) + 2,
+        numbers=vocabulary * (not is_tied) + positions + factors + norms + biases,
+        tensors=1 + learned_positions + layers * ((4 + matrices) * (1 + has_bias) + 2) + 2 - is_tied,
         factors=factors,
     )

@@ -166,6 +166,42 @@ def _attention_of_ones_own(cell: Choices) -> Iterator[SpecError]:
         yield SpecError("attention", cell.attention, why)
 
 
+_OF_OURS = ("dropout", "attention_dropout", "bias", "weight_tying", "gelu")
+"""Options of the reference model."""
+
+
+def _of_ours_alone(field: str) -> Callable[[Choices], Iterator[SpecError]]:
+    def refusals(cell: Choices) -> Iterator[SpecError]:
+        if is_imported(cell.model) and (value := getattr(cell, field)) != AXES[field].default:
+            yield SpecError(field, value, f"{short(cell.model)} has its own; leave it out, or use --model-arg")
+
+    return refusals
+
+
+for _field in _OF_OURS:
+    _between("model", _field)(_of_ours_alone(_field))
+
+
+@_between("gelu", "arch", "model")
+def _no_gelu(cell: Choices) -> Iterator[SpecError]:
+    if cell.gelu != "exact" and cell.arch != "gelu-learned" and not is_imported(cell.model):
+        yield SpecError("gelu", cell.gelu, f"arch {cell.arch} has none; choose --arch gelu-learned")
+
+
+@_between("attention_dropout", "attention", "model")
+def _weights_to_drop(cell: Choices) -> Iterator[SpecError]:
+    if cell.attention_dropout and cell.attention != "naive" and not is_imported(cell.model):
+        why = f"attention {short(cell.attention)} has no weights to drop; choose naive"
+        yield SpecError("attention_dropout", cell.attention_dropout, why)
+
+
+@_between("cuda_graph", "checkpoint", "dropout", "attention_dropout", "size")
+def _captured_draws(cell: Choices) -> Iterator[SpecError]:
+    if cell.cuda_graph != "off" and cell.checkpoint and (cell.dropout or cell.attention_dropout):
+        why = "draws again what it dropped, which cannot be captured; choose 0, or no dropout"
+        yield SpecError("checkpoint", cell.checkpoint, why)
+
+
 @_between("pass_")
 def _nothing_to_train(cell: Choices) -> Iterator[SpecError]:
     if cell.workload == "attention" and cell.pass_ == "train-step":
@@ -180,7 +216,7 @@ def _none_in_attention(field: str) -> Callable[[Choices], Iterator[SpecError]]:
     return refusals
 
 
-for _field in ("model", "optimizer", "loss", "checkpoint", "nesting"):
+for _field in ("model", "optimizer", "loss", "checkpoint", "nesting", *_OF_OURS):
     _between(_field)(_none_in_attention(_field))
 
 

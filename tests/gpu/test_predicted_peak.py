@@ -30,6 +30,20 @@ def test_the_predicted_peak_is_within_3_percent_of_max_memory_allocated(
     assert predicted == pytest.approx(measured, rel=0.03)
 
 
+@pytest.mark.parametrize("checkpoint", [0, 1])
+def test_the_predicted_peak_holds_with_dropout_biases_and_a_tied_head(checkpoint: int) -> None:
+    spec = gpu_spec(
+        arch="gelu-learned", gelu="tanh", dropout=0.1, attention_dropout=0.1, bias="on", weight_tying="on",
+        pass_="train-step", warmup_steps=2, measure_steps=2, checkpoint=checkpoint,
+    )  # fmt: skip
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    measured = run(spec).finished.peak_allocated_bytes
+    assert measured is not None
+    predicted = predict(spec, capability=torch.cuda.get_device_capability()).peak_bytes
+    assert predicted == pytest.approx(measured, rel=0.03)
+
+
 def test_the_predicted_end_of_forward_is_what_is_allocated_then() -> None:
     from cs336_tui.worker.workload.building import build, configure_torch
 

@@ -211,6 +211,22 @@ def _in_modes_of_now(run: Callable[..., Any]) -> Callable[..., Any]:
     return again
 
 
+class MetaDropout(TorchFunctionMode):
+    """A mode that drops out as CUDA does, by one kernel that keeps a mask of one byte an element; other devices keep a
+    mask in the tensor's dtype (``dropout`` in aten/src/ATen/native/Dropout.cpp)."""
+
+    def __torch_function__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
+        if func is not F.dropout:
+            return func(*args, **kwargs or {})
+        return _drop_out(*args, **kwargs or {})
+
+
+def _drop_out(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if x.is_meta and training and 0 < p < 1 and not inplace:
+        return torch.native_dropout(x, p, True)[0]
+    return F.dropout(x, p, training, inplace)
+
+
 _AMPERE = (8, 0)
 _aten = torch.ops.aten
 _ATTENTION = F.scaled_dot_product_attention  # While parts are named, `F` has a wrapper, which torch passes on

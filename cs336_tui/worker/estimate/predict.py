@@ -16,7 +16,13 @@ from cs336_tui.config.variants import REFERENCE, is_imported
 from cs336_tui.events.gpus import HOPPER, cublas_workspace_bytes
 from cs336_tui.events.reports import RANGES, WORKSPACE_OP, Prediction, Site, TensorForm, prediction_note
 from cs336_tui.worker.estimate.caching_allocator import as_cached
-from cs336_tui.worker.estimate.meta_device import Autocast, MetaAttention, MetaKernels, modes_kept_for_recomputation
+from cs336_tui.worker.estimate.meta_device import (
+    Autocast,
+    MetaAttention,
+    MetaDropout,
+    MetaKernels,
+    modes_kept_for_recomputation,
+)
 from cs336_tui.worker.estimate.tracker import Allocation, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.model_parts import blocks_of
@@ -105,7 +111,8 @@ def rehearse(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Re
     state_bytes = sum(each.nbytes for each in workload.optimizer_state() if each.is_meta or counts_host_tensors)
     tracker.claim_cell(workload)
     step, attention = workload.step(spec), MetaAttention(device_type, capability)
-    with attention, modes_kept_for_recomputation(), MetaKernels() as kernels, tracker:
+    dropout = MetaDropout() if device_type == "cuda" else nullcontext()
+    with attention, dropout, modes_kept_for_recomputation(), MetaKernels() as kernels, tracker:
         for phase in prepared_phases(spec.pass_):
             tracker.phase(phase)
             kernels.answers = phase == "optimizer"

@@ -17,7 +17,15 @@ from cs336_tui.worker.workload.imported.finding import revisions_of
 from cs336_tui.worker.workload.model_parts import checkpoint_blocks
 from cs336_tui.worker.workload.passes import Step, Training, cross_entropy
 from cs336_tui.worker.workload.precision import RECIPES, Context, autocast_for, configure_device, use_float8
-from cs336_tui.worker.workload.transformer import AttentionOnly, Batch, Loss, Transformer, attention_loss, random_batch
+from cs336_tui.worker.workload.transformer import (
+    AttentionOnly,
+    Batch,
+    Loss,
+    ModelOptions,
+    Transformer,
+    attention_loss,
+    random_batch,
+)
 
 
 class Workload(NamedTuple):
@@ -70,6 +78,8 @@ def build(
     model, batch, not_taken = _make_model(spec, device, autocast)
     if isinstance(model, Transformer | AttentionOnly) and device.type != "meta":
         model.initialise(spec.seed)
+        if isinstance(model, Transformer) and model.draws:
+            torch.manual_seed(spec.seed)
     revision = revisions_of(spec, model)  # before its blocks are replaced
     if recipe.float8:
         use_float8(model, spec.vocab_size)
@@ -106,7 +116,11 @@ def _make_model(spec: CellSpec, device: torch.device, autocast: Context) -> Impo
     if spec.workload == "attention":
         return ImportedModel(AttentionOnly(spec, core, device=device, dtype=dtype), None)
     length = spec.context_length
-    model = Transformer(spec.dims, arch=spec.arch, context_length=length, core=core, device=device, dtype=dtype)
+    options = ModelOptions.of(spec)
+    model = Transformer(
+        spec.dims, arch=spec.arch, options=options, context_length=length, core=core, device=device, dtype=dtype
+    )
+    model.train(spec.pass_ != "inference")  # in which nothing is dropped
     return ImportedModel(model, None)
 
 

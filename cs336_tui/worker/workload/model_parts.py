@@ -176,8 +176,10 @@ def checkpoint_blocks(model: nn.Module, every: int, nesting: Nesting = "off") ->
     if blocks is None:
         name = type(model).__name__
         raise ValueError(f"checkpoint {every}: {name} has no ModuleList or Sequential of blocks; use checkpoint 0")
-    # The reference draws no random numbers; a user's model may, by F.dropout.
-    draws = not isinstance(model, Transformer) and not any(parameter.is_meta for parameter in model.parameters())
+    # What is drawn at random, as by F.dropout, has to be drawn again alike; a user's model may draw anywhere.
+    draws = (not isinstance(model, Transformer) or model.draws) and not any(
+        parameter.is_meta for parameter in model.parameters()
+    )
     members = list(blocks)
     for layout in segments(len(members), every, nesting):
         segment = _Segment(members, layout, every, draws)

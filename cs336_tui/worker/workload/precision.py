@@ -205,7 +205,7 @@ class _Float8Linear(nn.Linear):
 
 class _Float8ReferenceLinear(Linear):
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight)
+        return linear(x, self.weight, self.bias)
 
 
 _IN_FLOAT8: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: _Float8Linear, Linear: _Float8ReferenceLinear}

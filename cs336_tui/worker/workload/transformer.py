@@ -1,8 +1,8 @@
 """The reference Transformer language model, its random batch, and the workload of attention alone.
 
 ``swiglu-rope`` (see `CellSpec.arch`) has rotary embeddings and a SwiGLU of three matrices; ``gelu-learned`` has learned
-positions and a GELU between two matrices. Both are pre-norm, with RMSNorm, no biases and an untied head. Attention
-materialises its scores unless a core replaces it.
+positions and a GELU between two matrices. Both are pre-norm, with RMSNorm. Unless `ModelOptions` say so they have no
+biases, an untied head and no dropout. Attention materialises its scores unless a core replaces it.
 
 Letters in shapes: B sequences, T tokens each, D ``d_model``, F ``d_ff``, H heads of width K = D / H, V vocabulary.
 """
@@ -59,24 +59,54 @@ def random_batch(
     return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
+class ModelOptions(NamedTuple):
+    """What the reference model is besides its architecture. `dropout` is after the embeddings and each sublayer,
+    `attention_dropout` after naive attention's softmax; `bias` is in every linear layer but the head; `tied` makes the
+    token embedding the head's matrix; `tanh` approximates the GELU by it."""
+
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    bias: bool = False
+    tied: bool = False
+    tanh: bool = False
+
+    @classmethod
+    def of(cls, spec: CellSpec) -> ModelOptions:
+        return cls(
+            spec.dropout,
+            spec.attention_dropout,
+            spec.bias == "on",
+            spec.weight_tying == "on",
+            spec.gelu == "tanh",
+        )
+
+
+_PLAIN = ModelOptions()
+
+
 class Factory(TypedDict):
     device: torch.device
     dtype: torch.dtype
 
 
 class Linear(nn.Module):
-    """x W^T, without a bias: (..., in) -> (..., out)."""
+    """x W^T, plus a bias if it has one: (..., in) -> (..., out)."""
 
-    def __init__(self, width_in: int, width_out: int, **factory: Unpack[Factory]) -> None:
+    bias: nn.Parameter | None
+
+    def __init__(self, width_in: int, width_out: int, *, bias: bool = False, **factory: Unpack[Factory]) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width_out, width_in, **factory))
+        self.register_parameter("bias", nn.Parameter(torch.empty(width_out, **factory)) if bias else None)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Truncated normal, std sqrt(2 / (in + out)) (Glorot and Bengio 2010), cut at 3 std."""
+        """Truncated normal, std sqrt(2 / (in + out)) (Glorot and Bengio 2010), cut at 3 std; biases are 0."""
         truncated_normal_(self.weight, math.sqrt(2 / sum(self.weight.shape)), generator)
+        if self.bias is not None:
+            self.bias.detach().zero_()
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight)
+        return F.linear(x, self.weight, self.bias)
 
 
 class Embedding(nn.Module):
@@ -186,22 +216,27 @@ class Attention(AttentionSteps):
         num_heads: int,
         rotary: Rotary | None,
         core: AttentionCore | None = None,
+        options: ModelOptions = _PLAIN,
         **factory: Unpack[Factory],
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.core = core
-        self.query = Linear(width, width, **factory)
-        self.key = Linear(width, width, **factory)
-        self.value = Linear(width, width, **factory)
-        self.output = Linear(width, width, **factory)
+        self.dropout = options.attention_dropout
+        self.query, self.key, self.value, self.output = (
+            Linear(width, width, bias=options.bias, **factory) for _ in range(4)
+        )
         self.rotary = rotary
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         q, k, v = self._heads(self.query(x)), self._heads(self.key(x)), self._heads(self.value(x))  # (B, H, T, K)
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
-        mixed = self.attend(q, k, v) if mask is None else self.mix(self.weigh(self.score(q, k, mask)), v)
+        if mask is None:
+            mixed = self.attend(q, k, v)
+        else:
+            weights = self.weigh(self.score(q, k, mask))
+            mixed = self.mix(_dropped(weights, self.dropout, training=self.training), v)
         return self.output(mixed.transpose(1, 2).flatten(2))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -218,29 +253,35 @@ class Attention(AttentionSteps):
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
+def _dropped(x: Tensor, share: float, *, training: bool) -> Tensor:
+    return F.dropout(x, share) if share and training else x
+
+
 class SwiGLU(nn.Module):
     """(silu(x gate) * x up) down (Shazeer 2020): (..., D) -> (..., F) -> (..., D)."""
 
-    def __init__(self, width: int, hidden: int, **factory: Unpack[Factory]) -> None:
+    def __init__(self, width: int, hidden: int, options: ModelOptions = _PLAIN, **factory: Unpack[Factory]) -> None:
         super().__init__()
-        self.gate = Linear(width, hidden, **factory)
-        self.up = Linear(width, hidden, **factory)
-        self.down = Linear(hidden, width, **factory)
+        self.gate = Linear(width, hidden, bias=options.bias, **factory)
+        self.up = Linear(width, hidden, bias=options.bias, **factory)
+        self.down = Linear(hidden, width, bias=options.bias, **factory)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
 class GELU(nn.Module):
-    """gelu(x up) down, with the exact GELU (Hendrycks and Gimpel 2016): (..., D) -> (..., F) -> (..., D)."""
+    """gelu(x up) down, with the GELU (Hendrycks and Gimpel 2016) or its tanh approximation: (..., D) -> (..., F) ->
+    (..., D)."""
 
-    def __init__(self, width: int, hidden: int, **factory: Unpack[Factory]) -> None:
+    def __init__(self, width: int, hidden: int, options: ModelOptions = _PLAIN, **factory: Unpack[Factory]) -> None:
         super().__init__()
-        self.up = Linear(width, hidden, **factory)
-        self.down = Linear(hidden, width, **factory)
+        self.up = Linear(width, hidden, bias=options.bias, **factory)
+        self.down = Linear(hidden, width, bias=options.bias, **factory)
+        self.kind = "tanh" if options.tanh else "none"
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x)))
+        return self.down(F.gelu(self.up(x), approximate=self.kind))
 
 
 class Block(nn.Module):
@@ -252,18 +293,23 @@ class Block(nn.Module):
         arch: Arch,
         rotary: Rotary | None,
         core: AttentionCore | None = None,
+        options: ModelOptions = _PLAIN,
         **factory: Unpack[Factory],
     ) -> None:
         super().__init__()
         feed_forward = SwiGLU if arch == "swiglu-rope" else GELU
+        self.dropout = options.dropout
         self.attention_norm = RMSNorm(dims.d_model, **factory)
-        self.attention = Attention(dims.d_model, dims.num_heads, rotary, core, **factory)
+        self.attention = Attention(dims.d_model, dims.num_heads, rotary, core, options, **factory)
         self.ffn_norm = RMSNorm(dims.d_model, **factory)
-        self.ffn = feed_forward(dims.d_model, dims.d_ff, **factory)
+        self.ffn = feed_forward(dims.d_model, dims.d_ff, options, **factory)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), mask)
-        return x + self.ffn(self.ffn_norm(x))
+        x = x + self._drop(self.attention(self.attention_norm(x), mask))
+        return x + self._drop(self.ffn(self.ffn_norm(x)))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return _dropped(x, self.dropout, training=self.training)
 
 
 class Transformer(nn.Module):
@@ -278,6 +324,7 @@ class Transformer(nn.Module):
         dims: ModelDims,
         *,
         arch: Arch,
+        options: ModelOptions = _PLAIN,
         context_length: int,
         core: AttentionCore | None = None,
         device: torch.device | str,
@@ -286,6 +333,7 @@ class Transformer(nn.Module):
         super().__init__()
         factory = Factory(device=torch.device(device), dtype=dtype)
         d_model, vocab = dims.d_model, dims.vocab_size
+        self.options = options
         self.token_embedding = Embedding(vocab, d_model, **factory)
         self.position_embedding: Embedding | None = None
         rotary: Rotary | None = None
@@ -293,15 +341,18 @@ class Transformer(nn.Module):
             rotary = Rotary(d_model // dims.num_heads, context_length, device=factory["device"])
         else:
             self.position_embedding = Embedding(context_length, d_model, **factory)
-        self.layers = nn.ModuleList(Block(dims, arch, rotary, core, **factory) for _ in range(dims.num_layers))
+        self.layers = nn.ModuleList(Block(dims, arch, rotary, core, options, **factory) for _ in range(dims.num_layers))
         self.final_norm = RMSNorm(d_model, **factory)
         self.head = Linear(d_model, vocab, **factory)
+        if options.tied:
+            self.head.weight = self.token_embedding.weight
         mask = causal_mask(context_length, **factory) if core is None else None
         self.register_buffer("causal_mask", mask, persistent=False)
         self.register_buffer("core_mask", core.mask if core is not None else None, persistent=False)
 
     def initialise(self, seed: int) -> None:
-        """Draw every parameter; a seed gives the same parameters on the same kind of device."""
+        """Draw every parameter; a seed gives the same parameters on the same kind of device. A tied matrix is drawn as
+        the head's, which comes last."""
         generator = torch.Generator(self.head.weight.device).manual_seed(seed)
         for module in self.modules():
             if isinstance(module, Linear | Embedding):
@@ -312,6 +363,7 @@ class Transformer(nn.Module):
         x = self.token_embedding(tokens)  # (B, T, D)
         if self.position_embedding is not None:
             x = x + self.position_embedding(torch.arange(length, device=tokens.device))
+        x = _dropped(x, self.options.dropout, training=self.training)
         mask = None if self.causal_mask is None else self.causal_mask[:length, :length]
         for layer in self.layers:
             x = layer(x, mask)
@@ -324,13 +376,18 @@ class Transformer(nn.Module):
         return " + ".join(sorted({part.attention_method for part in parts}))
 
     @property
+    def draws(self) -> bool:
+        """True if its steps draw random numbers, from torch's default generator."""
+        return bool(self.options.dropout or self.options.attention_dropout)
+
+    @property
     def num_params(self) -> int:
         return sum(p.numel() for p in self.parameters())
 
     @property
     def num_params_without_head(self) -> int:
-        """Parameters without the head, as tables of model sizes count them."""
-        return self.num_params - self.head.weight.numel()
+        """Parameters without the head, as tables of model sizes count them; a tied head has none of its own."""
+        return self.num_params - (0 if self.options.tied else self.head.weight.numel())
 
 
 class AttentionOnly(AttentionSteps):
