@@ -11,6 +11,7 @@ from cs336_tui.config.axes import WITHOUT_BACKWARD
 from cs336_tui.config.order import relative_work
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import MemoryBlock, Prediction, Site
+from cs336_tui.runner.predictor import PredictionError
 
 MIB = 2**20
 _PARAMETERS = 500 * MIB
@@ -67,20 +68,35 @@ def made_prediction(spec: CellSpec, **changes: Any) -> Prediction:
 
 
 class MadePredictor:
-    """Predicts by `made_prediction`, and remembers what it was asked for."""
+    """Predicts by `made_prediction`, which may raise `PredictionError`; remembers what it was asked for."""
 
     def __init__(self, made: Callable[[CellSpec], Prediction] = made_prediction) -> None:
         self._made = made
         self.asked: list[CellSpec] = []
 
+        self.within_s: float | None = None
+
     def predict(
-        self, specs: Sequence[CellSpec], on_each: Callable[[Prediction], object] = lambda _: None
+        self,
+        specs: Sequence[CellSpec],
+        on_each: Callable[[Prediction], object] = lambda _: None,
+        *,
+        within_s: float | None = None,
+        give_up: Callable[[CellSpec, PredictionError], object] | None = None,
     ) -> tuple[Prediction, ...]:
-        found = tuple(self._made(spec) for spec in specs)
         self.asked += specs
-        for prediction in found:
-            on_each(prediction)
-        return found
+        self.within_s = within_s
+        found = []
+        for spec in specs:
+            try:
+                found.append(self._made(spec))
+            except PredictionError as error:
+                if give_up is None:
+                    raise
+                give_up(spec, error)
+            else:
+                on_each(found[-1])
+        return tuple(found)
 
 
 def on(spec: CellSpec, **changes: Any) -> CellSpec:

@@ -149,6 +149,14 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         return f"{'about ' if one_guess else ''}{time_range(self.low_s, self.high_s)}"
 
 
+class Unpredicted(NamedTuple):
+    """A cell on a target whose needs could not be predicted."""
+
+    spec: CellSpec
+    target: Target
+    why: str
+
+
 class MeasuredCell(NamedTuple):
     """A cell of this session on the target, its mean step and how fast that was."""
 

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Counted
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cs336_tui.analysis.estimates import Estimate, judge_all, stream_derivation, stream_text, timed_flops, total_s
+from cs336_tui.analysis.estimates import (
+    Estimate,
+    Unpredicted,
+    judge_all,
+    stream_derivation,
+    stream_text,
+    timed_flops,
+    total_s,
+)
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.cli.flags import choice_options, file_options, gpu_option, options, session_dir_option
+from cs336_tui.cli.run import EXIT_CELL_FAILED
 from cs336_tui.cli.targets import (
     AskedCells,
     Counter,
@@ -27,13 +36,16 @@ from cs336_tui.cli.targets import (
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted
-from cs336_tui.events.reports import CATEGORIES, Prediction
+from cs336_tui.events.reports import CATEGORIES, Prediction, prediction_key
 from cs336_tui.export.estimates import category_table, estimate_notes, estimate_table, sweep_note
 from cs336_tui.export.formats import answer, plain_text
 from cs336_tui.export.tables import attributes
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import gigabytes
+
+if TYPE_CHECKING:
+    from cs336_tui.runner.predictor import PredictionError
 
 _LARGEST_SHOWN = 8
 
@@ -46,6 +58,13 @@ _LARGEST_SHOWN = 8
     metavar="TFLOPS",
     help="The device's peak for this precision, where no data sheet is known or another one is meant.",
 )
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Give up a cell that takes longer than this to predict, and go on. [default: 60 for code of your own]",
+)
 @click.option("--session", metavar="SESSION", help="The measured cells of this session tell how fast the device is.")
 @options(*file_options("table"))
 @session_dir_option
@@ -53,6 +72,7 @@ def estimate_command(
     *,
     gpu: str | None,
     peak: float | None = None,
+    timeout_s: float | None = None,
     session: str | None = None,
     format_: str,
     output: Path | None,
@@ -61,27 +81,45 @@ def estimate_command(
     predictor: Predicts | None = None,
     read: Callable[[], Machine] = read_machine,
     **choices: Any,
-) -> str:
+) -> str | int:
     """Predict what every combination of the choices needs: parameters, FLOPs, peak memory by category, time.
 
     Nothing is run: the model is followed on tensors without data. Says whether it fits this machine's device, or the
-    one named by --gpu.
+    one named by --gpu. A cell that cannot be predicted costs its own row, which says why; then the exit code is 1.
 
     \f
-    As JSON ``{"estimates": [...], "total_low_s": ..., "total_high_s": ...}``, however many they are; empty when it went
-    to a file. Raises `UserError` or `click.ClickException`.
+    As JSON ``{"estimates": [...], "total_low_s": ..., "total_high_s": ..., "not_predicted": [...]}``, however many they
+    are; empty when it went to a file. Prints it and returns the exit code where some could not be predicted. Raises
+    `UserError` or `click.ClickException`, also when the only cell could not be predicted.
     """
     asked = settle(sweep_from(**choices), gpu, peak, read)
     state = store.load(store.find(session, session_dir)) if session else None
+    failed: dict[CellSpec, PredictionError] = {}
+    counter = Counter("predicting", len(asked.specs))
+
+    def give_up(spec: CellSpec, error: PredictionError) -> None:
+        failed[prediction_key(spec)] = error
+        counter()
+
     with predicting(asked, predictor) as predicts:
-        predictions = predicts.predict(asked.specs, on_each=Counter("predicting", len(asked.specs)))
+        predictions = predicts.predict(asked.specs, counter, within_s=timeout_s, give_up=give_up)
         if state:
-            _complete(state, asked, predicts)
-    return deliver(_render(_judged(asked, predictions, state), format_), output, force=force)
+            _complete(state, asked, predicts, timeout_s)
+    counter.clear()
+    if failed and len(asked.specs) == 1:
+        raise next(iter(failed.values()))
+    cells = _judged(asked, predictions, failed, state)
+    text = deliver(_render(cells, format_), output, force=force)
+    if not failed:
+        return text
+    click.echo(text, nl=False)
+    click.echo(sweep_note(cells), err=True)
+    return EXIT_CELL_FAILED
 
 
-def _complete(state: SessionState, asked: AskedCells, predicts: Predicts) -> None:
-    """Predict the session's measured cells that are of the targets' kinds, where nobody has yet."""
+def _complete(state: SessionState, asked: AskedCells, predicts: Predicts, timeout_s: float | None) -> None:
+    """Predict the session's measured cells that are of the targets' kinds, where nobody has yet and where it can be
+    done."""
     kinds = {target.kind for target in asked.targets.values()}
     missing = [
         cell.spec
@@ -89,12 +127,24 @@ def _complete(state: SessionState, asked: AskedCells, predicts: Predicts) -> Non
         if cell.running.n and cell.spec.device.partition(":")[0] in kinds and state.prediction_of(cell.spec) is None
     ]
     if missing:
-        state.apply(CellsPredicted(at=time.time(), predictions=predicts.predict(missing)))
+        found = predicts.predict(missing, within_s=timeout_s, give_up=lambda _spec, _why: None)
+        state.apply(CellsPredicted(at=time.time(), predictions=found))
 
 
-def _judged(asked: AskedCells, predictions: Sequence[Prediction], state: SessionState | None) -> tuple[Estimate, ...]:
-    found: dict[CellSpec, Estimate] = {}
-    by_device = grouped(zip(asked.specs, predictions, strict=True), lambda each: each[0].device)
+def _judged(
+    asked: AskedCells,
+    predictions: Sequence[Prediction],
+    failed: Mapping[CellSpec, PredictionError],
+    state: SessionState | None,
+) -> tuple[Estimate | Unpredicted, ...]:
+    """The cells in the order in which they were asked for; `failed` is by `prediction_key`."""
+    found: dict[CellSpec, Estimate | Unpredicted] = {
+        spec: Unpredicted(spec, asked.targets[spec.device], failed[key].why)
+        for spec in asked.specs
+        if (key := prediction_key(spec)) in failed
+    }
+    predicted = [spec for spec in asked.specs if spec not in found]
+    by_device = grouped(zip(predicted, predictions, strict=True), lambda each: each[0].device)
     for device, cells in by_device.items():
         specs = [spec for spec, _ in cells]
         judged = judge_all([prediction for _, prediction in cells], asked.targets[device], state, specs)
@@ -129,16 +179,38 @@ def document(estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def _render(estimates: Sequence[Estimate], format_: str) -> str:
-    groups = grouped(estimates, lambda estimate: estimate.spec.device).values()
+def _render(cells: Sequence[Estimate | Unpredicted], format_: str) -> str:
+    groups = grouped(cells, lambda cell: cell.spec.device).values()
     if format_ == "json":
-        low, high = total_s(estimates)
-        documents = [document(estimate) for estimate in estimates]
-        return to_json({"estimates": documents, "total_low_s": low, "total_high_s": high})
+        predicted = _predicted(cells)
+        low, high = total_s(predicted)
+        return to_json(
+            {
+                "estimates": [document(estimate) for estimate in predicted],
+                "total_low_s": low,
+                "total_high_s": high,
+                "not_predicted": [
+                    {"spec": cell.spec, "why": cell.why} for cell in cells if isinstance(cell, Unpredicted)
+                ],
+            }
+        )
     if format_ == "table":
-        return "\n".join(card(group[0]) if len(group) == 1 else plain_text(estimate_table(group)) for group in groups)
-    made = (estimate_table,) if format_ == "csv" else (estimate_table, category_table)
-    return answer([make(group) for group in groups for make in made], format_)
+        return "\n".join(map(_plain, groups))
+    tables = []
+    for group in groups:
+        tables.append(estimate_table(group))
+        if format_ != "csv" and (estimates := _predicted(group)):
+            tables.append(category_table(estimates))
+    return answer(tables, format_)
+
+
+def _predicted(cells: Sequence[Estimate | Unpredicted]) -> list[Estimate]:
+    return [cell for cell in cells if isinstance(cell, Estimate)]
+
+
+def _plain(group: Sequence[Estimate | Unpredicted]) -> str:
+    only = group[0] if len(group) == 1 else None
+    return card(only) if isinstance(only, Estimate) else plain_text(estimate_table(group))
 
 
 def card(estimate: Estimate) -> str:

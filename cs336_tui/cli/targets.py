@@ -25,13 +25,19 @@ from cs336_tui.export.files import NoRoom, write_atomically
 
 if TYPE_CHECKING:
     from cs336_tui.runner.launcher import Launcher
+    from cs336_tui.runner.predictor import PredictionError
 
 
 class Predicts(Protocol):
-    """A predictor; raises `PredictionError`."""
+    """As `runner.predictor.Predictor`."""
 
     def predict(
-        self, specs: Sequence[CellSpec], on_each: Callable[[Prediction], object] = ...
+        self,
+        specs: Sequence[CellSpec],
+        on_each: Callable[[Prediction], object] = ...,
+        *,
+        within_s: float | None = ...,
+        give_up: Callable[[CellSpec, PredictionError], object] | None = ...,
     ) -> tuple[Prediction, ...]: ...
 
 

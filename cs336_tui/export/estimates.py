@@ -6,13 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from cs336_tui.analysis.estimates import Estimate, Target, duration_range, stream_derivation, timed_flops, total_s
+from cs336_tui.analysis.estimates import (
+    Estimate,
+    Target,
+    Unpredicted,
+    duration_range,
+    stream_derivation,
+    timed_flops,
+    total_s,
+)
 from cs336_tui.analysis.fitting import FIELD, STEP, Fit
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Prediction
 from cs336_tui.export.tables import Column, Table, Value, as_text, attributes, cell_record, values_of
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.stats.quantities import gigabytes
+from cs336_tui.stats.quantities import UNKNOWN, gigabytes
 
 PREDICTED = (
     "predicted, not measured: what a caching allocator hands out for tensors, in a step after warm-up; "
@@ -39,29 +47,41 @@ class _Need(NamedTuple):
     estimate: Estimate | None = None
 
 
+_Row = _Need | Unpredicted
+
+
 class _Moment(NamedTuple):
     """A moment of a predicted step, and what memory is held for then."""
 
-    need: _Need
+    need: _Row
     name: str
     phase: str
     by_category: dict[str, int]
     total: int
 
 
-def _choice(key: str, attribute: str, title: str | None = None, *, left: bool = False) -> Column[_Need]:
-    return Column(key, title, left, read=lambda need: getattr(need.spec, attribute))
+def _choice(key: str, attribute: str, title: str | None = None, *, left: bool = False) -> Column[_Row]:
+    return Column(key, title, left, read=lambda row: getattr(row.spec, attribute))
 
 
-def _amount(key: str, title: str, show: Callable[[float], str]) -> Column[_Need]:
-    return Column(key, title, read=lambda need: getattr(need.prediction, key), show=show)
+def _amount(
+    key: str, title: str, show: Callable[[float], str], read: Callable[[Prediction], Value] | None = None
+) -> Column[_Row]:
+    """A figure of the prediction, by default its attribute `key`; None where there is no prediction."""
+    value = read or (lambda found: getattr(found, key))
+    return Column(
+        key,
+        title,
+        read=lambda row: value(row.prediction) if isinstance(row, _Need) else None,
+        show=lambda amount: UNKNOWN if amount is None else show(amount),
+    )
 
 
 _AS_WRITTEN = "as written"
-_VARIANTS: Column[_Need] = Column(
+_VARIANTS: Column[_Row] = Column(
     "variants", "variant", left=True, read=lambda need: ", ".join(need.spec.variants) or _AS_WRITTEN
 )
-_CELL: tuple[Column[_Need], ...] = (
+_CELL: tuple[Column[_Row], ...] = (
     Column("size", left=True, read=lambda need: need.spec.size_label),
     _choice("context", "context_length"),
     _choice("batch", "batch_size"),
@@ -75,53 +95,60 @@ _MAY_VARY = (
     _choice("warmup", "warmup_steps", "warm-up"),
     _VARIANTS,
 )
-_NEEDS: tuple[Column[_Need], ...] = (
+_NEEDS: tuple[Column[_Row], ...] = (
     _amount("num_params", "parameters (M)", lambda value: f"{value / 1e6:.2f}"),
     _amount("num_params_without_head", "less head (M)", lambda value: f"{value / 1e6:.2f}"),
-    Column(
-        "flops",
-        "TFLOP per step",
-        read=lambda need: timed_flops(need.prediction),
-        show=lambda flops: f"{flops / 1e12:.4g}",
-    ),
+    _amount("flops", "TFLOP per step", lambda flops: f"{flops / 1e12:.4g}", timed_flops),
     _amount("forward_peak_bytes", "forward peak (GB)", gigabytes),
     _amount("forward_end_bytes", "end of forward (GB)", gigabytes),
     _amount("peak_bytes", "peak (GB)", gigabytes),
     _amount("activation_peak_bytes", "activation peak (GB)", gigabytes),
     _amount("residual_stream_bytes", "residual stream (MiB)", lambda value: f"{value / 2**20:.4g}"),
 )
-_ANSWERS: tuple[Column[_Need], ...] = (
-    Column("fits", left=True, text=lambda need: need.estimate.fit if need.estimate else ""),
-    Column("time", "time per step", text=lambda need: need.estimate.step_time if need.estimate else ""),
-)
 
 
-def estimate_table(estimates: Sequence[Estimate], caption: str = "") -> Table:
+def _fit(row: _Row) -> str:
+    if isinstance(row, Unpredicted):
+        return f"not predicted: {row.why}"
+    return row.estimate.fit if row.estimate else ""
+
+
+_ANSWERS: tuple[Column[_Row], ...] = (
+    Column("fits", left=True, text=_fit),
+    Column(
+        "time", "time per step",
+        text=lambda row: row.estimate.step_time if isinstance(row, _Need) and row.estimate else "",
+    ),
+)  # fmt: skip
+
+
+def estimate_table(cells: Sequence[Estimate | Unpredicted], caption: str = "") -> Table:
     """A row a cell: what it is, what it needs, whether it fits and how long a step takes. All are for one target."""
-    needs = _needs_of(estimates)
-    columns = (*_cell_columns(needs), *_NEEDS)
-    device = f" on {estimates[0].target.name}" if estimates else ""
+    rows = [cell if isinstance(cell, Unpredicted) else _need_of(cell) for cell in cells]
+    columns = (*_cell_columns(rows), *_NEEDS)
+    device = f" on {cells[0].target.name}" if cells else ""
     return Table.of(
-        needs,
+        rows,
         (*columns, *_ANSWERS),
-        record=lambda need: values_of(columns, need) | (_judged(need.estimate) if need.estimate else {}),
+        record=lambda row: values_of(columns, row) | _judged(row),
         caption=caption or f"What cells need{device}",
-        footnotes=estimate_notes(estimates),
+        footnotes=estimate_notes(cells),
         label="estimates",
     )
 
 
 def category_table(estimates: Sequence[Estimate], caption: str = "") -> Table:
     """Memory by category, two rows a cell: at the end of its forward and at the peak of its step."""
-    return _category_table(_needs_of(estimates), caption)
+    return _category_table([_need_of(estimate) for estimate in estimates], caption)
 
 
 def prediction_tables(predictions: Sequence[Prediction]) -> tuple[Table, Table]:
     """Predictions without a device: what cells need, and what for."""
     needs = [_Need(prediction, prediction.spec) for prediction in predictions]
+    rows: list[_Row] = [*needs]
     table = Table.of(
-        needs,
-        (*_cell_columns(needs), *_NEEDS),
+        rows,
+        (*_cell_columns(rows), *_NEEDS),
         caption="What cells need",
         footnotes=(PREDICTED, FLOPS, *_prediction_notes(predictions), *_notes_of(needs)),
         label="predictions",
@@ -136,7 +163,7 @@ def _category_table(needs: Sequence[_Need], caption: str = "") -> Table:
         title = f"{category.replace('_', ' ')} (GB)"
         return Column(f"{category}_bytes", title, read=lambda m: m.by_category.get(category, 0), show=gigabytes)
 
-    def of_need(column: Column[_Need]) -> Column[_Moment]:
+    def of_need(column: Column[_Row]) -> Column[_Moment]:
         return Column(column.key, column.title, column.left, text=lambda m: column.cell(m.need))
 
     sizes = (*map(size, CATEGORIES), Column("total_bytes", "total (GB)", read=lambda m: m.total, show=gigabytes))
@@ -163,19 +190,20 @@ def _moments(need: _Need) -> tuple[_Moment, _Moment]:
     )
 
 
-def estimate_notes(estimates: Sequence[Estimate]) -> Iterator[str]:
+def estimate_notes(cells: Sequence[Estimate | Unpredicted]) -> Iterator[str]:
     """The meaning and the basis of estimates for one target, a line each."""
-    if estimates:
-        yield target_note(estimates[0].target)
+    estimates = [cell for cell in cells if isinstance(cell, Estimate)]
+    if cells:
+        yield target_note(cells[0].target)
     yield PREDICTED
     yield FLOPS
     yield from _prediction_notes(estimate.prediction for estimate in estimates)
     for basis, number in Counter(estimate.basis for estimate in estimates).items():
         of = f" of {number} cell{'s' if number > 1 else ''}" if number < len(estimates) else ""
         yield f"time per step{of}: {basis}"
-    if len(estimates) > 1:
-        yield sweep_note(estimates)
-    yield from _notes_of(_needs_of(estimates))
+    if len(cells) > 1:
+        yield sweep_note(cells)
+    yield from _notes_of(map(_need_of, estimates))
 
 
 def _prediction_notes(predictions: Iterable[Prediction]) -> Iterator[str]:
@@ -188,12 +216,19 @@ def _prediction_notes(predictions: Iterable[Prediction]) -> Iterator[str]:
         yield f"residual stream, a tensor: {'; '.join(derived[:_MOST_DERIVED])}{further}"
 
 
-def sweep_note(estimates: Sequence[Estimate]) -> str:
+def sweep_note(cells: Sequence[Estimate | Unpredicted]) -> str:
     """The number of cells that fit, and the time of all their steps."""
+    estimates = [cell for cell in cells if isinstance(cell, Estimate)]
+    unpredicted = len(cells) - len(estimates)
     too_large = sum(estimate.fits is False for estimate in estimates)
-    fitting = f"{too_large} of {len(estimates)} cells do not fit; the others" if too_large else "all cells"
-    if too_large == len(estimates):
-        return f"none of {len(estimates)} cells fits"
+    counts = ((unpredicted, "not predicted"), (too_large, "too large"))
+    left_out = ", ".join(f"{number} {what}" for number, what in counts if number)
+    if too_large + unpredicted == len(cells):
+        return f"of {len(cells)} cells {left_out}" if unpredicted else f"none of {len(cells)} cells fits"
+    if unpredicted:
+        fitting = f"of {len(cells)} cells {left_out}; the others"
+    else:
+        fitting = f"{too_large} of {len(cells)} cells do not fit; the others" if too_large else "all cells"
     return f"{fitting}, warm-up and measured steps: {duration_range(*total_s(estimates))}"
 
 
@@ -205,23 +240,27 @@ def target_note(target: Target) -> str:
     return f"{target.name}: {free}; {context}{peaks}"
 
 
-def _judged(estimate: Estimate) -> dict[str, Value]:
+def _judged(row: _Row) -> dict[str, Value]:
     names = ("needed_bytes", "fits", "tight", "margin_bytes", "low_s", "high_s", "basis")
-    target = attributes(estimate.target, "free_bytes", "capacity_bytes")
-    return {"device": estimate.target.name} | target | attributes(estimate, *names)
+    found = row if isinstance(row, Unpredicted) else row.estimate
+    if found is None:
+        return {}
+    target = {"device": found.target.name, **attributes(found.target, "free_bytes", "capacity_bytes")}
+    why = {"not_predicted": row.why if isinstance(row, Unpredicted) else None}
+    return target | attributes(found if isinstance(found, Estimate) else None, *names) | why
 
 
-def _needs_of(estimates: Iterable[Estimate]) -> list[_Need]:
-    return [_Need(estimate.prediction, estimate.spec, estimate) for estimate in estimates]
+def _need_of(estimate: Estimate) -> _Need:
+    return _Need(estimate.prediction, estimate.spec, estimate)
 
 
-def _cell_columns(needs: Sequence[_Need]) -> tuple[Column[_Need], ...]:
+def _cell_columns(rows: Sequence[_Row]) -> tuple[Column[_Row], ...]:
     """The columns that name a cell, and those whose values differ or are unusual."""
-    return (*_CELL, *(column for column in _MAY_VARY if _is_shown(column, needs)))
+    return (*_CELL, *(column for column in _MAY_VARY if _is_shown(column, rows)))
 
 
-def _is_shown(column: Column[_Need], needs: Sequence[_Need]) -> bool:
-    found = {column.value(need) for need in needs}
+def _is_shown(column: Column[_Row], rows: Sequence[_Row]) -> bool:
+    found = {column.value(row) for row in rows}
     return len(found) > 1 or (column is _VARIANTS and found not in (set(), {_AS_WRITTEN}))
 
 

@@ -50,9 +50,10 @@ class ProbeReport(msgspec.Struct, frozen=True):
 
 
 class PredictionAnswer(msgspec.Struct, frozen=True):
-    """A child's prediction of a cell; `error` says in one line why there is none."""
+    """A child's prediction of a cell; `error` says in one line why there is none. The first has no cell: the child is
+    ready."""
 
-    spec: CellSpec
+    spec: CellSpec | None
     prediction: Prediction | None
     error: str | None = None
 
@@ -103,8 +104,9 @@ def run_answers(
 
 
 def predictions(asked: Iterable[tuple[CellSpec, tuple[int, int] | None]]) -> Iterator[PredictionAnswer]:
-    """An answer for each spec and the compute capability of its device."""
+    """An answer that the process is ready, then one for each spec and the compute capability of its device."""
     os.nice(_PREDICTING_NICENESS)
+    yield PredictionAnswer(None, None)
     for spec, capability in asked:
         try:
             answer = PredictionAnswer(spec, worker_entry.predict(spec, capability=capability))

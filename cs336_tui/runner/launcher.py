@@ -61,10 +61,14 @@ class Child:
     """Processes that a spawned child had started when it was sent a signal."""
     _ended: list[str] = field(default_factory=list)  # names of those that were ended
 
-    def messages(self, within_s: float | None = None, stop: StopSignal | None = None) -> Iterator[bytes]:
-        """Its messages until it is gone or `stop` is set, as others may hold its pipe open. Raises `TimeoutError`."""
+    def messages(
+        self, within_s: float | None = None, stop: StopSignal | None = None, *, first_within_s: float | None = None
+    ) -> Iterator[bytes]:
+        """Its messages until it is gone or `stop` is set, as others may hold its pipe open. Raises `TimeoutError` when
+        one is not there `within_s` seconds after the one before; the first one has `first_within_s`, if given."""
         frames, over = FrameReader(self.events.fileno()), [self.process.sentinel, *([stop.fileno()] if stop else [])]
-        end_at = None if within_s is None else time.monotonic() + within_s
+        limit_s = within_s if first_within_s is None else first_within_s
+        end_at = None if limit_s is None else time.monotonic() + limit_s
         gone = False
         while not (gone or frames.at_end):
             ready = wait([self.events, *over], None if end_at is None else max(0.0, end_at - time.monotonic()))
@@ -73,6 +77,7 @@ class Child:
             gone = any(end in ready for end in over)
             while not frames.at_end and self.events.poll():
                 yield from frames.read()
+                end_at = None if within_s is None else time.monotonic() + within_s
 
     def terminate(self) -> None:
         self._look_at_offspring()

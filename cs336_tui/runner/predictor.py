@@ -21,6 +21,8 @@ from cs336_tui.runner.prediction_cache import Capability, Fingerprint, Predictio
 
 OWN_CODE_WITHIN_S = 60.0
 """Default limit of a prediction of a user's own code, seconds; one of 32 layers takes seconds."""
+_START_WITHIN_S = 60.0
+"""Least limit of the start of a process that predicts, whose server may be importing torch, if there is any limit."""
 
 
 class PredictionError(UserError):
@@ -33,6 +35,13 @@ class PredictionError(UserError):
         self.why = why
 
 
+class Stopped(PredictionError):
+    """The caller or another thread wants no prediction any more."""
+
+    def __init__(self) -> None:
+        super().__init__("stopped")
+
+
 class TookTooLong(PredictionError):
     """A prediction was not there in its time."""
 
@@ -43,10 +52,10 @@ class TookTooLong(PredictionError):
 @dataclass(eq=False)
 class _Job:
     """One prediction to be made. `answers` is where a caller of `predict` waits for it; None: it was asked for.
-    `within_s` limits the time of its child process. `files` are the user's when the job was begun."""
+    `within_s` limits its time. `files` are the user's when the job was begun."""
 
     spec: CellSpec
-    answers: SimpleQueue[Prediction | PredictionError] | None = None
+    answers: SimpleQueue[tuple[CellSpec, Prediction | PredictionError]] | None = None
     within_s: float | None = None
     files: Fingerprint = ()
 
@@ -102,27 +111,32 @@ class Predictor:
         on_each: Callable[[Prediction], object] = lambda _: None,
         *,
         within_s: float | None = None,
+        give_up: Callable[[CellSpec, PredictionError], object] | None = None,
     ) -> tuple[Prediction, ...]:
-        """The prediction of each spec; blocks, and calls `on_each` with each. Raises `PredictionError`. `within_s`
-        limits a child process, in seconds: our specs share one, each of a user's own code has one, always limited."""
+        """The prediction of each spec; blocks, and calls `on_each` with each. The first that fails raises
+        `PredictionError`; with `give_up`, which is told its spec and why, the others go on and are returned. `within_s`
+        limits each prediction, in seconds; one of a user's own code is always limited."""
         wanted = {prediction_key(spec): spec for spec in specs}
-        answers: SimpleQueue[Prediction | PredictionError] = SimpleQueue()
+        answers: SimpleQueue[tuple[CellSpec, Prediction | PredictionError]] = SimpleQueue()
         jobs = [_Job(spec, answers, within_s) for spec in wanted.values() if self._known(spec) is None]
         for found in self.known(wanted.values()):
             on_each(found)
         if jobs:
             with self._changed:
                 if self._closed:
-                    raise PredictionError("stopped")
+                    raise Stopped
                 self._awaited += jobs
                 self._interrupt(awaited=False)
                 self._wake()
             try:
                 for _ in jobs:
-                    answer = answers.get()
-                    if isinstance(answer, PredictionError):
+                    spec, answer = answers.get()
+                    if not isinstance(answer, PredictionError):
+                        on_each(answer)
+                    elif give_up is None or isinstance(answer, Stopped):
                         raise answer
-                    on_each(answer)
+                    else:
+                        give_up(spec, answer)
             finally:
                 self._forget(jobs)
         return self.known(specs)
@@ -155,7 +169,7 @@ class Predictor:
             stopped, self._awaited = self._awaited, []
             self._interrupt(awaited=True)
         for job in stopped:
-            self._tell(job, PredictionError("stopped"))
+            self._tell(job, Stopped())
 
     def close(self) -> None:
         """End the child process and the thread. Safe to call twice."""
@@ -230,8 +244,8 @@ class Predictor:
         try:
             with closing(self._answers(left)) as answers:
                 for answer in answers:
-                    found = answer.prediction or PredictionError(answer.error or "", answer.spec.title)
-                    self._settle(next(unanswered), found)
+                    job = next(unanswered)
+                    self._settle(job, answer.prediction or PredictionError(answer.error or "", job.spec.title))
         except PredictionError as error:
             if not self._interrupted and (died_of := next(unanswered, None)):
                 self._settle(died_of, error)
@@ -251,7 +265,7 @@ class Predictor:
 
     def _tell(self, job: _Job, found: Prediction | PredictionError) -> None:
         if job.answers is not None:
-            job.answers.put(found)
+            job.answers.put((job.spec, found))
         elif isinstance(found, Prediction):
             self._deliver([found])
         else:
@@ -276,8 +290,11 @@ class Predictor:
                 self._child = child
                 if self._interrupted:
                     child.kill()
-            for payload in child.messages(limit_s):
+            first_s = None if limit_s is None else max(limit_s, _START_WITHIN_S)
+            for payload in child.messages(limit_s, first_within_s=first_s):
                 answer = msgspec.json.decode(payload, type=PredictionAnswer)
+                if answer.spec is None:
+                    continue
                 if answer.prediction is not None:
                     self._cache.put(answer.prediction, self._capability_of(answer.spec), jobs[answered].files)
                 answered += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,9 @@ def estimate(format_: str = "json", gpu: str | None = "H100", **more: Any) -> st
         "output": None, "force": False, "session_dir": None, "predictor": MadePredictor(), "read": here,
         "sizes": ("small",), "passes": ("train-step",),
     }  # fmt: skip
-    return estimate_command(format_=format_, gpu=gpu, **(options | more))
+    text = estimate_command(format_=format_, gpu=gpu, **(options | more))
+    assert isinstance(text, str), "a cell was not predicted"
+    return text
 
 
 def fit(gpu: str | None = "H100", **more: Any) -> int:
@@ -78,7 +82,8 @@ def test_one_cell_has_every_key() -> None:
 
 def test_json_has_one_shape_for_one_cell_and_for_several(capsys: pytest.CaptureFixture[str]) -> None:
     one, several = (json.loads(estimate(batches=batches)) for batches in ((1,), (1, 2)))
-    assert one.keys() == several.keys() == {"estimates", "total_low_s", "total_high_s"}
+    assert one.keys() == several.keys() == {"estimates", "total_low_s", "total_high_s", "not_predicted"}
+    assert several["not_predicted"] == []
     assert one["estimates"] == several["estimates"][:1]
     assert one["total_low_s"] == one["estimates"][0]["run_low_s"]
     fits = []
@@ -201,15 +206,81 @@ def test_what_cannot_be_asked_is_one_line(options: dict[str, Any], said: str) ->
     assert "\n" not in str(error.value)
 
 
-class Hopeless(MadePredictor):
-    def predict(self, *_: Any, **__: Any) -> tuple[Prediction, ...]:
-        raise PredictionError("small: no prediction: the process that predicts ended early")
+def without_batch_2(spec: CellSpec) -> Prediction:
+    if spec.batch_size == 2:
+        raise PredictionError("the process that predicts ended early", spec.title)
+    return made_prediction(spec)
 
 
-def test_a_prediction_that_fails_is_one_line() -> None:
+def with_a_failure(format_: str, capsys: pytest.CaptureFixture[str], **more: Any) -> str:
+    """What is printed where one of three cells could not be predicted."""
+    options = {"batches": (1, 2, 4), "session_dir": None, "predictor": MadePredictor(without_batch_2)} | more
+    code = estimate_command(
+        gpu="H100", format_=format_, output=None, force=False, read=here, sizes=("small",), passes=("train-step",),
+        **options,
+    )  # fmt: skip
+    assert code == 1
+    printed = capsys.readouterr()
+    assert "of 3 cells 1 not predicted; the others, warm-up and measured steps: " in printed.err
+    return printed.out
+
+
+def test_the_only_cell_that_cannot_be_predicted_is_one_line() -> None:
     with pytest.raises(PredictionError, match="no prediction: the process that predicts ended early") as error:
-        estimate(predictor=Hopeless())
+        estimate(predictor=MadePredictor(without_batch_2), batches=(2,))
     assert error.value.exit_code == 1
+
+
+def test_one_that_cannot_be_predicted_costs_its_own_row(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row.split("|") for row in with_a_failure("markdown", capsys).splitlines() if row.startswith("| small")]
+    batches = [row[3].strip() for row in rows]
+    assert batches == ["1", "2", "4", *["1"] * 2, *["4"] * 2]  # the second table has the predicted ones alone
+    assert rows[1][-3].strip() == "not predicted: the process that predicts ended early"
+    assert {cell.strip() for cell in rows[1][6:-3]} == {"n/a"}
+    assert rows[0][-3].strip().startswith("fits")
+
+
+def test_one_that_cannot_be_predicted_has_no_estimate_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(with_a_failure("json", capsys))
+    assert [each["spec"]["batch_size"] for each in found["estimates"]] == [1, 4]
+    (failed,) = found["not_predicted"]
+    assert (failed["spec"]["batch_size"], failed["why"]) == (2, "the process that predicts ended early")
+    assert found["total_low_s"] == pytest.approx(sum(each["run_low_s"] for each in found["estimates"]))
+
+
+def test_one_that_cannot_be_predicted_has_a_record_of_the_same_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(csv.DictReader(io.StringIO(with_a_failure("csv", capsys))))
+    assert [row["not_predicted"] for row in rows] == ["", "the process that predicts ended early", ""]
+    assert [bool(row["peak_bytes"]) for row in rows] == [True, False, True]
+
+
+@pytest.mark.parametrize("format_", ["table", *FORMATS])
+def test_where_none_can_be_predicted_each_row_says_why(format_: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(spec: CellSpec) -> Prediction:
+        raise PredictionError(f"not batch {spec.batch_size}")
+
+    code = estimate_command(
+        gpu="H100", format_=format_, output=None, force=False, session_dir=Path(), read=here, sizes=("small",),
+        batches=(1, 2), passes=("forward",), predictor=MadePredictor(fails),
+    )  # fmt: skip
+    printed = capsys.readouterr()
+    assert code == 1
+    assert "not batch 1" in printed.out
+    assert "not batch 2" in printed.out
+    assert printed.err == "of 2 cells 2 not predicted\n"
+
+
+def test_the_time_limit_is_each_prediction_s() -> None:
+    predictor = MadePredictor()
+    estimate(predictor=predictor, timeout_s=2.5)
+    assert predictor.within_s == 2.5
+
+
+def test_a_measured_cell_that_cannot_be_predicted_keeps_no_estimate_from_the_others(tmp_path: Path) -> None:
+    log = tmp_path / "one.jsonl"
+    log.write_bytes(b"".join(map(to_line, events_of(cell([0.1, 0.1], pass_="train-step", batch_size=2)))))
+    found = the_estimate(session="last", session_dir=tmp_path, predictor=MadePredictor(without_batch_2))
+    assert found["basis"].startswith("at best")
 
 
 def test_the_largest_batch_that_fits(capsys: pytest.CaptureFixture[str]) -> None:

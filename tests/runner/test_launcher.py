@@ -9,17 +9,20 @@ import os
 import shutil
 import subprocess
 import sys
-from multiprocessing import forkserver
+from itertools import count
+from multiprocessing import Pipe, forkserver
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cs336_tui.events.events import CellFinished
 from cs336_tui.runner import launcher as launcher_module
 from cs336_tui.runner.child import probe
-from cs336_tui.runner.launcher import PRELOADED, Launcher, StartError
-from cs336_tui.runner.pipes import StopSignal
+from cs336_tui.runner.launcher import PRELOADED, Child, Launcher, StartError
+from cs336_tui.runner.pipes import StopSignal, write_frame
 from cs336_tui.runner.supervise import Supervisor
 from tests.commands import SMALL
 from tests.watching import Watch, small_spec
@@ -73,6 +76,34 @@ def test_a_machine_without_room_for_a_process_is_said_to_have_none(tmp_path: Pat
     monkeypatch.setattr(BaseProcess, "start", no_room)
     with pytest.raises(StartError, match="no child process can be started: Resource temporarily unavailable"):
         Launcher(tmp_path).start_answers("probe", probe)
+
+
+@pytest.mark.parametrize(
+    ("limits", "waited_s"),
+    [({"within_s": 25}, [15, 15, 15]), ({"within_s": 5, "first_within_s": 25}, [15, 0, 0]), ({}, [None, None, None])],
+)
+def test_a_limit_is_that_of_each_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, float], waited_s: list[float | None]
+):
+    """On a clock that goes on by ten seconds whenever it is looked at; a message comes as soon as it is awaited."""
+    clock, timeouts = count(0, 10), []
+
+    def watched(ready: list[object], timeout: float | None) -> list[object]:
+        write_frame(writer.fileno(), b"%d" % len(timeouts))
+        timeouts.append(timeout)
+        return wait(ready, 60)
+
+    monkeypatch.setattr(launcher_module, "wait", watched)
+    monkeypatch.setattr(launcher_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    reader, writer = Pipe(duplex=False)
+    never, still_open = Pipe(duplex=False)
+    process = SimpleNamespace(sentinel=never.fileno())
+    with reader, writer, never, still_open:
+        child = Child(process, reader, writer, tmp_path, "forkserver")  # type: ignore[arg-type]
+        for message in child.messages(**limits):
+            if message == b"2":
+                break
+    assert timeouts == waited_s
 
 
 def doctor(folder: Path, **env: str) -> str:

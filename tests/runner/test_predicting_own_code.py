@@ -115,6 +115,18 @@ def test_a_prediction_that_hangs_is_given_up_in_time_and_the_next_one_is_made(pr
     assert predictor.predict([spec_of(own)], within_s=60)
 
 
+def test_those_that_hang_cost_the_others_nothing(predictor: Predictor, own: Path) -> None:
+    hangs = "class Hangs(Odd):\n    def forward(self, tokens):\n        import time; time.sleep(1000)\n"
+    own.write_text(f"{PLAIN}\n{hangs}")
+    asked = [small_spec(), spec_of(own, "Hangs"), spec_of(own), spec_of(own, "Nothing")]
+    failed: dict[CellSpec, PredictionError] = {}
+    found = predictor.predict(asked, within_s=1.5, give_up=failed.__setitem__)
+    assert [each.spec for each in found] == [asked[0], asked[2]]
+    assert list(failed) == [asked[1], asked[3]]
+    assert isinstance(failed[asked[1]], TookTooLong)
+    assert "mine has no Nothing" in failed[asked[3]].why
+
+
 def test_what_a_model_does_to_torch_touches_no_other_prediction(predictor: Predictor, own: Path) -> None:
     own.write_text(PLAIN + "\ntorch.set_default_dtype(torch.float64)\ntorch.set_grad_enabled(False)\n")
     others = [small_spec(), small_spec(context_length=12)]

@@ -230,15 +230,16 @@ def test_what_somebody_waits_for_comes_before_what_was_asked_for(
 
 
 @pytest.mark.parametrize("end", [Predictor.stop, Predictor.close])
+@pytest.mark.parametrize("takes_failures", [True, False])
 def test_who_waits_is_told_of_a_stop_at_once(
-    launcher: Watched, predictor: Predictor, end: Callable[[Predictor], None]
+    launcher: Watched, predictor: Predictor, end: Callable[[Predictor], None], takes_failures: bool
 ) -> None:
     launcher.may_start.clear()
     told: list[str] = []
 
     def waits() -> None:
         with pytest.raises(PredictionError) as caught:
-            predictor.predict(specs(8, 16))
+            predictor.predict(specs(8, 16), give_up=(lambda _spec, _why: None) if takes_failures else None)
         told.append(caught.value.why)
 
     waiting = threading.Thread(target=waits)
@@ -260,6 +261,19 @@ def test_a_failed_prediction_ends_the_others_that_its_caller_waits_for(predictor
         predictor.predict([endless, *specs(*range(8, 48, 2))])
     assert predictor._awaited == []
     assert predictor.predict(specs(8))
+
+
+def test_who_takes_failures_gets_the_others(launcher: Watched, predictor: Predictor) -> None:
+    endless = small_spec(batch_size=2**16, context_length=10**7)
+    failed: list[tuple[CellSpec, str]] = []
+    launcher.kill_next = True  # of the first, of which nothing is known but that its process died
+    found = predictor.predict([*specs(8), endless, *specs(16, 32)],
+                              give_up=lambda spec, error: failed.append((spec, error.why)))  # fmt: skip
+    assert [each.spec for each in found] == specs(16, 32)
+    assert [spec for spec, _ in failed] == [*specs(8), endless]
+    assert "ended early" in failed[0][1]
+    assert "no device can hold it" in failed[1][1]
+    assert len(launcher.children) == 2
 
 
 def test_predictions_on_disk_depend_on_files_that_exist() -> None:

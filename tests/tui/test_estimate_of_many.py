@@ -73,6 +73,20 @@ async def test_of_a_cell_that_cannot_be_predicted_the_time_is_not_known(bench: B
         await until(pilot, lambda _: "at least 1 of 3 does not fit · ETA more than " in summary(app))
 
 
+async def test_a_cell_that_cannot_be_predicted_costs_its_own_row_of_the_tab(bench: Benches) -> None:
+    app = Cs336App(bench, initial=msgspec.structs.replace(MANY, contexts=CONTEXTS[-3:]))
+    async with app.run_test(size=WIDE) as pilot:
+        specs = await asked(pilot, bench)
+        predicted = tuple(one_gigabyte(spec) for spec in specs[1:])
+        app.sink([CellsPredicted(at=START, predictions=predicted, failed=specs[:1], why="not worked out within 60 s")])
+        pane = await open_tab(pilot)
+        await until(pilot, lambda _: "all steps more than " in pane.text)
+        assert ", 1 not predicted" in pane.text
+        assert pane.text.count("✓ fits") == 2
+        assert pane.text.count("! unknown") == 1
+        assert "not predicted: not worked out within 60 s" in pane.text
+
+
 async def test_cells_that_run_another_way_have_a_row_of_their_own(bench: Benches) -> None:
     app = Cs336App(bench, initial=BOTH)
     async with app.run_test(size=WIDE) as pilot:

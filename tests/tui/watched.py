@@ -89,13 +89,15 @@ class ScriptedBench:
             raise self.refuse_sweep
         return sweep.with_devices(self.environment.resolve(sweep.devices))
 
-    def add(self, cells: Sequence[tuple[CellSpec, int]], command: str | None = None) -> None:
+    def add(
+        self, cells: Sequence[tuple[CellSpec, int]], command: str | None = None, reports: tuple[str, ...] = ()
+    ) -> None:
         if self.refuse:
             raise self.refuse
         if not self.commands:
             self.sink([SessionStarted(at=START, schema=SCHEMA, session=self.log_path.stem, app="0")])
         self.commands.append(command or "")
-        self.queue.add(cells, command=command, ddof=self.ddof)
+        self.queue.add(cells, command=command, ddof=self.ddof, reports=reports)
 
     def resume(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
         del sink, take_over

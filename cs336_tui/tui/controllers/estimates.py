@@ -125,12 +125,17 @@ class EstimateController:
 
     @staticmethod
     def _total(found: tuple[Need, ...], rows: tuple[EstimateRow, ...], *, more: bool) -> str:
-        possible = [(need, row.estimate) for need, row in zip(found, rows, strict=True) if not row.refused]
+        possible = [
+            (need, row.estimate)
+            for need, row in zip(found, rows, strict=True)
+            if not row.refused and (row.estimate or not row.unpredictable)
+        ]
         known = [(need, estimate) for need, estimate in possible if estimate]
         if not possible or len(known) < len(possible):
             return ""
-        whole = whole_time(known, more=more)
-        return f"all steps {whole}" if whole else ""
+        unknown = sum(not row.estimate and bool(row.unpredictable) for row in rows)
+        whole = whole_time(known, more=more or unknown > 0)
+        return f"all steps {whole}{f', {unknown} not predicted' if unknown else ''}" if whole else ""
 
     @property
     def _waiting(self) -> str:
