@@ -101,6 +101,15 @@ def kernel_cells(
     no step was profiled. Repeats are one cell."""
     if not any(wanted(report.spec) for state in states for report in state.contents(KernelReport)):
         return ()
+    return cell_parts(states, results, wanted)
+
+
+def cell_parts(
+    states: Sequence[SessionState],
+    results: Sequence[Result],
+    wanted: Callable[[CellSpec], bool] = lambda _: True,
+) -> tuple[CellPart, ...]:
+    """As `kernel_cells`, also where no step was profiled."""
     groups = list(grouped(results, lambda result: (result.source, result.spec, machine(result))).values())
     contents = {id(state): _contents(state) for state in states}
     found = {id(cells[0]): _report_of(cells[0], contents) for cells in groups}

@@ -1,5 +1,6 @@
-"""Reference points: published and own step times beside a cell of the same model and pass. They are not truth:
-published "fp32" is sometimes TF32, and some forwards include the loss. A row says in what it differs from the cell."""
+"""Reference points: published and own step times, peaks of memory and kernels beside a cell of the same model and pass.
+They are not truth: published "fp32" is sometimes TF32, and some forwards include the loss. Each says in what it differs
+from the cell."""
 
 from __future__ import annotations
 
@@ -7,11 +8,12 @@ import csv
 import io
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import platformdirs
@@ -32,9 +34,19 @@ MIXED = "mixed"
 _TEXTS = ("source", "device", "edition", "size", "pass", "precision")
 _COUNTS = ("context", "batch", "warmup", "steps")
 _TIMES = ("mean_ms", "std_ms")
-COLUMNS = ("source", "device", "edition", "size", "context", "batch", "pass", "precision", "warmup", "steps",
-           "mean_ms", "std_ms", "note")  # fmt: skip
+_PERCENTS = ("top_percent", "matmul_percent")
+_TIMED = ("source", "device", "edition", "size", "context", "batch", "pass", "precision", "warmup", "steps",
+          "mean_ms", "std_ms", "note")  # fmt: skip
+"""Columns that every file has."""
+COLUMNS = (*_TIMED, "part", "peak", "top_kernel", "top_launches", *_PERCENTS)
 """Of both files; in a cell of the table, what is unstated is empty."""
+PARTS = ("forward", "loss", "backward", "optimizer", "forward+backward")
+"""The parts of a step that a peak or kernels may be of."""
+_PEAK = re.compile(r"([0-9]+(?:\.[0-9]+)?) (GB|GiB)")
+_BYTES = {"GB": 10**9, "GiB": 2**30}
+
+Figure = Literal["time", "peak", "kernels"]
+"""The figures that a reference point may hold."""
 
 
 class ReferenceFileError(UserError):
@@ -42,7 +54,8 @@ class ReferenceFileError(UserError):
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"}):
-    """A mean step time in ms of a size of an edition's table; None is unstated. `own`: kept by the person here."""
+    """A mean step time in ms, a peak of memory, the kernels of a step, or several of these, of a size of an edition's
+    table; None is unstated. `own`: kept by the person here."""
 
     source: str
     device: str
@@ -54,14 +67,43 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pas
     precision: str
     warmup: int | None
     steps: int | None
-    mean_ms: float
-    std_ms: float | None
+    mean_ms: float | None = None
+    std_ms: float | None = None
     note: str = ""
+    part: str = ""
+    """The part of the pass, one of `PARTS`, that the peak or the kernels are of; empty: the whole."""
+    peak: str = ""
+    """Peak of allocated memory as it was published, with its unit: ``46 GB``, ``18.053 GiB``."""
+    top_kernel: str = ""
+    """The kernel with the most time, as far as its name was published."""
+    top_launches: int | None = None
+    top_percent: float | None = None
+    """Its share of the kernels' time."""
+    matmul_percent: float | None = None
+    """The share of all matrix products."""
     own: bool = False
 
     @property
     def arch(self) -> str:
         return arch_of(self.edition)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        return peak_bytes(self.peak) if self.peak else None
+
+    def holds(self, figure: Figure) -> bool:
+        """True if it is a point of such a figure."""
+        if figure == "kernels":
+            return bool(self.top_kernel) or self.matmul_percent is not None
+        return self.mean_ms is not None if figure == "time" else bool(self.peak)
+
+
+def peak_bytes(text: str) -> int:
+    """Bytes of a peak such as ``46 GB`` or ``18.053 GiB``. Raises ValueError."""
+    found = _PEAK.fullmatch(text)
+    if not found:
+        raise ValueError(f"peak {text}: expected a number of GB or GiB, such as 46 GB")
+    return round(float(found[1]) * _BYTES[found[2]])
 
 
 def arch_of(edition: str) -> str:
@@ -112,7 +154,7 @@ def parse(text: str, where: str) -> tuple[Published, ...]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     header = reader.fieldnames or ()
     for problem, names in (
-        ("no column", [name for name in COLUMNS if name not in header]),
+        ("no column", [name for name in _TIMED if name not in header]),
         ("unknown column", [name for name in header if name not in COLUMNS]),
     ):
         if names:
@@ -128,17 +170,25 @@ def parse(text: str, where: str) -> tuple[Published, ...]:
 
 def _parsed(fields: dict[Any, Any]) -> Published:
     if None in fields or None in fields.values():
-        raise ValueError(f"expected {len(COLUMNS)} fields, one for each column")
-    for name in (*_TEXTS, "mean_ms"):
+        raise ValueError(f"expected {len(fields.keys() - {None})} fields, one for each column")
+    for name in _TEXTS:
         if not fields[name].strip():
             raise ValueError(f"{name} is empty")
     for name, allowed in (("edition", EDITIONS), ("pass", PASSES), ("precision", (*PRECISIONS, MIXED))):
         if fields[name] not in allowed:
             raise ValueError(f"{name} {fields[name]}: expected one of {', '.join(allowed)}")
+    if (part := fields.get("part", "")) and part not in PARTS:
+        raise ValueError(f"part {part}: expected one of {', '.join(PARTS)}, or nothing for the whole pass")
     dims_of(fields["size"], fields["edition"])
-    numbers = {name: _count(name, fields[name].strip()) for name in _COUNTS}
+    numbers = {name: _count(name, fields.get(name, "").strip()) for name in (*_COUNTS, "top_launches")}
     times = {name: _time(name, fields[name].strip()) for name in _TIMES}
-    return msgspec.convert(fields | numbers | times, Published)
+    percents = {name: _percent(name, fields.get(name, "").strip()) for name in _PERCENTS}
+    row = msgspec.convert(fields | numbers | times | percents, Published)
+    if row.peak:
+        peak_bytes(row.peak)
+    elif not row.holds("time") and not row.holds("kernels"):
+        raise ValueError("mean_ms is empty, and so are peak, top_kernel and matmul_percent")
+    return row
 
 
 def _count(name: str, text: str) -> int | None:
@@ -159,14 +209,24 @@ def _time(name: str, text: str) -> float | None:
     return time_ms
 
 
+def _percent(name: str, text: str) -> float | None:
+    try:
+        percent = float(text) if text else None
+    except ValueError:
+        percent = math.nan
+    if percent is not None and not 0 <= percent <= 100:
+        raise ValueError(f"{name} {text}: expected 0 to 100")
+    return percent
+
+
 REMARK = 'published "fp32" is sometimes TF32 in truth, and some published forwards include the loss'
 _VOCABULARY = 10_000
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A reference point for a cell and what is to be said of it. `differences` counts the caveats that change a time:
-    context, batch, precision, warm-up, architecture, vocabulary or synchronisation that differ or are unstated. Another
-    edition and another number of steps change none."""
+    """A reference point for a cell and what is to be said of it. `differences` counts the caveats that change its
+    figure: context, batch, precision, architecture, vocabulary, and of a time warm-up or synchronisation, that differ
+    or are unstated. Another edition and another number of steps change none."""
 
     row: Published
     caveats: tuple[str, ...]
@@ -186,16 +246,18 @@ def matching(
     rows: Sequence[Published] | None = None,
     *,
     inexact_too: bool = False,
+    figure: Figure = "time",
+    any_pass: bool = False,
 ) -> tuple[Match, ...]:
-    """The reference points for a cell, exact ones first, each with its caveats. A row's dimensions and pass must be the
-    cell's, not the name of its size. If no row is exact, those with the fewest differences are given; `inexact_too`
-    gives all. `in_force` are the cell's effective settings, if known; `rows` are the published and own ones unless
-    given."""
+    """The reference points of a figure for a cell, exact ones first, each with its caveats. A row's dimensions and pass
+    must be the cell's, not the name of its size; `any_pass` lets another pass be a caveat. If no row is exact, those
+    with the fewest differences are given; `inexact_too` gives all. `in_force` are the cell's effective settings, if
+    known; `rows` are the published and own ones unless given."""
     rows = (*published(), *own()) if rows is None else rows
     found = []
-    for row in rows:
-        if row.pass_ == spec.pass_ and dims_of(row.size, row.edition, spec.vocab_size) == spec.dims:
-            differences = tuple(_differences(spec, in_force, row))
+    for row in filter(lambda row: row.holds(figure), rows):
+        if (any_pass or row.pass_ == spec.pass_) and dims_of(row.size, row.edition, spec.vocab_size) == spec.dims:
+            differences = tuple(_differences(spec, in_force, row, figure))
             found.append(Match(row, (*differences, *_remarks(spec, row)), len(differences)))
     if found and not inexact_too:
         fewest = min(match.differences for match in found)
@@ -213,7 +275,7 @@ def sentence(spec: CellSpec, mean_s: float, matches: Iterable[Match]) -> str:
         word = f"noted as {row.source} " if row.own else "" if said_published else "published "
         said_published = said_published or not row.own
         caveats = f" ({'; '.join(match.caveats)})" if match.caveats else ""
-        parts.append(f"{_ms(row.mean_ms)} {word}on {row.device}{caveats}")
+        parts.append(f"{_ms(row.mean_ms or 0.0)} {word}on {row.device}{caveats}")
     return "; ".join(parts if len(parts) > 1 else [*parts, "nothing published for this size and pass"])
 
 
@@ -277,13 +339,15 @@ def _row(spec: CellSpec, device: str, source: str, cells: Sequence[Result]) -> P
     )
 
 
-def _differences(spec: CellSpec, in_force: EffectiveSettings | None, row: Published) -> Iterator[str]:
-    """Differences that change a time, a caveat each."""
-    for name, here, there in (
+def _differences(spec: CellSpec, in_force: EffectiveSettings | None, row: Published, figure: Figure) -> Iterator[str]:
+    """Differences that change the figure, a caveat each."""
+    settings: list[tuple[str, int | str, int | None]] = [
         ("context", spec.context_length, row.context),
         ("batch", spec.batch_size, row.batch),
-        ("warm-up", shown_of(spec, "warmup") if spec.warmup_is_open else spec.warmup_steps, row.warmup),
-    ):
+    ]
+    if figure == "time":
+        settings.append(("warm-up", shown_of(spec, "warmup") if spec.warmup_is_open else spec.warmup_steps, row.warmup))
+    for name, here, there in settings:
         if there is None:
             yield f"{name} unstated there"
         elif here != there:
@@ -299,12 +363,14 @@ def _differences(spec: CellSpec, in_force: EffectiveSettings | None, row: Publis
     yield from (f"{variant} here" for variant in spec.variants)
     if spec.vocab_size != _VOCABULARY:
         yield f"vocabulary {count(_VOCABULARY)} there, {count(spec.vocab_size)} here"
-    if spec.sync != "each-step":
+    if spec.sync != "each-step" and figure == "time":
         yield f"synchronised each step there, {spec.sync} here"
 
 
 def _remarks(spec: CellSpec, row: Published) -> Iterator[str]:
-    """Differences that change no time, a caveat each."""
+    """Differences that change no figure, a caveat each."""
+    if row.pass_ != spec.pass_:
+        yield f"pass {row.pass_} there"
     if row.edition != spec.edition:
         called = f", where it is called {row.size}" if row.size != spec.size else ""
         yield f"edition {row.edition} there{called}"

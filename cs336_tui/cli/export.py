@@ -22,7 +22,7 @@ from cs336_tui.export.files import ExportError, write_atomically
 from cs336_tui.export.formats import answer, notes_text, pandas_text
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.record import document_of, documents_to_csv, documents_to_json
-from cs336_tui.export.reference import reference_table
+from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.results import results_table
 from cs336_tui.export.summary import Source, figures_of, write_summary
@@ -31,6 +31,7 @@ from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.export.writeups import layout_tables
 from cs336_tui.session import store
 from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import UNITS, Notation, Unit
 
 _REMEDY: Mapping[str, str] = {
@@ -101,8 +102,8 @@ class TableChoice(NamedTuple):
         """True if nothing but the results was asked for."""
         return not self._given
 
-    def tables(self, results: Sequence[Result]) -> Sequence[Table]:
-        """The chosen tables. Raises the errors of the tables, or `click.UsageError`."""
+    def tables(self, results: Sequence[Result], states: Sequence[SessionState]) -> Sequence[Table]:
+        """The chosen tables of these sessions. Raises the errors of the tables, or `click.UsageError`."""
         notation = Notation(self.unit or "ms", self.digits)
         if self.pivot_on:
             rows, columns = _axes(self.pivot_on, results)
@@ -112,7 +113,7 @@ class TableChoice(NamedTuple):
             published = self.style is not None
             return layout_tables(results, self.layout, decimals=self.digits, caption=self.caption, published=published)
         if self.reference:
-            return [reference_table(results, notation=notation, caption=self.caption)]
+            return reference_tables(results, states=states, notation=notation, caption=self.caption)
         if self.compare:
             doubts = trust_notes(results)
             return [comparison_table(_comparison(results), notation=notation, caption=self.caption, doubts=doubts)]
@@ -140,7 +141,7 @@ class _ListingLayouts(click.Command):
 )
 @click.option("--layout", metavar="NAME", help="A kind of table found in write-ups; listed below.")
 @click.option("--columns", type=WORDS, help="Columns of the results table, such as size,pass,mean,std.")
-@click.option("--reference", is_flag=True, help="Own cells beside published ones.")
+@click.option("--reference", is_flag=True, help="Own times, peaks and kernels beside published ones.")
 @click.option("--compare", is_flag=True, help="The first of two sessions against the second.")
 @click.option("--report", type=click.Choice(tuple(REPORTS)), help="What reports of this kind found.")
 @click.option(
@@ -209,7 +210,8 @@ def export(
         results = select(results, _pairs("--where", where))
     written: dict[Path, str] = {}
     if has_notes:
-        tables = _reports(sources, results, choice, where, ddof) if choice.report else choice.tables(results)
+        states = [source.state for source in sources]
+        tables = _reports(sources, results, choice, where, ddof) if choice.report else choice.tables(results, states)
         if notes:
             written[notes] = notes_text(tables)
         elif choice.style and not no_notes:

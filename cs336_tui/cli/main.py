@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "open": ("open", "Make a session of what others recorded: torch profiler traces."),
     "peak": ("peak", "Measure what this machine's devices do at best: matrix products and copies."),
     "presets": ("presets", "List the presets; `presets show NAME` shows one."),
-    "reference": ("reference", "Published step times beside a session's, or a session's kept as such."),
+    "reference": ("reference", "Published times, peaks and kernels beside a session's; keeps own times."),
     "rename": ("sessions", "Give a session a name."),
     "resume": ("bench", "Run the cells of a session that have no result yet."),
     "selftest": ("selftest", "Hold this tool's step times against those of a bare script, on this machine."),

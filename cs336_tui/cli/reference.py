@@ -9,16 +9,19 @@ import click
 from cs336_tui.analysis.fields import machine
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, merge, pooled, title_of
 from cs336_tui.analysis.reference import REMARK, add_from, matching, own, published, sentence
+from cs336_tui.analysis.reference_profiles import profile_sentences
 from cs336_tui.cli.flags import session_argument, session_dir_option
 from cs336_tui.session import store
+from cs336_tui.session.state import SessionState
 
 
 def reference_view(session: str, session_dir: Path, own_points: Path | None = None) -> str:
-    """A line for each measured cell of a session: its time here, those published and one's own, and what differs.
+    """A line for each measured cell of a session: its time here, those published and one's own, and what differs; then
+    a line for each peak of memory and each part's kernels, likewise.
 
     Raises `LogError` for a session that there is not, `ReferenceFileError` for reference points that cannot be read.
     """
-    results = _results(session, session_dir)
+    results, state = _results(session, session_dir)
     rows = (*published(), *own(own_points))
     groups = grouped(measured(results), lambda result: (result.spec, machine(result)))
 
@@ -27,6 +30,8 @@ def reference_view(session: str, session_dir: Path, own_points: Path | None = No
         summary = pooled(cells, ddof_of(cells))
         if summary and summary.mean_s is not None:
             lines.append(sentence(spec, summary.mean_s, matching(spec, cells[0].cell.in_force, rows)))
+    if profiles := list(profile_sentences([state], results, rows)):
+        lines += ["", *profiles]
     return "\n".join([*lines, "", f"Mind that {REMARK}."])
 
 
@@ -35,14 +40,14 @@ def keep_command(session: str, title: str, session_dir: Path, own_points: Path |
 
     Raises `ReferenceFileError` when there is nothing to keep or the title is taken.
     """
-    added = add_from(_results(session, session_dir), title, own_points)
+    added = add_from(_results(session, session_dir)[0], title, own_points)
     kept = f"kept {len(added.rows)} reference points as {title!r}"
     return "\n".join([kept, *(f"left out: {line}" for line in added.left_out)])
 
 
-def _results(session: str, session_dir: Path) -> tuple[Result, ...]:
+def _results(session: str, session_dir: Path) -> tuple[tuple[Result, ...], SessionState]:
     state = store.load(store.find(session, session_dir))
-    return merge([(title_of(state), state)])
+    return merge([(title_of(state), state)]), state
 
 
 @click.command("reference")
@@ -50,5 +55,5 @@ def _results(session: str, session_dir: Path) -> tuple[Result, ...]:
 @click.option("--keep", metavar="TITLE", help="Keep the session's results as reference points of your own instead.")
 @session_dir_option
 def reference(session: str, keep: str | None, session_dir: Path) -> str:
-    """Show published step times beside those of SESSION; `export --reference` makes a table of them."""
+    """Show published step times, peaks and kernels beside those of SESSION; `export --reference` makes tables."""
     return keep_command(session, keep, session_dir) if keep else reference_view(session, session_dir)

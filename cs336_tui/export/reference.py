@@ -1,17 +1,46 @@
-"""Own cells beside published ones, each with what differs, as a table."""
+"""Own cells beside published ones, each with what differs, as tables: step times, peaks of memory, kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled
 from cs336_tui.analysis.reference import REMARK, Match, Published, matching
+from cs336_tui.analysis.reference_profiles import KernelsBeside, PeakBeside, kernel_name, kernels_beside, peaks_beside
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.results import TableError, data_value
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
-from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, Notation, gigabytes
 from cs336_tui.stats.summaries import Summary
+
+_DIFFERS = tuple(Column(header, left=True) for header in ("device", "source", "what differs"))
+_Row = tuple[str, ...]
+
+
+def reference_tables(
+    results: Sequence[Result],
+    rows: Sequence[Published] | None = None,
+    *,
+    states: Sequence[SessionState] = (),
+    notation: Notation = MILLISECONDS,
+    caption: str = "",
+) -> tuple[Table, ...]:
+    """Step times, peaks of memory and kernels beside published ones, each a table if there is something to show.
+
+    `states` are the sessions, for their reports; unless given, those of the results. The `caption` is the first one's.
+    Raises as `reference_table`.
+    """
+    states = states or tuple({id(result.state): result.state for result in results}.values())
+    found = [_peaks_table(peaks_beside(states, results, rows)), _kernels_table(kernels_beside(states, results, rows))]
+    tables = [table for table in found if table.rows]
+    if measured(results) or not tables:
+        tables.insert(0, reference_table(results, rows, notation=notation))
+    first, *others = tables
+    return (msgspec.structs.replace(first, caption=caption or first.caption), *others)
 
 
 def reference_table(
@@ -42,7 +71,7 @@ def reference_table(
         columns=(
             Column("cell", left=True),
             *(Column(header) for header in (f"mean ({notation.symbol})", f"std ({notation.symbol})", "here / there")),
-            *(Column(header, left=True) for header in ("device", "source", "what differs")),
+            *_DIFFERS,
         ),
         rows=tuple(texts),
         records=tuple(records),
@@ -65,13 +94,12 @@ def _own_text(result: Result, found: Summary, notation: Notation, *, matched: bo
 
 def _text(match: Match, found: Summary, notation: Notation) -> tuple[str, ...]:
     row = match.row
-    mean_s, std_s = row.mean_ms / 1e3, None if row.std_ms is None else row.std_ms / 1e3
+    mean_s, std_s = (row.mean_ms or 0.0) / 1e3, None if row.std_ms is None else row.std_ms / 1e3
     # Without a std nothing says which digits count, so that all are kept as they were published.
     mean = f"{notation.scaled(mean_s):.6g}" if std_s is None else notation.time(mean_s, mean_s=mean_s, std_s=std_s)
     std = UNKNOWN if std_s is None else notation.time(std_s, mean_s=mean_s, std_s=std_s)
     ratio = f"{found.mean_s / mean_s:.2f}" if found.mean_s and mean_s else UNKNOWN
-    caveats = "; ".join(match.caveats) or "nothing that is stated"
-    return "", mean, std, ratio, row.device, row.source, caveats
+    return "", mean, std, ratio, row.device, row.source, _caveats(match)
 
 
 def _record(result: Result, found: Summary, session: str, match: Match | None) -> dict[str, Value]:
@@ -80,7 +108,7 @@ def _record(result: Result, found: Summary, session: str, match: Match | None) -
         "session": session, **cell_record(spec), "device": device_label(result),
         "warmup": data_value("warmup", FIELDS["warmup"].show(result)),
         **attributes(found, "mean_s", "std_s", "n"), **attributes(row, "source", "device", prefix="reference_"),
-        "reference_mean_s": row.mean_ms / 1e3 if row else None,
+        "reference_mean_s": row.mean_ms / 1e3 if row and row.mean_ms is not None else None,
         "reference_std_s": row.std_ms / 1e3 if row and row.std_ms is not None else None,
         "caveats": "; ".join(match.caveats) if match else None,
     }  # fmt: skip
@@ -90,3 +118,107 @@ def _notes(results: Sequence[Result]) -> Iterator[str]:
     yield "here / there: own mean step time over the published one; below 1, here is faster"
     yield f"published times are points to look at, not truth: {REMARK}"
     yield from provenance_notes(results)
+
+
+def _peaks_table(found: Sequence[PeakBeside]) -> Table:
+    """A row for each peak of a cell, then one for each published one of the same."""
+    texts: list[_Row] = []
+    records: list[dict[str, Value]] = []
+    for beside in found:
+        result, own_bytes = beside.result, beside.peak_bytes
+        ending = result.ending if result.ending == "OOM" else ""
+        seen = ", ".join(filter(None, (beside.seen, ending))) or "nothing tells it"
+        here = (_cell(result), beside.name, gigabytes(own_bytes), "", device_label(result), _here(result), seen)
+        texts.append(here)
+        for match in beside.matches:
+            row, there = match.row, match.row.peak_bytes
+            ratio = f"{own_bytes / there:.2f}" if own_bytes and there else UNKNOWN
+            texts.append(("", "", gigabytes(there), ratio, row.device, row.source, _caveats(match)))
+            records.append({
+                **_beside_record(result, beside.part or None), "peak_bytes": own_bytes, "seen": beside.seen or None,
+                **attributes(row, "source", "device", "peak_bytes", "peak", prefix="reference_"),
+                "reference_pass": row.pass_, "caveats": "; ".join(match.caveats),
+            })  # fmt: skip
+    return Table(
+        columns=(
+            *(Column(header, left=True) for header in ("cell", "of")),
+            *map(Column, ("peak (GB)", "here / there")),
+            *_DIFFERS,
+        ),
+        rows=tuple(texts),
+        records=tuple(records),
+        caption="Own peaks of memory beside published ones",
+        footnotes=(
+            "own peaks: of a whole pass what the allocator counted while it was timed, else of the memory report, else "
+            "predicted; of a part of a train-step of the memory report or predicted",
+            "1 GB is 10⁹ bytes: what was published in GiB is converted",
+            "published peaks depend on what lives beside the pass: gradients and optimizer state of steps before, an "
+            "earlier graph that is kept",
+        ),
+        label="reference-peaks",
+    )
+
+
+def _kernels_table(found: Sequence[KernelsBeside]) -> Table:
+    """A row for each part of a cell's step, then one for each published top kernel or share of the same part."""
+    texts: list[_Row] = []
+    records: list[dict[str, Value]] = []
+    for beside in found:
+        result, part, profiled = beside.part.result, beside.part.part, beside.part.profiled
+        top = profiled.top if profiled else None
+        figures = (top.short, str(top.instances), f"{top.share * 100:.1f} %") if top else (NONE, NONE, NONE)
+        matmul = f"{profiled.matmul_share * 100:.1f} %" if profiled else NONE
+        seen = "" if profiled else "not profiled: cs336-tui kernels makes a profile"
+        texts.append((_cell(result), part, *figures, matmul, device_label(result), _here(result), seen))
+        for match in beside.matches:
+            row = match.row
+            name = kernel_name(row) if row.top_kernel else NONE
+            launches = NONE if row.top_launches is None else str(row.top_launches)
+            shares = (NONE if each is None else f"{each:.1f} %" for each in (row.top_percent, row.matmul_percent))
+            texts.append(("", "", name, launches, *shares, row.device, row.source, _caveats(match)))
+            records.append({
+                **_beside_record(result, part), **attributes(top, "name", "instances", "share", prefix="top_"),
+                **attributes(profiled, "matmul_share"),
+                **attributes(row, "source", "device", "top_kernel", "top_launches", prefix="reference_"),
+                "reference_top_share": _share(row.top_percent), "reference_matmul_share": _share(row.matmul_percent),
+                "reference_pass": row.pass_, "caveats": "; ".join(match.caveats),
+            })  # fmt: skip
+    return Table(
+        columns=(
+            *(Column(header, left=True) for header in ("cell", "part", "top kernel")),
+            *map(Column, ("launches", "its share", "matrix multiply")),
+            *_DIFFERS,
+        ),
+        rows=tuple(texts),
+        records=tuple(records),
+        caption="Own kernels beside published ones",
+        footnotes=(
+            "top kernel: the one with the most time in this part of the step; shares: of the part's kernel time; "
+            f"{NONE}: not published, or not profiled here",
+        ),
+        label="reference-kernels",
+    )
+
+
+def _beside_record(result: Result, part: str | None) -> dict[str, Value]:
+    return {
+        "session": result.session, **cell_record(result.spec), "device": device_label(result), "part": part,
+    }  # fmt: skip
+
+
+def _cell(result: Result) -> str:
+    spec = result.spec
+    named = (spec.size_label, spec.pass_, spec.precision, f"ctx {spec.context_length}", f"batch {spec.batch_size}")
+    return " · ".join((*named, *spec.variants))
+
+
+def _share(percent: float | None) -> float | None:
+    return None if percent is None else round(percent / 100, 6)
+
+
+def _here(result: Result) -> str:
+    return f"here: {result.session}"
+
+
+def _caveats(match: Match) -> str:
+    return "; ".join(match.caveats) or "nothing that is stated"

@@ -39,7 +39,7 @@ from cs336_tui.export.footnotes import (
 )
 from cs336_tui.export.formats import SUFFIXES, page, render, render_all
 from cs336_tui.export.pivot import pivot_table
-from cs336_tui.export.reference import reference_table
+from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.reports import LIMIT, report_drawings, report_sections, report_tables
 from cs336_tui.export.results import NO_RESULTS, TableError, results_of, results_table
 from cs336_tui.export.roofline import left_out, roofline_figure
@@ -209,7 +209,7 @@ def tables_of(results: Sequence[Result]) -> Mapping[str, tuple[Table, ...]]:
         with contextlib.suppress(TableError):
             found[layout] = layout_tables(results, layout)
     with contextlib.suppress(TableError, ReferenceFileError):
-        found["reference"] = (reference_table(results),)
+        found["reference"] = reference_tables(results)
     return found
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
 from cs336_tui.analysis.reference import (
     COLUMNS,
+    Figure,
     Published,
     ReferenceFileError,
     add_from,
@@ -23,6 +25,7 @@ from cs336_tui.events.events import EffectiveSettings
 from tests.samples import a_spec
 from tests.session.made import Cell, cell, results_of
 
+FIGURES: tuple[Figure, ...] = get_args(Figure)
 DIMS_27B = {name: getattr(dims_of("2.7B", "2025"), name) for name in ("d_model", "d_ff", "num_layers", "num_heads")}
 
 
@@ -41,14 +44,70 @@ def here(**changes: object) -> CellSpec:
 
 
 def test_the_published_points_are_all_there_with_their_sources() -> None:
-    rows = published()
+    rows = [row for row in published() if row.holds("time")]
     assert len(rows) == 166
-    assert all(row.source and row.device and row.mean_ms > 0 and not row.own for row in rows)
+    assert all(row.source and row.device and row.mean_ms and not row.own for row in rows)
     assert len({row.source for row in rows}) == 9
+    assert len([row for row in published() if row.holds("peak")]) == 58
+    assert len([row for row in published() if row.holds("kernels")]) == 76
+    assert all(row.source and row.device and sum(map(row.holds, FIGURES)) == 1 for row in published())
+
+
+def test_the_peaks_and_kernels_of_the_write_up_that_states_them() -> None:
+    """B. and C. of its memory profiling, B. of its kernels: 46, 53 and 70 GB in the forward, always 55 by the optimizer
+    step, 67 with mixed precision; 145 launches with 46.8 % of the forward of large at context 1024."""
+    rows = [row for row in published() if row.source == "write-up A (2025)" and not row.holds("time")]
+    peaks = {(row.context, row.precision, row.part): row.peak for row in rows if row.peak}
+    assert peaks == {
+        (128, "fp32", "forward"): "46 GB", (256, "fp32", "forward"): "53 GB", (512, "fp32", "forward"): "70 GB",
+        (128, "fp32", "optimizer"): "55 GB", (256, "fp32", "optimizer"): "55 GB", (512, "fp32", "optimizer"): "55 GB",
+        (512, "bf16-mixed", "forward"): "67 GB", (512, "bf16-mixed", "optimizer"): "55 GB",
+    }  # fmt: skip
+    assert {(row.size, row.pass_) for row in rows if row.peak} == {("2.7B", "train-step")}
+    top = [(row.size, row.context, row.part, row.top_launches, row.top_percent) for row in rows if row.top_kernel]
+    assert top == [("large", 1024, "forward", 145, 46.8), ("large", 1024, "", None, 17.0)]
+
+
+def test_published_peaks_of_one_nominal_cell_differ_as_is_known() -> None:
+    """Forward peaks of 2.7B at context 512 in fp32 run from 13.4 to 70 GB there."""
+    dims = dims_of("2.7B", "2025")
+    found = [
+        row
+        for row in published()
+        if row.peak and dims_of(row.size, row.edition) == dims and (row.context, row.precision) == (512, "fp32")
+        and (row.pass_ in ("inference", "forward") or row.part == "forward")
+    ]  # fmt: skip
+    figures = sorted(float(row.peak.split()[0]) for row in found)
+    assert (figures[0], figures[-1]) == (13.42, 70)
+
+
+def test_no_published_peak_is_below_what_its_parameters_take() -> None:
+    for row in published():
+        if row.peak_bytes:
+            dims = dims_of(row.size, row.edition)
+            assert row.peak_bytes > dims.num_layers * 4 * (4 * dims.d_model**2 + 3 * dims.d_model * dims.d_ff), row
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("46 GB", 46 * 10**9), ("18.053 GiB", round(18.053 * 2**30)), ("0.5 GB", 5 * 10**8)]
+)
+def test_peaks_are_read_with_their_unit(text: str, size: int) -> None:
+    assert a_row(peak=text).peak_bytes == size
+
+
+def test_points_of_one_figure_are_not_those_of_another() -> None:
+    rows = (a_row(), a_row(mean_ms=None, peak="13.6 GB"), a_row(mean_ms=None, top_kernel="gemm", top_launches=3))
+    assert [len(matching(here(), rows=rows, figure=figure)) for figure in FIGURES] == [1, 1, 1]
+    (match,) = matching(here(warmup_steps=0, sync="pipelined"), rows=rows, figure="peak")
+    assert match.differences == 0, "neither the warm-up nor the synchronisation changes a peak"
+    inside = a_row(mean_ms=None, top_kernel="gemm", pass_="train-step", part="forward")
+    assert matching(here(), rows=[inside], figure="kernels") == ()
+    (match,) = matching(here(), rows=[inside], figure="kernels", any_pass=True)
+    assert (match.caveats, match.differences) == (("pass train-step there",), 0)
 
 
 def test_every_published_point_is_found_by_a_cell_of_its_own() -> None:
-    for row in published():
+    for row in (row for row in published() if row.holds("time")):
         spec = here(
             size=row.size, edition=row.edition, arch=row.arch, pass_=row.pass_, batch_size=row.batch or 4,
             context_length=row.context or 256, warmup_steps=row.warmup or 0, measure_steps=row.steps or 10,
@@ -163,7 +222,10 @@ def test_what_cannot_be_kept_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-HEADER = ",".join(COLUMNS)
+HEADER = ",".join(COLUMNS[:13])
+"""The columns of step times, which older files have alone."""
+FULL = ",".join(COLUMNS)
+PROFILED = "me,A100,2026,small,512,4,forward,fp32,,,,,,forward"
 GOOD = "me,A100,2026,small,512,4,forward,fp32,5,10,44.4,,"
 
 
@@ -184,6 +246,12 @@ GOOD = "me,A100,2026,small,512,4,forward,fp32,5,10,44.4,,"
         (f"{HEADER}\n{GOOD},\n", "f.csv, line 2: expected 13 fields"),
         (f"{HEADER}\nme,A100\n", "f.csv, line 2: expected 13 fields"),
         ("", "f.csv, line 1: no column source"),
+        (f"{FULL}\n{PROFILED},46,,,,\n", "f.csv, line 2: peak 46: expected a number of GB or GiB"),
+        (f"{FULL}\n{PROFILED},46 TB,,,,\n", "f.csv, line 2: peak 46 TB: expected"),
+        (f"{FULL}\n{PROFILED},,,many,,\n", "f.csv, line 2: top_launches many: expected a whole number"),
+        (f"{FULL}\n{PROFILED},,gemm,3,146,\n", "f.csv, line 2: top_percent 146: expected 0 to 100"),
+        (f"{FULL}\n{PROFILED},,,3,,\n", "f.csv, line 2: mean_ms is empty, and so are peak"),
+        (f"{FULL}\n{PROFILED.replace('forward,fp32', 'train-step,fp32')}x,46 GB,,,,\n", "f.csv, line 2: part forwardx"),
     ],
 )
 def test_a_damaged_file_names_the_line(text: str, said: str) -> None:
@@ -201,3 +269,13 @@ def test_of_a_model_of_one_s_own_no_architecture_is_said() -> None:
 def test_a_sentence_names_the_model_and_how_it_is_run() -> None:
     own_model = here(model="my.model:GPT", model_args=(("bias", "false"),), compile="default")
     assert sentence(own_model, 0.0161, ()).startswith("small forward fp32, GPT, bias=false, compiled: 16.1 ms here; ")
+
+
+def test_a_file_of_step_times_alone_is_still_read_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "reference.csv"
+    path.write_text(f"{HEADER}\n{GOOD}\n")
+    (before,) = own(path)
+    assert (before.mean_ms, before.peak, before.top_kernel) == (44.4, "", "")
+    add_from(results_of(cell([0.1])), "mine", path)
+    assert own(path)[0] == before
+    assert path.read_text().splitlines()[0] == FULL

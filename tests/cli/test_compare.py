@@ -15,6 +15,7 @@ from cs336_tui.cli.main import cli
 from cs336_tui.cli.reference import keep_command, reference_view
 from cs336_tui.events.codec import to_line
 from cs336_tui.session.log import LogError
+from tests.samples import sized
 from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, events_of
 
 SLOW, FAST = [0.2000, 0.2001, 0.1999, 0.2000] * 3, [0.1000, 0.1001, 0.0999, 0.1000] * 3
@@ -120,6 +121,18 @@ def test_reference_points_beside_a_sessions_cells(tmp_path: Path) -> None:
     own.write_text("nonsense")
     with pytest.raises(ReferenceFileError, match="line 1: no column"):
         reference_view("one", tmp_path, own)
+
+
+def test_published_peaks_and_kernels_follow_the_times(tmp_path: Path) -> None:
+    big = sized("2.7B", "2025")
+    put(tmp_path, "one", cell([0.9], **big, pass_="train-step"), cell([0.1], pass_="forward", context_length=512))
+    said = reference_view("one", tmp_path, tmp_path / "own.csv").splitlines()
+    forward = next(line for line in said if "peak in forward" in line)
+    assert "46.0 GB by write-up A (2025) on 80 GB data-centre GPU" in forward
+    assert any(line.startswith("2.7B train-step fp32, ctx 128, peak: 1.00 GB here; 55.2 GB by") for line in said)
+    kernels = next(line for line in said if "kernels of forward" in line)
+    assert "not profiled here" in kernels
+    assert "72.1 % by public repository luke396/assignment2-systems on RTX 5090" in kernels
 
 
 def test_pairs_of_several_variants_are_told_apart_and_a_common_one_is_named(tmp_path: Path) -> None:

@@ -8,13 +8,17 @@ from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.pivot import VALUES, pivot
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.events import ReportFinished, ReportStarted
 from cs336_tui.export.comparison import comparison_table
+from cs336_tui.export.formats import FORMATS, render_all
 from cs336_tui.export.pivot import pivot_table
-from cs336_tui.export.reference import reference_table
+from cs336_tui.export.reference import reference_table, reference_tables
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged, usual_times
-from tests.samples import a_spec, cell_end, cell_start, session_start, state_of, steps
+from tests.made_memory import a_memory_report
+from tests.samples import START, a_spec, cell_end, cell_start, session_start, sized, state_of, steps
+from tests.session.made import Cell, results_of
 
 GRID = by(pass_=["forward", "train-step"])
 
@@ -131,6 +135,45 @@ def test_memory_of_the_whole_process_is_not_called_allocated() -> None:
     table = pivot_table(pivot(results, ["size"], [], "memory"), results)
     assert table.caption == "Peak RSS of the whole process (GB), size"
     assert [row[1] for row in table.rows] == ["0.900", "0.900"]
+
+
+def test_published_peaks_and_kernels_are_tables_of_their_own() -> None:
+    big = a_spec(**sized("2.7B", "2025"), pass_="train-step", context_length=128)
+    large = a_spec(**sized("large", "2025"), context_length=1024)
+    tables = reference_tables(results_of(Cell(big, [0.3], peak=55_100_000_000), Cell(large, [0.3])))
+    assert [table.label for table in tables] == ["reference", "reference-peaks", "reference-kernels"]
+    peaks, kernels = tables[1:]
+    whole = next(place for place, row in enumerate(peaks.rows) if row[1] == "peak")
+    assert peaks.rows[whole][2] == "55.1"
+    assert ("55.2", "1.00", "A800 80GB") in [row[2:5] for row in peaks.rows[whole:]], "published as 51.416 GiB"
+    record = next(each for each in peaks.records if each["reference_peak"] == "46 GB")
+    assert (record["part"], record["reference_peak_bytes"]) == ("forward", 46_000_000_000)
+    assert record["reference_source"] == "write-up A (2025)"
+    assert record["peak_bytes"] is record["seen"] is None, "nothing was recorded of the forward"
+    assert next(each for each in peaks.records if each["part"] is None)["peak_bytes"] == 55_100_000_000
+    (published,) = (row for row in kernels.rows if row[3] == "145")
+    assert (published[4], published[7]) == ("46.8 %", "write-up A (2025)")
+    record = next(each for each in kernels.records if each["reference_top_launches"] == 145)
+    assert record["reference_top_share"] == pytest.approx(0.468)
+    for format_ in FORMATS:
+        assert any(figure in render_all(tables, format_) for figure in ("46.8", "0.468")), format_
+
+
+def test_a_session_of_reports_alone_has_its_published_peaks() -> None:
+    spec = a_spec(**sized("2.7B", "2025"), pass_="train-step", context_length=512)
+    events = [
+        ReportStarted(at=START, report=0, kind="memory", spec=spec),
+        ReportFinished(at=START, report=0, status="ok", content=a_memory_report(spec=spec)),
+    ]
+    tables = reference_tables((), states=[state_of([*session_start([]), *events])], caption="mine")
+    assert [table.label for table in tables] == ["reference-peaks"]
+    assert tables[0].caption == "mine"
+    own = next(row for row in tables[0].rows if row[1] == "peak in forward")
+    assert own[-1] == "memory report"
+
+
+def test_cells_for_which_nothing_is_published_have_times_alone() -> None:
+    assert len(reference_tables(merged(grid(by([SMALL], context_length=[64]))))) == 1
 
 
 def test_reference_records_tell_variants_and_automatic_warm_up() -> None:

@@ -11,9 +11,9 @@ from cs336_tui.analysis.pivot import PivotError
 from cs336_tui.events.events import Event
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tabs.compare.pages import Doubts, PivotChoice, as_text, doubts_of, from_text, pairs_page, pivot_page
-from cs336_tui.tui.tabs.compare.pane import ComparePane
-from tests.samples import a_spec, cell_end, cell_start, session_start, state_of, steps
-from tests.session.made import Cell, session_of
+from cs336_tui.tui.tabs.compare.pane import ComparePane, reference_page
+from tests.samples import a_spec, cell_end, cell_start, session_start, sized, state_of, steps
+from tests.session.made import Cell, results_of, session_of
 from tests.tui.kept_sessions import DEMO, keep
 from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, screen_text, until
 
@@ -234,6 +234,17 @@ async def test_reference_points_come_with_their_caveats(tmp_path: Path, monkeypa
         await pilot.press(*"my box", "enter")
         await until(pilot, "reference points kept")
         assert list((tmp_path / "data").rglob("*.csv"))
+
+
+def test_reference_points_of_memory_and_kernels_stand_below_the_times() -> None:
+    spec = a_spec(**sized("2.7B", "2025"), pass_="train-step")
+    page = reference_page(results_of(Cell(spec, [0.9], peak=55_100_000_000)), 100)
+    text = "\n".join("".join(span.text for span in row) for row in page.rows)
+    assert "Memory and kernels" in text
+    assert "peak: 55.1 GB here; " in text
+    assert "55.2 GB by public repository EnzoDing-rgb" in " ".join(text.split())
+    nothing = reference_page(results_of(Cell(a_spec(context_length=64), [0.9])), 100)
+    assert "Memory and kernels" not in str(nothing)
 
 
 async def test_without_results_each_view_says_so() -> None:

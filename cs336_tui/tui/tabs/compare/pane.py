@@ -13,6 +13,7 @@ from textual.message import Message
 from cs336_tui.analysis.merge import Result, grouped, measured, merge
 from cs336_tui.analysis.pivot import VALUES, PivotError, varying
 from cs336_tui.analysis.reference import REMARK, ReferenceFileError, matching, own, published, sentence
+from cs336_tui.analysis.reference_profiles import profile_sentences
 from cs336_tui.analysis.warmup import Trace, warmup_groups
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
@@ -230,20 +231,26 @@ def _trace(trace: Trace, width: int) -> list[Line]:
 
 
 def reference_page(results: Sequence[Result], width: int) -> Page:
-    """A sentence per spec: its mean, and the reference points of the same model and pass with their caveats."""
-    cells = grouped(measured(results), lambda result: result.spec)
-    if not cells:
-        return message("No cell has been measured yet.", width)
+    """A sentence per spec: its mean, and the reference points of the same model and pass with their caveats; then one
+    for each peak of memory and each part's kernels."""
     rows: list[Line] = []
     points = published()
     try:
         points = (*points, *own())
     except ReferenceFileError as error:
         rows += [*wrapped(f"! {error}", width, "caution", "  "), ()]
+    cells = grouped(measured(results), lambda result: result.spec)
+    states = tuple({id(result.state): result.state for result in results}.values())
+    profiles = [
+        row for said in profile_sentences(states, results, points) for row in wrapped(said, width, "text", "    ")
+    ]
+    if not cells and not profiles:
+        return message("No cell has been measured yet.", width)
     for spec, runs in cells.items():
         steps = [time_s for run in runs for time_s in run.cell.step_times_s]
         said = sentence(spec, sum(steps) / len(steps), matching(spec, runs[0].cell.in_force, points))
         rows += wrapped(said, width, "text", "    ")
+    rows += [(), line(("Memory and kernels", "title")), *profiles] if profiles else []
     rows += [(), *wrapped(f"Points of reference, not truth: {REMARK}.", width, "muted", "  ")]
     heading = (line(("Reference points", "title"), (" · + keeps these cells as your own", "muted")),)
     return Page(heading, tuple(rows))

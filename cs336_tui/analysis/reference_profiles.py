@@ -1,0 +1,180 @@
+"""Published peaks of memory and kernels beside one's own, which a cell, its reports or its prediction give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from cs336_tui.analysis.fields import machine
+from cs336_tui.analysis.kernel_cells import CellPart, cell_parts
+from cs336_tui.analysis.kernel_names import short_name
+from cs336_tui.analysis.merge import Result, grouped, title_of
+from cs336_tui.analysis.reference import PARTS, Figure, Match, Published, matching, own, published
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.reports import MemoryReport, report_key
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import gigabytes
+
+_ORDER = (*PARTS, "")
+_WHOLE = {"inference": "forward", "train-step": "step"}
+"""What the whole of a pass is called as a part of its cell, if not as the pass."""
+
+
+class PeakBeside(NamedTuple):
+    """The peak of a part of a cell's pass, the whole if empty, and the published peaks of the same."""
+
+    result: Result
+    part: str
+    peak_bytes: int | None
+    """One's own; None where nothing gives it."""
+    seen: str
+    """The source of one's own: ``measured``, ``memory report`` or ``predicted``; empty if there is none."""
+    matches: tuple[Match, ...]
+
+    @property
+    def name(self) -> str:
+        """``peak``, ``peak in forward``."""
+        return f"peak in {self.part}" if self.part else "peak"
+
+
+class KernelsBeside(NamedTuple):
+    """A part of a cell's step as it was profiled, and the published kernels of the same part."""
+
+    part: CellPart
+    matches: tuple[Match, ...]
+
+
+def peaks_beside(
+    states: Sequence[SessionState], results: Sequence[Result], rows: Sequence[Published] | None = None
+) -> tuple[PeakBeside, ...]:
+    """Of each cell, or memory report that no cell is of, the peaks for which there are reference points. `rows` are the
+    published and a person's own unless given. Raises `ReferenceFileError` when these cannot be read."""
+    rows = sorted((row for row in _points(rows) if row.holds("peak")), key=lambda row: _ORDER.index(row.part))
+    groups = list(grouped(results, lambda result: (result.source, report_key(result.spec), machine(result))).values())
+    groups += [[result] for result in _reported(states, results)]
+    found = []
+    for cells in groups:
+        for part, of_part in grouped(rows, lambda row: row.part).items():
+            if matches := _matching(cells[0], of_part, "peak"):
+                found.append(PeakBeside(cells[0], part, *_own_peak(cells, part), matches))
+    return tuple(found)
+
+
+def kernels_beside(
+    states: Sequence[SessionState], results: Sequence[Result], rows: Sequence[Published] | None = None
+) -> tuple[KernelsBeside, ...]:
+    """Of each part of a cell's step the kernels for which there are reference points, of whichever pass: a forward is
+    the same within a training step. Arguments and errors as for `peaks_beside`."""
+    rows = [row for row in _points(rows) if row.holds("kernels")]
+    by_part = grouped(rows, lambda row: row.part or _WHOLE.get(row.pass_, row.pass_))
+    found: dict[tuple[object, ...], KernelsBeside] = {}
+    for part in cell_parts(states, results):
+        result = part.result
+        key = result.source, report_key(result.spec), machine(result), part.part
+        if key not in found and (matches := _matching(result, by_part.get(part.part, []), "kernels")):
+            found[key] = KernelsBeside(part, matches)
+    return tuple(found.values())
+
+
+def peak_sentence(beside: PeakBeside) -> str:
+    """``2.7B train-step fp32, ctx 128, peak in forward: 46.5 GB here (predicted); 46.0 GB by write-up A on ...``."""
+    size = "not known" if beside.peak_bytes is None else f"{gigabytes(beside.peak_bytes)} GB"
+    ending = "OOM here" if beside.result.ending == "OOM" else ""
+    how = ", ".join(filter(None, ("" if beside.seen == "measured" else beside.seen, ending)))
+    how = f" ({how})" if how else ""
+    there = (f"{gigabytes(match.row.peak_bytes)} GB {_by(match)}" for match in beside.matches if match.row.peak_bytes)
+    return "; ".join([f"{_cell(beside.result)}, {beside.name}: {size} here{how}", *there])
+
+
+def kernels_sentence(beside: KernelsBeside) -> str:
+    """``large forward fp32, ctx 1024, kernels of forward: gemm..., 145 launches, 46.8 % here; ... by ... on ...``."""
+    part = beside.part
+    here = "not profiled here"
+    if part.profiled and part.report:
+        top = part.profiled.top
+        own_top = [top.short, f"{top.instances} launches", f"{top.share * 100:.1f} %"] if top else []
+        of_what = "here" if part.report.activity == "kernels" else "here (operators by self time)"
+        here = f"{', '.join([*own_top, f'matrix products {part.profiled.matmul_share * 100:.1f} %'])} {of_what}"
+    there = (f"{', '.join(_kernel_figures(match.row))} {_by(match)}" for match in beside.matches)
+    return "; ".join([f"{_cell(part.result)}, kernels of {part.part}: {here}", *there])
+
+
+def profile_sentences(
+    states: Sequence[SessionState], results: Sequence[Result], rows: Sequence[Published] | None = None
+) -> Iterator[str]:
+    """A line for each peak, then for each part's kernels, of which there are reference points. Raises as these do."""
+    yield from map(peak_sentence, peaks_beside(states, results, rows))
+    yield from map(kernels_sentence, kernels_beside(states, results, rows))
+
+
+def kernel_name(row: Published) -> str:
+    """The short name of its top kernel; a name that was published cut off stays as it is."""
+    return row.top_kernel if row.top_kernel.endswith("...") else short_name(row.top_kernel)
+
+
+def _kernel_figures(row: Published) -> Iterator[str]:
+    if row.top_kernel:
+        yield kernel_name(row)
+    if row.top_launches is not None:
+        yield f"{row.top_launches} launches"
+    if row.top_percent is not None:
+        yield f"{row.top_percent:.1f} %"
+    if row.matmul_percent is not None:
+        yield f"matrix products {row.matmul_percent:.1f} %"
+
+
+def _by(match: Match) -> str:
+    caveats = f" ({'; '.join(match.caveats)})" if match.caveats else ""
+    return f"by {match.row.source} on {match.row.device}{caveats}"
+
+
+def _cell(result: Result) -> str:
+    spec = result.spec
+    named = (f"{spec.size_label} {spec.pass_} {spec.precision}", f"ctx {spec.context_length}", *spec.variants)
+    return ", ".join(named)
+
+
+def _matching(result: Result, rows: Sequence[Published], figure: Figure) -> tuple[Match, ...]:
+    """Those of the cell's context, on which these figures depend more than on anything else."""
+    spec = result.spec
+    alike = [row for row in rows if row.context in (None, spec.context_length)]
+    return matching(spec, result.cell.in_force, alike, figure=figure, any_pass=figure == "kernels")
+
+
+def _points(rows: Sequence[Published] | None) -> Sequence[Published]:
+    return (*published(), *own()) if rows is None else rows
+
+
+def _reported(states: Sequence[SessionState], results: Sequence[Result]) -> Iterator[Result]:
+    """A result that was never run for each memory report that no cell of its session is of."""
+    titles = {id(result.state): (result.source, result.session) for result in results}
+    for number, state in enumerate(states):
+        known = {report_key(cell.spec) for cell in state.cells.values()}
+        source, title = titles.get(id(state), (number, title_of(state)))
+        for report in state.contents(MemoryReport):
+            if report_key(report.spec) not in known:
+                yield Result(source, title, state, CellState(-1, report.spec))
+
+
+def _own_peak(cells: Sequence[Result], part: str) -> tuple[int | None, str]:
+    """The peak and its source: of the whole what the allocator counted while it was timed, else what a memory report
+    saw, else what is predicted."""
+    result = cells[0]
+    counts = [each.cell.finished.peak_allocated_bytes for each in cells if each.is_measured and each.cell.finished]
+    if not part and (known := [count for count in counts if count]):
+        return max(known), "measured"
+    if report := _report_of(result.state, result.spec):
+        peaks = {"": report.peak_bytes}
+        for span in report.phases:
+            peaks[span.phase] = max(span.peak_bytes, peaks.get(span.phase, 0))
+        return peaks.get(part), "memory report" if part in peaks else ""
+    prediction = result.state.prediction_of(result.spec)
+    if prediction is None or (part and part not in ("forward", prediction.peak_phase)):
+        return None, ""
+    return (prediction.forward_peak_bytes if part == "forward" else prediction.peak_bytes), "predicted"
+
+
+def _report_of(state: SessionState, spec: CellSpec) -> MemoryReport | None:
+    found = state.report_of("memory", spec)
+    return found.content if found is not None and isinstance(found.content, MemoryReport) else None

@@ -1,0 +1,168 @@
+"""Published peaks of memory and kernels beside one's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from cs336_tui.analysis.merge import merge
+from cs336_tui.analysis.reference import Published, published
+from cs336_tui.analysis.reference_profiles import (
+    KernelsBeside,
+    PeakBeside,
+    kernels_beside,
+    kernels_sentence,
+    peak_sentence,
+    peaks_beside,
+    profile_sentences,
+)
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.events import CellsPredicted, Event, ReportFinished, ReportStarted
+from cs336_tui.session.state import SessionState
+from tests.analysis.test_kernel_cells import a_session, report
+from tests.made_kernels import a_kernel_report, an_operator_report
+from tests.made_memory import a_memory_report
+from tests.made_predictions import made_prediction
+from tests.samples import START, a_spec, sized
+from tests.session.made import Cell
+
+BIG = a_spec(**sized("2.7B", "2025"), pass_="train-step", context_length=128)
+TRAIN = a_spec(pass_="train-step")
+
+
+def a_point(**changes: Any) -> Published:
+    row = Published(
+        source="someone", device="A100", edition="2026", size="small", context=128, batch=4, pass_="train-step",
+        precision="fp32", warmup=None, steps=None,
+    )  # fmt: skip
+    return msgspec.structs.replace(row, **changes)
+
+
+def peaks(state: SessionState, *rows: Published) -> dict[str, PeakBeside]:
+    return {each.part: each for each in peaks_beside([state], merge([("one", state)]), rows or None)}
+
+
+def kernels(state: SessionState, *rows: Published) -> list[KernelsBeside]:
+    return list(kernels_beside([state], merge([("one", state)]), rows or None))
+
+
+def memory(spec: CellSpec, **changes: Any) -> list[Event]:
+    content = a_memory_report(spec=spec, **changes)
+    return [
+        ReportStarted(at=START, report=900, kind="memory", spec=spec),
+        ReportFinished(at=START, report=900, status="ok", content=content),
+    ]
+
+
+def predicted(state: SessionState, spec: CellSpec, **changes: Any) -> SessionState:
+    state.apply(CellsPredicted(at=START, predictions=(made_prediction(spec, **changes),)))
+    return state
+
+
+def test_a_measured_peak_stands_beside_the_published_one_of_the_whole_pass() -> None:
+    state = a_session(
+        cells=[Cell(TRAIN, [0.1], peak=40_000_000_000), Cell(TRAIN, [0.1], repeat=2, peak=41_000_000_000)]
+    )
+    (found,) = peaks(
+        state, a_point(peak="46 GB"), a_point(context=512, peak="70 GB"), a_point(pass_="forward", peak="9 GB")
+    ).values()
+    assert (found.peak_bytes, found.seen) == (41_000_000_000, "measured")
+    assert [match.row.peak for match in found.matches] == ["46 GB"], "of the same pass and context alone"
+    assert peak_sentence(found) == "small train-step fp32, ctx 128, peak: 41.0 GB here; 46.0 GB by someone on A100"
+
+
+def test_a_memory_report_gives_the_peaks_of_phases() -> None:
+    spec = a_spec(pass_="train-step")
+    content = a_memory_report(spec=spec)
+    spans = {span.phase: span.peak_bytes for span in content.phases}
+    state = a_session(*memory(spec), cells=[Cell(spec, [0.1], peak=None)])
+    found = peaks(state, *(a_point(peak="46 GB", part=part) for part in ("", "forward", "optimizer")))
+    assert {part: (each.peak_bytes, each.seen) for part, each in found.items()} == {
+        "": (content.peak_bytes, "memory report"),
+        "forward": (spans["forward"], "memory report"),
+        "optimizer": (spans["optimizer"], "memory report"),
+    }
+    alone = peaks(a_session(*memory(spec)), a_point(peak="46 GB", part="forward"))
+    assert alone["forward"].peak_bytes == spans["forward"], "also of a report that no cell is of"
+
+
+def test_where_nothing_was_recorded_the_prediction_stands_and_says_so() -> None:
+    waiting = predicted(a_session(cells=[Cell(BIG, status="oom")]), BIG, forward_peak_bytes=46_500_000_000)
+    found = peaks(waiting)
+    forward = found["forward"]
+    assert (forward.peak_bytes, forward.seen) == (46_500_000_000, "predicted")
+    said = peak_sentence(forward)
+    assert said.startswith("2.7B train-step fp32, ctx 128, peak in forward: 46.5 GB here (predicted, OOM here); ")
+    assert "46.0 GB by write-up A (2025) on 80 GB data-centre GPU, Hopper-like by its throughput" in said
+    assert "46.7 GB by public repository EnzoDing-rgb/cs336-assignment2-systems on A800 80GB" in said
+    assert "edition 2026 there, where it is called xl" in said
+
+
+def test_a_part_that_nothing_tells_is_not_made_up() -> None:
+    found = peaks(predicted(a_session(cells=[Cell(BIG, status=None)]), BIG, peak_phase="backward"))
+    assert (found["optimizer"].peak_bytes, found["optimizer"].seen) == (None, "")
+    assert "peak in optimizer: not known here" in peak_sentence(found["optimizer"])
+
+
+def test_other_precisions_are_said_and_warm_ups_are_not_counted() -> None:
+    cells = [Cell(msgspec.structs.replace(TRAIN, warmup_steps=w, precision="bf16-mixed"), [0.1]) for w in (0, 5)]
+    (found,) = peaks_beside([], merge([("one", a_session(cells=cells))]), [a_point(peak="46 GB")])
+    assert found.matches[0].caveats == ("fp32 there, bf16-mixed here",)
+
+
+def test_published_kernels_stand_beside_those_of_the_same_part_of_whichever_pass() -> None:
+    state = a_session(*report(a_kernel_report(TRAIN)), cells=[Cell(TRAIN, [0.1])])
+    rows = (
+        a_point(pass_="forward", top_kernel="gemm", top_launches=145, top_percent=46.8),
+        a_point(part="forward", top_kernel="sgemm", matmul_percent=80.0),
+        a_point(matmul_percent=54.1),
+        a_point(context=512, top_kernel="elsewhere"),
+    )
+    forward, step = kernels(state, *rows)
+    assert (forward.part.part, [match.row.top_kernel for match in forward.matches]) == ("forward", ["sgemm", "gemm"])
+    assert forward.matches[1].caveats == ("pass forward there",)
+    assert (step.part.part, [match.row.matmul_percent for match in step.matches]) == ("step", [54.1])
+    said = kernels_sentence(forward)
+    assert said.startswith("small train-step fp32, ctx 128, kernels of forward: sm90_xmma_gemm_f32f32_tf32f32")
+    assert "7 launches, 68.3 %, matrix products 75.0 % here; sgemm, matrix products 80.0 % by someone on A100" in said
+    assert said.endswith("gemm, 145 launches, 46.8 % by someone on A100 (pass forward there)")
+    assert kernels_sentence(step).endswith("here; matrix products 54.1 % by someone on A100")
+
+
+def test_kernels_that_were_not_profiled_say_so_and_operators_are_called_so() -> None:
+    (found,) = kernels(a_session(cells=[Cell(TRAIN, status=None)]), a_point(matmul_percent=54.1))
+    assert "kernels of step: not profiled here; matrix products 54.1 %" in kernels_sentence(found)
+    on_cpu = a_spec(pass_="forward+backward", device="cpu")
+    state = a_session(*report(an_operator_report(on_cpu)))
+    (found,) = kernels(state, a_point(pass_="forward+backward", top_kernel="gemm"))
+    assert "here (operators by self time)" in kernels_sentence(found)
+
+
+def test_warm_ups_of_a_cell_have_their_kernels_once() -> None:
+    cells = [Cell(a_spec(warmup_steps=w), [0.1]) for w in (0, 1, 5)]
+    assert len(kernels(a_session(cells=cells), a_point(pass_="forward+backward", top_kernel="gemm"))) == 1
+
+
+def test_every_published_peak_and_kernel_is_found_by_a_cell_of_its_own() -> None:
+    for row in published():
+        if row.holds("time"):
+            continue
+        precision = row.precision
+        spec = a_spec(
+            **sized(row.size, row.edition),
+            arch=row.arch,
+            pass_=row.pass_,
+            context_length=row.context,
+            precision=precision,
+        )
+        state = a_session(cells=[Cell(spec, status=None)])
+        results = merge([("one", state)])
+        beside = (*peaks_beside([state], results), *kernels_beside([state], results))
+        found = [match.row for each in beside for match in each.matches]
+        assert row in found
+
+
+def test_of_cells_for_which_nothing_is_published_nothing_is_said() -> None:
+    state = a_session(cells=[Cell(a_spec(context_length=64), [0.1])])
+    assert list(profile_sentences([state], merge([("one", state)]))) == []
