@@ -16,7 +16,8 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import Summary, summarize
 
-STEP = "step"
+STEP, RECORDING = "step", "recording"
+"""The whole of a step of several phases, and of what others recorded."""
 _MODEL = ("forward", "loss", "backward")
 _PHASES: Mapping[str, tuple[str, ...]] = {
     "forward+loss": ("forward", "loss"),
@@ -44,8 +45,9 @@ class Top(NamedTuple):
 
 class Profiled(NamedTuple):
     """A part of a profiled step. `kernel_ns` is the sum of its kernels' times, `span_ns` from the first one's begin to
-    the last one's end; None where several of a step's phases make the part. `softmax_share` is of attention's softmax:
-    all that runs in that named range, or kernels of this kind where nothing names it; None within a fused kernel."""
+    the last one's end; None where several of a step's phases make the part, or if it is not known. `softmax_share` is
+    of attention's softmax: all that runs in that named range, or kernels of this kind where nothing names it; None
+    within a fused kernel."""
 
     kernel_ns: int
     span_ns: int | None
@@ -110,6 +112,8 @@ def cell_parts(
     wanted: Callable[[CellSpec], bool] = lambda _: True,
 ) -> tuple[CellPart, ...]:
     """As `kernel_cells`, also where no step was profiled."""
+    # Of what others recorded only kernels: nothing else of it was run, or can be profiled.
+    results = [each for each in results if not each.spec.recording or each.state.report_of("kernels", each.spec)]
     groups = list(grouped(results, lambda result: (result.source, result.spec, machine(result))).values())
     contents = {id(state): _contents(state) for state in states}
     found = {id(cells[0]): _report_of(cells[0], contents) for cells in groups}
@@ -119,14 +123,14 @@ def cell_parts(
     return tuple(part for cells in groups for part in _parts_of(cells, found[id(cells[0])], ddof))
 
 
-def step_parts(phases: Sequence[str]) -> tuple[tuple[str, Phases], ...]:
+def step_parts(phases: Sequence[str], whole: str = STEP) -> tuple[tuple[str, Phases], ...]:
     """The parts to look at in a step of these phases, by name: the forward, forward and backward, the whole step (whose
-    phases are None), each once."""
+    phases are None, and which is called `whole` if its phases do not name it), each once."""
     model = tuple(phase for phase in phases if phase in _MODEL)
     found: list[tuple[str, Phases]] = [("forward", "forward")] if "forward" in phases and len(phases) > 1 else []
     if 1 < len(model) < len(phases):
         found.append((_together(model), model))
-    return (*found, (_together(phases), None))
+    return (*found, (_together(phases) or whole, None))
 
 
 def profiled(report: KernelReport, phases: Phases = None) -> Profiled:
@@ -152,7 +156,8 @@ def _parts_of(cells: Sequence[Result], report: KernelReport | None, ddof: int) -
     profile = "ok" if report else (latest.status or "unfinished") if latest else ""
     phases = tuple(report.phase_spans_ns) if report else tuple(result.cell.phase_times_s)
     forward: Top | None = None
-    for name, chosen in step_parts(phases or _PHASES.get(result.spec.pass_, ("forward",))):
+    whole = RECORDING if result.spec.recording else STEP
+    for name, chosen in step_parts(phases or _PHASES.get(result.spec.pass_, ("forward",)), whole):
         found = profiled(report, chosen) if report else None
         top = found.top if found else None
         same = forward.name == top.name if forward and top else None
@@ -211,9 +216,9 @@ def _without_cells(
 
 
 def _together(phases: Sequence[str]) -> str:
-    """The name of several phases as one part; the loss is left out beside a backward."""
+    """The name of several phases as one part; the loss is left out beside a backward. Empty if they have none."""
     if not phases or not {*phases} <= {*_MODEL}:
-        return phases[0] if len(phases) == 1 else STEP
+        return phases[0] if len(phases) == 1 else ""
     return "+".join(phase for phase in phases if phase != "loss" or "backward" not in phases)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from cs336_tui.analysis.fields import FIELDS, NUMBERS, device_label
 from cs336_tui.analysis.grouping import SHARED, TELLING, shared, telling
 from cs336_tui.analysis.kernel_cells import CellPart
-from cs336_tui.analysis.merge import measured
-from cs336_tui.events.reports import FUSED
+from cs336_tui.analysis.merge import Result, measured
+from cs336_tui.events.reports import FUSED, KernelReport
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.results import data_value
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known
@@ -33,8 +33,8 @@ _ALWAYS = ("size", "context", "pass", "precision")
 def kernel_cells_table(parts: Sequence[CellPart], caption: str = CAPTION) -> Table:
     """A row for each part of a cell's step: forward, forward and backward, the whole step. A cell without a profile has
     its rows too, with dashes."""
-    results = list({id(part.result): part.result for part in parts}.values())
-    keys = (*_ALWAYS, *telling(results, but=_ALWAYS, among=TELLING))
+    results = results_of(parts)
+    keys = cell_keys(results)
     columns: list[Column[CellPart]] = [
         *map(_setting, keys),
         Column("part", left=True),
@@ -72,6 +72,18 @@ def kernel_cells_table(parts: Sequence[CellPart], caption: str = CAPTION) -> Tab
     )
 
 
+def results_of(parts: Sequence[CellPart]) -> list[Result]:
+    """The results that the parts are of, each once."""
+    return list({id(part.result): part.result for part in parts}.values())
+
+
+def cell_keys(results: Sequence[Result]) -> tuple[str, ...]:
+    """The fields that name the cells: of recordings their name alone, and whatever else tells some apart."""
+    recorded = [bool(result.spec.recording) for result in results]
+    always = (*_ALWAYS * (not all(recorded)), *["recording"] * any(recorded))
+    return (*always, *telling(results, but=always, among=TELLING))
+
+
 def notes(parts: Sequence[CellPart]) -> Iterator[str]:
     """The meaning of the columns, what was counted where, and the cells without a profile."""
     yield from (*PROFILED_NOTES, SHARES_NOTE)
@@ -80,9 +92,7 @@ def notes(parts: Sequence[CellPart]) -> Iterator[str]:
     if any(softmax(part) == FUSED for part in parts):
         yield f"{FUSED}: one kernel does products and softmax together, so that their times cannot be told apart"
     reports = [part.report for part in parts if part.report]
-    for activity, device, torch in dict.fromkeys((each.activity, each.device_name, each.torch) for each in reports):
-        counted = "kernels, copies and fills of the GPU" if activity == "kernels" else "operators by self time"
-        yield f"profiled on {device}, torch {torch}: {counted}"
+    yield from dict.fromkeys(map(_seen_on, reports))
     yield from dict.fromkeys(f"{each.spec.title}: {each.note}" for each in reports if each.note)
     yield from dict.fromkeys(
         f"{part.result.spec.title}: no profile, its report {_ENDINGS.get(part.profile, part.profile)}"
@@ -91,6 +101,13 @@ def notes(parts: Sequence[CellPart]) -> Iterator[str]:
     )
     if any(not part.profile for part in parts):
         yield "cells without a profile have dashes: cs336-tui kernels, or n in the Kernels tab, makes one"
+
+
+def _seen_on(report: KernelReport) -> str:
+    counted = "kernels, copies and fills of the GPU" if report.activity == "kernels" else "operators by self time"
+    if report.spec.recording:
+        return f"recorded on {report.device_name}: all that was recorded, kernels without copies and fills"
+    return f"profiled on {report.device_name}, torch {report.torch}: {counted}"
 
 
 def _setting(key: str) -> Column[CellPart]:

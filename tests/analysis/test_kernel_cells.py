@@ -12,9 +12,9 @@ import pytest
 from cs336_tui.analysis.kernel_cells import CellPart, kernel_cells, profiled, step_parts
 from cs336_tui.analysis.kernels import rows
 from cs336_tui.analysis.merge import merge
-from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.spec import CellSpec, recorded_spec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted, StageChanged, StepsTimed
-from cs336_tui.events.reports import KernelReport
+from cs336_tui.events.reports import KernelGroup, KernelReport, KernelSummary
 from cs336_tui.session.state import SessionState
 from tests.made_kernels import ADAM, ADD, GEMM, SMALL_GEMM, SOFTMAX, STEP, a_group, a_kernel_report, an_operator_report
 from tests.samples import START, a_spec, cell_end, cell_start, state_of
@@ -231,3 +231,34 @@ def test_the_optimizer_is_all_that_its_phase_launches() -> None:
 def test_a_profile_without_kernels_has_no_top() -> None:
     found = profiled(a_kernel_report(groups=()))
     assert (found.kernel_ns, found.top, found.matmul_share) == (0, None, 0.0)
+
+
+def test_what_others_recorded_is_named_by_its_phases_or_as_a_recording() -> None:
+    spec = recorded_spec("a.json.gz", "cuda:0")
+    unnamed = (a_group(GEMM, "matrix multiply", "", "", (3.0, 4.0)), a_group(ADD, "elementwise", "", "", (2.0,)))
+    (part,) = parts_of(a_session(*report(a_kernel_report(spec, groups=unnamed, phase_spans_ns={"": 9_000}))))
+    assert (part.part, part.timed) == ("recording", None)
+    assert part.profiled
+    assert (part.profiled.kernel_ns, part.profiled.top and part.profiled.top.instances) == (9_000, 2)
+    named = parts_of(a_session(*report(a_kernel_report(spec))))
+    assert [each.part for each in named] == ["forward", "forward+backward", "recording"]
+
+
+def test_totals_without_single_launches_count() -> None:
+    summary = KernelSummary(instances=145, total_ns=46_800)
+    groups = (
+        KernelGroup(GEMM, "matrix multiply", "", "", False, (), summary=summary),
+        KernelGroup(ADD, "elementwise", "", "", False, (), summary=KernelSummary(instances=3, total_ns=53_200)),
+        KernelGroup(GEMM, "matrix multiply", "", "", False, (), summary=KernelSummary(instances=5, total_ns=10_000)),
+    )
+    found = profiled(a_kernel_report(groups=groups, total_ns=110_000, launches=153, span_ns=0))
+    assert (found.kernel_ns, found.instances, found.span_ns) == (110_000, 153, None)
+    assert found.top is not None
+    assert (found.top.name, found.top.instances, found.top.total_ns) == (GEMM, 150, 56_800)
+    assert found.matmul_share == pytest.approx(56.8 / 110)
+
+
+def test_a_recorded_snapshot_has_no_kernels_to_show() -> None:
+    snapshot = Cell(recorded_spec("a.pickle", "cuda:0"), status=None)
+    state = a_session(*report(a_kernel_report(TRAIN)), cells=[snapshot])
+    assert {part.result.spec.recording for part in parts_of(state)} == {""}

@@ -8,6 +8,7 @@ import pytest
 
 from cs336_tui.analysis.kernel_cells import kernel_cells
 from cs336_tui.analysis.merge import merge
+from cs336_tui.config.spec import recorded_spec
 from cs336_tui.export.formats import FORMATS, render, render_all
 from cs336_tui.export.kernel_cells import kernel_cells_table
 from cs336_tui.export.reports import report_sections, report_tables
@@ -103,3 +104,13 @@ def test_it_is_a_report_of_the_session_and_in_its_summary() -> None:
     assert "Kernels over cells" in dict(report_sections(state))
     plain = a_session(cells=[cell([0.1])])
     assert "kernels-over-cells" not in report_tables([plain], results_of(plain))
+
+
+def test_recordings_are_named_by_their_file_and_not_by_choices_that_nobody_knows() -> None:
+    spec = recorded_spec("a.json.gz", "cuda:0")
+    table = table_of(a_session(*report(a_kernel_report(spec))))
+    assert [column.key for column in table.columns][:2] == ["recording", "part"]
+    assert table.rows[0][0] == "a.json.gz"
+    assert any("recorded on NVIDIA H100" in note for note in table.footnotes)
+    both = table_of(a_session(*report(a_kernel_report(spec)), *report(a_kernel_report(TRAIN)), cells=[Cell(TRAIN)]))
+    assert {"size", "recording"} <= {column.key for column in both.columns}

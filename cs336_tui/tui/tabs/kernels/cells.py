@@ -6,26 +6,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cs336_tui.analysis.fields import FIELDS, NUMBERS
-from cs336_tui.analysis.grouping import telling
 from cs336_tui.analysis.kernel_cells import CellPart
 from cs336_tui.events.reports import FUSED
-from cs336_tui.export.kernel_cells import difference, notes, softmax, timed, yes_no
+from cs336_tui.export.kernel_cells import cell_keys, difference, notes, results_of, softmax, timed, yes_no
 from cs336_tui.export.tables import Column, Value, known
 from cs336_tui.stats.quantities import MILLISECONDS, scale, time_text
 from cs336_tui.tui import format
 from cs336_tui.tui.widgets.columns import Sheet, shown_table
 from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
 
-_ALWAYS = ("size", "context", "pass", "precision")
-_RANKS = {"precision": 6}
+_ALWAYS = ("size", "context", "pass", "recording")
 _NAME_WIDTH = 14
 _LABEL = 23
 
 
 def cells_sheet(parts: Sequence[CellPart]) -> Sheet:
     """A row for each part of each cell; the top kernel takes the rest."""
-    results = list({id(part.result): part.result for part in parts}.values())
-    keys = (*_ALWAYS, *telling(results, but=_ALWAYS))
+    keys = cell_keys(results_of(parts))
     times = scale(part.profiled.kernel_ns for part in parts if part.profiled)
     columns: tuple[Column[CellPart], ...] = (
         *map(_setting, keys),
@@ -81,7 +78,7 @@ def detail(part: CellPart, width: int) -> list[Line]:
 
 def _setting(key: str) -> Column[CellPart]:
     field, title = FIELDS[key], "ctx" if key == "context" else FIELDS[key].title
-    rank = _RANKS.get(key, 0 if key in _ALWAYS else 6)
+    rank = 0 if key in _ALWAYS else 6
     return Column(key, title, key not in NUMBERS, rank, text=lambda part: _short(field.show(part.result)))
 
 
