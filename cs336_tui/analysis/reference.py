@@ -256,13 +256,18 @@ def matching(
     rows = (*published(), *own()) if rows is None else rows
     found = []
     for row in filter(lambda row: row.holds(figure), rows):
-        if (any_pass or row.pass_ == spec.pass_) and dims_of(row.size, row.edition, spec.vocab_size) == spec.dims:
+        if (any_pass or _is_pass(row.pass_, spec)) and dims_of(row.size, row.edition, spec.vocab_size) == spec.dims:
             differences = tuple(_differences(spec, in_force, row, figure))
             found.append(Match(row, (*differences, *_remarks(spec, row)), len(differences)))
     if found and not inexact_too:
         fewest = min(match.differences for match in found)
         found = [match for match in found if match.differences == fewest]
     return tuple(sorted(found, key=lambda match: (match.differences, len(match.caveats))))
+
+
+def _is_pass(published: str, spec: CellSpec) -> bool:
+    """True if it is the cell's pass; a published forward may hold the loss, so it counts for both."""
+    return published == spec.pass_ or (published, spec.pass_) == ("forward", "forward+loss")
 
 
 def sentence(spec: CellSpec, mean_s: float, matches: Iterable[Match]) -> str:

@@ -160,15 +160,24 @@ def _warm_up(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
 
 
 def _by_mean(results: Sequence[Result], decimals: int | None, *, published: bool = False) -> tuple[Table, ...]:
-    """Published with names such as ``small_forward_warmup_1_mixed_False``."""
+    """Published with names such as ``small_forward_warmup_1_mixed_False``; a forward with the loss in it is a forward
+    where there is none without."""
     notation = Notation("s", decimals)
     names = telling(results, but=("pass",)) or ("size",)
     more = _untold(results) if published else ()
+    forward = _with_passes(results)[1]
+
+    def computation(row: Row) -> str:
+        pass_ = row.first.spec.pass_
+        return _FORWARD if published and pass_ == forward else pass_
+
     columns = (
         layout_column(
-            "name", lambda row: _joined(row.first, more) if published else label(row.first, names), left=True
+            "name",
+            lambda row: _joined(row.first, computation(row), more) if published else label(row.first, names),
+            left=True,
         ),
-        setting("computation", "pass", left=True),
+        layout_column("computation", computation, left=True),
         layout_column("times", lambda row: row.times_s, lambda row: _seconds(row, notation), left=True),
         *_statistics(notation, mean_time="mean", median_time="median", std_dev="std", min_time="min", max_time="max"),
         layout_column(
@@ -218,10 +227,10 @@ def _is_mixed(result: Result) -> bool:
     return result.spec.precision.endswith("-mixed")
 
 
-def _joined(result: Result, more: Sequence[str]) -> str:
+def _joined(result: Result, computation: str, more: Sequence[str]) -> str:
     """``small_forward_warmup_1_mixed_False``, and `more` fields in the same way."""
-    size, pass_, warmup = shown(result, ("size", "pass", "warmup"))
-    words = [size, pass_, "warmup", warmup, "mixed", str(_is_mixed(result))]
+    size, warmup = shown(result, ("size", "warmup"))
+    words = [size, computation, "warmup", warmup, "mixed", str(_is_mixed(result))]
     for key, text in zip(more, shown(result, more), strict=True):
         words += (key, text)
     return "_".join(words)

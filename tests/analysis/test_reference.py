@@ -119,6 +119,12 @@ def test_every_published_point_is_found_by_a_cell_of_its_own() -> None:
         assert match.differences == unstated
 
 
+def test_a_published_forward_stands_beside_a_forward_with_its_loss_too() -> None:
+    (match,) = matching(here(pass_="forward+loss"), rows=[a_row()])
+    assert match.caveats == ("pass forward there",)
+    assert matching(here(), rows=[a_row(pass_="forward+loss")]) == ()
+
+
 def test_an_exact_match_comes_alone_and_others_only_where_there_is_none() -> None:
     rows = (a_row(context=256), a_row(mean_ms=16.3, device="B200"), a_row())
     assert [match.row.device for match in matching(here(), rows=rows)] == ["B200", "A100"]

@@ -60,7 +60,7 @@ EXPECTED = {
     "2024/benchmarking_mixed_precision": 20,
     "2024/torch_compile": 5 * 3 * 2,
     "2024/memory_profiling": 5 * 2 * 2,
-    "8gb": 8,
+    "8gb": 20,
     "devices": 10,
 }
 """Number of cells by preset, `every` device counted as one."""
@@ -70,6 +70,24 @@ def test_every_edition_has_its_presets() -> None:
     counts = {preset.name: len(preset.sweep) for preset in bundled()}
     assert counts == EXPECTED
     assert next(iter(bundled())) == QUICK
+
+
+@pytest.mark.parametrize(
+    ("name", "passes", "precisions", "warmups", "steps"),
+    [
+        ("2025/end_to_end", ("forward", "forward+backward"), ("fp32",), (0, 2, 5), 10),
+        ("8gb", ("forward", "backward"), ("fp32",), (0, 1), 10),
+        ("2024/timeit", ("forward+loss", "backward", "forward+backward"), ("fp32", "fp16-mixed"), (0, 1), 5),
+        ("devices", ("forward", "forward+backward"), ("fp32",), (1,), 5),
+    ],
+)
+def test_published_write_ups_can_be_repeated(
+    name: str, passes: tuple[str, ...], precisions: tuple[str, ...], warmups: tuple[int, ...], steps: int
+) -> None:
+    sweep = preset(name).sweep
+    assert (sweep.passes, sweep.precisions, sweep.warmups, sweep.steps) == (passes, precisions, warmups, steps)
+    every = ("small", "medium") if name == "2024/timeit" else ("small", "medium", "large", "xl", "2.7B")
+    assert (sweep.edition, sweep.sizes) == (name[:4] if name[:2] == "20" else "2025", every)
 
 
 @pytest.mark.parametrize("each", bundled(), ids=lambda each: each.name)

@@ -90,6 +90,16 @@ def test_a_published_name_says_what_else_tells_cells_apart() -> None:
     assert sorted(names) == ["small_forward_warmup_2_mixed_False", "small_forward_warmup_2_mixed_True"]
 
 
+def test_a_forward_with_its_loss_has_the_published_name_of_a_forward() -> None:
+    (table,) = layout_tables(
+        merged(state_of(grid_events(by([SMALL], pass_=["forward+loss"])))), "by-mean", published=True
+    )
+    assert (*table.texts("name"), *table.texts("computation")) == ("small_forward_warmup_2_mixed_False", "forward")
+    both = by([SMALL], pass_=["forward+loss", "forward"])
+    (table,) = layout_tables(merged(state_of(grid_events(both))), "by-mean", published=True)
+    assert table.texts("computation") == ("forward", "forward+loss")
+
+
 def test_markdown_of_a_name_cannot_break_the_table() -> None:
     table = Table.of(
         [{"name": "a|b\n<c>", "n": 1}],
