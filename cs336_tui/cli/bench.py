@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, renderer
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.order import Order, in_order, in_rounds
 from cs336_tui.config.presets import preset
-from cs336_tui.config.spec import SpecError
+from cs336_tui.config.spec import AXES, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.capabilities import fields_of_preset
@@ -63,12 +63,13 @@ def bench(
     interrupted.
     """
     settings = {name: given.pop(name) for name in _OF_BENCH}
-    sweep = sweep_from(preset_name=preset_name, **given)
+    also = preset(preset_name).also if preset_name else ()
+    sweep = sweep_from(preset_name=preset_name, of_another_too=given if also else (), **given)
     if settings["in_process"] and settings["timeout_s"] is not None:
         raise click.UsageError("--timeout cannot end a cell that runs --in-process; use one or the other")
     if settings["in_process"] and sweep.reports:
         raise click.UsageError("--reports need processes of their own; with --in-process say --reports none")
-    others = list(_of_other_presets(preset_name, given))
+    others = list(_of_other_presets(also, given))
     run = HeadlessRun()
     runner = Bench(run.sink, **settings)
 
@@ -84,13 +85,19 @@ def bench(
     return carry_out(runner, run, work, Outputs(renderer(format_), output, force, summary))
 
 
-def _of_other_presets(name: str | None, given: Mapping[str, Any]) -> Iterator[Sweep]:
-    """The sweeps that the preset has run with it, changed alike; says which cannot be changed so."""
-    for other in preset(name).also if name else ():
-        try:
-            yield sweep_from(preset_name=other, of_another_too=given.keys(), **given)
-        except SpecError as error:
-            click.echo(f"note: {other}, which belongs to {name}, is left out: {error}", err=True)
+def _of_other_presets(names: Iterable[str], given: Mapping[str, Any]) -> Iterator[Sweep]:
+    """The sweeps of presets that are run with another one, changed alike; says which choices they keep as they were."""
+    for name in names:
+        kept, found = dict(given), None
+        while found is None:
+            try:
+                found = sweep_from(preset_name=name, of_another_too=kept, **kept)
+            except SpecError as error:
+                fields = [axis.sweep for axis in AXES.values() if axis.name == error.field]
+                if not any(kept.pop(field, None) for field in fields):
+                    raise
+                click.echo(f"note: {name}, which belongs to it, keeps its {error.field}: {error}", err=True)
+        yield found
 
 
 @click.command("resume")

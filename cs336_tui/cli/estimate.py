@@ -104,7 +104,7 @@ def estimate_command(
     with predicting(asked, predictor) as predicts:
         predictions = predicts.predict(asked.specs, counter, within_s=timeout_s, give_up=give_up)
         if state:
-            _complete(state, asked, predicts, timeout_s)
+            complete(state, asked, predicts, timeout_s)
     counter.clear()
     if failed and len(asked.specs) == 1:
         raise next(iter(failed.values()))
@@ -117,7 +117,7 @@ def estimate_command(
     return EXIT_CELL_FAILED
 
 
-def _complete(state: SessionState, asked: AskedCells, predicts: Predicts, timeout_s: float | None) -> None:
+def complete(state: SessionState, asked: AskedCells, predicts: Predicts, timeout_s: float | None) -> None:
     """Predict the session's measured cells that are of the targets' kinds, where nobody has yet and where it can be
     done."""
     kinds = {target.kind for target in asked.targets.values()}

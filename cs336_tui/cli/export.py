@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing
 from cs336_tui.export.files import ExportError, write_atomically
 from cs336_tui.export.formats import answer, notes_text, pandas_text
 from cs336_tui.export.pivot import pivot_table
+from cs336_tui.export.problems import WITHOUT_FILES, Exported, export_problem
 from cs336_tui.export.record import document_of, documents_to_csv, documents_to_json
 from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.reports import report_tables
@@ -52,6 +54,7 @@ class TableChoice(NamedTuple):
     compare: bool = False
     report: str | None = None
     ranges: Sequence[str] = ()
+    problem: str | None = None
     unit: Unit | None = None
     digits: int | None = None
     caption: str = ""
@@ -77,6 +80,8 @@ class TableChoice(NamedTuple):
         if self.style and (self.unit or self.digits is not None):
             option = f"--unit {self.unit}" if self.unit else f"--digits {self.digits}"
             raise click.UsageError(f"{option}: --style {self.style} has six digits in units of its own; leave it out")
+        if self.style and self.problem:
+            raise click.UsageError(f"--style {self.style}: a problem's tables stand under headings; leave it out")
         if not (self.style or self.with_index):
             raise click.UsageError("--no-index: only --style pandas has an index")
 
@@ -94,7 +99,7 @@ class TableChoice(NamedTuple):
     @property
     def _given(self) -> list[str]:
         """The options that were given of those that choose a table."""
-        names = ("layout", "columns", "reference", "compare", "report")
+        names = ("layout", "columns", "reference", "compare", "report", "problem")
         return [*(["--pivot"] if self.pivot_on else []), *(f"--{name}" for name in names if getattr(self, name))]
 
     @property
@@ -151,6 +156,11 @@ class _ListingLayouts(click.Command):
     metavar="NAME",
     help="Of --report kernels only the kernels in this phase or range, such as forward, 'step 3' or 'nccl:*'; of "
     "several, in all of them.",
+)
+@click.option(
+    "--problem",
+    metavar="NAME",
+    help="The tables and figures of a problem of the handouts, part by part; cs336-tui problems lists them.",
 )
 @click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only these cells, such as precision=fp32.")
 @click.option("--unit", type=click.Choice(UNITS), help="Of times in text. [default: ms]")
@@ -209,8 +219,17 @@ def export(
     if results:  # a session may have nothing but reports
         results = select(results, _pairs("--where", where))
     written: dict[Path, str] = {}
-    if has_notes:
-        states = [source.state for source in sources]
+    states = [source.state for source in sources]
+    drawn: Sequence[Drawing | Absent] | None = None
+    if choice.problem:
+        exported = export_problem(choice.problem, states, results)
+        drawn, figures = exported.figures, figures or _beside(output, exported)
+        if notes:
+            written[notes] = notes_text(exported.tables)
+        text = exported.render(format_, _seen_from(output, figures), with_notes=not (notes or no_notes))
+        if drawn and figures is None:
+            click.echo(f"{len(drawn)} figures: {WITHOUT_FILES}", err=True)
+    elif has_notes:
         tables = _reports(sources, results, choice, where, ddof) if choice.report else choice.tables(results, states)
         if notes:
             written[notes] = notes_text(tables)
@@ -221,7 +240,8 @@ def export(
     else:
         text = _data(sources, results, format_)
     if figures is not None:
-        write_figures(figures_of([source.state for source in sources], results), figures, overwrite=force)
+        found = figures_of(states, results) if drawn is None else drawn
+        write_figures(found, figures, overwrite=force)
     if output is not None:
         written[output], text = text, ""
     for path, content in written.items():
@@ -234,6 +254,18 @@ def read(sessions: Sequence[str], session_dir: Path) -> list[Source]:
     """The sessions that a person means, each once. Raises `LogError`."""
     paths = dict.fromkeys(store.find(session, session_dir) for session in sessions)
     return [Source(path, store.load(path)) for path in paths]
+
+
+def _beside(output: Path | None, exported: Exported) -> Path | None:
+    """The folder of a problem's figures, named as the file that they belong to; None without a file or a figure."""
+    return output.with_name(f"{output.stem}-figures") if output and exported.figures else None
+
+
+def _seen_from(output: Path | None, figures: Path | None) -> str | None:
+    """The folder of figures as a document in `output` names it."""
+    if figures is None or output is None:
+        return None if figures is None else figures.as_posix()
+    return Path(os.path.relpath(figures, output.parent)).as_posix()
 
 
 def _axes(text: str, results: Sequence[Result]) -> tuple[Sequence[str], Sequence[str]]:

@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "open": ("open", "Make a session of what others recorded: torch profiler traces."),
     "peak": ("peak", "Measure what this machine's devices do at best: matrix products and copies."),
     "presets": ("presets", "List the presets; `presets show NAME` shows one."),
+    "problems": ("problems", "List the problems of the handouts: what each needs, and what of it a session has."),
     "reference": ("reference", "Published times, peaks and kernels beside a session's; keeps own times."),
     "rename": ("sessions", "Give a session a name."),
     "resume": ("bench", "Run the cells of a session that have no result yet."),

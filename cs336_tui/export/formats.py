@@ -72,7 +72,7 @@ def render_all(tables: Sequence[Table], format_: str) -> str:
             records = [each | table.settings | each for table in tables for each in _told_apart(table, tables)]
             return csv_text(dict.fromkeys(key for record in records for key in record), records)
         case "json":
-            documents = [_document(table) for table in tables]
+            documents = [document_of_table(table) for table in tables]
             found = documents[0] if len(documents) == 1 else {"tables": documents}
             return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
         case "latex":
@@ -287,12 +287,12 @@ def _html(table: Table) -> str:
 
 def _typst(table: Table) -> str:
     def line(texts: Iterable[str]) -> str:
-        return ", ".join(map(_typst_string, texts))
+        return ", ".join(map(typst_string, texts))
 
     aligns = "".join(f"{column.align}, " for column in table.columns)
     lines = ["#figure("]
     if table.caption:
-        lines.append(f"  caption: {_typst_string(table.caption)},")
+        lines.append(f"  caption: {typst_string(table.caption)},")
     lines += [
         "  table(",
         f"    columns: {len(table.columns)}, align: ({aligns}), stroke: none,",
@@ -305,18 +305,18 @@ def _typst(table: Table) -> str:
         f") <{_label(table)}>",
     ]
     if table.footnotes:
-        notes = [f"  - #{_typst_string(note)}" for note in table.footnotes]
+        notes = [f"  - #{typst_string(note)}" for note in table.footnotes]
         lines += ["#[", "  #set text(size: 0.85em)", *notes, "]"]
     return "\n".join(lines) + "\n"
 
 
 def _typst_groups(table: Table) -> str:
     return "".join(
-        f"table.cell(colspan: {width}, align: center, {_typst_string(name)}), " for name, width in _groups(table)
+        f"table.cell(colspan: {width}, align: center, {typst_string(name)}), " for name, width in _groups(table)
     )
 
 
-def _typst_string(text: str) -> str:
+def typst_string(text: str) -> str:
     """A string of Typst's, which is shown letter by letter: nothing in it is markup."""
     return '"' + one_line(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -329,7 +329,7 @@ def _told_apart(table: Table, tables: Sequence[Table]) -> Sequence[dict[str, Val
     return [name | record for record in table.records]
 
 
-def _document(table: Table) -> dict[str, Any]:
+def document_of_table(table: Table) -> dict[str, Any]:
     return {
         "caption": table.caption,
         "columns": [column.header for column in table.columns],

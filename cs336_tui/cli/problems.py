@@ -1,0 +1,131 @@
+"""`cs336-tui problems`: the handouts' measuring problems, what each needs, and what of it a session has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from cs336_tui.analysis.estimates import Estimate, judge_all, named_target
+from cs336_tui.analysis.merge import merge, title_of
+from cs336_tui.cli.estimate import complete
+from cs336_tui.cli.flags import file_options, gpu_option, options, session_dir_option
+from cs336_tui.cli.targets import AskedCells, Counter, Machine, Predicts, deliver, predicting, read_machine
+from cs336_tui.config.order import relative_work, rough_peak_bytes
+from cs336_tui.config.problems import PROBLEMS, Problem, every_problem
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.gpus import find_gpu
+from cs336_tui.export.formats import answer
+from cs336_tui.export.problems import Needs, editions_of, problems_table, progress_of, sweeps_of
+from cs336_tui.session import store
+from cs336_tui.session.state import SessionState
+
+EDITIONS = tuple(sorted({edition for row in PROBLEMS for edition in row.editions}, reverse=True))
+
+
+class _Here(NamedTuple):
+    """What cells are to run on, and the session that tells how fast it is."""
+
+    machine: Machine | None
+    asked: AskedCells
+    state: SessionState | None
+
+    @property
+    def device(self) -> str:
+        return next(iter(self.asked.targets))
+
+    def can_run(self, spec: CellSpec) -> bool:
+        if self.machine is not None:
+            return self.machine.environment.refusal(spec) is None
+        gpu = self.asked.targets[self.device].gpu
+        return gpu is None or spec.precision in gpu.precisions
+
+
+@click.command("problems")
+@click.argument("session", required=False)
+@click.option(
+    "--edition", type=click.Choice([*EDITIONS, "all"]), help="Of this handout. [default: the session's, or the newest]"
+)
+@gpu_option
+@options(*file_options("table"))
+@session_dir_option
+def problems(
+    *,
+    session: str | None,
+    edition: str | None,
+    gpu: str | None,
+    format_: str,
+    output: Path | None,
+    force: bool,
+    session_dir: Path,
+    predictor: Predicts | None = None,
+    read: Callable[[], Machine] = read_machine,
+) -> str:
+    """List the measuring problems of the handouts: what each needs on this machine, and what of it SESSION has.
+
+    SESSION is an id, a unique prefix of one, `last` or a path; without one the latest, if there is any. Nothing is run.
+    """
+    path = store.find(session or "last", session_dir) if session or store.folder_sessions(session_dir) else None
+    state = store.load(path) if path else None
+    results = merge([(title_of(state), state)]) if state else ()
+    wanted = edition or next(iter(editions_of(reversed(results))), EDITIONS[0])
+    rows = [(each, row) for each, row in every_problem() if wanted in (each, "all")]
+    here = _here(gpu, state, read)
+    with predicting(here.asked, predictor) as predicts:
+        if state and here.machine:
+            complete(state, here.asked, predicts, None)
+        count = Counter("predicting", len(rows))
+        needs = []
+        for each, row in rows:
+            progress = progress_of(row, each, [state], results) if state else None
+            needs.append(_needs(each, row, here, predicts)._replace(progress=progress))
+            count()
+    target = here.asked.targets[here.device]
+    table = problems_table(needs, title_of(state) if state else "", target.name)
+    return deliver(answer([table], format_), output, force=force)
+
+
+def _here(gpu: str | None, state: SessionState | None, read: Callable[[], Machine]) -> _Here:
+    if gpu is not None:
+        return _Here(None, AskedCells((), {"cuda:0": named_target(find_gpu(gpu))}), state)
+    machine = read()
+    (device,) = machine.environment.resolve(("auto",))
+    return _Here(machine, AskedCells((), {device: machine.target(device)}), state)
+
+
+def _needs(edition: str, problem: Problem, here: _Here, predicts: Predicts) -> Needs:
+    sweeps = sweeps_of(problem, edition)
+    cells = [cell for sweep in sweeps.values() for cell in sweep.with_devices((here.device,)).cells()]
+    can = [cell for cell in cells if here.can_run(cell)]
+    largest = _estimate(max(can, key=rough_peak_bytes), here, predicts) if can else None
+    capacity = here.asked.targets[here.device].capacity_bytes
+    fit = [cell for cell in can if capacity is None or rough_peak_bytes(cell) <= capacity]
+    low, high = (largest.low_s, largest.high_s) if largest and fit else (None, None)
+    times = sum(relative_work(cell) * cell.total_steps for cell in fit) / (
+        relative_work(largest.spec) if largest else 1
+    )
+    return Needs(
+        edition,
+        problem,
+        tuple(sweeps),
+        len(cells),
+        len(fit),
+        tuple(dict.fromkeys(report for sweep in sweeps.values() for report in sweep.reports)),
+        largest,
+        None if low is None else low * times,
+        None if high is None else high * times,
+        None,
+    )
+
+
+def _estimate(spec: CellSpec, here: _Here, predicts: Predicts) -> Estimate | None:
+    """The estimate of one cell; None if it cannot be predicted."""
+    from cs336_tui.runner.predictor import PredictionError
+
+    try:
+        (prediction,) = predicts.predict([spec])
+    except PredictionError:
+        return None
+    return judge_all([prediction], here.asked.targets[here.device], here.state, [spec])[0]

@@ -1,0 +1,379 @@
+"""The handouts' measuring problems, each declared once: what a session answers each part of it with.
+
+Derived from `PROBLEMS` are ``export --problem``, `cs336-tui problems`, the app's list of problems and the test of
+``docs/problems.md``. A preset named ``EDITION/NAME`` runs what the problem asks for. `export.answers` makes what an
+`Answer` names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from cs336_tui.config.axis import SpecError
+
+Pairs = tuple[tuple[str, str], ...]
+Source = Literal["results", "phases", "layout", "pivot", "report", "figure"]
+
+
+class Answer(NamedTuple):
+    """Tables or figures of a session. `name` is of a layout, of a pivot as ``ROWS:COLUMNS VALUE``, of a report as
+    ``KIND`` or ``KIND/TABLE``, of a figure; figures and tables are named by how their names begin."""
+
+    source: Source
+    name: str = ""
+    where: Pairs = ()
+    """Of these cells alone, as ``--where`` takes them."""
+    rows: Pairs = ()
+    """Of a report's table the rows whose records have these values."""
+    columns: tuple[str, ...] = ()
+    """Columns of a table, by their keys, beside those that tell cells apart; empty: all."""
+    most: int = 0
+    """Rows of each of a report's tables at most; 0: all."""
+    over: str = ""
+    """The field in which cells must differ, as without that it says nothing."""
+
+
+class Part(NamedTuple):
+    """A part of a problem. `letter` is empty if there is one only."""
+
+    letter: str
+    asks: str
+    """What is asked for, in a few words."""
+    answers: tuple[Answer, ...] = ()
+    person: str = ""
+    """The reason why a person must do it, or the rest of it."""
+    preset: str = ""
+    """The preset's name without its edition, if it is not the problem's."""
+
+
+class Problem(NamedTuple):
+    """A problem of one edition or several. `gpu` is what a GPU is needed for; empty if the CPU does as well."""
+
+    name: str
+    editions: tuple[str, ...]
+    title: str
+    parts: tuple[Part, ...]
+    gpu: str = "times of a GPU"
+
+    def preset(self, edition: str, part: Part | None = None) -> str:
+        """The preset that runs it, or what a part of it needs."""
+        return f"{edition}/{(part.preset if part else '') or self.name}"
+
+
+_MODEL: Pairs = (("workload", "language-model"),)
+_ALONE: Pairs = (("workload", "attention"),)
+_STEPS = ("size", "context", "pass", "precision", "warmup", "n", "mean", "std", "median", "min", "max")
+_FORWARD: Pairs = (("pass", "forward"),)
+_COMMENT = "the comment is yours"
+
+_TIMINGS = (
+    Answer("results", columns=_STEPS, where=_MODEL),
+    Answer("phases", where=_MODEL),
+    Answer("figure", "passes-by-size", where=_MODEL),
+)
+_WARM_UP = (
+    Answer("layout", "warm-up", where=_MODEL, over="warmup"),
+    Answer("figure", "step-times", where=_MODEL, over="warmup"),
+)
+_SWEEP = (
+    Answer("results", where=_MODEL),
+    Answer("layout", "min-max", where=_MODEL),
+    Answer("figure", "passes-by-size", where=_MODEL),
+)
+_CONTEXTS = Answer("figure", "context-length", where=_MODEL, over="context")
+_OVER_CELLS = Answer("report", "kernels-over-cells", where=_MODEL)
+_KERNEL_PARTS = (
+    Part(
+        "a",
+        "total time of the forward pass, profiled beside timed",
+        (
+            _OVER_CELLS._replace(
+                rows=(("part", "forward"),),
+                columns=("kernel_ns", "kernel_difference", "span_ns", "span_difference", "timed_s"),
+            ),
+        ),
+        _COMMENT,
+    ),
+    Part(
+        "b",
+        "the kernel that takes most of forward, its count, and whether it is the same with backward",
+        (
+            _OVER_CELLS._replace(
+                columns=("part", "top_short", "top_instances", "top_share", "same_as_forward"),
+            ),
+            Answer("report", "kernels/kernels-", where=_FORWARD, most=5),
+        ),
+    ),
+    Part(
+        "c",
+        "kernels of forward beside matrix products",
+        (Answer("report", "kernels/kernel-kinds", where=_FORWARD),),
+    ),
+    Part(
+        "d",
+        "share of matrix products in a training step against forward, and of the others",
+        (
+            _OVER_CELLS._replace(
+                columns=("part", "matmul_share", "softmax_share", "optimizer_share"),
+            ),
+            Answer("report", "kernels/kernel-kinds", where=(("pass", "train-step"),)),
+        ),
+    ),
+    Part(
+        "e",
+        "softmax against matrix products inside attention, in time and in FLOPs",
+        (Answer("report", "kernels/attention", where=_FORWARD),),
+    ),
+)
+_ACCUMULATION = (Answer("report", "precision/accumulation"),)
+_TOY = Part("a", "dtypes in the toy model under autocast", (Answer("report", "precision/toy-dtypes"),))
+_NORM = "which operations of layer norm are sensitive, and why, is an argument; the dtypes are at (a)"
+_MIXED = (
+    Answer("report", "mixed-precision", over="precision"),
+    Answer("figure", "precision", over="precision"),
+)
+_SCRIPT = "the script is yours to write; cs336-tui bench is one that does what is asked, and a check on it"
+
+
+def _memory(sizes: str) -> tuple[Part, ...]:
+    """Parts a to e, in which the peaks are over `sizes`."""
+    peaks = f"{sizes}:pass memory"
+    low = "fp16-mixed" if sizes == "size" else "bf16-mixed"
+    inference = (("pass", "inference,forward"), ("precision", "fp32"))
+    return (
+        Part(
+            "a",
+            "memory over a step: inference and a whole training step",
+            (Answer("figure", "memory-timeline"), Answer("report", "memory/memory-phases")),
+            f"pictures of memory_viz are taken in a browser, from the snapshots beside the session's log; {_COMMENT}",
+        ),
+        Part(
+            "b",
+            "peaks of inference and of a training step",
+            (
+                Answer("pivot", peaks, where=(("precision", "fp32"),)),
+                Answer("report", "memory/memory-peaks", where=(("precision", "fp32"),)),
+            ),
+        ),
+        Part(
+            "c",
+            "the same peaks in mixed precision",
+            (
+                Answer("pivot", peaks, where=(("precision", low),)),
+                Answer("report", "memory/memory-peaks", where=(("precision", low),)),
+            ),
+            _COMMENT,
+        ),
+        Part(
+            "d",
+            "size of a tensor of the residual stream, with its derivation",
+            (Answer("report", "memory/residual-stream", where=(("precision", "fp32"),)),),
+        ),
+        Part(
+            "e",
+            "the largest allocations of forward, and where they come from",
+            (Answer("report", "memory/memory-largest", where=inference, most=8),),
+        ),
+    )
+
+
+_RESIDUALS = Part(
+    "f",
+    "memory that a block saves for backward, its five largest contributors, and the gradients of a block",
+    (Answer("report", "memory/memory-saved", where=(("pass", "train-step"),)),),
+    "screenshots of Nsight Systems are taken in its window",
+)
+_ATTENTION = (Answer("layout", "attention", where=_ALONE),)
+_AS_WRITTEN = (Answer("layout", "attention", where=(*_ALONE, ("attention", "naive"), ("compile", "off"))),)
+_COMPILED_ALONE = (Answer("layout", "attention", where=(*_ALONE, ("attention", "naive")), over="compile"),)
+_COMPILED = (Answer("layout", "compiled", where=_MODEL, over="compile"),)
+
+PROBLEMS: tuple[Problem, ...] = (
+    Problem(
+        "benchmarking_script",
+        ("2024", "2025", "2026"),
+        "forward, backward and optimizer step of every size",
+        (
+            Part("a", "a script that times passes", person=_SCRIPT),
+            Part("b", "mean and std of each pass and size, after warm-up", _TIMINGS, _COMMENT),
+            Part("c", "the same without warm-up, and with a step or two", _WARM_UP, _COMMENT, "warmup"),
+        ),
+    ),
+    Problem(
+        "warmup",
+        ("2024", "2025", "2026"),
+        "what steps without warm-up cost: benchmarking_script (c) alone",
+        (Part("", "steps without warm-up, and with a step or two", _WARM_UP, _COMMENT),),
+    ),
+    Problem(
+        "end_to_end",
+        ("2025",),
+        "a sweep over sizes, passes and warm-up, as write-ups show it",
+        (Part("", "step times, tokens/s and memory of the whole sweep", _SWEEP),),
+    ),
+    Problem(
+        "end_to_end",
+        ("2026",),
+        "a sweep over sizes, contexts and passes, as write-ups show it",
+        (Part("", "step times, tokens/s and memory of the whole sweep", (*_SWEEP, _CONTEXTS)),),
+    ),
+    Problem(
+        "nsys_profile",
+        ("2025", "2026"),
+        "kernels of forward, backward and optimizer step over sizes and contexts",
+        _KERNEL_PARTS,
+        gpu="its kernels",
+    ),
+    Problem(
+        "function_call_table",
+        ("2024",),
+        "kernels of forward, backward and optimizer step of xl",
+        _KERNEL_PARTS[:4],
+        gpu="its kernels",
+    ),
+    Problem(
+        "flame_graph",
+        ("2024",),
+        "shares of parts of the model in forward",
+        (
+            Part(
+                "a",
+                "a flame graph",
+                person="another program draws the picture; the Chrome trace beside the session's log opens in Perfetto",
+            ),
+            Part("b", "share of RMSNorm", (Answer("report", "kernels/kernel-ranges", where=_FORWARD),)),
+            Part("c", "share of softmax", (Answer("report", "kernels/kernel-ranges", where=_FORWARD),)),
+            Part("d", "what was not expected", person="what you expected is yours to say"),
+        ),
+        gpu="its kernels",
+    ),
+    Problem(
+        "mixed_precision_accumulation",
+        ("2025", "2026"),
+        "0.01 added 1,000 times in four ways",
+        (Part("", "the four sums, and how far each is off", _ACCUMULATION, _COMMENT),),
+        gpu="",
+    ),
+    Problem(
+        "benchmarking_mixed_precision",
+        ("2024",),
+        "full against mixed precision, and the dtypes of a toy model",
+        (
+            Part("a", "passes with and without mixed precision, for each size", _MIXED, _COMMENT),
+            _TOY._replace(letter="b"),
+            Part("c", "layer norm under autocast", person=_NORM.replace("(a)", "(b)")),
+        ),
+    ),
+    Problem(
+        "benchmarking_mixed_precision",
+        ("2025", "2026"),
+        "full against mixed precision, and the dtypes of a toy model",
+        (
+            _TOY,
+            Part("b", "layer norm under autocast", person=_NORM),
+            Part("c", "passes with and without mixed precision, for each size", _MIXED, _COMMENT),
+        ),
+    ),
+    Problem(
+        "memory_profiling",
+        ("2024",),
+        "memory of inference and of a training step",
+        _memory("size"),
+        gpu="its allocator",
+    ),
+    Problem(
+        "memory_profiling",
+        ("2025",),
+        "memory of inference and of a training step",
+        _memory("context"),
+        gpu="its allocator",
+    ),
+    Problem(
+        "memory_profiling",
+        ("2026",),
+        "memory of inference and of a training step",
+        (*_memory("context"), _RESIDUALS),
+        gpu="its allocator",
+    ),
+    Problem(
+        "gradient_checkpointing",
+        ("2026",),
+        "peak memory over how many blocks are recomputed together",
+        (
+            Part("a", "the strategy of least memory, and its asymptotics", person="a derivation and a sketch of code"),
+            Part(
+                "b",
+                "measured peak of the best group size without nesting, and of the next smaller and larger one",
+                (Answer("layout", "checkpointing", where=_MODEL, over="checkpoint"),),
+                _COMMENT,
+            ),
+        ),
+        gpu="its allocator",
+    ),
+    Problem(
+        "pytorch_attention",
+        ("2025", "2026"),
+        "attention alone over widths and sequence lengths",
+        (Part("", "times, memory before backward, and the accounting of what ran out", _AS_WRITTEN, _COMMENT),),
+    ),
+    Problem(
+        "torch_compile",
+        ("2024",),
+        "the whole model under torch.compile",
+        (
+            Part("a", "RMSNorm alone under torch.compile", person="a layer alone is not timed here; write a script"),
+            Part("b", "the same with backward", person="a layer alone is not timed here; write a script"),
+            Part("c", "passes as written and compiled, for each size", _COMPILED),
+        ),
+    ),
+    Problem(
+        "torch_compile",
+        ("2025", "2026"),
+        "attention alone and the whole model under torch.compile",
+        (
+            Part("a", "attention as written and compiled", _COMPILED_ALONE),
+            Part("b", "passes of the model as written and compiled", _COMPILED),
+        ),
+    ),
+    Problem(
+        "flash_benchmarking",
+        ("2025", "2026"),
+        "your FlashAttention-2 against plain attention",
+        (
+            Part(
+                "",
+                "forward, backward and both, for each length, width and precision",
+                _ATTENTION,
+                "your kernel is named with --attention naive,package.module:function; without it torch's own is shown",
+            ),
+        ),
+    ),
+)
+"""In the order of the handouts. A name has one row for each way in which editions ask for it."""
+
+
+def problem_named(name: str, editions: tuple[str, ...] = ()) -> tuple[Problem, str]:
+    """The problem of that name, ``EDITION/NAME`` or ``NAME``, and its edition: the first of `editions` that has it,
+    else its newest. Raises `SpecError` naming the known ones."""
+    asked, slash, word = name.rpartition("/")
+    rows = {edition: row for row in PROBLEMS if _plain(row.name) == _plain(word) for edition in row.editions}
+    for edition in (asked,) if slash else (*editions, *sorted(rows, reverse=True)):
+        if edition in rows:
+            return rows[edition], edition
+    known = ", ".join(dict.fromkeys(row.name for row in PROBLEMS if not slash or asked in row.editions))
+    if slash and not known:
+        known = ", ".join(dict.fromkeys(row.name for row in PROBLEMS))
+    raise SpecError("problem", name, f"expected one of {known}")
+
+
+def every_problem() -> Iterator[tuple[str, Problem]]:
+    """Each edition with each of its problems, the newest edition first."""
+    for edition in sorted({edition for row in PROBLEMS for edition in row.editions}, reverse=True):
+        yield from ((edition, row) for row in PROBLEMS if edition in row.editions)
+
+
+def _plain(name: str) -> str:
+    """A name as people spell it: ``warm-up`` is ``warmup``."""
+    return re.sub(r"[-_ ]", "", name).lower()

@@ -1,0 +1,242 @@
+"""The tables and figures of sessions that answer a part of a handout's problem, as `config.problems` names them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.analysis.estimates import stream_text
+from cs336_tui.analysis.fields import FIELDS, NUMBERS, varies
+from cs336_tui.analysis.merge import Result, ddof_of, measured
+from cs336_tui.analysis.pivot import PivotError, Value, pivot, suggest
+from cs336_tui.config.problems import Answer, Pairs
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.reports import REPORTS, KernelReport, MemoryReport, Report
+from cs336_tui.export.figures import Drawing
+from cs336_tui.export.pivot import pivot_table
+from cs336_tui.export.reports import report_tables
+from cs336_tui.export.results import TableError, results_table
+from cs336_tui.export.summary import figures_of
+from cs336_tui.export.tables import Column, Table, cell_record
+from cs336_tui.export.tables import Value as Cell
+from cs336_tui.export.writeups import layout_tables
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import MILLISECONDS, NONE
+from cs336_tui.stats.summaries import Summary, summarize
+
+_MADE_OF: Mapping[str, type[Report]] = {
+    "kernels-over-cells": KernelReport,
+    "memory-timeline": MemoryReport,
+    "residual-stream": MemoryReport,
+}
+"""The contents of reports that tables and figures are made of, whose names do not say so."""
+_CELL = ("size", "context", "batch", "pass", "variants", "precision", "device")
+"""Keys of records that tell cells apart."""
+
+
+class Material(NamedTuple):
+    """Sessions and their cells."""
+
+    states: tuple[SessionState, ...]
+    results: tuple[Result, ...]
+
+    def where(self, pairs: Pairs) -> Material:
+        """The cells that have these values, each one of several with commas."""
+        return self._replace(results=tuple(result for result in self.results if _has(result, pairs)))
+
+    def reports(self, kind: type[Report], pairs: Pairs) -> list[Report]:
+        return [each for state in self.states for each in state.contents(kind) if self.wants(each.spec, pairs)]
+
+    def wants(self, spec: CellSpec, pairs: Pairs) -> bool:
+        return _has(Result(0, "", self.states[0], CellState(0, spec)), pairs)
+
+
+def _has(result: Result, pairs: Pairs) -> bool:
+    return all(FIELDS[key].show(result) in text.split(",") for key, text in pairs)
+
+
+def is_answered(answer: Answer, material: Material) -> bool:
+    """True if there is what it is made of. Renders nothing."""
+    chosen = material.where(answer.where)
+    if answer.over and not varies(measured(chosen.results), answer.over):
+        return False
+    kind, _, table = answer.name.partition("/")
+    made_of = (
+        _MADE_OF.get(table) or _MADE_OF.get(kind) or (REPORTS[kind].content if answer.source == "report" else None)
+    )
+    return bool(material.reports(made_of, answer.where) if made_of else measured(chosen.results))
+
+
+def tables_of(answer: Answer, material: Material) -> tuple[Table, ...]:
+    """The tables of an answer, those of several cells joined; empty where there is nothing to show."""
+    if not is_answered(answer, material) or answer.source == "figure":
+        return ()
+    made: tuple[Table, ...] = ()
+    with contextlib.suppress(TableError, PivotError):
+        made = tuple(_MAKERS[answer.source](answer, material))
+    return tuple(filter(lambda table: table.rows, (_chosen(table, answer) for table in made)))
+
+
+def figures_for(answer: Answer, material: Material) -> tuple[Drawing, ...]:
+    """The figures of an answer."""
+    if answer.source != "figure" or not is_answered(answer, material):
+        return ()
+    found = figures_of(material.states, material.where(answer.where).results)
+    return tuple(each for each in found if isinstance(each, Drawing) and each.name.startswith(answer.name))
+
+
+def _results(answer: Answer, material: Material) -> Iterator[Table]:
+    chosen = material.where(answer.where).results
+    yield results_table(chosen, columns=answer.columns or None, caption="Step times")
+
+
+def _layout(answer: Answer, material: Material) -> Iterable[Table]:
+    return layout_tables(material.where(answer.where).results, answer.name)
+
+
+def _pivot(answer: Answer, material: Material) -> Iterator[Table]:
+    """The pivot as it is named; what else varies is named with the rows."""
+    results = material.where(answer.where).results
+    axes, _, value = answer.name.partition(" ")
+    across = axes.partition(":")[2].split(",")
+    keys = [key for several in suggest(results) for key in several]
+    columns = [key for key in keys if key in across]
+    value_: Value = value or "mean"  # type: ignore[assignment]  # `PROBLEMS` names known ones
+    yield pivot_table(pivot(results, [key for key in keys if key not in columns], columns, value_), results)
+
+
+def _phases(answer: Answer, material: Material) -> Iterator[Table]:
+    """Mean and std of every phase of a step, a row for each cell."""
+    timed = [result for result in measured(material.where(answer.where).results) if result.cell.phase_times_s]
+    fullest_first = sorted(timed, key=lambda result: -len(result.cell.phase_times_s))
+    names = list(dict.fromkeys(name for result in fullest_first for name in result.cell.phase_times_s))
+    ddof = ddof_of(timed)
+
+    def column(name: str) -> Column[Result]:
+        def found(result: Result) -> Summary | None:
+            times_s = result.cell.phase_times_s.get(name, ())
+            return summarize(times_s, ddof) if times_s else None
+
+        def text(result: Result) -> str:
+            summary = found(result)
+            return MILLISECONDS.mean_and_std(summary) if summary else NONE
+
+        def read(result: Result) -> float | None:
+            summary = found(result)
+            return summary.mean_s if summary else None
+
+        return Column(f"{name}_s", f"{name} (ms)", read=read, text=text)
+
+    keys = [key for key in (*_CELL, "warmup") if key in FIELDS and (key in ("size", "pass") or varies(timed, key))]
+    settings = [Column[Result](key, FIELDS[key].title, key not in NUMBERS, read=FIELDS[key].show) for key in keys]
+    if timed:
+        yield Table.of(
+            timed,
+            [*settings, *map(column, names)],
+            caption="Phases of a step: mean ± std of the device's time",
+            label="phases",
+        )
+
+
+def _reports(answer: Answer, material: Material) -> Iterable[Table]:
+    kind, _, name = answer.name.partition("/")
+    if name == "residual-stream":
+        return [_residual_stream(material.reports(MemoryReport, answer.where))]
+    chosen = material.where(answer.where).results
+    tables = report_tables(material.states, chosen, lambda spec: material.wants(spec, answer.where)).get(kind, ())
+    return _joined([_head(table, answer.most) for table in tables if table.label.startswith(name)])
+
+
+def _head(table: Table, most: int) -> Table:
+    if not most or len(table.rows) <= most:
+        return table
+    note = f"the first {most} rows of each cell"
+    return msgspec.structs.replace(
+        table, rows=table.rows[:most], records=table.records[:most], footnotes=(note, *table.footnotes)
+    )
+
+
+def _residual_stream(reports: Sequence[Report]) -> Table:
+    """The size of one tensor of the residual stream of each model and context, derived."""
+    predictions = [each.prediction for each in reports if isinstance(each, MemoryReport) and each.prediction]
+    keys = ("size", "context", "batch")
+    several = {tuple(cell_record(each.spec, *keys).values()): each for each in predictions}
+    return Table.of(
+        several.values(),
+        [
+            *(Column(key, FIELDS[key].title, key not in NUMBERS) for key in keys),
+            Column("residual_stream_bytes", "one tensor", left=True, text=stream_text),
+        ],
+        record=lambda each: cell_record(each.spec, *keys) | {"residual_stream_bytes": each.residual_stream_bytes},
+        caption="A tensor of the residual stream",
+        label="residual-stream",
+    )
+
+
+def _joined(tables: Sequence[Table]) -> list[Table]:
+    """Tables of several cells with the same columns as one, in which the first columns tell the cells apart."""
+    alike: dict[tuple[str, ...], list[Table]] = {}
+    for table in tables:
+        alike.setdefault(tuple(column.key for column in table.columns), []).append(table)
+    return [several[0] if len(several) == 1 else _one_of(several) for several in alike.values()]
+
+
+def _one_of(tables: Sequence[Table]) -> Table:
+    def settings(table: Table) -> dict[str, Cell]:
+        return {key: table.records[0][key] for key in _CELL if table.records and key in table.records[0]}
+
+    cells = [settings(table) for table in tables]
+    differ = [key for key in _CELL if len({str(cell.get(key)) for cell in cells}) > 1]
+    columns = [Column[object](key, _title(key), key not in NUMBERS) for key in differ]
+    rows = [
+        (*(str(cell.get(key, "")) for key in differ), *row)
+        for table, cell in zip(tables, cells, strict=True)
+        for row in table.rows
+    ]
+    first = tables[0]
+    return msgspec.structs.replace(
+        first,
+        columns=(*columns, *first.columns),
+        rows=tuple(rows),
+        records=tuple(record for table in tables for record in table.records),
+        caption=f"{first.caption.partition(':')[0]}: {len(tables)} cells",
+        footnotes=tuple(dict.fromkeys(note for table in tables for note in table.footnotes)),
+        label=first.label.partition("-")[0] + "-of-cells",
+    )
+
+
+def _title(key: str) -> str:
+    return FIELDS[key].title if key in FIELDS else key
+
+
+def _chosen(table: Table, answer: Answer) -> Table:
+    """The rows and columns that the answer names."""
+    if answer.source != "report":
+        return table
+    if answer.rows and len(table.records) == len(table.rows):
+        kept = [at for at, record in enumerate(table.records) if all(record.get(k) == v for k, v in answer.rows)]
+        table = msgspec.structs.replace(
+            table, rows=tuple(table.rows[at] for at in kept), records=tuple(table.records[at] for at in kept)
+        )
+    if answer.columns:
+        table = table.without(
+            *(
+                each.key
+                for each in table.columns
+                if each.key not in answer.columns and each.key not in (*_CELL, *FIELDS)
+            )
+        )
+    return table
+
+
+_MAKERS: Mapping[str, Callable[[Answer, Material], Iterable[Table]]] = {
+    "results": _results,
+    "layout": _layout,
+    "pivot": _pivot,
+    "phases": _phases,
+    "report": _reports,
+}

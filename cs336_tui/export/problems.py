@@ -1,0 +1,242 @@
+"""Exports of the handouts' problems: each part's tables and figures, what is missing, and what a person must do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.analysis.estimates import Estimate, duration_range
+from cs336_tui.analysis.merge import Result
+from cs336_tui.config.presets import preset
+from cs336_tui.config.problems import Part, Problem, problem_named
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.reports import run_key
+from cs336_tui.export.answers import Material, figures_for, is_answered, tables_of
+from cs336_tui.export.figures import Drawing
+from cs336_tui.export.footnotes import has_result
+from cs336_tui.export.sections import Section, render_sections
+from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import NONE, UNKNOWN, gigabytes
+
+WITHOUT_FILES = "figures are written beside it with -o FILE, or with --figures FOLDER"
+
+
+class Exported(NamedTuple):
+    """A problem's export, before its format is chosen."""
+
+    title: str
+    sections: tuple[Section, ...]
+
+    def render(self, format_: str, folder: str | None, *, with_notes: bool = True) -> str:
+        """The document in one of `FORMATS`; `folder` as `render_sections` takes it."""
+        sections = self.sections if with_notes else tuple(each.without_notes for each in self.sections)
+        return render_sections(self.title, sections, format_, folder)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        return tuple(table for section in self.sections for table in section.tables)
+
+    @property
+    def figures(self) -> tuple[Drawing, ...]:
+        return tuple(drawing for section in self.sections for drawing in section.figures)
+
+
+def editions_of(results: Iterable[Result]) -> tuple[str, ...]:
+    """The editions of cells, each once."""
+    return tuple(dict.fromkeys(result.spec.edition for result in results))
+
+
+def export_problem(name: str, states: Sequence[SessionState], results: Sequence[Result]) -> Exported:
+    """What these cells answer of a problem, part by part. Raises `SpecError` for a name that is none."""
+    problem, edition = problem_named(name, editions_of(results))
+    material = Material(tuple(states), tuple(results))
+    named: dict[str, Drawing] = {}
+    sections = [_section(problem, edition, part, material, named) for part in problem.parts]
+    return Exported(f"{edition} {problem.name}: {problem.title}", tuple(sections))
+
+
+def _section(problem: Problem, edition: str, part: Part, material: Material, named: dict[str, Drawing]) -> Section:
+    name = problem.name + (f" ({part.letter})" if part.letter else "")
+    tables = tuple(
+        msgspec.structs.replace(table, caption=f"{name}: {table.caption}")
+        for answer in part.answers
+        for table in tables_of(answer, material)
+    )
+    drawings = [drawing for answer in part.answers for drawing in figures_for(answer, material)]
+    return Section(
+        part.letter,
+        f"({part.letter}) {part.asks}" if part.letter else part.asks,
+        tuple(_lines(problem, edition, part, material, has_any=bool(tables or drawings))),
+        tables,
+        tuple(_under_own_name(drawing, named) for drawing in drawings),
+    )
+
+
+def _lines(problem: Problem, edition: str, part: Part, material: Material, *, has_any: bool) -> Iterable[str]:
+    if not all(is_answered(answer, material) for answer in part.answers):
+        what = "not all of it is" if has_any else "nothing of it is"
+        yield f"{what} in this session: cs336-tui bench --preset {problem.preset(edition, part)}"
+    if part.person:
+        yield f"for a person: {part.person}"
+
+
+def _under_own_name(drawing: Drawing, named: dict[str, Drawing]) -> Drawing:
+    """The drawing under a name that no other one has."""
+    names = (drawing.name if number == 1 else f"{drawing.name}-{number}" for number in count(1))
+    name = next(name for name in names if name not in named)
+    named[name] = drawing._replace(name=name)
+    return named[name]
+
+
+class Progress(NamedTuple):
+    """How much of a problem sessions have: letters of the parts that there are data for, for some of what they show,
+    for nothing of it, and of those that are a person's; and how many of its presets' cells are over."""
+
+    done: tuple[str, ...]
+    begun: tuple[str, ...]
+    missing: tuple[str, ...]
+    persons: tuple[str, ...]
+    cells_done: int
+    cells: int
+
+    @property
+    def mark(self) -> str:
+        """``✓`` all that was asked for, ``◐`` some of it, as other sizes, empty nothing."""
+        if self.done and not (self.begun or self.missing) and self.cells_done == self.cells:
+            return "✓"
+        return "◐" if self.done or self.begun else ""
+
+    @property
+    def text(self) -> str:
+        """Such as ``3 of 18 cells · data for a b, c in part``; empty if there is nothing."""
+        if not self.mark:
+            return ""
+        have = [f"data for {' '.join(self.done)}".removesuffix(" for ")] if self.done else []
+        have += [f"{' '.join(self.begun)} in part".lstrip()] if self.begun else []
+        return f"{self.cells_done} of {self.cells} cells · {', '.join(have)}"
+
+
+def progress_of(problem: Problem, edition: str, states: Sequence[SessionState], results: Sequence[Result]) -> Progress:
+    """How much of the problem these sessions have. Renders nothing."""
+    material = Material(tuple(states), tuple(results))
+    found: dict[str, list[str]] = {"done": [], "begun": [], "missing": [], "persons": []}
+    for part in problem.parts:
+        answered = [is_answered(answer, material) for answer in part.answers]
+        word = "persons" if not answered else "done" if all(answered) else "begun" if any(answered) else "missing"
+        found[word].append(part.letter)
+    over = {_wherever(result.spec) for result in results if has_result(result.cell)}
+    asked = {
+        _wherever(cell)
+        for sweep in sweeps_of(problem, edition).values()
+        for cell in sweep.with_devices(("cpu",)).cells()
+    }
+    return Progress(
+        **{word: tuple(letters) for word, letters in found.items()}, cells_done=len(asked & over), cells=len(asked)
+    )
+
+
+def sweeps_of(problem: Problem, edition: str) -> dict[str, Sweep]:
+    """The presets that a problem's command runs, each with its sweep."""
+    name = problem.preset(edition)
+    return {each: preset(each).sweep for each in (name, *preset(name).also)}
+
+
+def _wherever(spec: CellSpec) -> CellSpec:
+    """The same spec for a cell on any device, for any number of steps."""
+    return msgspec.structs.replace(run_key(spec), device="cpu", warmup_steps=spec.warmup_steps)
+
+
+class Needs(NamedTuple):
+    """The needs of a problem's presets. `largest` is the estimate of the cell with most memory, None where no cell can
+    run or be predicted; `low_s` and `high_s` are of the cells that fit, by their work against the largest one's."""
+
+    edition: str
+    problem: Problem
+    presets: tuple[str, ...]
+    cells: int
+    fit: int
+    """Cells that about fit the device."""
+    reports: tuple[str, ...]
+    largest: Estimate | None
+    low_s: float | None
+    high_s: float | None
+    progress: Progress | None
+
+
+def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
+    """A row for each problem: its preset, what it needs, and what of it is in the session."""
+    columns: tuple[Column[Needs], ...] = (
+        Column("problem", left=True, read=lambda row: f"{row.edition}/{row.problem.name}"),
+        Column("parts", left=True, read=lambda row: " ".join(part.letter for part in row.problem.parts)),
+        Column("cells", read=lambda row: row.cells),
+        Column("fit", read=lambda row: row.fit),
+        Column("reports", left=True, read=lambda row: ", ".join(row.reports), show=lambda text: text or NONE),
+        Column(
+            "needed_bytes",
+            "memory (GB)",
+            read=lambda row: row.largest.needed_bytes if row.largest else None,
+            show=lambda size: UNKNOWN if size is None else gigabytes(size),
+        ),
+        Column(
+            "high_s",
+            "time",
+            left=True,
+            read=lambda row: row.high_s,
+            text=lambda row: duration_range(row.low_s, row.high_s),
+        ),
+        Column("gpu", "a GPU for", left=True, read=lambda row: row.problem.gpu, show=lambda text: text or "nothing"),
+        *(
+            [Column("done", "in the session", left=True, read=_progress_text, show=lambda text: text or NONE)]
+            if session
+            else []
+        ),
+    )
+    return Table.of(
+        rows,
+        columns,
+        record=lambda row: {
+            "problem": row.problem.name,
+            "edition": row.edition,
+            "title": row.problem.title,
+            "presets": ", ".join(row.presets),
+            **{each.key: each.value(row) for each in columns[1:6]},
+            "largest": row.largest.spec.title if row.largest else None,
+            "low_s": row.low_s,
+            "high_s": row.high_s,
+            "gpu": row.problem.gpu,
+            **_progress_record(row.progress),
+        },
+        caption=f"Problems of the handouts, on {device}",
+        footnotes=(
+            "each is a preset's name, too: cs336-tui bench --preset NAME; then cs336-tui export last --problem NAME",
+            "memory: predicted peak of the largest cell, with what torch's process takes besides; fit: cells that "
+            "about fit, the others become out-of-memory rows",
+            "time: of the cells that fit, by their work against the largest one's, without compiling and reports"
+            + (
+                "; unknown until the session has a cell of this device"
+                if any(row.low_s is None for row in rows)
+                else ""
+            ),
+            *(
+                [f"in the session {session}: ✓ every cell and part, ◐ some of them, or of other sizes"]
+                if session
+                else []
+            ),
+        ),
+        label="problems",
+    )
+
+
+def _progress_text(row: Needs) -> str:
+    return f"{row.progress.mark} {row.progress.text}".strip() if row.progress else ""
+
+
+def _progress_record(progress: Progress | None) -> dict[str, Value]:
+    letters = ("done", "begun", "missing", "persons")
+    found: dict[str, Value] = {name: " ".join(getattr(progress, name)) if progress else None for name in letters}
+    return found | {"cells_done": progress.cells_done if progress else None}

@@ -1,0 +1,92 @@
+"""The table of problems: its presets run what its answers are made of, and its names are found as people spell them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cs336_tui.config.presets import bundled, preset
+from cs336_tui.config.problems import PROBLEMS, every_problem, problem_named
+from cs336_tui.config.spec import SpecError
+from cs336_tui.config.sweep import ASKED_REPORTS
+
+EVERY = list(every_problem())
+MEASURING = {
+    "2024": {
+        "benchmarking_script", "warmup", "function_call_table", "flame_graph", "benchmarking_mixed_precision",
+        "memory_profiling", "torch_compile",
+    },
+    "2025": {
+        "benchmarking_script", "warmup", "end_to_end", "nsys_profile", "mixed_precision_accumulation",
+        "benchmarking_mixed_precision", "memory_profiling", "pytorch_attention", "torch_compile", "flash_benchmarking",
+    },
+    "2026": {
+        "benchmarking_script", "warmup", "end_to_end", "nsys_profile", "mixed_precision_accumulation",
+        "benchmarking_mixed_precision", "memory_profiling", "gradient_checkpointing", "pytorch_attention",
+        "torch_compile", "flash_benchmarking",
+    },
+}  # fmt: skip
+LETTERS = {"memory_profiling": {"2024": "abcde", "2025": "abcde", "2026": "abcdef"}, "nsys_profile": {"2026": "abcde"}}
+
+
+def test_every_measuring_problem_of_every_edition_is_there_once() -> None:
+    assert {edition: {row.name for each, row in EVERY if each == edition} for edition in MEASURING} == MEASURING
+    assert len(EVERY) == len({(edition, row.name) for edition, row in EVERY})
+
+
+def test_the_parts_are_the_handouts() -> None:
+    for name, editions in LETTERS.items():
+        for edition, letters in editions.items():
+            problem, _ = problem_named(f"{edition}/{name}")
+            assert "".join(part.letter for part in problem.parts) == letters
+    for problem in PROBLEMS:
+        letters = [part.letter for part in problem.parts]
+        assert letters == sorted(set(letters))
+        assert all(part.answers or part.person for part in problem.parts)
+        assert len(letters) == 1 or all(letters)
+
+
+@pytest.mark.parametrize(("edition", "problem"), EVERY, ids=lambda each: each if isinstance(each, str) else each.name)
+def test_its_preset_runs_what_its_answers_are_made_of(edition: str, problem) -> None:  # type: ignore[no-untyped-def]
+    names = {each.name for each in bundled()}
+    for part in problem.parts:
+        name = problem.preset(edition, part)
+        assert name in names
+        sweeps = [preset(each).sweep for each in (name, *preset(name).also)]
+        assert edition in {sweep.edition for sweep in sweeps}
+        reports = {report for sweep in sweeps for report in sweep.reports}
+        for answer in part.answers:
+            kind = "memory" if answer.name == "memory-timeline" else answer.name.partition("/")[0].partition("-over")[0]
+            assert kind in reports or kind not in ASKED_REPORTS
+
+
+@pytest.mark.parametrize(
+    ("name", "editions", "found"),
+    [
+        ("nsys_profile", (), ("nsys_profile", "2026")),
+        ("warm-up", (), ("warmup", "2026")),
+        ("warmup", ("2024",), ("warmup", "2024")),
+        ("Memory Profiling", ("2025", "2026"), ("memory_profiling", "2025")),
+        ("2025/nsys_profile", ("2026",), ("nsys_profile", "2025")),
+        ("function_call_table", ("2026",), ("function_call_table", "2024")),
+        ("gradient_checkpointing", ("2024",), ("gradient_checkpointing", "2026")),
+    ],
+)
+def test_a_problem_is_found_by_its_name(name: str, editions: tuple[str, ...], found: tuple[str, str]) -> None:
+    problem, edition = problem_named(name, editions)
+    assert (problem.name, edition) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nothing", "problem nothing: expected one of benchmarking_script, warmup"),
+        ("2024/nsys_profile", "problem 2024/nsys_profile: expected one of benchmarking_script, warmup, function_call"),
+        ("1999/warmup", "problem 1999/warmup: expected one of benchmarking_script"),
+        ("", "problem : expected one of"),
+    ],
+)
+def test_an_unknown_problem_is_one_line_with_the_known_ones(name: str, says: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(says)):
+        problem_named(name)

@@ -1,0 +1,178 @@
+"""Exports of problems: every part has its tables and figures, or one line that says why not."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import msgspec
+import pytest
+
+from cs336_tui.analysis.fields import FIELDS
+from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.config.presets import preset
+from cs336_tui.config.problems import Problem, every_problem, problem_named
+from cs336_tui.events.reports import KernelReport
+from cs336_tui.export.answers import Material, figures_for, tables_of
+from cs336_tui.export.formats import FORMATS
+from cs336_tui.export.problems import Exported, export_problem, progress_of
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.summaries import summarize
+from tests.export.grids import LAPTOP, grid
+from tests.export.html_reader import Reader
+from tests.made_problems import problem_state
+from tests.samples import a_spec
+
+EVERY = list(every_problem())
+
+
+def results_of(*states: SessionState) -> tuple[Result, ...]:
+    return merge([(f"session {number}", state) for number, state in enumerate(states)])
+
+
+def exported(name: str, *states: SessionState) -> Exported:
+    return export_problem(name, states, results_of(*states))
+
+
+@pytest.mark.parametrize(("edition", "problem"), EVERY, ids=lambda each: each if isinstance(each, str) else each.name)
+def test_what_the_preset_runs_answers_every_part(edition: str, problem: Problem) -> None:
+    state = problem_state(problem, edition)
+    states = [state]
+    if problem.name == "benchmarking_script":  # its part c is another preset
+        states.append(problem_state(problem_named(f"{edition}/warmup")[0], edition))
+    found, material = exported(f"{edition}/{problem.name}", *states), Material(tuple(states), results_of(*states))
+    assert [section.key for section in found.sections] == [part.letter for part in problem.parts]
+    for part, section in zip(problem.parts, found.sections, strict=True):
+        assert not any("in this session" in line for line in section.lines), section.heading
+        assert bool(section.tables or section.figures) == bool(part.answers)
+        assert (f"for a person: {part.person}" in section.lines) == bool(part.person)
+        for answer in part.answers:
+            made = figures_for(answer, material) if answer.source == "figure" else tables_of(answer, material)
+            assert made, f"{section.heading}: {answer}"
+        for table in section.tables:
+            assert table.rows
+            assert all(len(row) == len(table.columns) for row in table.rows)
+            assert table.caption.startswith(problem.name)
+    assert progress_of(problem, edition, [state], results_of(state)).cells_done == len(
+        {msgspec.structs.replace(cell.spec, device="cpu") for cell in state.cells.values()}
+    )
+
+
+@pytest.mark.parametrize(("edition", "problem"), EVERY, ids=lambda each: each if isinstance(each, str) else each.name)
+def test_a_part_without_data_names_the_command_in_one_line(edition: str, problem: Problem) -> None:
+    state = SessionState()
+    found = export_problem(f"{edition}/{problem.name}", [state], [])
+    for part, section in zip(problem.parts, found.sections, strict=True):
+        assert not section.tables
+        assert not section.figures
+        lines = [line for line in section.lines if not line.startswith("for a person")]
+        command = f"cs336-tui bench --preset {problem.preset(edition, part)}"
+        assert lines == ([f"nothing of it is in this session: {command}"] if part.answers else [])
+        preset(problem.preset(edition, part))
+    progress = progress_of(problem, edition, [state], [])
+    assert (progress.mark, progress.text, progress.cells_done) == ("", "", 0)
+
+
+def test_times_are_those_of_the_cells() -> None:
+    state = problem_state(*problem_named("2026/benchmarking_script"))
+    (table,) = [each for each in exported("benchmarking_script", state).tables if "Step times" in each.caption]
+    (cell,) = [each for each in state.cells.values() if each.spec.size_label == "xl" and each.spec.pass_ == "forward"]
+    (record,) = [each for each in table.records if (each["size"], each["pass"]) == ("xl", "forward")]
+    times = [0.015, 0.0151, 0.0152, 0.015]
+    assert record["mean_s"] == pytest.approx(sum(times) / 4)
+    assert cell.step_times_s == pytest.approx(times)
+    phases = next(each for each in exported("benchmarking_script", state).tables if each.label == "phases")
+    row = phases.records[list(state.cells.values()).index(cell)]
+    assert row["forward_s"] == pytest.approx(sum(times) / 4 / 3)
+    expected = summarize([time_s / 3 for time_s in times], 1)
+    assert phases.texts("forward_s")[0].startswith(f"{(expected.mean_s or 0) * 1e3:.1f}")
+
+
+def test_tables_of_several_cells_are_one_that_tells_them_apart() -> None:
+    problem, edition = problem_named("2026/nsys_profile")
+    state = problem_state(problem, edition)
+    sections = {section.key: section for section in exported("nsys_profile", state).sections}
+    (attention,) = sections["e"].tables
+    assert [column.key for column in attention.columns][:3] == ["size", "context", "phase"]
+    cells = [(record["size"], record["context"]) for record in attention.records]
+    assert set(cells) == {(size, length) for size in ("medium", "xl") for length in (256, 512, 1024)}
+    reports = {(each.spec.size, each.spec.context_length): each for each in state.contents(KernelReport)}
+    assert set(reports) == set(cells)
+    (forward,) = sections["a"].tables
+    assert {record["part"] for record in forward.records} == {"forward"}
+    assert "top_short" not in [column.key for column in forward.columns]
+    assert "top_short" in [column.key for column in sections["b"].tables[0].columns]
+
+
+def test_the_residual_stream_is_derived() -> None:
+    state = problem_state(*problem_named("2026/memory_profiling"))
+    (table,) = next(section for section in exported("memory_profiling", state).sections if section.key == "d").tables
+    assert {(record["size"], record["context"]) for record in table.records} == {("xl", 128), ("xl", 2048)}
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_format_has_every_part_in_order(format_: str) -> None:
+    problem, edition = problem_named("2025/memory_profiling")
+    found = exported("memory_profiling", problem_state(problem, edition))
+    text = found.render(format_, "out/figures")
+    assert text.endswith("\n")
+    places = [text.find(part.asks) for part in problem.parts]
+    if format_ == "csv":
+        rows = list(csv.DictReader(io.StringIO(text)))
+        assert list(dict.fromkeys(row["part"] for row in rows)) == [part.letter for part in problem.parts]
+        assert all(row["note"] or row["table"] for row in rows)
+    elif format_ == "json":
+        parts = json.loads(text)["parts"]
+        assert [part["part"] for part in parts] == [part.letter for part in problem.parts]
+        assert parts[0]["figures"][0].startswith("out/figures/memory-timeline-")
+        assert parts[1]["tables"][0]["rows"]
+    else:
+        assert places == sorted(places)
+        assert min(places) > 0
+        assert text.count("out/figures/memory-timeline-") == len(found.figures) > 0
+
+
+def test_html_is_one_page_that_opens_alone_and_escapes() -> None:
+    state = grid([a_spec(size="<b>&")], times=lambda _: [0.1, 0.2])
+    text = exported("end_to_end", state).render("html", None)
+    assert Reader(text).unclosed == []
+    assert text.startswith("<!DOCTYPE html>")
+    assert "<b>&" not in text
+    assert "&lt;b&gt;&amp;" in text
+
+
+def test_a_note_stands_below_the_first_table_that_has_it() -> None:
+    found = exported("nsys_profile", problem_state(*problem_named("2026/nsys_profile")))
+    text = found.render("markdown", None)
+    notes = [line for line in text.splitlines() if line.startswith("- ")]
+    assert notes
+    assert len(notes) == len(set(notes))
+    assert not [line for line in found.render("markdown", None, with_notes=False).splitlines() if line.startswith("- ")]
+
+
+def test_figures_have_names_of_their_own() -> None:
+    problem, edition = problem_named("2026/benchmarking_script")
+    found = exported("benchmarking_script", problem_state(problem, edition))
+    names = [drawing.name for drawing in found.figures]
+    assert len(names) == len(set(names)) > 0
+
+
+def test_progress_tells_other_sizes_from_what_was_asked_for() -> None:
+    problem, edition = problem_named("2026/end_to_end")
+    whole = problem_state(problem, edition)
+    assert progress_of(problem, edition, [whole], results_of(whole)).mark == "✓"
+    tiny = grid([a_spec()], times=lambda _: [0.1, 0.2])
+    progress = progress_of(problem, edition, [tiny], results_of(tiny))
+    assert (progress.mark, progress.cells_done, progress.cells) == ("◐", 0, 60)
+    assert progress.text == "0 of 60 cells · in part"
+    elsewhere = grid([a_spec(device="mps")], times=lambda _: [0.1, 0.2], environment=LAPTOP)
+    assert progress_of(problem, edition, [elsewhere], results_of(elsewhere)).mark == "◐"
+
+
+def test_where_and_over_name_fields() -> None:
+    for _, problem in EVERY:
+        for part in problem.parts:
+            for answer in part.answers:
+                assert {key for key, _ in answer.where} <= set(FIELDS)
+                assert answer.over in {"", *FIELDS}
