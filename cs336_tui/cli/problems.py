@@ -43,7 +43,6 @@ class _Here(NamedTuple):
         return gpu is None or spec.precision in gpu.precisions
 
 
-@click.command("problems")
 @click.argument("session", required=False)
 @click.option(
     "--edition", type=click.Choice([*EDITIONS, "all"]), help="Of this handout. [default: the session's, or the newest]"
@@ -51,7 +50,7 @@ class _Here(NamedTuple):
 @gpu_option
 @options(*file_options("table"))
 @session_dir_option
-def problems(
+def problems_command(
     *,
     session: str | None,
     edition: str | None,
@@ -66,6 +65,9 @@ def problems(
     """List the measuring problems of the handouts: what each needs on this machine, and what of it SESSION has.
 
     SESSION is an id, a unique prefix of one, `last` or a path; without one the latest, if there is any. Nothing is run.
+
+    \f
+    Empty when it went to a file. Raises `UserError` or `click.ClickException`.
     """
     path = store.find(session or "last", session_dir) if session or store.folder_sessions(session_dir) else None
     state = store.load(path) if path else None
@@ -129,3 +131,6 @@ def _estimate(spec: CellSpec, here: _Here, predicts: Predicts) -> Estimate | Non
     except PredictionError:
         return None
     return judge_all([prediction], here.asked.targets[here.device], here.state, [spec])[0]
+
+
+problems = click.command("problems")(problems_command)
