@@ -23,13 +23,21 @@ from cs336_tui.events.reports import ALL_CATEGORIES, WORKSPACE_OP, MemoryReport,
 from cs336_tui.session.recordings import safe_pickle
 from cs336_tui.session.recordings.phases import phase_finder
 from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, header
-from cs336_tui.session.recordings.snapshot_blocks import Block, History, SnapshotError, blocks_of, history_of
+from cs336_tui.session.recordings.snapshot_blocks import (
+    Block,
+    History,
+    SnapshotError,
+    Step,
+    blocks_of,
+    history_of,
+)
 from cs336_tui.session.recordings.snapshot_frames import Phase, Stack, Stacks, plain
 
 WHOLE = "recording"
 """The phase of what no phase is known of."""
 _MOST_DEVICES = 1024
 _MOST_PHASES = 5_000
+_MOST_TEXT = 200
 _USUAL_WORKSPACES = (8_519_680, 33_554_432)
 """Bytes of cuBLAS's workspaces that it chooses itself (Ampere, Hopper); a stack of Python alone does not name them."""
 
@@ -72,6 +80,8 @@ def _content(path: Path) -> bytes:
 def _recorded(
     found: object, path: Path, name: str, opening: Opening, go_on: Callable[[], object]
 ) -> tuple[Recorded, ...]:
+    if isinstance(found, list) and found:  # of torch.cuda.memory_snapshot: the segments alone
+        found = {"segments": found}
     if not isinstance(found, dict) or not isinstance(found.get("segments"), list):
         raise SnapshotError("it has no “segments”")
     segments: dict[int, list[Mapping[str, Any]]] = {}
@@ -110,6 +120,7 @@ class _Annotations(NamedTuple):
 
     times: list[int]
     places: list[tuple[str, str]]
+    phase_of: Callable[[str], str]
 
     @classmethod
     def of(cls, found: object, device: int, phase_of: Callable[[str], str]) -> _Annotations:
@@ -129,13 +140,16 @@ class _Annotations(NamedTuple):
             ranges = [each for each in open_ if not phase_of(each) and not re.match("ProfilerStep", each)]
             times.append(_time_of(entry))
             places.append((phase, ranges[-1] if ranges else ""))
-        return cls(times, places)
+        return cls(times, places, phase_of)
 
-    def at(self, time_us: int | None) -> tuple[str, str]:
-        """The phase and the range of a moment, empty if none is known."""
-        if time_us is None or len(self.times) == 1:
+    def at(self, step: Step) -> tuple[str, str]:
+        """The phase and the range of an event, by its metadata or by its time; empty if none is known."""
+        if isinstance(step.metadata, str) and step.metadata:
+            name = plain(step.metadata)
+            return (phase, "") if (phase := self.phase_of(name)) else ("", name[:_MOST_TEXT])
+        if step.time_us is None or len(self.times) == 1:
             return "", ""
-        return self.places[bisect_right(self.times, time_us) - 1]
+        return self.places[bisect_right(self.times, step.time_us) - 1]
 
 
 def _time_of(entry: Mapping[str, Any]) -> int:
@@ -149,7 +163,10 @@ class _Report:
     def __init__(self, history: History, stacks: Stacks, annotations: _Annotations) -> None:
         self._history, self._stacks, self._annotations = history, stacks, annotations
         self._stack_of: list[Stack] = [stacks.of(step.frames) for step in history.steps]
-        self.knows_stacks = any(not stack.empty for stack in self._stack_of)
+        known = {step.allocates for step, stack in zip(history.steps, self._stack_of, strict=True) if not stack.empty}
+        self.knows_stacks = bool(known)
+        self._in_python = set() if stacks.names_cpp else known
+        """Kinds of events that have stacks, of Python alone."""
         self.spans = self._spans()
         """Phase, first event and end of each, from event 1 on."""
         self._firsts = [first for _, first, _ in self.spans]
@@ -158,7 +175,7 @@ class _Report:
         names: list[str] = []
         last = ""
         for step, stack in zip(self._history.steps, self._stack_of, strict=True):
-            told = self._annotations.at(step.time_us)[0] or self._told(stack)
+            told = self._annotations.at(step)[0] or self._told(step, stack)
             last = told or last
             names.append(last or WHOLE)
         spans = []
@@ -171,8 +188,8 @@ class _Report:
             return [(WHOLE, 1, first)]
         return spans
 
-    def _told(self, stack: Stack) -> str:
-        return Phase.BACKWARD if stack.empty and self.knows_stacks else stack.phase
+    def _told(self, step: Step, stack: Stack) -> str:
+        return Phase.BACKWARD if stack.empty and step.allocates in self._in_python else stack.phase
 
     def made(self, name: str, device: str, path: str, segments: Sequence[Mapping[str, Any]]) -> MemoryReport:
         history = self._history
@@ -212,7 +229,7 @@ class _Report:
         if not block.born:
             return site, stack
         phase = self._phase_at(block.born)
-        range_ = self._annotations.at(self._history.steps[block.born - 1].time_us)[1]
+        range_ = self._annotations.at(self._history.steps[block.born - 1])[1]
         return msgspec.structs.replace(site, phase=phase, range=range_, backward=phase == Phase.BACKWARD), stack
 
     def _place(self, event: int) -> int:

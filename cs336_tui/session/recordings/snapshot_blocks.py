@@ -38,8 +38,11 @@ class Block:
 class Step(NamedTuple):
     """One event: an allocation or a free."""
 
-    frames: object
-    time_us: int | None
+    allocates: bool
+    frames: object = None
+    time_us: int | None = None
+    metadata: object = None
+    """What the user set as metadata of the events then."""
 
 
 class History(NamedTuple):
@@ -214,13 +217,14 @@ class _Walk:
             free = entry.get("device_free")
             self._no_memory.append((whole(entry, "size"), free if isinstance(free, int) else 0))
 
-    def _step(self, entry: Mapping[str, Any]) -> int:
+    def _step(self, entry: Mapping[str, Any], *, allocates: bool) -> int:
         time = entry.get("time_us")
-        self._steps.append(Step(entry.get("frames"), time if isinstance(time, int) else None))
+        time = time if isinstance(time, int) else None
+        self._steps.append(Step(allocates, entry.get("frames"), time, entry.get("user_metadata")))
         return len(self._steps)
 
     def _allocate(self, entry: Mapping[str, Any]) -> None:
-        address, event = whole(entry, "addr"), self._step(entry)
+        address, event = whole(entry, "addr"), self._step(entry, allocates=True)
         self._most_waiting = max(self._most_waiting, self._waiting_bytes)
         if (lost := self._live.get(address)) is not None:  # its free is missing
             self._die(lost, event)
@@ -233,7 +237,7 @@ class _Walk:
             self._seen.append((event, address))
 
     def _free(self, entry: Mapping[str, Any]) -> Block:
-        event, address = self._step(entry), whole(entry, "addr")
+        event, address = self._step(entry, allocates=False), whole(entry, "addr")
         block = self._live.get(address)
         if block is None:
             block = Block(address, self._settings.rounded(whole(entry, "size")), 0)
@@ -279,7 +283,7 @@ class _Walk:
         }
         vanished = [block for address, block in self._live.items() if address not in at_end]
         if vanished:
-            self._steps.append(Step(None, self._steps[-1].time_us))
+            self._steps.append(Step(allocates=False, time_us=self._steps[-1].time_us))
             for block in vanished:
                 block.died = len(self._steps)
         for address, (size, frames) in at_end.items():

@@ -71,6 +71,8 @@ class Stacks:
     def __init__(self) -> None:
         self._frames: dict[int, _Frame] = {}
         self._stacks: dict[tuple[int, ...], Stack] = {}
+        self.names_cpp = False
+        """True if any stack has frames of C++."""
 
     def of(self, frames: object) -> Stack:
         if not isinstance(frames, list) or not frames:
@@ -85,6 +87,7 @@ class Stacks:
         found = self._frames.get(id(frame))
         if found is None:
             found = self._frames[id(frame)] = _read_frame(frame) if isinstance(frame, dict) else _Frame()
+            self.names_cpp = self.names_cpp or not found.python
         return found
 
 

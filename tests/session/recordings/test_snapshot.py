@@ -188,6 +188,34 @@ def test_annotations_tell_phases_and_ranges(tmp_path: Path, more: dict[str, tupl
     assert [report.sites[place].range for place in report.site_of] == ["", "", "inner", ""]
 
 
+def test_stacks_of_allocations_alone_do_not_make_frees_a_backward(tmp_path: Path) -> None:
+    """As recorded with ``context="alloc"``."""
+    trace = [
+        an_event("alloc", 0, 512, frames=[*FORWARD, *USER]),
+        an_event("free_requested", 0, 512),
+        an_event("alloc", 0, 512, frames=[]),
+        an_event("free_requested", 0, 512),
+    ]
+    report = report_of(made(tmp_path, trace))
+    assert [(span.phase, span.first) for span in report.phases] == [("forward", 1), ("backward", 3)]
+
+
+def test_metadata_of_the_user_is_a_phase_or_a_range(tmp_path: Path) -> None:
+    trace = [
+        an_event("alloc", 512 * place, 512, user_metadata=text) for place, text in enumerate(("forward", "mlp", ""))
+    ]
+    report = report_of(made(tmp_path, trace, segments=[a_segment(0, 2 * MIB, *[LIVE] * 3)]))
+    assert [(span.phase, span.first) for span in report.phases] == [("forward", 1)]
+    assert [report.sites[place].range for place in report.site_of] == ["", "mlp", ""]
+
+
+def test_segments_alone_are_a_moment(tmp_path: Path) -> None:
+    path = tmp_path / "segments.pickle"
+    path.write_bytes(pickle.dumps([a_segment(0, 2 * MIB, LIVE, FREE, LIVE)]))
+    report = report_of(path)
+    assert (report.events, report.peak_bytes, report.phases) == (1, 1024, ())
+
+
 def test_each_device_is_a_cell(tmp_path: Path) -> None:
     segment = a_segment(0, 2 * MIB, LIVE)
     path = made(tmp_path, [], [an_event("alloc", 0, 512)], segments=[segment | {"device": 1}, segment | {"device": 3}])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cs336_tui.session.recordings import safe_pickle
 from cs336_tui.worker.estimate.predict import predict
 from tests.samples import a_spec, sized
 
@@ -20,17 +20,9 @@ SMALL_WORKSPACE = (8, 0)
 pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="the recordings of real GPUs are not here")
 
 
-class PlainUnpickler(pickle.Unpickler):
-    """Reads containers, numbers and strings, and refuses all else."""
-
-    def find_class(self, module_name: str, global_name: str, /) -> Any:
-        raise pickle.UnpicklingError(f"{module_name}.{global_name} is no plain value")
-
-
 def recorded(name: str) -> tuple[int, int]:
     """Peak bytes of the allocator while it was recorded, and the number of cuBLAS's workspaces in them."""
-    with (RECORDINGS / f"medium-256-{name}.memory-snapshot.pickle").open("rb") as file:
-        found = PlainUnpickler(file).load()
+    found = safe_pickle.load((RECORDINGS / f"medium-256-{name}.memory-snapshot.pickle").read_bytes())
     blocks = [block for segment in found["segments"] for block in segment["blocks"]]
     at_end = [block["size"] for block in blocks if block["state"].startswith("active")]
     (trace,) = [trace for trace in found["device_traces"] if trace]
