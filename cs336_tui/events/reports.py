@@ -280,6 +280,11 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Of each block, its place in `forms`; -1 if only its size is known. Empty: of all."""
     forms: tuple[TensorForm, ...] = ()
 
+    @property
+    def subject(self) -> str:
+        """The word for all of it together: ``step`` or ``recording``."""
+        return "recording" if self.spec.recording else "step"
+
 
 class OomReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The memory of a cell that did not fit, from a second attempt after its end."""

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 50
 """Of largest allocations."""
-BEFORE = "before the step"
 UNKNOWN_MEANS = (
     "unknown: the recording does not tell what it is held for, as of all that lived before it began; the others are "
     "told by the phases in which a block is allocated and freed"
@@ -76,6 +75,9 @@ def peaks_table(reports: Sequence[MemoryReport]) -> Table:
         *(_size(f"{name}_bytes", title, unit) for name, title in titles.items()),
         Column("predicted_over_recorded", "predicted / recorded", show=known("{:.3f}", NONE)),
     )
+    if all(report.spec.recording for report in reports):  # of these there is no choice, no count and no prediction
+        measured = [column for column in columns[5:] if "predicted" not in column.key and "allocator" not in column.key]
+        columns = (Column("recording", left=True), Column("device", left=True), *measured)
     return Table.of(
         found,
         columns,
@@ -140,7 +142,8 @@ def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
     )
     if report.spec.recording:
         columns = tuple(column for column in columns if not column.key.startswith("predicted"))
-    notes = [f"the peak is in {timeline.phase_at(report.peak_event) or BEFORE}"]
+    phase = timeline.phase_at(report.peak_event)
+    notes = [f"the peak is in {phase}" if phase else f"the peak is before the {report.subject}"]
     if prediction:
         notes.append(f"one tensor of the residual stream: {stream_text(prediction)}")
     return report_table(
@@ -170,7 +173,7 @@ def _largest_table(report: MemoryReport, timeline: Timeline, min_bytes: int) -> 
         Column("bytes", "each (MB)", show=lambda size: f"{size / 1e6:.3f}"),
         Column("times"),
         Column("category", "held for", left=True, show=_spaced),
-        Column("phase", left=True, show=lambda phase: phase or BEFORE),
+        Column("phase", left=True, show=lambda phase: phase or f"before the {report.subject}"),
         Column("range", left=True),
         Column("operation", left=True, text=lambda each: _operation(each.block.site)),
         Column("frame", left=True),
@@ -291,7 +294,9 @@ def footnotes(report: MemoryReport) -> tuple[str, ...]:
 def _peaks_notes(reports: Iterable[MemoryReport]) -> Iterator[str]:
     yield "forward: the peak while forward runs; step: the peak of the whole recorded step"
     yield ACTIVATIONS_MEAN
-    yield "recorded after warm-up, apart from timing; a training step begins with the gradients of the one before"
+    own = [report for report in reports if not report.spec.recording]
+    if own:
+        yield "recorded after warm-up, apart from timing; a training step begins with the gradients of the one before"
     yield "recorders: " + ", ".join(dict.fromkeys(report.recorder for report in reports))
     yield "devices: " + ", ".join(dict.fromkeys(f"{r.device_name}, torch {r.torch}" for r in reports))
     yield from dict.fromkeys(report.note for report in reports if report.note)

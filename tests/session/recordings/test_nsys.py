@@ -63,7 +63,7 @@ def test_kernels_have_their_times_operators_phases_and_ranges(file: Path) -> Non
     assert groups(report) == [
         (gemm, "aten::mm", "forward", "attention", False, (300,)),
         (add, "aten::add", "forward", "step 3", False, (50,)),
-        (gemm, "aten::mm", "backward", "step 3", True, (600,)),
+        (gemm, "aten::mm", "backward", "attention", True, (600,)),  # by the sequence of its forward
         (add, "", "optimizer", "warm", False, (100,)),
     ]
     assert [(g.name, g.kind, g.durations_ns) for g in report.copies] == [

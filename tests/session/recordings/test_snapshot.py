@@ -12,6 +12,7 @@ import pytest
 
 from cs336_tui.analysis.memory import Timeline
 from cs336_tui.events.reports import ALL_CATEGORIES, MemoryReport
+from cs336_tui.export.memory import memory_document, memory_tables, peaks_table
 from cs336_tui.session.recordings import safe_pickle, snapshot
 from cs336_tui.session.recordings.opening import read
 from cs336_tui.session.recordings.recording import Cancelled, Opening, RecordingError
@@ -291,3 +292,21 @@ def test_reading_can_be_cancelled_while_blocks_are_followed() -> None:
 
     with pytest.raises(Cancelled):
         snapshot.read(path, Opening(cancel), path.name)
+
+
+def test_tables_of_a_recording_say_so_and_leave_out_what_is_not_known() -> None:
+    report = report_of(real_path(TRAINING))
+    peaks = peaks_table([report])
+    assert [column.key for column in peaks.columns] == [
+        "recording", "device", "forward_bytes", "backward_bytes", "optimizer_bytes", "step_bytes", "activations_bytes"
+    ]  # fmt: skip
+    phases, held_for, largest = memory_tables(report)
+    told = [note for table in (peaks, phases, held_for, largest) for note in table.footnotes]
+    assert not [note for note in told if "warm-up" in note]
+    assert {row[0] for row in held_for.rows} == {
+        "gradients", "optimizer state", "activations", "temporary", "unknown", "all"
+    }  # fmt: skip
+    assert "before the recording" in {cell for row in largest.rows for cell in row}
+    document = memory_document(report)
+    assert (document["peak_bytes"], document["peak_phase"]) == (report.peak_bytes, "loss")
+    assert sum(document["by_category"].values()) == report.peak_bytes

@@ -7,7 +7,15 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cs336_tui.config.axes import WITHOUT_BACKWARD
-from cs336_tui.events.reports import CATEGORIES, MemoryBlock, MemoryReport, OomReport, Prediction, SavedTensor, Site
+from cs336_tui.events.reports import (
+    CATEGORIES,
+    UNKNOWN,
+    MemoryBlock,
+    MemoryReport,
+    OomReport,
+    Prediction,
+    SavedTensor,
+)
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import NONE, ByteUnit
@@ -54,7 +62,7 @@ def summary(report: MemoryReport, prediction: Prediction | None) -> Line:
     found = next((span.phase for span in report.phases if span.first <= report.peak_event < span.end), "")
     spans = [
         Span(f"peak {unit.text(report.peak_bytes)}", "strong"),
-        Span(f" in {found}" if found else " before the step"),
+        Span(f" in {found}" if found else f" before the {report.subject}"),
         Span(f" · allocator's own {unit.text(report.allocator_peak_bytes)}"),
     ]
     if prediction:
@@ -109,8 +117,8 @@ def _lives(block: MemoryBlock, alike: Sequence[Allocation], report: MemoryReport
     together = sum(found.block.bytes for found in alike)
     lines = [f"{len(alike)} alike, {together:,} bytes if all were live at once; they are live from"]
     for found in alike:
-        begins = f"event {found.born + 1:,}" if found.born else "before the step"
-        ends = f"event {found.died + 1:,}" if found.died is not None else "after the step"
+        begins = f"event {found.born + 1:,}" if found.born else f"before the {report.subject}"
+        ends = f"event {found.died + 1:,}" if found.died is not None else f"after the {report.subject}"
         lines.append(f"  {begins} to {ends}")
     return "\n".join([block_details(block), "", *lines, f"of {report.events:,} events"])
 
@@ -183,10 +191,15 @@ def category_lines(by_category: Mapping[_Category, int], unit: ByteUnit, width: 
     return [tuple(span for cell in cells[row::down] for span in cell) for row in range(down)]
 
 
-def where(site: Site) -> str:
+def where(block: MemoryBlock) -> str:
     """The place in the model's code, else the operation; its backward is marked."""
-    place = format.plain(site.frame or site.op) or (format.NOT_AVAILABLE if site.phase else "before the step")
+    site = block.site
+    place = format.plain(site.frame or site.op) or (format.NOT_AVAILABLE if site.phase else _before(block))
     return f"{_BACKWARD} {place}" if site.backward else place
+
+
+def _before(block: MemoryBlock) -> str:
+    return f"before the {'recording' if block.category == UNKNOWN else 'step'}"
 
 
 def tensor(dtype: str | None, shape: Sequence[int] | None) -> str:
@@ -208,7 +221,7 @@ def _block_columns(unit: ByteUnit, when: Column[_Alike], *, tensor_rank: int) ->
         text("tensor", None, tensor_rank, lambda block: tensor(block.dtype, block.shape) or NONE),
         when,
         text("operation", None, 5, lambda block: format.plain(block.site.op) or NONE),
-        text("where", f"where ({_BACKWARD} in backward)", 0, lambda block: where(block.site)),
+        text("where", f"where ({_BACKWARD} in backward)", 0, where),
     ]
 
 
@@ -227,7 +240,7 @@ def block_details(block: MemoryBlock) -> str:
         "operation": site.op or format.NOT_AVAILABLE,
         "first frame": site.frame or "unknown",
         "part of the model": site.range or "none",
-        "phase": site.phase or "before the step",
+        "phase": site.phase or _before(block),
         "in backward": "yes; the frame is that of the forward operation" if site.backward else "no",
     }
     return "\n".join(f"{name}: {value}" for name, value in facts.items())
@@ -342,7 +355,7 @@ def moment_lines(
 ) -> list[Line]:
     """Live memory at a moment: the total, by category, the largest allocations; at most `height` rows."""
     categories = len(moment.by_category)
-    rows = categories if height >= 2 * categories + 2 else categories // 2
+    rows = categories if height >= 2 * categories + 2 else -(-categories // 2)
     lines = [_moment_line(moment, report, window, unit, width), *category_lines(moment.by_category, unit, width, rows)]
     if moment.blocks:
         heading, *blocks = blocks_table(moment.blocks, unit, width)
@@ -353,7 +366,7 @@ def moment_lines(
 def _moment_line(moment: Moment, report: MemoryReport, window: chart.EventWindow, unit: ByteUnit, width: int) -> Line:
     """The moment in one row; without room the share of the peak is left out first."""
     live = Span(f"{unit.text(moment.total_bytes)} live", "strong")
-    phase = Span(moment.phase or "before the step", chart.phase_role(moment.phase))
+    phase = Span(moment.phase or f"before the {report.subject}", chart.phase_role(moment.phase))
     event = Span(f" · event {moment.event + 1:,} of {report.events:,}", "muted")
     share = moment.total_bytes / report.peak_bytes if report.peak_bytes else 0.0
     of_peak = Span(f", {share * 100:.0f} % of the peak", "muted")
