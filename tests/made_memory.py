@@ -10,6 +10,7 @@ import msgspec
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import (
     CATEGORIES,
+    BlockMemory,
     Category,
     MemoryBlock,
     MemoryReport,
@@ -159,6 +160,7 @@ def a_memory_report(*, layers: int = 3, **more: Any) -> MemoryReport:
     defaults: dict[str, Any] = {
         "spec": a_spec(pass_="train-step"),
         "saved": some_saved_blocks(layers),
+        "blocks": some_blocks_memory(layers),
         "prediction": a_prediction(a_spec(pass_="train-step"), peak_bytes=303 * MB),
         "snapshot": "/sessions/sample/memory-1.pickle",
     }
@@ -178,6 +180,22 @@ def some_saved_blocks(layers: int) -> tuple[SavedBlock, ...]:
     )
     ordered = tuple(sorted(tensors, key=lambda tensor: -tensor.bytes))
     return tuple(SavedBlock(f"layers.{n}", sum(t.bytes for t in ordered), ordered) for n in range(layers))
+
+
+def some_blocks_memory(layers: int) -> tuple[BlockMemory, ...]:
+    """Every layer's backward adds 20 MB of gradients and frees what `some_saved_blocks` save, but for 512 bytes."""
+    change = 20 * MB - some_saved_blocks(1)[0].bytes + 512
+    return tuple(
+        BlockMemory(
+            module=f"layers.{n}",
+            forward_bytes=some_saved_blocks(1)[0].bytes,
+            before_bytes=280 * MB + change * (layers - 1 - n),
+            after_bytes=280 * MB + change * (layers - n),
+            peak_bytes=295 * MB + change * (layers - 1 - n),
+            gradient_bytes=20 * MB,
+        )
+        for n in range(layers)
+    )
 
 
 def a_prediction(spec: CellSpec, *, peak_bytes: int = 3_500 * MB, **more: Any) -> Prediction:

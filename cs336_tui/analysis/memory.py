@@ -17,6 +17,7 @@ from cs336_tui.events.reports import (
     ALL_CATEGORIES,
     OF_ACTIVATIONS,
     UNKNOWN,
+    BlockMemory,
     Category,
     MemoryBlock,
     MemoryReport,
@@ -258,6 +259,52 @@ def activation_peak(report: MemoryReport) -> int | None:
         return None
     timeline = Timeline(report)
     return max(map(timeline.activations_in, spans))
+
+
+class BlockRow(NamedTuple):
+    """The backward of one Transformer block, or of blocks that are recomputed together, in bytes: what its gradients
+    add and what is let go, beside how live memory changed."""
+
+    module: str
+    gradient_bytes: int
+    """Of its parameters, by their sizes."""
+    saved_bytes: int | None
+    """What it saved for backward; None if that is not known, as what follows from it."""
+    expected_bytes: int | None
+    """Gradients come, saved tensors go."""
+    change_bytes: int
+    difference_bytes: int | None
+    """Change less what is expected."""
+    seen_gradient_bytes: int | None
+    """What must have come: change and saved tensors together."""
+    before_bytes: int
+    after_bytes: int
+    peak_bytes: int
+    forward_bytes: int
+    """Change of live memory over its forward."""
+
+
+def block_rows(report: MemoryReport) -> tuple[BlockRow, ...]:
+    """A row a block, in the model's order; none without a backward, or in an old record."""
+    saved = {block.module: block.bytes for block in report.saved}
+    return tuple(_block_row(block, saved.get(block.module)) for block in report.blocks)
+
+
+def _block_row(block: BlockMemory, saved: int | None) -> BlockRow:
+    expected = None if saved is None else block.gradient_bytes - saved
+    return BlockRow(
+        module=block.module,
+        gradient_bytes=block.gradient_bytes,
+        saved_bytes=saved,
+        expected_bytes=expected,
+        change_bytes=block.change_bytes,
+        difference_bytes=None if expected is None else block.change_bytes - expected,
+        seen_gradient_bytes=None if saved is None else block.change_bytes + saved,
+        before_bytes=block.before_bytes,
+        after_bytes=block.after_bytes,
+        peak_bytes=block.peak_bytes,
+        forward_bytes=block.forward_bytes,
+    )
 
 
 class SavedRow(NamedTuple):

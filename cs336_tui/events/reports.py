@@ -238,6 +238,26 @@ class SavedBlock(msgspec.Struct, frozen=True):
     contributors: tuple[SavedTensor, ...]
 
 
+class BlockMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Live bytes round the backward of a Transformer block (``layers.0``), or of blocks that are recomputed together.
+    It begins when the gradient of the block's output is known and ends when that of its input is."""
+
+    module: str
+    forward_bytes: int
+    """Change of live bytes over its forward, its output included."""
+    before_bytes: int
+    after_bytes: int
+    peak_bytes: int
+    """The most that was live in between."""
+    gradient_bytes: int
+    """Of the gradients of its parameters, as many bytes as these that are trained."""
+
+    @property
+    def change_bytes(self) -> int:
+        """Change of live bytes over its backward: gradients come, saved tensors go."""
+        return self.after_bytes - self.before_bytes
+
+
 class TensorForm(msgspec.Struct, frozen=True):
     """Shape and dtype with which an allocation was first seen."""
 
@@ -272,6 +292,8 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """As in `Prediction`; None in old logs."""
     saved: tuple[SavedBlock, ...] = ()
     """Per Transformer block; empty when the pass has no backward."""
+    blocks: tuple[BlockMemory, ...] = ()
+    """In the model's order; empty without a backward or a list of blocks, and in old logs."""
     prediction: Prediction | None = None
     snapshot: str | None = None
     """File with CUDA's memory snapshot, for pytorch.org/memory_viz."""

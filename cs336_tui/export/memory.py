@@ -24,7 +24,7 @@ from cs336_tui.export.tables import Column, Table, Value, attributes, cell_recor
 from cs336_tui.stats.quantities import NONE, ByteUnit
 
 if TYPE_CHECKING:
-    from cs336_tui.analysis.memory import AlikeBlocks, PhasePeaks, SavedRow, Timeline
+    from cs336_tui.analysis.memory import AlikeBlocks, BlockRow, PhasePeaks, SavedRow, Timeline
 
 
 MOST_ROWS = 50
@@ -46,7 +46,8 @@ def memory_tables(report: MemoryReport, *, min_bytes: int = 0) -> tuple[Table, .
         _category_table(report, timeline),
         _largest_table(report, timeline, min_bytes),
     )
-    return (*found, _saved_table(report)) if report.saved else found
+    blocks = (_blocks_table(report),) if report.blocks else ()
+    return (*found, *((_saved_table(report),) if report.saved else ()), *blocks)
 
 
 def peaks_table(reports: Sequence[MemoryReport]) -> Table:
@@ -227,6 +228,43 @@ def _saved_table(report: MemoryReport) -> Table:
     )
 
 
+def _blocks_table(report: MemoryReport) -> Table:
+    """The backward of each Transformer block: what comes and goes, expected and recorded."""
+    from cs336_tui.analysis.memory import block_rows
+
+    rows = block_rows(report)
+    unit = ByteUnit.for_largest(max(max(row.gradient_bytes, row.saved_bytes or 0) for row in rows))
+    columns: tuple[Column[BlockRow], ...] = (
+        Column("module", "block", left=True),
+        _size("gradient_bytes", "gradients", unit),
+        _size("saved_bytes", "saved", unit),
+        _size("expected_bytes", "expected change", unit),
+        _size("change_bytes", "change in backward", unit),
+        Column("difference_bytes", "difference (bytes)", show=known("{:,}", NONE)),
+        _size("seen_gradient_bytes", "change + saved", unit),
+        _size("before_bytes", "live before", unit),
+        _size("after_bytes", "live after", unit),
+        _size("peak_bytes", "peak", unit),
+        _size("forward_bytes", "change in forward", unit),
+    )
+    return report_table(
+        report,
+        rows,
+        columns,
+        "Memory over the backward of each Transformer block",
+        "memory-blocks",
+        footnotes=(
+            "expected change: gradients less saved; the difference is the change less this",
+            "gradients: of the block's parameters, each as large as its parameter; saved: what the block saved for "
+            "backward, which goes",
+            "change + saved: the gradients by memory alone",
+            "a block's backward begins when the gradient of its output is known and ends when that of its input is; "
+            "blocks that are recomputed together are one row",
+            *footnotes(report),
+        ),
+    )
+
+
 def oom_table(report: OomReport) -> Table:
     """The size asked for, live memory by category, the largest live allocations, and the prediction beside it."""
     unit = ByteUnit.for_largest(max(report.live_bytes, report.capacity_bytes or 0))
@@ -247,7 +285,7 @@ def oom_table(report: OomReport) -> Table:
 
 def memory_document(report: MemoryReport, *, arrays: bool = False) -> dict[str, Any]:
     """The report for programs, in bytes; every single allocation only with `arrays`."""
-    from cs336_tui.analysis.memory import Timeline, activation_peak, alike, saved_summary
+    from cs336_tui.analysis.memory import Timeline, activation_peak, alike, block_rows, saved_summary
 
     timeline = Timeline(report)
     end, peak = timeline.at(_forward_end(report), n=0), timeline.at(report.peak_event)
@@ -263,6 +301,7 @@ def memory_document(report: MemoryReport, *, arrays: bool = False) -> dict[str, 
         "largest_at_peak": peak.blocks,
         "largest": [_alike_record(each) for each in alike(timeline.allocations())[:MOST_ROWS]],
         "saved_for_backward": [record for row in saved_summary(report) for record in _saved_records(row)],
+        "blocks": [row._asdict() for row in block_rows(report)],
         "residual_stream": stream_derivation(report.prediction) if report.prediction else None,
         "prediction": report.prediction,
         "snapshot": report.snapshot,

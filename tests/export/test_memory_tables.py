@@ -115,6 +115,27 @@ def test_saved_tensors_come_with_share_rest_and_sum() -> None:
     assert len(memory_tables(a_memory_report(saved=()))) == len(memory_tables(REPORT)) - 1
 
 
+def test_blocks_show_what_comes_and_goes_in_their_backward_beside_what_was_recorded() -> None:
+    table = memory_tables(REPORT)[4]
+    saved = REPORT.saved[0].bytes
+    assert [record["module"] for record in table.records] == ["layers.0", "layers.1", "layers.2"]
+    for record in table.records:
+        assert (record["gradient_bytes"], record["saved_bytes"]) == (20 * MB, saved)
+        assert record["expected_bytes"] == 20 * MB - saved
+        assert record["change_bytes"] == 20 * MB - saved + 512
+        assert record["difference_bytes"] == 512
+        assert record["seen_gradient_bytes"] == 20 * MB + 512
+        assert record["forward_bytes"] == saved
+    assert table.rows[2] == (
+        "layers.2", "20.000", "29.884", "-9.884", "-9.884", "512", "20.001", "280.000", "270.116", "295.000", "29.884",
+    )  # fmt: skip
+    assert json.loads(json.dumps(memory_document(REPORT)))["blocks"][0]["difference_bytes"] == 512
+    alone = memory_tables(a_memory_report(saved=()))[-1]
+    assert [record["expected_bytes"] for record in alone.records] == [None] * 3
+    assert alone.rows[0][2:4] == ("–", "–")
+    assert memory_document(a_memory_report(blocks=()))["blocks"] == []
+
+
 def test_out_of_memory_names_the_phase_the_request_and_where_blocks_come_from() -> None:
     table = oom_table(an_oom_report())
     assert table.rows[0] == ("asked for", "2.147", "in forward")

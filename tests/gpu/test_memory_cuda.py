@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.analysis.memory import Timeline
+from cs336_tui.analysis.memory import Timeline, block_rows
 from cs336_tui.config.spec import PASSES, CellSpec
 from cs336_tui.events.reports import MemoryReport, ReportRequest
 from cs336_tui.worker.measure.memory_record import record_memory
@@ -50,6 +50,30 @@ def test_the_recorded_peak_is_what_the_allocator_counts(pass_: str, precision: s
     timeline = Timeline(report)
     assert timeline.by_category.min() >= 0
     assert int(timeline.live_total.max()) == report.peak_bytes
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"precision": "bf16-mixed"}, {"checkpoint": 1}, {"checkpoint": 1, "nesting": "halves"}]
+)
+def test_the_backward_of_a_block_changes_memory_as_its_gradients_and_saved_tensors_say(changes: dict[str, Any]) -> None:
+    """The allocator rounds each of a few dozen tensors a block up to 512 bytes."""
+    spec = gpu_spec(**({"pass_": "train-step"} | changes))
+    needs(spec.precision)
+    rows = block_rows(record(spec))
+    groups = 2 if spec.nesting == "halves" else 4
+    numbers = 4 * spec.d_model**2 + 3 * spec.d_model * spec.d_ff + 2 * spec.d_model
+    assert len(rows) == groups
+    for row in rows:
+        assert row.gradient_bytes == 4 * numbers * spec.num_layers // groups
+        assert row.difference_bytes is not None
+        assert abs(row.difference_bytes) <= 64 * 512 * spec.num_layers // groups
+
+
+def test_the_activation_peak_is_near_the_predicted_one() -> None:
+    for changes in ({}, {"checkpoint": 2}, {"checkpoint": 1, "nesting": "halves"}):
+        report = record(gpu_spec(**({"pass_": "train-step"} | changes)))
+        assert report.prediction
+        assert report.activation_peak_bytes == pytest.approx(report.prediction.activation_peak_bytes, rel=0.03)
 
 
 def test_what_lives_when_a_training_step_begins_is_known() -> None:

@@ -97,6 +97,24 @@ async def test_bytes_saved_for_backward_are_given_per_block_with_shares() -> Non
         assert "2 other kinds" in text
 
 
+async def test_the_backward_of_each_block_is_given_with_what_is_expected_of_it() -> None:
+    for size in (COMPACT, LARGE):
+        app = Tab(recorded())
+        async with app.run_test(size=size) as pilot:
+            await pressed(pilot, "V")
+            text = await pressed(pilot, "V")
+            heading, *rows = text.splitlines()[-4:]
+            assert heading.split()[:6] == ["block", "gradients", "saved", "expected", "change", "diff"]
+            assert ("in forward" in heading) == (size == LARGE)
+            assert [row.split()[:6] for row in rows] == [
+                [f"layers.{n}", "20.000", "29.884", "-9.884", "-9.884", "512"] for n in range(3)
+            ]
+    app = Tab(Subject(session(*report_events(a_memory_report(blocks=()))), SPEC, 0))
+    async with app.run_test(size=COMPACT) as pilot:
+        await pressed(pilot, "V")
+        assert "This record does not say how blocks change memory in backward." in await pressed(pilot, "V")
+
+
 async def test_a_pass_without_backward_says_that_nothing_is_saved() -> None:
     forward = a_spec(pass_="forward")
     report = a_memory_report(spec=forward, saved=())

@@ -13,10 +13,11 @@ import torch
 from torch.profiler import kineto_available
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import CATEGORIES, MemoryReport, ReportRequest, SavedBlock, Site
+from cs336_tui.events.reports import CATEGORIES, BlockMemory, MemoryReport, ReportRequest, SavedBlock, Site
 from cs336_tui.worker.estimate.tracker import Allocation, Args, Kwargs, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.measure import report_parts
 from cs336_tui.worker.measure.allocator_events import AllocatorEvent, CpuRecorder, CudaRecorder, Recording
+from cs336_tui.worker.measure.block_memory import Moment, What, memory_of_blocks, watched_blocks
 from cs336_tui.worker.measure.cell_memory import saved_for_backward
 from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
@@ -58,6 +59,7 @@ def record_memory(request: ReportRequest, enter: report_parts.Enter) -> MemoryRe
         allocator_peak_bytes=found.allocator_peak,
         activation_peak_bytes=timeline.activation_peak().bytes,
         saved=saved,
+        blocks=found.blocks,
         prediction=rehearsal.prediction if rehearsal else None,
         snapshot=found.snapshot,
         note=report_parts.joined(found.note, *report_parts.left_out(spec), saved_note, prediction_note),
@@ -83,6 +85,7 @@ class _RecordedStep(NamedTuple):
 
     recorder: RecorderName
     timeline: TrackedTimeline
+    blocks: tuple[BlockMemory, ...]
     allocator_peak: int | None = None
     snapshot: str | None = None
     note: str = ""
@@ -94,31 +97,39 @@ def _record(workload: Workload, request: ReportRequest, device: torch.device) ->
     name_parts(workload.model, tracker.range, request.spec.annotations)
     claimed_bytes = tracker.claim_cell(workload)
     step = workload.step(request.spec)
-    with recorder or nullcontext(), tracker:
+    with recorder or nullcontext(), watched_blocks(workload.model, tracker.moment), tracker:
         if step.back_to_back:
             run_phases(step, workload, request.spec, tracker)
-        recorded = len(tracker.phases)
+        recorded, passed = len(tracker.phases), len(tracker.moments)
         taken = report_parts.steps_taken(workload.training)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         run_phases(step, workload, request.spec, tracker)
     note = report_parts.skipped_note("recorded", workload.training, taken)
     phases = tracker.phases[recorded:]
+    moments = tracker.moments[passed:]
     records = tracker.timeline().allocations
     if recorder is None:
-        timeline = cut(records, tracker.events, [(phase.phase, phase.event) for phase in phases])
-        return _RecordedStep("tensors", timeline, note=TENSORS_ONLY)
-    recording = recorder.recording()
-    # Event i of a recording is event i + 1 here.
-    begins = [(phase.phase, recording.marks[phase.mark] + 1) for phase in phases]
-    timeline = cut(join(recording, tracker.operations, records), len(recording.events) + 1, begins)
+        begins = [(phase.phase, phase.event) for phase in phases]
+        timeline = cut(records, tracker.events, begins)
+    else:
+        recording = recorder.recording()
+        # Event i of a recording is event i + 1 here.
+        begins = [(phase.phase, recording.marks[phase.mark] + 1) for phase in phases]
+        moments = [moment._replace(event=recording.marks[moment.mark] + 1) for moment in moments]
+        timeline = cut(join(recording, tracker.operations, records), len(recording.events) + 1, begins)
+    before = begins[0][1] - 1
+    moments = [moment._replace(event=moment.event - before) for moment in moments]
+    blocks = memory_of_blocks(workload.model, moments, timeline)
+    if recorder is None:
+        return _RecordedStep("tensors", timeline, blocks, note=TENSORS_ONLY)
     if isinstance(recorder, CpuRecorder):
         peak = _cpu_peak(recording, begins[0][1], claimed_bytes)
-        return _RecordedStep("CPU profiler", timeline, peak, note=note)
+        return _RecordedStep("CPU profiler", timeline, blocks, peak, note=note)
     peak, spec = torch.cuda.max_memory_allocated(device), request.spec
     name = ("memory", spec.size, f"ctx{spec.context_length}", f"batch{spec.batch_size}", spec.pass_, spec.precision)
     snapshot, unsaved = report_parts.save_file("memory snapshot", request.folder, name, ".pickle", recorder.save)
-    return _RecordedStep("CUDA allocator history", timeline, peak, snapshot, report_parts.joined(note, unsaved))
+    return _RecordedStep("CUDA allocator history", timeline, blocks, peak, snapshot, report_parts.joined(note, unsaved))
 
 
 def _recorder(device: torch.device) -> CpuRecorder | CudaRecorder | None:
@@ -190,12 +201,16 @@ class MarkedTracker(MemoryTracker):
         super().__init__(device_type=device_type)
         self.operations: list[Operation] = []
         self.phases: list[PhaseMark] = []
+        self.moments: list[Moment] = []
         self._mark = mark
         self._marks = 0
 
     def phase(self, name: str) -> None:
         super().phase(name)
         self.phases.append(PhaseMark(name, self._put_mark(), self.events))
+
+    def moment(self, block: str, what: What) -> None:
+        self.moments.append(Moment(block, what, self._put_mark(), self.events))
 
     def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
         first, opened = self.events, self._put_mark()

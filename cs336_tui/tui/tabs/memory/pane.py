@@ -15,6 +15,7 @@ from cs336_tui.tui.background import in_background
 from cs336_tui.tui.charts.memory_timeline import EventWindow
 from cs336_tui.tui.dialogs.window import Reader, text_reader
 from cs336_tui.tui.tabs.memory import views
+from cs336_tui.tui.tabs.memory.blocks import blocks_page, saved_page
 from cs336_tui.tui.tabs.memory.peaks import peaks_page
 from cs336_tui.tui.tabs.report import ReportPane, Subject
 from cs336_tui.tui.widgets.lines import Line, Span, joined, views_line, wrapped
@@ -23,8 +24,8 @@ from cs336_tui.tui.widgets.rows import Page
 if TYPE_CHECKING:
     from cs336_tui.analysis.memory import Timeline  # which imports numpy
 
-MemoryView = Literal["timeline", "peaks", "largest", "saved", "OOM"]
-VIEWS: tuple[MemoryView, ...] = ("timeline", "peaks", "largest", "saved")
+MemoryView = Literal["timeline", "peaks", "largest", "blocks", "saved", "OOM"]
+VIEWS: tuple[MemoryView, ...] = ("timeline", "peaks", "largest", "blocks", "saved")
 LEVELS_MB = (0, 1, 10, 50, 100, 500, 1000)
 """Detail levels: smaller allocations are left out, MB (10⁶ bytes)."""
 _AT_ONCE = 50_000
@@ -40,7 +41,8 @@ class MemoryPane(ReportPane):
     varying = ("make", "go", "level")
     about = (
         "Every allocation of one step after warm-up: what is live at each moment and what for, the largest allocations "
-        "and where they come from, what is saved for backward. Recording takes a few seconds, apart from any timing."
+        "and where they come from, what each block saves for backward and how its backward changes memory. Recording "
+        "takes a few seconds, apart from any timing."
     )
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -146,8 +148,11 @@ class MemoryPane(ReportPane):
     def _show_table(self, record: MemoryReport, timeline: Timeline) -> None:
         width, height = self.content_size
         level = LEVELS_MB[self._level]
-        largest = partial(views.largest_page, timeline, level)
-        make = partial(views.saved_page, record) if self.view == "saved" else largest
+        makers: dict[str, Callable[[int], Page]] = {
+            "saved": partial(saved_page, record),
+            "blocks": partial(blocks_page, record),
+        }
+        make = makers.get(self.view, partial(views.largest_page, timeline, level))
         page = self._cached((timeline, self.view, level, width), lambda: make(width))
         self._fill(page, [views.summary(record, self._prediction(record))] if height >= _LOW else [])
 

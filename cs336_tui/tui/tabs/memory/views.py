@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from cs336_tui.config.axes import WITHOUT_BACKWARD
-from cs336_tui.events.reports import (
-    CATEGORIES,
-    UNKNOWN,
-    MemoryBlock,
-    MemoryReport,
-    OomReport,
-    Prediction,
-    SavedTensor,
-)
+from cs336_tui.events.reports import CATEGORIES, UNKNOWN, MemoryBlock, MemoryReport, OomReport, Prediction
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import NONE, ByteUnit
@@ -24,10 +15,10 @@ from cs336_tui.tui.charts import memory_timeline as chart
 from cs336_tui.tui.tabs.status import how_it_ended
 from cs336_tui.tui.widgets.columns import shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, bar, fit, line, width_of, wrapped
-from cs336_tui.tui.widgets.rows import Page, message
+from cs336_tui.tui.widgets.rows import Page
 
 if TYPE_CHECKING:
-    from cs336_tui.analysis.memory import Allocation, Moment, SavedRow, Timeline
+    from cs336_tui.analysis.memory import Allocation, Moment, Timeline
 
 _Category = TypeVar("_Category", bound=str)
 BESIDE = 100
@@ -68,6 +59,8 @@ def summary(report: MemoryReport, prediction: Prediction | None) -> Line:
     if prediction:
         spans.append(Span(f" · predicted {unit.text(prediction.peak_bytes)} "))
         spans.append(difference(prediction.peak_bytes, report.allocator_peak_bytes or report.peak_bytes))
+    if report.activation_peak_bytes is not None:
+        spans.append(Span(f" · activations alone {unit.text(report.activation_peak_bytes)}"))
     return (*spans, Span(f" · recorded by: {report.recorder}", "muted"))
 
 
@@ -121,49 +114,6 @@ def _lives(block: MemoryBlock, alike: Sequence[Allocation], report: MemoryReport
         ends = f"event {found.died + 1:,}" if found.died is not None else f"after the {report.subject}"
         lines.append(f"  {begins} to {ends}")
     return "\n".join([block_details(block), "", *lines, f"of {report.events:,} events"])
-
-
-def saved_page(report: MemoryReport, width: int) -> Page:
-    """Memory that each Transformer block saves for backward: its five largest contributors with their shares."""
-    from cs336_tui.analysis.memory import saved_summary
-
-    rows = saved_summary(report)
-    if not rows:
-        why = (
-            f"Nothing is saved for backward: {report.spec.pass_} has no backward."
-            if report.spec.pass_ in WITHOUT_BACKWARD
-            else "This record does not say what is saved for backward."
-        )
-        return message(why, width)
-    blocks = len(report.saved)
-    total = sum(block.bytes for block in report.saved)
-    unit = ByteUnit.for_largest(max(row.bytes for row in rows))
-    held = f"{ByteUnit.for_largest(total).text(total)} in {blocks} Transformer block{'s' * (blocks != 1)}"
-    heading = (line((f"Saved for backward: {held}", "strong"), (" · parameters left out", "muted")),)
-    lines = [each for row in rows for each in (*_saved_rows(row, unit, width), ())]
-    return Page(heading, tuple(lines[:-1]))
-
-
-def _saved_rows(row: SavedRow, unit: ByteUnit, width: int) -> Iterator[Line]:
-    rest = SavedTensor(f"{row.rest_count} other kinds", "", "", (), row.rest_count, row.rest_bytes)
-    rest_share = row.rest_bytes / row.bytes if row.bytes else 0.0
-    contributors = [*row.contributors, *([(rest, rest_share)] if row.rest_count else [])]
-    columns: tuple[Column[Any], ...] = (
-        Column("share", "%", text=lambda found: f"{found[1] * 100:.1f}"),
-        Column("bytes", unit.name, text=lambda found: unit.figure(found[0].bytes)),
-        Column("times", "×", rank=4, text=lambda found: "" if found[0] is rest else str(found[0].count)),
-        Column("node", "saved by", left=True, text=lambda found: format.plain(found[0].node)),
-        Column(
-            "range", "part", left=True, rank=1, text=lambda found: "" if found[0] is rest else found[0].range or NONE
-        ),
-        Column("tensor", left=True, rank=2, text=lambda found: tensor(found[0].dtype, found[0].shape)),
-    )  # fmt: skip
-    room = max(width // 6, 0)
-    names, *lines = table_lines(shown_table(contributors, columns), width - room - 2)
-    yield line((f"{row.modules}: {unit.text(row.bytes)}", "title"))
-    yield (Span(" " * (room + 2)), *names)
-    for (_, share), each in zip(contributors, lines, strict=True):
-        yield (Span(f"{bar(share, room)}  ", "memory"), *each)
 
 
 def category_name(category: str) -> str:

@@ -1,0 +1,117 @@
+"""Memory of the Transformer blocks: what each saves for backward, and how its backward changes what is live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from cs336_tui.config.axes import WITHOUT_BACKWARD
+from cs336_tui.events.reports import MemoryReport, SavedTensor
+from cs336_tui.export.tables import Column
+from cs336_tui.stats.quantities import NONE, ByteUnit
+from cs336_tui.tui import format
+from cs336_tui.tui.tabs.memory.views import tensor
+from cs336_tui.tui.widgets.columns import shown_table, table_lines
+from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
+from cs336_tui.tui.widgets.rows import Page, message
+
+if TYPE_CHECKING:
+    from cs336_tui.analysis.memory import BlockRow, SavedRow
+
+_EXPLAINED = (
+    "expected: gradients come, saved tensors go · diff: change less expected, in bytes · live: before and after"
+)
+
+
+def blocks_page(report: MemoryReport, width: int) -> Page:
+    """The backward of each block: gradients and saved tensors, the change that follows and the recorded one."""
+    from cs336_tui.analysis.memory import block_rows
+
+    rows = block_rows(report)
+    if not rows:
+        return message(_nothing(report, "how blocks change memory in backward"), width)
+    unit = ByteUnit.for_largest(max(max(row.gradient_bytes, row.saved_bytes or 0) for row in rows))
+
+    def size(key: str, title: str, rank: int = 0) -> Column[BlockRow]:
+        return Column(key, title, rank=rank, show=unit.fixed)
+
+    columns: tuple[Column[BlockRow], ...] = (
+        Column("module", "block", left=True),
+        size("gradient_bytes", "gradients"),
+        size("saved_bytes", "saved"),
+        size("expected_bytes", "expected"),
+        size("change_bytes", "change"),
+        Column("difference_bytes", "diff", show=lambda size: NONE if size is None else f"{size:,}"),
+        size("seen_gradient_bytes", "change + saved", 2),
+        size("before_bytes", "live before", 4),
+        size("after_bytes", "live after", 4),
+        size("peak_bytes", "peak", 3),
+        size("forward_bytes", "in forward", 5),
+    )
+    names, *lines = table_lines(shown_table(rows, columns), width)
+    told = line((f"Over the backward of each Transformer block, {unit.name}", "strong"))
+    details = {place: _block_details(row) for place, row in enumerate(rows)}
+    return Page((told, *wrapped(_EXPLAINED, width, "muted"), names), tuple(lines), details)
+
+
+def _block_details(row: BlockRow) -> str:
+    def size(count: int | None) -> str:
+        return NONE if count is None else f"{count:,} bytes"
+
+    facts = {
+        "gradients of its parameters": row.gradient_bytes,
+        "saved for backward": row.saved_bytes,
+        "expected change": row.expected_bytes,
+        "change of live memory": row.change_bytes,
+        "difference": row.difference_bytes,
+        "gradients by memory": row.seen_gradient_bytes,
+        "live before": row.before_bytes,
+        "live after": row.after_bytes,
+        "the most in between": row.peak_bytes,
+        "change over its forward": row.forward_bytes,
+    }
+    return "\n".join([row.module, "", *(f"{name}: {size(count)}" for name, count in facts.items())])
+
+
+def _nothing(report: MemoryReport, what: str) -> str:
+    if report.spec.pass_ in WITHOUT_BACKWARD:
+        return f"Nothing is saved for backward: {report.spec.pass_} has no backward."
+    return f"This record does not say {what}."
+
+
+def saved_page(report: MemoryReport, width: int) -> Page:
+    """Memory that each Transformer block saves for backward: its five largest contributors with their shares."""
+    from cs336_tui.analysis.memory import saved_summary
+
+    rows = saved_summary(report)
+    if not rows:
+        return message(_nothing(report, "what is saved for backward"), width)
+    blocks = len(report.saved)
+    total = sum(block.bytes for block in report.saved)
+    unit = ByteUnit.for_largest(max(row.bytes for row in rows))
+    held = f"{ByteUnit.for_largest(total).text(total)} in {blocks} Transformer block{'s' * (blocks != 1)}"
+    heading = (line((f"Saved for backward: {held}", "strong"), (" · parameters left out", "muted")),)
+    lines = [each for row in rows for each in (*_saved_rows(row, unit, width), ())]
+    return Page(heading, tuple(lines[:-1]))
+
+
+def _saved_rows(row: SavedRow, unit: ByteUnit, width: int) -> Iterator[Line]:
+    rest = SavedTensor(f"{row.rest_count} other kinds", "", "", (), row.rest_count, row.rest_bytes)
+    rest_share = row.rest_bytes / row.bytes if row.bytes else 0.0
+    contributors = [*row.contributors, *([(rest, rest_share)] if row.rest_count else [])]
+    columns: tuple[Column[Any], ...] = (
+        Column("share", "%", text=lambda found: f"{found[1] * 100:.1f}"),
+        Column("bytes", unit.name, text=lambda found: unit.figure(found[0].bytes)),
+        Column("times", "×", rank=4, text=lambda found: "" if found[0] is rest else str(found[0].count)),
+        Column("node", "saved by", left=True, text=lambda found: format.plain(found[0].node)),
+        Column(
+            "range", "part", left=True, rank=1, text=lambda found: "" if found[0] is rest else found[0].range or NONE
+        ),
+        Column("tensor", left=True, rank=2, text=lambda found: tensor(found[0].dtype, found[0].shape)),
+    )  # fmt: skip
+    room = max(width // 6, 0)
+    names, *lines = table_lines(shown_table(contributors, columns), width - room - 2)
+    yield line((f"{row.modules}: {unit.text(row.bytes)}", "title"))
+    yield (Span(" " * (room + 2)), *names)
+    for (_, share), each in zip(contributors, lines, strict=True):
+        yield (Span(f"{bar(share, room)}  ", "memory"), *each)
