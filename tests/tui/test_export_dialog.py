@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,21 @@ async def test_a_layout_of_write_ups_is_chosen_and_written(app: Cs336App, here: 
         await until(pilot, lambda _: len(app.screen_stack) == 1)
     assert "Min (s)" in (here / TABLES).read_text()
     assert len(list(here.iterdir())) == 3
+
+
+async def test_a_layout_is_written_as_pandas_writes_it(app: Cs336App, here: Path) -> None:
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press("e")
+        await until(pilot, "as pandas writes them")
+        app.screen.query_one("#layout", Select).value = "min-max"
+        for tick in ("#want-2", "#pandas"):
+            app.screen.query_one(tick, Checkbox).value = True
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda _: len(app.screen_stack) == 1)
+    header = r"\|    \| Model +\| Pass +\| +Warmup \| +Min \(s\) \|"
+    assert re.search(header, (here / TABLES).read_text())
+    assert "sample standard deviation" not in (here / TABLES).read_text()
 
 
 async def test_an_existing_file_needs_a_second_yes(app: Cs336App, here: Path) -> None:

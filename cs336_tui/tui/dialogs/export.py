@@ -52,6 +52,7 @@ class ExportDialog(Dialog[str]):
         self._copies = _Tick(f"{RESULTS} to the clipboard", value=False, id="clipboard", compact=True)
         layouts = [(layout, layout) for layout in LAYOUTS]
         self._layout = Select(layouts, value=layouts[0][0], allow_blank=False, id="layout", compact=True)
+        self._pandas = _Tick("as pandas writes them, without notes", value=False, id="pandas", compact=True)
         self._texts = [
             (
                 name,
@@ -68,6 +69,7 @@ class ExportDialog(Dialog[str]):
                 yield wanted
                 if name == LAYOUT:
                     yield self._layout
+                    yield self._pandas
                 field.cursor_blink = False
                 yield field
             yield self._copies
@@ -123,14 +125,14 @@ class ExportDialog(Dialog[str]):
         return None
 
     def _text(self, name: str) -> str:
-        from cs336_tui.export.formats import render_all
+        from cs336_tui.export.formats import pandas_text, render_all
         from cs336_tui.export.results import results_markdown, results_of
         from cs336_tui.export.summary import summary_markdown
         from cs336_tui.export.writeups import layout_tables
 
         if name == LAYOUT:
-            layout = str(self._layout.value)
-            return render_all(layout_tables(results_of(self._state), layout), "markdown")
+            tables = layout_tables(results_of(self._state), str(self._layout.value), published=self._pandas.value)
+            return pandas_text(tables) if self._pandas.value else render_all(tables, "markdown")
         return {RESULTS: results_markdown, SUMMARY: summary_markdown}[name](self._state)
 
     def _refuse(self, why: str) -> None:
