@@ -65,7 +65,7 @@ def peaks_table(reports: Sequence[MemoryReport]) -> Table:
     def record(row: PhasePeaks) -> dict[str, Value]:
         ratio = row.predicted_step / row.step if row.predicted_step and row.step else None
         amounts = {f"{name}_bytes": getattr(row, name) for name in sizes}
-        return cell_record(row.spec) | amounts | {"predicted_over_recorded": ratio}
+        return cell_record(row.spec) | {"peak_bytes": row.step} | amounts | {"predicted_over_recorded": ratio}
 
     columns: tuple[Column[PhasePeaks], ...] = (
         Column("size", left=True, text=lambda row: " · ".join((row.spec.size_label, *row.spec.variants))),
