@@ -100,7 +100,7 @@ def notes(parts: Sequence[CellPart]) -> Iterator[str]:
         if part.profile not in ("", "ok")
     )
     if any(not part.profile for part in parts):
-        yield "cells without a profile have dashes: cs336-tui kernels, or n in the Kernels tab, makes one"
+        yield "cells without a profile have dashes: bench --reports kernels, or n in the Kernels tab, makes one"
 
 
 def _seen_on(report: KernelReport) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -10,14 +11,19 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from cs336_tui.analysis.kernel_cells import kernel_cells
 from cs336_tui.analysis.kernels import by_range, idle_share, matmul_shares, named_share
+from cs336_tui.analysis.merge import merge
 from cs336_tui.config.spec import PASSES
+from cs336_tui.events.events import CellsQueued, ReportFinished, ReportStarted
 from cs336_tui.worker.measure.kernel_events import kernels_of
 from cs336_tui.worker.measure.kernels import raw_events
 from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.passes import PHASES
 from cs336_tui.worker.workload.ranges import name_step
-from tests.gpu.cells import LAYERS, needs, profiled, shallow_spec
+from tests.gpu.cells import LAYERS, assert_ok, gpu_spec, needs, profiled, shallow_spec
+from tests.samples import START, state_of
+from tests.worker.measure.cells import run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -84,3 +90,28 @@ def test_an_optimizer_lowers_the_share_of_matrix_multiplication() -> None:
     assert shares.forward_and_backward is not None
     assert shares.full_step is not None
     assert 0 < shares.full_step < shares.forward_and_backward < 1
+
+
+@pytest.mark.parametrize("pass_", ["forward", "train-step"])
+def test_the_profiled_forward_takes_what_the_timed_one_does(pass_: Any) -> None:
+    """Of a cell that keeps the GPU busy: kernels fill the time from first to last, and that is the timed mean."""
+    spec = gpu_spec(pass_=pass_, batch_size=16, context_length=512)
+    content = profiled(spec)
+    timed = assert_ok(run(spec))
+    state = state_of([
+        CellsQueued(at=START, first=7, specs=(spec,)),
+        *timed.events,
+        ReportStarted(at=START, report=0, kind="kernels", spec=spec),
+        ReportFinished(at=START, report=0, status="ok", content=content),
+    ])  # fmt: skip
+    forward, *others = kernel_cells([state], merge([("one", state)]))
+    assert [part.part for part in others] == (["forward+backward", "step"] if pass_ == "train-step" else [])
+    assert forward.profiled is not None
+    assert forward.profiled.span_ns is not None
+    assert 0.9 * forward.profiled.span_ns <= forward.profiled.kernel_ns <= 1.001 * forward.profiled.span_ns
+    mean_s = fmean(timed.phase_s("forward"))
+    assert forward.span_difference_s == pytest.approx(forward.profiled.span_ns / 1e9 - mean_s, abs=0.05 * mean_s)
+    assert abs(forward.span_difference_s or 0.0) < 0.1 * mean_s
+    assert forward.profiled.top is not None
+    assert "matrix multiply" in {group.kind for group in content.groups if group.name == forward.profiled.top.name}
+    assert all(part.same_as_forward is not None for part in others)
