@@ -77,56 +77,72 @@ def kernels_beside(
     return tuple(found.values())
 
 
-def peak_sentence(beside: PeakBeside) -> str:
-    """``2.7B train-step fp32, ctx 128, peak in forward: 46.5 GB here (predicted); 46.0 GB by write-up A on ...``."""
+class Said(NamedTuple):
+    """One's own figure in words, and each published one with its source, followed by its caveats."""
+
+    here: str
+    there: tuple[tuple[str, str], ...]
+
+
+def peak_said(beside: PeakBeside) -> Said:
+    """``2.7B train-step fp32, ctx 128, peak in forward: 46.5 GB here (predicted)``, ``46.0 GB (1.01): write-up A``."""
     size = "not known" if beside.peak_bytes is None else f"{gigabytes(beside.peak_bytes)} GB"
     ending = "OOM here" if beside.result.ending == "OOM" else ""
     how = ", ".join(filter(None, ("" if beside.seen == "measured" else beside.seen, ending)))
+    there = []
+    for match in beside.matches:
+        published_bytes = match.row.peak_bytes
+        ratio = (
+            f", here / there {beside.peak_bytes / published_bytes:.2f}" if beside.peak_bytes and published_bytes else ""
+        )
+        there.append((f"{gigabytes(published_bytes)} GB{ratio}: {_by(match.row)}", "; ".join(match.caveats)))
     how = f" ({how})" if how else ""
-    there = (f"{gigabytes(match.row.peak_bytes)} GB {_by(match)}" for match in beside.matches if match.row.peak_bytes)
-    return "; ".join([f"{_cell(beside.result)}, {beside.name}: {size} here{how}", *there])
+    return Said(f"{_cell(beside.result)}, {beside.name}: {size} here{how}", tuple(there))
 
 
-def kernels_sentence(beside: KernelsBeside) -> str:
-    """``large forward fp32, ctx 1024, kernels of forward: gemm..., 145 launches, 46.8 % here; ... by ... on ...``."""
+def kernels_said(beside: KernelsBeside) -> Said:
+    """``large forward fp32, ctx 1024, kernels of forward: 46.8 % gemm in 145 launches; matrix products 80.0 % here``;
+    the same of each published one."""
     part = beside.part
     here = "not profiled here"
     if part.profiled and part.report:
         top = part.profiled.top
-        own_top = [top.short, f"{top.instances} launches", f"{top.share * 100:.1f} %"] if top else []
-        of_what = "here" if part.report.activity == "kernels" else "here (operators by self time)"
-        here = f"{', '.join([*own_top, f'matrix products {part.profiled.matmul_share * 100:.1f} %'])} {of_what}"
-    there = (f"{', '.join(_kernel_figures(match.row))} {_by(match)}" for match in beside.matches)
-    return "; ".join([f"{_cell(part.result)}, kernels of {part.part}: {here}", *there])
+        own = _figures(
+            top.short if top else "", top.instances if top else None, top.share * 100 if top else None,
+            part.profiled.matmul_share * 100,
+        )  # fmt: skip
+        here = f"{own} here{'' if part.report.activity == 'kernels' else ' (operators by self time)'}"
+    there = (
+        (f"{_figures(kernel_name(row), row.top_launches, row.top_percent, row.matmul_percent)}: {_by(row)}", caveats)
+        for row, caveats in ((match.row, "; ".join(match.caveats)) for match in beside.matches)
+    )
+    return Said(f"{_cell(part.result)}, kernels of {part.part}: {here}", tuple(there))
 
 
-def profile_sentences(
+def profiles_said(
     states: Sequence[SessionState], results: Sequence[Result], rows: Sequence[Published] | None = None
-) -> Iterator[str]:
-    """A line for each peak, then for each part's kernels, of which there are reference points. Raises as these do."""
-    yield from map(peak_sentence, peaks_beside(states, results, rows))
-    yield from map(kernels_sentence, kernels_beside(states, results, rows))
+) -> Iterator[Said]:
+    """Of each peak, then of each part's kernels, of which there are reference points. Raises as `peaks_beside`."""
+    yield from map(peak_said, peaks_beside(states, results, rows))
+    yield from map(kernels_said, kernels_beside(states, results, rows))
+
+
+def _figures(name: str, launches: int | None, top_percent: float | None, matmul_percent: float | None) -> str:
+    """``46.8 % gemm in 145 launches; matrix products 80.0 %``, without what is not known."""
+    share = "" if top_percent is None else f"{top_percent:.1f} %"
+    times = "" if launches is None else f"in {launches} launches"
+    products = "" if matmul_percent is None else f"matrix products {matmul_percent:.1f} %"
+    return "; ".join(filter(None, (" ".join(filter(None, (share, name, times))), products)))
 
 
 def kernel_name(row: Published) -> str:
-    """The short name of its top kernel; a name that was published cut off stays as it is."""
-    return row.top_kernel if row.top_kernel.endswith("...") else short_name(row.top_kernel)
+    """The short name of its top kernel, empty without one; a name that was published cut off stays as it is."""
+    whole = row.top_kernel and not row.top_kernel.endswith("...")
+    return short_name(row.top_kernel) if whole else row.top_kernel
 
 
-def _kernel_figures(row: Published) -> Iterator[str]:
-    if row.top_kernel:
-        yield kernel_name(row)
-    if row.top_launches is not None:
-        yield f"{row.top_launches} launches"
-    if row.top_percent is not None:
-        yield f"{row.top_percent:.1f} %"
-    if row.matmul_percent is not None:
-        yield f"matrix products {row.matmul_percent:.1f} %"
-
-
-def _by(match: Match) -> str:
-    caveats = f" ({'; '.join(match.caveats)})" if match.caveats else ""
-    return f"by {match.row.source} on {match.row.device}{caveats}"
+def _by(row: Published) -> str:
+    return f"{row.source}, {row.device}"
 
 
 def _cell(result: Result) -> str:

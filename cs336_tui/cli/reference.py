@@ -9,7 +9,7 @@ import click
 from cs336_tui.analysis.fields import machine
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, merge, pooled, title_of
 from cs336_tui.analysis.reference import REMARK, add_from, matching, own, published, sentence
-from cs336_tui.analysis.reference_profiles import profile_sentences
+from cs336_tui.analysis.reference_profiles import profiles_said
 from cs336_tui.cli.flags import session_argument, session_dir_option
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
@@ -17,7 +17,7 @@ from cs336_tui.session.state import SessionState
 
 def reference_view(session: str, session_dir: Path, own_points: Path | None = None) -> str:
     """A line for each measured cell of a session: its time here, those published and one's own, and what differs; then
-    a line for each peak of memory and each part's kernels, likewise.
+    each peak of memory and each part's kernels, with a line for each published one.
 
     Raises `LogError` for a session that there is not, `ReferenceFileError` for reference points that cannot be read.
     """
@@ -30,8 +30,9 @@ def reference_view(session: str, session_dir: Path, own_points: Path | None = No
         summary = pooled(cells, ddof_of(cells))
         if summary and summary.mean_s is not None:
             lines.append(sentence(spec, summary.mean_s, matching(spec, cells[0].cell.in_force, rows)))
-    if profiles := list(profile_sentences([state], results, rows)):
-        lines += ["", *profiles]
+    for said in profiles_said([state], results, rows):
+        lines += ["", said.here]
+        lines += [f"  {there}{f' ({caveats})' if caveats else ''}" for there, caveats in said.there]
     return "\n".join([*lines, "", f"Mind that {REMARK}."])
 
 

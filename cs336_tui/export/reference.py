@@ -172,7 +172,7 @@ def _kernels_table(found: Sequence[KernelsBeside]) -> Table:
         texts.append((_cell(result), part, *figures, matmul, device_label(result), _here(result), seen))
         for match in beside.matches:
             row = match.row
-            name = kernel_name(row) if row.top_kernel else NONE
+            name = kernel_name(row) or NONE
             launches = NONE if row.top_launches is None else str(row.top_launches)
             shares = (NONE if each is None else f"{each:.1f} %" for each in (row.top_percent, row.matmul_percent))
             texts.append(("", "", name, launches, *shares, row.device, row.source, _caveats(match)))

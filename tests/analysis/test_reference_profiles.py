@@ -12,10 +12,10 @@ from cs336_tui.analysis.reference_profiles import (
     KernelsBeside,
     PeakBeside,
     kernels_beside,
-    kernels_sentence,
-    peak_sentence,
+    kernels_said,
+    peak_said,
     peaks_beside,
-    profile_sentences,
+    profiles_said,
 )
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted, Event, ReportFinished, ReportStarted
@@ -69,7 +69,8 @@ def test_a_measured_peak_stands_beside_the_published_one_of_the_whole_pass() -> 
     ).values()
     assert (found.peak_bytes, found.seen) == (41_000_000_000, "measured")
     assert [match.row.peak for match in found.matches] == ["46 GB"], "of the same pass and context alone"
-    assert peak_sentence(found) == "small train-step fp32, ctx 128, peak: 41.0 GB here; 46.0 GB by someone on A100"
+    assert peak_said(found).here == "small train-step fp32, ctx 128, peak: 41.0 GB here"
+    assert peak_said(found).there == (("46.0 GB, here / there 0.89: someone, A100", ""),)
 
 
 def test_a_memory_report_gives_the_peaks_of_phases() -> None:
@@ -92,17 +93,20 @@ def test_where_nothing_was_recorded_the_prediction_stands_and_says_so() -> None:
     found = peaks(waiting)
     forward = found["forward"]
     assert (forward.peak_bytes, forward.seen) == (46_500_000_000, "predicted")
-    said = peak_sentence(forward)
-    assert said.startswith("2.7B train-step fp32, ctx 128, peak in forward: 46.5 GB here (predicted, OOM here); ")
-    assert "46.0 GB by write-up A (2025) on 80 GB data-centre GPU, Hopper-like by its throughput" in said
-    assert "46.7 GB by public repository EnzoDing-rgb/cs336-assignment2-systems on A800 80GB" in said
-    assert "edition 2026 there, where it is called xl" in said
+    said = peak_said(forward)
+    assert said.here == "2.7B train-step fp32, ctx 128, peak in forward: 46.5 GB here (predicted, OOM here)"
+    first, second = said.there
+    assert first[0].startswith("46.0 GB, here / there 1.01: write-up A (2025), 80 GB data-centre GPU")
+    assert second == (
+        "46.7 GB, here / there 1.00: public repository EnzoDing-rgb/cs336-assignment2-systems, A800 80GB",
+        "edition 2026 there, where it is called xl",
+    )
 
 
 def test_a_part_that_nothing_tells_is_not_made_up() -> None:
     found = peaks(predicted(a_session(cells=[Cell(BIG, status=None)]), BIG, peak_phase="backward"))
     assert (found["optimizer"].peak_bytes, found["optimizer"].seen) == (None, "")
-    assert "peak in optimizer: not known here" in peak_sentence(found["optimizer"])
+    assert "peak in optimizer: not known here" in peak_said(found["optimizer"]).here
 
 
 def test_other_precisions_are_said_and_warm_ups_are_not_counted() -> None:
@@ -123,20 +127,23 @@ def test_published_kernels_stand_beside_those_of_the_same_part_of_whichever_pass
     assert (forward.part.part, [match.row.top_kernel for match in forward.matches]) == ("forward", ["sgemm", "gemm"])
     assert forward.matches[1].caveats == ("pass forward there",)
     assert (step.part.part, [match.row.matmul_percent for match in step.matches]) == ("step", [54.1])
-    said = kernels_sentence(forward)
-    assert said.startswith("small train-step fp32, ctx 128, kernels of forward: sm90_xmma_gemm_f32f32_tf32f32")
-    assert "7 launches, 68.3 %, matrix products 75.0 % here; sgemm, matrix products 80.0 % by someone on A100" in said
-    assert said.endswith("gemm, 145 launches, 46.8 % by someone on A100 (pass forward there)")
-    assert kernels_sentence(step).endswith("here; matrix products 54.1 % by someone on A100")
+    said = kernels_said(forward)
+    assert said.here.startswith("small train-step fp32, ctx 128, kernels of forward: 68.3 % sm90_xmma_gemm_f32f32_tf32")
+    assert said.here.endswith(" in 7 launches; matrix products 75.0 % here")
+    assert said.there == (
+        ("sgemm; matrix products 80.0 %: someone, A100", ""),
+        ("46.8 % gemm in 145 launches: someone, A100", "pass forward there"),
+    )
+    assert kernels_said(step).there == (("matrix products 54.1 %: someone, A100", ""),)
 
 
 def test_kernels_that_were_not_profiled_say_so_and_operators_are_called_so() -> None:
     (found,) = kernels(a_session(cells=[Cell(TRAIN, status=None)]), a_point(matmul_percent=54.1))
-    assert "kernels of step: not profiled here; matrix products 54.1 %" in kernels_sentence(found)
+    assert kernels_said(found).here.endswith("kernels of step: not profiled here")
     on_cpu = a_spec(pass_="forward+backward", device="cpu")
     state = a_session(*report(an_operator_report(on_cpu)))
     (found,) = kernels(state, a_point(pass_="forward+backward", top_kernel="gemm"))
-    assert "here (operators by self time)" in kernels_sentence(found)
+    assert "here (operators by self time)" in kernels_said(found).here
 
 
 def test_warm_ups_of_a_cell_have_their_kernels_once() -> None:
@@ -165,4 +172,4 @@ def test_every_published_peak_and_kernel_is_found_by_a_cell_of_its_own() -> None
 
 def test_of_cells_for_which_nothing_is_published_nothing_is_said() -> None:
     state = a_session(cells=[Cell(a_spec(context_length=64), [0.1])])
-    assert list(profile_sentences([state], merge([("one", state)]))) == []
+    assert list(profiles_said([state], merge([("one", state)]))) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -13,7 +13,7 @@ from textual.message import Message
 from cs336_tui.analysis.merge import Result, grouped, measured, merge
 from cs336_tui.analysis.pivot import VALUES, PivotError, varying
 from cs336_tui.analysis.reference import REMARK, ReferenceFileError, matching, own, published, sentence
-from cs336_tui.analysis.reference_profiles import profile_sentences
+from cs336_tui.analysis.reference_profiles import Said, profiles_said
 from cs336_tui.analysis.warmup import Trace, warmup_groups
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
@@ -24,7 +24,7 @@ from cs336_tui.tui.tabs.compare import pages
 from cs336_tui.tui.tabs.compare.pages import PivotChoice
 from cs336_tui.tui.tabs.sessions import Compared
 from cs336_tui.tui.tabs.status import settled_of
-from cs336_tui.tui.widgets.lines import Line, line, views_line, wrapped
+from cs336_tui.tui.widgets.lines import Line, Span, line, views_line, wrapped
 from cs336_tui.tui.widgets.rows import Page, Rows, message
 
 CompareView = Literal["pivot", "pairs", "warm-up", "reference"]
@@ -230,9 +230,16 @@ def _trace(trace: Trace, width: int) -> list[Line]:
     ]
 
 
+def _said_lines(said: Said, width: int) -> Iterator[Line]:
+    yield from wrapped(said.here, width, "strong", "    ")
+    for there, caveats in said.there:
+        for text, role, indent in ((there, "text", "  "), (caveats, "muted", "    ")):
+            yield from ((Span(indent), *row) for row in (wrapped(text, width - len(indent), role) if text else ()))
+
+
 def reference_page(results: Sequence[Result], width: int) -> Page:
-    """A sentence per spec: its mean, and the reference points of the same model and pass with their caveats; then one
-    for each peak of memory and each part's kernels."""
+    """A sentence per spec: its mean, and the reference points of the same model and pass with their caveats; then
+    each peak of memory and each part's kernels with the published ones."""
     rows: list[Line] = []
     points = published()
     try:
@@ -241,9 +248,7 @@ def reference_page(results: Sequence[Result], width: int) -> Page:
         rows += [*wrapped(f"! {error}", width, "caution", "  "), ()]
     cells = grouped(measured(results), lambda result: result.spec)
     states = tuple({id(result.state): result.state for result in results}.values())
-    profiles = [
-        row for said in profile_sentences(states, results, points) for row in wrapped(said, width, "text", "    ")
-    ]
+    profiles = [row for said in profiles_said(states, results, points) for row in _said_lines(said, width)]
     if not cells and not profiles:
         return message("No cell has been measured yet.", width)
     for spec, runs in cells.items():
