@@ -117,7 +117,7 @@ def test_a_decimal_number_is_a_column_a_pivot_and_a_filter_in_its_order(found: d
 
 def files_naming(field: str) -> set[str]:
     """Files of the package that spell a choice, without those that act on it in a cell's process."""
-    named = re.compile(rf"\b({field}|{AXES[field].option})\b")
+    named = re.compile(rf"\b({field}|{AXES[field].option})\b(?!-)")  # nsys's --cuda-graph-trace is another option
     sources = (path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
     return {name for name in sources if not name.startswith("worker/") and named.search((PACKAGE / name).read_text())}
 
