@@ -168,7 +168,9 @@ def main(
         contexts = contexts or ("512" if cuda else "32")
     sizes = sizes or ("small,medium,large,xl" if cuda else "tiny")
     contexts = contexts or ("128,512,1024" if cuda else "32,128")
-    precisions = precisions or ",".join(name for name in get_args(Precision) if cuda or name != "tf32")
+    precisions = precisions or ",".join(
+        name for name in get_args(Precision) if cuda or name not in ("tf32", "fp8-mixed")
+    )
     cells = specs(sizes, contexts, passes, precisions, arches, batch, "cuda:0" if device == "cuda" else device)
     gpu = in_child(capability, cells[0].device)
     rows, ratios, times = [], [], []

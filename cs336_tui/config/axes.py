@@ -340,7 +340,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )] = 0.0
     attention_dropout: Annotated[float, Axis(
         sweep="attention_dropouts", several=True, check=_check_dropout, group="variants", workload="language-model",
-        hint="0, or 0.1", help="Share of naive attention's weights that is dropped", applies=_is_ours,
+        label="attn drop", hint="0, or 0.1", applies=_is_ours,
+        help="Share of naive attention's weights that is dropped",
         tip="Of the reference model with naive attention: after the softmax.",
         said=lambda share: (f"attention dropout {share:g}",),
     )] = 0.0
@@ -351,7 +352,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )] = "off"
     weight_tying: Annotated[Switch, Axis(
         sweep="weight_tyings", several=True, group="variants", workload="language-model", applies=_is_ours,
-        help="The head's weights are the token embedding: {values}", said=lambda _: ("tied weights",),
+        label="tied head", said=lambda _: ("tied weights",),
+        help="The head's weights are the token embedding: {values}",
         tip="Of the reference model: one matrix is the token embedding and the head.",
     )] = "off"
     gelu: Annotated[Gelu, Axis(

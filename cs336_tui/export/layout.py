@@ -159,7 +159,11 @@ def statistic(header: str, field: str, notation: Notation) -> Column[Row]:
 
 def not_timed(results: Sequence[Result]) -> Iterator[str]:
     """Why cells have no numbers; what several say is said once."""
-    yield from dict.fromkeys(f"{each.spec.title}: {each.ending}" for each in results if not each.is_measured)
+    yield from dict.fromkeys(
+        f"{each.spec.title}: {': '.join(filter(None, (each.ending, each.cell.skipped_because)))}"
+        for each in results
+        if not each.is_measured
+    )
 
 
 def _fixed(results: Sequence[Result], named: Sequence[str]) -> Iterator[str]:

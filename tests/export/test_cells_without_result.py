@@ -120,6 +120,11 @@ def test_a_cell_that_was_never_run_has_its_row_in_every_layout() -> None:
     assert "not run" in layout_tables(results, "min-max")[0].rows[2]
 
 
+def test_a_cell_that_was_skipped_says_why_below_the_table() -> None:
+    (table,) = layout_tables(results_of(session(SWEEPS["sizes"], "skipped")), "min-max", published=True)
+    assert any(note.endswith(": skipped: no room") for note in table.footnotes)
+
+
 def test_threads_that_a_users_model_set_are_those_of_its_cell_that_failed() -> None:
     specs = SWEEPS["own model"]
     events = list(events_of(*(Cell(spec, (0.1,) * 5) for spec in specs)))
