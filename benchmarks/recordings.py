@@ -1,15 +1,14 @@
 """Time and peak memory of opening a large torch profiler trace: ``python -m benchmarks.recordings --events 10000000``.
 
 Makes a trace as torch writes it: in each 12 events three nested operators, a launching call, a kernel, the two ends of
-its arrow, and five frames of Python; steps, ranges and a backward thread as a training step has them. Then opens it with
-the whole command in a process of its own.
+its arrow, and five frames of Python; steps, ranges and a backward thread as a training step has them. Then opens it
+with the whole command in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
-import os
 import resource
 import subprocess
 import sys
@@ -88,7 +87,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         path = Path(folder, "made.json.gz" if given.gz else "made.json")
         kernels = write_trace(path, given.events)
-        print(f"{given.events:,} events, {kernels:,} kernels, {os.path.getsize(path) / 1e6:,.0f} MB")
+        print(f"{given.events:,} events, {kernels:,} kernels, {path.stat().st_size / 1e6:,.0f} MB")
         command = [sys.executable, "-m", "cs336_tui", "open", str(path), "--session-dir", folder]
         began = time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

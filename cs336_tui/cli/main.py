@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "estimate": ("estimate", "Predict memory, FLOPs and time; runs nothing."),
     "export": ("export", "Tables and figures of sessions, for a write-up."),
     "fit": ("fit", "The largest batch or context length that fits."),
-    "open": ("open", "Make a session of what others recorded: torch profiler traces."),
+    "open": ("open", "Make a session of what others recorded: traces, memory snapshots, nsys reports."),
     "peak": ("peak", "Measure what this machine's devices do at best: matrix products and copies."),
     "presets": ("presets", "List the presets; `presets show NAME` shows one."),
     "problems": ("problems", "List the problems of the handouts: what each needs, and what of it a session has."),

@@ -171,7 +171,10 @@ class CellState:
 
     @property
     def steps_meant(self) -> int:
-        """Warm-up and measured steps of its spec; those done if it ended early or is over with an automatic count."""
+        """Warm-up and measured steps of its spec; those done if it ended early or is over with an automatic count. A
+        recording has none."""
+        if self.spec.recording:
+            return 0
         automatic = self.spec.warmup_is_open or self.spec.steps_are_open
         return self.steps_done if self.is_over and (automatic or self.status != "ok") else self.spec.total_steps
 

@@ -366,6 +366,15 @@ class Cs336App(SteadyApp):
     def on_sessions_pane_asked(self, message: SessionsPane.Asked) -> None:
         self._sessions.do(message.wish, message.info)
 
+    def on_sessions_pane_file_wanted(self, message: SessionsPane.FileWanted) -> None:
+        if message.text:
+            self._sessions.recordings.pasted(message.text)
+        else:
+            self._sessions.recordings.ask()
+
+    def on_sessions_pane_stop_wanted(self) -> None:
+        self._sessions.recordings.stop()
+
     def on_sessions_pane_marked(self) -> None:
         self._sessions.marked()
 

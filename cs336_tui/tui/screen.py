@@ -166,8 +166,9 @@ def _machine(environment: Environment, state: SessionState) -> list[str]:
     cell = state.running_cell
     name = cell.spec.device if cell else environment.resolve(("auto",))[0]
     info = environment.device(name)
-    parts = [info.label if info else name]
+    parts = [info.label if info else name if environment.python else "recorded elsewhere"]
     if environment.driver:
         parts.append(f"driver {environment.driver}")
-    parts.append(f"torch {environment.torch}" if environment.torch else "no torch")
+    if environment.torch or environment.python:  # a recording may tell neither
+        parts.append(f"torch {environment.torch}" if environment.torch else "no torch")
     return parts

@@ -47,12 +47,13 @@ def cell_columns(
     keys: Iterable[str] = CELL_KEYS,
     size: Callable[[CellSpec], str] = lambda spec: spec.size,
 ) -> list[Column]:
-    """The columns that name a cell. `of`: an item's cell. `variants`, before the device: names of values, by field."""
+    """The columns that name a cell; the size of a recording is its name. `of`: an item's cell. `variants`, before the
+    device: names of values, by field."""
 
     def column(key: str, names: Mapping[str, str] | None = None) -> Column:
         def text(item: Any) -> str:
             spec = of(item)
-            shown = size(spec) if key == "size" else shown_of(spec, key)
+            shown = shown_of(spec, key) if key != "size" else spec.recording or size(spec)
             return names.get(shown, shown) if names else shown
 
         title = "ctx" if key == "context" else FIELDS[key].title

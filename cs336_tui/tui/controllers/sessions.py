@@ -18,6 +18,7 @@ from cs336_tui.session.log import LogError
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.controllers.recordings import RecordingController
 from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.dialogs.questions import AskText, Confirm, problem_of
 from cs336_tui.tui.live_source import LiveSource
@@ -92,6 +93,9 @@ class SessionController:
     def __init__(self, app: Host, runs: RunController, folder: Path | None) -> None:
         self._app, self._runs = app, runs
         self._library = Library(app, folder) if folder else None
+        self.recordings = RecordingController(
+            app, lambda: self._library.folder if self._library else None, self._recorded
+        )
         self._before: Session | None = None
         """The app's session until the one that is to go on has been opened for writing."""
         self._retired: list[LiveSource] = []
@@ -132,6 +136,12 @@ class SessionController:
             self._app.look_at(None)
         elif self._library is not None:
             self._library.open(info.path, self._opened)
+
+    def _recorded(self, path: Path) -> None:
+        """Show the session of a recording, which is new in the list."""
+        self.reload()
+        if self._library is not None:
+            self._library.open(path, self._opened)
 
     def _opened(self, session: Session | str) -> None:
         if isinstance(session, str):

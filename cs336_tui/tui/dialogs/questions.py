@@ -39,8 +39,10 @@ class AskText(Dialog[str | None]):
         *,
         check: Callable[[str], str] = lambda _: "",
         warn: Callable[[str], str] = lambda _: "",
+        longest: int = 200,
     ) -> None:
         super().__init__()
+        self._longest = longest
         self._title, self._about, self._value = title, about, value
         self._check, self._warn = check, warn
         self._warned_of = ""
@@ -52,7 +54,7 @@ class AskText(Dialog[str | None]):
             box.border_subtitle = "enter take · esc leave"
             if self._about:
                 yield Label(self._about, markup=False)
-            field = Input(self._value, compact=True, max_length=200)
+            field = Input(self._value, compact=True, max_length=self._longest)
             field.cursor_blink = False
             yield field
             yield self._problem

@@ -34,7 +34,9 @@ class DevicePane(Lines):
 
     def show(self, state: SessionState, run: Run | None) -> None:
         if not state.devices:
-            self.paint([(), *wrapped("waiting for the first sample ...", self.content_size.width, "muted")])
+            recorded = state.cells and all(cell.spec.recording for cell in state.cells.values())
+            told = "recorded elsewhere: no sample of the device" if recorded else "waiting for the first sample ..."
+            self.paint([(), *wrapped(told, self.content_size.width, "muted")])
             return
         sample = state.devices[-1][0]
         self.paint(device_lines(state, sample, run, self._energy_of(state, sample, run), *self.content_size))

@@ -86,6 +86,10 @@ def live_lines(
     found: Assessment | None = None,
 ) -> list[Line]:
     """The pane's rows for a cell, at most `height`; `found`: its verdicts."""
+    if cell.spec.recording:
+        told = "Recorded elsewhere: Kernels and Memory show what the file holds; no step was timed here."
+        title = [line((row, "title")) for row in title_rows(cell.spec.title, width, 2)]
+        return [*title, _where(state, cell, held), (), *wrapped(told, width, "muted")][:height]
     means = detail.phases
     airy = height >= 22
     blank: list[Line] = [()] if airy else []

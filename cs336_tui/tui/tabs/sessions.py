@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
 from textual.binding import Binding, BindingType
+from textual.events import Paste
 from textual.message import Message
 
 from cs336_tui.export.tables import Column
@@ -43,6 +44,8 @@ class SessionsPane(Rows):
         Binding("n", "ask('rename')", "Name", id="sessions.rename"),
         Binding("a", "ask('annotate')", "Note", id="sessions.annotate"),
         Binding("d,delete", "ask('delete')", "Delete", id="sessions.delete"),
+        Binding("o", "open_file", "Open file", id="sessions.open_file"),
+        Binding("x", "stop_opening", "Stop reading", id="sessions.stop_opening"),
     ]
 
     class Asked(Message):
@@ -52,6 +55,16 @@ class SessionsPane(Rows):
             super().__init__()
             self.wish, self.info = wish, info
 
+    class FileWanted(Message):
+        """The user wants to open what others recorded: the pasted `text`, or a file that is asked for."""
+
+        def __init__(self, text: str = "") -> None:
+            super().__init__()
+            self.text = text
+
+    class StopWanted(Message):
+        """The user wants reading to stop."""
+
     class Marked(Message):
         """The marked sessions have changed."""
 
@@ -59,6 +72,8 @@ class SessionsPane(Rows):
     _problem = ""
     _own: Path | None = None
     _opened: Path | None = None
+    opening = ""
+    """How far a recording has been read; empty while none is."""
     marked: tuple[Path, ...] = ()
     """The logs of the marked sessions, in the order of marking."""
 
@@ -85,19 +100,32 @@ class SessionsPane(Rows):
         self._own, self._opened = own, opened
         self._refill()
 
+    def show_opening(self, text: str) -> None:
+        """Show how far a recording has been read, or no more."""
+        self.opening = text
+        self._refill()
+
     @property
     def selected(self) -> SessionInfo | None:
         return self.infos[self.cursor] if self.cursor < len(self.infos) else None
 
     def _refill(self) -> None:
+        above = [line((f"… {format.plain(self.opening)} · x stops", "strong"))] if self.opening else []
         if self._infos is None:
-            self.fill((), [(), line(("reading the sessions ...", "muted"))])
+            self.fill((), [*above, (), line(("reading the sessions ...", "muted"))])
         elif self._problem:
-            self.fill((), [(), line((f"! {format.plain(self._problem)}", "caution"))])
+            self.fill((), [*above, (), line((f"! {format.plain(self._problem)}", "caution"))])
         elif not self._infos:
-            self.fill((), [(), line(("No session yet. Each run of cells makes one, and it is kept here.", "muted"))])
+            self.fill(
+                (), [*above, (), line(("No session yet. Each run of cells makes one, and it is kept here.", "muted"))]
+            )
         else:
-            self.draw_from(len(self._infos), self._rows_in_sight, heading_rows=1)
+
+            def in_sight(first: int, last: int) -> tuple[Sequence[Line], Sequence[Line]]:
+                heading, rows = self._rows_in_sight(first, last)
+                return [*above, *heading], rows
+
+            self.draw_from(len(self._infos), in_sight, heading_rows=1 + len(above))
 
     def _rows_in_sight(self, first: int, last: int) -> tuple[Sequence[Line], Sequence[Line]]:
         infos = self.infos[first:last]
@@ -134,6 +162,21 @@ class SessionsPane(Rows):
 
     def action_choose(self) -> None:
         self.action_ask("open")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "stop_opening":
+            return bool(self.opening)
+        return super().check_action(action, parameters)
+
+    def action_open_file(self) -> None:
+        self.post_message(self.FileWanted())
+
+    def action_stop_opening(self) -> None:
+        self.post_message(self.StopWanted())
+
+    def on_paste(self, event: Paste) -> None:
+        event.stop()
+        self.post_message(self.FileWanted(event.text))
 
     def action_mark(self) -> None:
         if (info := self.selected) is None:

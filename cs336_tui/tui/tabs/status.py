@@ -35,11 +35,12 @@ _STATUS = {
     "cancelled": Span("■ cancelled", "muted"),
     "skipped": Span("» skipped", "muted"),
 }
+RECORDED = Span("✓ recorded", "good")
 
 
 def status(cell: CellState) -> Span:
     """The status as a glyph and a word: colour is never alone."""
-    return _STATUS[cell.status]
+    return RECORDED if cell.spec.recording and cell.status == "ok" else _STATUS[cell.status]
 
 
 def number(cell: CellState) -> int:

@@ -10,13 +10,14 @@ from typing import ClassVar, Literal
 import msgspec
 from textual.binding import Binding, BindingType
 
+from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernel_cells import CellPart, kernel_cells
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.events.reports import KernelReport
 from cs336_tui.session.state import ReportState, SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.dialogs.questions import AskText
+from cs336_tui.tui.dialogs.questions import AskText, ChoiceList
 from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.tabs.kernels import cells, sheets
 from cs336_tui.tui.tabs.kernels.sheets import Selection
@@ -25,14 +26,15 @@ from cs336_tui.tui.tabs.status import settled_of
 from cs336_tui.tui.widgets.columns import Laid, Sheet
 from cs336_tui.tui.widgets.lines import Line, joined, line, views_line, wrapped
 
-KernelsView = Literal["kernels", "kinds", "parts", "attention", "cells"]
-VIEWS: tuple[KernelsView, ...] = ("kernels", "kinds", "parts", "attention", "cells")
+KernelsView = Literal["kernels", "kinds", "parts", "attention", "gaps", "cells"]
+VIEWS: tuple[KernelsView, ...] = ("kernels", "kinds", "parts", "attention", "gaps", "cells")
 _WITHOUT_REPORT: tuple[KernelsView, ...] = ("kernels", "cells")
 """The views of a cell that has no report, where another one has."""
 _SHEETS: dict[KernelsView, Callable[[KernelReport], Sheet]] = {
     "kinds": sheets.kinds_sheet,
     "parts": sheets.parts_sheet,
     "attention": sheets.attention_sheet,
+    "gaps": sheets.gaps_sheet,
 }
 _AT_ONCE = 300
 """Most cells whose kernels are set side by side within a frame; those of more are on a thread."""
@@ -45,7 +47,7 @@ class KernelsPane(ReportPane):
     or all figures of a cell's part."""
 
     kind = "kernels"
-    varying = ("make", "view", "next", "clear")
+    varying = ("make", "view", "next", "within", "clear")
     about = (
         "Profiles one step after warm-up and shows where its time goes: each kernel (on a CPU each operator), kinds, "
         "parts of the model, matmul against softmax. Takes seconds, and minutes for the largest models on a CPU."
@@ -59,6 +61,7 @@ class KernelsPane(ReportPane):
         Binding("m", "next('range', 1)", "Part", id="kernels.part"),
         Binding("M", "next('range', -1)", "Part before", show=False, id="kernels.part_before"),
         Binding("K", "next('kind', 1)", "Kind", id="kernels.kind"),
+        Binding("x", "within", "Range", id="kernels.range"),
         Binding("slash", "search", "Search", key_display="/", id="kernels.search"),
         Binding("greater_than_sign", "next('sort', 1)", "Sort", key_display="< >", id="kernels.sort"),
         Binding(
@@ -163,7 +166,7 @@ class KernelsPane(ReportPane):
         return [*lines, laid.heading] if laid.sheet.table.rows else lines
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action not in ("view", "copy", "next", "search", "turn", "clear"):
+        if action not in ("view", "copy", "next", "within", "search", "turn", "clear"):
             return super().check_action(action, parameters)
         if action == "view" or (action == "copy" and self.view == "cells"):
             return self.report is not None or self._any_profile
@@ -195,6 +198,20 @@ class KernelsPane(ReportPane):
 
         about = "Part of a name, in full or short, in any case; nothing for all."
         self.app.push_screen(AskText("Search kernels", about, self.selection.text), entered)
+
+    def action_within(self) -> None:
+        """Ask for a range, and select the kernels that it encloses at any depth."""
+        if self._shown is None:
+            return
+        names = kernels.range_names(self._shown)
+
+        def chosen(place: int | None) -> None:
+            if place is not None:
+                self._select(within=names[place - 1] if place else "")
+
+        at = names.index(self.selection.within) + 1 if self.selection.within in names else 0
+        told = [("all", "kernels of every range"), *sheets.range_choices(self._shown, names)]
+        self.app.push_screen(ChoiceList("Kernels within a range", told, at), chosen)
 
     def action_clear(self) -> None:
         self.selection = self.selection.cleared()

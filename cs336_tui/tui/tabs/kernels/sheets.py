@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from glob import escape
 from typing import Any
 
 import msgspec
 
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import AttentionSplit, KernelRow, Phases, RangeShare, rows
-from cs336_tui.events.reports import KINDS, NO_RANGE, KernelReport
+from cs336_tui.events.reports import KINDS, NO_RANGE, Gap, KernelReport
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import FLOP_RATES, FLOPS, NONE, Scale, scale, time_text
 from cs336_tui.tui import format
@@ -21,7 +22,8 @@ from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
 _NAME_WIDTH = 32
 _MS_FROM = 100
 """Times of single launches are in µs up to so many ms: most kernels take a few µs."""
-_WHOLE_STEP = "whole step"
+_WHOLE_STEP, _RECORDING = "whole step", "whole recording"
+_NO_PHASE = "no phase"
 _NO_PART = "no named part"
 _TOGETHER = "fwd + bwd"
 _KIND_RANKS = {_WHOLE_STEP: 0, "forward": 1, "backward": 2, "optimizer": 3, _TOGETHER: 4, "loss": 5, "zero_grad": 6}
@@ -63,6 +65,8 @@ class Selection(msgspec.Struct, frozen=True):
     phase: Phases = None
     range: str | None = None
     kind: str | None = None
+    within: str = ""
+    """A range that encloses them at any depth, or a phase; empty for all."""
     text: str = ""
     """A part of the name, in any case."""
     sort: str = "total_ns"
@@ -86,6 +90,8 @@ class Selection(msgspec.Struct, frozen=True):
 
 def select(report: KernelReport, selection: Selection) -> tuple[KernelRow, ...]:
     """The selected kernels, sorted."""
+    if selection.within:
+        report = kernels.within(report, [escape(selection.within)])
     chosen = rows(report, phase=selection.phase, range_=selection.range, kind=selection.kind)
     wanted = selection.text.casefold()
     kept = [row for row in chosen if wanted in row.name.casefold() or wanted in row.short.casefold()]
@@ -97,12 +103,14 @@ def described(report: KernelReport, selection: Selection, found: Sequence[Kernel
     count, some, total_ns = _count(report), selection.filters, sum(row.total_ns for row in found)
     share = total_ns / report.total_ns if report.total_ns else 0.0
     parts = [
-        phase_label(selection.phase),
+        phase_label(selection.phase) if selection.phase is not None or not report.spec.recording else _RECORDING,
         selection.range if selection.range != NO_RANGE else _NO_PART,
         selection.kind,
+        selection.within and f"in {format.plain(selection.within)}",
         selection.text and "/" + format.plain(selection.text),
         f"{len(found)} of {count}" if some else count,
-        some and f"{time_text(total_ns)}, {share * 100:.1f} % of the step",
+        some
+        and f"{time_text(total_ns)}, {share * 100:.1f} % of the {'recording' if report.spec.recording else 'step'}",
     ]
     return " · ".join(part for part in parts if part)
 
@@ -179,11 +187,24 @@ def still_valid(report: KernelReport, selection: Selection) -> Selection:
     """The selection without filters that match nothing in this report."""
     of_all = {field: choices(report, Selection(), field) for field in ("phase", "range", "kind")}
     gone = [field for field, known in of_all.items() if getattr(selection, field) not in known]
-    return msgspec.structs.replace(selection, **dict.fromkeys(gone))
+    within = selection.within if selection.within in kernels.range_names(report) else ""
+    return msgspec.structs.replace(selection, **dict.fromkeys(gone), within=within)
+
+
+def range_choices(report: KernelReport, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each range with the launches that it encloses and their time."""
+    found = []
+    for name in names:
+        groups = [group for group in report.groups if name in group.ranges]
+        launches, time_ns = sum(len(g.durations_ns) for g in groups), sum(sum(g.durations_ns) for g in groups)
+        found.append((format.plain(name), f"{launches} launches, {time_text(time_ns)}"))
+    return found
 
 
 def phase_label(phase: Phases) -> str:
-    return _WHOLE_STEP if phase is None else phase if isinstance(phase, str) else " + ".join(phase)
+    if phase is None:
+        return _WHOLE_STEP
+    return (phase or _NO_PHASE) if isinstance(phase, str) else " + ".join(name or _NO_PHASE for name in phase)
 
 
 def noun(report: KernelReport, count: int) -> str:
@@ -226,7 +247,47 @@ def summary(report: KernelReport) -> tuple[str, ...]:
         *([f"idle {idle * 100:.1f} %"] if idle is not None else []),
         f"named {kernels.named_share(report) * 100:.1f} %",
         *([f"enqueued in {time_text(host_ns)}"] if host_ns is not None else []),
+        *gap_words(report),
     )
+
+
+def gap_words(report: KernelReport) -> tuple[str, ...]:
+    """Launches a second, gaps and the overlap of communication with computation; empty where they are not known."""
+    gaps, rate, share = report.gaps, kernels.launches_per_s(report), kernels.overlapped_share(report)
+    if gaps is None:
+        return ()
+    return (
+        *([f"{rate:,.0f} launches/s"] if rate else []),
+        f"{gaps.count} gaps" + (f", median {time_text(gaps.median_ns)}" if gaps.count else ""),
+        *([f"NCCL {share * 100:.1f} % beside compute"] if share is not None else []),
+    )
+
+
+def gaps_sheet(report: KernelReport) -> Sheet:
+    """The longest times in which the device ran nothing, and what ran before and after each."""
+    gaps, overlap = report.gaps, report.overlap
+    if gaps is None:
+        return Sheet(Table(columns=(), rows=(), footnotes=("Gaps are known of a GPU's kernels alone.",)))
+    times = scale(gap.ns for gap in gaps.largest)
+    columns: tuple[Column[Gap], ...] = (
+        Column("ns", f"gap {times.unit}", show=times.text),
+        Column("after", left=True, show=_short),
+        Column("before", left=True, show=_short),
+    )
+    idle = kernels.idle_share(report) or 0.0
+    lead = (
+        f"The GPU ran nothing for {time_text(gaps.total_ns)} of {time_text(report.span_ns)} ({idle * 100:.1f} %), in "
+        f"{gaps.count} gaps between kernels, copies and fills."
+    )
+    notes = []
+    if overlap and (share := kernels.overlapped_share(report)) is not None:
+        beside = f"in {time_text(overlap.overlapped_ns)} of them, {share * 100:.1f} %, another kernel ran"
+        notes = [f"NCCL's kernels took {time_text(overlap.communication_ns)}; {beside}."]
+    return Sheet(Table.of(gaps.largest, columns, footnotes=notes), lead)
+
+
+def _short(name: str) -> str:
+    return middle(format.plain(kernels.short_name(name)), _NAME_WIDTH)
 
 
 def kinds_sheet(report: KernelReport) -> Sheet:

@@ -1,0 +1,140 @@
+"""Opens what others recorded: asks for a file or takes a pasted path, reads it on a thread, then shows its session."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from cs336_tui.config.axis import UserError
+from cs336_tui.tui.background import in_background
+from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.dialogs.questions import AskText
+from cs336_tui.tui.tabs.sessions import SessionsPane
+
+REFRESH_S = 0.25
+_ABOUT = "A torch profiler trace, CUDA memory snapshot or nsys report; several with spaces."
+
+
+class RecordingController:
+    """Opens files one after another, never while cells are timed: reading takes a core. `opened` shows a session."""
+
+    def __init__(self, app: Host, folder: Callable[[], Path | None], opened: Callable[[Path], object]) -> None:
+        self._app, self._folder, self._opened = app, folder, opened
+        self._stop: threading.Event | None = None
+        """Stops the reading that is in progress."""
+
+    def ask(self) -> None:
+        """Ask for a path."""
+
+        def check(text: str) -> str:
+            missing = [str(path) for path in paths_in(text) if not path.is_file()]
+            return f"no such file: {missing[0]}" if missing else ""
+
+        def entered(text: str | None) -> None:
+            if text:
+                self.open(paths_in(text))
+
+        self._app.push_screen(AskText("Open a recording", _ABOUT, check=check, longest=8000), entered)
+
+    def pasted(self, text: str) -> None:
+        """Open what a terminal pasted when files were dropped on it."""
+        paths = paths_in(text)
+        if missing := [path for path in paths if not path.is_file()]:
+            self._tell(f"{missing[0]}: no such file on this machine; a dropped file opens if the terminal runs here.")
+        elif paths:
+            self.open(paths)
+
+    def open(self, paths: Sequence[Path]) -> None:
+        """Read the files into a new session."""
+        folder = self._folder()
+        if folder is None:
+            self._tell("No folder of sessions is known here.")
+        elif self._stop is not None:
+            self._tell("A recording is being read; x stops that.")
+        elif self._app.run_in_progress and not self._app.replaying:
+            self._tell("Cells are running, and reading would disturb their times; open it when they are over.")
+        else:
+            self._stop = threading.Event()
+            self._show(f"reading {paths[0].name} ...")
+            in_background(self._app, partial(self._read, paths, folder, self._stop), self._ended)
+
+    def stop(self) -> None:
+        """Stop reading; nothing is kept."""
+        if self._stop is not None:
+            self._stop.set()
+
+    def _read(self, paths: Sequence[Path], folder: Path, stop: threading.Event) -> Path | str:
+        """The log of the new session, or why there is none; empty if it was stopped."""
+        from cs336_tui.session.recordings.opening import open_recordings
+        from cs336_tui.session.recordings.recording import Cancelled, Opening
+
+        shown_at = 0.0
+
+        def watch(done: int, total: int) -> None:
+            nonlocal shown_at
+            if stop.is_set() or not self._app.is_up:
+                raise Cancelled
+            if time.monotonic() - shown_at >= REFRESH_S:
+                shown_at = time.monotonic()
+                share = f"{done / total:.0%} of {total / 1e6:,.0f} MB" if total else f"{done / 1e6:,.0f} MB"
+                self._app.call_later(self._show, f"reading {share} of {paths[0].name}" if len(paths) == 1 else share)
+
+        try:
+            return open_recordings(paths, folder, Opening(watch))
+        except Cancelled:
+            return ""
+        except (UserError, OSError) as error:
+            return str(error)
+        except Exception as error:  # on a thread: nobody else would hear of it
+            return f"{paths[0].name}: cannot be read: {type(error).__name__}: {error}"
+
+    def _ended(self, found: Path | str) -> None:
+        self._stop = None
+        if not self._app.is_up:
+            return
+        self._show("")
+        if isinstance(found, Path):
+            self._opened(found)
+        elif found:
+            self._app.report(found)
+        else:
+            self._tell("Reading was stopped; nothing of it is kept.")
+
+    def _show(self, text: str) -> None:
+        if self._app.is_up:
+            self._app.main.query_one(SessionsPane).show_opening(text if self._stop else "")
+            self._app.refresh_bindings()
+
+    def _tell(self, text: str) -> None:
+        self._app.notify(text, severity="warning", markup=False, timeout=5)
+
+
+def paths_in(text: str) -> list[Path]:
+    """The files that a text names: one to a line or several with spaces, quoted or escaped as terminals do, or URLs."""
+    import shlex
+
+    found: list[str] = []
+    for raw in text.splitlines():
+        line = raw.strip().strip("\0")
+        if not line:
+            continue
+        if os.path.exists(os.path.expanduser(line)):  # noqa: PTH110, PTH111  # neither raises
+            found.append(line)
+            continue
+        try:
+            found += shlex.split(line)
+        except ValueError:  # a quote without its end
+            found.append(line)
+    return [_path(each) for each in found]
+
+
+def _path(text: str) -> Path:
+    if text.startswith("file://"):
+        from urllib.parse import unquote, urlsplit
+
+        text = unquote(urlsplit(text).path)
+    return Path(os.path.expanduser(text))  # noqa: PTH111  # never raises

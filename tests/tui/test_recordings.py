@@ -1,0 +1,147 @@
+"""What others recorded, opened from the Sessions tab."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from textual import events
+from textual.widgets import Input
+
+from cs336_tui.session.recordings import chrome
+from cs336_tui.session.store import folder_sessions
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.controllers.recordings import paths_in
+from cs336_tui.tui.tabs.sessions import SessionsPane
+from tests.session.recordings import made_traces as made
+from tests.session.recordings.made_traces import write
+from tests.tui.watched import WIDE, Benches, screen_text, until
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Cs336App:
+    (tmp_path / "sessions").mkdir()
+    return Cs336App(Benches(), session_dir=tmp_path / "sessions")
+
+
+async def to_sessions(app: Cs336App, pilot) -> SessionsPane:  # type: ignore[no-untyped-def]
+    await until(pilot, lambda _: app.live.state.environment is not None)
+    await pilot.press("7")
+    pane = app.query_one(SessionsPane)
+    await until(pilot, lambda _: pane.has_focus)
+    return pane
+
+
+async def test_a_dropped_file_opens_and_fills_every_pane(app: Cs336App, tmp_path: Path) -> None:
+    path = write(tmp_path / "my trace.json", made.TRAINING)
+    async with app.run_test(size=WIDE) as pilot:
+        await to_sessions(app, pilot)
+        app.post_message(events.Paste(f"'{path}'"))
+        text = await until(pilot, "my trace.json · opened, b goes back")
+        assert "✓ 1 ok · 1 report" in text
+        assert "✓ recorded" in text
+        assert "custom 2/1/1/1" not in text
+        await pilot.press("3")
+        text = await until(pilot, "mean ms")
+        (row,) = [line for line in text.splitlines() if line.startswith(" ") and "✓ recorded" in line]
+        assert "my trace.json" in row
+        assert "custom" not in row
+        await pilot.press("9")
+        text = await until(pilot, "gemm_forward")
+        assert "5 launches · 44.12 µs of 79.00 µs span · idle 42.9 %" in text, text
+        assert len(folder_sessions(tmp_path / "sessions")) == 1
+
+
+async def test_a_path_can_be_typed(app: Cs336App, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", made.TRAINING)
+    async with app.run_test(size=WIDE) as pilot:
+        await to_sessions(app, pilot)
+        await pilot.press("o")
+        await until(pilot, "Open a recording")
+        app.screen.query_one(Input).value = f"{path}x"
+        await pilot.press("enter")
+        await until(pilot, "no such file")
+        app.screen.query_one(Input).value = str(path)
+        await pilot.press("enter")
+        await until(pilot, "a.json · opened, b goes back")
+
+
+async def test_a_file_that_is_none_is_told_in_one_line(app: Cs336App, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("{}")
+    async with app.run_test(size=WIDE) as pilot:
+        pane = await to_sessions(app, pilot)
+        app.post_message(events.Paste(str(path)))
+        await until(pilot, lambda _: any("no recording" in each.message for each in app._notifications))
+        assert pane.opening == ""
+        assert folder_sessions(tmp_path / "sessions") == []
+
+
+async def test_reading_shows_how_far_it_is_and_can_be_stopped(
+    app: Cs336App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is read piece by piece, and the first piece is held until the key was pressed."""
+    monkeypatch.setattr(chrome, "CHUNK", 64)
+    stopped = threading.Event()
+    takes = chrome._Reader._take_whole
+
+    def held(self: chrome._Reader, buffer: bytes) -> int:
+        stopped.wait(20)
+        return takes(self, buffer)
+
+    monkeypatch.setattr(chrome._Reader, "_take_whole", held)
+    path = write(tmp_path / "a.json", made.TRAINING)
+    async with app.run_test(size=WIDE) as pilot:
+        pane = await to_sessions(app, pilot)
+        app.post_message(events.Paste(str(path)))
+        text = await until(pilot, "% of 0 MB of a.json · x stops")
+        assert "x Stop reading" in text.splitlines()[-1]
+        await pilot.press("x")
+        stopped.set()
+        await until(pilot, lambda _: any("Reading was stopped" in each.message for each in app._notifications))
+        assert pane.opening == ""
+        assert folder_sessions(tmp_path / "sessions") == []
+        assert "x Stop reading" not in screen_text(app).splitlines()[-1]
+
+
+async def test_kernels_within_a_range(app: Cs336App, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", made.TRAINING)
+    async with app.run_test(size=(160, 50)) as pilot:
+        await to_sessions(app, pilot)
+        app.post_message(events.Paste(str(path)))
+        await until(pilot, "opened, b goes back")
+        await pilot.press("9")
+        await until(pilot, "whole recording · 5 kernels")
+        await pilot.press("x")
+        text = await until(pilot, "Kernels within a range")
+        assert "step 3" in text
+        await pilot.press("down", "enter")
+        text = await until(pilot, "in forward · 2 of 5 kernels")
+        assert "gemm_forward" in text
+        assert "gemm_backward" not in text
+        await pilot.press("escape")
+        await until(pilot, "whole recording · 5 kernels")
+        for _ in range(4):
+            await pilot.press("v")
+        text = await until(pilot, "in 4 gaps between kernels, copies and fills")
+        assert "add_backward" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        ("{0}/a.json", ["a.json"]),
+        ("{0}/a b.json", ["a b.json"]),
+        ("'{0}/a b.json' ", ["a b.json"]),
+        ("{0}/a\\ b.json {0}/c.json", ["a b.json", "c.json"]),
+        ("{0}/a.json\n{0}/a b.json\r\n", ["a.json", "a b.json"]),
+        ("file://{0}/a%20b.json", ["a b.json"]),
+        ("{0}/it's.json", ["it's.json"]),
+    ],
+)
+def test_paths_as_terminals_paste_them(tmp_path: Path, text: str, names: list[str]) -> None:
+    for name in ("a.json", "a b.json"):
+        (tmp_path / name).touch()
+    assert paths_in(text.format(tmp_path)) == [tmp_path / name for name in names]
