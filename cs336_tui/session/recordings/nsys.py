@@ -78,8 +78,11 @@ def recognises(head: bytes) -> bool:
 def read(path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
     """A cell for each device of each process, by the report's SQLite export. Raises `RecordingError`, `Cancelled`."""
     with open_regular(path) as file:
-        if recognises(file.read(len(MAGIC))):
-            return _read_export(path, path, opening, name)
+        head = file.read(len(MAGIC))
+    if recognises(head):
+        return _read_export(path, path, opening, name)
+    if head.startswith(b"\x1f\x8b"):
+        raise RecordingError(path, "compressed: nsys reports are opened unpacked")
     if (nsys := shutil.which("nsys")) is None:
         raise RecordingError(
             path, "needs nsys, which is not on PATH; where it is: nsys export --type sqlite, and open the .sqlite"

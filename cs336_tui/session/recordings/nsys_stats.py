@@ -7,12 +7,15 @@ the totals are left out. Units stand in the headers.
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, TextIO, cast
 
 from cs336_tui.config.reading import open_regular
 from cs336_tui.events.kernel_kinds import kernel_kind
@@ -21,6 +24,8 @@ from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingE
 from cs336_tui.session.recordings.trace import COPY, FILL, KERNEL, MOST_ROWS, DeviceFacts, TooLarge, Trace
 
 MOST_BYTES = 1 << 30
+_MOST_TEXT = 1 << 33
+"""Characters, once decompressed."""
 _TELL_EVERY = 5_000
 _LONGEST_LINE = 1 << 17
 _MOST_NS = 2**61
@@ -45,7 +50,7 @@ _Columns = Mapping[str, _Column]
 
 def recognises(head: bytes) -> bool:
     """True if a header of one of the two reports is among the first lines."""
-    text = _decoded(head)
+    text = head.decode(_encoding(head), "replace")
     if "\0" in text[:1000]:
         return False
     return any(_columns_of(line) is not None for line in text.splitlines()[:1000])
@@ -56,10 +61,11 @@ def read(path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
     size = path.stat().st_size
     if size > MOST_BYTES:
         raise RecordingError(path, f"too large: of a CSV at most {MOST_BYTES >> 30} GiB are read")
-    with open_regular(path) as file:
-        text = _decoded(file.read(MOST_BYTES))
     try:
-        tables = list(_tables(text, opening, size))
+        with _opened(path) as file:
+            tables = list(_tables(_Lines(file, opening, size)))
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise RecordingError(path, "damaged: its compression is cut or broken") from None
     except csv.Error as error:
         raise RecordingError(path, f"damaged: {error}") from None
     except TooLarge as error:
@@ -77,11 +83,21 @@ def read(path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
     return tuple(_recorded(groups, name, path) for groups in totals)
 
 
-def _decoded(data: bytes) -> str:
-    """Text of nsys, or of a shell of Windows that wrote it as UTF-16."""
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return data.decode("utf-16", "replace")
-    return data.decode("utf-8-sig", "replace")
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    """The file's text, decompressed if it is gzip."""
+    with open_regular(path) as file, gzip.open(file) as inflated:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        source = cast(BinaryIO, inflated if packed else file)
+        encoding = _encoding(source.read(2))
+        source.seek(0)
+        yield io.TextIOWrapper(source, encoding, errors="replace", newline="")
+
+
+def _encoding(head: bytes) -> str:
+    """That of nsys, or of a shell of Windows that wrote UTF-16."""
+    return "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
 
 
 class _Damaged(Exception):
@@ -107,9 +123,8 @@ def _delimiter(line: str) -> str:
     return "\t" if "\t" in line else ","
 
 
-def _tables(text: str, opening: Opening, size: int) -> Iterator[Trace | list[KernelGroup]]:
+def _tables(lines: _Lines) -> Iterator[Trace | list[KernelGroup]]:
     """Each report of the file: from its header to an empty line or the next header."""
-    lines = _Lines(text, opening, size)
     for line in lines:
         columns = _columns_of(line)
         if columns is None:
@@ -134,12 +149,11 @@ def _is_message(row: Sequence[str], columns: _Columns) -> bool:
 
 
 class _Lines:
-    """The lines of a text, which tells how far it has come."""
+    """The lines of a file of `size` bytes, with progress."""
 
-    def __init__(self, text: str, opening: Opening, size: int) -> None:
-        self._lines = io.StringIO(text, newline="")
-        self._opening, self._size, self._length = opening, size, max(len(text), 1)
-        self._number = 0
+    def __init__(self, file: TextIO, opening: Opening, size: int) -> None:
+        self._file, self._opening, self._size = file, opening, size
+        self._number = self._read = 0
         self._header = ""
         """A header that ended a block, to be given next."""
 
@@ -150,14 +164,15 @@ class _Lines:
         if self._header:
             line, self._header = self._header, ""
             return line
-        line = self._lines.readline(_LONGEST_LINE)
+        line = self._file.readline(_LONGEST_LINE)
         if not line:
             raise StopIteration
         self._number += 1
-        if self._number > MOST_ROWS:
+        self._read += len(line)
+        if self._number > MOST_ROWS or self._read > _MOST_TEXT:
             raise TooLarge("lines")
         if not self._number % _TELL_EVERY:
-            self._opening.watch(self._size * self._lines.tell() // self._length, self._size)
+            self._opening.watch(min(self._read, self._size), self._size)
         return line
 
     def block(self) -> Iterator[str]:

@@ -38,6 +38,8 @@ WHOLE = "recording"
 _MOST_DEVICES = 1024
 _MOST_PHASES = 5_000
 _MOST_TEXT = 200
+_DEEPEST = 64
+"""Annotations within each other; deeper ones are left out."""
 _USUAL_WORKSPACES = (8_519_680, 33_554_432)
 """Bytes of cuBLAS's workspaces that it chooses itself (Ampere, Hopper); a stack of Python alone does not name them."""
 
@@ -133,7 +135,8 @@ class _Annotations(NamedTuple):
             if not isinstance(name, str):
                 continue
             if entry.get("stage") == "START":
-                open_.append(plain(name))
+                if len(open_) < _DEEPEST:
+                    open_.append(plain(name))
             elif plain(name) in open_:
                 del open_[len(open_) - 1 - open_[::-1].index(plain(name))]
             phase = next((phase for each in reversed(open_) if (phase := phase_of(each))), "")
@@ -170,6 +173,8 @@ class _Report:
         self.spans = self._spans()
         """Phase, first event and end of each, from event 1 on."""
         self._firsts = [first for _, first, _ in self.spans]
+        backward = (place for place, span in enumerate(self.spans) if span[0] == Phase.BACKWARD)
+        self._last_backward = max(backward, default=-1)
 
     def _spans(self) -> list[tuple[str, int, int]]:
         names: list[str] = []
@@ -255,8 +260,7 @@ class _Report:
         if block.died < 0 and block.bytes in _USUAL_WORKSPACES and not stack.op:
             return "unknown"
         if site.phase in (Phase.FORWARD, Phase.LOSS):
-            later = (phase for phase, _, _ in self.spans[self._place(block.born) + 1 :])
-            return "activations" if Phase.BACKWARD in later else "unknown"
+            return "activations" if self._place(block.born) < self._last_backward else "unknown"
         return {Phase.BACKWARD: "gradients", Phase.OPTIMIZER: "optimizer_state"}.get(site.phase, "unknown")
 
     def _note(self, before: int, segments: Sequence[Mapping[str, Any]]) -> str:

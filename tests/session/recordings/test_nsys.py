@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import sqlite3
 import stat
@@ -166,6 +167,13 @@ def test_a_report_without_kernels_says_how_to_record_them(file: Path) -> None:
     rows: Mapping[str, Any] = {"NVTX_EVENTS": [nvtx(1, 2, "forward")], "CUPTI_ACTIVITY_KIND_RUNTIME": [call(1, 1)]}
     with pytest.raises(RecordingError, match="--trace=cuda,nvtx"):
         cells_of(export(file, rows))
+
+
+def test_a_compressed_report_is_refused_in_one_line(file: Path) -> None:
+    export(file, A_STEP)
+    file.write_bytes(gzip.compress(file.read_bytes()))
+    with pytest.raises(RecordingError, match="unpacked"):
+        cells_of(file)
 
 
 # Hostile and damaged databases.

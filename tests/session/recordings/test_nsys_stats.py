@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 from pathlib import Path
 
@@ -144,6 +145,17 @@ def test_text_of_windows_is_read(file: Path, encoding: str) -> None:
     (cell,) = read(file, file.name, Opening())
     assert isinstance(cell.report, KernelReport)
     assert cell.report.total_ns == 8699
+
+
+def test_compressed_text_is_read(file: Path) -> None:
+    packed = gzip.compress(SUMS.encode())
+    file.write_bytes(packed)
+    (cell,) = read(file, file.name, Opening())
+    assert isinstance(cell.report, KernelReport)
+    assert cell.report.total_ns == 8699
+    file.write_bytes(packed[:-12])
+    with pytest.raises(RecordingError, match="cut or broken"):
+        read(file, file.name, Opening())
 
 
 def test_tabs_separate_too(file: Path) -> None:

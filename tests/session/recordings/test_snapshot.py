@@ -8,7 +8,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from cs336_tui.analysis.memory import Timeline
 from cs336_tui.events.reports import ALL_CATEGORIES, MemoryReport
@@ -265,6 +268,63 @@ def test_odd_values_of_frames_and_annotations_do_not_matter(tmp_path: Path) -> N
     trace = [an_event("alloc", 0, 512, frames=frames, time_us="x"), {"action": ["alloc"]}, {}]
     report = report_of(made(tmp_path, trace, external_annotations=[3, {"name": 4}, {"name": "x", "time_us": None}]))
     assert report.sites[report.site_of[0]].frame == "b.py ?\x1b"
+
+
+odd = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**66), 2**66)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.just([])
+    | st.just({})
+)
+
+
+def fields(**usual: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """A dict with these fields; now and then one is missing or odd."""
+    whole = st.fixed_dictionaries(usual)
+    some = st.fixed_dictionaries({}, optional={name: each | odd for name, each in usual.items()})
+    return st.integers(0, 19).flatmap(lambda chance: whole if chance else some)
+
+
+sizes, addresses = st.integers(0, 2**30), st.integers(0, 2**40)
+frames = st.lists(fields(name=st.sampled_from(["f", "backward", "_call_impl"]), filename=st.text(), line=sizes) | odd)
+actions = st.sampled_from(
+    ["alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "oom", "snapshot"]
+)
+snapshots = fields(
+    segments=st.lists(
+        fields(
+            device=st.integers(0, 3), address=addresses, total_size=sizes, is_expandable=st.booleans(),
+            blocks=st.lists(fields(size=sizes, state=st.just("active_allocated"), address=addresses, frames=frames)),
+        )
+    ),
+    device_traces=st.lists(
+        st.lists(fields(action=actions, addr=addresses, size=sizes, device_free=sizes, frames=frames, time_us=sizes))
+    ),
+    allocator_settings=fields(
+        roundup_power2_divisions=st.dictionaries(st.text(max_size=3), sizes), max_split_size=sizes
+    ),
+    external_annotations=st.lists(fields(stage=st.sampled_from(["START", "END"]), name=st.text(), time_us=addresses)),
+)  # fmt: skip
+
+
+@given(snapshots)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_plain_snapshot_opens_or_is_refused_in_one_line(tmp_path: Path, content: dict[str, Any]) -> None:
+    path = tmp_path / "any.pickle"
+    path.write_bytes(pickle.dumps(content))
+    try:
+        found = reports_of(path)
+    except RecordingError as refused:
+        found, message = [], str(refused)
+        assert "\n" not in message
+    for report in found:
+        live = Timeline(report).live_total
+        assert live.min() >= 0
+        assert (int(live.max()), len(live)) == (report.peak_bytes, report.events)
+        msgspec.json.encode(report)
 
 
 def test_a_cut_snapshot_is_refused(tmp_path: Path) -> None:
