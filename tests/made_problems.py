@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cs336_tui.analysis.problems import sweeps_of
 from cs336_tui.config.problems import Problem
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.events.reports import Report, ReportKind, report_key
-from cs336_tui.export.problems import sweeps_of
 from cs336_tui.session.state import SessionState
 from tests.export.grids import grid_events
 from tests.made_kernels import a_kernel_report, a_prediction_for

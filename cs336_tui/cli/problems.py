@@ -10,6 +10,7 @@ import click
 
 from cs336_tui.analysis.estimates import Estimate, judge_all, named_target
 from cs336_tui.analysis.merge import merge, title_of
+from cs336_tui.analysis.problems import editions_of, progress_of, sweeps_of
 from cs336_tui.cli.estimate import complete
 from cs336_tui.cli.flags import file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, Predicts, deliver, predicting, read_machine
@@ -18,7 +19,7 @@ from cs336_tui.config.problems import PROBLEMS, Problem, every_problem
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.export.formats import answer
-from cs336_tui.export.problems import Needs, editions_of, problems_table, progress_of, sweeps_of
+from cs336_tui.export.problems import Needs, problems_table
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
 

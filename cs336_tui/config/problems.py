@@ -222,14 +222,14 @@ PROBLEMS: tuple[Problem, ...] = (
     Problem(
         "nsys_profile",
         ("2025", "2026"),
-        "kernels of forward, backward and optimizer step over sizes and contexts",
+        "kernels of each pass over sizes and contexts",
         _KERNEL_PARTS,
         gpu="its kernels",
     ),
     Problem(
         "function_call_table",
         ("2024",),
-        "kernels of forward, backward and optimizer step of xl",
+        "kernels of each pass of xl",
         _KERNEL_PARTS[:4],
         gpu="its kernels",
     ),
@@ -259,7 +259,7 @@ PROBLEMS: tuple[Problem, ...] = (
     Problem(
         "benchmarking_mixed_precision",
         ("2024",),
-        "full against mixed precision, and the dtypes of a toy model",
+        "mixed precision against fp32, and dtypes of a toy model",
         (
             Part("a", "passes with and without mixed precision, for each size", _MIXED, _COMMENT),
             _TOY._replace(letter="b"),
@@ -269,7 +269,7 @@ PROBLEMS: tuple[Problem, ...] = (
     Problem(
         "benchmarking_mixed_precision",
         ("2025", "2026"),
-        "full against mixed precision, and the dtypes of a toy model",
+        "mixed precision against fp32, and dtypes of a toy model",
         (
             _TOY,
             Part("b", "layer norm under autocast", person=_NORM),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -12,9 +11,9 @@ from cs336_tui.analysis.estimates import stream_text
 from cs336_tui.analysis.fields import FIELDS, NUMBERS, varies
 from cs336_tui.analysis.merge import Result, ddof_of, measured
 from cs336_tui.analysis.pivot import PivotError, Value, pivot, suggest
-from cs336_tui.config.problems import Answer, Pairs
-from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import REPORTS, KernelReport, MemoryReport, Report
+from cs336_tui.analysis.problems import Material, is_answered
+from cs336_tui.config.problems import Answer
+from cs336_tui.events.reports import MemoryReport, Report
 from cs336_tui.export.figures import Drawing
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.reports import report_tables
@@ -23,52 +22,11 @@ from cs336_tui.export.summary import figures_of
 from cs336_tui.export.tables import Column, Table, cell_record
 from cs336_tui.export.tables import Value as Cell
 from cs336_tui.export.writeups import layout_tables
-from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import MILLISECONDS, NONE
 from cs336_tui.stats.summaries import Summary, summarize
 
-_MADE_OF: Mapping[str, type[Report]] = {
-    "kernels-over-cells": KernelReport,
-    "memory-timeline": MemoryReport,
-    "residual-stream": MemoryReport,
-}
-"""The contents of reports that tables and figures are made of, whose names do not say so."""
 _CELL = ("size", "context", "batch", "pass", "variants", "precision", "device")
 """Keys of records that tell cells apart."""
-
-
-class Material(NamedTuple):
-    """Sessions and their cells."""
-
-    states: tuple[SessionState, ...]
-    results: tuple[Result, ...]
-
-    def where(self, pairs: Pairs) -> Material:
-        """The cells that have these values, each one of several with commas."""
-        return self._replace(results=tuple(result for result in self.results if _has(result, pairs)))
-
-    def reports(self, kind: type[Report], pairs: Pairs) -> list[Report]:
-        return [each for state in self.states for each in state.contents(kind) if self.wants(each.spec, pairs)]
-
-    def wants(self, spec: CellSpec, pairs: Pairs) -> bool:
-        return _has(Result(0, "", self.states[0], CellState(0, spec)), pairs)
-
-
-def _has(result: Result, pairs: Pairs) -> bool:
-    return all(FIELDS[key].show(result) in text.split(",") for key, text in pairs)
-
-
-def is_answered(answer: Answer, material: Material) -> bool:
-    """True if there is what it is made of. Renders nothing."""
-    chosen = material.where(answer.where)
-    if answer.over and not varies(measured(chosen.results), answer.over):
-        return False
-    kind, _, table = answer.name.partition("/")
-    made_of = (
-        _MADE_OF.get(table) or _MADE_OF.get(kind) or (REPORTS[kind].content if answer.source == "report" else None)
-    )
-    return bool(material.reports(made_of, answer.where) if made_of else measured(chosen.results))
 
 
 def tables_of(answer: Answer, material: Material) -> tuple[Table, ...]:

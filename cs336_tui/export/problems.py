@@ -10,14 +10,10 @@ import msgspec
 
 from cs336_tui.analysis.estimates import Estimate, duration_range
 from cs336_tui.analysis.merge import Result
-from cs336_tui.config.presets import preset
+from cs336_tui.analysis.problems import Material, Progress, editions_of, is_answered
 from cs336_tui.config.problems import Part, Problem, problem_named
-from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.sweep import Sweep
-from cs336_tui.events.reports import run_key
-from cs336_tui.export.answers import Material, figures_for, is_answered, tables_of
+from cs336_tui.export.answers import figures_for, tables_of
 from cs336_tui.export.figures import Drawing
-from cs336_tui.export.footnotes import has_result
 from cs336_tui.export.sections import Section, render_sections
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.session.state import SessionState
@@ -44,11 +40,6 @@ class Exported(NamedTuple):
     @property
     def figures(self) -> tuple[Drawing, ...]:
         return tuple(drawing for section in self.sections for drawing in section.figures)
-
-
-def editions_of(results: Iterable[Result]) -> tuple[str, ...]:
-    """The editions of cells, each once."""
-    return tuple(dict.fromkeys(result.spec.edition for result in results))
 
 
 def export_problem(name: str, states: Sequence[SessionState], results: Sequence[Result]) -> Exported:
@@ -91,64 +82,6 @@ def _under_own_name(drawing: Drawing, named: dict[str, Drawing]) -> Drawing:
     name = next(name for name in names if name not in named)
     named[name] = drawing._replace(name=name)
     return named[name]
-
-
-class Progress(NamedTuple):
-    """How much of a problem sessions have: letters of the parts that there are data for, for some of what they show,
-    for nothing of it, and of those that are a person's; and how many of its presets' cells are over."""
-
-    done: tuple[str, ...]
-    begun: tuple[str, ...]
-    missing: tuple[str, ...]
-    persons: tuple[str, ...]
-    cells_done: int
-    cells: int
-
-    @property
-    def mark(self) -> str:
-        """``✓`` all that was asked for, ``◐`` some of it, as other sizes, empty nothing."""
-        if self.done and not (self.begun or self.missing) and self.cells_done == self.cells:
-            return "✓"
-        return "◐" if self.done or self.begun else ""
-
-    @property
-    def text(self) -> str:
-        """Such as ``3 of 18 cells · data for a b, c in part``; empty if there is nothing."""
-        if not self.mark:
-            return ""
-        have = [f"data for {' '.join(self.done)}".removesuffix(" for ")] if self.done else []
-        have += [f"{' '.join(self.begun)} in part".lstrip()] if self.begun else []
-        return f"{self.cells_done} of {self.cells} cells · {', '.join(have)}"
-
-
-def progress_of(problem: Problem, edition: str, states: Sequence[SessionState], results: Sequence[Result]) -> Progress:
-    """How much of the problem these sessions have. Renders nothing."""
-    material = Material(tuple(states), tuple(results))
-    found: dict[str, list[str]] = {"done": [], "begun": [], "missing": [], "persons": []}
-    for part in problem.parts:
-        answered = [is_answered(answer, material) for answer in part.answers]
-        word = "persons" if not answered else "done" if all(answered) else "begun" if any(answered) else "missing"
-        found[word].append(part.letter)
-    over = {_wherever(result.spec) for result in results if has_result(result.cell)}
-    asked = {
-        _wherever(cell)
-        for sweep in sweeps_of(problem, edition).values()
-        for cell in sweep.with_devices(("cpu",)).cells()
-    }
-    return Progress(
-        **{word: tuple(letters) for word, letters in found.items()}, cells_done=len(asked & over), cells=len(asked)
-    )
-
-
-def sweeps_of(problem: Problem, edition: str) -> dict[str, Sweep]:
-    """The presets that a problem's command runs, each with its sweep."""
-    name = problem.preset(edition)
-    return {each: preset(each).sweep for each in (name, *preset(name).also)}
-
-
-def _wherever(spec: CellSpec) -> CellSpec:
-    """The same spec for a cell on any device, for any number of steps."""
-    return msgspec.structs.replace(run_key(spec), device="cpu", warmup_steps=spec.warmup_steps)
 
 
 class Needs(NamedTuple):

@@ -69,11 +69,16 @@ def _show_sessions(pane: SessionsPane, frame: Frame) -> None:
     pane.show(None if frame.replaying else frame.live.path, None if frame.is_live else frame.shown.path)
 
 
+def _show_configure(pane: ConfigurePane, frame: Frame) -> None:
+    pane.look_at(frame.shown.state)
+    if frame.forecast:
+        pane.foresee(*frame.forecast())
+
+
 TABS = {
     tab.id: tab
     for tab in (
-        PaneTab("configure", "Configure", "1", "above",
-                lambda pane, frame: frame.forecast and pane.foresee(*frame.forecast()), lambda: ConfigurePane),
+        PaneTab("configure", "Configure", "1", "above", _show_configure, lambda: ConfigurePane),
         PaneTab("live", "Live", "2", "above", _show_live, lambda: LivePane),
         PaneTab("results", "Results", "3", "below",
                 lambda pane, frame: pane.show(frame.shown.state, frame.shown.cell, frame.marked_cells, frame.judging),

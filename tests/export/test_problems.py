@@ -11,12 +11,13 @@ import pytest
 
 from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.analysis.problems import Material, progress_of
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems import Problem, every_problem, problem_named
 from cs336_tui.events.reports import KernelReport
-from cs336_tui.export.answers import Material, figures_for, tables_of
+from cs336_tui.export.answers import figures_for, tables_of
 from cs336_tui.export.formats import FORMATS
-from cs336_tui.export.problems import Exported, export_problem, progress_of
+from cs336_tui.export.problems import Exported, export_problem
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import summarize
 from tests.export.grids import LAPTOP, grid

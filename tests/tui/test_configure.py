@@ -6,12 +6,15 @@ import pytest
 
 from cs336_tui.config import spec
 from cs336_tui.config.presets import bundled, preset
+from cs336_tui.config.problems import problem_named
 from cs336_tui.config.spec import ModelDims
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.tui.configure.entries import PresetEntry
 from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.configure.pane import ConfigurePane
+from cs336_tui.tui.configure.problems import listed
 from cs336_tui.tui.widgets.entries import Chips, TextEntry
+from tests.made_problems import problem_state
 from tests.tui.configuring import HERE, NARROW, opened
 
 
@@ -168,10 +171,13 @@ async def test_a_preset_is_picked_from_a_list_and_fills_everything() -> None:
         await hand.go_to(hand.pane.query_one(PresetEntry))
         await hand.press("enter")
         await hand.pilot.pause()
-        for known in bundled():
-            assert known.name in hand.seen()
-            assert known.about[:40] in hand.seen(), "the rest may stand on a second line"
-        at = [known.name for known in bundled()].index("2024/timeit")
+        choices = listed(bundled(), None)
+        assert {each.preset for each in choices} == set(bundled())
+        for each in choices:
+            assert each.preset.name in hand.seen()
+            assert each.about[:40] in hand.seen(), "the rest may stand on a second line"
+            assert each.heading in hand.seen()
+        at = [each.preset.name for each in choices].index("2024/timeit")
         await hand.press("home", *["down"] * at, "enter")
         await hand.pilot.pause()
         wanted = preset("2024/timeit").sweep
@@ -206,3 +212,36 @@ async def test_every_pass_and_precision_is_offered() -> None:
     async with opened() as hand:
         assert [chip.value for chip in hand.entry("pass", Chips).chips] == list(spec.PASSES)
         assert [chip.value for chip in hand.entry("precision", Chips).chips] == list(spec.PRECISIONS)
+
+
+async def test_the_list_of_presets_tells_what_the_shown_session_has_of_each_problem() -> None:
+    async with opened((90, 120)) as hand:
+        hand.pane.look_at(problem_state(*problem_named("2026/nsys_profile")))
+        await hand.go_to(hand.pane.query_one(PresetEntry))
+        await hand.press("enter")
+        await hand.pilot.pause()
+        seen = hand.seen()
+        assert "✓ 18 of 18 cells · data for a b c d e" in seen
+        assert "◐ 6 of 15 cells · data for b" in seen, "benchmarking_script: two of five sizes, at context 512"
+        assert seen.index("Problems of 2026") < seen.index("2026/nsys_profile") < seen.index("Problems of 2025")
+        assert seen.index("Other presets") < seen.index("2026/optimizers")
+
+
+async def test_a_preset_that_another_belongs_to_says_so() -> None:
+    async with opened() as hand:
+        hand.pane.post_message(PresetEntry.Chosen(preset("2026/torch_compile")))
+        await hand.pilot.pause()
+        assert hand.pane.sweep == preset("2026/torch_compile").sweep
+        assert any("2026/compiled_attention belongs to it" in note.message for note in hand.host._notifications)
+
+
+async def test_reports_are_ticked_in_the_form_and_told_in_the_summary() -> None:
+    async with opened((90, 80)) as hand:
+        await hand.unfold()
+        hand.pane.load(preset("2026/memory_profiling"))
+        await hand.pilot.pause()
+        assert hand.entry("reports", Chips).chosen == ("memory",)
+        assert hand.summary.strip().endswith("then memory")
+        await hand.tick("reports", "kernels")
+        assert hand.pane.sweep is not None
+        assert hand.pane.sweep.reports == ("kernels", "memory")

@@ -14,6 +14,7 @@ from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.pane import ConfigurePane
+from cs336_tui.tui.configure.problems import listed
 from tests.samples import ENVIRONMENT
 from tests.tui.configuring import opened
 from tests.tui.watched import SMALL, WIDE, ScriptedBench, until
@@ -51,7 +52,8 @@ async def test_a_preset_of_the_list_does_too() -> None:
         await until(pilot, "A CPU")
         await pilot.press("1", "home", "enter")
         await until(pilot, "Presets")
-        await pilot.press("down", "enter")
+        place = [each.preset.name for each in listed(presets.bundled(), None)].index(NAME)
+        await pilot.press(*["down"] * place, "enter")
         await until(pilot, WITHOUT_COMPILER)
         sweep = app.query_one(ConfigurePane).sweep
         assert sweep is not None

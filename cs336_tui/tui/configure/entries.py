@@ -20,6 +20,7 @@ from cs336_tui.config.recent_models import RecentModel
 from cs336_tui.config.spec import AXES
 from cs336_tui.config.sweep import ASKED_REPORTS, Sweep
 from cs336_tui.config.variants import short
+from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, entry_axes
 from cs336_tui.tui.dialogs.questions import ChoiceList
 from cs336_tui.tui.format import plural
@@ -158,6 +159,8 @@ class PresetEntry(Entry, can_focus=True):
     def __init__(self, preset: Preset) -> None:
         super().__init__("preset", "preset", tooltip="Fills the form with a ready sweep; * says that it was changed")
         self.set_reactive(PresetEntry.preset, preset)
+        self.state: SessionState | None = None
+        """The session on the screen, of which the list tells what problems it has data for."""
 
     def content_rows(self, width: int) -> list[list[Segment]]:
         mark = " * ▾" if self.changed else " ▾"
@@ -171,13 +174,17 @@ class PresetEntry(Entry, can_focus=True):
         if found.problems:
             self.app.notify("\n".join(found.problems), title="Presets", severity="warning", markup=False)
 
+        from cs336_tui.tui.configure.problems import headings, listed
+
+        choices = listed(found.presets, self.state)
+
         def chosen(place: int | None) -> None:
             if place is not None:
-                self.post_message(self.Chosen(found.presets[place]))
+                self.post_message(self.Chosen(choices[place].preset))
 
-        at = found.presets.index(self.preset) if self.preset in found.presets else 0
-        about = [(preset.name, preset.about) for preset in found.presets]
-        self.app.push_screen(ChoiceList("Presets", about, at), chosen)
+        at = next((place for place, each in enumerate(choices) if each.preset == self.preset), 0)
+        about = [(each.preset.name, each.about) for each in choices]
+        self.app.push_screen(ChoiceList("Presets", about, at, headings(choices)), chosen)
 
     on_click = action_choose
 

@@ -21,6 +21,7 @@ from cs336_tui.config.spec import CUSTOM_SIZE, SpecError, size_names
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
 from cs336_tui.runner.capabilities import LEFT_OUT, possible_here
+from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure import entries as parts
 from cs336_tui.tui.configure.form import AFTER_OOM, Entries, RunOptions, entries_of, read
 from cs336_tui.tui.configure.preview import CellChoices
@@ -159,6 +160,10 @@ class ConfigurePane(Vertical):
         self.preset = self.query_one(parts.PresetEntry).preset = preset
         self._show()
 
+    def look_at(self, state: SessionState) -> None:
+        """Take the session on the screen, for what the list of presets tells of it."""
+        self.query_one(parts.PresetEntry).state = state
+
     def set_recent(self, models: tuple[RecentModel, ...]) -> None:
         self._recent = models
         for entry in self.query(parts.RecentEntry):
@@ -225,6 +230,9 @@ class ConfigurePane(Vertical):
     def on_preset_entry_chosen(self, event: parts.PresetEntry.Chosen) -> None:
         event.stop()
         self.load(event.preset, LEFT_OUT)
+        if also := ", ".join(event.preset.also):
+            text = f"{also} belongs to it: choose that next and press Add."
+            self.app.notify(text, title=event.preset.name, timeout=_READ_S, markup=False)
 
     def on_fold_turned(self, event: Fold.Turned) -> None:
         event.stop()

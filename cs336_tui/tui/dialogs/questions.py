@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from textual import on
@@ -106,25 +106,36 @@ class Confirm(Dialog[bool]):
 
 
 class ChoiceList(Dialog[int | None]):
-    """Choices, each a name and what it is; answers with the place of one, or None on Escape. `at` is highlighted."""
+    """Choices, each a name and what it is; answers with the place of one, or None on Escape. `at` is highlighted.
+    `headings` stand before the choices of these places."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss(None)", "Close", show=False, id="choices.close")
     ]
 
-    def __init__(self, title: str, choices: Sequence[tuple[str, str]], at: int = 0) -> None:
+    def __init__(
+        self,
+        title: str,
+        choices: Sequence[tuple[str, str]],
+        at: int = 0,
+        headings: Mapping[int, str] | None = None,
+    ) -> None:
         super().__init__()
-        self._title, self._choices, self._at = title, choices, at
+        self._title, self._choices, self._at, self._headings = title, choices, at, headings or {}
 
     def compose(self) -> ComposeResult:
-        options = OptionList(
-            *(Option(Content.assemble((name, "bold"), f"\n  {about}")) for name, about in self._choices)
-        )
+        options = OptionList(*self._options())
         options.border_title = self._title
         options.border_subtitle = "enter choose · esc keep"
-        options.highlighted = self._at
+        options.highlighted = options.get_option_index(str(self._at)) if self._choices else None
         yield options
+
+    def _options(self) -> Iterator[Option]:
+        for place, (name, about) in enumerate(self._choices):
+            if heading := self._headings.get(place):
+                yield Option(Content.assemble((heading, "$primary")), disabled=True)
+            yield Option(Content.assemble((name, "bold"), f"\n  {about}"), id=str(place))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        self.dismiss(event.option_index)
+        self.dismiss(int(event.option.id or 0))
