@@ -181,8 +181,12 @@ def _memory(sizes: str) -> tuple[Part, ...]:
 
 _RESIDUALS = Part(
     "f",
-    "memory that a block saves for backward, its five largest contributors, and the gradients of a block",
-    (Answer("report", "memory/memory-saved", where=(("pass", "train-step"),)),),
+    "memory that a block saves for backward, its five largest contributors, and the gradients of a block by how its "
+    "backward changes memory",
+    (
+        Answer("report", "memory/memory-saved", where=(("pass", "train-step"),)),
+        Answer("report", "memory/memory-blocks", where=(("pass", "train-step"),)),
+    ),
     "screenshots of Nsight Systems are taken in its window",
 )
 _ATTENTION = (Answer("layout", "attention", where=_ALONE),)

@@ -67,7 +67,14 @@ def checkpointing_tables(results: Sequence[Result], decimals: int | None) -> tup
         raise TableError("layout checkpointing: no cell recomputes activations; run some with --checkpoint 0,1,2,4")
     others = len(results) - sum(map(len, kept))
     left_out = (f"left out, as nothing like them recomputes activations: {counted(others, 'cell')}",) if others else ()
-    return tuple(table for members in kept for table in _tables(members, apart, Notation("ms", decimals), left_out))
+    notation = Notation("ms", decimals)
+    return tuple(table for members in kept for table in _tables(_once(members), apart, notation, left_out))
+
+
+def _once(members: Sequence[Result]) -> Sequence[Result]:
+    """The results without those of nested groups of 0 blocks, where the same model ran without nesting."""
+    plain = any(not result.spec.checkpoint and result.spec.nesting == "off" for result in members)
+    return [result for result in members if result.spec.checkpoint or result.spec.nesting == "off" or not plain]
 
 
 def _tables(
@@ -102,7 +109,11 @@ def _tables(
     has_rss = any(point.rss for point in points.values())
     columns = (
         layout_column("k", lambda row: point(row).choice.k),
-        *([layout_column("nesting", lambda row: row.first.spec.nesting, left=True)] if nested else []),
+        *(
+            [layout_column("nesting", lambda row: "halves" if point(row).choice.nested else "off", left=True)]
+            if nested
+            else []
+        ),
         Column(
             "mark",
             read=lambda row: ", ".join(marks.get(point(row).choice, ())),
