@@ -120,6 +120,8 @@ def _phase_table(report: MemoryReport, timeline: Timeline) -> Table:
 
 def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
     """Memory by category at the end of forward and at the peak, recorded and predicted."""
+    from cs336_tui.analysis.memory import activation_peak
+
     prediction = report.prediction
     unit = ByteUnit.for_largest(report.peak_bytes)
     forward_end = _forward_end(report)
@@ -144,7 +146,12 @@ def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
     if report.spec.recording:
         columns = tuple(column for column in columns if not column.key.startswith("predicted"))
     phase = timeline.phase_at(report.peak_event)
+    predicted = prediction.activation_peak_bytes if prediction else None
+    apart = ((activation_peak(report), "recorded"), (predicted, "predicted"))
+    told = [f"{unit.fixed(size)} {unit.name} {how}" for size, how in apart if size is not None]
     notes = [f"the peak is in {phase}" if phase else f"the peak is before the {report.subject}"]
+    if told:
+        notes.append(f"activation peak, apart from all else: {', '.join(told)}")
     if prediction:
         notes.append(f"one tensor of the residual stream: {stream_text(prediction)}")
     return report_table(

@@ -84,6 +84,9 @@ def test_categories_add_up_recorded_and_predicted() -> None:
         assert sum(int(str(record[key])) for record in each) == whole[key]
     assert whole["peak_bytes"] == REPORT.peak_bytes
     assert whole["forward_end_bytes"] == REPORT.forward_end_bytes
+    assert "activation peak, apart from all else: 118.000 MB recorded, 151.500 MB predicted" in (
+        memory_tables(REPORT)[1].footnotes
+    )
     stream = "one tensor of the residual stream: B × T × d_model × 4 bytes = 4 × 128 × 768 × 4 = 1.5 MiB"
     assert stream in memory_tables(REPORT)[1].footnotes
     assert "–" in memory_tables(a_memory_report(prediction=None))[1].rows[0]

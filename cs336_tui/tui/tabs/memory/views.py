@@ -240,7 +240,10 @@ def _expected(predicted: Prediction, capacity_bytes: int | None, unit: ByteUnit)
     if capacity_bytes:
         over = predicted.peak_bytes - capacity_bytes
         beyond = f", {unit.text(abs(over))} {'more' if over > 0 else 'less'} than the device has"
-    return f"The whole step is predicted to need {unit.text(predicted.peak_bytes)} in {predicted.peak_phase}{beyond}."
+    whole = f"The whole step is predicted to need {unit.text(predicted.peak_bytes)} in {predicted.peak_phase}{beyond}."
+    if predicted.activation_peak_bytes is None:
+        return whole
+    return f"{whole} Activations alone: {unit.text(predicted.activation_peak_bytes)}."
 
 
 def _categories(report: OomReport, predicted: Prediction | None, unit: ByteUnit, width: int) -> list[Line]:
