@@ -112,7 +112,7 @@ def plain_text(table: Table) -> str:
 def pandas_text(tables: Sequence[Table], *, index: bool = True, captions: bool = False) -> str:
     """Each table as pandas' ``DataFrame.to_markdown`` writes its values under their keys, without footnotes; several,
     or with `captions`, after its caption. Numbers have six significant digits, one that is missing is ``nan``. Without
-    `index` as ``to_markdown(index=False)``. Special characters of markdown are escaped, unlike pandas'."""
+    `index` as ``to_markdown(index=False)``. What would end a cell or begin a tag is escaped, unlike pandas'."""
     captions = captions or len(tables) > 1
     return "\n".join(
         (f"**{markdown_escape(table.caption)}**\n\n" if captions and table.caption else "") + _pandas_rows(table, index)
@@ -135,12 +135,16 @@ def _pandas_rows(table: Table, index: bool) -> str:
     return (
         tabulate(
             list(zip(*columns, strict=True)),
-            [markdown_escape(c.header if not alike else c.key) for c in table.columns if c.key],
+            [_pandas_string(c.key if alike else c.header) for c in table.columns if c.key],
             tablefmt="pipe",
             showindex=numbers if index else False,
         )
         + "\n"
     )
+
+
+def _pandas_string(text: str) -> str:
+    return re.sub(r"[\\`|<>]", r"\\\g<0>", one_line(text))
 
 
 def _has_float(columns: Sequence[Sequence[object]]) -> bool:
@@ -149,7 +153,7 @@ def _has_float(columns: Sequence[Sequence[object]]) -> bool:
 
 def _pandas_value(value: Value, column: Column) -> Any:
     if isinstance(value, str):
-        return markdown_escape(value)
+        return _pandas_string(value)
     if isinstance(value, tuple):
         return [float(f"{each:.6g}") for each in value]
     return (None if column.left else math.nan) if value is None else value

@@ -108,6 +108,15 @@ def test_markdown_of_a_name_cannot_break_the_table() -> None:
     assert pandas_text([table]).splitlines()[2] == r"|  0 | a\|b \<c\> |   1 |"
 
 
+def test_a_name_that_is_code_stays_as_it_is() -> None:
+    table = Table.of(["_log_softmax", "lerp_", "a * b [c]"], [Column("name", left=True, read=lambda row: row)])
+    assert [line[7:20].rstrip(" |") for line in pandas_text([table]).splitlines()[2:]] == [
+        "_log_softmax",
+        "lerp_",
+        "a * b [c]",
+    ]
+
+
 def test_notes_of_several_tables_say_once_what_all_say() -> None:
     text = notes_text(layout_tables(results(), "forward-only", published=True))
     assert text.count("sample standard deviation") == 1

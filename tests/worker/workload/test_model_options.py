@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.analysis.fields import implied_params
@@ -128,6 +129,18 @@ def test_predictions_hold(arch: str, pass_: str, options: dict[str, Any]) -> Non
     assert predicted.num_params == implied_params(spec)
     assert sum(predicted.flops.values()) == step_flops(spec)
     assert predicted.min_bytes_moved == least_bytes(spec)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_predicted_flops_are_those_that_torch_counts(arch: str) -> None:
+    spec = small_spec(arch=arch, num_heads=2, **ALL)
+    step = build(spec, CPU).step(spec)
+    counted = {}
+    for phase in step.phases:
+        with FlopCounterMode(display=False) as counter:
+            step.run(phase)
+        counted[phase] = counter.get_total_flops()
+    assert predict(spec).flops == counted
 
 
 def test_a_mask_of_cuda_s_dropout_takes_a_byte_an_element() -> None:
