@@ -285,9 +285,9 @@ def sentence(spec: CellSpec, mean_s: float, matches: Iterable[Match]) -> str:
 
 
 def add_from(results: Iterable[Result], source: str, path: Path | None = None) -> Added:
-    """Keep the measured results as one's own reference points under the title `source`; repeats become one row. Raises
-    `ReferenceFileError` when the title is empty or taken, nothing can be kept, or the file cannot be read or
-    written."""
+    """Keep the measured results, times and peaks, as one's own reference points under the title `source`; repeats
+    become one row. Raises `ReferenceFileError` when the title is empty or taken, nothing can be kept, or the file
+    cannot be read or written."""
     path = path or own_path()
     before = own(path)
     if not source.strip():
@@ -326,6 +326,7 @@ def _why_not(result: Result) -> str | None:
 def _row(spec: CellSpec, device: str, source: str, cells: Sequence[Result]) -> Published:
     summary = summarize(time_s for result in cells for time_s in result.cell.step_times_s)
     assert summary.mean_s is not None, "only measured cells get here"
+    peak = max((result.cell.finished.peak_allocated_bytes or 0 for result in cells if result.cell.finished), default=0)
     return Published(
         source=source,
         device=device,
@@ -340,6 +341,7 @@ def _row(spec: CellSpec, device: str, source: str, cells: Sequence[Result]) -> P
         mean_ms=round(summary.mean_s * 1e3, 6),
         std_ms=None if summary.std_s is None else round(summary.std_s * 1e3, 6),
         note=f"{len(cells)} runs" if len(cells) > 1 else "",
+        peak=f"{peak / 1e9:.6f} GB" if peak else "",
         own=True,
     )
 

@@ -204,6 +204,8 @@ def test_own_points_are_kept_and_matched(tmp_path: Path) -> None:
     (row,) = own(path)
     assert row == added.rows[0]
     assert (row.source, row.device, row.mean_ms, row.note) == ("my, box", "NVIDIA H100 80GB HBM3", 250.0, "2 runs")
+    assert row.peak_bytes == 1_000_000_000
+    assert [match.row for match in matching(here(), rows=own(path), figure="peak")] == [row]
     (match,) = matching(here(), rows=own(path))
     assert match.differences == 0
     assert "250 noted as my, box on NVIDIA H100" in sentence(here(), 0.2, [match])

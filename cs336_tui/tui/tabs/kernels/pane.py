@@ -36,7 +36,7 @@ _SHEETS: dict[KernelsView, Callable[[KernelReport], Sheet]] = {
     "attention": sheets.attention_sheet,
     "gaps": sheets.gaps_sheet,
 }
-_AT_ONCE = 300
+_AT_ONCE = 100
 """Most cells whose kernels are set side by side within a frame; those of more are on a thread."""
 _TALL = 16
 """Rows from which a whole note and the trace's path fit above the table."""
