@@ -152,8 +152,8 @@ def _peaks_table(found: Sequence[PeakBeside]) -> Table:
             "own peaks: of a whole pass what the allocator counted while it was timed, else of the memory report, else "
             "predicted; of a part of a train-step of the memory report or predicted",
             "1 GB is 10⁹ bytes: what was published in GiB is converted",
-            "published peaks depend on what lives beside the pass: gradients and optimizer state of steps before, an "
-            "earlier graph that is kept",
+            "published peaks depend on what lives beside the pass (gradients and optimizer state of steps before, an "
+            "earlier graph that is kept), and on what their author's operations keep for the backward",
         ),
         label="reference-peaks",
     )
