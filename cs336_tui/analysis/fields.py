@@ -270,7 +270,7 @@ NUMBERS: Mapping[str, Callable[[str], float]] = {
 """Fields that are numbers, each with its kind."""
 
 
-_BY_BEGINNING = ("device", "machine", "session")
+_BY_BEGINNING = ("device", "machine", "session", "recording")
 
 
 class PivotError(UserError, ValueError):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cs336_tui.events.reports import Gap, Gaps, Overlap
+from cs336_tui.stats.timelines import AnyTimes as Times
 from cs336_tui.stats.timelines import FoundGaps, busy, overlap
 
 MOST_GAPS = 10
@@ -19,7 +20,7 @@ def is_communication(name: str) -> bool:
     return _COMMUNICATION.search(name) is not None
 
 
-def gaps_of(names: Sequence[str], begins: Sequence[int], ends: Sequence[int]) -> Gaps:
+def gaps_of(names: Sequence[str], begins: Times, ends: Times) -> Gaps:
     """The gaps between these, each with its name, times in ns."""
     found = FoundGaps(begins, ends)
     largest = np.argsort(-found.lengths, kind="stable")[:MOST_GAPS]
@@ -33,7 +34,7 @@ def gaps_of(names: Sequence[str], begins: Sequence[int], ends: Sequence[int]) ->
     )
 
 
-def overlap_of(names: Sequence[str], begins: Sequence[int], ends: Sequence[int]) -> Overlap | None:
+def overlap_of(names: Sequence[str], begins: Times, ends: Times) -> Overlap | None:
     """Communication and what of its time other kernels ran, from kernels alone; None without communication."""
     told = {name: is_communication(name) for name in set(names)}
     if not any(told.values()):

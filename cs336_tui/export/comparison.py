@@ -95,4 +95,5 @@ def _alone(name: str, sides: Iterable[Side]) -> Iterator[str]:
 
 def cell_title(spec: CellSpec) -> str:
     """A side's cell in a line."""
-    return f"{spec.title} · batch {spec.batch_size} · warm-up {shown_of(spec, 'warmup')}"
+    warmup = shown_of(spec, "warmup")
+    return f"{spec.heading} · warm-up {warmup}" if warmup else spec.heading

@@ -358,6 +358,7 @@ def footnotes(report: KernelReport) -> tuple[str, ...]:
     made = f"one profiled step after warm-up, apart from timing: {counted}"
     if report.spec.recording:
         made = "recorded elsewhere: kernels of the GPU; its copies and fills are counted apart"
+        made = made if report.activity == "kernels" else f"recorded elsewhere: {counted}"
     return (
         made,
         f"{report.launches} {_nouns(report)[1]}, {_ms(report.total_ns)} ms in all; "

@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 Times = npt.NDArray[np.int64]
-_Any = Sequence[int] | npt.NDArray[Any]
+AnyTimes = Sequence[int] | npt.NDArray[Any]
 
 
-def _sorted(begins: _Any, ends: _Any) -> tuple[Times, Times, Times]:
+def _sorted(begins: AnyTimes, ends: AnyTimes) -> tuple[Times, Times, Times]:
     """Begins in order, for each the latest end until then, and the places of the spans."""
     begin, end = np.asarray(begins, np.int64), np.asarray(ends, np.int64)
     order = np.argsort(begin, kind="stable")
     return begin[order], np.maximum.accumulate(end[order]) if len(order) else end, order
 
 
-def busy(begins: _Any, ends: _Any) -> int:
+def busy(begins: AnyTimes, ends: AnyTimes) -> int:
     """The time in which at least one of the spans runs."""
     begin, reached, _ = _sorted(begins, ends)
     if not len(begin):
@@ -29,7 +29,7 @@ def busy(begins: _Any, ends: _Any) -> int:
     return int(reached[-1] - begin[0] - idle)
 
 
-def extent(begins: _Any, ends: _Any) -> int:
+def extent(begins: AnyTimes, ends: AnyTimes) -> int:
     """From the first begin to the last end; 0 without a span."""
     return int(np.max(ends) - np.min(begins)) if len(begins) else 0
 
@@ -37,7 +37,7 @@ def extent(begins: _Any, ends: _Any) -> int:
 class FoundGaps:
     """The gaps between spans: their lengths, and of each the spans that end last before it and begin first after it."""
 
-    def __init__(self, begins: _Any, ends: _Any) -> None:
+    def __init__(self, begins: AnyTimes, ends: AnyTimes) -> None:
         begin, reached, order = _sorted(begins, ends)
         lengths = begin[1:] - reached[:-1]
         places = np.flatnonzero(lengths > 0)
@@ -53,7 +53,7 @@ def _last_to_end(ends: Times, reached: Times) -> Times:
     return np.maximum.accumulate(furthest) if len(ends) else furthest
 
 
-def overlap(begins: _Any, ends: _Any, other_begins: _Any, other_ends: _Any) -> int:
+def overlap(begins: AnyTimes, ends: AnyTimes, other_begins: AnyTimes, other_ends: AnyTimes) -> int:
     """The time in which spans of both kinds run."""
     both = busy(np.concatenate([begins, other_begins]), np.concatenate([ends, other_ends]))
     return busy(begins, ends) + busy(other_begins, other_ends) - both

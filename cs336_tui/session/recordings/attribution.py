@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cs336_tui.events.device_timeline import gaps_of, overlap_of
-from cs336_tui.events.kernel_kinds import kernel_kind
-from cs336_tui.events.reports import NO_RANGE, KernelGroup, KernelReport
+from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
+from cs336_tui.events.reports import NO_RANGE, KernelGroup, KernelReport, Overlap
 from cs336_tui.session.recordings.enclosing import Ints, Spans
 from cs336_tui.session.recordings.phases import USUAL_PHASES, phase_finder
 from cs336_tui.session.recordings.recording import Opening, Recorded, header
 from cs336_tui.session.recordings.trace import KERNEL, OPERATOR, USER_RANGE, DeviceFacts, Trace
 from cs336_tui.stats.timelines import busy, extent
 
+NO_KERNELS = "no kernel of a GPU in the file; shown are the host's operators, by self time"
 _NODE = "autograd::engine::evaluate_function: "
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _DEEPEST = 64
@@ -26,7 +27,7 @@ _DEEPEST = 64
 def reports_of(trace: Trace, name: str, path: str, opening: Opening) -> tuple[Recorded, ...]:
     """A cell for each device of a trace, named `name`. `path` is its file."""
     found = _Attributed(trace, opening)
-    devices = sorted({*trace.kernel_device})
+    devices = sorted({*found.device.tolist()})
     return tuple(_recorded(found, name, path, device) for device in devices)
 
 
@@ -39,23 +40,45 @@ class _Place(NamedTuple):
 
 
 class _Attributed:
-    """A trace's kernels, each with its operator, place and whether it is of backward; columns over all kernels."""
+    """A trace's kernels, each with its operator, place and whether it is of backward; columns over all kernels. Of a
+    trace without kernels the host's operators stand in for them, `duration` being their self time."""
 
     def __init__(self, trace: Trace, opening: Opening) -> None:
         self.trace = trace
         self._phases = phase_finder(opening.phases)
-        self.begin, self.duration = _ints(trace.kernel_begin), _ints(trace.kernel_duration)
-        self.device, self.kind = _ints(trace.kernel_device), _ints(trace.kernel_kind)
-        self.name = _ints(trace.kernel_name)
-        self._thread, self._moment = self._launches()
         self._span_thread, self._span_name = _view(trace.span_thread), _view(trace.span_name)
         self._span_begin, self._span_end = _view(trace.span_begin), _view(trace.span_end)
         self._span_kind = _view(trace.span_kind)
+        self.of_host = not len(trace.kernel_name)
+        if self.of_host:
+            self._take_operators()
+        else:
+            self.begin, self.duration = _ints(trace.kernel_begin), _ints(trace.kernel_duration)
+            self.end = self.begin + self.duration
+            self.device, self.kind = _ints(trace.kernel_device), _ints(trace.kernel_kind)
+            self.name = _ints(trace.kernel_name)
+            self._thread, self._moment = self._launches()
         self._user = {thread: self._spans_of(thread, USER_RANGE) for thread in self._threads(USER_RANGE)}
         self._main = self._main_thread()
         self.op, in_node, in_forward = self._operators()
         self.places, self.place = self._places(in_node, in_forward, self._ranges_of_forward())
         self.backward = in_node | np.fromiter((each.phase == "backward" for each in self.places), bool)[self.place]
+
+    def _take_operators(self) -> None:
+        """Take the operators for kernels, each with its duration less that of those that it called."""
+        chosen = np.flatnonzero(self._span_kind == OPERATOR)
+        duration = (self._span_end - self._span_begin).astype(np.int64)
+        own = duration.copy()
+        for thread in self._threads(OPERATOR):
+            spans = self._spans_of(thread, OPERATOR)
+            parents = spans.parents()
+            called = np.flatnonzero(parents >= 0)
+            np.subtract.at(own, spans.place[parents[called]], duration[spans.place[called]])
+        self.begin, self.end = self._span_begin[chosen], self._span_end[chosen]
+        self.duration = np.maximum(own[chosen], 0)
+        self.device, self.kind = np.zeros(len(chosen), np.int64), np.full(len(chosen), KERNEL, np.int64)
+        self.name = self._span_name[chosen].astype(np.int64)
+        self._thread, self._moment = self._span_thread[chosen].astype(np.int64), self.begin
 
     def _launches(self) -> tuple[Ints, Ints]:
         """Thread and moment of each kernel's launch; thread -1 where the file has no call of its correlation."""
@@ -207,16 +230,15 @@ def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded
     mine = np.flatnonzero(found.device == device)
     mine = mine[np.argsort(found.begin[mine], kind="stable")]
     kernels, copies = mine[found.kind[mine] == KERNEL], mine[found.kind[mine] != KERNEL]
-    begins, ends = found.begin[mine], found.begin[mine] + found.duration[mine]
+    begins, ends = found.begin[mine], found.end[mine]
     names = trace.names
     shown = [names[each] for each in found.name[mine]]
-    of_kernels = found.begin[kernels], found.begin[kernels] + found.duration[kernels]
     phases = [found.places[each].phase for each in np.unique(found.place[kernels])]
-    facts = trace.devices.get(device, DeviceFacts())
-    where = f"cuda:{device}"
+    facts = DeviceFacts() if found.of_host else trace.devices.get(device, DeviceFacts())
+    where = "cpu" if found.of_host else f"cuda:{device}"
     report = KernelReport(
         **header(name, where, facts.label, trace.torch),  # type: ignore[arg-type]
-        activity="kernels",
+        activity="operators" if found.of_host else "kernels",
         groups=_groups(found, kernels),
         copies=_groups(found, copies),
         total_ns=int(found.duration[kernels].sum()),
@@ -224,8 +246,8 @@ def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded
         span_ns=extent(begins, ends),
         busy_ns=busy(begins, ends),
         phase_spans_ns={phase: _span(found, kernels, phase) for phase in _in_order(phases)},
-        gaps=gaps_of(shown, begins, ends),  # type: ignore[arg-type]
-        overlap=overlap_of([names[each] for each in found.name[kernels]], *of_kernels),
+        gaps=None if found.of_host else gaps_of(shown, begins, ends),
+        overlap=None if found.of_host else _overlap(found, kernels),
         trace=path,
         note=_note(found, kernels),
         steps_ns=found.steps_ns(),
@@ -242,9 +264,14 @@ def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded
     )
 
 
+def _overlap(found: _Attributed, kernels: Ints) -> Overlap | None:
+    names = [found.trace.names[each] for each in found.name[kernels]]
+    return overlap_of(names, found.begin[kernels], found.end[kernels])
+
+
 def _groups(found: _Attributed, chosen: Ints) -> tuple[KernelGroup, ...]:
     """Kernels by name, operator and place, in the order of their first launch."""
-    names = found.trace.names
+    names, kind_of = found.trace.names, operator_kind if found.of_host else kernel_kind
     columns = (found.name[chosen], found.op[chosen], found.place[chosen], found.backward[chosen].astype(np.int64))
     different, first, group = np.unique(np.stack(columns, axis=1), axis=0, return_index=True, return_inverse=True)
     order = np.argsort(group.reshape(-1), kind="stable")
@@ -258,12 +285,12 @@ def _groups(found: _Attributed, chosen: Ints) -> tuple[KernelGroup, ...]:
         made.append(
             KernelGroup(
                 name=names[name],
-                kind=kernel_kind(names[name]),
+                kind=kind_of(names[name]),
                 phase=at.phase,
                 range=at.range,
                 backward=bool(backward),
                 durations_ns=tuple(taken),
-                op=names[op] if op >= 0 else "",
+                op=names[op] if op >= 0 and not found.of_host else "",
                 path=at.path,
             )
         )
@@ -273,7 +300,7 @@ def _groups(found: _Attributed, chosen: Ints) -> tuple[KernelGroup, ...]:
 def _span(found: _Attributed, kernels: Ints, phase: str) -> int:
     of_phase = np.fromiter((each.phase == phase for each in found.places), bool)[found.place[kernels]]
     chosen = kernels[of_phase]
-    return extent(found.begin[chosen], found.begin[chosen] + found.duration[chosen])
+    return extent(found.begin[chosen], found.end[chosen])
 
 
 def _in_order(phases: Iterable[str]) -> list[str]:
@@ -283,8 +310,10 @@ def _in_order(phases: Iterable[str]) -> list[str]:
 
 
 def _note(found: _Attributed, kernels: Ints) -> str:
-    unlinked, unread = int((found.op[kernels] < 0).sum()), found.trace.unread
-    notes = [f"{unlinked:,} of {len(kernels):,} kernels have no launching operator in the file"] * bool(unlinked)
+    unlinked = 0 if found.of_host else int((found.op[kernels] < 0).sum())
+    unread = found.trace.unread
+    notes = [NO_KERNELS] * found.of_host
+    notes += [f"{unlinked:,} of {len(kernels):,} kernels have no launching operator in the file"] * bool(unlinked)
     notes += [f"{unread:,} events could not be read"] * bool(unread)
     return "; ".join(notes)
 

@@ -120,8 +120,8 @@ def recognises(head: bytes) -> bool:
 def read(path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
     """The cells of a trace, named `name` and its rank. Raises `RecordingError`, `Cancelled`, OSError."""
     trace = read_trace(path, opening.watch)
-    if not len(trace.kernel_name):
-        raise RecordingError(path, "no kernel of a GPU in it; record with ProfilerActivity.CUDA")
+    if not len(trace.kernel_name) and OPERATOR not in trace.span_kind:
+        raise RecordingError(path, "no kernel and no operator in it")
     ranked = name if trace.rank is None else f"{name}, rank {trace.rank}"
     return reports_of(trace, ranked, str(path), opening)
 

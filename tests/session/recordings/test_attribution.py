@@ -190,3 +190,20 @@ def test_kernels_within_ranges(tmp_path: Path, ranges: list[str], names: set[str
 def test_a_range_without_kernels_names_those_that_have_some(tmp_path: Path) -> None:
     with pytest.raises(kernels.RangeError, match=r"range block 7: .* it has forward, step 3, block 0, backward"):
         kernels.within(report_of(tmp_path, made.TRAINING), ["block 7"])
+
+
+def test_without_kernels_the_hosts_operators_stand_in_by_self_time(tmp_path: Path) -> None:
+    events = [each for each in made.TRAINING["traceEvents"] if each["cat"] in ("cpu_op", "user_annotation")]
+    (cell,) = cells_of(tmp_path, trace_of(events))
+    report = cell.report
+    assert isinstance(report, KernelReport)
+    assert (cell.device, report.activity, report.gaps, report.overlap) == ("cpu", "operators", None, None)
+    engine = "autograd::engine::evaluate_function: AddmmBackward0"
+    found = {group.name: (group.kind, group.phase, group.range, group.durations_ns) for group in report.groups}
+    assert found["aten::linear"] == ("other", "forward", "block 0", (2_000,))
+    assert found["aten::addmm"] == ("matrix multiply", "forward", "block 0", (8_000,))
+    assert found[engine] == ("other", "backward", "", (1_000,))
+    assert found["AddmmBackward0"] == ("other", "backward", "block 0", (3_000,))
+    assert found["aten::mm"] == ("matrix multiply", "backward", "block 0", (6_000,))
+    assert report.total_ns == (10 + 4 + 5 + 10 + 10) * 1_000
+    assert "no kernel of a GPU in the file" in report.note

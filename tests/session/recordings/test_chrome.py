@@ -182,7 +182,7 @@ NOT_TRACES: dict[str, tuple[bytes, str]] = {
     "an object": (b'{"a": 1}', "it has no traceEvents"),
     "an empty object": (b"{}", "no recording"),
     "a list of numbers": (b"[1, 2]", "no recording"),
-    "no events": (b'{"traceEvents": []}', "no kernel of a GPU"),
+    "no events": (b'{"traceEvents": []}', "no kernel and no operator in it"),
     "events of another kind": (b'{"traceEvents": {"a": 1}}', "it has no traceEvents"),
     "events that are numbers": (b'{"traceEvents": [1, 2, 3]}', "none of its events can be read"),
     "cut": (json.dumps(made.TRAINING).encode()[:-300], "cut or damaged"),
@@ -194,7 +194,10 @@ NOT_TRACES: dict[str, tuple[bytes, str]] = {
         b'{"traceEvents": [{"ph":"X","args":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}]}",
         "nested too deeply",
     ),
-    "on a CPU": (json.dumps(trace_of(op("aten::mm", 0, 9))).encode(), "no kernel of a GPU"),
+    "frames of Python alone": (
+        json.dumps(trace_of(span("python_function", "f", 0, 9), user("forward", 0, 9))).encode(),
+        "no kernel and no operator in it",
+    ),
 }  # fmt: skip
 
 
