@@ -10,7 +10,7 @@ import numpy as np
 
 from cs336_tui.events.device_timeline import gaps_of, overlap_of
 from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
-from cs336_tui.events.reports import NO_RANGE, KernelGroup, KernelReport, Overlap
+from cs336_tui.events.reports import NO_RANGE, RANGES, KernelGroup, KernelReport, Overlap
 from cs336_tui.session.recordings.enclosing import Ints, Spans
 from cs336_tui.session.recordings.phases import USUAL_PHASES, phase_finder
 from cs336_tui.session.recordings.recording import Opening, Recorded, header
@@ -19,6 +19,8 @@ from cs336_tui.stats.timelines import busy, extent
 
 NO_KERNELS = "no kernel of a GPU in the file; shown are the host's operators, by self time"
 _NODE = "autograd::engine::evaluate_function: "
+_OWN_BACKWARD = "phase/backward"
+_ACCUMULATES = f"{_NODE}torch::autograd::AccumulateGrad"
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _DEEPEST = 64
 """Ranges that enclose each other, at most; deeper ones are left out."""
@@ -103,6 +105,12 @@ class _Attributed:
         place = np.flatnonzero(chosen if among is None else chosen & among)
         return Spans(self._span_begin[place], self._span_end[place], place)
 
+    def _named_so(self, beginning: str) -> Any:
+        """Of each span, True if its name begins so."""
+        names = self.trace.names
+        found = np.fromiter((name.startswith(beginning) for name in names), bool, len(names))
+        return found[self._span_name] if len(names) else np.zeros(len(self._span_name), bool)
+
     def _main_thread(self) -> int | None:
         """The thread with the profiler's steps, else the one whose ranges last the longest together."""
         names = self.trace.names
@@ -118,8 +126,7 @@ class _Attributed:
         trace, count = self.trace, len(self.begin)
         op = np.full(count, -1, np.int64)
         in_node, in_forward = np.zeros(count, bool), np.zeros(count, bool)
-        nodes = np.fromiter((name.startswith(_NODE) for name in trace.names), bool, len(trace.names))
-        is_node = nodes[self._span_name] if len(nodes) else np.zeros(len(self._span_name), bool)
+        is_node = self._named_so(_NODE)
         recorded = np.zeros(len(self._span_name), bool)
         forward = _view(trace.node_span)[_view(trace.node_forward) <= 0]
         recorded[forward] = True
@@ -139,7 +146,8 @@ class _Attributed:
     def _ranges_of_forward(self) -> Ints:
         """Of each kernel that an autograd node launched the user's range round the operator that made the node, else
         -1. Both have the same sequence number ("forward-backward correlation" in ``torch.autograd.profiler``); of
-        several such operators on the thread of the ranges the last is the one."""
+        several such operators on the thread of the ranges the last is the one. What accumulates a gradient belongs to
+        the node before it, whose gradient completes the sum."""
         trace, found = self.trace, np.full(len(self.begin), -1, np.int64)
         if self._main is None or not len(trace.node_span):
             return found
@@ -153,7 +161,12 @@ class _Attributed:
         for thread in np.unique(self._span_thread[span[is_node]]).tolist():
             launched = np.flatnonzero(self._thread == thread)
             nodes = self._spans_of(thread, OPERATOR, of_span >= 0)
-            inner = nodes.innermost(self._moment[launched])
+            moments = self._moment[launched]
+            inner = nodes.innermost(moments)
+            adds = (inner < 0) & (
+                self._spans_of(thread, OPERATOR, self._named_so(_ACCUMULATES)).innermost(moments) >= 0
+            )
+            inner[adds] = np.searchsorted(nodes.begins, moments[adds], side="right") - 1
             launched, inner = launched[inner >= 0], inner[inner >= 0]
             wanted = of_span[nodes.place[inner]]
             place = np.searchsorted(numbers, wanted, side="right") - 1
@@ -184,7 +197,7 @@ class _Attributed:
         raw = [*self._climb(enclosing, on_main), *self._climb(enclosing, own)]
         phases = [self._phases(name) for name in raw]
         for name in self._climb(enclosing, of_forward):
-            if name not in raw and not self._phases(name) and not _STEP.match(name):
+            if name not in raw and self._phases(name) in ("", *RANGES) and not _STEP.match(name):
                 raw.append(name)
                 phases.append("")
         phase = next((phase for phase in reversed(phases) if phase), "")
@@ -192,7 +205,8 @@ class _Attributed:
             phase = {2: "backward", 1: "forward"}.get(passed & 3, "")
         shown = tuple(map(shown_range, raw))
         parts = [n for n, r, p in zip(shown, raw, phases, strict=True) if not p and not _STEP.match(r)]
-        return _Place(shown, phase, parts[-1] if parts else NO_RANGE)
+        alone = "loss" if _OWN_BACKWARD in raw and not passed & 2 else phase  # this tool's: the loss's gradient
+        return _Place(shown, phase, parts[-1] if parts else alone if alone in RANGES else NO_RANGE)
 
     def _climb(self, enclosing: Mapping[int, int], span: int) -> list[str]:
         found: list[str] = []

@@ -62,13 +62,7 @@ def test_a_training_step(tmp_path: Path) -> None:
         "add_forward": ("aten::add", "forward", "", (step, "forward"), False),
         "add_backward": ("AddBackward0", "backward", "", (step, "backward"), True),
         "gemm_backward": ("aten::mm", "backward", "block 0", (step, "backward", "block 0"), True),
-        ADAM: (
-            "aten::_fused_adamw_",
-            "optimizer",
-            "",
-            (step, adam),
-            False,
-        ),
+        ADAM: ("aten::_fused_adamw_", "optimizer", "optimizer", (step, adam), False),
     }
     assert list(report.phase_spans_ns) == ["forward", "backward", "optimizer"]
     assert report.phase_spans_ns["forward"] == 15_000

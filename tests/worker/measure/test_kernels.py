@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +16,8 @@ from cs336_tui.analysis import kernels as findings
 from cs336_tui.config.spec import PASSES, CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.reports import KernelReport, ReportRequest
+from cs336_tui.session.recordings import chrome
+from cs336_tui.session.recordings.recording import Opening
 from cs336_tui.worker.estimate import predict
 from cs336_tui.worker.measure.kernel_events import operators_of
 from cs336_tui.worker.measure.kernels import profile_kernels, raw_events
@@ -180,6 +182,25 @@ def test_the_trace_is_left_in_the_folder_and_does_not_replace_another(tmp_path: 
         names = {event.get("name") for event in json.loads(gzip.decompress(Path(trace).read_bytes()))["traceEvents"]}
         assert {"phase/forward", "range/softmax", "aten::bmm"} <= names
     assert profiled(spec).trace is None
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_the_saved_trace_reads_as_the_report_itself(tmp_path: Path, pass_: Any) -> None:
+    """The report is made of Kineto's events, the reader has the file alone: each checks the other, to the ns. Outside
+    the report's phases, as an untimed forward, the file has more."""
+
+    def times(report: KernelReport, phases: Collection[str]) -> Counter[tuple[str, str, str, bool]]:
+        found: Counter[tuple[str, str, str, bool]] = Counter()
+        for group in report.groups:
+            if group.phase in phases:
+                found[group.name, group.phase, group.range, group.backward] += sum(group.durations_ns)
+        return found
+
+    own = profiled(spec_of(pass_=pass_), folder=str(tmp_path))
+    assert own.trace is not None
+    (cell,) = chrome.read(Path(own.trace), Opening(), "saved")
+    assert isinstance(cell.report, KernelReport)
+    assert times(cell.report, own.phase_spans_ns) == times(own, own.phase_spans_ns)
 
 
 def test_it_says_how_far_it_is_and_stops_when_asked() -> None:
