@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -25,10 +25,11 @@ _MADE_OF: Mapping[str, type[Report]] = {
 
 
 class Material(NamedTuple):
-    """Sessions and their cells."""
+    """Sessions and their cells, and reports on the `wanted` ones."""
 
     states: tuple[SessionState, ...]
     results: tuple[Result, ...]
+    wanted: Callable[[CellSpec], bool] = lambda _: True
 
     def where(self, pairs: Pairs) -> Material:
         """The cells that have these values, each one of several with commas."""
@@ -38,7 +39,7 @@ class Material(NamedTuple):
         return [each for state in self.states for each in state.contents(kind) if self.wants(each.spec, pairs)]
 
     def wants(self, spec: CellSpec, pairs: Pairs) -> bool:
-        return _has(Result(0, "", self.states[0], CellState(0, spec)), pairs)
+        return self.wanted(spec) and _has(Result(0, "", self.states[0], CellState(0, spec)), pairs)
 
 
 def _has(result: Result, pairs: Pairs) -> bool:
@@ -121,9 +122,11 @@ def _cells_of(sweeps: tuple[Sweep, ...]) -> frozenset[Hashable]:
     return frozenset(_wherever(cell) for sweep in sweeps for cell in sweep.with_devices(("cpu",)).cells())
 
 
-_ANYWHERE = ("device", "measure_steps", "steps_auto", "seed", "threads")
+_TELLING = tuple(
+    field for field, axis in AXES.items() if field == "size" or (field != "device" and axis.compared != "name")
+)
 
 
 def _wherever(spec: CellSpec) -> Hashable:
     """Equal for the same cell on any device, with any number of steps."""
-    return tuple(getattr(spec, field) for field in AXES if field not in _ANYWHERE)
+    return tuple(getattr(spec, field) for field in _TELLING)

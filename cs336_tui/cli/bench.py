@@ -23,6 +23,7 @@ from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, renderer
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.order import Order, in_order, in_rounds
 from cs336_tui.config.presets import preset
+from cs336_tui.config.problems import problem_of_preset
 from cs336_tui.config.spec import AXES, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.runner.bench import Bench
@@ -82,7 +83,10 @@ def bench(
                 runner.predict_now(resolved.cells(), run.progress.say)
         runner.work()
 
-    return carry_out(runner, run, work, Outputs(renderer(format_), output, force, summary))
+    code = carry_out(runner, run, work, Outputs(renderer(format_), output, force, summary))
+    if name := problem_of_preset(preset_name or ""):
+        click.echo(f"its parts, with their tables and figures: cs336-tui export last --problem {name}", err=True)
+    return code
 
 
 def _of_other_presets(names: Iterable[str], given: Mapping[str, Any]) -> Iterator[Sweep]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -222,7 +222,7 @@ def export(
     states = [source.state for source in sources]
     drawn: Sequence[Drawing | Absent] | None = None
     if choice.problem:
-        exported = export_problem(choice.problem, states, results)
+        exported = export_problem(choice.problem, states, results, _wanted(states, where))
         drawn, figures = exported.figures, figures or _beside(output, exported)
         if notes:
             written[notes] = notes_text(exported.tables)
@@ -324,22 +324,28 @@ def _reports(
     sources: Sequence[Source], results: Sequence[Result], choice: TableChoice, where: Sequence[str], ddof: int | None
 ) -> Sequence[Table]:
     """The tables of one kind of report. Raises `click.UsageError` when the sessions have none of the chosen cells."""
-    name, pairs = choice.report or "", _pairs("--where", where)
+    name = choice.report or ""
+    states, chosen_ddof = [source.state for source in sources], 1 if ddof is None else ddof
+    found = report_tables(states, results, _wanted(states, where), chosen_ddof, choice.ranges)
+    if name not in found:
+        have = f"there are {', '.join(found)}" if found else "there are none at all"
+        raise click.UsageError(f"--report {name}: no such report in what was named; {have}{_REMEDY.get(name, '')}")
+    return found[name]
+
+
+def _wanted(states: Sequence[SessionState], where: Sequence[str]) -> Callable[[CellSpec], bool]:
+    """True of the specs that ``--where`` names. Raises `PivotError` for a field that is none."""
+    pairs = _pairs("--where", where)
     for key in pairs:
         field_named(key)
 
     def wanted(spec: CellSpec) -> bool:
         try:
-            return bool(select([Result(0, "", sources[0].state, CellState(0, spec))], pairs))
+            return bool(select([Result(0, "", states[0], CellState(0, spec))], pairs))
         except PivotError:
             return False
 
-    states, chosen_ddof = [source.state for source in sources], 1 if ddof is None else ddof
-    found = report_tables(states, results, wanted, chosen_ddof, choice.ranges)
-    if name not in found:
-        have = f"there are {', '.join(found)}" if found else "there are none at all"
-        raise click.UsageError(f"--report {name}: no such report in what was named; {have}{_REMEDY.get(name, '')}")
-    return found[name]
+    return wanted
 
 
 def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -105,10 +105,7 @@ def _needs(edition: str, problem: Problem, here: _Here, predicts: Predicts) -> N
     largest = _estimate(max(can, key=rough_peak_bytes), here, predicts) if can else None
     capacity = here.asked.targets[here.device].capacity_bytes
     fit = [cell for cell in can if capacity is None or rough_peak_bytes(cell) <= capacity]
-    low, high = (largest.low_s, largest.high_s) if largest and fit else (None, None)
-    times = sum(relative_work(cell) * cell.total_steps for cell in fit) / (
-        relative_work(largest.spec) if largest else 1
-    )
+    low_s, high_s = _times_s(largest, fit)
     return Needs(
         edition,
         problem,
@@ -117,10 +114,24 @@ def _needs(edition: str, problem: Problem, here: _Here, predicts: Predicts) -> N
         len(fit),
         tuple(dict.fromkeys(report for sweep in sweeps.values() for report in sweep.reports)),
         largest,
-        None if low is None else low * times,
-        None if high is None else high * times,
+        low_s,
+        high_s,
         None,
     )
+
+
+def _times_s(largest: Estimate | None, cells: Sequence[CellSpec]) -> tuple[float | None, float | None]:
+    """Seconds that all steps of these cells take, low and high, by their work against that of the largest cell."""
+    if largest is None or not cells:
+        return None, None
+
+    def total(step_s: float | None) -> float | None:
+        if step_s is None:
+            return None
+        times_s = ((cell, step_s * relative_work(cell) / relative_work(largest.spec)) for cell in cells)
+        return sum(time_s * cell.total_steps_of(time_s) for cell, time_s in times_s)
+
+    return total(largest.low_s), total(largest.high_s)
 
 
 def _estimate(spec: CellSpec, here: _Here, predicts: Predicts) -> Estimate | None:

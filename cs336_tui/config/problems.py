@@ -372,6 +372,11 @@ def problem_named(name: str, editions: tuple[str, ...] = ()) -> tuple[Problem, s
     raise SpecError("problem", name, f"expected one of {known}")
 
 
+def problem_of_preset(name: str) -> str:
+    """The problem whose preset this is; empty for another preset."""
+    return next((row.name for edition, row in every_problem() if row.preset(edition) == name), "")
+
+
 def every_problem() -> Iterator[tuple[str, Problem]]:
     """Each edition with each of its problems, the newest edition first."""
     for edition in sorted({edition for row in PROBLEMS for edition in row.editions}, reverse=True):

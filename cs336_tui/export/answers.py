@@ -16,7 +16,7 @@ from cs336_tui.config.problems import Answer
 from cs336_tui.events.reports import MemoryReport, Report
 from cs336_tui.export.figures import Drawing
 from cs336_tui.export.pivot import pivot_table
-from cs336_tui.export.reports import report_tables
+from cs336_tui.export.reports import drawings_of_reports, report_tables
 from cs336_tui.export.results import TableError, results_table
 from cs336_tui.export.summary import figures_of
 from cs336_tui.export.tables import Column, Table, cell_record
@@ -43,6 +43,8 @@ def figures_for(answer: Answer, material: Material) -> tuple[Drawing, ...]:
     """The figures of an answer."""
     if answer.source != "figure" or not is_answered(answer, material):
         return ()
+    if answer.name == "memory-timeline":
+        return drawings_of_reports(material.reports(MemoryReport, answer.where))
     found = figures_of(material.states, material.where(answer.where).results)
     return tuple(each for each in found if isinstance(each, Drawing) and each.name.startswith(answer.name))
 
@@ -105,7 +107,8 @@ def _reports(answer: Answer, material: Material) -> Iterable[Table]:
     if name == "residual-stream":
         return [_residual_stream(material.reports(MemoryReport, answer.where))]
     chosen = material.where(answer.where).results
-    tables = report_tables(material.states, chosen, lambda spec: material.wants(spec, answer.where)).get(kind, ())
+    found = report_tables(material.states, chosen, lambda spec: material.wants(spec, answer.where), keys=(kind,))
+    tables = found.get(kind, ())
     return _joined([_head(table, answer.most) for table in tables if table.label.startswith(name)])
 
 

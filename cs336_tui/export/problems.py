@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from cs336_tui.analysis.estimates import Estimate, duration_range
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.problems import Material, Progress, editions_of, is_answered
 from cs336_tui.config.problems import Part, Problem, problem_named
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.answers import figures_for, tables_of
 from cs336_tui.export.figures import Drawing
 from cs336_tui.export.sections import Section, render_sections
@@ -42,10 +43,16 @@ class Exported(NamedTuple):
         return tuple(drawing for section in self.sections for drawing in section.figures)
 
 
-def export_problem(name: str, states: Sequence[SessionState], results: Sequence[Result]) -> Exported:
-    """What these cells answer of a problem, part by part. Raises `SpecError` for a name that is none."""
+def export_problem(
+    name: str,
+    states: Sequence[SessionState],
+    results: Sequence[Result],
+    wanted: Callable[[CellSpec], bool] = lambda _: True,
+) -> Exported:
+    """What these cells, and reports on the `wanted` ones, answer of a problem, part by part. Raises `SpecError` for a
+    name that is none."""
     problem, edition = problem_named(name, editions_of(results))
-    material = Material(tuple(states), tuple(results))
+    material = Material(tuple(states), tuple(results), wanted)
     named: dict[str, Drawing] = {}
     sections = [_section(problem, edition, part, material, named) for part in problem.parts]
     return Exported(f"{edition} {problem.name}: {problem.title}", tuple(sections))

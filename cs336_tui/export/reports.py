@@ -125,8 +125,9 @@ def report_tables(
     wanted: _Wanted = lambda _: True,
     ddof: int = 1,
     ranges: Sequence[str] = (),
+    keys: Iterable[str] = tuple(REPORTS),
 ) -> Mapping[str, tuple[Table, ...]]:
-    """The tables of all reports of these sessions, by the keys of `REPORTS`; a report without tables is left out.
+    """The tables of these sessions' reports, by the `keys` of `REPORTS`; a report without tables is left out.
 
     `results` are the sessions' cells, for the reports that are worked out from cells; the others are those on the
     `wanted` specs, of kernels those that all `ranges` enclose. `ddof` is that of kernels' stds; cells have their
@@ -139,7 +140,7 @@ def report_tables(
         reports = [r for state in states for r in state.contents(type_.content) if wanted(r.spec)]
         return tables_of_reports(reports, ddof=ddof, ranges=ranges)
 
-    made = {key: tuple(tables(key, type_)) for key, type_ in REPORTS.items()}
+    made = {key: tuple(tables(key, REPORTS[key])) for key in keys}
     return {key: found for key, found in made.items() if found}
 
 
