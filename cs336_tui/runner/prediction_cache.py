@@ -28,7 +28,10 @@ Capability = tuple[int, int]
 Fingerprint = tuple[tuple[str, int, int], ...]
 """Of each file its path, its time of change and its size in bytes."""
 
-HASHED = ("worker/estimate/**/*.py", "worker/workload/**/*.py", "events/reports.py", "config/flops.py")
+HASHED = (
+    "worker/estimate/**/*.py", "worker/workload/**/*.py", "events/reports.py", "config/flops.py",
+    "config/recomputing.py",
+)  # fmt: skip
 """Patterns of the package's files that a prediction depends on: a file of the cache holds for one content of them."""
 KEPT_S = 1.0
 """Seconds for which a fingerprint is not taken again, so that a sweep of many cells looks once."""
