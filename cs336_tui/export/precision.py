@@ -33,7 +33,7 @@ _METHOD = "method"
 BY_RULES = "CUDA's rules"
 """Begin of the headings of what hooks did not see on the device."""
 _TOY_PARTS = {
-    "parameters": "parameters, inside the context",
+    "parameters": "parameters in the context",
     "first_layer_output": "first layer's output (fc1)",
     "layer_norm_output": "layer norm's output (ln)",
     "logits": "logits (fc2)",

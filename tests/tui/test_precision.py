@@ -104,6 +104,7 @@ async def test_the_experiments_are_those_of_another_cell_where_the_subject_has_n
         heading = next(row for row in pane.text.splitlines() if "CUDA float16" in row)
         assert heading.split() == ["part", "CUDA", "float16", "CUDA", "bfloat16", "float16", "bfloat16"]
         assert "gradient of ln.bias" in pane.text
+        assert "float32…" not in pane.text
         assert "autocast_mode.h of torch 2.13" in " ".join(pane.text.split())
         assert "9.953125" in pane.text
 
