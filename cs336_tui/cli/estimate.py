@@ -113,7 +113,7 @@ def estimate_command(
     if not failed:
         return text
     click.echo(text, nl=False)
-    click.echo(sweep_note(cells), err=True)
+    click.echo(f"{len(cells) - len(_predicted(cells))} of {len(cells)} cells not predicted", err=True)
     return EXIT_CELL_FAILED
 
 

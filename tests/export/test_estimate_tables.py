@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cs336_tui.analysis.estimates import Estimate, judge_all, named_target
+from cs336_tui.analysis.estimates import Estimate, Unpredicted, judge_all, named_target
 from cs336_tui.analysis.fitting import search
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.reports import CATEGORIES
@@ -32,6 +32,14 @@ def estimates(*changes: dict[str, object]) -> tuple[Estimate, ...]:
 def shown(table: Table, header: str) -> list[str]:
     place = [column.header for column in table.columns].index(header)
     return [row[place] for row in table.rows]
+
+
+def test_what_was_not_predicted_is_counted_apart_from_what_does_not_fit() -> None:
+    found = estimates({}, {"batch_size": 4000})
+    lost = Unpredicted(a_spec(batch_size=9), found[0].target, "it hangs")
+    notes = estimate_table([*found, lost]).footnotes
+    assert any(note.startswith("of 3 cells 1 not predicted, 1 too large; the others, warm-up and") for note in notes)
+    assert "of 2 cells 1 not predicted, 1 too large" in estimate_table([found[1], lost]).footnotes
 
 
 def test_a_row_a_cell_with_what_it_needs() -> None:
