@@ -1,4 +1,4 @@
-"""Fuzz test of generated flags, presets, themes and logs: every answer must be short, quick and clean."""
+"""Fuzz test of generated flags, presets, themes, logs and recordings: every answer must be short, quick and clean."""
 
 from __future__ import annotations
 
@@ -200,7 +200,23 @@ def flags(count: int, seed: int) -> Iterator[Answer]:
             yield ask(hostile.some_flags(names, chance))
 
 
-KINDS = {"flags": flags, "presets": presets, "themes": themes, "logs": logs}
+def recordings(count: int, seed: int) -> Iterator[Answer]:
+    """Open `count` bad traces; where one opens, read its session."""
+    for number in range(count):
+        chance = random.Random(f"{seed} recording {number}")
+        with a_home() as home:
+            path = home / "evil.json"
+            path.write_bytes(hostile.a_trace(chance))
+            opened = ask(["open", str(path)])
+            made = [*(home / "data/cs336-tui/sessions").glob("*.jsonl")]
+            if bool(made) != (opened.code == 0):
+                opened = opened._replace(raised=opened.raised or "a session without success, or none with it")
+            yield opened
+            for words in hostile.questions("last", chance) if made else ():
+                yield ask(words)
+
+
+KINDS = {"flags": flags, "presets": presets, "themes": themes, "logs": logs, "recordings": recordings}
 
 
 def processes(count: int, seed: int) -> Iterator[Answer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -37,6 +38,9 @@ TEXTS = (
     "auto", "auto:9999999999999", "NaN", "nan", "inf", "-0", "1e999", "1_000", "١٢٣", "fp32", "tiny", "=".join("ab"),
 )  # fmt: skip
 """Texts with a meaning to a terminal, a spreadsheet, markup, a shell or a parser."""
+
+
+TRACE = DEMO_LOG.with_name("v100-training.trace.json")
 
 
 def base_log() -> list[dict[str, Any]]:
@@ -140,6 +144,25 @@ def a_log(base: Sequence[dict[str, Any]], chance: random.Random) -> bytes:
             head + b"\xef\xbb\xbf" + head, head * 3, data[: len(data) // 2], bytes(reversed(data)),
         ]))  # fmt: skip
     return bytes(data)
+
+
+def a_trace(chance: random.Random) -> bytes:
+    """A torch profiler trace with something wrong with it: its values, its bytes, its length."""
+    found = json.loads(TRACE.read_text())
+    kind = chance.choice(["values"] * 6 + ["bytes", "cut", "shape"])
+    for _ in range(chance.choice([1, 3, 30]) if kind == "values" else 0):
+        path = a_place(found, chance)
+        if path and len(path) > 1:
+            found = put(found, path, lambda value: spoilt(value, chance))
+    data = bytearray(json.dumps(found, ensure_ascii=chance.random() < 0.5).encode(errors="surrogatepass"))
+    for _ in range(chance.choice([1, 5, 200]) if kind == "bytes" else 0):
+        data[chance.randrange(len(data))] = chance.choice([0, 10, 13, 27, 34, 91, 123, 0xC0, 0xFF])
+    if kind == "cut":
+        del data[chance.randrange(len(data)) :]
+    if kind == "shape":
+        deep = chance.choice([b"[", b'{"a":']) * chance.choice([900, 100_000])
+        data = bytearray(chance.choice([b'{"traceEvents":[' + deep, b"[" + deep, data * 2, data + deep, data[::-1]]))
+    return gzip.compress(data) if chance.random() < 0.3 else bytes(data)
 
 
 def _toml_word(value: Any) -> str:

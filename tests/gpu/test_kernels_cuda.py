@@ -45,6 +45,11 @@ def test_nearly_all_device_time_is_in_a_named_range_of_one_phase(pass_: Any, pre
     assert 0 < report.busy_ns <= min(report.total_ns, report.span_ns)
     assert 0 <= (idle_share(report) or 0) < 1
     assert report.host_ns
+    assert report.gaps is not None
+    assert report.gaps.total_ns == report.span_ns - report.busy_ns
+    assert report.overlap is None, "one GPU has nobody to talk to"
+    launched = sum(group.instances for group in report.groups if group.op)
+    assert launched > 0.99 * report.launches
 
 
 def test_the_sum_over_kernels_is_the_profilers_own_total() -> None:

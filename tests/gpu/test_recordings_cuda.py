@@ -5,15 +5,20 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from cs336_tui.analysis.memory import Timeline
-from cs336_tui.events.reports import KernelReport, MemoryReport
+from cs336_tui.events.reports import KernelGroup, KernelReport, MemoryReport, ReportRequest
 from cs336_tui.session.recordings.opening import read
 from cs336_tui.session.recordings.recording import Opening
+from cs336_tui.worker.measure.kernels import profile_kernels
+from tests.gpu.cells import shallow_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -68,4 +73,26 @@ def test_a_report_of_nsys_has_every_kernel_that_ran(tmp_path: Path) -> None:
     inside = [group for group in cell.report.groups if group.phase == "forward"]
     assert sum(group.instances for group in inside) == 17
     assert {group.op for group in inside} <= {"aten::relu", "aten::clamp_min"}
+    assert cell.device_label == torch.cuda.get_device_name()
+
+
+@pytest.mark.parametrize("pass_", ["inference", "forward+backward", "train-step"])
+def test_the_saved_trace_of_a_profiled_step_reads_as_its_report(tmp_path: Path, pass_: Any) -> None:
+    """The report is made of Kineto's events, the reader has the file alone. Copies and fills stand apart there."""
+    spec = shallow_spec(pass_=pass_)
+    own = profile_kernels(ReportRequest(kind="kernels", spec=spec, folder=str(tmp_path)), lambda _stage: None)
+    if own.activity != "kernels":
+        pytest.skip("CUPTI gives no kernels here")
+    assert own.trace is not None
+    (cell,) = read(Path(own.trace), "saved", Opening())
+    assert isinstance(cell.report, KernelReport)
+
+    def times(groups: Iterable[KernelGroup]) -> Counter[tuple[str, str, str, str]]:
+        found: Counter[tuple[str, str, str, str]] = Counter()
+        for group in groups:
+            if group.phase in own.phase_spans_ns:
+                found[group.name, group.op, group.phase, group.range] += group.total_ns
+        return found
+
+    assert times((*cell.report.groups, *cell.report.copies)) == times(own.groups)
     assert cell.device_label == torch.cuda.get_device_name()

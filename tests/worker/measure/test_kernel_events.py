@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cs336_tui.events.reports import Gap, Overlap
 from cs336_tui.worker.measure.kernel_events import kernels_of, read_step
 
 
@@ -164,6 +165,36 @@ def test_busy_time_counts_what_overlaps_once_and_spans_include_gaps() -> None:
     assert (found.total_ns, found.busy_ns, found.span_ns()) == (220, 170, 250)
     assert (found.span_ns("forward"), found.span_ns("loss")) == (120, 0)
     assert found.host_ns == 300
+    gaps = found.gaps()
+    assert (gaps.count, gaps.total_ns, gaps.median_ns) == (1, 80, 80.0)
+    assert gaps.largest == (Gap(80, "b", "c"),)
+    assert found.overlap() is None
+
+
+def test_overlap_is_of_communication_and_computation_without_copies() -> None:
+    gpu = (
+        on_gpu("ncclDevKernel_AllReduce", 1000, 1100, linked_correlation_id=1),
+        on_gpu("gemm", 1080, 1120, linked_correlation_id=2, device_resource_id=9),
+        on_gpu("Memcpy DtoD (Device -> Device)", 1000, 1090, activity="gpu_memcpy", linked_correlation_id=2),
+    )
+    found = kernels_of([*HOST, *gpu], ("forward",))
+    assert found.overlap() == Overlap(communication_ns=100, overlapped_ns=20)
+
+
+def test_a_kernel_names_the_operator_that_launched_it() -> None:
+    gpu = (
+        on_gpu("mul_kernel", 1000, 1010, linked_correlation_id=1),
+        on_gpu("mul_kernel", 1010, 1020, linked_correlation_id=2),
+        on_gpu("by_launch", 1020, 1030, correlation_id=501),
+    )
+    launch = at_host("cudaLaunchKernel", 41, 42, activity="cuda_runtime", correlation_id=501)
+    groups = kernels_of([*HOST, launch, *gpu], ("forward",)).groups()
+    operators = {event.correlation_id(): event.name() for event in HOST}
+    assert [(group.name, group.op) for group in groups] == [
+        ("mul_kernel", operators[1]),
+        ("mul_kernel", operators[2]),
+        ("by_launch", ""),
+    ]
 
 
 @pytest.mark.parametrize(

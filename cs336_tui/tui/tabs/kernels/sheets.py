@@ -193,12 +193,12 @@ def still_valid(report: KernelReport, selection: Selection) -> Selection:
 
 def range_choices(report: KernelReport, names: Sequence[str]) -> list[tuple[str, str]]:
     """Each range with the launches that it encloses and their time."""
-    found = []
-    for name in names:
-        groups = [group for group in report.groups if name in group.ranges]
-        launches, time_ns = sum(len(g.durations_ns) for g in groups), sum(sum(g.durations_ns) for g in groups)
-        found.append((format.plain(name), f"{launches} launches, {time_text(time_ns)}"))
-    return found
+    found = {name: [0, 0] for name in names}
+    for group in report.groups:
+        for name in {*group.ranges}:
+            found[name][0] += group.instances
+            found[name][1] += group.total_ns
+    return [(format.plain(name), f"{count} launches, {time_text(ns)}") for name, (count, ns) in found.items()]
 
 
 def phase_label(phase: Phases) -> str:
