@@ -20,7 +20,7 @@ from tests.samples import START, state_of
 def problem_events(problem: Problem, edition: str, *, reports: bool = True) -> list[Event]:
     """Every cell of the problem's presets finished, and with `reports` every report that they ask for is made."""
     sweeps = [sweep.with_devices(("cuda:0",)) for sweep in sweeps_of(problem, edition).values()]
-    specs = [cell for sweep in sweeps for cell in sweep.cells()]
+    specs = list(dict.fromkeys(cell for sweep in sweeps for cell in sweep.cells()))
     events = grid_events(specs, times=_times)
     if reports:
         wanted = {

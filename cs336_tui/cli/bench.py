@@ -24,7 +24,7 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.order import Order, in_order, in_rounds
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems import problem_of_preset
-from cs336_tui.config.spec import AXES, SpecError
+from cs336_tui.config.spec import AXES, CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.capabilities import fields_of_preset
@@ -75,9 +75,12 @@ def bench(
     runner = Bench(run.sink, **settings)
 
     def work() -> None:
+        known: set[CellSpec] = set()
         for each in (sweep, *others):
             resolved = runner.resolve(each, may_leave_out=fields_of_preset(preset_name, given))
-            cells = in_rounds(in_order(resolved.cells(), order), repeats)
+            specs = [spec for spec in resolved.cells() if spec not in known]
+            known.update(specs)
+            cells = in_rounds(in_order(specs, order), repeats)
             runner.add(cells, resolved.command(runner.ddof), resolved.reports)
             if len(resolved.checkpoints) > 1:  # their table holds measured peaks against predicted ones
                 runner.predict_now(resolved.cells(), run.progress.say)

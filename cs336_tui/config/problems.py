@@ -309,7 +309,8 @@ PROBLEMS: tuple[Problem, ...] = (
             Part(
                 "a",
                 "the strategy of least memory, and its asymptotics",
-                person="a derivation and a sketch of code; preset 2026/nested_checkpointing measures nested groups",
+                (Answer("layout", "checkpointing", where=(*_MODEL, ("pass", "forward+backward")), over="nesting"),),
+                "the derivation and a sketch of code; the table measures groups within halves of halves",
             ),
             Part(
                 "b",

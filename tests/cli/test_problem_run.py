@@ -16,7 +16,7 @@ RUNS = {
     "nsys_profile": [*MODEL, "--context", "8,16"],
     "memory_profiling": [*MODEL, "--context", "8,16"],
     "benchmarking_mixed_precision": [*MODEL, "--context", "8", "--pass", "forward+backward"],
-    "gradient_checkpointing": [*MODEL, "--context", "8", "--checkpoint", "0,1", "--pass", "train-step"],
+    "gradient_checkpointing": [*MODEL, "--context", "8", "--checkpoint", "0,1", "--pass", "forward+backward"],
     "pytorch_attention": "--head-dim 8 --context 16,32 --batch 1".split(),
 }
 
