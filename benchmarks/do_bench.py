@@ -72,7 +72,7 @@ def _ours(step: Step, device: torch.device, warmup_ms: float, rep_ms: float) -> 
     from cs336_tui.worker.measure.timing import L2Flush, Window, clock_for, estimate_step, time_window
 
     clock, flush = clock_for(device), L2Flush(device)
-    step_s = estimate_step(step, clock, flush)
+    step_s = estimate_step(step, clock, flush).step_s
     warmups, steps = (steps_in(for_ms / 1e3, step_s, MOST_BY_TIME) for for_ms in (warmup_ms, rep_ms))
     time_window(step, clock, warmups, lambda _: True, Window(whole=True))
     times = time_window(step, clock, steps, lambda _: True, Window(flush, whole=True))

@@ -28,4 +28,6 @@ def attention_spec(**changes: Any) -> CellSpec:
         "threads": 1,  # on a busy machine two threads wait for one another
     }
     fields |= changes
-    return CellSpec(**({"size": f"d{fields['d_model']}"} | fields))
+    heads = fields["num_heads"]
+    name = f"d{fields['d_model'] // heads}"
+    return CellSpec(**({"size": name if heads == 1 else f"{heads}x{name}"} | fields))

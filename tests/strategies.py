@@ -119,6 +119,7 @@ def _attention(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "workload": "attention",
         "head_dims": draw(some(counts)),
+        "heads": draw(st.sampled_from([1, 1, 2, 16])),
         "causal": draw(st.booleans()),
         "attentions": draw(some(st.sampled_from(axes.ATTENTIONS) | imported)),
     }

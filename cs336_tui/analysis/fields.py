@@ -170,6 +170,7 @@ _WORDS: Mapping[str, Callable[[CellSpec], str]] = {
     "arch": lambda spec: OWN if is_imported(spec.model) else spec.arch,
     "model": lambda spec: spec.model,
     "model-args": lambda spec: ", ".join(spec.args_given) or NO_ARGUMENTS,
+    "within": lambda spec: str(spec.within or "any"),
     "attention": lambda spec: OWN if is_imported(spec.model) else spec.attention,
     "causal": lambda spec: _YES_NO[spec.causal or spec.workload != "attention"],
 }

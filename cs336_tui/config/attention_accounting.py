@@ -1,6 +1,6 @@
 """Memory that attention alone keeps from forward to backward, term by term.
 
-Letters in formulas: B sequences of T tokens, K the width of a query, a key and a value.
+Letters in formulas: B sequences of T tokens, K the width of a query, a key and a value; with heads H their number.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple
 
 from cs336_tui.config.spec import CellSpec
 
-Shape = Literal["B T K", "B T T", "T T", "B T"]
+Shape = Literal["B T K", "B T T", "T T", "B T", "B H T K", "B H T T", "B H T"]
+_WITH_HEADS: dict[Shape, Shape] = {"B T K": "B H T K", "B T T": "B H T T", "B T": "B H T"}
 
 FUSED = ("sdpa", "flash", "memory-efficient", "cudnn")
 """Kinds of attention that keep the logarithm of each token's sum of exponentials; the weights are never in memory."""
@@ -68,13 +69,14 @@ def accounting_of(spec: CellSpec) -> Accounting | None:
         return None
     made, factor = _widths(spec)
     tensors: list[_Tensors] = [("q, k, v", 3, "B T K", made), ("gradient of the output", 1, "B T K", made)]
-    letters = {"B": spec.batch_size, "T": spec.context_length, "K": spec.d_model}
-    return Accounting(
-        tuple(
-            Term(what, number, shape, width, number * width * math.prod(map(letters.__getitem__, shape.split())))
-            for what, number, shape, width in (*tensors, *kept(spec, made, factor))
-        )
-    )
+    letters = {"B": spec.batch_size, "H": spec.num_heads, "T": spec.context_length, "K": spec.head_dim}
+    named = _WITH_HEADS if spec.num_heads > 1 else {}
+    terms: list[Term] = []
+    for what, number, plain, width in (*tensors, *kept(spec, made, factor)):
+        shape = named.get(plain, plain)
+        size = number * width * math.prod(map(letters.__getitem__, shape.split()))
+        terms.append(Term(what, number, shape, width, size))
+    return Accounting(tuple(terms))
 
 
 def _naive(spec: CellSpec, made: int, factor: int) -> Iterator[_Tensors]:

@@ -35,7 +35,7 @@ ARCHES: tuple[str, ...] = get_args(Arch)
 SYNCS: tuple[str, ...] = get_args(Sync)
 EDITIONS: tuple[str, ...] = get_args(Edition)
 WORKLOADS: tuple[str, ...] = get_args(Work)
-"""``attention`` is attention alone, over random queries, keys and values without a head dimension."""
+"""``attention`` is attention alone, over random queries, keys and values, without heads or with several."""
 COMPILES: tuple[str, ...] = get_args(Compile)
 """Modes of torch.compile; ``off`` runs the model as it is written."""
 CUDA_GRAPHS: tuple[str, ...] = get_args(CudaGraph)
@@ -164,8 +164,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     `model`, `attention`, `optimizer` and `loss` are names, or ``package.module:name`` of a user's own, looked for in
     the folders of `model_path` too. `annotations` are pairs of a named range and ``package.module:function``.
     `checkpoint` recomputes activations in groups of so many blocks, 0 for not at all; with `nesting` ``halves`` the
-    groups lie in halves of halves. With workload ``attention``, `d_model` is the width of queries, keys and values, and
-    `causal` is whether a token sees its past only.
+    groups lie in halves of halves. With workload ``attention``, `d_model` is the width of the queries, keys and values
+    of all `num_heads` together, and `causal` is whether a token sees its past only.
     `recording` is the name of what others recorded; of such a cell the device alone is known, and nothing else counts.
 
     A choice that is added has a default, so that logs of before open.
@@ -183,7 +183,9 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     d_model: Annotated[int, msgspec.structs.replace(_DIMENSION, title="d_model", help="Raw dimensions replace --size.")]
     d_ff: Annotated[int, msgspec.structs.replace(_DIMENSION, title="d_ff")]
     num_layers: Annotated[int, msgspec.structs.replace(_DIMENSION, title="layers")]
-    num_heads: Annotated[int, msgspec.structs.replace(_DIMENSION, title="heads")]
+    num_heads: Annotated[int, msgspec.structs.replace(
+        _DIMENSION, title="heads", help="With --d-model. With --workload attention: heads of each width.",
+    )]
     vocab_size: Annotated[int, Axis(
         usual=10_000, help="Vocabulary", column="vocab", title="vocabulary", label="vocab", kinds=("prediction",),
         compared="work", workload="language-model",
@@ -331,6 +333,12 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         said=lambda _: ("L2 flushed",), detail=lambda _: "before each step",
         tip="On CUDA: zero a buffer larger than the L2 before each step, outside of its time.",
     )] = False
+    within: Annotated[int | None, Axis(
+        metavar="SECONDS", group="more", title="within (s)", label="within s", hint="any time", kinds=(),
+        compared="name",
+        help="The whole run is to end in so many seconds from empty compile caches; shown beside what it took",
+        tip="Seconds in which the whole run is to end, from empty compile caches; shown beside what it took.",
+    )] = None
     dropout: Annotated[float, Axis(
         sweep="dropouts", several=True, check=_check_dropout, group="variants", workload="language-model",
         hint="0, or 0.1", applies=_is_ours,

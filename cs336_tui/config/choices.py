@@ -48,6 +48,9 @@ def sweep_from(
         given["reports"] = ()
     if "sizes" in given:
         given["dims"] = None
+    alone = given.get("workload", base.workload) == "attention"
+    if alone and {name for name, value in raw.items() if value is not None} == {"num_heads"}:
+        given["heads"], raw["num_heads"] = asked.pop("num_heads"), None
     if any(value is not None for value in raw.values()):
         if raw["d_ff"] is None and raw["d_model"] and all(map(is_imported, given.get("models", base.models))):
             raw["d_ff"] = 4 * raw["d_model"]
@@ -141,8 +144,8 @@ def sweep_of(specs: Sequence[CellSpec]) -> Sweep:
     if first.warmup_auto:
         found["warmups"] = (first.warmup_steps,)
     if first.workload == "attention":
-        widths = tuple(dict.fromkeys(spec.d_model for spec in specs))
-        found |= {"sizes": plain.sizes, "vocab_size": plain.vocab_size, "head_dims": widths}
+        widths = tuple(dict.fromkeys(spec.head_dim for spec in specs))
+        found |= {"sizes": plain.sizes, "vocab_size": plain.vocab_size, "head_dims": widths, "heads": first.num_heads}
     return Sweep(**found, dims=first.dims if first.size == CUSTOM_SIZE else None)
 
 

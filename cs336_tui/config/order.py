@@ -128,5 +128,6 @@ def _rough_attention_bytes(spec: CellSpec) -> int:
     copies = 1 if spec.pass_ in WITHOUT_BACKWARD else 2
     elements = 4 * copies * spec.tokens_per_step * spec.d_model
     if spec.attention not in FUSED:
-        elements += 3 * spec.tokens_per_step * spec.context_length  # three at a time, forward and backward
+        scores = spec.num_heads * spec.tokens_per_step * spec.context_length
+        elements += 3 * scores  # three at a time, forward and backward
     return elements * (2 if spec.precision == "bf16" else 4)

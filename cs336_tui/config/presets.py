@@ -134,6 +134,8 @@ def to_toml(preset: Preset) -> str:
     fields: dict[str, Any] = {"about": preset.about} | ({"also": list(preset.also)} if preset.also else {})
     if sweep.dims:
         fields |= {name: getattr(sweep.dims, name) for name in (*RAW_DIMS, "vocab_size")}
+    if sweep.workload == "attention" and sweep.heads > 1:
+        fields["num_heads"] = sweep.heads
     for key, (field, _, several) in _KEYS.items():
         value, usual = getattr(sweep, field), getattr(_PLAIN, field)
         if value is None or key in fields or (key in _RARE and value == usual) or (key == "size" and sweep.dims):
@@ -177,12 +179,14 @@ def _sweep(fields: dict[str, Any]) -> Sweep:
         found = [_pair(key, value) if key in _PAIRS else _convert(key, value, kind) for value in values]
         given[field] = tuple(found) if several else found[0]
     raw = {key: _convert(key, fields[key], int) for key in RAW_DIMS if key in fields}
+    if given.get("workload") == "attention" and raw.keys() == {"num_heads"}:
+        given["heads"] = raw.pop("num_heads")
     if raw:
         if missing := [key for key in RAW_DIMS if key not in raw]:
             raise SpecError("raw dimensions", "incomplete", f"{', '.join(missing)} missing; give all of them")
         if "sizes" in given:
             raise SpecError("size", ",".join(given["sizes"]), "give either size or raw dimensions, not both")
-        given["dims"] = ModelDims(**raw, vocab_size=given.get("vocab_size", _PLAIN.vocab_size))
+        given["dims"] = ModelDims(**raw, vocab_size=given.pop("vocab_size", _PLAIN.vocab_size))
     sweep = Sweep(**given)
     sweep.check()
     return sweep

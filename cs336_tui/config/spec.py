@@ -282,6 +282,11 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
         return tuple(itertools.chain.from_iterable(found.values()))
 
     @property
+    def head_dim(self) -> int:
+        """Width of a query, a key and a value."""
+        return self.d_model // self.num_heads
+
+    @property
     def dims(self) -> ModelDims:
         return ModelDims(**{field: getattr(self, field) for field in ModelDims.__struct_fields__})
 

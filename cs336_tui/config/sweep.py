@@ -60,12 +60,14 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     which its interval is to narrow, `steps` is the most measured ones (see `CellSpec`). `warmup_for` and `steps_for`,
     seconds, do the same for counts that come from time.
 
-    With workload ``attention`` the widths of `head_dims` take the place of sizes. `model_args` are for every model of a
-    user's own, or named ``Class.name`` for one of several. `reports` are made of the cells that end well, after all.
+    With workload ``attention`` the widths of `head_dims`, of `heads` heads each, take the place of sizes. `model_args`
+    are for every model of a user's own, or named ``Class.name`` for one of several. `reports` are made of the cells
+    that end well, after all.
     """
 
     dims: ModelDims | None = None
     head_dims: tuple[int, ...] = (64,)
+    heads: int = 1
     reports: tuple[str, ...] = ()
 
     if TYPE_CHECKING:  # the types of axes that code names; the fields themselves are derived
@@ -219,11 +221,11 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         return (CUSTOM_SIZE,) if self.dims else self.sizes
 
     def _dims_of(self, size: str | int) -> tuple[str, ModelDims]:
-        """A size's name and dimensions; of attention alone those of one head, which has neither layers nor tokens."""
+        """A size's name and dimensions; of attention alone those of its heads, which have neither layers nor tokens."""
         if self.workload == "attention":
-            width = int(size)
-            dims = ModelDims(d_model=width, d_ff=1, num_layers=1, num_heads=1, vocab_size=1)
-            return f"d{width}", dims
+            AXES["num_heads"].validate(self.heads)
+            dims = ModelDims(d_model=int(size) * self.heads, d_ff=1, num_layers=1, num_heads=self.heads, vocab_size=1)
+            return (f"{self.heads}x" if self.heads > 1 else "") + f"d{size}", dims
         return str(size), self.dims or dims_of(str(size), self.edition, self.vocab_size)
 
     def _arguments_of_nobody(self) -> Iterator[SpecError]:
@@ -267,6 +269,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         """The options of attention alone, or of a model whose dimensions have no name."""
         if self.workload == "attention":
             yield from ("--workload", self.workload, "--head-dim", ",".join(map(str, self.head_dims)))
+            yield from () if self.heads == 1 else ("--num-heads", str(self.heads))
             yield from () if self.causal else ("--no-causal",)
         elif self.dims:
             for field, value in msgspec.structs.asdict(self.dims).items():

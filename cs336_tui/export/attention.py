@@ -11,7 +11,7 @@ from cs336_tui.analysis.grouping import groups, telling
 from cs336_tui.analysis.merge import Result, ddof_of, pooled
 from cs336_tui.config.attention_accounting import Accounting, accounting_of
 from cs336_tui.config.spec import PASSES, CellSpec
-from cs336_tui.export.layout import Row, setting, size_column, tables_of, time_column
+from cs336_tui.export.layout import Row, layout_column, setting, size_column, tables_of, time_column
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.verdicts import trust_notes
@@ -66,7 +66,9 @@ def _tables(
     kind: str, members: Sequence[Result], apart: Sequence[str], columns: Iterable[Column[Row]], notes: Sequence[str]
 ) -> Iterator[Table]:
     said = (*(_time_notes if kind == "times" else _memory_notes)(members), *notes)
-    rows = (setting("d", "d_model"), setting("sequence length", "context"), *columns)
+    heads = [layout_column("heads", lambda row: row.first.spec.num_heads)] * _has_heads(members)
+    d = layout_column("d", lambda row: row.first.spec.head_dim)
+    rows = (*heads, d, setting("sequence length", "context"), *columns)
     tables = tables_of(members, rows, _CAPTIONS[kind], said, rows_by=_ROWS, apart=apart, places=(*_BESIDE, *_UNUSED))
     # How far times can be trusted says nothing of memory.
     unsaid = frozenset(trust_notes(members) if kind == "memory" else ())
@@ -146,7 +148,8 @@ def _memory_notes(members: Sequence[Result]) -> Iterator[str]:
     yield f"held: {seen_by}, after forward and loss of a step that was not timed"
     expected = [(member.spec.attention, _accounting(member)) for member in members]
     yield from dict.fromkeys(f"accounted, {name}: {found.in_words}" for name, found in expected if found)
-    yield "B: sequences, T: tokens of one, K: d; accounted as written, without scalars; compiled code may hold less"
+    letters = f"B: sequences, {'H: heads, ' * _has_heads(members)}T: tokens of one, K: d"
+    yield f"{letters}; accounted as written, without scalars; compiled code may hold less"
 
 
 def _accounting(result: Result) -> Accounting | None:
@@ -177,6 +180,10 @@ def _method(spec: CellSpec) -> Method:
 def _methods(members: Sequence[Result]) -> list[Method]:
     """In the order of their fields: naive first, and what is not compiled before what is."""
     return list(dict.fromkeys(_method(found[0].spec) for found in groups(members, ("attention", "compile")).values()))
+
+
+def _has_heads(members: Iterable[Result]) -> bool:
+    return any(member.spec.num_heads > 1 for member in members)
 
 
 def _has_backward(spec: CellSpec) -> bool:

@@ -14,7 +14,7 @@ from cs336_tui.export import provenance
 from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import MILLISECONDS, Notation, counted, gigabytes
+from cs336_tui.stats.quantities import MILLISECONDS, Notation, counted, duration, gigabytes
 
 FAILED = ("oom", "failed", "killed")
 _TIMED = {
@@ -82,6 +82,7 @@ def results_notes(results: Sequence[Result], notation: Notation = MILLISECONDS) 
         yield from reading_notes(state, shown, notation.symbol)
         yield from provenance.run_notes(state, shown)
         yield from provenance.version_notes(_first_environment(state, shown))
+        yield from limits(shown)
         yield from _endings(cells)
 
     return (*_mixed(results), *_for_each_session(results, notes))
@@ -205,6 +206,27 @@ def _endings(cells: Iterable[CellState]) -> Iterator[str]:
         elif cell.status == "skipped":
             skipped[cell.skipped_because or "no reason noted"] += 1
     yield from (f"{number} skipped: {reason}" for reason, number in skipped.items())
+
+
+def limits(cells: Iterable[CellState]) -> Iterator[str]:
+    """The time that each whole run took beside the time in which it was to end."""
+    for cell in cells:
+        if cell.spec.within is not None and (words := limit_words(cell)):
+            yield f"{title_of(cell)}: {words}"
+
+
+def limit_words(cell: CellState) -> str:
+    """``0:41 until the first step, of them 0:32 compiling; 1:33 in all, within 10:00``; empty before its end."""
+    whole_s, first_s, within_s = cell.whole_run_s, cell.until_first_step_s, cell.spec.within
+    if whole_s is None or within_s is None:
+        return ""
+    compile_s = cell.prepared.compile_s if cell.prepared else None
+    compiling = f", {duration(compile_s)} of it compiling" if compile_s is not None else ""
+    first = f"{duration(first_s)} until the first step{compiling}; " if first_s is not None else ""
+    over_s = whole_s - within_s
+    ended = f"over {duration(within_s)} by {duration(over_s)}" if over_s > 0 else f"within {duration(within_s)}"
+    unfinished = "" if cell.status == "ok" else f", but {cell.status}"
+    return f"from empty compile caches {first}{duration(whole_s)} in all, {ended}{unfinished}"
 
 
 def _mixed(results: Sequence[Result]) -> tuple[str, ...]:

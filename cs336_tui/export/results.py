@@ -189,6 +189,13 @@ COLUMNS: Mapping[str, Column[_Row]] = {
         "tokens_per_joule", "tokens/J", read=lambda row: row.energy.tokens_per_joule, show=count
     ),
     "compile_time": Column("compile_s", "compile (s)", read=_compile_s, show=known("{:.1f}")),
+    "first_step": Column(
+        "until_first_step_s",
+        "until first step (s)",
+        read=lambda row: row.cell.until_first_step_s,
+        show=known("{:.1f}"),
+    ),
+    "whole": Column("whole_run_s", "whole run (s)", read=lambda row: row.cell.whole_run_s, show=known("{:.1f}")),
     "status": Column("status", left=True, read=lambda row: row.cell.status, text=lambda row: status_of(row.cell)),
 }
 """Every column, by the key that ``--columns`` takes."""
@@ -289,6 +296,7 @@ def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:
         *("flops",) * any(row.point for row in rows),
         *_ENERGY * any(row.energy.joules_per_step is not None for row in rows),
         *("compile_time",) * any(_compile_s(row) is not None for row in rows),
+        *("first_step", "whole", "within") * any(result.spec.within is not None for result in results),
         *("memory",) * shows_allocated(cells),
         *("rss",) * shows_rss(cells),
         "status",

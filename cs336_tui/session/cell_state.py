@@ -72,6 +72,8 @@ class CellState:
         self.in_turns = False
         """True if another cell ran in turns with it, in one process."""
         self.started_at: float | None = None
+        self.steps_began_at: float | None = None
+        """Unix seconds of the begin of its first step."""
         self.finished: ev.CellFinished | None = None
         self.environment: Environment | None = None
         """The machine that it runs on."""
@@ -177,6 +179,18 @@ class CellState:
             return 0
         automatic = self.spec.warmup_is_open or self.spec.steps_are_open
         return self.steps_done if self.is_over and (automatic or self.status != "ok") else self.spec.total_steps
+
+    @property
+    def until_first_step_s(self) -> float | None:
+        """From the start of its process until its first step began: building, compiling, capturing."""
+        if self.started_at is None or self.steps_began_at is None:
+            return None
+        return self.steps_began_at - self.started_at
+
+    @property
+    def whole_run_s(self) -> float | None:
+        """From the start of its process to its end."""
+        return self.finished.at - self.started_at if self.finished and self.started_at is not None else None
 
     @property
     def is_over(self) -> bool:

@@ -223,6 +223,8 @@ class SessionState:
                     cell.window.ended_at = event.at
                 if event.stage == "measuring" and cell.window.began_at is None:
                     cell.window.began_at = event.at
+                if event.stage in ("warm-up", "measuring") and cell.steps_began_at is None:
+                    cell.steps_began_at = event.at
                 cell.stage, cell.stage_began_at = event.stage, event.at
             case ev.ModelBuilt():
                 cell.num_params = event.num_params

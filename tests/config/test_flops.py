@@ -55,7 +55,11 @@ def test_a_forward_of_small_by_hand() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16"])
 @pytest.mark.parametrize("pass_", ["inference", "forward", "forward+loss", "backward", "forward+backward"])
 def test_naive_attention_alone_is_as_predicted(pass_: str, precision: str, causal: bool) -> None:
-    spec = attention_spec(pass_=pass_, precision=precision, causal=causal)
+    for heads in (1, 4):
+        _is_as_predicted(attention_spec(pass_=pass_, precision=precision, causal=causal, num_heads=heads))
+
+
+def _is_as_predicted(spec: CellSpec) -> None:
     assert step_flops(spec) == timed_flops(predict(spec))
 
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.cli.flags import choice_options, reports_option
-from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.choices import sweep_from, sweep_of
 from cs336_tui.config.counts import share_of, share_words
+from cs336_tui.config.flops import parameters
 from cs336_tui.config.presets import bundled, preset
 from cs336_tui.config.spec import CUSTOM_SIZE, ModelDims, SpecError
 from cs336_tui.config.sweep import Sweep
@@ -145,6 +146,8 @@ def parsed(command: str) -> Sweep:
             fields.setdefault(REPEATED[flag], []).append(value if name == "model-path" else value.split("=", 1))
         else:
             (fields if name in SINGLE else dims)[name.replace("-", "_")] = value
+    if dims.keys() == {"num_heads"}:
+        fields["heads"] = int(dims.pop("num_heads"))
     if dims:
         fields["dims"] = dims | {"vocab_size": fields.pop("vocab_size")}
     return msgspec.convert(fields, Sweep, strict=False)
@@ -290,3 +293,33 @@ def test_dimensions_of_a_model_are_refused_for_attention_alone(words: str, says:
         with pytest.raises(SpecError) as caught:
             said([*attention.split(), *words.split()])
         assert says in str(caught.value)
+
+
+def test_attention_alone_has_as_many_heads_as_are_asked_for() -> None:
+    sweep = said("--workload attention --num-heads 16 --head-dim 64,128 --device cpu".split())
+    assert [(cell.size, cell.d_model, cell.num_heads, cell.head_dim) for cell in sweep.cells()[::2]] == [
+        ("16xd64", 1024, 16, 64),
+        ("16xd128", 2048, 16, 128),
+    ]
+    assert "--head-dim 64,128 --num-heads 16" in sweep.command()
+    assert sweep_of(sweep.cells()).command() == sweep.command()
+    assert "16xd64" in sweep.cells()[0].title
+    one = said("--workload attention --head-dim 64 --device cpu".split())
+    assert (one.heads, one.cells()[0].size) == (1, "d64")
+    assert "--num-heads" not in one.command()
+    assert said("--preset 2025/leaderboard --num-heads 4".split()).heads == 4
+    with pytest.raises(SpecError, match="num heads 0: expected a whole number, at least 1"):
+        said("--workload attention --num-heads 0".split())
+
+
+def test_the_leaderboards_are_as_the_handouts_have_them() -> None:
+    alone = preset("2025/leaderboard").sweep.with_devices(("cuda:0",)).cells()[0]
+    assert (alone.num_heads, alone.head_dim, alone.context_length, alone.batch_size) == (16, 64, 16_384, 1)
+    assert (alone.causal, alone.precision, alone.pass_, alone.timer) == (True, "bf16", "forward+backward", "do_bench")
+    assert (alone.warmup_for, alone.steps_for) == (1.0, 10.0)
+    (whole,) = preset("2026/leaderboard").sweep.with_devices(("cuda:0",)).cells()
+    assert (whole.d_model, whole.d_ff, whole.num_layers, whole.num_heads) == (4096, 11_008, 34, 32)
+    assert (whole.vocab_size, whole.context_length, whole.batch_size) == (151_936, 32_768, 2)
+    assert (whole.pass_, whole.precision, whole.timer, whole.within) == ("train-step", "bf16", "do_bench", 600)
+    assert (whole.warmup_for, whole.steps_for) == (10.0, 30.0)
+    assert round(parameters(whole).numbers / 1e9, 1) == 8.1

@@ -5,12 +5,14 @@ import pytest
 from markdown_it import MarkdownIt
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import Event, ModelBuilt
-from cs336_tui.export.results import NO_RESULTS, results_markdown
+from cs336_tui.events.events import Event, ModelBuilt, ModelPrepared
+from cs336_tui.export.formats import render
+from cs336_tui.export.results import NO_RESULTS, results_markdown, results_of, results_table
 from cs336_tui.session.state import SessionState
 from tests.samples import (
     ENVIRONMENT,
     MEASURED_S,
+    START,
     WARMUP_S,
     a_spec,
     cell_end,
@@ -209,3 +211,23 @@ def test_automatic_counts_say_what_they_came_to() -> None:
     assert (row["warm-up"], row["status"]) == ("auto (2)", "unfinished, 6 of at most 1100 steps")
     state.apply(cell_end(0, "failed", error="gone"))
     assert "warm-up auto (2): failed in stage measuring, after 2 of at most 100 warm-up" in results_markdown(state)
+
+
+@pytest.mark.parametrize(("within", "ended"), [(600, "within 10:00"), (5, "over 0:05 by 0:04")])
+def test_a_whole_run_stands_beside_the_time_in_which_it_was_to_end(within: int, ended: str) -> None:
+    spec = a_spec(within=within, compile="default")
+    prepared = ModelPrepared(at=START + 10.9, cell=0, compile_s=0.5, graphs=1)
+    events = [*session_start([spec]), *cell_start(0), prepared, *steps(0, WARMUP_S, MEASURED_S), cell_end(0)]
+    text = results_markdown(state_of(events))
+    (row,) = rendered_rows(text)
+    assert (row["until first step (s)"], row["whole run (s)"], row["within (s)"]) == ("1.0", "9.0", str(within))
+    assert f"from empty compile caches 0:01 until the first step, 0:00 of it compiling; 0:09 in all, {ended}" in text
+
+
+def test_a_run_without_a_time_to_end_in_says_nothing_of_it() -> None:
+    state = state_of([*session_start([a_spec()]), *cell_start(0), *steps(0, WARMUP_S, MEASURED_S), cell_end(0)])
+    text = results_markdown(state)
+    assert "in all" not in text
+    assert "whole run" not in text
+    (row,) = rendered_rows(render(results_table(results_of(state), columns=["first_step", "whole"]), "markdown"))
+    assert (row["until first step (s)"], row["whole run (s)"]) == ("1.0", "9.0")

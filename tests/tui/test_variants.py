@@ -114,6 +114,14 @@ async def test_attention_alone_asks_for_widths_and_for_nothing_of_a_model() -> N
         for field in ("model", "optimizer", "checkpoint", "loss", "size"):
             assert not hand.pane.query_one(f"#entry-{field}").display
         assert "■1024" in hand.seen(hand.entry("context_length", Chips)), "what is usual for it is shown"
+        await hand.type("heads", "8")
+        assert hand.pane.sweep is not None
+        assert (hand.pane.sweep.heads, hand.pane.sweep.head_dims) == (8, (16, 64))
+        await hand.type("heads", "0")
+        assert hand.pane.sweep is None
+        said = " ".join(hand.seen(hand.entry("heads", TextEntry)).split())
+        assert "✗ 0: expected a whole number, at least 1" in said
+        await hand.type("heads", "1")
         await hand.type("head_dim", "16,x")
         await hand.pilot.pause()
         assert "✗ x: expected a whole number" in hand.seen(hand.entry("head_dim", TextEntry))

@@ -48,7 +48,7 @@ def entry_axes(workload: str | None = None) -> Iterator[Axis]:
 def _entry_fields() -> Iterator[str]:
     for axis in AXES.values():
         if axis.group or axis.field in DIMS:
-            yield from filter(None, (axis.field, axis.others, "head_dim" if axis.field == "size" else ""))
+            yield from filter(None, (axis.field, axis.others, *(("head_dim", "heads") if axis.field == "size" else ())))
     yield from ("reports", *_OPTIONS)
 
 
@@ -68,6 +68,7 @@ class Entries(_OfAxes, frozen=True, kw_only=True):
 
         size: tuple[str, ...]
         head_dim: str
+        heads: str
         vocab_size: str
         workload: str
         causal: str
@@ -174,6 +175,7 @@ def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
         | {
             "size": (CUSTOM_SIZE,) if sweep.dims else sweep.sizes,
             "head_dim": ",".join(map(str, sweep.head_dims)),
+            "heads": str(sweep.heads),
             "warmup_steps": ",".join(sweep.warmup_words),
             "measure_steps": steps_words(sweep.steps, sweep.steps_auto, sweep.steps_for),
             "reports": sweep.reports,
@@ -251,8 +253,8 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     if options.repeats < 1:
         reader.add(SpecError("repeats", options.repeats, "expected a whole number, at least 1"))
     for problem in (*sweep.with_devices(("cpu",)).refusals(), *_device_problems(sweep, environment)):
-        at_width = alone and problem.field in ("size", "d_model")
-        reader.add(SpecError("head_dim", problem.value, problem.allowed) if at_width else problem)
+        shown = {"size": "head_dim", "d_model": "head_dim", "num_heads": "heads"}.get(problem.field) if alone else None
+        reader.add(SpecError(shown, problem.value, problem.allowed) if shown else problem)
     cells = len(sweep) * options.repeats
     if not reader.problems and cells > MAX_CELLS:
         reader.add(SpecError("sweep", f"of {cells} cells", f"expected at most {MAX_CELLS}"))
@@ -263,7 +265,10 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
 def _dimensions(entries: Entries, reader: FormReader) -> dict[str, Any]:
     """The head dimensions of attention alone, or the sizes of a language model."""
     if entries.workload == "attention":
-        return {"head_dims": reader.numbers("head_dim", entries.head_dim)}
+        return {
+            "head_dims": reader.numbers("head_dim", entries.head_dim),
+            "heads": reader.number("heads", entries.heads, 1),
+        }
     if CUSTOM_SIZE in entries.size:
         return {"dims": reader.dims({field: entries.text(field) for field in DIMS})}
     return {"sizes": entries.size, "vocab_size": reader.number("vocab_size", entries.vocab_size, 1)}

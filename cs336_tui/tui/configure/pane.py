@@ -137,6 +137,7 @@ class ConfigurePane(Vertical):
             if isinstance(entry, Chips) and entry.field == "size":
                 entry.alone = CUSTOM_SIZE
                 yield TextEntry("head_dim", "head dim", self._entries.head_dim, hint="64, or 16,32,64")
+                yield TextEntry("heads", "heads", self._entries.heads, hint="1")
                 yield Vertical(classes="group", id="dims")
 
     def on_mount(self) -> None:
@@ -288,7 +289,8 @@ class ConfigurePane(Vertical):
         for entry in self.query("#variants > Entry").results(Entry):
             entry.display = parts.is_shown(entry.field, entries, self._recent)
         self.query_one("#entry-size").display = not alone
-        self.query_one("#entry-head-dim").display = alone
+        for name in ("head-dim", "heads"):
+            self.query_one(f"#entry-{name}").display = alone
         self.query_one(parts.PresetEntry).changed = entries != self._from_preset()
         self._show_summary()
         self.query_one("#run", PushButton).offer("Add" if self._adding else "Run", not self._stopping and not problems)

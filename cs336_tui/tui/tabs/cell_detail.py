@@ -8,6 +8,7 @@ from cs336_tui.config.counts import INTERVAL, steps_words, warmup_words
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import EffectiveSettings
+from cs336_tui.export.footnotes import limit_words
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import percent
@@ -35,6 +36,7 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
         _titled("Measured steps, ms", _times(cell.step_times_s, cell.running.std(state.ddof), width, "measured")),
         _titled("What was looked for in them", all_checks(found.judgement, width) if found and found.judgement else []),
         _titled("Before the first step", _prepared(cell, width)),
+        _limit(cell, width),
         _titled("Asked for", asked(cell.spec, width)),
         _titled("In force, read back", _in_force(cell.in_force, width) if cell.in_force else []),
         _titled("Machine", _machine(state, cell)),
@@ -179,6 +181,11 @@ def _machine(state: SessionState, cell: CellState) -> list[Line]:
     return lines
 
 
+def _limit(cell: CellState, width: int) -> list[Line]:
+    words = limit_words(cell)
+    return labelled("whole run", words, width) if words else []
+
+
 def _span(low_s: float | None, high_s: float | None, std_s: float | None) -> str:
     return f"{format.ms(low_s, std_s)} to {format.ms(high_s, std_s)} ms"
 
@@ -197,7 +204,8 @@ def _what(spec: CellSpec) -> Iterator[tuple[str, str]]:
     """The model and its dimensions, or those of attention alone."""
     if spec.workload == "attention":
         yield "workload", "attention alone, no model around it"
-        yield "head dim", str(spec.d_model)
+        heads = f", {spec.num_heads} heads" if spec.num_heads > 1 else ""
+        yield "head dim", f"{spec.head_dim}{heads}"
         yield "mask", "causal" if spec.causal else "none, every token sees all"
         yield "batch, sequence", f"{spec.batch_size} × {spec.context_length}"
         return

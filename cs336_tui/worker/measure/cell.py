@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 
+from cs336_tui.config import environment_variables
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Status, StepKind
@@ -173,7 +174,10 @@ class _SingleRun(CellRun):
         """Build and time the cell: status and error. Contexts that must outlast this call go to `around`."""
         try:
             self.reporter.enter("building")
-            around.enter_context(fresh_compiler(self.spec.compile))
+            around.enter_context(fresh_compiler(self.spec.compile, always=self.spec.within is not None))
+            if self.spec.within is not None and (folder := environment_variables.USERS_CACHE_FOLDER) is not None:
+                named = f"{environment_variables.CACHE_FOLDER} is {folder}"
+                self.reporter.notice(f"its compile caches need not have been empty: {named}")
             # The allocator's memory is given back so that a first step finds it as a plain script leaves it.
             written = self.build(self.spec, partial(_free_memory, self.device))
             if self._nvtx:
@@ -240,10 +244,11 @@ class _SingleRun(CellRun):
         """Work out how many steps come to the time asked for, where that has to be known before they run."""
         spec = self.spec
         assert self.step is not None
-        step_s = estimate_step(self.step, clock_for(self.device), self.flush)
+        step_s, first_s = estimate_step(self.step, clock_for(self.device), self.flush)
         self._steps = (spec.warmup_steps_of(step_s), spec.measure_steps_of(step_s))
+        ahead = f"{1 + ESTIMATING_RUNS} steps ran ahead, untimed: the first took {first_s:.3g} s"
         flushed = " with its flush" if self.flush else ""
-        took = f"{1 + ESTIMATING_RUNS} steps ran ahead, untimed: a step{flushed} takes about {step_s * 1e3:.4g} ms"
+        took = f"{ahead}, a step{flushed} takes about {step_s * 1e3:.4g} ms"
         asked = []
         if spec.warmup_for is not None and spec.timer == "do_bench":
             asked.append(f"{counted(self._steps[0], 'warm-up step')} for {duration_words(spec.warmup_for)}")

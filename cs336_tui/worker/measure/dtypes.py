@@ -98,7 +98,7 @@ def bytes_at_most(spec: CellSpec) -> int:
     """A rough upper estimate of the bytes that forward and backward hold: parameters and gradients in fp32 with a
     16-bit copy, and each layer's activations in fp32. A user's model is assumed to keep as much as the reference."""
     if spec.workload == "attention":
-        return 4 * spec.tokens_per_step * (6 * spec.context_length + 20 * spec.d_model)
+        return 4 * spec.tokens_per_step * (6 * spec.num_heads * spec.context_length + 20 * spec.d_model)
     layers = 1 if spec.pass_ == "inference" else spec.num_layers
     elements = 12 * spec.d_model + 4 * spec.d_ff + 4 * spec.num_heads * spec.context_length  # a token and layer
     return 10 * _num_params(spec) + 4 * spec.tokens_per_step * (layers * elements + 4 * spec.vocab_size)

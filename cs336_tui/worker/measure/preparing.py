@@ -58,10 +58,11 @@ class Preparation(NamedTuple):
 
 
 @contextmanager
-def fresh_compiler(*modes: Compile) -> Iterator[None]:
-    """Run cells with these modes with empty caches, in memory and on disk, so that compiling takes its full time. If
-    the user names a folder for torch's caches (`environment_variables.USERS_CACHE_FOLDER`), it is used as it is."""
-    if set(modes) <= {"off"}:
+def fresh_compiler(*modes: Compile, always: bool = False) -> Iterator[None]:
+    """Run cells with these modes with empty caches, in memory and on disk, so that compiling takes its full time; only
+    if one of them compiles, or `always`, for what user code compiles itself. If the user names a folder for torch's
+    caches (`environment_variables.USERS_CACHE_FOLDER`), it is used as it is."""
+    if set(modes) <= {"off"} and not always:
         yield
         return
     forget_compiled()

@@ -215,9 +215,17 @@ def time_window(
 ESTIMATING_RUNS = 5
 
 
-def estimate_step(step: ReadyStep, clock: Clock, flush: Flush | None) -> float:
-    """Seconds of a step with its flush: of `ESTIMATING_RUNS` in a row after one run, as `triton.testing.do_bench`
-    estimates them before it warms up. Waits for the device; the runs are not reported."""
+class Estimate(NamedTuple):
+    """Seconds of a step with its flush, and of the first run, which may compile what the model compiles itself."""
+
+    step_s: float
+    first_s: float
+
+
+def estimate_step(step: ReadyStep, clock: Clock, flush: Flush | None) -> Estimate:
+    """A step's time by `ESTIMATING_RUNS` in a row after a first one, as `triton.testing.do_bench` estimates it before
+    it warms up. Waits for the device; the runs are not reported."""
+    began, first_s = perf_counter(), 0.0
     rows = [(clock.mark(), clock.mark()) for _ in range(ESTIMATING_RUNS)]
     for number, (first, last) in enumerate([(HostStamp(), HostStamp()), *rows]):
         step.prepare()
@@ -229,8 +237,9 @@ def estimate_step(step: ReadyStep, clock: Clock, flush: Flush | None) -> float:
         step.clear()
         if not number:
             clock.synchronize()
+            first_s = perf_counter() - began
     clock.synchronize()
-    return fsum(first.until(last) for first, last in rows) / ESTIMATING_RUNS
+    return Estimate(fsum(first.until(last) for first, last in rows) / ESTIMATING_RUNS, first_s)
 
 
 def _run_whole(step: ReadyStep) -> None:

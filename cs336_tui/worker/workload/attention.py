@@ -41,11 +41,11 @@ def core_of(spec: CellSpec, device: torch.device, autocast: Context = nullcontex
     if is_imported(name):
         length = spec.context_length
         function = imported_attention(name, spec.model_path, causal=spec.causal, length=length, device=device)
-        has_heads = spec.workload == "language-model"
-        if not has_heads:  # its inputs are parameters, not results under autocast
+        alone = spec.workload == "attention"
+        if alone:  # its inputs are parameters, not results under autocast
             form = form._replace(dtype=RECIPES[spec.precision].parameters)
         with autocast(), nothing_compiled():
-            dims = _dims_taken(name, function, form, device, has_heads=has_heads)
+            dims = _dims_taken(name, function, form, device, has_heads=not alone or spec.num_heads > 1)
         return OwnAttention(name, function, dims)
     backend = BACKENDS.get(name)
     if device.type == "meta":
@@ -116,9 +116,8 @@ class _Form(NamedTuple):
 
     @classmethod
     def of(cls, spec: CellSpec) -> _Form:
-        heads = 1 if spec.workload == "attention" else spec.num_heads
         recipe = RECIPES[spec.precision]
-        shape = (spec.batch_size, heads, spec.context_length, spec.d_model // heads)
+        shape = (spec.batch_size, spec.num_heads, spec.context_length, spec.head_dim)
         return cls(shape, recipe.autocast or recipe.parameters, spec.causal, spec.pass_ != "inference")
 
     def queries(self, device: torch.device) -> Tensor:

@@ -24,6 +24,7 @@ from cs336_tui.worker.workload.transformer import (
     ModelOptions,
     Transformer,
     attention_loss,
+    attention_shape,
     random_batch,
 )
 
@@ -127,8 +128,7 @@ def _make_model(spec: CellSpec, device: torch.device, autocast: Context) -> Impo
 def _make_batch(spec: CellSpec, device: torch.device) -> Batch:
     """The batch of a spec whose model brings none; of attention alone its targets are the output's gradient."""
     if spec.workload == "attention":
-        like_output = (spec.batch_size, spec.context_length, spec.d_model)
-        gradient = torch.empty(like_output, device=device, dtype=RECIPES[spec.precision].parameters)
+        gradient = torch.empty(attention_shape(spec), device=device, dtype=RECIPES[spec.precision].parameters)
         if device.type != "meta":
             # Not the model's seed, whose first numbers are the queries.
             gradient.normal_(generator=torch.Generator(device).manual_seed(spec.seed + 1))

@@ -324,3 +324,7 @@ def test_a_user_cache_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert environment_variables.CACHE_FOLDER not in os.environ
     with fresh_compiler("off"):
         assert environment_variables.CACHE_FOLDER not in os.environ
+    with fresh_compiler("off", always=True):
+        folder = Path(os.environ[environment_variables.CACHE_FOLDER])
+        assert not [*folder.iterdir()]
+        assert os.environ["TRITON_CACHE_DIR"] == str(folder / "triton")

@@ -12,7 +12,7 @@ from cs336_tui.config.counts import steps_in
 from cs336_tui.config.spec import PASSES, Pass
 from cs336_tui.events.events import Notice
 from cs336_tui.worker.measure import cell as cell_module
-from cs336_tui.worker.measure.timing import StepTimer, Window, estimate_step, time_window
+from cs336_tui.worker.measure.timing import Estimate, StepTimer, Window, estimate_step, time_window
 from cs336_tui.worker.workload.passes import PHASES
 from tests.worker.measure.cells import run, small_spec
 from tests.worker.measure.test_cell_counts import notices, run_scripted
@@ -94,7 +94,7 @@ def test_steps_are_those_that_do_bench_times(warmup: float, rep: float, back_to_
 
     device = Log()
     step, clock = Falling(device, back_to_back=back_to_back), device.clock()
-    step_s = estimate_step(step, clock, device.flush)
+    step_s = estimate_step(step, clock, device.flush).step_s
     warmups, repetitions = (steps_in(for_ms / 1e3, step_s, 10**5) for for_ms in (warmup, rep))
     time_window(step, clock, warmups, always, Window(whole=True))
     del device.done[: _place_of_nth(device.done, "drop", 6 + warmups)]
@@ -123,9 +123,9 @@ def test_an_estimate_counts_the_flush_and_not_the_first_run() -> None:
         run_phase(phase)
 
     step.run = cold_first
-    assert estimate_step(step, device.clock(), lambda: device.work(2.0)) == pytest.approx(0.005)
+    assert estimate_step(step, device.clock(), lambda: device.work(2.0)).step_s == pytest.approx(0.005)
     assert len(runs) == 6
-    assert estimate_step(step, device.clock(), None) == pytest.approx(0.003)
+    assert estimate_step(step, device.clock(), None).step_s == pytest.approx(0.003)
 
 
 def test_a_window_with_a_flush_leaves_it_out_of_every_step() -> None:
@@ -145,7 +145,7 @@ def test_a_synchronised_step_is_flushed_before_it_begins() -> None:
 
 
 def estimated(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_module, "estimate_step", lambda _step, _clock, _flush: seconds)
+    monkeypatch.setattr(cell_module, "estimate_step", lambda _step, _clock, _flush: Estimate(seconds, 0.5))
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -163,8 +163,8 @@ def test_a_cell_timed_as_do_bench(pass_: Pass, monkeypatch: pytest.MonkeyPatch) 
     one_phase = len(PHASES[pass_]) == 1
     assert measured.phases_s == ({PHASES[pass_][0]: measured.times_s} if one_phase else {})
     assert notices(report) == [
-        "cell 8: 6 steps ran ahead, untimed: a step takes about 10 ms, so 2 warm-up steps for 25ms and 10 measured "
-        "steps for 100ms"
+        "cell 8: 6 steps ran ahead, untimed: the first took 0.5 s, a step takes about 10 ms, "
+        "so 2 warm-up steps for 25ms and 10 measured steps for 100ms"
     ]
     assert report.built.in_force.flushed == "none: cpu tells no size of an L2"
     assert report.finished.summary is not None

@@ -50,6 +50,46 @@ def test_output_and_gradients_are_those_of_the_formula(attention: str, causal: b
         torch.testing.assert_close(parameter.grad, other.grad.float())
 
 
+@pytest.mark.parametrize("attention", ["naive", "sdpa", "math"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_each_head_is_attention_of_its_own(attention: str, causal: bool) -> None:
+    """Three heads of width 4: each is the formula over its own queries, keys and values, gradients too."""
+    workload = built(attention=attention, causal=causal, d_model=12, num_heads=3)
+    output = workload.model(workload.batch.inputs)
+    assert output.shape == workload.batch.targets.shape == (2, 3, 24, 4)
+    workload.loss(output, workload.batch.targets).backward()
+    exact = [parameter.detach().double().requires_grad_() for parameter in workload.model.parameters()]
+    for head in range(3):
+        own = [each[:, head] for each in exact]
+        torch.testing.assert_close(output[:, head], by_formula(*(x.detach() for x in own), causal=causal).float())
+        (_differentiable(*own, causal=causal) * workload.batch.targets[:, head].double()).sum().backward()
+    for parameter, other in zip(workload.model.parameters(), exact, strict=True):
+        assert parameter.grad is not None
+        assert other.grad is not None
+        torch.testing.assert_close(parameter.grad, other.grad.float())
+
+
+@pytest.mark.parametrize("shape", [3, 4])
+def test_a_users_function_gets_heads_or_counts_them_as_sequences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: int
+) -> None:
+    (tmp_path / f"heads_{shape}.py").write_text(
+        "import torch\n"
+        "SEEN = []\n"
+        "def attend(q, k, v, is_causal=False):\n"
+        f"    assert q.dim() == {shape}, q.shape\n"
+        "    SEEN.append(tuple(q.shape))\n"
+        "    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)\n"
+    )
+    own = {"attention": f"heads_{shape}:attend", "model_path": (str(tmp_path),)}
+    workload = built(d_model=12, num_heads=3, **own)
+    reference = built(d_model=12, num_heads=3)
+    found = workload.model(workload.batch.inputs)
+    torch.testing.assert_close(found, reference.model(reference.batch.inputs))
+    assert sys.modules[f"heads_{shape}"].SEEN[-1] == ((2, 3, 24, 4) if shape == 4 else (6, 24, 4))
+    monkeypatch.delitem(sys.modules, f"heads_{shape}", raising=False)
+
+
 def _differentiable(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> torch.Tensor:
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     if causal:
