@@ -249,6 +249,7 @@ _DEVIATING: Mapping[str, Mapping[str, Any]] = {
         "order": lambda r: (r.spec.steps_for or 0.0, r.spec.steps_auto or 0.0, r.spec.measure_steps),
         "done": lambda r: steps_done(r.cell),
     },
+    "within": {"usual": "any"},
     "threads": {"kind": "place", "show": _threads_shown, "order": _threads},
 }
 _CHOICES = {key: _choice(key)._replace(**_DEVIATING.get(key, {})) for key in _OF_COLUMN}

@@ -69,7 +69,7 @@ def grid_events(
         if cell in set(oom):
             events.append(cell_end(cell, "oom", error="CUDA out of memory", stage="building", step=0))
             continue
-        events += steps(cell, [0.4] * spec.warmup_steps, times(spec))
+        events += steps(cell, [0.4] * spec.warmup_steps_of(0.4), times(spec))
         events.append(cell_end(cell, peak_allocated_bytes=10**9 * spec.context_length // 128))
     return events
 
