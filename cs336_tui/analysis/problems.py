@@ -25,11 +25,12 @@ _MADE_OF: Mapping[str, type[Report]] = {
 
 
 class Material(NamedTuple):
-    """Sessions and their cells, and reports on the `wanted` ones."""
+    """Sessions and their cells, and reports on the `wanted` ones. `ddof` is that of kernels' stds."""
 
     states: tuple[SessionState, ...]
     results: tuple[Result, ...]
     wanted: Callable[[CellSpec], bool] = lambda _: True
+    ddof: int = 1
 
     def where(self, pairs: Pairs) -> Material:
         """The cells that have these values, each one of several with commas."""

@@ -212,6 +212,7 @@ def export(
     if notes and not has_notes:
         raise click.UsageError(f"--notes: {format_.upper()} of whole records has none; leave it out")
     sources = read(sessions, session_dir)
+    kernels_ddof = 1 if ddof is None else ddof  # 1 is nsys's
     if ddof is not None:
         for source in sources:
             source.state.ddof = ddof
@@ -222,7 +223,7 @@ def export(
     states = [source.state for source in sources]
     drawn: Sequence[Drawing | Absent] | None = None
     if choice.problem:
-        exported = export_problem(choice.problem, states, results, _wanted(states, where))
+        exported = export_problem(choice.problem, states, results, _wanted(states, where), kernels_ddof)
         drawn, figures = exported.figures, figures or _beside(output, exported)
         if notes:
             written[notes] = notes_text(exported.tables)
@@ -230,7 +231,10 @@ def export(
         if drawn and figures is None:
             click.echo(f"{len(drawn)} figures: {WITHOUT_FILES}", err=True)
     elif has_notes:
-        tables = _reports(sources, results, choice, where, ddof) if choice.report else choice.tables(results, states)
+        if choice.report:
+            tables = _reports(sources, results, choice, where, kernels_ddof)
+        else:
+            tables = choice.tables(results, states)
         if notes:
             written[notes] = notes_text(tables)
         elif choice.style and not no_notes:
@@ -321,12 +325,12 @@ def _data(sources: Sequence[Source], results: Sequence[Result], format_: str) ->
 
 
 def _reports(
-    sources: Sequence[Source], results: Sequence[Result], choice: TableChoice, where: Sequence[str], ddof: int | None
+    sources: Sequence[Source], results: Sequence[Result], choice: TableChoice, where: Sequence[str], ddof: int
 ) -> Sequence[Table]:
     """The tables of one kind of report. Raises `click.UsageError` when the sessions have none of the chosen cells."""
     name = choice.report or ""
-    states, chosen_ddof = [source.state for source in sources], 1 if ddof is None else ddof
-    found = report_tables(states, results, _wanted(states, where), chosen_ddof, choice.ranges)
+    states = [source.state for source in sources]
+    found = report_tables(states, results, _wanted(states, where), ddof, choice.ranges)
     if name not in found:
         have = f"there are {', '.join(found)}" if found else "there are none at all"
         raise click.UsageError(f"--report {name}: no such report in what was named; {have}{_REMEDY.get(name, '')}")

@@ -107,7 +107,9 @@ def _reports(answer: Answer, material: Material) -> Iterable[Table]:
     if name == "residual-stream":
         return [_residual_stream(material.reports(MemoryReport, answer.where))]
     chosen = material.where(answer.where).results
-    found = report_tables(material.states, chosen, lambda spec: material.wants(spec, answer.where), keys=(kind,))
+    found = report_tables(
+        material.states, chosen, lambda spec: material.wants(spec, answer.where), material.ddof, keys=(kind,)
+    )
     tables = found.get(kind, ())
     return _joined([_head(table, answer.most) for table in tables if table.label.startswith(name)])
 

@@ -48,11 +48,12 @@ def export_problem(
     states: Sequence[SessionState],
     results: Sequence[Result],
     wanted: Callable[[CellSpec], bool] = lambda _: True,
+    ddof: int = 1,
 ) -> Exported:
-    """What these cells, and reports on the `wanted` ones, answer of a problem, part by part. Raises `SpecError` for a
-    name that is none."""
+    """What these cells, and reports on the `wanted` ones, answer of a problem, part by part. `ddof` is that of kernels'
+    stds. Raises `SpecError` for a name that is none."""
     problem, edition = problem_named(name, editions_of(results))
-    material = Material(tuple(states), tuple(results), wanted)
+    material = Material(tuple(states), tuple(results), wanted, ddof)
     named: dict[str, Drawing] = {}
     sections = [_section(problem, edition, part, material, named) for part in problem.parts]
     return Exported(f"{edition} {problem.name}: {problem.title}", tuple(sections))

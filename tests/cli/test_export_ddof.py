@@ -42,7 +42,7 @@ def noisy(spec: CellSpec) -> list[float]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A session that asked for a ddof of 1, with a kernel report of one kernel."""
-    report = a_kernel_report(groups=(a_group("gemm", "matrix multiply", "forward", "", DURATIONS),))
+    report = a_kernel_report(SPECS[0], groups=(a_group("gemm", "matrix multiply", "forward", "", DURATIONS),))
     events: list[Event] = [
         *grid_events(SPECS, times=noisy),
         ReportStarted(at=START + 100, report=0, kind="kernels", spec=report.spec),
@@ -90,6 +90,15 @@ def test_the_std_in_data_is_that_of_the_steps(folder: Path, ddof: int) -> None:
     found = [float(row["std_ns"]) for row in rows if row.get("std_ns") and row["name"] == "gemm"]
     assert found
     assert found == pytest.approx([STD[ddof](DURATIONS) * 1000] * len(found))
+
+
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_a_problem_follows_with_the_stds_of_kernels_too(folder: Path, ddof: int) -> None:
+    text = exported(folder, "--problem", "nsys_profile", "--ddof", str(ddof))
+    rows = [row for row in text.splitlines() if "gemm" in row]
+    assert any(f"{STD[ddof](DURATIONS) * 1000:,.1f}" in row for row in rows)
+    assert not any(f"{STD[1 - ddof](DURATIONS) * 1000:,.1f}" in row for row in rows)
+    assert NOTE[1 - ddof] not in text
 
 
 def test_a_session_of_ddof_0_can_be_shown_with_1(folder: Path) -> None:
