@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from cs336_tui.session.recordings.trace import (
     FILL,
     KERNEL,
     MOST_ROWS,
+    MOST_THREADS,
     OPERATOR,
     USER_RANGE,
     DeviceFacts,
@@ -53,7 +55,8 @@ _OF_LIBRARIES = frozenset((
     "nccl", "cublas", "cublaslt", "cudnn", "cusolver", "cusparse", "cufft", "cccl", "cub", "thrust", "nvshmem", "dali",
 ))  # fmt: skip
 """Domains, in small letters, in which libraries name their own calls."""
-_OPERATOR = re.compile(r"(?P<name>.+?), (?:op_id|seq|sizes|input_op_ids) = .*", re.DOTALL)
+_ADDED = (", op_id = ", ", seq = ", ", sizes = ", ", input_op_ids = ")
+"""What torch's ``emit_nvtx`` adds to a name."""
 _SEQUENCE = re.compile(r", seq = (\d{1,18})\b")
 _NODE = re.compile(r"autograd::engine::evaluate_function: .+|\w+Backward\d*")
 _KNOWN_OPERATOR = re.compile(r"(?:aten|prims?|c10d?|torch|quantized|nccl)::\S+")
@@ -169,7 +172,7 @@ class _Export:
         self._base = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
         self._base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_TEXT)
         self._base.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-        self._base.text_factory = lambda text: text.decode("utf-8", "replace")
+        self._base.text_factory = partial(str, encoding="utf-8", errors="replace")
         self._base.execute("PRAGMA trusted_schema = OFF")
         self._base.execute("PRAGMA query_only = ON")
         self._base.execute("PRAGMA mmap_size = 0")
@@ -241,7 +244,9 @@ class _Export:
                 raise self._stopped from None
             raise
 
-    def _select(self, table: str, needed: Sequence[str], more: Sequence[str] = ()) -> Iterator[tuple[Any, ...]]:
+    def _select(
+        self, table: str, needed: Sequence[str], more: Sequence[str] = (), where: str = "TRUE"
+    ) -> Iterator[tuple[Any, ...]]:
         """The named columns of a table; None for one of `more` that it lacks. Nothing without the table."""
         has = self._tables.get(table)
         if has is None:
@@ -249,7 +254,7 @@ class _Export:
         if missing := [column for column in needed if column not in has]:
             raise _Damaged(f"{table} has no {missing[0]}")
         columns = [f'"{column}"' if column in has else "NULL" for column in (*needed, *more)]
-        return self._all(f'SELECT {", ".join(columns)} FROM "{table}"')
+        return self._all(f'SELECT {", ".join(columns)} FROM "{table}" WHERE {where}')
 
     def _most_rows(self, table: str) -> int:
         """The last number of a row, which is quick to find."""
@@ -308,37 +313,38 @@ class _Export:
             found = traces[process] = Trace()
         return found
 
-    def _of_thread(self, traces: dict[int, Trace], global_tid: object) -> Trace | None:
-        """The trace of a thread's process, None if it ran no kernel; the only one if no kernel has a process."""
-        if list(traces) == [0]:
-            return traces[0]
-        return traces.get(global_tid >> 24) if isinstance(global_tid, int) else None
-
     def _read_calls(self, traces: dict[int, Trace], table: str) -> None:
         """Calls that launch something."""
         launches = {id_ for id_, name in self._strings.items() if any(each in name for each in _LAUNCHES)}
         has_names = "nameId" in self._tables.get(table, ())
+        threads = _Threads(traces)
         for begin, correlation, tid, name in self._select(table, ("start", "correlationId"), ("globalTid", "nameId")):
-            trace = self._of_thread(traces, tid)
+            trace, thread, _ = threads.of(tid)
             if trace is not None and isinstance(correlation, int) and (not has_names or name in launches):
-                trace.add_call(_correlation(correlation), trace.thread_id(tid), _time(begin))
+                trace.add_call(_correlation(correlation), thread, _time(begin))
 
     def _read_ranges(self, traces: dict[int, Trace]) -> None:
         """NVTX's ranges: torch's ``emit_nvtx`` names operators and autograd's nodes, all others are the user's."""
         columns = ("end", "eventType", "text", "textId", "globalTid", "domainId")
+        has_kinds = "eventType" in self._tables.get("NVTX_EVENTS", ())
+        domains = self._select("NVTX_EVENTS", ("start",), columns, f"eventType = {_DOMAIN}") if has_kinds else ()
+        threads, names = _Threads(traces), _RangeNames()
         libraries = {
-            (_process(tid), domain)
-            for _, _, kind, text, id_, tid, domain in self._select("NVTX_EVENTS", ("start",), columns)
-            if kind == _DOMAIN and domain is not None and self._text(text, id_).casefold() in _OF_LIBRARIES
+            (threads.of(tid)[2], domain)
+            for _, _, _, text, id_, tid, domain in domains
+            if domain is not None and self._text(text, id_).casefold() in _OF_LIBRARIES
         }
         for begin, end, kind, text, id_, tid, domain in self._select("NVTX_EVENTS", ("start",), columns):
-            trace = self._of_thread(traces, tid)
+            trace, thread, process = threads.of(tid)
             is_range = kind in _PUSHED or (kind is None and end is not None)
-            if trace is None or not is_range or (_process(tid), domain) in libraries:
+            if trace is None or not is_range or (libraries and (process, domain) in libraries):
                 continue
             if name := self._text(text, id_):
+                bare, of_torch, sequence, node = names.read(name)
                 ended = _NEVER if end is None else _time(end)  # a range that was open when recording ended
-                _add_range(trace, name, trace.thread_id(tid), _time(begin), ended)
+                trace.add_span(bare, thread, _time(begin), ended, OPERATOR if of_torch else USER_RANGE)
+                if sequence >= 0:
+                    trace.add_node(sequence, 1 if node else 0)
 
     def _read_devices(self, traces: dict[int, Trace]) -> None:
         columns = ("name", "totalMemory", "computeMajor", "computeMinor")
@@ -366,14 +372,44 @@ class _Export:
         return sum(1 for _ in self._select(_GRAPHS, ("start",)))
 
 
-def _add_range(trace: Trace, name: str, thread: int, begin_ns: int, end_ns: int) -> None:
-    found = _OPERATOR.fullmatch(name)
-    bare = found["name"] if found else name
-    node = _NODE.fullmatch(bare) is not None
-    operator = node or _KNOWN_OPERATOR.fullmatch(bare) is not None
-    trace.add_span(bare, thread, begin_ns, end_ns, OPERATOR if operator else USER_RANGE)
-    if operator and found and (sequence := _SEQUENCE.search(name)):
-        trace.add_node(int(sequence[1]), 1 if node else 0)
+class _Threads:
+    """Of a ``globalTid`` the trace of its process, None if that ran no kernel, its number there, and the process."""
+
+    def __init__(self, traces: dict[int, Trace]) -> None:
+        self._traces = traces
+        self._known: dict[object, tuple[Trace | None, int, int | None]] = {}
+
+    def of(self, global_tid: object) -> tuple[Trace | None, int, int | None]:
+        found = self._known.get(global_tid)
+        if found is None:
+            process = global_tid >> 24 if isinstance(global_tid, int) else None
+            only = self._traces.get(0) if len(self._traces) == 1 else None  # no kernel has a process
+            trace = only or (None if process is None else self._traces.get(process))
+            found = self._known[global_tid] = trace, trace.thread_id(global_tid) if trace else -1, process
+            if len(self._known) > MOST_THREADS:
+                raise TooLarge("threads")
+        return found
+
+
+class _RangeNames:
+    """Tells operators and autograd's nodes of torch by the names of their ranges."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, tuple[bool, bool]] = {}
+
+    def read(self, text: str) -> tuple[str, bool, int, bool]:
+        """The name without what torch adds, True for one of torch, autograd's sequence or -1, True for a node."""
+        at = text.find(", ")
+        while at >= 0 and not text.startswith(_ADDED, at):
+            at = text.find(", ", at + 1)
+        bare = text if at < 0 else text[:at]
+        kinds = self._kinds.get(bare)
+        if kinds is None:
+            node = _NODE.fullmatch(bare) is not None
+            kinds = self._kinds[bare] = node or _KNOWN_OPERATOR.fullmatch(bare) is not None, node
+        of_torch, node = kinds
+        sequence = _SEQUENCE.search(text, at) if of_torch and at >= 0 else None
+        return bare, of_torch, int(sequence[1]) if sequence else -1, node
 
 
 def _time(value: object) -> int:
@@ -390,10 +426,6 @@ def _number(value: object) -> int:
 def _correlation(value: object) -> int:
     """What joins a call and its kernel; -1 if it is missing."""
     return value if isinstance(value, int) and 0 < value < _LARGEST else -1
-
-
-def _process(global_id: object) -> int | None:
-    return global_id >> 24 if isinstance(global_id, int) else None
 
 
 def _allowed(action: int, what: str | None, _more: str | None, _base: str | None, _inner: str | None) -> int:
