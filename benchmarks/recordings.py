@@ -1,20 +1,26 @@
-"""Time and peak memory of opening a large torch profiler trace: ``python -m benchmarks.recordings --events 10000000``.
+"""Time and peak memory of opening a large recording: ``python -m benchmarks.recordings --events 10000000``, of a memory
+snapshot or an nsys report with ``--kind snapshot`` or ``--kind nsys``.
 
 Makes a trace as torch writes it: in each 12 events three nested operators, a launching call, a kernel, the two ends of
-its arrow, and five frames of Python; steps, ranges and a backward thread as a training step has them. Then opens it
-with the whole command in a process of its own.
+its arrow, and five frames of Python; steps, ranges and a backward thread as a training step has them. Of a snapshot an
+event is an allocation or one of the two halves of a free, with 40 frames of 600 different stacks; of an nsys report a
+row, half of them ranges of ``emit_nvtx``, a quarter kernels. Then opens it with the whole command in a process of its
+own.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import pickle
 import resource
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 EVENTS_A_LAUNCH = 12
@@ -77,23 +83,97 @@ def write_trace(path: Path, count: int) -> int:
     return launches
 
 
+def write_snapshot(path: Path, count: int) -> int:
+    """Write a memory snapshot of about `count` events; the number of its allocations."""
+    places = [(f"at::_ops::mul_{place}::call(at::Tensor const&)", "??") for place in range(600)]
+    usual = [("_call_impl", "/venv/lib/python3.12/site-packages/torch/nn/modules/module.py")] * 20
+    usual += [(f"forward_{place}", "/home/me/model.py") for place in range(19)]
+    known = [{"name": name, "filename": file, "line": 1} for name, file in usual]
+    stacks = [[{"name": name, "filename": file, "line": 0}, *known] for name, file in places]
+    live: list[tuple[int, int]] = []
+    free = [2**45 + 2**24 * place for place in range(1000)]
+    trace: list[dict[str, object]] = []
+
+    def add(action: str, address: int, size: int, number: int) -> None:
+        event = {"action": action, "addr": address, "size": size, "stream": 0, "time_us": 2**50 + len(trace)}
+        trace.append(event | {"compile_context": "N/A", "user_metadata": "", "frames": [*stacks[number % 600]]})
+
+    for number in range(count // 3):
+        live.append((free.pop(), 512 * (1 + number % 30_000)))
+        add("alloc", *live[-1], number)
+        if len(live) > 500:
+            address, size = live.pop(number * 7919 % len(live))
+            add("free_requested", address, size, number)
+            add("free_completed", address, size, number)
+            free.append(address)
+    segments = [
+        {"device": 0, "address": address, "total_size": 2**24, "blocks": [{"size": size, "state": "active_allocated"}]}
+        for address, size in live
+    ]
+    path.write_bytes(pickle.dumps({"segments": segments, "device_traces": [trace], "allocator_settings": {}}))
+    return count // 3
+
+
+def write_nsys(path: Path, count: int) -> int:
+    """Write an SQLite export of nsys of about `count` rows; the number of its kernels."""
+    kernels = count // 4
+    texts = ("gemm", "void gemm<float>(int)", "add", "void add<float>()", "cudaLaunchKernel_v7000")
+    thread, process = (1 << 48) | (7 << 24) | 7, (1 << 48) | (7 << 24)
+    with closing(sqlite3.connect(path)) as base, base:
+        base.execute("CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
+        base.execute(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId, correlationId, globalPid, "
+            "demangledName, shortName)"
+        )
+        base.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId)")
+        base.execute("CREATE TABLE NVTX_EVENTS (start, end, eventType, text, globalTid, domainId)")
+        base.executemany("INSERT INTO StringIds VALUES (?, ?)", enumerate(texts))
+        rows = (
+            (1000 * n + 500, 1000 * n + 1400, 0, 7, n + 1, process, n % 2 * 2 + 1, n % 2 * 2) for n in range(kernels)
+        )
+        base.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        calls = ((1000 * n, 1000 * n + 5, thread, n + 1, 4) for n in range(kernels))
+        base.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, ?)", calls)
+        base.executemany("INSERT INTO NVTX_EVENTS VALUES (?, ?, 59, ?, ?, 0)", _ranges(kernels, thread))
+    return kernels
+
+
+def _ranges(kernels: int, thread: int) -> Iterator[tuple[int, int, str, int]]:
+    for launch in range(kernels):
+        ns, place = 1000 * launch, launch % LAUNCHES_A_STEP
+        if place in (0, LAUNCHES_A_STEP // 2):
+            yield ns - 20, ns + 500 * LAUNCHES_A_STEP - 30, "backward" if place else "forward", thread
+        yield ns - 10, ns + 20, f"aten::linear, op_id = {launch * 2}, seq = {launch}", thread
+        yield ns - 5, ns + 15, f"aten::addmm, op_id = {launch * 2 + 1}", thread
+
+
+KINDS = {
+    "trace": (write_trace, "made.json"),
+    "snapshot": (write_snapshot, "made.pickle"),
+    "nsys": (write_nsys, "made.sqlite"),
+}
+
+
 def main() -> None:
-    """Make the trace, open it, print time and peak memory."""
+    """Make the recording, open it, print time and peak memory."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument("--kind", choices=KINDS, default="trace")
     parser.add_argument("--gz", action="store_true", help="Gzipped, as torch writes a name that ends so.")
-    parser.add_argument("--folder", type=Path, help="For the trace; a temporary one, if not given.")
+    parser.add_argument("--folder", type=Path, help="For the recording; a temporary one, if not given.")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        path = Path(folder, "made.json.gz" if given.gz else "made.json")
-        kernels = write_trace(path, given.events)
-        print(f"{given.events:,} events, {kernels:,} kernels, {path.stat().st_size / 1e6:,.0f} MB")
+        write, name = KINDS[given.kind]
+        path = Path(folder, name + (".gz" if given.gz else ""))
+        made = write(path, given.events)
+        what = "allocations" if given.kind == "snapshot" else "kernels"
+        print(f"{given.events:,} events, {made:,} {what}, {path.stat().st_size / 1e6:,.0f} MB")
         command = [sys.executable, "-m", "cs336_tui", "open", str(path), "--session-dir", folder]
         began = time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         took_s = time.perf_counter() - began
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        print(f"opened in {took_s:.1f} s, peak resident memory {peak / 1e6:,.0f} MB")
+        print(f"opened in {took_s:.2f} s, peak resident memory {peak / 1e6:,.0f} MB")
 
 
 if __name__ == "__main__":
