@@ -83,6 +83,11 @@ def test_recomputing_is_a_forward_more_of_work_where_there_is_a_backward() -> No
     for pass_, forwards in (("forward", 1), ("forward+backward", 3)):
         plain, again = (small_spec(num_layers=2, pass_=pass_, checkpoint=every) for every in (0, 1))
         assert relative_work(again) / relative_work(plain) == (4 / 3 if forwards == 3 else 1)
+    # Of 8 blocks halves compute 16 again: each once for its own backward, and 8 on the way.
+    plain, nested = (
+        small_spec(num_layers=8, pass_="forward+backward", checkpoint=every, nesting="halves") for every in (0, 1)
+    )
+    assert relative_work(nested) / relative_work(plain) == 5 / 3
 
 
 def test_attention_alone_is_work_by_its_scores() -> None:
@@ -105,6 +110,9 @@ def test_a_rough_peak_is_near_the_predicted_one() -> None:
     ]
     for spec in cells:
         assert rough_peak_bytes(spec) == pytest.approx(predict(spec).peak_bytes, rel=0.5), spec.title
+    nested = small_spec(**(model | {"num_layers": 16}), pass_="forward+backward", checkpoint=1, nesting="halves")
+    assert rough_peak_bytes(nested) == pytest.approx(predict(nested).peak_bytes, rel=0.5)
+    assert rough_peak_bytes(nested) < rough_peak_bytes(msgspec.structs.replace(nested, nesting="off"))
     rough = [rough_peak_bytes(spec) for spec in cells[1:5]]
     assert rough == sorted(rough)
 

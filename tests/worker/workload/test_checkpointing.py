@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_tui.config.recomputing import recomputed_blocks
+from cs336_tui.config.axes import Nesting
+from cs336_tui.config.recomputing import Segment, recomputed_blocks, segments
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.model_parts import block_groups, block_list, blocks_of, checkpoint_blocks
@@ -223,12 +224,46 @@ def gradients(model: nn.Module) -> list[Tensor]:
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
-def made(through: Callable[[Any, Tensor], Any], layer: type[Layer] = Layer, every: int = 0) -> nn.Module:
+def made(
+    through: Callable[[Any, Tensor], Any], layer: type[Layer] = Layer, every: int = 0, nesting: Nesting = "off"
+) -> nn.Module:
     torch.manual_seed(0)
     model = Model(through, layer)
     if every:
-        checkpoint_blocks(model, every)
+        checkpoint_blocks(model, every, nesting)
     return model
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_nested_groups_of_any_model_have_its_gradients(every: int) -> None:
+    for through, layer in ((by_iterating, Layer), (by_index, Layer), (by_iterating, Noisy)):
+        found, expected = gradients(made(through, layer, every, "halves")), gradients(made(through, layer))
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(("through", "layer"), [(with_something_between, Layer), (by_iterating, Pair)])
+def test_blocks_that_cannot_be_nested_say_what_to_choose(
+    through: Callable[[Any, Tensor], Any], layer: type[Layer]
+) -> None:
+    with pytest.raises(ValueError, match=rf"^checkpoint 1: blocks of {layer.__name__} .* use nesting off$"):
+        gradients(made(through, layer, 1, "halves"))
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 4, 7, 12, 32])
+@pytest.mark.parametrize("every", [1, 2, 3, 32])
+def test_halves_hold_each_block_once_and_groups_of_no_more_than_asked_for(layers: int, every: int) -> None:
+    def leaves(parts: tuple[Segment, ...]) -> list[range]:
+        return [leaf for part in parts for leaf in (leaves(part.parts) if part.parts else [part.blocks])]
+
+    def depth(parts: tuple[Segment, ...]) -> int:
+        return 1 + max((depth(part.parts) for part in parts if part.parts), default=0)
+
+    outer = segments(layers, every, "halves")
+    groups = [part.blocks for part in segments(layers, every)]
+    assert leaves(outer) == groups
+    assert [place for group in groups for place in group] == list(range(layers))
+    assert depth(outer) == max((len(groups) - 1).bit_length(), 1)
+    assert all(len(part.parts) in (0, 2) for part in outer)
 
 
 @pytest.mark.parametrize("through", [by_iterating, by_index])
@@ -289,8 +324,9 @@ def test_a_model_without_blocks_says_so() -> None:
         checkpoint_blocks(Layer(), 1)
 
 
-def test_compiled_it_is_one_graph_with_the_same_gradients() -> None:
-    workload = build(small_spec(num_layers=2, checkpoint=2), CPU)
+@pytest.mark.parametrize("changes", [{"num_layers": 2, "checkpoint": 2}, {"checkpoint": 1, "nesting": "halves"}])
+def test_compiled_it_is_one_graph_with_the_same_gradients(changes: dict[str, Any]) -> None:
+    workload = build(small_spec(**({"num_layers": 4} | changes)), CPU)
     workload.model(workload.batch.inputs).square().mean().backward()
     expected = [parameter.grad for parameter in workload.model.parameters()]
     workload.model.zero_grad(set_to_none=True)
