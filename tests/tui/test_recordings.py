@@ -47,7 +47,11 @@ async def test_a_dropped_file_opens_and_fills_every_pane(app: Cs336App, tmp_path
         (row,) = [line for line in text.splitlines() if line.startswith(" ") and "✓ recorded" in line]
         assert "my trace.json" in row
         assert "custom" not in row
-        await pilot.press("9")
+        await pilot.press("enter")
+        text = await until(pilot, "Nothing of it was run or timed here")
+        assert "swiglu-rope" not in text
+        assert "tokens a step" not in text
+        await pilot.press("escape", "9")
         text = await until(pilot, "gemm_forward")
         assert "5 launches · 44.12 µs of 79.00 µs span · idle 42.9 %" in text, text
         assert len(folder_sessions(tmp_path / "sessions")) == 1

@@ -27,8 +27,15 @@ _VERSIONS = {"os": "system", "cuda": "CUDA", "cudnn": "cuDNN", "app": "cs336-tui
 
 def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessment | None = None) -> list[Line]:
     """Result, error, phases, every step time (warm-up first), verdicts, settings, machine, and the process's output."""
+    head = [*(line((row, "title")) for row in title_rows(cell.spec.title, width, 4)), line(status.status(cell))]
+    if cell.spec.recording:
+        told = wrapped(
+            "Nothing of it was run or timed here: Kernels and Memory show what the file holds.", width, "muted"
+        )
+        machine = _titled("Machine", _machine(state, cell))
+        return [*head, (), *told, *([(), *machine] if machine else [])]
     sections = [
-        [*(line((row, "title")) for row in title_rows(cell.spec.title, width, 4)), line(status.status(cell))],
+        head,
         _error(cell, width),
         _statistics(state, cell, found, width),
         _titled("Mean of each phase", phase_bars(phase_means(cell), width=width)),
@@ -171,13 +178,16 @@ def _machine(state: SessionState, cell: CellState) -> list[Line]:
         "clock after": seen.clock_after_mhz,
     }
     lines = [row(name, f"{clock} MHz (SM)") for name, clock in clocks.items() if clock is not None]
-    if not lines and cell.finished is not None:
+    if not lines and cell.finished is not None and not cell.spec.recording:
         lines = [row("clocks", "not observed")]
     if seen.persistence_mode is not None:
         lines.append(row("persistence", "on" if seen.persistence_mode else "off"))
     if environment is not None:
-        names = ("host", "os", "driver", "cuda", "cudnn", "torch", "python", "app")
+        names: tuple[str, ...] = ("host", "os", "driver", "cuda", "cudnn", "torch", "python", "app")
+        names = names[:-1] if cell.spec.recording else names  # which reads it, and did not run it
         lines += [row(_VERSIONS.get(name, name), value) for name in names if (value := getattr(environment, name))]
+        if cell.spec.recording and (device := environment.device(cell.spec.device)):
+            lines.append(row("device", device.label))
     return lines
 
 
