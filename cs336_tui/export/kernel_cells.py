@@ -10,6 +10,8 @@ from cs336_tui.analysis.kernel_cells import CellPart
 from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.events.reports import FUSED, KernelReport
 from cs336_tui.export.footnotes import provenance_notes
+from cs336_tui.export.kernel_use import milliseconds
+from cs336_tui.export.kernel_use import percent as share
 from cs336_tui.export.results import data_value
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known
 from cs336_tui.stats.quantities import MILLISECONDS, NONE
@@ -113,16 +115,6 @@ def _seen_on(report: KernelReport) -> str:
 def _setting(key: str) -> Column[CellPart]:
     field = FIELDS[key]
     return Column(key, field.title, key not in NUMBERS, text=lambda part: field.show(part.result))
-
-
-def milliseconds(time_ns: Value) -> str:
-    """Nanoseconds as ms; a dash for None."""
-    return f"{time_ns / 1e6:.3f}" if isinstance(time_ns, int | float) else NONE
-
-
-def share(value: Value) -> str:
-    """A share as ``46.8 %``; a dash for None."""
-    return f"{value * 100:.1f} %" if isinstance(value, int | float) else NONE
 
 
 def difference(part: CellPart, difference_s: float | None) -> str:

@@ -33,6 +33,7 @@ from cs336_tui.export.estimates import category_table, estimate_table, predictio
 from cs336_tui.export.figures import Drawing
 from cs336_tui.export.formats import render
 from cs336_tui.export.kernel_cells import kernel_cells_table
+from cs336_tui.export.kernel_pairs import pairs_table
 from cs336_tui.export.kernels import kernel_document, kernel_tables
 from cs336_tui.export.memory import memory_document, memory_tables, oom_table, peaks_table
 from cs336_tui.export.memory_figures import memory_figure
@@ -173,6 +174,9 @@ def _predictions_of(states: Sequence[SessionState], results: Sequence[Result], w
 def _kernels(states: Sequence[SessionState], results: Sequence[Result], wanted: _Wanted) -> Iterator[Table]:
     if parts := kernel_cells(states, results, wanted):
         yield kernel_cells_table(parts)
+        reports = list({id(part.report): part.report for part in parts if part.report}.values())
+        if len(reports) == 2:
+            yield pairs_table(*reports)
 
 
 def _speedups(_: Sequence[SessionState], results: Sequence[Result], __: _Wanted) -> Iterator[Table]:

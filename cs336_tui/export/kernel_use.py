@@ -1,0 +1,185 @@
+"""A profile's launches in all, and how busy they kept the device: gaps, steps, copies; and the words of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cs336_tui.analysis import kernels
+from cs336_tui.analysis.kernels import KernelRow
+from cs336_tui.events.reports import Gap, KernelReport
+from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
+from cs336_tui.stats.quantities import NONE, count
+
+STEP, RECORDING = "step", "recording"
+"""All phases of a step together, and all of a recording."""
+
+NSYS: tuple[Column[KernelRow], ...] = (
+    Column("share", "Time (%)", show=lambda share: f"{share * 100:.1f}"),
+    Column("total_ns", "Total Time (ns)", show="{:,}".format),
+    Column("instances", "Instances"),
+    Column("avg_ns", "Avg (ns)", show="{:,.1f}".format),
+    Column("med_ns", "Med (ns)", show=known("{:,.1f}", NONE)),
+    Column("min_ns", "Min (ns)", show=known("{:,}", NONE)),
+    Column("max_ns", "Max (ns)", show=known("{:,}", NONE)),
+    Column("std_ns", "StdDev (ns)", show=known("{:,.1f}", NONE)),
+    Column("kind", "Kind", left=True),
+    Column("short", "Short name", left=True),
+    Column("name", "Name", left=True),
+)
+"""As ``nsys stats --report cuda_gpu_kern_sum`` has them, and what the kernel is."""
+
+
+def use_table(report: KernelReport) -> Table:
+    """One row: launches and their time, and how busy they kept the device."""
+    columns: tuple[Column[KernelReport], ...] = (
+        Column("launches", nouns(report)[1]),
+        Column("total_ns", "time (ms)", show=milliseconds),
+        Column("span_ns", "from first to last (ms)", show=milliseconds),
+        Column("idle_share", "GPU idle", show=percent),
+        Column("launches_per_s", f"{nouns(report)[1]}/s", show=known("{:,.0f}", NONE)),
+        Column("gaps", "gaps", show=count),
+        Column("gap_ns", "gaps in all (ms)", show=milliseconds),
+        Column("gap_median_ns", "median gap (µs)", show=microseconds),
+        Column("gap_largest_ns", "largest gap (µs)", show=microseconds),
+        Column("communication_ns", "NCCL (ms)", show=milliseconds),
+        Column("overlapped_share", "of it beside compute", show=percent),
+    )
+    unknown = {"communication_ns", "overlapped_share"} if report.overlap is None else set[str]()
+    unknown |= (
+        {column.key for column in columns if column.key.startswith(("gap", "idle"))} if not report.gaps else set()
+    )
+    return report_table(
+        report,
+        [report],
+        [column for column in columns if column.key not in unknown],
+        f"Use of the device in {one(report)}",
+        "kernel-use",
+        record=use_record,
+        footnotes=(*_use_notes(report), *footnotes(report)),
+        kind="use",
+    )
+
+
+def use_record(report: KernelReport) -> dict[str, Value]:
+    """Launches, their time, and how busy they kept the device; None where that is not known."""
+    gaps, overlap = report.gaps, report.overlap
+    return {
+        **attributes(report, "launches", "total_ns"),
+        **attributes(None if has_totals_alone(report) else report, span_ns="span_ns", busy_ns="busy_ns"),
+        "idle_share": kernels.idle_share(report),
+        "launches_per_s": kernels.launches_per_s(report),
+        **attributes(gaps, gaps="count", gap_ns="total_ns", gap_median_ns="median_ns"),
+        "gap_largest_ns": max((gap.ns for gap in gaps.largest), default=None) if gaps else None,
+        **attributes(overlap, "communication_ns", "overlapped_ns"),
+        "overlapped_share": kernels.overlapped_share(report),
+    }
+
+
+def gap_table(report: KernelReport) -> Table:
+    """The longest times in which the device ran nothing, and what ran before and after each."""
+    columns: tuple[Column[Gap], ...] = (
+        Column("ns", "gap (µs)", show=microseconds),
+        Column("after", "after", left=True, show=kernels.short_name),
+        Column("before", "before", left=True, show=kernels.short_name),
+    )
+    return report_table(
+        report,
+        report.gaps.largest if report.gaps else (),
+        columns,
+        f"Largest gaps between kernels in {one(report)}",
+        "kernel-gaps",
+        footnotes=footnotes(report),
+        kind="gaps",
+    )
+
+
+def step_table(report: KernelReport) -> Table:
+    """The steps that a recording names: the host's time, launches and their time."""
+    columns: tuple[Column[kernels.StepUse], ...] = (
+        Column("step", left=True),
+        Column("host_ns", "host (ms)", show=milliseconds),
+        Column("launches", nouns(report)[1]),
+        Column("total_ns", "time (ms)", show=milliseconds),
+        Column("matmul_share", "matrix multiply", show=percent),
+    )
+    return report_table(
+        report,
+        kernels.by_step(report),
+        columns,
+        f"Steps of {one(report)}",
+        "kernel-steps",
+        record=lambda each: each._asdict(),
+        footnotes=("host: from the step's begin to its end on the host, while recorded", *footnotes(report)),
+        kind="steps",
+    )
+
+
+def copy_table(report: KernelReport, ddof: int = 1) -> Table:
+    """Copies and fills of a recording, which are no kernels."""
+    return report_table(
+        report,
+        kernels.rows_of(report.copies, ddof),
+        NSYS[:-2] + NSYS[-1:],
+        f"Copies and fills in {one(report)}",
+        "kernel-copies",
+        record=KernelRow._asdict,
+        footnotes=footnotes(report),
+        kind="copies",
+    )
+
+
+def footnotes(report: KernelReport) -> tuple[str, ...]:
+    """The counts and how much of them is known; the same under every table of the report."""
+    counted = "kernels, copies and fills of the GPU" if report.activity == "kernels" else "operators by self time"
+    made = f"one profiled step after warm-up, apart from timing: {counted}"
+    if report.spec.recording:
+        made = "recorded elsewhere: kernels of the GPU; its copies and fills are counted apart"
+        made = made if report.activity == "kernels" else f"recorded elsewhere: {counted}"
+    return (
+        made,
+        f"{report.launches} {nouns(report)[1]}, {milliseconds(report.total_ns)} ms in all; "
+        f"{percent(kernels.named_share(report))} of the time is in a named range",
+        *([report.note] if report.note else []),
+    )
+
+
+def _use_notes(report: KernelReport) -> Iterator[str]:
+    if report.gaps:
+        yield "gaps: times between the first and the last kernel in which the GPU ran no kernel, copy or fill"
+    if report.overlap:
+        yield "of it beside compute: the share of the time of NCCL's kernels in which another kernel ran"
+
+
+def whole(report: KernelReport) -> str:
+    """The word for all phases together."""
+    return RECORDING if report.spec.recording else STEP
+
+
+def one(report: KernelReport) -> str:
+    """What a report is of, in a caption."""
+    return "the recording" if report.spec.recording else "one step"
+
+
+def nouns(report: KernelReport) -> tuple[str, str]:
+    """The words for what the report counts, and for each time that one of them ran."""
+    return ("kernel", "launches") if report.activity == "kernels" else ("operator", "calls")
+
+
+def has_totals_alone(report: KernelReport) -> bool:
+    """True if a recording has no single launches."""
+    return any(group.summary for group in report.groups)
+
+
+def milliseconds(time_ns: Value) -> str:
+    """Nanoseconds as ms; a dash for None."""
+    return f"{time_ns / 1e6:.3f}" if isinstance(time_ns, int | float) else NONE
+
+
+def microseconds(time_ns: Value) -> str:
+    """Nanoseconds as µs; a dash for None."""
+    return f"{time_ns / 1e3:,.1f}" if isinstance(time_ns, int | float) else NONE
+
+
+def percent(share: Value) -> str:
+    """A share as ``46.8 %``; a dash for None."""
+    return f"{share * 100:.1f} %" if isinstance(share, int | float) else NONE
