@@ -197,7 +197,7 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     prediction: Prediction | None = None
     """For the FLOPs beside the times."""
     trace: str | None = None
-    """File with the Chrome trace, to be opened in Perfetto."""
+    """File with the Chrome trace, to be opened in Perfetto; of a recording its file, whatever its format."""
     note: str = ""
     """Such as why no kernels could be seen and what is shown instead."""
     copies: tuple[KernelGroup, ...] = ()
@@ -208,6 +208,14 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """None without communication."""
     steps_ns: dict[str, int] = {}
     """Host times of the steps that a recording names, such as ``step 3``."""
+
+    @property
+    def file_line(self) -> str:
+        """The path of `trace`, with what opens it; empty without one."""
+        if not self.trace:
+            return ""
+        is_chrome = self.trace.endswith((".json", ".json.gz"))
+        return f"{'Chrome trace, for ui.perfetto.dev' if is_chrome else 'recorded in'}: {self.trace}"
 
 
 class PhaseSpan(msgspec.Struct, frozen=True):

@@ -257,7 +257,7 @@ def _step_notes(report: KernelReport) -> Iterator[str]:
     if report.host_ns is not None:
         yield f"host time to enqueue the step, while profiled: {milliseconds(report.host_ns)} ms"
     if report.trace:
-        yield f"Chrome trace, for ui.perfetto.dev: {report.trace}"
+        yield report.file_line
 
 
 def _parts(report: KernelReport) -> tuple[_Part, ...]:

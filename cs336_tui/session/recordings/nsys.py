@@ -6,7 +6,6 @@ Export Schema Reference*. Ids of processes are in bits 24 on of a ``globalTid``;
 
 from __future__ import annotations
 
-import re
 import shutil
 import sqlite3
 import subprocess
@@ -22,6 +21,7 @@ import msgspec
 
 from cs336_tui.config.reading import open_regular
 from cs336_tui.session.recordings.attribution import reports_of
+from cs336_tui.session.recordings.nsys_names import OF_LIBRARIES, RangeNames
 from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, Watch
 from cs336_tui.session.recordings.trace import (
     COPY,
@@ -51,15 +51,6 @@ _WAIT_S = 0.1
 _PUSHED = (59, 60, 70, 71)
 """Event types of ranges: push-pop and start-end, and the same from NVTX text files."""
 _DOMAIN = 75
-_OF_LIBRARIES = frozenset((
-    "nccl", "cublas", "cublaslt", "cudnn", "cusolver", "cusparse", "cufft", "cccl", "cub", "thrust", "nvshmem", "dali",
-))  # fmt: skip
-"""Domains, in small letters, in which libraries name their own calls."""
-_ADDED = (", op_id = ", ", seq = ", ", sizes = ", ", input_op_ids = ")
-"""What torch's ``emit_nvtx`` adds to a name."""
-_SEQUENCE = re.compile(r", seq = (\d{1,18})\b")
-_NODE = re.compile(r"autograd::engine::evaluate_function: .+|\w+Backward\d*")
-_KNOWN_OPERATOR = re.compile(r"(?:aten|prims?|c10d?|torch|quantized|nccl)::\S+")
 _LAUNCHES = ("Launch", "Memcpy", "Memset", "memcpy", "memset")
 _COPIES = {
     0: "Unknown", 1: "Host-to-Device", 2: "Device-to-Host", 3: "Host-to-Array", 4: "Array-to-Host", 5: "Array-to-Array",
@@ -328,11 +319,11 @@ class _Export:
         columns = ("end", "eventType", "text", "textId", "globalTid", "domainId")
         has_kinds = "eventType" in self._tables.get("NVTX_EVENTS", ())
         domains = self._select("NVTX_EVENTS", ("start",), columns, f"eventType = {_DOMAIN}") if has_kinds else ()
-        threads, names = _Threads(traces), _RangeNames()
+        threads, names = _Threads(traces), RangeNames()
         libraries = {
             (threads.of(tid)[2], domain)
             for _, _, _, text, id_, tid, domain in domains
-            if domain is not None and self._text(text, id_).casefold() in _OF_LIBRARIES
+            if domain is not None and self._text(text, id_).casefold() in OF_LIBRARIES
         }
         for begin, end, kind, text, id_, tid, domain in self._select("NVTX_EVENTS", ("start",), columns):
             trace, thread, process = threads.of(tid)
@@ -389,27 +380,6 @@ class _Threads:
             if len(self._known) > MOST_THREADS:
                 raise TooLarge("threads")
         return found
-
-
-class _RangeNames:
-    """Tells operators and autograd's nodes of torch by the names of their ranges."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[str, tuple[bool, bool]] = {}
-
-    def read(self, text: str) -> tuple[str, bool, int, bool]:
-        """The name without what torch adds, True for one of torch, autograd's sequence or -1, True for a node."""
-        at = text.find(", ")
-        while at >= 0 and not text.startswith(_ADDED, at):
-            at = text.find(", ", at + 1)
-        bare = text if at < 0 else text[:at]
-        kinds = self._kinds.get(bare)
-        if kinds is None:
-            node = _NODE.fullmatch(bare) is not None
-            kinds = self._kinds[bare] = node or _KNOWN_OPERATOR.fullmatch(bare) is not None, node
-        of_torch, node = kinds
-        sequence = _SEQUENCE.search(text, at) if of_torch and at >= 0 else None
-        return bare, of_torch, int(sequence[1]) if sequence else -1, node
 
 
 def _time(value: object) -> int:

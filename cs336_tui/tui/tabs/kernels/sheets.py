@@ -155,7 +155,7 @@ def detail(report: KernelReport, name: str, phase: Phases, width: int) -> list[L
 def remarks(report: KernelReport, width: int) -> list[Line]:
     """The note and the trace of the report."""
     note = wrapped(f"! {report.note}", width, "caution", "  ") if report.note else []
-    trace = wrapped(f"trace, for ui.perfetto.dev: {report.trace}", width, "muted", "  ") if report.trace else []
+    trace = wrapped(report.file_line, width, "muted", "  ") if report.trace else []
     return [*note, *trace]
 
 
@@ -229,7 +229,7 @@ def _figures(row: KernelRow) -> list[Line]:
     return [
         *_labelled("time", f"{time_text(row.total_ns)}, {row.share * 100:.1f} %"),
         *_labelled("instances", str(row.instances)),
-        *_labelled("average", f"{avg} ± {std} (sample std)" if row.instances > 1 else avg),
+        *_labelled("average", f"{avg} ± {std} (sample std)" if row.instances > 1 and row.std_ns is not None else avg),
         *_labelled("median", med),
         *_labelled("min to max", f"{least} to {most}"),
     ]
