@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from cs336_tui.analysis.merge import Result
+from cs336_tui.events.events import ModelBuilt
 from cs336_tui.export.formats import render, render_all
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table
 from cs336_tui.export.writeups import PLAIN_LAYOUTS, layout_tables
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged
+from tests.samples import a_spec, cell_end, cell_start, session_start, sized, state_of, steps
 
 GRID = by(pass_=["forward", "forward+backward"], warmup_steps=[0, 5])
 
@@ -123,6 +125,15 @@ def test_devices_of_two_sessions_stand_side_by_side() -> None:
         "small", "768", "3072", "12", "12", "120.95M", "200.0", "600.0", "10.00", "30.00", "10.00", "30.00",
     )  # fmt: skip
     assert len(table.rows) == 2
+
+
+def test_parameters_less_the_head_are_the_published_ones() -> None:
+    sizes = ("small", "medium", "large", "xl", "2.7B")
+    specs = [a_spec(**sized(size, "2025"), pass_="forward", device="cpu") for size in sizes]
+    events = [*session_start(specs), *cell_start(0), *steps(0, (), (0.1, 0.1)), cell_end(0)]
+    told = [event for event in events if not isinstance(event, ModelBuilt)]
+    (table,) = layout_tables(merged(state_of(told)), "devices")
+    assert table.texts("num_params") == ("120.95M", "412.94M", "956.61M", "1.98B", "3.38B")
 
 
 def test_two_machines_with_the_same_kind_of_device_are_told_apart() -> None:
