@@ -1,4 +1,5 @@
-"""A recorded step's memory as tables: peaks, categories, phases, largest allocations, what is saved for backward."""
+"""A recorded step's memory as tables: peaks, categories, phases, largest allocations, what each block saves for backward
+and how its backward changes what is live."""
 
 from __future__ import annotations
 
@@ -14,7 +15,6 @@ from cs336_tui.events.reports import (
     UNKNOWN,
     MemoryBlock,
     MemoryReport,
-    OomReport,
     PhaseSpan,
     SavedTensor,
     Site,
@@ -137,7 +137,7 @@ def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
         return _size(key, title, unit)._replace(read=read)
 
     columns: tuple[Column[str], ...] = (
-        Column("category", "held for", left=True, read=str, show=_spaced),
+        Column("category", "held for", left=True, read=str, show=spaced),
         size("forward_end_bytes", "end of forward", at_end),
         size("predicted_forward_end_bytes", "predicted", prediction.forward_end_by_category if prediction else None),
         size("peak_bytes", "peak", at_peak),
@@ -180,12 +180,12 @@ def _largest_table(report: MemoryReport, timeline: Timeline, min_bytes: int) -> 
     columns: tuple[Column[AlikeBlocks], ...] = (
         Column("bytes", "each (MB)", show=lambda size: f"{size / 1e6:.3f}"),
         Column("times"),
-        Column("category", "held for", left=True, show=_spaced),
+        Column("category", "held for", left=True, show=spaced),
         Column("phase", left=True, show=lambda phase: phase or f"before the {report.subject}"),
         Column("range", left=True),
-        Column("operation", left=True, text=lambda each: _operation(each.block.site)),
+        Column("operation", left=True, text=lambda each: operation(each.block.site)),
         Column("frame", left=True),
-        Column("tensor", left=True, text=lambda each: _tensor(each.block)),
+        Column("tensor", left=True, text=lambda each: tensor_text(each.block)),
     )
     return report_table(
         report,
@@ -272,24 +272,6 @@ def _blocks_table(report: MemoryReport) -> Table:
     )
 
 
-def oom_table(report: OomReport) -> Table:
-    """The size asked for, live memory by category, the largest live allocations, and the prediction beside it."""
-    unit = ByteUnit.for_largest(max(report.live_bytes, report.capacity_bytes or 0))
-    seen = "seen in a second attempt" if report.observed else "predicted, not seen"
-    return Table.of(
-        _oom_records(report),
-        (
-            Column("what", left=True),
-            Column("bytes", unit.name, show=unit.fixed),
-            Column("where", left=True, show=known("{}", "")),
-        ),
-        record=lambda each: cell_record(report.spec) | {"observed": report.observed} | each,
-        caption=f"Out of memory: {report.spec.title} · batch {report.spec.batch_size}",
-        footnotes=(f"what was live: {seen}", UNITS, *([report.note] if report.note else [])),
-        label=f"oom-{report.spec.title}",
-    )
-
-
 def memory_document(report: MemoryReport, *, arrays: bool = False) -> dict[str, Any]:
     """The report for programs, in bytes; every single allocation only with `arrays`."""
     from cs336_tui.analysis.memory import Timeline, activation_peak, alike, block_rows, saved_summary
@@ -353,7 +335,8 @@ def _forward_end(report: MemoryReport) -> int:
     return max((span.end - 1 for span in report.phases if span.phase == "forward"), default=0)
 
 
-def _operation(site: Site) -> str:
+def operation(site: Site) -> str:
+    """``mm (backward)``; empty if unknown."""
     return f"{site.op} (backward)" if site.backward else site.op
 
 
@@ -364,7 +347,8 @@ def _alike_record(each: AlikeBlocks) -> dict[str, Value]:
     return attributes(block, "bytes", "category") | site | attributes(block, "shape", "dtype") | later
 
 
-def _tensor(block: MemoryBlock) -> str:
+def tensor_text(block: MemoryBlock) -> str:
+    """``4×128×768 float32``; empty if the block is not a tensor."""
     return f"{'×'.join(map(str, block.shape)) or 'scalar'} {block.dtype}" if block.shape is not None else ""
 
 
@@ -388,31 +372,8 @@ def _saved_tensor(record: dict[str, Value]) -> str:
     return f"{'×'.join(map(str, shape))} {record['dtype']}" if isinstance(shape, tuple) else ""
 
 
-def _oom_records(report: OomReport) -> Iterator[dict[str, Value]]:
-    def record(what: str, kind: str, size: int | None, where: str | None = None) -> dict[str, Value]:
-        return {"what": what, "kind": kind, "bytes": size, "where": where}
-
-    phase = {None: None, "building": "while the model was built"}.get(report.phase, f"in {report.phase}")
-    yield record("asked for", "request", report.request_bytes, phase)
-    yield record("live", "live", report.live_bytes)
-    yield record("the device has", "capacity", report.capacity_bytes)
-    if report.prediction:
-        found = report.prediction
-        yield record("predicted peak", "prediction", found.peak_bytes, f"in {found.peak_phase}")
-        if found.activation_peak_bytes is not None:
-            where = f"in {found.activation_peak_phase}"
-            yield record("predicted activation peak", "prediction", found.activation_peak_bytes, where)
-    for category in CATEGORIES:
-        yield record(f"live: {_spaced(category)}", "category", report.by_category.get(category, 0))
-    for number, block in enumerate(report.largest, 1):
-        site = block.site
-        parts = (site.range, site.frame, _operation(site), _tensor(block))
-        yield record(
-            f"block {number}: {_spaced(block.category)}", "block", block.bytes, " · ".join(filter(None, parts))
-        )
-
-
-def _spaced(name: str) -> str:
+def spaced(name: str) -> str:
+    """``optimizer state`` for ``optimizer_state``."""
     return name.replace("_", " ")
 
 

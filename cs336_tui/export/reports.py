@@ -35,8 +35,9 @@ from cs336_tui.export.formats import render
 from cs336_tui.export.kernel_cells import kernel_cells_table
 from cs336_tui.export.kernel_pairs import pairs_table
 from cs336_tui.export.kernels import kernel_document, kernel_tables
-from cs336_tui.export.memory import memory_document, memory_tables, oom_table, peaks_table
+from cs336_tui.export.memory import memory_document, memory_tables, peaks_table
 from cs336_tui.export.memory_figures import memory_figure
+from cs336_tui.export.oom import oom_table
 from cs336_tui.export.precision import experiment_tables, modules_table, precision_document, speedup_table
 from cs336_tui.export.results import TableError, results_of
 from cs336_tui.export.roofline import left_out, roofline_table
