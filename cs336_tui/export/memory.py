@@ -1,5 +1,5 @@
-"""A recorded step's memory as tables: peaks, categories, phases, largest allocations, what each block saves for backward
-and how its backward changes what is live."""
+"""A recorded step's memory as tables: peaks, categories, phases, largest allocations, what each block saves and how its
+backward changes what is live."""
 
 from __future__ import annotations
 
