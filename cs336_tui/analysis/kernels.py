@@ -266,11 +266,14 @@ def top_kernel(report: KernelReport, phase: Phases = None) -> TopKernel | None:
 
 def by_step(report: KernelReport) -> tuple[StepUse, ...]:
     """The steps that a recording names, in their order."""
+    within_step: dict[str, list[KernelGroup]] = {step: [] for step in report.steps_ns}
+    for group in report.groups:
+        for name in {*group.path} & report.steps_ns.keys():
+            within_step[name].append(group)
     found = []
-    for step, host_ns in report.steps_ns.items():
-        groups = [group for group in report.groups if step in group.path]
+    for step, groups in within_step.items():
         total, products = _total(groups), _total(group for group in groups if group.kind == MATMUL)
-        found.append(StepUse(step, host_ns, _instances(groups), total, _of(products, total)))
+        found.append(StepUse(step, report.steps_ns[step], _instances(groups), total, _of(products, total)))
     return tuple(found)
 
 

@@ -8,7 +8,7 @@ from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import KernelRow
 from cs336_tui.events.reports import Gap, KernelReport
 from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
-from cs336_tui.stats.quantities import NONE, count
+from cs336_tui.stats.quantities import NONE
 
 STEP, RECORDING = "step", "recording"
 """All phases of a step together, and all of a recording."""
@@ -37,7 +37,7 @@ def use_table(report: KernelReport) -> Table:
         Column("span_ns", "from first to last (ms)", show=milliseconds),
         Column("idle_share", "GPU idle", show=percent),
         Column("launches_per_s", f"{nouns(report)[1]}/s", show=known("{:,.0f}", NONE)),
-        Column("gaps", "gaps", show=count),
+        Column("gaps", "gaps", show=known("{:,}", NONE)),
         Column("gap_ns", "gaps in all (ms)", show=milliseconds),
         Column("gap_median_ns", "median gap (µs)", show=microseconds),
         Column("gap_largest_ns", "largest gap (µs)", show=microseconds),

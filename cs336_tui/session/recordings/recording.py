@@ -12,8 +12,6 @@ from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import recorded_spec
 from cs336_tui.events.reports import KernelReport, MemoryReport
 
-GIGABYTE = 1 << 30
-
 
 class RecordingError(UserError):
     """A file that cannot be read as a recording: damaged, cut, too large or none at all; one line says so."""
