@@ -6,7 +6,9 @@ Export Schema Reference*. Ids of processes are in bits 24 on of a ``globalTid``;
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import tempfile
@@ -88,27 +90,20 @@ def read(path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
 
 
 def _export(nsys: str, path: Path, made: Path, watch: Watch) -> None:
-    """Let nsys write the SQLite file `made`. Its process ends with the reading."""
-    command = [
-        nsys,
-        "export",
-        "--type",
-        "sqlite",
-        "--force-overwrite",
-        "true",
-        "--output",
-        str(made),
-        str(path.absolute()),
-    ]
+    """Let nsys write the SQLite file `made`. It and what it starts end with the reading."""
+    options = ("--type=sqlite", "--force-overwrite=true", f"--output={made}")  # long ones take “=”, as its guide says
+    command = [nsys, "export", *options, str(path.absolute())]
     with tempfile.TemporaryFile() as told:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=told, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=told, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             while process.poll() is None:
                 watch(made.stat().st_size if made.exists() else 0, 0)
                 time.sleep(_WAIT_S)
         finally:
             if process.poll() is None:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         if process.returncode == 0 and made.exists():
             return

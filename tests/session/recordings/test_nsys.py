@@ -281,8 +281,8 @@ def stand_in(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_report_is_exported_by_the_users_own_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exported = export(tmp_path / "exported.sqlite", A_STEP)
     body = (
-        "import shutil\nassert sys.argv[1:4] == ['export', '--type', 'sqlite'], sys.argv\n"
-        f"shutil.copy({str(exported)!r}, sys.argv[sys.argv.index('--output') + 1])\nprint('Processing events...')"
+        "import shutil\nassert sys.argv[1:3] == ['export', '--type=sqlite'], sys.argv\n"
+        f"shutil.copy({str(exported)!r}, sys.argv[4].removeprefix('--output='))\nprint('Processing events...')"
     )
     stand_in(tmp_path / "bin", body, monkeypatch)
     report = tmp_path / "a step.nsys-rep"
