@@ -169,7 +169,8 @@ def _series_checks(
     loose = stays and interval is not None and min(interval.half_share, at_best) > LOOSE
     hides = stays and steadiness is not None and (steadiness.hidden or 0.0) >= HIDING
     if steadiness is None or "too-few" in steadiness.classes:
-        few, advice = f"{steps}, and at least {FEWEST} are needed to tell whether they are steady", "--steps 30"
+        few = f"{steps}, and at least {FEWEST} are needed to tell whether they are steady"
+        advice = "--steps 30" if cell.spec.steps_for is None else _more_time(cell)
         why = _TOO_FEW
         if steadiness is None:
             few, advice = "a step time is not above 0 s, so that its clock was too coarse", "--sync each-step"
@@ -202,7 +203,7 @@ def _series_checks(
         if cell.spec.steps_auto is not None:
             more = "a quieter machine, or a larger --steps auto:MAX"
         elif cell.spec.steps_for is not None:
-            more = f"more time than --steps {duration_words(cell.spec.steps_for)}"
+            more = _more_time(cell)
         yield Check(name="too-few-steps", holds=True, evidence=few, advice=more)
     elif hides:
         noise, change = percent(steadiness.noise or 0.0), percent(steadiness.hidden or 0.0)
@@ -232,10 +233,15 @@ def _series_advice(name: VerdictName, cell: CellState, steadiness: Steadiness, n
     return ""
 
 
+def _more_time(cell: CellState) -> str:
+    assert cell.spec.steps_for is not None
+    return f"--steps above {duration_words(cell.spec.steps_for)}"
+
+
 def _more_warmup(cell: CellState, number: str) -> str:
     """Advice to warm up ``to 64`` or ``above 64`` steps."""
     if cell.spec.warmup_for is not None:
-        return f"raise --warmup {duration_words(cell.spec.warmup_for)}"
+        return f"raise --warmup above {duration_words(cell.spec.warmup_for)}"
     if not cell.spec.warmup_auto:
         return f"raise --warmup {number}"
     all_used = len(cell.warmup_times_s) >= cell.spec.warmup_steps

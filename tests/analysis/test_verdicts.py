@@ -161,3 +161,10 @@ def test_a_long_cell_is_judged_quickly() -> None:
     began = time.process_time()
     assert judged(cell).is_doubted
     assert time.process_time() - began < 3, "the mark is 1 s; `python -m benchmarks.judging` measures it"
+
+
+def test_too_few_steps_by_time_want_more_time() -> None:
+    by_time = {"steps_for": 0.1, "measure_steps": 100_000, "warmup_for": 0.025, "warmup_steps": 100_000}
+    found = judged(a_cell([0.1] * 3, spec=by_time))
+    (check,) = (check for check in found.holding if check.name == "too-few-steps")
+    assert check.advice == "--steps above 100ms"

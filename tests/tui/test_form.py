@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cs336_tui.config import spec
 from cs336_tui.config.axes import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS, WORKLOADS
 from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.counts import Auto
 from cs336_tui.config.presets import Preset, bundled
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, SpecError
 from cs336_tui.config.sweep import Sweep
@@ -273,10 +274,10 @@ def test_choices_that_do_not_go_together_are_refused(changes: dict[str, str | tu
 
 def test_another_workload_changes_what_was_as_usual_and_nothing_else() -> None:
     entries = DEFAULT.with_value("batch_size", "3").with_value("size", ("small",))
-    alone = entries.with_workload("attention")
+    alone = entries.with_usual_of("workload", "attention")
     form = read(alone)
     assert form.sweep == Sweep(workload="attention", passes=("forward", "backward"), contexts=(1024,), batches=(3,))
-    assert alone.with_workload("language-model") == entries
+    assert alone.with_usual_of("workload", "language-model") == entries
 
 
 def test_a_folder_is_looked_in_for_ones_own_code_as_by_the_flags() -> None:
@@ -311,3 +312,23 @@ def test_a_sweep_of_millions_of_cells_is_refused_without_being_walked() -> None:
     (problem,) = read(entries).problems
     assert isinstance(problem, SpecError)
     assert str(problem) == f"sweep of {100 * 99 * 99 * 3} cells: expected at most 10000"
+
+
+def test_timer_do_bench_has_tritons_times_where_none_were_typed() -> None:
+    entries = entries_of(Sweep())
+    as_triton = entries.with_usual_of("timer", ("do_bench",))
+    assert (as_triton.warmup_steps, as_triton.measure_steps) == ("25ms", "100ms")
+    assert as_triton.with_usual_of("timer", ("step",)) == entries
+    typed = entries.with_value("measure_steps", "30s").with_usual_of("timer", ("do_bench",))
+    assert (typed.warmup_steps, typed.measure_steps) == ("25ms", "30s")
+    both = entries.with_usual_of("timer", ("step", "do_bench"))
+    assert (both.warmup_steps, both.measure_steps) == ("5", "10")
+    found = read(as_triton).sweep
+    assert found is not None
+    assert (found.timers, found.warmup_for, found.steps_for) == (("do_bench",), 0.025, 0.1)
+
+
+def test_the_summary_says_how_long_steps_by_time_run() -> None:
+    by_time = entries_of(Sweep(**Sweep().counts(Auto(10**5, 10.0), Auto(10**5, 30.0), None)))
+    assert read(by_time).summary == "3 cells · 2:00 of steps"
+    assert read(by_time.with_value("warmup_steps", "5")).summary == "3 cells · 15 steps · 1:30 of steps"

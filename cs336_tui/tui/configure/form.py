@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cs336_tui.config.axis import Axis, SpecError
-from cs336_tui.config.choices import ATTENTION_USUAL, own_code_folders
+from cs336_tui.config.choices import ATTENTION_USUAL, DO_BENCH_USUAL, own_code_folders
 from cs336_tui.config.counts import steps_words
 from cs336_tui.config.recent_models import RecentModel
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, dims_of
@@ -94,11 +94,12 @@ class Entries(_OfAxes, frozen=True, kw_only=True):
     def with_options_of(self, other: Entries) -> Entries:
         return msgspec.structs.replace(self, **{name: getattr(other, name) for name in _OPTIONS})
 
-    def with_workload(self, workload: str) -> Entries:
-        """A copy for another workload; defaults of the old one become defaults of the new one."""
-        before, after = _USUAL[self.workload], _USUAL[workload]
+    def with_usual_of(self, field: str, chosen: Any) -> Entries:
+        """A copy with another workload or timer; defaults of the old one become defaults of the new one."""
+        known = _USUAL[field]
+        before, after = (known.get(value, next(iter(known.values()))) for value in (getattr(self, field), chosen))
         usual = {name: value for name, value in after.items() if getattr(self, name) == before[name]}
-        return msgspec.structs.replace(self, workload=workload, **usual)
+        return msgspec.structs.replace(self, **{field: chosen}, **usual)
 
     def with_model(self, recent: RecentModel) -> Entries:
         """A copy with a recent model and its arguments."""
@@ -306,12 +307,26 @@ def _position(field: str) -> int:
 
 
 _PLAIN = Sweep(devices=("cpu",), passes=("forward",))
-_USUAL = {
-    workload: {
-        axis.field: getattr(entries_of(Sweep(**usual)), axis.field)
-        for axis in entry_axes()
-        if axis.sweep in ATTENTION_USUAL
-    }
-    for workload, usual in (("language-model", {}), ("attention", ATTENTION_USUAL))
+
+
+def _usual(choices: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+    """The entries of these fields in a sweep with these choices."""
+    entries = entries_of(Sweep(**choices))
+    return {field: getattr(entries, field) for field in fields}
+
+
+_OF_ATTENTION = [axis.field for axis in entry_axes() if axis.sweep in ATTENTION_USUAL]
+_OF_TIMER = ("warmup_steps", "measure_steps")
+_BY_STEP = _usual({}, _OF_TIMER)
+_USUAL: dict[str, dict[Any, dict[str, Any]]] = {
+    "workload": {
+        "language-model": _usual({}, _OF_ATTENTION),
+        "attention": _usual(ATTENTION_USUAL, _OF_ATTENTION),
+    },
+    "timer": {
+        ("step",): _BY_STEP,
+        ("step", "do_bench"): _BY_STEP,
+        ("do_bench",): _usual(Sweep().counts(DO_BENCH_USUAL["warmups"], DO_BENCH_USUAL["steps"], None), _OF_TIMER),
+    },
 }
-"""Default entries that differ between workloads."""
+"""Default entries that differ between values of these choices."""

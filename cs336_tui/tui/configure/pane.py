@@ -215,10 +215,11 @@ class ConfigurePane(Vertical):
         entries = self._entries.with_value(event.entry.field, event.value)
         if entries == self._entries:
             return  # text that was just put there
-        if event.entry.field == "workload":
-            entries = self._entries.with_workload(entries.workload)
+        decides = event.entry.field in ("workload", "timer")
+        if decides:
+            entries = self._entries.with_usual_of(event.entry.field, getattr(entries, event.entry.field))
         self._set(entries)
-        if event.entry.field == "workload":
+        if decides:
             self._refill()
         if event.entry.field == "edition":
             self._offer()
