@@ -192,6 +192,29 @@ _RESIDUALS = Part(
 _ATTENTION = (Answer("layout", "attention", where=_ALONE),)
 _AS_WRITTEN = (Answer("layout", "attention", where=(*_ALONE, ("attention", "naive"), ("compile", "off"))),)
 _COMPILED_ALONE = (Answer("layout", "attention", where=(*_ALONE, ("attention", "naive")), over="compile"),)
+_DO_BENCH_ALONE = (Answer("layout", "do_bench", where=_ALONE), *_ATTENTION)
+_LEADERBOARD = (
+    Answer("layout", "do_bench", where=_MODEL),
+    Answer(
+        "results",
+        where=_MODEL,
+        columns=(
+            "size",
+            "context",
+            "batch",
+            "pass",
+            "precision",
+            "n",
+            "median",
+            "compile_time",
+            "first_step",
+            "whole",
+            "within",
+            "memory",
+            "status",
+        ),
+    ),
+)
 _COMPILED = (Answer("layout", "compiled", where=_MODEL, over="compile"),)
 
 PROBLEMS: tuple[Problem, ...] = (
@@ -354,10 +377,37 @@ PROBLEMS: tuple[Problem, ...] = (
             Part(
                 "",
                 "forward, backward and both, for each length, width and precision",
-                _ATTENTION,
+                _DO_BENCH_ALONE,
                 "your kernel is named with --attention naive,package.module:function; without it torch's own is shown",
             ),
         ),
+    ),
+    Problem(
+        "leaderboard",
+        ("2025",),
+        "forward and backward of attention, as do_bench times it",
+        (
+            Part(
+                "",
+                "time of forward and backward together: 16 heads of width 64, 16,384 tokens",
+                _DO_BENCH_ALONE,
+                "your kernel is named with --attention package.module:function; its time is yours to submit",
+            ),
+        ),
+    ),
+    Problem(
+        "leaderboard",
+        ("2026",),
+        "a training step of the 8B model, as do_bench times it",
+        (
+            Part(
+                "",
+                "time of a training step, and the whole run from empty compile caches beside its 10 minutes",
+                _LEADERBOARD,
+                "the handout times two GPUs, this one; your model is named with --model; its time is yours to submit",
+            ),
+        ),
+        gpu="180 GB and its times",
     ),
 )
 """In the order of the handouts. A name has one row for each way in which editions ask for it."""
