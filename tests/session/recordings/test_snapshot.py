@@ -99,6 +99,18 @@ def test_the_phases_of_a_real_training_step_are_found() -> None:
     assert optimizer.end - optimizer.first == sum(action != "free_completed" for action in inside)
 
 
+def test_stacks_of_python_alone_tell_the_same_phases_and_uses(tmp_path: Path) -> None:
+    """As recorded with ``stacks="python"``, where autograd's own thread has no frames."""
+    content = content_of(TRAINING)
+    for event in content["device_traces"][0]:
+        event["frames"] = [frame for frame in event["frames"] if frame["filename"].endswith(".py")]
+    path = tmp_path / "python.pickle"
+    path.write_bytes(pickle.dumps(content | {"external_annotations": []}))
+    alone, whole = report_of(path), report_of(real_path(TRAINING))
+    assert alone.phases == whole.phases
+    assert alone.categories == whole.categories
+
+
 def test_what_a_real_step_holds_memory_for_is_told_where_it_can_be() -> None:
     """Gradients and the optimizer's two moments are as large as the parameters, whose number is known."""
     report = report_of(real_path(TRAINING))
