@@ -68,6 +68,7 @@ PARTS = (
         "reports", "GPU tests: reports, peaks", 160, "kernels_cuda", "memory_cuda", "peak_cuda", "dtypes_cuda",
         "reports_of_variants_cuda",
     ),
+    _tests("problems", "GPU tests: problems, recordings", 150, "problems_cuda", "recordings_cuda"),
     Part("creation", "Creation", 60, ["-m", "benchmarks.creation"], True),
     Part("overhead", "Overhead", 40, ["-m", "benchmarks.overhead", "--device", "cuda"], True),
     _tests("compiling", "GPU tests: compiling", 270, "variants_cuda", "compiling_cuda"),
