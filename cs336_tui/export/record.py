@@ -105,6 +105,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The number of times that torch.compile compiled again during the steps."""
     capture_s: float | None
     """The time of capturing a CUDA graph before the first step."""
+    until_first_step_s: float | None
+    """From the start of its process until its first step began."""
+    whole_run_s: float | None
+    """From the start of its process to its end."""
     before_backward_bytes: int | None
     """In use by tensors between forward and backward, of attention alone."""
     cpu_wait_s: float | None
@@ -167,6 +171,7 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         **attributes(point and point.measured, measured_peak_doubt="doubt"),
         **attributes(energy, "joules_per_step", "tokens_per_joule"),
         **attributes(prepared, "compile_s", "capture_s"),
+        **attributes(cell, "until_first_step_s", "whole_run_s"),
         environment=environment,
         warmup_times_s=tuple(cell.warmup_times_s),
         step_times_s=tuple(cell.step_times_s),
