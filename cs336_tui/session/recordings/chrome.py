@@ -56,6 +56,8 @@ class _Args(msgspec.Struct, gc=False, frozen=True):
 
 
 _NONE = _Args()
+_ARGS = dict(zip(_Args.__struct_encode_fields__, _Args.__struct_fields__, strict=True))
+"""Names of arguments in the file, with those of `_Args`."""
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -96,6 +98,8 @@ class _Around(msgspec.Struct):
 
 _DECODE = msgspec.json.Decoder(list[_Event], strict=False)
 _DECODE_EPOCH = msgspec.json.Decoder(list[_EpochEvent], strict=False)
+_DECODE_ONE = msgspec.json.Decoder(_EpochEvent, strict=False)
+_DECODE_TIMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SPLIT = msgspec.json.Decoder(list[msgspec.Raw])
 _AROUND = msgspec.json.Decoder(_Around)
 
@@ -282,11 +286,16 @@ class _Reader:
 
     def _take_one_by_one(self, listed: bytes) -> None:
         """Take the events of which some are not as expected: numbers as texts, arguments of any type."""
+        taken: list[_EpochEvent] = []
         for raw in _SPLIT.decode(listed):
-            if (event := _read_oddly(raw)) is not None:
-                self._take_epoch([event])
-            else:
-                self.trace.unread += 1
+            try:
+                taken.append(_DECODE_ONE.decode(raw))
+            except msgspec.ValidationError:
+                if (event := _read_oddly(raw)) is not None:
+                    taken.append(event)
+                else:
+                    self.trace.unread += 1
+        self._take_epoch(taken)
 
     def _settle_base(self, events: list[_Event]) -> bool:
         """True if floats are exact enough for the times of these events."""
@@ -390,11 +399,9 @@ def _read_oddly(raw: msgspec.Raw) -> _EpochEvent | None:
         if not isinstance(found, dict):
             return None
         args = found.get("args")
-        keys = {field.encode_name: field.name for field in msgspec.structs.fields(_Args)}
-        given = (
-            {keys[key]: _whole(value) for key, value in args.items() if key in keys} if isinstance(args, dict) else {}
-        )
-        times = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        named = args if isinstance(args, dict) else {}
+        given = {_ARGS[key]: _whole(value) for key, value in named.items() if key in _ARGS}
+        times = _DECODE_TIMES.decode(raw)
         return _EpochEvent(
             cat=_text(found.get("cat")),
             ph=_text(found.get("ph")),
