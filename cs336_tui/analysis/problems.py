@@ -43,8 +43,13 @@ class Material(NamedTuple):
         return self.wanted(spec) and _has(Result(0, "", self.states[0], CellState(0, spec)), pairs)
 
 
+_MAY_BE_UNKNOWN = ("workload", "pass")
+"""Fields that count as they are asked for where nobody knows them, as of what others recorded."""
+
+
 def _has(result: Result, pairs: Pairs) -> bool:
-    return all(FIELDS[key].show(result) in text.split(",") for key, text in pairs)
+    shown = ((key, FIELDS[key].show(result), text.split(",")) for key, text in pairs)
+    return all(value in values or (not value and key in _MAY_BE_UNKNOWN) for key, value, values in shown)
 
 
 def is_answered(answer: Answer, material: Material) -> bool:

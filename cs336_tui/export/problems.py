@@ -77,7 +77,7 @@ def _section(problem: Problem, edition: str, part: Part, material: Material, nam
 
 
 def _lines(problem: Problem, edition: str, part: Part, material: Material, *, has_any: bool) -> Iterable[str]:
-    if not all(is_answered(answer, material) for answer in part.answers):
+    if part.answers and not (has_any and all(is_answered(answer, material) for answer in part.answers)):
         what = "not all of it is" if has_any else "nothing of it is"
         yield f"{what} in this session: cs336-tui bench --preset {problem.preset(edition, part)}"
     if part.person:

@@ -8,13 +8,17 @@ import json
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.problems import Material, progress_of
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems import Problem, every_problem, problem_named
-from cs336_tui.events.reports import KernelReport
+from cs336_tui.config.spec import recorded_spec
+from cs336_tui.events.events import Event, ReportFinished, ReportStarted
+from cs336_tui.events.reports import KINDS, KernelReport
 from cs336_tui.export.answers import figures_for, tables_of
 from cs336_tui.export.formats import FORMATS
 from cs336_tui.export.problems import Exported, export_problem
@@ -22,8 +26,10 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import summarize
 from tests.export.grids import LAPTOP, grid
 from tests.export.html_reader import Reader
+from tests.made_kernels import a_kernel_report
 from tests.made_problems import problem_state
-from tests.samples import a_spec
+from tests.samples import START, a_spec, session_start, state_of
+from tests.strategies import any_event
 
 EVERY = list(every_problem())
 
@@ -177,3 +183,34 @@ def test_where_and_over_name_fields() -> None:
             for answer in part.answers:
                 assert {key for key, _ in answer.where} <= set(FIELDS)
                 assert answer.over in {"", *FIELDS}
+
+
+def test_a_recording_answers_what_it_holds() -> None:
+    spec = recorded_spec("trace.json.gz", "cuda:0")
+    report = msgspec.structs.replace(a_kernel_report(), spec=spec, prediction=None)
+    state = state_of(
+        [
+            *session_start([spec]),
+            ReportStarted(at=START, report=0, kind="kernels", spec=spec),
+            ReportFinished(at=START, report=0, status="ok", content=report),
+        ]
+    )
+    parts = {section.key: section for section in exported("nsys_profile", state).sections}
+    assert parts["c"].tables[0].records
+    assert {record["kind"] for record in parts["c"].tables[0].records} <= set(KINDS)
+    groups = tuple(msgspec.structs.replace(each, phase="recording") for each in report.groups)
+    whole = msgspec.structs.replace(report, groups=groups, phase_spans_ns={"recording": report.span_ns})
+    state.apply(ReportFinished(at=START, report=0, status="ok", content=whole))
+    (line, _) = next(section for section in exported("nsys_profile", state).sections if section.key == "a").lines
+    assert line.startswith("nothing of it is in this session"), "phases are not known"
+
+
+@given(st.lists(any_event, max_size=25), st.sampled_from(EVERY))
+def test_any_session_has_an_export_of_every_problem(events: list[Event], which: tuple[str, Problem]) -> None:
+    edition, problem = which
+    state = state_of(events)
+    found = export_problem(f"{edition}/{problem.name}", [state], results_of(state))
+    for format_ in FORMATS:
+        assert found.render(format_, None).endswith("\n")
+    progress = progress_of(problem, edition, [state], results_of(state))
+    assert progress.cells_done <= progress.cells
