@@ -123,8 +123,8 @@ class Painter:
                 app.set_timer(GET_READY_S, app.judging.get_ready)
             case StageChanged() | CellFinished():
                 app.judging.go_on()
-            case CellsQueued() if self._replay and event.specs:
-                app.load_preset(Preset(self._replay.path.stem, "", sweep_of(event.specs)))
+            case CellsQueued() if self._replay and (chosen := [each for each in event.specs if not each.recording]):
+                app.load_preset(Preset(self._replay.path.stem, "", sweep_of(chosen)))
             case SessionResumed() if event.at >= app.live.news_since:
                 self._sessions.resumed()
             case ReportFinished() if not app.replaying:

@@ -10,6 +10,8 @@ from textual import events
 from textual.widgets import Input
 
 from cs336_tui.session.recordings import chrome
+from cs336_tui.session.recordings.opening import open_recordings
+from cs336_tui.session.recordings.recording import Opening
 from cs336_tui.session.store import folder_sessions
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.controllers.recordings import paths_in
@@ -55,6 +57,15 @@ async def test_a_dropped_file_opens_and_fills_every_pane(app: Cs336App, tmp_path
         text = await until(pilot, "gemm_forward")
         assert "5 launches · 44.12 µs of 79.00 µs span · idle 42.9 %" in text, text
         assert len(folder_sessions(tmp_path / "sessions")) == 1
+
+
+async def test_a_replayed_recording_leaves_the_choices_alone(tmp_path: Path) -> None:
+    log = open_recordings([write(tmp_path / "a.json", made.TRAINING)], tmp_path, Opening())
+    app = Cs336App(replay=log, speed=0, session_dir=tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        text = await until(pilot, "at its end")
+        assert "✓ recorded" in text
+        assert "■custom" not in text
 
 
 async def test_a_path_can_be_typed(app: Cs336App, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def read(path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
     if not len(trace.kernel_name) and OPERATOR not in trace.span_kind:
         raise RecordingError(path, "no kernel and no operator in it")
     ranked = name if trace.rank is None else f"{name}, rank {trace.rank}"
-    return reports_of(trace, ranked, str(path), opening)
+    return reports_of(trace, ranked, str(path.absolute()), opening)
 
 
 def read_trace(path: Path, watch: Watch) -> Trace:
