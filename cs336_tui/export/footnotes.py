@@ -167,6 +167,8 @@ def status_of(cell: CellState) -> str:
     spec, finished = cell.spec, cell.finished
     if spec.recording:
         return RECORDED
+    if not has_result(cell):
+        return "not run"
     if finished is None:
         most = _most(spec.total_steps, automatic=spec.warmup_is_open or spec.steps_are_open)
         return f"unfinished, {cell.steps_done} of {most} steps"

@@ -209,17 +209,17 @@ def results_table(
     caption: str = "",
     peaks: PeakLookup | None = None,
 ) -> Table:
-    """A row per result that is over or has a timed step, in order.
+    """A row per result that is over or has a timed step, in order; of a session that has ended, one per cell.
 
     Without `columns` those are shown that tell the results apart, and every statistic. A cell that ran on another
     machine, device or torch than its session's first one is marked. Below stands what is wrong with which numbers.
     `peaks` finds what was measured of a device, by default in the user's cache. Raises `TableError` for a column that
     does not exist, or when there is nothing to show.
     """
-    shown = [result for result in results if has_result(result.cell)]
+    shown = [result for result in results if result.state.ended or has_result(result.cell)]
     if unknown := [key for key in columns or () if key not in COLUMNS]:
         raise TableError(f"column {unknown[0]}: expected some of {', '.join(COLUMNS)}")
-    if not shown:
+    if not any(has_result(result.cell) for result in shown):
         raise TableError("no cell has a result yet")
     found = _rows(shown, notation, peaks or PeakCache().get)
     keys = columns or default_columns(found)

@@ -144,6 +144,8 @@ def test_no_published_step_was_faster_than_the_data_sheet_allows() -> None:
     """FLOPs by the closed formula, times 2 per multiply-add; what a source does not state leaves its row out."""
     shares = []
     for row in published():
+        if row.mean_ms is None:  # a peak or a kernel
+            continue
         gpu = gpu_of_label(row.device)
         if gpu is None or row.context is None or row.batch is None or row.precision not in PRECISIONS:
             continue

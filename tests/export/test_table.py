@@ -65,6 +65,7 @@ def test_every_outcome_is_a_row_in_the_order_of_the_queue() -> None:
         ("small", "128", "ok"),
         ("xl", "128", "oom"),
         ("small", "256", "failed"),
+        ("small", "512", "not run"),
     ]
     assert (rows[1]["n"], rows[1]["mean (ms)"]) == ("0", "n/a")
 
