@@ -87,7 +87,7 @@ def bench(
         runner.work()
 
     code = carry_out(runner, run, work, Outputs(renderer(format_), output, force, summary))
-    if name := problem_of_preset(preset_name or ""):
+    if name := problem_of_preset(preset(preset_name).name if preset_name else ""):
         click.echo(f"its parts, with their tables and figures: cs336-tui export last --problem {name}", err=True)
     return code
 

@@ -100,7 +100,8 @@ def _here(gpu: str | None, state: SessionState | None, read: Callable[[], Machin
 
 def _needs(edition: str, problem: Problem, here: _Here, predicts: Predicts) -> Needs:
     sweeps = sweeps_of(problem, edition)
-    cells = [cell for sweep in sweeps.values() for cell in sweep.with_devices((here.device,)).cells()]
+    of_each = (sweep.with_devices((here.device,)).cells() for sweep in sweeps.values())
+    cells = list(dict.fromkeys(cell for several in of_each for cell in several))
     can = [cell for cell in cells if here.can_run(cell)]
     largest = _estimate(max(can, key=rough_peak_bytes), here, predicts) if can else None
     capacity = here.asked.targets[here.device].capacity_bytes

@@ -66,6 +66,8 @@ def test_every_problem_of_an_edition_is_listed_with_its_needs(tmp_path: Path) ->
     assert script["cells"] == 15
     assert "10B · ctx 512 · train-step" in script["largest"]
     assert script["needed_bytes"] > 0
+    (checkpointing,) = [row for row in newest if row["problem"] == "gradient_checkpointing"]
+    assert checkpointing["cells"] == 14 + 3, "three of the six nested ones are among the others"
     assert {row["gpu"] for row in newest if row["problem"].startswith("mixed_precision_acc")} == {""}
 
 
