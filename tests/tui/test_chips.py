@@ -22,11 +22,12 @@ async def test_chips_toggle_by_mouse_and_say_their_state_without_colour() -> Non
         assert "■128 □256 ■512 □1024" in hand.seen(chips), "neither the label nor a gap is a chip"
 
 
-async def test_chips_of_a_second_row_toggle_by_mouse() -> None:
+async def test_chips_of_a_later_row_toggle_by_mouse() -> None:
     async with opened(NARROW) as hand:
         chips = hand.entry("pass", Chips)
-        row = hand.seen(chips).splitlines()[1]
-        await hand.pilot.click(chips, offset=(row.index("train"), 1))
+        *_, row = rows = hand.seen(chips).splitlines()
+        assert len(rows) > 1
+        await hand.pilot.click(chips, offset=(row.index("train"), len(rows) - 1))
         assert hand.pane.sweep == Sweep(passes=("forward", "forward+backward"))
 
 
@@ -36,10 +37,10 @@ async def test_up_and_down_move_between_rows_of_chips_before_they_leave() -> Non
         await hand.go_to(chips)
         await hand.press("right", "down")
         assert chips.has_focus
-        assert chips.chips[chips.cursor].label == "train", "the one below, not the next"
+        assert chips.chips[chips.cursor].label == "bwd", "the one below, not the next"
         await hand.press("up")
         assert chips.chips[chips.cursor].label == "fwd"
-        await hand.press("down", "down")
+        await hand.press("down", "down", "down")
         assert hand.entry("precision", Chips).has_focus
         await hand.press("up")
         assert chips.has_focus

@@ -151,11 +151,12 @@ def test_a_step_that_is_a_cuda_graph_is_profiled_without_it(folder: Folder) -> N
 
 
 def test_attention_alone_is_profiled(folder: Folder) -> None:
-    report = kernels_of(spec_of(folder, workload="attention", pass_="forward+backward", context_length=64))
+    spec = spec_of(folder, workload="attention", pass_="forward+backward", context_length=64)
+    report = kernels_of(spec)
     assert set(time_by_range(report)) == {"attention scores", "softmax", "final matmul", "loss"}
     forward, _ = findings.attention_split(report)
     assert forward.matmul_flops == 2 * 2 * 2 * 64 * 64 * 32
-    assert forward.softmax_flops == 5 * 2 * 64 * 64
+    assert forward.softmax_flops == 5 * 2 * spec.num_heads * 64 * 64
 
 
 def test_without_a_prediction_the_profile_is_whole_and_says_where_it_failed(folder: Folder, plain: str) -> None:
