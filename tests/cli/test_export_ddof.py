@@ -113,6 +113,6 @@ def test_a_session_of_ddof_0_can_be_shown_with_1(folder: Path) -> None:
 
 def test_figures_follow(folder: Path) -> None:
     for ddof in NOTE:
-        exported(folder, "--ddof", str(ddof), "--figures", str(folder / str(ddof)))
+        exported(folder, "--where", "size=small", "--ddof", str(ddof), "--figures", str(folder / str(ddof)))
     drawn = {ddof: (folder / str(ddof) / "passes-by-size.svg").read_text() for ddof in NOTE}
     assert drawn[0] != drawn[1]

@@ -323,7 +323,7 @@ snapshots = fields(
 
 
 @given(snapshots)
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_plain_snapshot_opens_or_is_refused_in_one_line(tmp_path: Path, content: dict[str, Any]) -> None:
     path = tmp_path / "any.pickle"
     path.write_bytes(pickle.dumps(content))
