@@ -47,7 +47,7 @@ def settled(results: Sequence[Result]) -> list[Result]:
 
 
 def _kinds(result: Result) -> Iterator[tuple[object, ...]]:
-    """What results are told to be of a kind by, the narrowest first."""
+    """Fields by which results are of a kind, the narrowest first."""
     spec = result.spec
     kind = (result.source, spec.threads, spec.device, spec.model)
     yield from (kind[:parts] for parts in (4, 3, 2))

@@ -269,14 +269,14 @@ class BlockRow(NamedTuple):
     gradient_bytes: int
     """Of its parameters, by their sizes."""
     saved_bytes: int | None
-    """What it saved for backward; None if that is not known, as what follows from it."""
+    """Saved for backward; None if that is not known, as all that follows from it."""
     expected_bytes: int | None
     """Gradients come, saved tensors go."""
     change_bytes: int
     difference_bytes: int | None
     """Change less what is expected."""
     seen_gradient_bytes: int | None
-    """What must have come: change and saved tensors together."""
+    """The bytes that must have come: change and saved tensors together."""
     before_bytes: int
     after_bytes: int
     peak_bytes: int

@@ -1,4 +1,4 @@
-"""How much of the handouts' problems sessions have: data that answers are made of, and cells of the presets."""
+"""Progress of sessions on the handouts' problems: data that answers are made of, and cells of the presets."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def editions_of(results: Iterable[Result]) -> tuple[str, ...]:
 
 
 class Progress(NamedTuple):
-    """How much of a problem sessions have: letters of the parts that there are data for, for some of what they show,
+    """Progress of sessions on a problem: letters of the parts that there are data for, for some of what they show,
     for nothing of it, and of those that are a person's; and how many of its presets' cells are over."""
 
     done: tuple[str, ...]
@@ -98,7 +98,7 @@ class Progress(NamedTuple):
 
 
 def progress_of(problem: Problem, edition: str, states: Sequence[SessionState], results: Sequence[Result]) -> Progress:
-    """How much of the problem these sessions have. Renders nothing."""
+    """The progress of these sessions on the problem. Renders nothing."""
     material = Material(tuple(states), tuple(results))
     found: dict[str, list[str]] = {"done": [], "begun": [], "missing": [], "persons": []}
     for part in problem.parts:

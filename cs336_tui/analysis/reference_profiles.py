@@ -18,7 +18,7 @@ from cs336_tui.stats.quantities import gigabytes
 
 _ORDER = (*PARTS, "")
 _WHOLE = {"inference": "forward", "train-step": "step"}
-"""What the whole of a pass is called as a part of its cell, if not as the pass."""
+"""Name of the whole pass as a part of its cell, if it is not the pass's."""
 
 
 class PeakBeside(NamedTuple):

@@ -27,7 +27,7 @@ EDITIONS = tuple(sorted({edition for row in PROBLEMS for edition in row.editions
 
 
 class _Here(NamedTuple):
-    """What cells are to run on, and the session that tells how fast it is."""
+    """The device of the cells, and the session that tells how fast it is."""
 
     machine: Machine | None
     asked: AskedCells

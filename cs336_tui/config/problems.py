@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
     letter: str
     asks: str
-    """What is asked for, in a few words."""
+    """The question, in a few words."""
     answers: tuple[Answer, ...] = ()
     person: str = ""
     """The reason why a person must do it, or the rest of it."""

@@ -119,7 +119,7 @@ class EffectiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     variables: tuple[str, ...] | None = None
     """Those that change step times (`config.environment_variables`), as ``NAME=value``; None in old logs."""
     flushed: str | None = None
-    """What is done to the device's cache before each measured step; None if nothing was asked for, in old logs."""
+    """The treatment of the device's cache before each measured step; None if nothing was asked for, in old logs."""
     device_name: str | None = None
     model_revision: str | None = None
     """Revision of an imported model's source; None for the built-in one."""

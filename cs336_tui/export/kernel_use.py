@@ -156,7 +156,7 @@ def whole(report: KernelReport) -> str:
 
 
 def one(report: KernelReport) -> str:
-    """What a report is of, in a caption."""
+    """The subject of a report, in a caption."""
     return "the recording" if report.spec.recording else "one step"
 
 

@@ -50,7 +50,7 @@ def export_problem(
     wanted: Callable[[CellSpec], bool] = lambda _: True,
     ddof: int = 1,
 ) -> Exported:
-    """What these cells, and reports on the `wanted` ones, answer of a problem, part by part. `ddof` is that of kernels'
+    """Answers of these cells and of reports on `wanted` to a problem, part by part. `ddof` is that of kernels'
     stds. Raises `SpecError` for a name that is none."""
     problem, edition = problem_named(name, editions_of(results))
     material = Material(tuple(states), tuple(results), wanted, ddof)

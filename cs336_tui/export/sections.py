@@ -16,7 +16,7 @@ from cs336_tui.export.texts import csv_text, markdown_escape, one_line
 
 
 class Section(NamedTuple):
-    """What stands under one heading. `key` is its name in data."""
+    """The content under one heading. `key` is its name in data."""
 
     key: str
     heading: str

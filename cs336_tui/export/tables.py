@@ -54,7 +54,7 @@ class Column(NamedTuple, Generic[T]):
 
     @property
     def heading(self) -> str:
-        """What stands below the group."""
+        """The notes below the group."""
         return self.key if self.title is None else self.title
 
     @property

@@ -213,7 +213,7 @@ def without_batch_2(spec: CellSpec) -> Prediction:
 
 
 def with_a_failure(format_: str, capsys: pytest.CaptureFixture[str], **more: Any) -> str:
-    """What is printed where one of three cells could not be predicted."""
+    """The output if one of three cells could not be predicted."""
     options = {"batches": (1, 2, 4), "session_dir": None, "predictor": MadePredictor(without_batch_2)} | more
     code = estimate_command(
         gpu="H100", format_=format_, output=None, force=False, read=here, sizes=("small",), passes=("train-step",),

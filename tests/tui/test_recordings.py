@@ -1,4 +1,4 @@
-"""What others recorded, opened from the Sessions tab."""
+"""Recordings of others, opened from the Sessions tab."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class _EpochEvent(msgspec.Struct, gc=False):
 
 
 class _Around(msgspec.Struct):
-    """What stands round the events."""
+    """The document round the events."""
 
     traceEvents: list[msgspec.Raw] = []  # as the format has it
     deviceProperties: Any = None

@@ -389,7 +389,7 @@ def _number(value: object) -> int:
 
 
 def _correlation(value: object) -> int:
-    """What joins a call and its kernel; -1 if it is missing."""
+    """The number that joins a call and its kernel; -1 if it is missing."""
     return value if isinstance(value, int) and 0 < value < _LARGEST else -1
 
 

@@ -9,7 +9,7 @@ OF_LIBRARIES = frozenset((
 ))  # fmt: skip
 """Domains, in small letters, in which libraries name their own calls."""
 _ADDED = (", op_id = ", ", seq = ", ", sizes = ", ", input_op_ids = ")
-"""What torch's ``emit_nvtx`` adds to a name."""
+"""The addition of torch's ``emit_nvtx`` to a name."""
 _SEQUENCE = re.compile(r", seq = (\d{1,18})\b")
 _NODE = re.compile(r"autograd::engine::evaluate_function: .+|\w+Backward\d*")
 _KNOWN_OPERATOR = re.compile(r"(?:aten|prims?|c10d?|torch|quantized|nccl)::\S+")

@@ -1,4 +1,4 @@
-"""What every reader of others' recordings shares: its result, its progress, its error."""
+"""Types that all readers of others' recordings share: the result, its progress, its error."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opening(NamedTuple):
-    """How a file is to be read."""
+    """Options for reading a file."""
 
     watch: Watch = unwatched
     phases: Mapping[str, tuple[str, ...]] = {}

@@ -42,7 +42,7 @@ class Step(NamedTuple):
     frames: object = None
     time_us: int | None = None
     metadata: object = None
-    """What the user set as metadata of the events then."""
+    """The user's metadata of the events at that time."""
 
 
 class History(NamedTuple):

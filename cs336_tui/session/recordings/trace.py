@@ -16,7 +16,7 @@ OPERATOR, USER_RANGE = 0, 1
 
 
 class DeviceFacts(NamedTuple):
-    """What a recording says of one device."""
+    """Facts of one device in a recording."""
 
     label: str = ""
     memory_bytes: int | None = None
@@ -28,7 +28,7 @@ class TooLarge(Exception):
 
 
 class Trace:
-    """What one process (rank) did. Times are ns since any moment, the same for all; names are places in `names`;
+    """The activity of one process (rank). Times are ns since any moment, the same for all; names are places in `names`;
     threads, devices and streams are any numbers; a correlation below 0 is unknown."""
 
     def __init__(self) -> None:

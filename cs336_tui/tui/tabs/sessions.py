@@ -73,7 +73,7 @@ class SessionsPane(Rows):
     _own: Path | None = None
     _opened: Path | None = None
     opening = ""
-    """How far a recording has been read; empty while none is."""
+    """Progress of reading a recording; empty while none is read."""
     marked: tuple[Path, ...] = ()
     """The logs of the marked sessions, in the order of marking."""
 

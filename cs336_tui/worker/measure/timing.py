@@ -158,7 +158,7 @@ class StepTimer:
 
 
 class Window(NamedTuple):
-    """How a window of steps is timed. `flush` is called before each step, outside of its time. `whole` steps have time
+    """The timing of a window of steps. `flush` is called before each step, outside of its time. `whole` steps have time
     stamps round them and none between their phases, whose times are then unknown unless there is one only."""
 
     flush: Flush | None = None

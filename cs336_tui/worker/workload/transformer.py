@@ -60,7 +60,7 @@ def random_batch(
 
 
 class ModelOptions(NamedTuple):
-    """What the reference model is besides its architecture. `dropout` is after the embeddings and each sublayer,
+    """Options of the reference model besides its architecture. `dropout` is after the embeddings and each sublayer,
     `attention_dropout` after naive attention's softmax; `bias` is in every linear layer but the head; `tied` makes the
     token embedding the head's matrix; `tanh` approximates the GELU by it."""
 

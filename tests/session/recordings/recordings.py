@@ -1,4 +1,4 @@
-"""Where the recordings of real GPUs lie, and what is known of them by counting in plain Python."""
+"""The folder of recordings of real GPUs, and their figures counted in plain Python."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Log(Device):
 
 
 def reference(device: Log, fn: Callable[[], None], drop_gradients: Callable[[], None], warmup: float, rep: float):
-    """What do_bench does, in milliseconds: one call, five to estimate, a warm-up, repetitions after a flush each."""
+    """Calls of do_bench, in milliseconds: one call, five to estimate, a warm-up, repetitions after a flush each."""
     fn()
     device.wait()
     begin = device.queued_ms
