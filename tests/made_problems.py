@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cs336_tui.analysis.problems import sweeps_of
-from cs336_tui.config.problems import Problem
+from cs336_tui.config.problem import Problem
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.events.reports import Report, ReportKind, report_key

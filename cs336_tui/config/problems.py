@@ -9,64 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
 
 from cs336_tui.config.axis import SpecError
-
-Pairs = tuple[tuple[str, str], ...]
-Source = Literal["results", "phases", "layout", "pivot", "report", "figure"]
-
-
-class Answer(NamedTuple):
-    """Tables or figures of a session. `name` is of a layout, of a pivot as ``ROWS:COLUMNS VALUE``, of a report as
-    ``KIND`` or ``KIND/TABLE``, of a figure; figures and tables are named by how their names begin."""
-
-    source: Source
-    name: str = ""
-    where: Pairs = ()
-    """Of these cells alone, as ``--where`` takes them."""
-    rows: Pairs = ()
-    """Of a report's table the rows whose records have these values."""
-    columns: tuple[str, ...] = ()
-    """Columns of a table, by their keys, beside those that tell cells apart; empty: all."""
-    most: int = 0
-    """Rows of each of a report's tables at most; 0: all."""
-    over: str = ""
-    """The field in which cells must differ, as without that it says nothing."""
-
-
-class Part(NamedTuple):
-    """A part of a problem. `letter` is empty if there is one only."""
-
-    letter: str
-    asks: str
-    """The question, in a few words."""
-    answers: tuple[Answer, ...] = ()
-    person: str = ""
-    """The reason why a person must do it, or the rest of it."""
-    preset: str = ""
-    """The preset's name without its edition, if it is not the problem's."""
-
-
-class Problem(NamedTuple):
-    """A problem of one edition or several. `gpu` is what a GPU is needed for; empty if the CPU does as well."""
-
-    name: str
-    editions: tuple[str, ...]
-    title: str
-    parts: tuple[Part, ...]
-    gpu: str = "times of a GPU"
-
-    def preset(self, edition: str, part: Part | None = None) -> str:
-        """The preset that runs it, or what a part of it needs."""
-        return f"{edition}/{(part.preset if part else '') or self.name}"
-
+from cs336_tui.config.problem import Answer, Pairs, Part, Problem
 
 _MODEL: Pairs = (("workload", "language-model"),)
 _ALONE: Pairs = (("workload", "attention"),)
 _STEPS = ("size", "context", "pass", "precision", "warmup", "n", "mean", "std", "median", "min", "max")
 _FORWARD: Pairs = (("pass", "forward"),)
 _COMMENT = "the comment is yours"
+_KERNELS, _ALLOCATOR = "its kernels", "its allocator"
 
 _TIMINGS = (
     Answer("results", columns=_STEPS, where=_MODEL),
@@ -100,24 +52,16 @@ _KERNEL_PARTS = (
         "b",
         "the kernel that takes most of forward, its count, and whether it is the same with backward",
         (
-            _OVER_CELLS._replace(
-                columns=("part", "top_short", "top_instances", "top_share", "same_as_forward"),
-            ),
+            _OVER_CELLS._replace(columns=("part", "top_short", "top_instances", "top_share", "same_as_forward")),
             Answer("report", "kernels/kernels-", where=_FORWARD, most=5),
         ),
     ),
-    Part(
-        "c",
-        "kernels of forward beside matrix products",
-        (Answer("report", "kernels/kernel-kinds", where=_FORWARD),),
-    ),
+    Part("c", "kernels of forward beside matrix products", (Answer("report", "kernels/kernel-kinds", where=_FORWARD),)),
     Part(
         "d",
         "share of matrix products in a training step against forward, and of the others",
         (
-            _OVER_CELLS._replace(
-                columns=("part", "matmul_share", "softmax_share", "optimizer_share"),
-            ),
+            _OVER_CELLS._replace(columns=("part", "matmul_share", "softmax_share", "optimizer_share")),
             Answer("report", "kernels/kernel-kinds", where=(("pass", "train-step"),)),
         ),
     ),
@@ -130,10 +74,7 @@ _KERNEL_PARTS = (
 _ACCUMULATION = (Answer("report", "precision/accumulation"),)
 _TOY = Part("a", "dtypes in the toy model under autocast", (Answer("report", "precision/toy-dtypes"),))
 _NORM = "which operations of layer norm are sensitive, and why, is an argument; the dtypes are at (a)"
-_MIXED = (
-    Answer("report", "mixed-precision", over="precision"),
-    Answer("figure", "precision", over="precision"),
-)
+_MIXED = (Answer("report", "mixed-precision", over="precision"), Answer("figure", "precision", over="precision"))
 _SCRIPT = "the script is yours to write; cs336-tui bench is one that does what is asked, and a check on it"
 
 
@@ -198,20 +139,8 @@ _LEADERBOARD = (
     Answer(
         "results",
         where=_MODEL,
-        columns=(
-            "size",
-            "context",
-            "batch",
-            "pass",
-            "precision",
-            "n",
-            "median",
-            "compile_time",
-            "first_step",
-            "whole",
-            "within",
-            "memory",
-            "status",
+        columns=tuple(
+            "size context batch pass precision n median compile_time first_step whole within memory status".split()
         ),
     ),
 )
@@ -247,19 +176,9 @@ PROBLEMS: tuple[Problem, ...] = (
         (Part("", "step times, tokens/s and memory of the whole sweep", (*_SWEEP, _CONTEXTS)),),
     ),
     Problem(
-        "nsys_profile",
-        ("2025", "2026"),
-        "kernels of each pass over sizes and contexts",
-        _KERNEL_PARTS,
-        gpu="its kernels",
+        "nsys_profile", ("2025", "2026"), "kernels of each pass over sizes and contexts", _KERNEL_PARTS, gpu=_KERNELS
     ),
-    Problem(
-        "function_call_table",
-        ("2024",),
-        "kernels of each pass of xl",
-        _KERNEL_PARTS[:4],
-        gpu="its kernels",
-    ),
+    Problem("function_call_table", ("2024",), "kernels of each pass of xl", _KERNEL_PARTS[:4], gpu=_KERNELS),
     Problem(
         "flame_graph",
         ("2024",),
@@ -274,7 +193,7 @@ PROBLEMS: tuple[Problem, ...] = (
             Part("c", "share of softmax", (Answer("report", "kernels/kernel-ranges", where=_FORWARD),)),
             Part("d", "what was not expected", person="what you expected is yours to say"),
         ),
-        gpu="its kernels",
+        gpu=_KERNELS,
     ),
     Problem(
         "mixed_precision_accumulation",
@@ -303,26 +222,13 @@ PROBLEMS: tuple[Problem, ...] = (
             Part("c", "passes with and without mixed precision, for each size", _MIXED, _COMMENT),
         ),
     ),
-    Problem(
-        "memory_profiling",
-        ("2024",),
-        "memory of inference and of a training step",
-        _memory("size"),
-        gpu="its allocator",
-    ),
-    Problem(
-        "memory_profiling",
-        ("2025",),
-        "memory of inference and of a training step",
-        _memory("context"),
-        gpu="its allocator",
-    ),
-    Problem(
-        "memory_profiling",
-        ("2026",),
-        "memory of inference and of a training step",
-        (*_memory("context"), _RESIDUALS),
-        gpu="its allocator",
+    *(
+        Problem("memory_profiling", (edition,), "memory of inference and of a training step", parts, _ALLOCATOR)
+        for edition, parts in (
+            ("2024", _memory("size")),
+            ("2025", _memory("context")),
+            ("2026", (*_memory("context"), _RESIDUALS)),
+        )
     ),
     Problem(
         "gradient_checkpointing",
@@ -342,7 +248,7 @@ PROBLEMS: tuple[Problem, ...] = (
                 _COMMENT,
             ),
         ),
-        gpu="its allocator",
+        gpu=_ALLOCATOR,
     ),
     Problem(
         "pytorch_attention",

@@ -12,7 +12,7 @@ from cs336_tui.analysis.fields import FIELDS, NUMBERS, varies
 from cs336_tui.analysis.merge import Result, ddof_of, measured
 from cs336_tui.analysis.pivot import PivotError, Value, pivot, suggest
 from cs336_tui.analysis.problems import Material, is_answered
-from cs336_tui.config.problems import Answer
+from cs336_tui.config.problem import Answer
 from cs336_tui.events.reports import MemoryReport, Report
 from cs336_tui.export.figures import Drawing
 from cs336_tui.export.pivot import pivot_table

@@ -11,7 +11,8 @@ import msgspec
 from cs336_tui.analysis.estimates import Estimate, duration_range
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.problems import Material, Progress, editions_of, is_answered
-from cs336_tui.config.problems import Part, Problem, problem_named
+from cs336_tui.config.problem import Part, Problem
+from cs336_tui.config.problems import problem_named
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.answers import figures_for, tables_of
 from cs336_tui.export.figures import Drawing
