@@ -7,17 +7,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
-from cs336_tui.analysis.kernel_names import short_name
-from cs336_tui.analysis.kernels import MATMUL, TOGETHER, Phases
-from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, title_of
+from cs336_tui.analysis.kernels import (
+    OPTIMIZER_PHASES,
+    TOGETHER,
+    KernelRow,
+    Phases,
+    has_totals_alone,
+    in_phases,
+    matmul_share,
+    share_of,
+    top_row,
+    total_ns,
+    whole,
+)
+from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, without_cells
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import KernelGroup, KernelReport, report_key
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import Summary, summarize
 
-STEP, RECORDING = "step", "recording"
-"""The whole of a step of several phases, and of what others recorded."""
 _MODEL = ("forward", "loss", "backward")
 _PHASES: Mapping[str, tuple[str, ...]] = {
     "forward+loss": ("forward", "loss"),
@@ -26,21 +34,10 @@ _PHASES: Mapping[str, tuple[str, ...]] = {
     "train-step": ("zero_grad", *_MODEL, "optimizer"),
 }
 """Of cells of which neither a profile nor a timing tells them; a forward of all others."""
-_OPTIMIZER = ("zero_grad", "optimizer")
 _SOFTMAX = "softmax"
 """The named range of attention's softmax, and the kind of its fused kernel."""
 _BY = ("size", "context", "batch", "pass", "precision", "device", "warmup")
 """Fields in whose order the cells are."""
-
-
-class Top(NamedTuple):
-    """The kernel with the most time in a part of the step, by its full name."""
-
-    name: str
-    short: str
-    total_ns: int
-    instances: int
-    share: float
 
 
 class Profiled(NamedTuple):
@@ -52,7 +49,8 @@ class Profiled(NamedTuple):
     kernel_ns: int
     span_ns: int | None
     instances: int
-    top: Top | None
+    top: KernelRow | None
+    """The kernel with the most time."""
     matmul_share: float
     softmax_share: float | None
     optimizer_share: float
@@ -117,13 +115,17 @@ def cell_parts(
     groups = list(grouped(results, lambda result: (result.source, result.spec, machine(result))).values())
     contents = {id(state): _contents(state) for state in states}
     found = {id(cells[0]): _report_of(cells[0], contents) for cells in groups}
-    groups += ([each] for each in _without_cells(states, results, wanted, contents, found))
+    taken = {id(report) for report in found.values()}
+    for result, report in without_cells(states, results, KernelReport):
+        if wanted(report.spec) and id(report) not in taken:
+            found[id(result)] = report
+            groups.append([result])
     groups.sort(key=lambda cells: tuple(FIELDS[key].order(cells[0]) for key in _BY))
     ddof = ddof_of(results)
     return tuple(part for cells in groups for part in _parts_of(cells, found[id(cells[0])], ddof))
 
 
-def step_parts(phases: Sequence[str], whole: str = STEP) -> tuple[tuple[str, Phases], ...]:
+def step_parts(phases: Sequence[str], whole: str = "step") -> tuple[tuple[str, Phases], ...]:
     """The parts to look at in a step of these phases, by name: the forward, forward and backward, the whole step (whose
     phases are None, and which is called `whole` if its phases do not name it), each once."""
     model = tuple(phase for phase in phases if phase in _MODEL)
@@ -135,18 +137,16 @@ def step_parts(phases: Sequence[str], whole: str = STEP) -> tuple[tuple[str, Pha
 
 def profiled(report: KernelReport, phases: Phases = None) -> Profiled:
     """The figures of these phases of a profiled step."""
-    wanted = (phases,) if isinstance(phases, str) else phases
-    groups = [group for group in report.groups if wanted is None or group.phase in wanted]
-    total = _time(groups)
-    span = report.span_ns if wanted is None else report.phase_spans_ns.get(wanted[0]) if len(wanted) == 1 else None
+    groups = in_phases(report, phases)
+    span = report.span_ns if phases is None else report.phase_spans_ns.get(phases) if isinstance(phases, str) else None
     return Profiled(
-        kernel_ns=total,
-        span_ns=span or None if any(group.summary for group in groups) else span,
+        kernel_ns=total_ns(groups),
+        span_ns=span or None if has_totals_alone(report) else span,
         instances=sum(group.instances for group in groups),
-        top=_top(groups, total),
-        matmul_share=_share(groups, total, lambda group: group.kind == MATMUL),
-        softmax_share=_softmax_share(report, groups, total),
-        optimizer_share=_share(groups, total, lambda group: group.phase in _OPTIMIZER),
+        top=top_row(groups),
+        matmul_share=matmul_share(groups),
+        softmax_share=_softmax_share(report, groups),
+        optimizer_share=share_of(groups, lambda group: group.phase in OPTIMIZER_PHASES),
     )
 
 
@@ -155,9 +155,8 @@ def _parts_of(cells: Sequence[Result], report: KernelReport | None, ddof: int) -
     latest = None if report else result.state.report_of("kernels", result.spec)
     profile = "ok" if report else (latest.status or "unfinished") if latest else ""
     phases = tuple(report.phase_spans_ns) if report else tuple(result.cell.phase_times_s)
-    forward: Top | None = None
-    whole = RECORDING if result.spec.recording else STEP
-    for name, chosen in step_parts(phases or _PHASES.get(result.spec.pass_, ("forward",)), whole):
+    forward: KernelRow | None = None
+    for name, chosen in step_parts(phases or _PHASES.get(result.spec.pass_, ("forward",)), whole(result.spec)):
         found = profiled(report, chosen) if report else None
         top = found.top if found else None
         same = forward.name == top.name if forward and top else None
@@ -194,27 +193,6 @@ def _report_of(result: Result, contents: _Contents) -> KernelReport | None:
     return next((each for each in others if (each.device_name, each.torch) == (device_label(result), torch)), None)
 
 
-def _without_cells(
-    states: Sequence[SessionState],
-    results: Sequence[Result],
-    wanted: Callable[[CellSpec], bool],
-    contents: _Contents,
-    found: dict[int, KernelReport | None],
-) -> Iterator[Result]:
-    """A result that was never run for each wanted profile that no cell of its session is of, chosen or not, and that
-    `found` has for no other; adds it there."""
-    titles = {id(result.state): (result.source, result.session) for result in results}
-    taken = {id(report) for report in found.values()}
-    for number, state in enumerate(states):
-        known = {report_key(cell.spec) for cell in state.cells.values()}
-        source, title = titles.get(id(state), (number, title_of(state)))
-        for key, report in contents[id(state)].items():
-            if key not in known and id(report) not in taken and wanted(report.spec):
-                result = Result(source, title, state, CellState(-1, report.spec))
-                found[id(result)] = report
-                yield result
-
-
 def _together(phases: Sequence[str]) -> str:
     """The name of several phases as one part; the loss is left out beside a backward. Empty if they have none."""
     if not phases or not {*phases} <= {*_MODEL}:
@@ -222,29 +200,10 @@ def _together(phases: Sequence[str]) -> str:
     return "+".join(phase for phase in phases if phase != "loss" or "backward" not in phases)
 
 
-def _top(groups: Sequence[KernelGroup], whole_ns: int) -> Top | None:
-    times: dict[str, int] = {}
-    for group in groups:
-        times[group.name] = times.get(group.name, 0) + group.total_ns
-    if not times:
-        return None
-    name, time_ns = min(times.items(), key=lambda each: (-each[1], each[0]))
-    instances = sum(group.instances for group in groups if group.name == name)
-    return Top(name, short_name(name), time_ns, instances, time_ns / whole_ns if whole_ns else 0.0)
-
-
-def _softmax_share(report: KernelReport, groups: Sequence[KernelGroup], whole_ns: int) -> float | None:
+def _softmax_share(report: KernelReport, groups: Sequence[KernelGroup]) -> float | None:
     ranges = {group.range for group in report.groups}
     if _SOFTMAX in ranges:
-        return _share(groups, whole_ns, lambda group: group.range == _SOFTMAX)
+        return share_of(groups, lambda group: group.range == _SOFTMAX)
     if not ranges.isdisjoint(TOGETHER):
         return None
-    return _share(groups, whole_ns, lambda group: group.kind == _SOFTMAX and "loss" not in (group.range, group.phase))
-
-
-def _share(groups: Sequence[KernelGroup], whole_ns: int, chosen: Callable[[KernelGroup], bool]) -> float:
-    return _time([group for group in groups if chosen(group)]) / whole_ns if whole_ns else 0.0
-
-
-def _time(groups: Sequence[KernelGroup]) -> int:
-    return sum(group.total_ns for group in groups)
+    return share_of(groups, lambda group: group.kind == _SOFTMAX and "loss" not in (group.range, group.phase))

@@ -35,7 +35,7 @@ _STEP_RANGE = re.compile(r"profilerstep\s*#\s*(\d+)")
 _MOST_NAMES = 20
 
 MATMUL: KernelKind = "matrix multiply"
-_OPTIMIZER_PHASES = ("zero_grad", "optimizer")
+OPTIMIZER_PHASES = ("zero_grad", "optimizer")
 _ATTENTION_MATMULS = ("attention scores", "final matmul", "attention core")
 _UNPARTED = ("attention rest",)
 """The range with the products and the softmax of attention that nothing takes apart, if its projections are named."""
@@ -138,18 +138,14 @@ def rows(
     report: KernelReport, *, phase: Phases = None, range_: str | None = None, kind: str | None = None, ddof: int = 1
 ) -> tuple[KernelRow, ...]:
     """A row per kernel, largest total first; shares are of all that was selected. Stds divide by n - `ddof`."""
-    found = [
-        group
-        for group in _in(report, phase)
-        if (range_ is None or group.range == range_) and (kind is None or group.kind == kind)
-    ]
-    return rows_of(found, ddof)
+    groups = in_phases(report, phase)
+    return rows_of([each for each in groups if range_ in (None, each.range) and kind in (None, each.kind)], ddof)
 
 
 def rows_of(groups: Sequence[KernelGroup], ddof: int = 1) -> tuple[KernelRow, ...]:
     """A row per kernel of these groups, largest total first; shares are of all of them."""
-    whole = _total(groups)
-    made = (_row(name, of_name, whole, ddof) for name, of_name in grouped(groups, lambda group: group.name).items())
+    time_ns = total_ns(groups)
+    made = (_row(name, of_name, time_ns, ddof) for name, of_name in grouped(groups, lambda group: group.name).items())
     return tuple(sorted(made, key=lambda row: (-row.total_ns, row.name)))
 
 
@@ -164,7 +160,7 @@ def within(report: KernelReport, ranges: Sequence[str]) -> KernelReport:
     if not groups:
         known = ", ".join(range_names(report)[:_MOST_NAMES]) or "no ranges"
         raise RangeError(f"range {', '.join(ranges)}: no kernel of {report.spec.title} is in it; it has {known}")
-    launches, total = _instances(groups), _total(groups)
+    launches, total = _instances(groups), total_ns(groups)
     return msgspec.structs.replace(report, groups=tuple(groups), launches=launches, total_ns=total)
 
 
@@ -181,7 +177,7 @@ def range_names(report: KernelReport) -> tuple[str, ...]:
 
 def by_kind(report: KernelReport, phase: Phases = None) -> tuple[TimeShare, ...]:
     """A share per kind that occurs, in the order of `KINDS`."""
-    return _shares(_in(report, phase), lambda group: group.kind, KINDS)
+    return _shares(in_phases(report, phase), lambda group: group.kind, KINDS)
 
 
 def by_phase(report: KernelReport) -> tuple[TimeShare, ...]:
@@ -194,7 +190,7 @@ def by_range(report: KernelReport) -> tuple[RangeShare, ...]:
     found = []
     order = range_order(report)
     for name, share, total, instances in _shares(report.groups, lambda group: group.range, order):
-        backward = _total(group for group in report.groups if group.range == name and group.backward)
+        backward = total_ns(group for group in report.groups if group.range == name and group.backward)
         found.append(RangeShare(name, share, total - backward, backward, instances))
     return tuple(found)
 
@@ -208,11 +204,11 @@ def range_order(report: KernelReport) -> tuple[str, ...]:
 def matmul_shares(report: KernelReport) -> MatmulShares:
     """The shares of matrix multiplication in forward, in forward and backward, and in a full training step."""
     phases = tuple(report.phase_spans_ns)
-    model = tuple(phase for phase in phases if phase not in _OPTIMIZER_PHASES)
+    model = tuple(phase for phase in phases if phase not in OPTIMIZER_PHASES)
     return MatmulShares(
-        forward=_matmul_share(report, "forward") if "forward" in phases else None,
-        forward_and_backward=_matmul_share(report, model) if {"forward", "backward"} <= {*phases} else None,
-        full_step=_matmul_share(report, None) if "optimizer" in phases else None,
+        forward=matmul_share(in_phases(report, "forward")) if "forward" in phases else None,
+        forward_and_backward=matmul_share(in_phases(report, model)) if {"forward", "backward"} <= {*phases} else None,
+        full_step=matmul_share(report.groups) if "optimizer" in phases else None,
     )
 
 
@@ -231,14 +227,14 @@ def attention_split(report: KernelReport) -> tuple[AttentionSplit, ...]:
     for way, phase in enumerate(("forward", "backward")):
         if phase not in report.phase_spans_ns:
             continue
-        groups = _in(report, phase)
-        products = _total(g for g in groups if g.range in products_in and g.kind == MATMUL)
+        groups = in_phases(report, phase)
+        products = total_ns(g for g in groups if g.range in products_in and g.kind == MATMUL)
         softmaxes = [g for g in groups if (g.range in _UNPARTED and g.kind if by_kind else g.range) == "softmax"]
         found.append(
             AttentionSplit(
                 phase,
                 matmul_ns=products if matmuls_told else None,
-                softmax_ns=_total(softmaxes) if told else None,
+                softmax_ns=total_ns(softmaxes) if told else None,
                 matmul_flops=sum(predicted.flops_by_range.get(name, (0, 0))[way] for name in products_in)
                 if predicted and counted
                 else None,
@@ -255,13 +251,19 @@ def attention_split(report: KernelReport) -> tuple[AttentionSplit, ...]:
 
 def top_kernel(report: KernelReport, phase: Phases = None) -> TopKernel | None:
     """The kernel with the most time in the selection; None where nothing was launched."""
-    found = rows(report, phase=phase)
-    if not found:
+    row = top_row(in_phases(report, phase))
+    if row is None or "forward" not in report.phase_spans_ns:
+        return row and TopKernel(row, None)
+    return TopKernel(row, _instances(group for group in in_phases(report, "forward") if group.name == row.name))
+
+
+def top_row(groups: Sequence[KernelGroup]) -> KernelRow | None:
+    """The row of the kernel with the most time in these groups, the first of `rows_of`."""
+    by_name = grouped(groups, lambda group: group.name)
+    if not by_name:
         return None
-    if "forward" not in report.phase_spans_ns:
-        return TopKernel(found[0], None)
-    alike = (group for group in _in(report, "forward") if group.name == found[0].name)
-    return TopKernel(found[0], _instances(alike))
+    name = min(by_name, key=lambda name: (-total_ns(by_name[name]), name))
+    return _row(name, by_name[name], total_ns(groups), ddof=1)
 
 
 def by_step(report: KernelReport) -> tuple[StepUse, ...]:
@@ -272,8 +274,7 @@ def by_step(report: KernelReport) -> tuple[StepUse, ...]:
             within_step[name].append(group)
     found = []
     for step, groups in within_step.items():
-        total, products = _total(groups), _total(group for group in groups if group.kind == MATMUL)
-        found.append(StepUse(step, report.steps_ns[step], _instances(groups), total, _of(products, total)))
+        found.append(StepUse(step, report.steps_ns[step], _instances(groups), total_ns(groups), matmul_share(groups)))
     return tuple(found)
 
 
@@ -295,8 +296,7 @@ def overlapped_share(report: KernelReport) -> float | None:
 
 def named_share(report: KernelReport) -> float:
     """The share of the time that carries a named range."""
-    named = (group for group in report.groups if group.range not in (NO_RANGE, FUSED))
-    return _of(_total(named), _total(report.groups))
+    return share_of(report.groups, lambda group: group.range not in (NO_RANGE, FUSED))
 
 
 def idle_share(report: KernelReport) -> float | None:
@@ -313,8 +313,41 @@ def profiled_idle(state: SessionState, spec: CellSpec) -> float | None:
     return idle_share(report.content) if report and isinstance(report.content, KernelReport) else None
 
 
+def whole(spec: CellSpec) -> str:
+    """The word for all phases together: ``step``, or ``recording`` of what others recorded."""
+    return "recording" if spec.recording else "step"
+
+
+def has_totals_alone(report: KernelReport) -> bool:
+    """True if a recording has no single launches."""
+    return any(group.summary for group in report.groups)
+
+
+def in_phases(report: KernelReport, phase: Phases) -> tuple[KernelGroup, ...]:
+    """The launches of these phases."""
+    if phase is None:
+        return report.groups
+    wanted = (phase,) if isinstance(phase, str) else phase
+    return tuple(group for group in report.groups if group.phase in wanted)
+
+
+def matmul_share(groups: Sequence[KernelGroup]) -> float:
+    """Matrix multiplication's share of the time of these groups."""
+    return share_of(groups, lambda group: group.kind == MATMUL)
+
+
+def share_of(groups: Sequence[KernelGroup], chosen: Callable[[KernelGroup], bool]) -> float:
+    """The share that the chosen ones have of the time of these groups; 0.0 where nothing ran."""
+    return _of(total_ns(filter(chosen, groups)), total_ns(groups))
+
+
+def total_ns(groups: Iterable[KernelGroup]) -> int:
+    """The time of these groups."""
+    return sum(group.total_ns for group in groups)
+
+
 def _row(name: str, groups: Sequence[KernelGroup], whole_ns: int, ddof: int) -> KernelRow:
-    total, count = _total(groups), _instances(groups)
+    total, count = total_ns(groups), _instances(groups)
     known = name, short_name(name), groups[0].kind, _of(total, whole_ns), total, count
     if summaries := [group.summary for group in groups if group.summary]:
         return KernelRow(*known, *_summed_up(summaries, _of(total, count)))
@@ -346,31 +379,15 @@ def _all_known(choose: Callable[[Iterable[int]], int], found: Sequence[int | Non
     return choose(known) if len(known) == len(found) else None
 
 
-def _in(report: KernelReport, phase: Phases) -> tuple[KernelGroup, ...]:
-    if phase is None:
-        return report.groups
-    wanted = (phase,) if isinstance(phase, str) else phase
-    return tuple(group for group in report.groups if group.phase in wanted)
-
-
-def _matmul_share(report: KernelReport, phase: Phases) -> float:
-    groups = _in(report, phase)
-    return _of(_total(group for group in groups if group.kind == MATMUL), _total(groups))
-
-
 def _shares(
     groups: Sequence[KernelGroup], name_of: Callable[[KernelGroup], str], order: Sequence[str]
 ) -> tuple[TimeShare, ...]:
-    whole, gathered = _total(groups), grouped(groups, name_of)
+    time_ns, gathered = total_ns(groups), grouped(groups, name_of)
     return tuple(
-        TimeShare(name, _of(_total(gathered[name]), whole), _total(gathered[name]), _instances(gathered[name]))
+        TimeShare(name, _of(total_ns(gathered[name]), time_ns), total_ns(gathered[name]), _instances(gathered[name]))
         for name in order
         if name in gathered
     )
-
-
-def _total(groups: Iterable[KernelGroup]) -> int:
-    return sum(group.total_ns for group in groups)
 
 
 def _instances(groups: Iterable[KernelGroup]) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
+from cs336_tui.events.reports import Report, report_key
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import Summary, summarize
@@ -70,6 +71,22 @@ def merge(sessions: Sequence[tuple[str, SessionState]]) -> tuple[Result, ...]:
         for source, (title, (_, state)) in enumerate(zip(titles, sessions, strict=True))
         for cell in state.cells.values()
     )
+
+
+R = TypeVar("R", bound=Report)
+
+
+def without_cells(
+    states: Sequence[SessionState], results: Sequence[Result], kind: type[R]
+) -> Iterator[tuple[Result, R]]:
+    """A result that was never run for each report of a kind that no cell of its session is of, chosen or not."""
+    titles = {id(result.state): (result.source, result.session) for result in results}
+    for number, state in enumerate(states):
+        known = {report_key(cell.spec) for cell in state.cells.values()}
+        source, title = titles.get(id(state), (number, title_of(state)))
+        for report in state.contents(kind):
+            if report_key(report.spec) not in known:
+                yield Result(source, title, state, CellState(-1, report.spec)), report
 
 
 def title_of(state: SessionState) -> str:

@@ -8,11 +8,10 @@ from typing import NamedTuple
 from cs336_tui.analysis.fields import machine
 from cs336_tui.analysis.kernel_cells import CellPart, cell_parts
 from cs336_tui.analysis.kernel_names import short_name
-from cs336_tui.analysis.merge import Result, grouped, title_of
+from cs336_tui.analysis.merge import Result, grouped, without_cells
 from cs336_tui.analysis.reference import PARTS, Figure, Match, Published, matching, own, published
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import MemoryReport, report_key
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import gigabytes
 
@@ -52,7 +51,7 @@ def peaks_beside(
     published and a person's own unless given. Raises `ReferenceFileError` when these cannot be read."""
     rows = sorted((row for row in _points(rows) if row.holds("peak")), key=lambda row: _ORDER.index(row.part))
     groups = list(grouped(results, lambda result: (result.source, report_key(result.spec), machine(result))).values())
-    groups += [[result] for result in _reported(states, results)]
+    groups += [[result] for result, _ in without_cells(states, results, MemoryReport)]
     found = []
     for cells in groups:
         for part, of_part in grouped(rows, lambda row: row.part).items():
@@ -160,17 +159,6 @@ def _matching(result: Result, rows: Sequence[Published], figure: Figure) -> tupl
 
 def _points(rows: Sequence[Published] | None) -> Sequence[Published]:
     return (*published(), *own()) if rows is None else rows
-
-
-def _reported(states: Sequence[SessionState], results: Sequence[Result]) -> Iterator[Result]:
-    """A result that was never run for each memory report that no cell of its session is of."""
-    titles = {id(result.state): (result.source, result.session) for result in results}
-    for number, state in enumerate(states):
-        known = {report_key(cell.spec) for cell in state.cells.values()}
-        source, title = titles.get(id(state), (number, title_of(state)))
-        for report in state.contents(MemoryReport):
-            if report_key(report.spec) not in known:
-                yield Result(source, title, state, CellState(-1, report.spec))
 
 
 def _own_peak(cells: Sequence[Result], part: str) -> tuple[int | None, str]:

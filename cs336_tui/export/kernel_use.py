@@ -10,9 +10,6 @@ from cs336_tui.events.reports import Gap, KernelReport
 from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
 from cs336_tui.stats.quantities import NONE
 
-STEP, RECORDING = "step", "recording"
-"""All phases of a step together, and all of a recording."""
-
 NSYS: tuple[Column[KernelRow], ...] = (
     Column("share", "Time (%)", show=lambda share: f"{share * 100:.1f}"),
     Column("total_ns", "Total Time (ns)", show="{:,}".format),
@@ -65,7 +62,7 @@ def use_record(report: KernelReport) -> dict[str, Value]:
     gaps, overlap = report.gaps, report.overlap
     return {
         **attributes(report, "launches", "total_ns"),
-        **attributes(None if has_totals_alone(report) else report, span_ns="span_ns", busy_ns="busy_ns"),
+        **attributes(None if kernels.has_totals_alone(report) else report, span_ns="span_ns", busy_ns="busy_ns"),
         "idle_share": kernels.idle_share(report),
         "launches_per_s": kernels.launches_per_s(report),
         **attributes(gaps, gaps="count", gap_ns="total_ns", gap_median_ns="median_ns"),
@@ -150,11 +147,6 @@ def _use_notes(report: KernelReport) -> Iterator[str]:
         yield "of it beside compute: the share of the time of NCCL's kernels in which another kernel ran"
 
 
-def whole(report: KernelReport) -> str:
-    """The word for all phases together."""
-    return RECORDING if report.spec.recording else STEP
-
-
 def one(report: KernelReport) -> str:
     """The subject of a report, in a caption."""
     return "the recording" if report.spec.recording else "one step"
@@ -163,11 +155,6 @@ def one(report: KernelReport) -> str:
 def nouns(report: KernelReport) -> tuple[str, str]:
     """The words for what the report counts, and for each time that one of them ran."""
     return ("kernel", "launches") if report.activity == "kernels" else ("operator", "calls")
-
-
-def has_totals_alone(report: KernelReport) -> bool:
-    """True if a recording has no single launches."""
-    return any(group.summary for group in report.groups)
 
 
 def milliseconds(time_ns: Value) -> str:

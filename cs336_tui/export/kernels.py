@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from cs336_tui.analysis import kernels
-from cs336_tui.analysis.kernels import AttentionSplit, Phases, RangeShare, TimeShare
+from cs336_tui.analysis.kernel_cells import profiled
+from cs336_tui.analysis.kernels import AttentionSplit, Phases, RangeShare, TimeShare, has_totals_alone, whole
 from cs336_tui.config.spec import known_choices
 from cs336_tui.events.reports import FUSED, KernelReport
 from cs336_tui.export.footnotes import std_kind
@@ -17,7 +18,6 @@ from cs336_tui.export.kernel_use import (
     copy_table,
     footnotes,
     gap_table,
-    has_totals_alone,
     milliseconds,
     nouns,
     one,
@@ -25,7 +25,6 @@ from cs336_tui.export.kernel_use import (
     step_table,
     use_record,
     use_table,
-    whole,
 )
 from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
 from cs336_tui.stats.quantities import NONE, count
@@ -76,9 +75,9 @@ def kernel_table(
 ) -> Table:
     """A row per kernel, largest total first, with the columns of ``nsys stats --report cuda_gpu_kern_sum``. `ranges`
     are those that the report was restricted to. nsys's std has a `ddof` of 1."""
-    names = (phase,) if isinstance(phase, str) else phase or (whole(report),)
+    names = (phase,) if isinstance(phase, str) else phase or (whole(report.spec),)
     part = "+".join(name or UNPHASED for name in names)
-    selected = f"{f'the whole {whole(report)}' if phase is None else part}"
+    selected = f"{f'the whole {whole(report.spec)}' if phase is None else part}"
     selected = ", ".join([*ranges] or [selected, *([] if range_ is None else [range_ or UNNAMED])])
     return report_table(
         report,
@@ -102,7 +101,7 @@ def phase_table(report: KernelReport) -> Table:
     columns: tuple[Column[_Part], ...] = (
         Column("phase", left=True, show=lambda name: name or UNPHASED),
         Column("total_ns", "time (ms)", show=milliseconds),
-        Column("share", f"share of {whole(report)}", show=percent),
+        Column("share", f"share of {whole(report.spec)}", show=percent),
         Column("span_ns", "from first to last (ms)", show=milliseconds),
         Column("instances", launched),
         Column("matmul_share", "matrix multiply", show=percent),
@@ -127,7 +126,7 @@ def kind_table(report: KernelReport) -> Table:
     """Each kind's share of every phase and of the whole step."""
     shares = {name: {share.name: share for share in kernels.by_kind(report, phases)} for name, phases in _parts(report)}
     singular, launched = nouns(report)
-    all_of_it = whole(report)
+    all_of_it = whole(report.spec)
 
     def record(kind: str) -> dict[str, Value]:
         found: dict[str, Value] = {"kind": kind}
@@ -166,7 +165,7 @@ def range_table(report: KernelReport) -> Table:
     """Each named range with its own work and its backward, in the order in which a step comes to them."""
     columns: tuple[Column[RangeShare], ...] = (
         Column("name", "range", left=True, show=lambda name: name or UNNAMED),
-        Column("share", f"share of {whole(report)}", show=percent),
+        Column("share", f"share of {whole(report.spec)}", show=percent),
         Column("forward_ns", "forward (ms)", show=milliseconds),
         Column("backward_ns", "backward (ms)", show=milliseconds),
         Column("total_ns", "both (ms)", show=milliseconds),
@@ -266,25 +265,18 @@ def _parts(report: KernelReport) -> tuple[_Part, ...]:
     model = tuple(name for name in names if name in ("forward", "loss", "backward"))
     together = [("forward+backward", model)] if len(model) > 1 and len(model) < len(names) else []
     single = [(name, name) for name in names] if len(names) > 1 else []
-    return (*single, *together, (whole(report), None))
+    return (*single, *together, (whole(report.spec), None))
 
 
 def _phase_record(report: KernelReport, part: _Part) -> dict[str, Value]:
     name, phases = part
-    kinds = kernels.by_kind(report, phases)
-    total = sum(share.total_ns for share in kinds)
-    top = kernels.top_kernel(report, phases)
-    # What lies between the first and the last of several phases together is not known.
-    span = report.span_ns if phases is None else report.phase_spans_ns.get(phases) if isinstance(phases, str) else None
-    span = span or None if has_totals_alone(report) else span
+    found, top = profiled(report, phases), kernels.top_kernel(report, phases)
     return {
         "phase": name,
-        "total_ns": total,
-        "share": total / report.total_ns if report.total_ns else None,
-        "span_ns": span,
-        "instances": sum(share.instances for share in kinds),
-        "matmul_share": next((share.share for share in kinds if share.name == kernels.MATMUL), 0.0),
-        **attributes(top and top.row, top="name", top_short="short", top_share="share", top_instances="instances"),
+        "total_ns": found.kernel_ns,
+        "share": found.kernel_ns / report.total_ns if report.total_ns else None,
+        **attributes(found, "span_ns", "instances", "matmul_share"),
+        **attributes(found.top, top="name", top_short="short", top_share="share", top_instances="instances"),
         "top_per_forward": top.per_forward if top else None,
     }
 
