@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -17,8 +17,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, Notation, gigabytes
 from cs336_tui.stats.summaries import Summary
 
-_DIFFERS = tuple(Column(header, left=True) for header in ("device", "source", "what differs"))
-_Row = tuple[str, ...]
+_Texts = tuple[str, ...]
 
 
 def reference_tables(
@@ -58,54 +57,67 @@ def reference_table(
     groups = grouped(measured(results), lambda result: (result.spec, machine(result), result.session))
     if not groups:
         raise TableError("no cell has measured steps to set beside published ones")
-    texts: list[tuple[str, ...]] = []
+    texts: list[_Texts] = []
     records: list[dict[str, Value]] = []
-    for (spec, _, session), cells in groups.items():
+    for (spec, _, _), cells in groups.items():
         found = pooled(cells, ddof_of(results))
         assert found is not None, "measured cells have steps"
         matches = matching(spec, cells[0].cell.in_force, rows)
         texts.append(_own_text(cells[0], found, notation, matched=bool(matches)))
         texts += [_text(match, found, notation) for match in matches]
-        records += [_record(cells[0], found, session, match) for match in matches or (None,)]
-    return Table(
-        columns=(
-            Column("cell", left=True),
-            *(Column(header) for header in (f"mean ({notation.symbol})", f"std ({notation.symbol})", "here / there")),
-            *_DIFFERS,
-        ),
-        rows=tuple(texts),
-        records=tuple(records),
+        records += [_record(cells[0], found, match) for match in matches or (None,)]
+    return _table(
+        ("cell",),
+        (f"mean ({notation.symbol})", f"std ({notation.symbol})", "here / there"),
+        texts,
+        records,
         caption=caption or "Own step times beside published ones",
-        footnotes=tuple(_notes(results)),
+        footnotes=_notes(results),
         label="reference",
     )
 
 
-def _own_text(result: Result, found: Summary, notation: Notation, *, matched: bool) -> tuple[str, ...]:
-    spec = result.spec
-    title = (
-        f"{spec.size_label} · {spec.pass_} · {spec.precision} · ctx {spec.context_length} · batch {spec.batch_size} · "
-        f"warm-up {FIELDS['warmup'].show(result)}{''.join(f' · {variant}' for variant in spec.variants)}"
+def _table(
+    names: Sequence[str],
+    figures: Sequence[str],
+    texts: Sequence[_Texts],
+    records: Sequence[dict[str, Value]],
+    *,
+    caption: str,
+    footnotes: Iterable[str],
+    label: str,
+) -> Table:
+    """Own rows, each followed by those of its reference points: columns of names, of figures, and of the source."""
+    left = (Column(header, left=True) for header in ("device", "source", "what differs"))
+    return Table(
+        columns=(*(Column(name, left=True) for name in names), *map(Column, figures), *left),
+        rows=tuple(texts),
+        records=tuple(records),
+        caption=caption,
+        footnotes=tuple(footnotes),
+        label=label,
     )
+
+
+def _own_text(result: Result, found: Summary, notation: Notation, *, matched: bool) -> _Texts:
     remark = "" if matched else "nothing published for this size and pass"
     mean, std = notation.of(found, "mean_s"), notation.of(found, "std_s")
-    return title, mean, std, "", device_label(result), f"here: {result.session}", remark
+    return _cell(result, f"warm-up {FIELDS['warmup'].show(result)}"), mean, std, "", *_here(result), remark
 
 
-def _text(match: Match, found: Summary, notation: Notation) -> tuple[str, ...]:
+def _text(match: Match, found: Summary, notation: Notation) -> _Texts:
     row = match.row
     mean_s, std_s = (row.mean_ms or 0.0) / 1e3, None if row.std_ms is None else row.std_ms / 1e3
     # Without a std nothing says which digits count, so that all are kept as they were published.
     mean = f"{notation.scaled(mean_s):.6g}" if std_s is None else notation.time(mean_s, mean_s=mean_s, std_s=std_s)
     std = UNKNOWN if std_s is None else notation.time(std_s, mean_s=mean_s, std_s=std_s)
-    ratio = f"{found.mean_s / mean_s:.2f}" if found.mean_s and mean_s else UNKNOWN
-    return "", mean, std, ratio, row.device, row.source, _caveats(match)
+    return "", mean, std, _ratio(found.mean_s, mean_s), *_there(match)
 
 
-def _record(result: Result, found: Summary, session: str, match: Match | None) -> dict[str, Value]:
-    spec, row = result.spec, match.row if match else None
+def _record(result: Result, found: Summary, match: Match | None) -> dict[str, Value]:
+    row = match.row if match else None
     return {
-        "session": session, **cell_record(spec), "device": device_label(result),
+        **_cell_record(result),
         "warmup": data_value("warmup", FIELDS["warmup"].show(result)),
         **attributes(found, "mean_s", "std_s", "n"), **attributes(row, "source", "device", prefix="reference_"),
         "reference_mean_s": row.mean_ms / 1e3 if row and row.mean_ms is not None else None,
@@ -122,31 +134,27 @@ def _notes(results: Sequence[Result]) -> Iterator[str]:
 
 def _peaks_table(found: Sequence[PeakBeside]) -> Table:
     """A row for each peak of a cell, then one for each published one of the same."""
-    texts: list[_Row] = []
+    texts: list[_Texts] = []
     records: list[dict[str, Value]] = []
     for beside in found:
         result, own_bytes = beside.result, beside.peak_bytes
         ending = result.ending if result.ending == "OOM" else ""
         seen = ", ".join(filter(None, (beside.seen, ending))) or "nothing tells it"
-        here = (_cell(result), beside.name, gigabytes(own_bytes), "", device_label(result), _here(result), seen)
-        texts.append(here)
+        texts.append((_cell(result), beside.name, gigabytes(own_bytes), "", *_here(result), seen))
         for match in beside.matches:
             row, there = match.row, match.row.peak_bytes
-            ratio = f"{own_bytes / there:.2f}" if own_bytes and there else UNKNOWN
-            texts.append(("", "", gigabytes(there), ratio, row.device, row.source, _caveats(match)))
+            texts.append(("", "", gigabytes(there), _ratio(own_bytes, there), *_there(match)))
             records.append({
-                **_beside_record(result, beside.part or None), "peak_bytes": own_bytes, "seen": beside.seen or None,
+                **_cell_record(result), "part": beside.part or None,
+                "peak_bytes": own_bytes, "seen": beside.seen or None,
                 **attributes(row, "source", "device", "peak_bytes", "peak", prefix="reference_"),
                 "reference_pass": row.pass_, "caveats": "; ".join(match.caveats),
             })  # fmt: skip
-    return Table(
-        columns=(
-            *(Column(header, left=True) for header in ("cell", "of")),
-            *map(Column, ("peak (GB)", "here / there")),
-            *_DIFFERS,
-        ),
-        rows=tuple(texts),
-        records=tuple(records),
+    return _table(
+        ("cell", "of"),
+        ("peak (GB)", "here / there"),
+        texts,
+        records,
         caption="Own peaks of memory beside published ones",
         footnotes=(
             "own peaks: of a whole pass what the allocator counted while it was timed, else of the memory report, else "
@@ -161,7 +169,7 @@ def _peaks_table(found: Sequence[PeakBeside]) -> Table:
 
 def _kernels_table(found: Sequence[KernelsBeside]) -> Table:
     """A row for each part of a cell's step, then one for each published top kernel or share of the same part."""
-    texts: list[_Row] = []
+    texts: list[_Texts] = []
     records: list[dict[str, Value]] = []
     for beside in found:
         result, part, profiled = beside.part.result, beside.part.part, beside.part.profiled
@@ -169,28 +177,25 @@ def _kernels_table(found: Sequence[KernelsBeside]) -> Table:
         figures = (top.short, str(top.instances), f"{top.share * 100:.1f} %") if top else (NONE, NONE, NONE)
         matmul = f"{profiled.matmul_share * 100:.1f} %" if profiled else NONE
         seen = "" if profiled else "not profiled: cs336-tui kernels makes a profile"
-        texts.append((_cell(result), part, *figures, matmul, device_label(result), _here(result), seen))
+        texts.append((_cell(result), part, *figures, matmul, *_here(result), seen))
         for match in beside.matches:
             row = match.row
             name = kernel_name(row) or NONE
             launches = NONE if row.top_launches is None else str(row.top_launches)
             shares = (NONE if each is None else f"{each:.1f} %" for each in (row.top_percent, row.matmul_percent))
-            texts.append(("", "", name, launches, *shares, row.device, row.source, _caveats(match)))
+            texts.append(("", "", name, launches, *shares, *_there(match)))
             records.append({
-                **_beside_record(result, part), **attributes(top, "name", "instances", "share", prefix="top_"),
+                **_cell_record(result), "part": part, **attributes(top, "name", "instances", "share", prefix="top_"),
                 **attributes(profiled, "matmul_share"),
                 **attributes(row, "source", "device", "top_kernel", "top_launches", prefix="reference_"),
                 "reference_top_share": _share(row.top_percent), "reference_matmul_share": _share(row.matmul_percent),
                 "reference_pass": row.pass_, "caveats": "; ".join(match.caveats),
             })  # fmt: skip
-    return Table(
-        columns=(
-            *(Column(header, left=True) for header in ("cell", "part", "top kernel")),
-            *map(Column, ("launches", "its share", "matrix multiply")),
-            *_DIFFERS,
-        ),
-        rows=tuple(texts),
-        records=tuple(records),
+    return _table(
+        ("cell", "part", "top kernel"),
+        ("launches", "its share", "matrix multiply"),
+        texts,
+        records,
         caption="Own kernels beside published ones",
         footnotes=(
             "top kernel: the one with the most time in this part of the step; shares: of the part's kernel time; "
@@ -200,25 +205,27 @@ def _kernels_table(found: Sequence[KernelsBeside]) -> Table:
     )
 
 
-def _beside_record(result: Result, part: str | None) -> dict[str, Value]:
-    return {
-        "session": result.session, **cell_record(result.spec), "device": device_label(result), "part": part,
-    }  # fmt: skip
+def _cell_record(result: Result) -> dict[str, Value]:
+    return {"session": result.session, **cell_record(result.spec), "device": device_label(result)}
 
 
-def _cell(result: Result) -> str:
+def _cell(result: Result, *more: str) -> str:
     spec = result.spec
     named = (spec.size_label, spec.pass_, spec.precision, f"ctx {spec.context_length}", f"batch {spec.batch_size}")
-    return " · ".join((*named, *spec.variants))
+    return " · ".join((*named, *more, *spec.variants))
+
+
+def _ratio(here: float | None, there: float | None) -> str:
+    return f"{here / there:.2f}" if here and there else UNKNOWN
 
 
 def _share(percent: float | None) -> float | None:
     return None if percent is None else round(percent / 100, 6)
 
 
-def _here(result: Result) -> str:
-    return f"here: {result.session}"
+def _here(result: Result) -> tuple[str, str]:
+    return device_label(result), f"here: {result.session}"
 
 
-def _caveats(match: Match) -> str:
-    return "; ".join(match.caveats) or "nothing that is stated"
+def _there(match: Match) -> tuple[str, str, str]:
+    return match.row.device, match.row.source, "; ".join(match.caveats) or "nothing that is stated"
