@@ -309,8 +309,8 @@ def idle_share(report: KernelReport) -> float | None:
 
 def profiled_idle(state: SessionState, spec: CellSpec) -> float | None:
     """`idle_share` of the session's profile of this work; None where there is none or no kernels could be seen."""
-    report = state.report_of("kernels", spec)
-    return idle_share(report.content) if report and isinstance(report.content, KernelReport) else None
+    report = state.content_of(KernelReport, spec)
+    return idle_share(report) if report else None
 
 
 def whole(spec: CellSpec) -> str:

@@ -92,5 +92,5 @@ def _peaks(results: Iterable[Result]) -> Iterable[int]:
     for result in results:
         if result.cell.finished and result.cell.finished.peak_allocated_bytes:
             yield result.cell.finished.peak_allocated_bytes
-        elif (report := result.state.report_of("memory", result.spec)) and isinstance(report.content, MemoryReport):
-            yield report.content.peak_bytes
+        elif report := result.state.content_of(MemoryReport, result.spec):
+            yield report.peak_bytes

@@ -10,7 +10,6 @@ from cs336_tui.analysis.kernel_cells import CellPart, cell_parts
 from cs336_tui.analysis.kernel_names import short_name
 from cs336_tui.analysis.merge import Result, grouped, without_cells
 from cs336_tui.analysis.reference import PARTS, Figure, Match, Published, matching, own, published
-from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import MemoryReport, report_key
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import gigabytes
@@ -168,7 +167,7 @@ def _own_peak(cells: Sequence[Result], part: str) -> tuple[int | None, str]:
     counts = [each.cell.finished.peak_allocated_bytes for each in cells if each.is_measured and each.cell.finished]
     if not part and (known := [count for count in counts if count]):
         return max(known), "measured"
-    if report := _report_of(result.state, result.spec):
+    if report := result.state.content_of(MemoryReport, result.spec):
         peaks = {"": report.peak_bytes}
         for span in report.phases:
             peaks[span.phase] = max(span.peak_bytes, peaks.get(span.phase, 0))
@@ -177,8 +176,3 @@ def _own_peak(cells: Sequence[Result], part: str) -> tuple[int | None, str]:
     if prediction is None or (part and part not in ("forward", prediction.peak_phase)):
         return None, ""
     return (prediction.forward_peak_bytes if part == "forward" else prediction.peak_bytes), "predicted"
-
-
-def _report_of(state: SessionState, spec: CellSpec) -> MemoryReport | None:
-    found = state.report_of("memory", spec)
-    return found.content if found is not None and isinstance(found.content, MemoryReport) else None

@@ -144,7 +144,7 @@ def _point(choice: _Choice, runs: Sequence[Result]) -> _Point:
     prediction = first.state.prediction_of(first.spec)
     over = [run.cell.finished for run in measured(runs) if run.cell.finished]
     allocated = max((found.peak_allocated_bytes for found in over if found.peak_allocated_bytes), default=None)
-    recorded = _recorded(runs)
+    recorded = next(filter(None, (run.state.content_of(MemoryReport, run.spec) for run in runs)), None)
     tensors = allocated or (recorded.peak_bytes if recorded else None)
     rss = max((found.peak_rss_bytes for found in over if found.peak_rss_bytes), default=None)
     return _Point(
@@ -156,15 +156,6 @@ def _point(choice: _Choice, runs: Sequence[Result]) -> _Point:
         predicted_activations=prediction.activation_peak_bytes if prediction else None,
         recorded_activations=activation_peak(recorded) if recorded else None,
     )
-
-
-def _recorded(runs: Sequence[Result]) -> MemoryReport | None:
-    """A memory report on one of the runs' cells."""
-    for run in runs:
-        report = run.state.report_of("memory", run.spec)
-        if report and isinstance(report.content, MemoryReport):
-            return report.content
-    return None
 
 
 def _least_activations(points: Sequence[_Point]) -> tuple[str, _Choice | None]:

@@ -126,6 +126,12 @@ class SessionState:
         found = ((each.spec, each.content) for each in self.reports.values())
         return tuple({report_key(spec): content for spec, content in found if isinstance(content, kind)}.values())
 
+    def content_of(self, kind: type[_R], spec: CellSpec) -> _R | None:
+        """The content of the latest successful report of a kind on a spec or its like."""
+        key = report_key(spec)
+        found = (each.content for each in self.reports.values() if report_key(each.spec) == key)
+        return next((content for content in reversed(list(found)) if isinstance(content, kind)), None)
+
     def break_off(self) -> None:
         """End the reports that are being made, as no more events come."""
         for report in self.reports.values():

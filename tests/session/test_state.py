@@ -21,15 +21,19 @@ from cs336_tui.events.events import (
     GpuSample,
     HostSample,
     Notice,
+    ReportFinished,
+    ReportStarted,
     SessionEnded,
     SessionResumed,
     StageChanged,
     StepsTimed,
 )
+from cs336_tui.events.reports import KernelReport, MemoryReport
 from cs336_tui.export.record import document_of
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader, SessionLog
 from cs336_tui.session.state import DEVICE_HISTORY, OUTPUT_LIMIT, SessionState
+from tests.made_kernels import a_kernel_report
 from tests.samples import (
     ENVIRONMENT,
     MEASURED_S,
@@ -311,3 +315,15 @@ def test_no_gpu_is_a_cells_own_before_the_machine_is_known() -> None:
     gpu = GpuSample(uuid="GPU-0", clock_reasons=())
     (cell,) = state_of([*events, DeviceSampled(at=1.0, host=HostSample(), gpu=gpu)]).cells.values()
     assert (cell.surroundings.samples, cell.surroundings.reasons_known) == (1, 0)
+
+
+def test_a_report_that_is_made_again_hides_no_earlier_one() -> None:
+    report = a_kernel_report()
+    state = SessionState()
+    for number, content in enumerate((report, None)):
+        state.apply(ReportStarted(at=START, report=number, kind="kernels", spec=report.spec))
+        if content:
+            state.apply(ReportFinished(at=START, report=number, status="ok", content=content))
+    assert state.content_of(KernelReport, report.spec) == report
+    assert state.content_of(MemoryReport, report.spec) is None
+    assert state.content_of(KernelReport, a_spec(seed=report.spec.seed, d_model=report.spec.d_model * 2)) is None
