@@ -107,6 +107,7 @@ def sweeps(draw: st.DrawFn, workloads: Sequence[str] = axes.WORKLOADS) -> Sweep:
         seed=draw(st.integers(0, 2**31 - 1)),
         threads=draw(st.none() | st.integers(1, 256)),
         reports=draw(st.just(()) | some(st.sampled_from(ASKED_REPORTS))),
+        oom_skip=draw(st.booleans()),
         compiles=draw(some(st.sampled_from(["off", "default"] if graphs else axes.COMPILES), 2)),
         cuda_graphs=draw(some(st.sampled_from(axes.CUDA_GRAPHS))) if graphs else ("off",),
         model_path=draw(st.lists(folders, min_size=int(brought), max_size=2).map(tuple)),
@@ -128,7 +129,7 @@ def _attention(draw: st.DrawFn) -> dict[str, Any]:
 @st.composite
 def _models(draw: st.DrawFn, edition: str) -> dict[str, Any]:
     """Fields of a sweep of language models; a user's own model brings its attention."""
-    own = draw(st.booleans())
+    own, checkpoints = draw(st.booleans()), draw(some(st.integers(0, 1), 2))
     return {
         "sizes": draw(some(st.sampled_from(size_names(edition)))),
         "dims": draw(st.none() | model_dims()),
@@ -139,7 +140,8 @@ def _models(draw: st.DrawFn, edition: str) -> dict[str, Any]:
         "attentions": ("naive",) if own else draw(some(st.sampled_from(axes.ATTENTIONS) | imported, 2)),
         "optimizers": draw(some(st.sampled_from(axes.OPTIMIZERS) | imported, 2)),
         "loss": draw(st.just(variants.CROSS_ENTROPY) | imported),
-        "checkpoints": draw(some(st.integers(0, 1), 2)),
+        "checkpoints": checkpoints,
+        "nestings": draw(some(st.sampled_from(("off", "halves")), 2)) if any(checkpoints) else ("off",),
     }
 
 

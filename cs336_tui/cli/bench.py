@@ -31,8 +31,7 @@ from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.session import store
 
 _OF_BENCH = (
-    "session_dir", "ddof", "timeout_s", "device_interval_s", "in_process", "skip_after_oom", "explain_oom", "check_fit",
-    "nvtx",
+    "session_dir", "ddof", "timeout_s", "device_interval_s", "in_process", "explain_oom", "check_fit", "nvtx",
 )  # fmt: skip
 """Options that are arguments of `Bench`; all others but a few are choices."""
 
@@ -72,7 +71,7 @@ def bench(
         raise click.UsageError("--reports need processes of their own; with --in-process say --reports none")
     others = list(_of_other_presets(also, given))
     run = HeadlessRun()
-    runner = Bench(run.sink, **settings)
+    runner = Bench(run.sink, skip_after_oom=sweep.oom_skip, **settings)
 
     def work() -> None:
         known: set[CellSpec] = set()
@@ -123,6 +122,7 @@ def resume(
     output: Path | None,
     summary: str | None,
     force: bool,
+    oom_skip: bool | None,
     **settings: Any,
 ) -> int:
     """Run exactly the cells of SESSION that have no result, into the same session.
@@ -131,7 +131,7 @@ def resume(
     """
     path = store.find(session, session_dir)
     run = HeadlessRun()
-    runner = Bench(run.sink, session_dir=path.parent, session=path.stem, **settings)
+    runner = Bench(run.sink, session_dir=path.parent, session=path.stem, skip_after_oom=oom_skip, **settings)
 
     def work() -> None:
         cells = runner.resume(run.recall, failed=failed, take_over=take_over)

@@ -11,7 +11,7 @@ import click
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
 from cs336_tui.config.counts import INTERVAL, USUAL_MOST, Counted, auto_of, share_of, share_words
 from cs336_tui.config.spec import AXES
-from cs336_tui.config.sweep import ASKED_REPORTS
+from cs336_tui.config.sweep import ASKED_REPORTS, NO_OOM_SKIP
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -208,12 +208,11 @@ order_options = (
         "--order", type=click.Choice(["smallest-first", "as-given"]), default="smallest-first", show_default=True
     ),
 )
-_oom_option = click.option(
-    "--oom-skip/--no-oom-skip",
-    "skip_after_oom",
-    default=True,
-    show_default=True,
-    help="After a cell that ran out of memory, skip waiting ones of its kind that need at least as much.",
+oom_option = click.option(
+    f"--oom-skip/{NO_OOM_SKIP}",
+    default=None,
+    help="After a cell that ran out of memory, skip waiting ones of its kind that need at least as much. "
+    "[default: skip, unless the preset or the session says otherwise]",
 )
 
 
@@ -263,6 +262,6 @@ timeout_option = click.option(
     help="End a cell that takes longer than this, and go on with the next.",
 )
 bench_options = options(
-    _oom_option, _explain_option, fit_check_option, timeout_option, session_dir_option, device_interval_option
+    oom_option, _explain_option, fit_check_option, timeout_option, session_dir_option, device_interval_option
 )
 """Options of a run, by their names arguments of `Bench`."""

@@ -28,14 +28,14 @@ _DEPTH = 3
 _GIVEN = [axis for axis in AXES.values() if axis.sweep and axis.option]
 _KEYS: dict[str, tuple[str, type, bool]] = (
     {axis.key: (axis.sweep, axis.kind, True) for axis in _GIVEN if axis.several}
-    | {"head_dim": ("head_dims", int, True), "reports": ("reports", str, True)}
+    | {"head_dim": ("head_dims", int, True), "reports": ("reports", str, True), "oom_skip": ("oom_skip", bool, False)}
     | {axis.key: (axis.sweep, axis.kind, False) for axis in _GIVEN if not axis.several and axis.kind is not tuple}
     | {axis.key: (axis.sweep, str, True) for axis in _GIVEN if axis.kind is tuple}
 )
 """Each key's field of a sweep, the type of its values, and whether it may hold several, as a list."""
 _PAIRS = tuple(axis.key for axis in AXES.values() if axis.widget == "pairs")
 """Keys that hold a list of texts as ``name=value``."""
-_RARE = ("head_dim", "reports", *(axis.key for axis in AXES.values() if axis.group == "variants"))
+_RARE = ("head_dim", "reports", "oom_skip", *(axis.key for axis in AXES.values() if axis.group == "variants"))
 """Keys that a file leaves out where they are as usual."""
 _COUNTED: dict[str, Counted] = {"warmup": "warmup_steps", "steps": "measure_steps"}
 """Keys that may hold ``auto``."""

@@ -26,6 +26,8 @@ ASKED_REPORTS: tuple[str, ...] = get_args(AskedReport)
 MOST_CELLS = 10_000
 """Maximum number of cells of a sweep."""
 
+NO_OOM_SKIP = "--no-oom-skip"
+
 _NOT_SHARED = ("vocab_size", "model_args")
 """Fields of a sweep that its cells do not take as they are."""
 _OUTER = (
@@ -62,13 +64,16 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
 
     With workload ``attention`` the widths of `head_dims`, of `heads` heads each, take the place of sizes. `model_args`
     are for every model of a user's own, or named ``Class.name`` for one of several. `reports` are made of the cells
-    that end well, after all.
+    that end well, after all. `oom_skip` skips cells not smaller than one that ran out of memory.
+
+    Nesting means nothing without checkpointing: cells that differ in it alone are one cell.
     """
 
     dims: ModelDims | None = None
     head_dims: tuple[int, ...] = (64,)
     heads: int = 1
     reports: tuple[str, ...] = ()
+    oom_skip: bool = True
 
     if TYPE_CHECKING:  # the types of axes that code names; the fields themselves are derived
 
@@ -96,6 +101,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         model_path: tuple[str, ...]
         annotations: tuple[tuple[str, str], ...]
         checkpoints: tuple[int, ...]
+        nestings: tuple[str, ...]
         timers: tuple[str, ...]
 
     def with_devices(self, devices: tuple[str, ...]) -> Sweep:
@@ -129,7 +135,11 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         )
 
     def __len__(self) -> int:
-        return math.prod(map(len, self._axes().values()))
+        lengths = {field: len(choices) for field, choices in self._axes().items()}
+        every = math.prod(lengths.values())
+        if 0 not in self.checkpoints or not every:
+            return every
+        return every - every // lengths["checkpoint"] // lengths["nesting"] * (lengths["nesting"] - 1)
 
     def cells(self) -> tuple[CellSpec, ...]:
         """The product, smallest models first. Raises the first `SpecError` of `problems`."""
@@ -138,12 +148,15 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         axes = self._axes()
         shared = {field: choices[0] for field, choices in self._values().items() if field not in axes}
         several = itertools.product(*axes.values())
-        return tuple(self._cell(shared | dict(zip(axes, each, strict=True))) for each in several)
+        cells = (self._cell(shared | dict(zip(axes, each, strict=True))) for each in several)
+        return tuple(dict.fromkeys(cells) if 0 in self.checkpoints else cells)
 
     def _cell(self, values: dict[str, Any]) -> CellSpec:
         size, dims = self._dims_of(values["size"])
-        model_args = arguments_for(values["model"], self.model_args)
-        return CellSpec(**values | msgspec.structs.asdict(dims) | {"size": size, "model_args": model_args})
+        values |= {"size": size, "model_args": arguments_for(values["model"], self.model_args)}
+        if not values["checkpoint"]:
+            values["nesting"] = "off"
+        return CellSpec(**values | msgspec.structs.asdict(dims))
 
     def check(self) -> None:
         """Raise the first problem that is not of devices which only the machine can resolve."""
@@ -169,6 +182,9 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         for report in self.reports:
             if report not in ASKED_REPORTS:
                 yield SpecError("reports", report, f"expected one of {', '.join(ASKED_REPORTS)}")
+        if self.workload == "language-model" and set(self.checkpoints) == {0} and set(self.nestings) - {"off"}:
+            why = "without checkpointing there are no groups to nest; choose --checkpoint 1 or more"
+            yield SpecError("nesting", ",".join(self.nestings), why)
         yield from self._ceilings()
         yield from self._arguments_of_nobody()
         values = self._values()
@@ -261,6 +277,8 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
             words += self._words_of(axis)
         if self.reports:
             words += ["--reports", ",".join(self.reports)]
+        if not self.oom_skip:
+            words.append(NO_OOM_SKIP)
         if ddof != 1:
             words += ["--ddof", str(ddof)]
         return shlex.join(words)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from cs336_tui import __version__
 from cs336_tui.config.spec import CellSpec, Precision, SpecError
-from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.sweep import NO_OOM_SKIP, Sweep
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment, capability_pair
 from cs336_tui.events.peaks import PeakError
@@ -39,9 +39,10 @@ class Bench:
     (or `probe`) when it has painted. `probe`, `add`, `resume` and `work` block; the others are for any thread.
 
     `session` names a log, new or to `resume`. `timeout_s` limits the life of a cell's process. After a cell that ran
-    out of memory, `skip_after_oom` skips the waiting ones that need as much, and `explain_oom` tries it again as a
-    report. `check_fit` and `nvtx`: see `CellRunner`. `device_interval_s` 0 switches device sampling off. With
-    `in_process` cells run in the thread that calls `work`, for external profilers.
+    out of memory, `skip_after_oom` skips the waiting ones that need as much (None: unless the commands of the session
+    to `resume` say otherwise), and `explain_oom` tries it again as a report. `check_fit` and `nvtx`: see `CellRunner`.
+    `device_interval_s` 0 switches device sampling off. With `in_process` cells run in the thread that calls `work`, for
+    external profilers.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Bench:
         session: str | None = None,
         ddof: int = 1,
         timeout_s: float | None = None,
-        skip_after_oom: bool = True,
+        skip_after_oom: bool | None = None,
         explain_oom: bool = True,
         check_fit: bool = True,
         device_interval_s: float = 0.5,
@@ -61,7 +62,8 @@ class Bench:
     ) -> None:
         self.ddof = ddof
         self.timeout_s = timeout_s
-        self.skip_after_oom = skip_after_oom
+        self.skip_after_oom = skip_after_oom is not False
+        self._skips_as_session = skip_after_oom is None
         self._explain_oom = explain_oom
         self._in_process = in_process
         self._recorder = SessionRecorder(session_dir, session or new_session_id(), sink)
@@ -275,6 +277,8 @@ class Bench:
                 self._recorder.close()
                 raise
             self.ddof = state.ddof
+            if self._skips_as_session:
+                self.skip_after_oom = not any(NO_OOM_SKIP in command.split() for command in state.commands)
             self._cells.reports = max(state.reports, default=-1) + 1
             self._predictions.restore(state)
             endings = (cell.finished for cell in state.cells.values() if cell.finished and cell.status == "oom")

@@ -99,7 +99,7 @@ class LiveSource:
     def run(self, sweep: Sweep, options: RunOptions) -> None:
         """Let the sweep's cells wait behind those that do, and run them; `RunEnded` is posted when all are over."""
         bench = self.bench
-        bench.ddof, bench.timeout_s, bench.skip_after_oom = options.ddof, options.timeout_s, options.skip_after_oom
+        bench.ddof, bench.timeout_s, bench.skip_after_oom = options.ddof, options.timeout_s, sweep.oom_skip
 
         def resolve() -> tuple[tuple[tuple[CellSpec, int], ...], str, tuple[str, ...]]:
             resolved = bench.resolve(sweep)

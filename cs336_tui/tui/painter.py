@@ -180,7 +180,7 @@ class Painter:
             judging=app.judging,
             peaks=self._peaks.view,
             chosen=lambda: main.chosen,
-            skip_after_oom=main.query_one(ConfigurePane).options.skip_after_oom,
+            skip_after_oom=main.query_one(ConfigurePane).skips_after_oom,
             estimated=estimates.estimated if estimates else None,
             forecast=estimates.summary if estimates else None,
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
+from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.presets import (
     FORMER,
     QUICK,
@@ -159,6 +160,15 @@ def test_a_preset_names_reports_and_presets_that_belong_to_it() -> None:
         from_toml("mine", 'reports = "pictures"')
     for each in bundled():
         assert {all_presets().find(name).name for name in each.also} == set(each.also)
+
+
+def test_a_preset_may_try_every_cell_after_one_ran_out_of_memory() -> None:
+    assert not preset("8gb").sweep.oom_skip
+    assert preset("devices").sweep.oom_skip
+    assert sweep_from(preset_name="8gb", oom_skip=True).oom_skip
+    assert not sweep_from(preset_name="8gb", oom_skip=None).oom_skip
+    with pytest.raises(PresetError, match="oom skip 1: expected true or false"):
+        from_toml("mine", "oom_skip = 1")
 
 
 def test_automatic_counts_are_said_as_flags_say_them() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.cli.flags import choice_options, reports_option
+from cs336_tui.cli.flags import choice_options, oom_option, reports_option
 from cs336_tui.config.choices import sweep_from, sweep_of
 from cs336_tui.config.counts import share_of, share_words
 from cs336_tui.config.flops import parameters
@@ -44,6 +44,19 @@ SPOILERS: list[dict[str, Any]] = [
     {"steps_auto": 1.0, "steps": 100, "sync": "each-step"},
     {"steps_auto": 0.01, "steps": 100, "sync": "pipelined"},
 ]
+
+
+def test_nesting_means_nothing_without_checkpointing() -> None:
+    here = msgspec.structs.replace(HERE, passes=("forward",))
+    sweep = msgspec.structs.replace(here, checkpoints=(0, 1), nestings=("off", "halves"))
+    found = [(cell.checkpoint, cell.nesting) for cell in sweep.cells()]
+    assert found == [(0, "off"), (1, "off"), (1, "halves")]
+    nested = msgspec.structs.replace(sweep, nestings=("halves",))
+    assert [(cell.checkpoint, cell.nesting) for cell in nested.cells()] == [(0, "off"), (1, "halves")]
+    (problem,) = msgspec.structs.replace(nested, checkpoints=(0,)).problems()
+    assert str(problem) == (
+        "nesting halves: without checkpointing there are no groups to nest; choose --checkpoint 1 or more"
+    )
 
 
 def test_the_product_is_ordered_and_complete() -> None:
@@ -122,8 +135,9 @@ FLAGS = {
     "--size": "sizes", "--context": "contexts", "--batch": "batches", "--pass": "pass", "--precision": "precisions",
     "--warmup": "warmups", "--device": "devices", "--head-dim": "head_dims", "--model": "models",
     "--attention": "attentions", "--compile": "compiles", "--checkpoint": "checkpoints", "--optimizer": "optimizers",
-    "--cuda-graph": "cuda_graphs", "--reports": "reports",
+    "--nesting": "nestings", "--cuda-graph": "cuda_graphs", "--reports": "reports",
 }  # fmt: skip
+NO = {"--no-causal": "causal", "--no-oom-skip": "oom_skip"}
 SINGLE = ("steps", "edition", "arch", "sync", "seed", "threads", "vocab-size", "workload", "loss")
 REPEATED = {"--model-arg": "model_args", "--annotate": "annotations", "--model-path": "model_path"}
 
@@ -136,8 +150,8 @@ def parsed(command: str) -> Sweep:
     dims: dict[str, str] = {}
     while words:
         flag = words.pop(0)
-        if flag == "--no-causal":
-            fields["causal"] = False
+        if flag in NO:
+            fields[NO[flag]] = False
             continue
         value, name = words.pop(0), flag[2:]
         if flag in FLAGS:
@@ -155,7 +169,9 @@ def parsed(command: str) -> Sweep:
 
 @given(sweeps())
 def test_the_command_runs_the_same_cells_again(sweep: Sweep) -> None:
-    assert parsed(sweep.command()).cells() == sweep.cells()
+    again = parsed(sweep.command())
+    assert again.cells() == sweep.cells()
+    assert again.oom_skip == sweep.oom_skip
 
 
 def said(words: list[str]) -> Sweep:
@@ -165,6 +181,7 @@ def said(words: list[str]) -> Sweep:
     @click.command()
     @choice_options
     @reports_option
+    @oom_option
     def command(**choices: Any) -> None:
         found.append(sweep_from(**choices))
 

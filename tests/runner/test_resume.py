@@ -135,6 +135,19 @@ def test_skipped_cells_stay_skipped(tmp_path: Path) -> None:
     assert (state.cells[1].status, state.cells[1].skipped_because) == ("skipped", "not wanted")
 
 
+def test_a_resumed_session_keeps_what_becomes_of_cells_after_one_ran_out_of_memory(tmp_path: Path) -> None:
+    for command, skips in (("cs336-tui bench --no-oom-skip", False), ("cs336-tui bench", True)):
+        first = Bench(Watch(), session_dir=tmp_path, device_interval_s=0)
+        first.prepare()
+        first.add([(small_spec(), 1)], command)
+        first.close()
+        again = Bench(Watch(), session_dir=tmp_path, session=first.session, device_interval_s=0)
+        again.prepare()
+        again.resume()
+        again.close()
+        assert again.skip_after_oom is skips
+
+
 def test_every_cell_keeps_the_machine_that_it_ran_on(tmp_path: Path) -> None:
     path, _ = run(tmp_path, small_spec(), small_spec(batch_size=2))
     path.write_text(path.read_text().replace('"torch":"', '"torch":"other-'))

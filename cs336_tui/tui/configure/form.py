@@ -24,7 +24,7 @@ MAX_CELLS = 10_000
 AFTER_OOM = ("skip larger", "try all")
 """Treatment of waiting cells that need at least as much memory as one that ran out of it."""
 DIMS = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
-_OPTIONS = ("ddof", "timeout_s", "repeats", "after_oom")
+_OPTIONS = ("ddof", "timeout_s", "repeats")
 """Entries that are no part of a sweep."""
 _DIRECT = ("size", "vocab_size", "warmup_steps", "measure_steps", "model_path")
 """Choices that are read together with others."""
@@ -32,12 +32,11 @@ _DIRECT = ("size", "vocab_size", "warmup_steps", "measure_steps", "model_path")
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run that are no part of its sweep. `timeout_s` ends a cell that takes longer, None never. All cells
-    run `repeats` times, round after round. `skip_after_oom` skips cells not smaller than one that ran out of memory."""
+    run `repeats` times, round after round."""
 
     ddof: int = 1
     timeout_s: float | None = None
     repeats: int = 1
-    skip_after_oom: bool = True
 
 
 def entry_axes(workload: str | None = None) -> Iterator[Axis]:
@@ -49,7 +48,7 @@ def _entry_fields() -> Iterator[str]:
     for axis in AXES.values():
         if axis.group or axis.field in DIMS:
             yield from filter(None, (axis.field, axis.others, *(("head_dim", "heads") if axis.field == "size" else ())))
-    yield from ("reports", *_OPTIONS)
+    yield from ("reports", "after_oom", *_OPTIONS)
 
 
 if TYPE_CHECKING:
@@ -90,6 +89,10 @@ class Entries(_OfAxes, frozen=True, kw_only=True):
         if isinstance(getattr(self, _attribute(field)), str) and isinstance(value, tuple):
             (value,) = value
         return msgspec.structs.replace(self, **{_attribute(field): value})
+
+    @property
+    def skips_after_oom(self) -> bool:
+        return self.after_oom == AFTER_OOM[0]
 
     def with_options_of(self, other: Entries) -> Entries:
         return msgspec.structs.replace(self, **{name: getattr(other, name) for name in _OPTIONS})
@@ -180,11 +183,11 @@ def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
             "warmup_steps": ",".join(sweep.warmup_words),
             "measure_steps": steps_words(sweep.steps, sweep.steps_auto, sweep.steps_for),
             "reports": sweep.reports,
+            "after_oom": AFTER_OOM[0 if sweep.oom_skip else 1],
         },
         ddof=str(options.ddof),
         timeout_s="" if options.timeout_s is None else str(options.timeout_s).removesuffix(".0"),
         repeats=str(options.repeats),
-        after_oom=AFTER_OOM[0 if options.skip_after_oom else 1],
     )
 
 
@@ -241,7 +244,7 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     alone = entries.workload == "attention"
     found = {a.sweep: _read(a, entries, reader) for a in entry_axes(entries.workload) if a.field not in _DIRECT}
     found |= _PLAIN.counts(reader.warmups(entries.warmup_steps), *reader.steps(entries.measure_steps))
-    found["reports"] = entries.reports
+    found |= {"reports": entries.reports, "oom_skip": entries.skips_after_oom}
     sweep = Sweep(**found | _dimensions(entries, reader))
     folders = own_code_folders(reader.pieces("model_path", entries.model_path), bool(sweep.own_code))
     sweep = msgspec.structs.replace(sweep, model_path=folders)
@@ -249,7 +252,6 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
         ddof=reader.number("ddof", entries.ddof, 1),
         timeout_s=reader.seconds(entries.timeout_s),
         repeats=reader.number("repeats", entries.repeats, 1),
-        skip_after_oom=entries.after_oom == AFTER_OOM[0],
     )
     if options.repeats < 1:
         reader.add(SpecError("repeats", options.repeats, "expected a whole number, at least 1"))

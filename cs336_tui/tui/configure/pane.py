@@ -196,6 +196,11 @@ class ConfigurePane(Vertical):
             self._foreseen = text, role
             self._show_summary()
 
+    @property
+    def skips_after_oom(self) -> bool:
+        """True if cells not smaller than one that ran out of memory are skipped."""
+        return self._entries.skips_after_oom
+
     def set_skip_after_oom(self, skip: bool) -> None:
         """Choose what becomes of larger cells after one that ran out of memory."""
         self._set(self._entries.with_value("after_oom", AFTER_OOM[0 if skip else 1]))
