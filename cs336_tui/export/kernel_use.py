@@ -8,7 +8,7 @@ from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import KernelRow
 from cs336_tui.events.reports import Gap, KernelReport
 from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
-from cs336_tui.stats.quantities import NONE
+from cs336_tui.stats.quantities import NONE, Scale
 
 NSYS: tuple[Column[KernelRow], ...] = (
     Column("share", "Time (%)", show=lambda share: f"{share * 100:.1f}"),
@@ -24,6 +24,8 @@ NSYS: tuple[Column[KernelRow], ...] = (
     Column("name", "Name", left=True),
 )
 """As ``nsys stats --report cuda_gpu_kern_sum`` has them, and what the kernel is."""
+milliseconds = Scale("ms", 1e6, 3).text
+"""Nanoseconds as ms; a dash for None."""
 
 
 def use_table(report: KernelReport) -> Table:
@@ -155,11 +157,6 @@ def one(report: KernelReport) -> str:
 def nouns(report: KernelReport) -> tuple[str, str]:
     """The words for what the report counts, and for each time that one of them ran."""
     return ("kernel", "launches") if report.activity == "kernels" else ("operator", "calls")
-
-
-def milliseconds(time_ns: Value) -> str:
-    """Nanoseconds as ms; a dash for None."""
-    return f"{time_ns / 1e6:.3f}" if isinstance(time_ns, int | float) else NONE
 
 
 def microseconds(time_ns: Value) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
@@ -42,6 +41,7 @@ from cs336_tui.export.precision import experiment_tables, modules_table, precisi
 from cs336_tui.export.results import TableError, results_of
 from cs336_tui.export.roofline import left_out, roofline_table
 from cs336_tui.export.tables import Table
+from cs336_tui.export.texts import untaken
 from cs336_tui.session.state import SessionState
 
 LIMIT = REPORTS["roofline"].title
@@ -115,8 +115,7 @@ def report_drawings(states: Sequence[SessionState]) -> tuple[Drawing, ...]:
     found: dict[str, Drawing] = {}
     reports = [report for state in states for kind in _EXPORTS for report in state.contents(kind)]
     for drawing in drawings_of_reports(reports):
-        names = (drawing.name + (f"-{number}" if number > 1 else "") for number in count(1))
-        name = next(name for name in names if name not in found)
+        name = untaken(drawing.name, found)
         found[name] = drawing._replace(name=name)
     return tuple(found.values())
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
+from itertools import chain, count
 from typing import Any
 
 _CONTROL = re.compile(
@@ -48,6 +49,12 @@ def as_data(text: str) -> str:
     text = plain(text)
     is_formula = text.lstrip().startswith(tuple(_FORMULA)) and not _NUMBER.fullmatch(text)
     return f"'{text}" if is_formula else text
+
+
+def untaken(name: str, taken: Container[str]) -> str:
+    """The name, with a number if it is taken: ``memory``, ``memory-2``."""
+    numbered = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(each for each in numbered if each not in taken)
 
 
 def csv_text(keys: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:

@@ -305,7 +305,7 @@ PLAIN_LAYOUTS: Mapping[str, WriteUp] = {
         partial(_devices, published=True),
     ),
 }
-"""The five kinds of table and the warm-up view, which any session can be shown in."""
+"""Kinds of table in which any session can be shown."""
 
 LAYOUTS: Mapping[str, WriteUp] = {
     **PLAIN_LAYOUTS,

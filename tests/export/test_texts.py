@@ -3,7 +3,7 @@
 import pytest
 
 from cs336_tui.export.formats import latex_escape
-from cs336_tui.export.texts import bullets, markdown_escape
+from cs336_tui.export.texts import bullets, markdown_escape, untaken
 
 
 def test_latex_sets_every_sign_that_tables_use() -> None:
@@ -31,3 +31,9 @@ def test_dollars_in_markdown_are_no_mathematics() -> None:
 )
 def test_only_what_would_open_something_in_a_list_is_escaped(line: str, shown: str) -> None:
     assert bullets([line]) == f"- {shown}"
+
+
+def test_a_taken_name_gets_the_first_free_number() -> None:
+    assert [untaken("peak", taken) for taken in ((), ("peak",), ("peak", "peak-2", "peak-4"))] == [
+        "peak", "peak-2", "peak-3",
+    ]  # fmt: skip
