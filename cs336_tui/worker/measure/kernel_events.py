@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, Protocol
 from cs336_tui.events.device_timeline import gaps_of, overlap_of
 from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
 from cs336_tui.events.reports import NO_RANGE, RANGES, Gaps, KernelGroup, KernelKind, Overlap
+from cs336_tui.stats.timelines import busy, extent
 from cs336_tui.worker.workload.ranges import PHASE, RANGE
 
 HOST_INSTEAD = "Shown instead: operators of the host, by the time each took to enqueue its work."
@@ -51,18 +52,11 @@ class Profile(NamedTuple):
     @property
     def busy_ns(self) -> int:
         """Time in which at least one launch ran."""
-        busy, reached = 0, 0
-        for launch in sorted(self.launches, key=lambda launch: launch.begin_ns):
-            busy += max(0, launch.end_ns - max(launch.begin_ns, reached))
-            reached = max(reached, launch.end_ns)
-        return busy
+        return busy(*_columns(self.launches)[1:])
 
     def span_ns(self, phase: str | None = None) -> int:
         """Time from the first launch's begin to the last one's end, of one phase or of all; 0 without a launch."""
-        chosen = [launch for launch in self.launches if phase is None or launch.phase == phase]
-        if not chosen:
-            return 0
-        return max(launch.end_ns for launch in chosen) - min(launch.begin_ns for launch in chosen)
+        return extent(*_columns([each for each in self.launches if phase in (None, each.phase)])[1:])
 
     def gaps(self) -> Gaps:
         """The times between launches in which none ran."""
