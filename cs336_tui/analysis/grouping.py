@@ -31,9 +31,9 @@ def telling(results: Iterable[Result], but: Sequence[str] = (), among: Sequence[
 
 
 def settled(results: Sequence[Result]) -> list[Result]:
-    """The results; one without timings at a place where nothing like it was measured goes to where most like it was
-    measured last: of its session, its threads asked for and, if there is one, its device and model. So what only tells
-    where a cell ended, or is not known of it, makes no table of its own."""
+    """The results, those without timings each with a `home`, if nothing like them was measured at their place: the
+    result of the same session and threads, and if there is one of the same device and model, that was measured last.
+    So a place where a cell only ended, or that is not known of it, makes no table of its own."""
     homes: dict[tuple[object, ...], dict[tuple[str, ...], Result]] = {}
     for result in measured(results):
         for kind in _kinds(result):

@@ -33,7 +33,7 @@ _PHASES: Mapping[str, tuple[str, ...]] = {
     "forward+backward": _MODEL,
     "train-step": ("zero_grad", *_MODEL, "optimizer"),
 }
-"""Of cells of which neither a profile nor a timing tells them; a forward of all others."""
+"""The phases of a pass if neither a profile nor a timing tells them; every other pass is a forward."""
 _SOFTMAX = "softmax"
 """The named range of attention's softmax, and the kind of its fused kernel."""
 _BY = ("size", "context", "batch", "pass", "precision", "device", "warmup")

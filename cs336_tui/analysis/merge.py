@@ -37,7 +37,7 @@ class Result(NamedTuple):
     state: SessionState
     cell: CellState
     home: Result | None = None
-    """Of a cell without timings one beside which tables show it, for the place; see `grouping.settled`."""
+    """The result whose place tables show for a cell without timings; see `grouping.settled`."""
 
     @property
     def spec(self) -> CellSpec:

@@ -39,7 +39,7 @@ _TIMED = ("source", "device", "edition", "size", "context", "batch", "pass", "pr
           "mean_ms", "std_ms", "note")  # fmt: skip
 """Columns that every file has."""
 COLUMNS = (*_TIMED, "part", "peak", "top_kernel", "top_launches", *_PERCENTS)
-"""Of both files; in a cell of the table, what is unstated is empty."""
+"""Columns of the published and of a person's own file; what is unstated is empty."""
 PARTS = ("forward", "loss", "backward", "optimizer", "forward+backward")
 """The parts of a step that a peak or kernels may be of."""
 _PEAK = re.compile(r"([0-9]+(?:\.[0-9]+)?) (GB|GiB)")

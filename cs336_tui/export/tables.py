@@ -50,15 +50,16 @@ class Column(NamedTuple, Generic[T]):
     text: Callable[[T], str] | None = None
     """Instead of `show`, if the text needs more than the value."""
     group: str = ""
-    """Of it and its neighbours of the same, above their headings; what has one row of headings says it before each."""
+    """A heading above those of neighbours with the same group; formats with one row of headings put it before each."""
 
     @property
     def heading(self) -> str:
-        """The notes below the group."""
+        """The heading without the group's."""
         return self.key if self.title is None else self.title
 
     @property
     def header(self) -> str:
+        """The heading after the group's."""
         return f"{self.group} {self.heading}" if self.group else self.heading
 
     @property

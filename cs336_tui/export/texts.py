@@ -15,8 +15,7 @@ _CONTROL = re.compile(
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\udc80-\udc9f]"
 )
 """Control sequences and whole control strings as ECMA-48 has them, then every other control character but newline and
-tab, 8-bit ones included, also
-as Python keeps them in what it could not decode."""
+tab, 8-bit ones included, also as Python keeps them in what it could not decode."""
 _FORMULA = "=+-@＝＋－＠"
 """With these a spreadsheet's formula begins, https://owasp.org/www-community/attacks/CSV_Injection."""
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
