@@ -181,8 +181,8 @@ def _parsed(fields: dict[Any, Any]) -> Published:
         raise ValueError(f"part {part}: expected one of {', '.join(PARTS)}, or nothing for the whole pass")
     dims_of(fields["size"], fields["edition"])
     numbers = {name: _count(name, fields.get(name, "").strip()) for name in (*_COUNTS, "top_launches")}
-    times = {name: _time(name, fields[name].strip()) for name in _TIMES}
-    percents = {name: _percent(name, fields.get(name, "").strip()) for name in _PERCENTS}
+    times = {name: _number(name, fields[name].strip(), "milliseconds") for name in _TIMES}
+    percents = {name: _number(name, fields.get(name, "").strip(), "0 to 100", 100) for name in _PERCENTS}
     row = msgspec.convert(fields | numbers | times | percents, Published)
     if row.peak:
         peak_bytes(row.peak)
@@ -197,26 +197,15 @@ def _count(name: str, text: str) -> int | None:
     return int(text) if text else None
 
 
-def _time(name: str, text: str) -> float | None:
-    if not text:
-        return None
+def _number(name: str, text: str, expected: str, most: float = math.inf) -> float | None:
+    """A finite number of 0 to `most`, None of an empty text. Raises ValueError with what is expected."""
     try:
-        time_ms = float(text)
+        number = float(text) if text else None
     except ValueError:
-        time_ms = math.nan
-    if not 0 <= time_ms < math.inf:
-        raise ValueError(f"{name} {text}: expected milliseconds")
-    return time_ms
-
-
-def _percent(name: str, text: str) -> float | None:
-    try:
-        percent = float(text) if text else None
-    except ValueError:
-        percent = math.nan
-    if percent is not None and not 0 <= percent <= 100:
-        raise ValueError(f"{name} {text}: expected 0 to 100")
-    return percent
+        number = math.nan
+    if number is not None and not (0 <= number <= most and math.isfinite(number)):
+        raise ValueError(f"{name} {text}: expected {expected}")
+    return number
 
 
 REMARK = 'published "fp32" is sometimes TF32 in truth, and some published forwards include the loss'
