@@ -218,7 +218,8 @@ def limits(cells: Iterable[CellState]) -> Iterator[str]:
 
 
 def limit_words(cell: CellState) -> str:
-    """``0:41 until the first step, of them 0:32 compiling; 1:33 in all, within 10:00``; empty before its end."""
+    """``from empty compile caches 0:41 until the first step, 0:32 of it compiling; 1:33 in all, within 10:00``; empty
+    before its end, and without a limit."""
     whole_s, first_s, within_s = cell.whole_run_s, cell.until_first_step_s, cell.spec.within
     if whole_s is None or within_s is None:
         return ""

@@ -139,7 +139,7 @@ def _peaks_table(found: Sequence[PeakBeside]) -> Table:
     for beside in found:
         result, own_bytes = beside.result, beside.peak_bytes
         ending = result.ending if result.ending == "OOM" else ""
-        seen = ", ".join(filter(None, (beside.seen, ending))) or "nothing tells it"
+        seen = ", ".join(filter(None, (beside.seen, ending))) or "not known"
         texts.append((_cell(result), beside.name, gigabytes(own_bytes), "", *_here(result), seen))
         for match in beside.matches:
             row, there = match.row, match.row.peak_bytes
