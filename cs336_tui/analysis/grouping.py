@@ -19,7 +19,7 @@ _BARE = ("size", "pass", "precision", "device", "machine", "session")
 
 
 def telling(results: Iterable[Result], but: Sequence[str] = (), among: Sequence[str] = TELLING) -> tuple[str, ...]:
-    """Of the fields in `among` but not in `but` those that tell the results apart, no more than do."""
+    """The fields in `among` but not in `but` that tell the results apart, no more than do."""
     found, told = list(results), 1
     keys: tuple[str, ...] = ()
     for key in among:

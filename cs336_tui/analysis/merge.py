@@ -13,7 +13,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import Summary, summarize
 
 RECORDED = "recorded"
-"""Of what others recorded, which has reports and no timed steps."""
+"""The ending of a cell that others recorded, which has reports and no timed steps."""
 ENDINGS = ("OOM", "failed", "killed", "unfinished", "skipped", "not run", RECORDED)
 """Why a cell has no timings, in a word; the most telling first."""
 _WORDS = {"oom": "OOM", "failed": "failed", "killed": "killed", "skipped": "skipped", "queued": "not run"}

@@ -46,7 +46,7 @@ class KernelsBeside(NamedTuple):
 def peaks_beside(
     states: Sequence[SessionState], results: Sequence[Result], rows: Sequence[Published] | None = None
 ) -> tuple[PeakBeside, ...]:
-    """Of each cell, or memory report that no cell is of, the peaks for which there are reference points. `rows` are the
+    """The peaks of each cell, or memory report without a cell, for which there are reference points. `rows` are the
     published and a person's own unless given. Raises `ReferenceFileError` when these cannot be read."""
     rows = sorted((row for row in _points(rows) if row.holds("peak")), key=lambda row: _ORDER.index(row.part))
     groups = list(grouped(results, lambda result: (result.source, report_key(result.spec), machine(result))).values())
@@ -62,7 +62,7 @@ def peaks_beside(
 def kernels_beside(
     states: Sequence[SessionState], results: Sequence[Result], rows: Sequence[Published] | None = None
 ) -> tuple[KernelsBeside, ...]:
-    """Of each part of a cell's step the kernels for which there are reference points, of whichever pass: a forward is
+    """The kernels of each part of a cell's step for which there are reference points, of whichever pass: a forward is
     the same within a training step. Arguments and errors as for `peaks_beside`."""
     rows = [row for row in _points(rows) if row.holds("kernels")]
     by_part = grouped(rows, lambda row: row.part or _WHOLE.get(row.pass_, row.pass_))
@@ -120,7 +120,7 @@ def kernels_said(beside: KernelsBeside) -> Said:
 def profiles_said(
     states: Sequence[SessionState], results: Sequence[Result], rows: Sequence[Published] | None = None
 ) -> Iterator[Said]:
-    """Of each peak, then of each part's kernels, of which there are reference points. Raises as `peaks_beside`."""
+    """Sentences on each peak, then on each part's kernels, with reference points. Raises as `peaks_beside`."""
     yield from map(peak_said, peaks_beside(states, results, rows))
     yield from map(kernels_said, kernels_beside(states, results, rows))
 

@@ -60,7 +60,7 @@ class AskedCells(NamedTuple):
     targets: dict[str, Target]
 
     def capability_of(self, spec: CellSpec) -> tuple[int, int] | None:
-        """Of the GPU that the spec is for, where it is known."""
+        """The compute capability of the GPU that the spec is for, where it is known."""
         target = self.targets.get(spec.device)
         return capability_pair(target.gpu.capability) if target and target.gpu else None
 

@@ -53,7 +53,8 @@ def inputs_at_once(cell: Choices) -> int:
 
 
 def _most_inputs(parts: Sequence[Segment]) -> int:
-    """Of these segments, whose backward goes from the last to the first; a first part has its segment's own input."""
+    """The inputs kept at once in the backward of these segments, from the last to the first; a first part has its
+    segment's own input."""
     return max((place + max(_most_inputs(part.parts), 1) for place, part in enumerate(parts)), default=0)
 
 

@@ -52,7 +52,7 @@ class _Point(NamedTuple):
     predicted: int | None
     measured: int | None
     rss: int | None
-    """Of the whole process."""
+    """Resident memory of the whole process."""
     predicted_activations: int | None
     recorded_activations: int | None
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from cs336_tui.analysis.memory import Timeline
 
 MOST_COLUMNS = 1000
-"""Of the timeline: about as many as a page can show. Each is the highest moment of its share of the events."""
+"""Columns of the timeline at most: as many as a page can show. Each is the highest moment of its share of events."""
 _LABELLED_SHARE = 0.06
-"""Of the width: a phase that is narrower has its name in the title of the axis only."""
+"""A phase with a smaller share of the width has its name in the title of the axis only."""
 
 # Okabe and Ito 2008: told apart with every common kind of colour vision. What lives longest lies at the bottom.
 _LOOKS: Mapping[str, tuple[str, str]] = {

@@ -222,7 +222,7 @@ def _of_session(table: Table, title: str) -> Table:
 
 
 def _predictions(state: SessionState) -> list[Prediction]:
-    """Of the cells, and of what else there are reports on; each once."""
+    """The predictions of the cells, and of what else there are reports on; each once."""
     found: dict[CellSpec, Prediction] = {}
     for cell in state.cells.values():
         if prediction := state.prediction_of(cell.spec):

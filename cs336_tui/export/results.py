@@ -36,7 +36,7 @@ _MODEL = ("size", "context", "batch", "pass", "precision", "device")
 _MAY_VARY = ("edition", "arch", "vocab", "sync", "seed", "threads", "repeat")
 _TIMES = ("warmup", "n", "mean", "std", "interval", "verdict", "median", "min", "max", "tokens")
 QUANTILES = ("p20", "p80")
-"""Of the step times, beside the median, as `triton.testing.do_bench` gives them."""
+"""Quantiles of the step times, beside the median, as `triton.testing.do_bench` gives them."""
 _TIMES_AND_QUANTILES = tuple(chain.from_iterable((key, *QUANTILES * (key == "median")) for key in _TIMES))
 _ENERGY = ("energy", "tokens_per_joule")
 _WORK = frozenset(("flops", "sheet", "peak", "bandwidth"))
