@@ -19,8 +19,8 @@ from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.questions import AskText, ChoiceList
 from cs336_tui.tui.dialogs.window import Reader
-from cs336_tui.tui.tabs.kernels import cells, sheets
-from cs336_tui.tui.tabs.kernels.sheets import Selection
+from cs336_tui.tui.tabs.kernels import cells, listing, sheets
+from cs336_tui.tui.tabs.kernels.listing import Selection
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.status import settled_of
 from cs336_tui.tui.widgets.columns import Laid, Sheet
@@ -137,7 +137,7 @@ class KernelsPane(ReportPane):
         assert isinstance(content, KernelReport)
         if content is not self._shown:
             self._shown, self._laid = content, None
-            self.selection = sheets.still_valid(content, self.selection)
+            self.selection = listing.still_valid(content, self.selection)
         self._laid = laid = self._laid.at(width) if self._laid else Laid(self._sheet(content), width)
         heading = self._heading(content, laid)
         self.draw_from(len(laid), lambda first, last: (heading, laid.lines(first, last)), heading_rows=len(heading))
@@ -146,9 +146,9 @@ class KernelsPane(ReportPane):
         if self.view != "kernels":
             self._selected = self.view
             return _SHEETS[self.view](content)
-        found = sheets.select(content, self.selection)
-        self._selected = sheets.described(content, self.selection, found)
-        return sheets.kernels_sheet(content, self.selection, found)
+        found = listing.select(content, self.selection)
+        self._selected = listing.described(content, self.selection, found)
+        return listing.kernels_sheet(content, self.selection, found)
 
     def _heading(self, content: KernelReport, laid: Laid) -> list[Line]:
         width, tall = self.content_size.width, self.content_size.height >= _TALL
@@ -159,7 +159,7 @@ class KernelsPane(ReportPane):
         filters = [line((self._selected, "strong"))] if self.view == "kernels" else []
         lines += joined([about, *filters], room)
         if tall:
-            lines += sheets.remarks(content, width)
+            lines += listing.remarks(content, width)
         elif content.note:
             lines.append(line((f"! {format.plain(content.note)}", "caution")))
         lines += wrapped(laid.sheet.lead, width, "strong") if laid.sheet.lead else []
@@ -181,7 +181,7 @@ class KernelsPane(ReportPane):
     def action_next(self, field: str, by: int) -> None:
         """Take the next choice of a filter, or of the order; after the first, if the present one is gone."""
         if self._shown:
-            choices, present = sheets.choices(self._shown, self.selection, field), getattr(self.selection, field)
+            choices, present = listing.choices(self._shown, self.selection, field), getattr(self.selection, field)
             at = choices.index(present) if present in choices else 0
             is_reversed = self.selection.reversed and field != "sort"
             self._select(**{field: choices[(at + by) % len(choices)]}, reversed=is_reversed)
@@ -210,7 +210,7 @@ class KernelsPane(ReportPane):
                 self._select(within=names[place - 1] if place else "")
 
         at = names.index(self.selection.within) + 1 if self.selection.within in names else 0
-        told = [("all", "kernels of every range"), *sheets.range_choices(self._shown, names)]
+        told = [("all", "kernels of every range"), *listing.range_choices(self._shown, names)]
         self.app.push_screen(ChoiceList("Kernels within a range", told, at), chosen)
 
     def action_clear(self) -> None:
@@ -228,8 +228,8 @@ class KernelsPane(ReportPane):
             return
         key = self._laid.sheet.keys[self.cursor]
         if self.view == "kernels" and key is not None:
-            title = sheets.noun(content, 1).capitalize()
-            self.app.push_screen(Reader(title, lambda width: sheets.detail(content, key, phase, width)))
+            title = listing.noun(content, 1).capitalize()
+            self.app.push_screen(Reader(title, lambda width: listing.detail(content, key, phase, width)))
         elif field := {"kinds": "kind", "parts": "range"}.get(self.view):
             self.selection = msgspec.structs.replace(self.selection.cleared(), **{field: key})
             self._open("kernels")
