@@ -9,9 +9,9 @@ from typing import NamedTuple
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
 from cs336_tui.analysis.kernels import (
     OPTIMIZER_PHASES,
-    TOGETHER,
     KernelRow,
     Phases,
+    fuses_attention,
     has_totals_alone,
     in_phases,
     matmul_share,
@@ -201,9 +201,8 @@ def _together(phases: Sequence[str]) -> str:
 
 
 def _softmax_share(report: KernelReport, groups: Sequence[KernelGroup]) -> float | None:
-    ranges = {group.range for group in report.groups}
-    if _SOFTMAX in ranges:
-        return share_of(groups, lambda group: group.range == _SOFTMAX)
-    if not ranges.isdisjoint(TOGETHER):
+    if fuses_attention(report):
         return None
+    if any(group.range == _SOFTMAX for group in report.groups):
+        return share_of(groups, lambda group: group.range == _SOFTMAX)
     return share_of(groups, lambda group: group.kind == _SOFTMAX and "loss" not in (group.range, group.phase))

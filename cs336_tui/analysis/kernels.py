@@ -16,6 +16,7 @@ from cs336_tui.analysis.kernel_names import short_name as short_name
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events import kernel_kinds
 from cs336_tui.events.reports import (
     FUSED,
     KINDS,
@@ -39,7 +40,7 @@ OPTIMIZER_PHASES = ("zero_grad", "optimizer")
 _ATTENTION_MATMULS = ("attention scores", "final matmul", "attention core")
 _UNPARTED = ("attention rest",)
 """The range with the products and the softmax of attention that nothing takes apart, if its projections are named."""
-TOGETHER = ("attention core", FUSED)
+_TOGETHER = ("attention core", FUSED)
 """Ranges in which products and softmax of attention are one."""
 
 
@@ -212,6 +213,15 @@ def matmul_shares(report: KernelReport) -> MatmulShares:
     )
 
 
+def fuses_attention(report: KernelReport) -> bool:
+    """True if nothing names the softmax of attention, and a kernel or a named range has it and the products in one."""
+    ranges = {group.range for group in report.groups}
+    others = {group.name for group in report.groups if group.kind == "other"}
+    return "softmax" not in ranges and (
+        not ranges.isdisjoint(_TOGETHER) or any(map(kernel_kinds.fuses_attention, others))
+    )
+
+
 def attention_split(report: KernelReport) -> tuple[AttentionSplit, ...]:
     """Matrix products against softmax in each of forward and backward that the step has."""
     found = []
@@ -221,7 +231,7 @@ def attention_split(report: KernelReport) -> tuple[AttentionSplit, ...]:
     unparted_kinds = {group.kind for group in report.groups if group.range in _UNPARTED}
     by_kind = nameless and "QKV projections" in named and unparted_kinds >= {MATMUL, "softmax"}
     products_in = _UNPARTED if by_kind else _ATTENTION_MATMULS
-    told = by_kind or "softmax" in named
+    told, fused = by_kind or "softmax" in named, fuses_attention(report)
     matmuls_told = told and not named.isdisjoint(products_in)
     counted = predicted is not None and not predicted.flops_by_range.keys().isdisjoint(products_in)
     for way, phase in enumerate(("forward", "backward")):
@@ -241,8 +251,8 @@ def attention_split(report: KernelReport) -> tuple[AttentionSplit, ...]:
                 softmax_flops=predicted.softmax_flops[way]
                 if predicted and predicted.softmax_flops and (counted or told)
                 else None,
-                fused=not told and any(group.range in TOGETHER for group in groups),
-                unnamed=nameless and not by_kind and not counted,
+                fused=fused and not told,
+                unnamed=nameless and not by_kind and not counted and not fused,
                 by_kind=by_kind,
             )
         )

@@ -29,6 +29,7 @@ _RULES: tuple[tuple[KernelKind, str], ...] = (
     ("elementwise", r"elementwise|vectorized|unrolled|index|gather|scatter|embedding|dropout|triu_tril|distribution"),
 )
 _KERNELS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _RULES)
+_FUSES_ATTENTION = re.compile(r"fmha|flash|(?<!scaled_dot_product_)attention", re.IGNORECASE)
 _DTYPES = re.compile(r"\bcutlass::\w+_t\b")  # A library's names of numbers, which others use too
 
 _OPERATORS: Mapping[KernelKind, str] = {
@@ -53,6 +54,11 @@ def kernel_kind(name: str) -> KernelKind:
     """Kind of a GPU's kernel or memory operation. Kernels that fuse attention are ``other``."""
     said = _DTYPES.sub("", name)
     return next((kind for kind, pattern in _KERNELS if pattern.search(said)), "other")
+
+
+def fuses_attention(name: str) -> bool:
+    """True of a kernel or operator of kind ``other`` with attention's products and softmax in one."""
+    return bool(_FUSES_ATTENTION.search(name))
 
 
 def operator_kind(name: str) -> KernelKind:

@@ -18,11 +18,11 @@ from cs336_tui.stats.quantities import MILLISECONDS, NONE
 
 CAPTION = "Kernels of all cells: profiled beside timed"
 PROFILED_NOTES = (
-    "kernels: the sum of the kernels' times in one profiled step; from first to last: from the first kernel's begin to "
-    "the last one's end, which is longer by what the GPU idles between them; – where a part is several of its step's "
-    "phases",
-    "timed: mean ± std of the cell's measured steps, without a profiler; of a part of a step the device time of its "
-    "phases. - timed: the profiled time less the timed mean, and that as a share of the timed mean",
+    "timed: mean ± std of the measured steps, without a profiler; of a part of a step, of its phases' device time",
+    "kernels: the sum of the kernels' times in one profiled step",
+    "first to last: from the first kernel's begin to the last one's end, with the idle time between them; – of several "
+    "phases that are not the whole step",
+    "- timed: the profiled time less the timed mean, and that as a share of the timed mean",
 )
 SHARES_NOTE = (
     "shares are of the part's kernel time. softmax: all that runs in attention's softmax, forward and backward, or "
@@ -40,17 +40,17 @@ def kernel_cells_table(parts: Sequence[CellPart], caption: str = CAPTION) -> Tab
     columns: list[Column[CellPart]] = [
         *map(_setting, keys),
         Column("part", left=True),
+        Column("timed_s", "timed (ms)", text=timed),
         Column("kernel_ns", "kernels (ms)", show=milliseconds),
         Column(
             "kernel_difference", "kernels - timed (ms, %)", text=lambda part: difference(part, part.kernel_difference_s)
         ),
-        Column("span_ns", "from first to last (ms)", show=milliseconds),
+        Column("span_ns", "first to last (ms)", show=milliseconds),
         Column(
             "span_difference",
             "first to last - timed (ms, %)",
             text=lambda part: difference(part, part.span_difference_s),
         ),
-        Column("timed_s", "timed (ms)", text=timed),
         Column("top_short", "top kernel", left=True, show=_dashed),
         Column("top_instances", "its instances", show=_dashed),
         Column("top_share", "its share", show=share),

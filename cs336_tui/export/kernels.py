@@ -36,6 +36,10 @@ _FUSED_NOTE = (
     "be told apart"
 )
 _UNNAMED_NOTE = 'nothing names the attention\'s parts; use --annotate "attention core=package.module:function"'
+UNNAMED_RECORDING = (
+    "nothing names the attention's parts; record it with ranges (record_function, NVTX) named attention scores, "
+    "softmax and final matmul"
+)
 _BY_KIND_NOTE = (
     "nothing names the attention's parts: matmul and softmax are what its own forward, without its projections, "
     "launches of these kinds"
@@ -190,6 +194,7 @@ def range_table(report: KernelReport) -> Table:
 def attention_table(report: KernelReport) -> Table:
     """Inside attention: matrix products against softmax, in time and in FLOPs."""
     split = kernels.attention_split(report)
+    unnamed = UNNAMED_RECORDING if report.spec.recording else _UNNAMED_NOTE
     columns: tuple[Column[AttentionSplit], ...] = (
         Column("phase", left=True),
         Column("matmul_ns", "matmul (ms)", text=lambda each: FUSED if each.fused else milliseconds(each.matmul_ns)),
@@ -212,7 +217,7 @@ def attention_table(report: KernelReport) -> Table:
             "5 FLOPs an element forward and 4 backward",
             *([_BY_KIND_NOTE] if any(each.by_kind for each in split) else []),
             *([_FUSED_NOTE] if any(each.fused for each in split) else []),
-            *([_UNNAMED_NOTE] if any(each.unnamed for each in split) else []),
+            *([unnamed] if any(each.unnamed for each in split) else []),
             *footnotes(report),
         ),
         kind="attention",

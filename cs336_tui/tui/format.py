@@ -11,6 +11,10 @@ from cs336_tui.stats import quantities
 NOT_YET = "–"
 NOT_AVAILABLE = quantities.UNKNOWN
 GB = 1e9
+SHORT_PASSES = {
+    "inference": "infer", "forward": "fwd", "forward+loss": "fwd+loss", "backward": "bwd",
+    "forward+backward": "fwd+bwd", "train-step": "train",
+}  # fmt: skip
 _PLACE = re.compile(r" \([^()]+:\d+( in [^()]+)?\)$")
 """A file and a line at the end of a text."""
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))

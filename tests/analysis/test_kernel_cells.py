@@ -215,6 +215,9 @@ def test_softmax_is_that_of_attention_by_its_range_by_kind_or_not_known() -> Non
     assert profiled(a_kernel_report(groups=nameless)).softmax_share == pytest.approx(2 / 7), "by kind, not the loss's"
     fused = (a_group("flash_fwd_kernel", "other", "forward", "attention core", (2.0,)), loss)
     assert profiled(a_kernel_report(groups=fused)).softmax_share is None
+    kernel = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128>>()"
+    recorded = (a_group(kernel, "other", "", "", (2.0,)), a_group(GEMM, "matrix multiply", "", "", (2.0,)))
+    assert profiled(a_kernel_report(groups=recorded)).softmax_share is None, "by the name of its kernel alone"
 
 
 def test_the_optimizer_is_all_that_its_phase_launches() -> None:

@@ -207,6 +207,22 @@ def test_attention_that_is_one_kernel_is_not_split() -> None:
     assert (forward.matmul_flops, forward.softmax_flops) == (2_000_000, 50_000)
 
 
+@pytest.mark.parametrize(
+    ("name", "fused"),
+    [
+        ("void pytorch_flash::flash_fwd_kernel<...>()", True),
+        ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>::Params)", True),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", True),
+        ("aten::_scaled_dot_product_efficient_attention", True),
+        ("aten::scaled_dot_product_attention", False),
+        ("void cudnn::ops::nchwToNhwcKernel<float>()", False),
+    ],
+)
+def test_attention_is_known_to_be_fused_by_the_name_of_its_kernel(name: str, fused: bool) -> None:
+    (forward,) = attention_split(a_kernel_report(groups=(a_group(name, "other", "forward", "", (4.0,)),)))
+    assert (forward.fused, forward.unnamed) == (fused, not fused)
+
+
 def test_attention_that_nothing_tells_of_is_not_called_fused() -> None:
     report = a_kernel_report(groups=(a_group(GEMM, "matrix multiply", "forward", "attention rest", (4.0,)),))
     (forward,) = attention_split(report)

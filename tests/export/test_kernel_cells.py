@@ -37,7 +37,7 @@ def test_a_row_says_what_was_profiled_what_was_timed_and_the_difference_of_both(
     assert forward == {
         "size": "small", "context": "128", "pass": "train-step", "precision": "fp32", "part": "forward",
         "kernels (ms)": "0.374", "kernels - timed (ms, %)": "-0.026, -6.5 %",
-        "from first to last (ms)": "0.416", "first to last - timed (ms, %)": "+0.016, +3.9 %",
+        "first to last (ms)": "0.416", "first to last - timed (ms, %)": "+0.016, +3.9 %",
         "timed (ms)": "0.40 ± 0.14", "top kernel": forward["top kernel"], "its instances": "7", "its share": "68.3 %",
         "matrix multiply": "75.0 %", "softmax": "2.9 %", "optimizer": "0.0 %", "same as forward": "–",
     }  # fmt: skip

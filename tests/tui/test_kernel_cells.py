@@ -38,23 +38,32 @@ async def test_every_cell_has_its_rows_in_every_room(size: tuple[int, int]) -> N
         text = await turn_to(pilot, pane, "cells")
         assert all(len(row) <= size[0] for row in text.splitlines())
         if size[0] >= COMPACT[0]:
-            rows = [row.split() for row in text.splitlines() if row.strip().startswith("small")]
-            assert [(row[1], row[2]) for row in rows] == [("128", "train-step")] * 3 + [("512", "fwd")]
+            rows = [row.split() for row in text.splitlines() if row.split()[:1] in (["128"], ["512"])]
+            assert [row[:3] for row in rows] == [["128", "train", p] for p in ("fwd", "fwd+bwd", "step")] + [
+                ["512", "fwd", "fwd"]
+            ]
 
 
 async def test_profiled_stands_beside_timed_with_top_kernel_and_shares() -> None:
     async with showing(Subject(two_cells(), TRAIN), WIDE) as (pilot, pane, _):
         rows = (await turn_to(pilot, pane, "cells")).splitlines()
+        assert "Every row: size small, precision fp32, batch 4, device cuda:0" in rows[1]
         heading = next(row for row in rows if "top kernel" in row)
         assert heading.split("  ")[-1].strip() == "top kernel"
-        forward = next(row for row in rows if "train-step" in row)
-        assert forward.split()[5:7] == ["374", "416"], "µs of kernels, and from the first to the last"
-        assert "0.4000" in forward
-        assert "-6.5" in forward
+        forward = next(row for row in rows if "train" in row)
+        assert forward.split()[3:7] == ["0.4000", "374", "-6.5", "416"], "ms timed; µs of kernels, less timed, the span"
         assert "sm90_xmma_gemm" in forward
-        without = next(row for row in rows if "512" in row)
+        without = next(row for row in rows if row.split()[:1] == ["512"])
         assert "250.0" in without
         assert without.split()[-3:] == ["–", "–", "–"]
+
+
+async def test_timed_profiled_and_their_difference_fit_80_columns() -> None:
+    async with showing(Subject(two_cells(), TRAIN), COMPACT) as (pilot, pane, _):
+        rows = (await turn_to(pilot, pane, "cells")).splitlines()
+        forward = next(row for row in rows if "train" in row).split()
+        assert forward[:6] == ["128", "train", "fwd", "0.4000", "374", "-6.5"]
+        assert "sm90" in forward[-1]
 
 
 async def test_a_cell_without_a_report_has_this_view_too() -> None:
@@ -63,7 +72,7 @@ async def test_a_cell_without_a_report_has_this_view_too() -> None:
         assert "cells  v" in pane.text
         await pilot.press("v")
         assert pane.view == "cells"
-        assert "train-step" in pane.text
+        assert "train" in pane.text
         await pilot.press("v")
         assert "Press n to make it" in pane.text
 
@@ -90,7 +99,8 @@ async def test_the_table_is_copied_whole() -> None:
     async with showing(Subject(two_cells(), FORWARD), COMPACT) as (pilot, _pane, app):
         await pilot.press("v", "y")
         assert "Kernels over cells" in app.clipboard
-        assert app.clipboard.count("| small") == 4
+        assert "Every row: size small" in app.clipboard
+        assert sum(row.startswith(("| 128", "| 512")) for row in app.clipboard.splitlines()) == 4
 
 
 async def test_a_new_profile_is_taken_up() -> None:

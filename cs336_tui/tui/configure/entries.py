@@ -23,15 +23,11 @@ from cs336_tui.config.variants import short
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, entry_axes
 from cs336_tui.tui.dialogs.questions import ChoiceList
-from cs336_tui.tui.format import plural
+from cs336_tui.tui.format import SHORT_PASSES, plural
 from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
 
 _LONG = 4_000
 """Maximum length of a text that may be a list of paths."""
-_SHORTER = {
-    "inference": "infer", "forward": "fwd", "forward+loss": "fwd+loss", "backward": "bwd",
-    "forward+backward": "fwd+bwd", "train-step": "train",
-}  # fmt: skip
 _TIPS = {
     "warmup_steps": f"""Steps before those that are measured: a number, or several as 0,1,5.
 auto: until steps are steady, {USUAL_MOST["warmup_steps"]} at most; auto:50 for another most.
@@ -63,7 +59,7 @@ def _of_axis(axis: Axis, entries: Entries) -> Iterator[Entry]:
         yield TextEntry(axis.field, label, text, hint=axis.hint, tooltip=tip, max_length=long)
         return
     chosen = entries.chosen(axis.field)
-    chips = chips_of(axis.values or chosen, _SHORTER)
+    chips = chips_of(axis.values or chosen, SHORT_PASSES)
     yield Chips(axis.name, label, chips, chosen, multiple=axis.widget == "chips", tooltip=tip)
     if axis.others:
         long = _LONG if axis.own else 200

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cs336_tui.analysis.fields import FIELDS, NUMBERS
+from cs336_tui.analysis.fields import FIELDS, NUMBERS, values
+from cs336_tui.analysis.grouping import shared
 from cs336_tui.analysis.kernel_cells import CellPart
 from cs336_tui.events.reports import FUSED
 from cs336_tui.export.kernel_cells import cell_keys, difference, notes, results_of, softmax, timed, yes_no
@@ -21,27 +22,32 @@ _LABEL = 23
 
 
 def cells_sheet(parts: Sequence[CellPart]) -> Sheet:
-    """A row for each part of each cell; the top kernel takes the rest."""
-    keys = cell_keys(results_of(parts))
+    """A row for each part of each cell; the top kernel takes the rest. Settings that all share stand above."""
+    results = results_of(parts)
+    named = cell_keys(results)
+    keys = [key for key in named if len(values(results, key)) > 1]
     times = scale(part.profiled.kernel_ns for part in parts if part.profiled)
     columns: tuple[Column[CellPart], ...] = (
         *map(_setting, keys),
         Column("part", left=True, text=lambda part: _short(part.part)),
-        Column("kernel_ns", f"kernels {times.unit}", read=_profiled("kernel_ns"), show=times.text),
-        Column("span_ns", f"first–last {times.unit}", rank=9, read=_profiled("span_ns"), show=times.text),
         Column("timed", "timed ms", rank=1, text=_mean),
-        Column("difference", "± timed %", rank=2, text=lambda part: _percent(part, part.kernel_difference_s)),
-        Column("span_difference", "first–last ± %", rank=10, text=lambda p: _percent(p, p.span_difference_s)),
-        Column("matmul_share", "matmul %", rank=4, read=_profiled("matmul_share"), show=_share),
-        Column("softmax", "softmax %", rank=5, text=lambda part: softmax(part).removesuffix(" %")),
-        Column("optimizer_share", "optim. %", rank=7, read=_profiled("optimizer_share"), show=_share),
-        Column("same", "as forward", left=True, rank=8, text=lambda part: yes_no(part.same_as_forward)),
+        Column("kernel_ns", f"kernels {times.unit}", read=_profiled("kernel_ns"), show=times.text),
+        Column("difference", "- timed %", rank=2, text=lambda part: _percent(part, part.kernel_difference_s)),
+        Column("span_ns", f"first to last {times.unit}", rank=9, read=_profiled("span_ns"), show=times.text),
+        Column("span_difference", "- timed %", rank=10, text=lambda part: _percent(part, part.span_difference_s)),
+        Column("matmul_share", "matmul %", rank=5, read=_profiled("matmul_share"), show=_share),
+        Column("softmax", "softmax %", rank=6, text=lambda part: softmax(part).removesuffix(" %")),
+        Column("optimizer_share", "optimizer %", rank=7, read=_profiled("optimizer_share"), show=_share),
+        Column("same", "same as forward", left=True, rank=8, text=lambda part: yes_no(part.same_as_forward)),
         Column("top_share", "top %", rank=3, read=_profiled("top", "share"), show=_share),
-        Column("instances", "×", rank=3, read=_profiled("top", "instances"), show=known("{}", format.NOT_YET)),
+        Column("instances", "×", rank=4, read=_profiled("top", "instances"), show=known("{}", format.NOT_YET)),
         Column("short", "top kernel", left=True, read=_profiled("top", "short"), show=_name),
     )
     titles = tuple(str(place) for place in range(len(parts)))
-    return Sheet(shown_table(parts, columns, notes(parts)), keys=titles, rest=_NAME_WIDTH)
+    same = [f"{FIELDS[key].title} {FIELDS[key].show(results[0])}" for key in named if key not in keys]
+    same += filter(None, [shared(results, but=named)])
+    lead = f"Every row: {format.plain(', '.join(same))}" if same else ""
+    return Sheet(shown_table(parts, columns, notes(parts)), lead, keys=titles, rest=_NAME_WIDTH)
 
 
 def detail(part: CellPart, width: int) -> list[Line]:
@@ -84,7 +90,7 @@ def _setting(key: str) -> Column[CellPart]:
 
 def _short(name: str) -> str:
     """``fwd+bwd``: passes and parts leave room for the rest."""
-    return name.replace("forward", "fwd").replace("backward", "bwd")
+    return format.SHORT_PASSES.get(name, name)
 
 
 def _profiled(*names: str) -> Callable[[CellPart], Value]:

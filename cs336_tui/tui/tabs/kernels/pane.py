@@ -47,7 +47,7 @@ class KernelsPane(ReportPane):
     or all figures of a cell's part."""
 
     kind = "kernels"
-    varying = ("make", "view", "next", "within", "clear")
+    varying = ("make", "step_cell", "view", "next", "within", "clear")
     about = (
         "Profiles one step after warm-up and shows where its time goes: each kernel (on a CPU each operator), kinds, "
         "parts of the model, matmul against softmax. Takes seconds, and minutes for the largest models on a CPU."
@@ -93,13 +93,13 @@ class KernelsPane(ReportPane):
         self.report = latest if latest is not None and latest.content is not None else None
         self._find_cells(self.subject.state)
         width = max(self.content_size.width, 12)
-        title = line(("Kernels over the cells of this session", "title"))
+        title = line(("Kernels of all cells", "title"), " · Enter: every figure of a row")
         heading = joined([title, views_line(self._views, self.view)], width - len("  000–000 of 000"))
         if self._cells is None:
             self.fill((), [*heading, (), line(("working out ...", "muted"))])
             return
         self._laid = laid = self._laid.at(width) if self._laid else Laid(cells.cells_sheet(self._cells), width)
-        heading = [*heading, laid.heading]
+        heading = [*heading, *wrapped(laid.sheet.lead, width, "strong"), laid.heading]
         self.draw_from(len(laid), lambda first, last: (heading, laid.lines(first, last)), heading_rows=len(heading))
 
     @property
@@ -167,7 +167,8 @@ class KernelsPane(ReportPane):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action not in ("view", "copy", "next", "within", "search", "turn", "clear"):
-            return super().check_action(action, parameters)
+            here = action != "step_cell" or self.view != "cells" or not self._any_profile
+            return here and super().check_action(action, parameters)
         if action == "view" or (action == "copy" and self.view == "cells"):
             return self.report is not None or self._any_profile
         here = action == "copy" or self.view == "kernels"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import AttentionSplit, Phases, RangeShare
 from cs336_tui.events.reports import KINDS, Gap, KernelReport
+from cs336_tui.export.kernels import UNNAMED_RECORDING
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import FLOP_RATES, FLOPS, scale, time_text
 from cs336_tui.tui import format
@@ -47,7 +48,7 @@ def summary(report: KernelReport) -> tuple[str, ...]:
         what = f"operators by self time ({'CPU' if report.spec.device == 'cpu' else 'host'})"
     idle, host_ns = kernels.idle_share(report), report.host_ns
     return (
-        f"{report.launches} {what}",
+        f"{report.launches:,} {what}",
         time_text(report.total_ns) + (f" of {time_text(report.span_ns)} span" if report.span_ns else ""),
         *([f"idle {idle * 100:.1f} %"] if idle is not None else []),
         f"named {kernels.named_share(report) * 100:.1f} %",
@@ -63,7 +64,7 @@ def gap_words(report: KernelReport) -> tuple[str, ...]:
         return ()
     return (
         *([f"{rate:,.0f} launches/s"] if rate else []),
-        f"{gaps.count} gaps" + (f", median {time_text(gaps.median_ns)}" if gaps.count else ""),
+        f"{gaps.count:,} gaps" + (f", median {time_text(gaps.median_ns)}" if gaps.count else ""),
         *([f"NCCL {share * 100:.1f} % beside compute"] if share is not None else []),
     )
 
@@ -82,7 +83,7 @@ def gaps_sheet(report: KernelReport) -> Sheet:
     idle = kernels.idle_share(report) or 0.0
     lead = (
         f"The GPU ran nothing for {time_text(gaps.total_ns)} of {time_text(report.span_ns)} ({idle * 100:.1f} %), in "
-        f"{gaps.count} gaps between kernels, copies and fills."
+        f"{gaps.count:,} gaps between kernels, copies and fills."
     )
     notes = []
     if overlap and (share := kernels.overlapped_share(report)) is not None:
@@ -149,7 +150,8 @@ def attention_sheet(report: KernelReport) -> Sheet:
     found = kernels.attention_split(report)
     if not any(split.matmul_ns or split.softmax_ns for split in found):
         fused = "Attention has no separate matmul and softmax kernels: a fused kernel has no parts to compare."
-        why = _UNNAMED if any(split.unnamed for split in found) else fused
+        unnamed = f"{UNNAMED_RECORDING[0].upper()}{UNNAMED_RECORDING[1:]}." if report.spec.recording else _UNNAMED
+        why = unnamed if any(split.unnamed for split in found) else fused
         return Sheet(Table(columns=(), rows=(), footnotes=(why,)))
     by_kind = any(split.by_kind for split in found)
     if len(found) == 2:
