@@ -12,6 +12,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from cs336_tui.config.axes import WITHOUT_BACKWARD
+from cs336_tui.config.counts import duration_words
 from cs336_tui.config.order import pace, relative_work, time_kind
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.session.cell_state import CellState
@@ -34,21 +35,38 @@ def _launches(spec: CellSpec) -> float:
     return spec.num_layers * (1.0 if spec.pass_ in WITHOUT_BACKWARD else 3.0)
 
 
+class Count(NamedTuple):
+    """A cell's warm-up or measured steps: the likely number, the most, and the seconds that decide it, if they do."""
+
+    likely: int
+    most: int
+    for_s: float | None
+
+    def left_s(self, mean_s: float | None, done: int = 0, spent_s: float = 0.0) -> float | None:
+        """Seconds of the steps after `done`, which took `spent_s`, if the mean is `mean_s`; None is unknown. Where an
+        automatic count has gone beyond what is likely, it is taken to go on for a quarter more, which is about when it
+        is looked at next."""
+        if self.for_s is not None:
+            left_s = max(self.for_s - spent_s, 0.0 if done else mean_s or 0.0)
+            return left_s if mean_s is None else min(left_s, mean_s * (self.most - done))
+        left = self.likely - done if done < self.likely else min(done // 4, self.most - done)
+        return None if mean_s is None else mean_s * left
+
+
 class Counts(NamedTuple):
     """Steps that automatic counts came to in the cells that ended last; None where there is none."""
 
     warmup: int | None = None
     measured: int | None = None
 
-    def warmup_of(self, spec: CellSpec, step_s: float) -> int:
-        """Warm-up steps of so many seconds that a cell is likely to run; without one to go by, the most that it may."""
-        likely = self.warmup if spec.warmup_auto else None
-        return spec.warmup_steps_of(step_s) if likely is None else min(likely, spec.warmup_steps)
-
-    def measured_of(self, spec: CellSpec, step_s: float) -> int:
-        """The same for measured steps."""
-        likely = self.measured if spec.steps_auto is not None else None
-        return spec.measure_steps_of(step_s) if likely is None else min(likely, spec.measure_steps)
+    def of(self, spec: CellSpec) -> tuple[Count, Count]:
+        """Warm-up and measured steps; an automatic count without one to go by is likely to come to the most."""
+        warmup = self.warmup if spec.warmup_auto and self.warmup is not None else spec.warmup_steps
+        measured = self.measured if spec.steps_auto is not None and self.measured is not None else spec.measure_steps
+        return (
+            Count(min(warmup, spec.warmup_steps), spec.warmup_steps, spec.warmup_for),
+            Count(min(measured, spec.measure_steps), spec.measure_steps, spec.steps_for),
+        )
 
 
 Kind = tuple[object, ...]
@@ -111,11 +129,13 @@ class Prices(NamedTuple):
     def of(self, spec: CellSpec) -> float | None:
         """Seconds that a run of this cell will take, starting, compiling and all its steps; None before anything like
         it was timed or compiled. Automatic counts are taken to come to what they came to last."""
-        step_s, compile_s = self.step_of(spec), self.compiling_of(spec)
-        if step_s is None or compile_s is None:
-            return None
-        steps = self.counts.warmup_of(spec, step_s) + self.counts.measured_of(spec, step_s)
-        return self.extra_s + compile_s + self.stalling * step_s * steps
+        mean_s, compile_s = self.mean_of(self.step_of(spec)), self.compiling_of(spec)
+        steps_s = _sum(*(count.left_s(mean_s) for count in self.counts.of(spec)))
+        return _sum(self.extra_s, compile_s, steps_s)
+
+    def mean_of(self, step_s: float | None) -> float | None:
+        """The mean of a cell's steps whose typical one takes so many seconds."""
+        return None if step_s is None else self.stalling * step_s
 
     def step_of(self, spec: CellSpec) -> float | None:
         """Seconds of one of its steps."""
@@ -174,7 +194,9 @@ class _Found:
             return
         self.add_step(cell.spec, step_s)
         if cell.finished is not None and cell.status == "ok" and not cell.in_turns:
-            steps_s = step_s * cell.steps_done + (cell.running.mean - step_s) * cell.running.n
+            measured, warmup_for = cell.running, cell.spec.warmup_for
+            warmup_s = step_s * (cell.steps_done - measured.n) if warmup_for is None else warmup_for
+            steps_s = warmup_s + measured.mean * measured.n
             self.stalling.append(cell.running.mean / step_s if cell.running.n else 1.0)
             self.extras.append(max(cell.finished.at - cell.started_at - compile_s - steps_s, 0.0))
 
@@ -209,19 +231,12 @@ def left_of_running_s(state: SessionState, known: Prices) -> float | None:
     cell = state.running_cell
     if cell is None:
         return 0.0
-    step_s, compile_s = _step_of_running(cell, known), _left_of_compiling_s(cell, known, state.last_at)
-    if step_s is None:
-        return None
-    if cell.steps_done:
-        return known.stalling * step_s * _steps_left(cell, known.counts, step_s)
-    if compile_s is None:
-        return None
+    mean_s = known.mean_of(_step_of_running(cell, known))
+    steps_s = _steps_left_s(cell, known.counts, mean_s, state.last_at)
+    if cell.steps_done or steps_s is None:
+        return steps_s
     passed_s = (state.last_at or 0.0) - (cell.started_at or 0.0) if cell.spec.compile == "off" else 0.0
-    return (
-        known.stalling * step_s * _steps_left(cell, known.counts, step_s)
-        + compile_s
-        + max(known.extra_s - passed_s, 0.0)
-    )
+    return _sum(steps_s, _left_of_compiling_s(cell, known, state.last_at), max(known.extra_s - passed_s, 0.0))
 
 
 def _step_of_running(cell: CellState, known: Prices) -> float | None:
@@ -259,19 +274,50 @@ def remaining_s(state: SessionState) -> float | None:
     return ends_s(state, prices(state))[-1]
 
 
-def _steps_left(cell: CellState, counts: Counts, step_s: float) -> int:
-    """Steps that the running cell is likely to run yet. Where an automatic count has gone beyond what is likely, it is
-    taken to go on for a quarter more, which is about when it is looked at next."""
-    spec, warmed, measured = cell.spec, len(cell.warmup_times_s), cell.running.n
-    is_warm = measured or (spec.warmup_is_open and cell.stage == "measuring")
-    warmup_left = 0 if is_warm else _left(counts.warmup_of(spec, step_s), warmed, spec.warmup_steps, spec.warmup_for)
-    return warmup_left + _left(counts.measured_of(spec, step_s), measured, spec.measure_steps, spec.steps_for)
+def share_done(state: SessionState) -> float | None:
+    """The share of the session's time that has passed, of all cells that have run or will; None is unknown."""
+    now, left_s = state.last_at or 0.0, remaining_s(state)
+    if left_s is None:
+        return None
+    ends = ((cell, cell.finished.at if cell.finished else now) for cell in state.cells.values())
+    passed_s = sum(max(end - cell.started_at, 0.0) for cell, end in ends if cell.started_at is not None)
+    return passed_s / (passed_s + left_s) if left_s else 1.0
 
 
-def _left(likely: int, done: int, most: int, for_s: float | None) -> int:
-    if for_s is not None:
-        return max(likely - done, 0)
-    return likely - done if done < likely else min(done // 4, most - done)
+def steps_so_far(cell: CellState, now: float | None) -> str:
+    """Progress of the running cell's warm-up or measured steps: ``6/10``, ``34/≤1000``, ``51 % of 8s``."""
+    spec, warms = cell.spec, cell.stage == "warm-up"
+    if (for_s := spec.warmup_for if warms else spec.steps_for) is not None:
+        return f"{min(_spent_s(cell, now) / for_s, 1.0) * 100:.0f} % of {duration_words(for_s)}"
+    done, most = (cell.warmup_times_s, spec.warmup_steps) if warms else (cell.step_times_s, spec.measure_steps)
+    is_auto = spec.warmup_auto if warms else spec.steps_auto is not None
+    return f"{len(done)}/{'≤' if is_auto else ''}{most}"
+
+
+def _spent_s(cell: CellState, now: float | None) -> float:
+    """Seconds that the steps of its present stage, warm-up or measuring, came to. While a window of steps runs, none is
+    reported: then the time since the stage began."""
+    if cell.running.n:
+        return cell.running.mean * cell.running.n
+    if cell.stage == "warm-up" and cell.warmup_times_s:
+        return sum(cell.warmup_times_s)
+    is_window = cell.spec.timer == "do_bench" or (cell.spec.is_window and cell.stage == "measuring")
+    began = cell.stage_began_at
+    return max(now - began, 0.0) if is_window and now is not None and began is not None else 0.0
+
+
+def _steps_left_s(cell: CellState, counts: Counts, mean_s: float | None, now: float | None) -> float | None:
+    """Seconds of the steps that the running cell is likely to run yet."""
+    warmup, measured = counts.of(cell.spec)
+    if cell.running.n or (cell.spec.warmup_is_open and cell.stage == "measuring"):
+        return measured.left_s(mean_s, cell.running.n, _spent_s(cell, now))
+    spent = _spent_s(cell, now) if cell.stage == "warm-up" else 0.0
+    return _sum(warmup.left_s(mean_s, len(cell.warmup_times_s), spent), measured.left_s(mean_s))
+
+
+def _sum(*values: float | None) -> float | None:
+    """The sum, None if one is."""
+    return None if None in values else sum(filter(None, values))
 
 
 def _with_counts_of(cell: CellState, counts: Counts) -> Counts:

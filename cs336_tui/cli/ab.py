@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from cs336_tui.analysis.ab import ratio_of_rounds, rounds_found, turns_of
+from cs336_tui.analysis.eta import steps_so_far
 from cs336_tui.analysis.merge import Result
 from cs336_tui.cli.flags import (
     Parsed,
@@ -23,7 +24,6 @@ from cs336_tui.cli.flags import (
 )
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, Progress, carry_out
 from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.counts import most_words
 from cs336_tui.config.spec import PASSES, RAW_DIMS, CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
@@ -124,7 +124,7 @@ class _AbProgress(Progress):
 
     def _status(self, cell: CellState) -> str:
         place = f"round {cell.cell // 2 + 1}/{len(self._state.cells) // 2}"
-        steps = f" {len(cell.step_times_s)}/{_most(cell.spec)}" if cell.stage == "measuring" else ""
+        steps = f" {steps_so_far(cell, self._state.last_at)}" if cell.stage == "measuring" else ""
         return f"{place} · {cell.stage}{steps}"
 
 
@@ -141,10 +141,6 @@ class _AbRun(HeadlessRun):
         if super().exit_code == EXIT_INTERRUPTED:
             return EXIT_INTERRUPTED
         return EXIT_OK if all(cell.status == "ok" for cell in self.state.cells.values()) else EXIT_CELL_FAILED
-
-
-def _most(spec: CellSpec) -> str:
-    return most_words(spec.measure_steps, spec.steps_auto, spec.steps_for)
 
 
 def _said(results: Sequence[tuple[Result, Result]], number: int) -> str:
@@ -221,10 +217,10 @@ def ab(
 reword(
     ab,
     passes=f"{', '.join(PASSES)}. [default: forward]",
-    warmups="Warm-up steps. [default: 5]",
-    steps="Measured steps of a round. [default: 20]",
+    warmups="Warm-up steps, or a time such as 10s until which both sides run them. [default: 5]",
+    steps="Measured steps of a round, or a time such as 30s that both sides come to. [default: 20]",
     interval=None,
 )
 for _option in ab.params:
     if _option.name in ("warmups", "steps"):
-        _option.metavar = "N"
+        _option.metavar = "N|TIME"

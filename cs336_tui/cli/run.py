@@ -14,9 +14,8 @@ from typing import NamedTuple, TextIO
 
 import click
 
-from cs336_tui.analysis.eta import remaining_s
+from cs336_tui.analysis.eta import remaining_s, steps_so_far
 from cs336_tui.cli.streams import StatusLine
-from cs336_tui.config.counts import most_words
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import (
     CellFinished,
@@ -251,14 +250,7 @@ class Progress:
         if cell.stage in _STAGES and cell.stage_began_at is not None and self._state.last_at is not None:
             text += f", {duration(max(self._state.last_at - cell.stage_began_at, 0.0))}"
         if cell.stage in ("warm-up", "measuring"):
-            warmup = cell.stage == "warm-up"
-            done = len(cell.warmup_times_s if warmup else cell.step_times_s)
-            spec = cell.spec
-            if warmup:
-                most = most_words(spec.warmup_steps, spec.warmup_auto, spec.warmup_for)
-            else:
-                most = most_words(spec.measure_steps, spec.steps_auto, spec.steps_for)
-            text += f" {done}/{most}"
+            text += f" {steps_so_far(cell, self._state.last_at)}"
         if (left := remaining_s(self._state)) is not None:
             text += f" · ETA {duration(left)}"
         return text

@@ -106,11 +106,6 @@ def steps_words(measure_steps: int, steps_auto: float | None, steps_for: float |
     return words if steps_auto == INTERVAL else f"{words} {share_words(steps_auto)}"
 
 
-def most_words(most: int, auto: float | bool | None, for_s: float | None) -> str:
-    """The end of a count that is running: ``10``, ``≤100``, or the time that it runs for."""
-    return duration_words(for_s) if for_s is not None else f"{'≤' if auto else ''}{most}"
-
-
 def share_of(text: str, field: str = "interval") -> float:
     """``1%`` or ``0.01`` as a share. Raises `SpecError` on `field`."""
     share = _number(text)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from cs336_tui.analysis.fields import warmup_done
 from cs336_tui.analysis.merge import RECORDED, Result, grouped
 from cs336_tui.analysis.provenance import mixed_provenance
+from cs336_tui.config.counts import duration_words
 from cs336_tui.events.environment import Environment
 from cs336_tui.export import provenance
 from cs336_tui.export.verdicts import trust_notes
@@ -170,8 +171,10 @@ def status_of(cell: CellState) -> str:
     if not has_result(cell):
         return "not run"
     if finished is None:
+        if spec.warmup_for is not None or spec.steps_for is not None:
+            return f"unfinished, {cell.steps_done} steps"
         most = _most(spec.total_steps, automatic=spec.warmup_is_open or spec.steps_are_open)
-        return f"unfinished, {cell.steps_done} of {most} steps"
+        return f"unfinished, {cell.steps_done}{most} steps"
     retries = finished.num_alloc_retries
     return f"{cell.status}, {retries} allocator retries" if retries else cell.status
 
@@ -181,9 +184,9 @@ def ending_of(cell: CellState) -> str:
     memory, the size that could not be allocated and the largest peak before that, if known."""
     spec, finished = cell.spec, cell.finished
     stage = f" in stage {cell.stage}" if cell.stage else ""
-    warmup = f"{len(cell.warmup_times_s)} of {_most(spec.warmup_steps, automatic=spec.warmup_is_open)} warm-up"
-    most = _most(spec.measure_steps, automatic=spec.steps_are_open)
-    told = f", after {warmup} and {len(cell.step_times_s)} of {most} measured steps: "
+    warmups = _most(spec.warmup_steps, automatic=spec.warmup_is_open, for_s=spec.warmup_for)
+    most = _most(spec.measure_steps, automatic=spec.steps_are_open, for_s=spec.steps_for)
+    told = f", after {len(cell.warmup_times_s)}{warmups} warm-up and {len(cell.step_times_s)}{most} measured steps: "
     if finished is None:
         return f"{cell.status}{stage}{told}no reason reported"
     phase = f", phase {finished.phase}" if finished.phase else ""
@@ -195,9 +198,11 @@ def ending_of(cell: CellState) -> str:
     return line
 
 
-def _most(steps: int, *, automatic: bool) -> str:
-    """A number of steps that was asked for, as a ceiling where the number itself is automatic."""
-    return f"at most {steps}" if automatic else str(steps)
+def _most(steps: int, *, automatic: bool, for_s: float | None = None) -> str:
+    """A number of steps that was asked for, as a ceiling where the number itself is automatic, or the time for them."""
+    if for_s is not None:
+        return f" (for {duration_words(for_s)})"
+    return f" of at most {steps}" if automatic else f" of {steps}"
 
 
 def _endings(cells: Iterable[CellState]) -> Iterator[str]:

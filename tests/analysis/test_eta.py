@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from cs336_tui.analysis.eta import remaining_s
+from cs336_tui.analysis.eta import remaining_s, share_done, steps_so_far
 from cs336_tui.config.order import relative_work
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ModelPrepared, Notice, StageChanged
@@ -114,6 +114,61 @@ def test_automatic_counts_are_what_they_came_to_before() -> None:
     assert remaining_s(state_of(into_second)) == pytest.approx(25 * 0.1)
     beyond = [*one_done, *cell_start(1), *steps(1, (0.1,) * 10, (0.1,) * 80)]
     assert remaining_s(state_of(beyond)) == pytest.approx(20 * 0.1)
+
+
+def by_time(**changes: Any) -> CellSpec:
+    return a_spec(warmup_for=2.0, warmup_steps=10**5, steps_for=6.0, measure_steps=10**5, **changes)
+
+
+def test_counts_by_time_take_their_time_however_steps_stall() -> None:
+    """Of ten steps one takes a hundred times as long: by price and number the next cell would seem to take 87 s."""
+    start = [*session_start([by_time(), by_time()]), *cell_start(0)]
+    assert remaining_s(state_of(start)) == pytest.approx(16.0), "before any step"
+    times = ((0.01,) * 9 + (1.0,)) * 6
+    done = state_of([*start, *steps(0, times[:20], times), cell_end(0)])
+    assert remaining_s(done) == pytest.approx(8.0, abs=0.2)
+
+
+def test_a_window_by_time_counts_down_though_it_reports_no_step() -> None:
+    start = [*session_start([by_time(timer="do_bench")]), *cell_start(0)]
+    for stage, passed, left in (("warm-up", 0.5, 7.5), ("warm-up", 9.0, 6.0), ("measuring", 2.5, 3.5)):
+        begun = StageChanged(at=START + 20, cell=0, stage=stage)  # type: ignore[arg-type]
+        assert remaining_s(state_of([*start, begun, Notice(at=START + 20 + passed, text="")])) == pytest.approx(left)
+
+
+def test_a_time_shorter_than_a_step_takes_a_step() -> None:
+    cells = [a_spec(warmup_steps=0), a_spec(warmup_steps=0, steps_for=0.025, measure_steps=10**5)]
+    events = [*session_start(cells), *cell_start(0), *steps(0, (), (0.1,) * 4), cell_end(0)]
+    assert remaining_s(state_of(events)) == pytest.approx(0.1)
+    few = [cells[0], a_spec(warmup_steps=0, steps_for=9.0, measure_steps=3)]
+    events = [*session_start(few), *cell_start(0), *steps(0, (), (0.1,) * 4), cell_end(0)]
+    assert remaining_s(state_of(events)) == pytest.approx(0.3), "the most steps end it"
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (a_spec(warmup_steps=2, measure_steps=10), ["2/2", "3/10"]),
+        (a_spec(warmup_auto=True, warmup_steps=100, steps_auto=0.01, measure_steps=1000), ["2/≤100", "3/≤1000"]),
+        (by_time(), ["10 % of 2s", "5 % of 6s"]),
+        (by_time(timer="do_bench"), ["10 % of 2s", "5 % of 6s"]),
+    ],
+)
+def test_the_words_of_a_running_count(spec: CellSpec, words: list[str]) -> None:
+    start = [*session_start([spec]), *cell_start(0)]
+    for events, said in zip(([*steps(0, (0.1,) * 2)][:-1], steps(0, (0.1,) * 2, (0.1,) * 3)), words, strict=True):
+        state = state_of([*start, *events])
+        assert steps_so_far(state.cells[0], state.last_at) == said
+
+
+def test_the_share_of_the_time_that_has_passed() -> None:
+    start = [*session_start([by_time(), by_time()]), *cell_start(0)]
+    half = state_of([*start, *steps(0, (0.1,) * 20, (0.1,) * 60), cell_end(0)])
+    cell = half.cells[0]
+    assert cell.whole_run_s is not None
+    assert share_done(half) == pytest.approx(cell.whole_run_s / (cell.whole_run_s + 8.0), abs=0.02)
+    assert share_done(state_of(session_start([a_spec()]))) is None
+    assert share_done(state_of([*session_start([a_spec()]), *cell_start(0), cell_end(0)])) == 1.0
 
 
 def test_counts_by_time_take_their_time() -> None:

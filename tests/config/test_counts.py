@@ -12,7 +12,6 @@ from cs336_tui.config.counts import (
     auto_words,
     duration_of,
     duration_words,
-    most_words,
     steps_in,
 )
 from cs336_tui.config.presets import Preset, from_toml, to_toml
@@ -60,10 +59,6 @@ def test_a_count_by_time_has_a_most() -> None:
 )
 def test_as_many_steps_as_fit_whole(for_s: float, step_s: float, steps: int) -> None:
     assert steps_in(for_s, step_s, 50) == steps
-
-
-def test_what_a_count_runs_to_is_a_number_a_ceiling_or_a_time() -> None:
-    assert (most_words(5, None, None), most_words(100, True, None), most_words(9, None, 0.5)) == ("5", "≤100", "500ms")
 
 
 def test_a_sweep_by_time_round_trips_through_command_preset_and_cells() -> None:

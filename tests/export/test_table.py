@@ -214,6 +214,14 @@ def test_automatic_counts_say_what_they_came_to() -> None:
     assert "warm-up auto (2): failed in stage measuring, after 2 of at most 100 warm-up" in results_markdown(state)
 
 
+def test_counts_by_time_say_how_far_they_came() -> None:
+    spec = a_spec(warmup_steps=10**5, warmup_for=3.0, measure_steps=10**5, steps_for=8.0)
+    state = state_of([*session_start([spec]), *cell_start(0), *steps(0, WARMUP_S, MEASURED_S)])
+    assert rendered_rows(results_markdown(state))[0]["status"] == "unfinished, 6 steps"
+    state.apply(cell_end(0, "failed", error="gone"))
+    assert "after 2 (for 3s) warm-up and 4 (for 8s) measured steps: gone" in results_markdown(state)
+
+
 @pytest.mark.parametrize(("within", "ended"), [(600, "within 10:00"), (5, "over 0:05 by 0:04")])
 def test_a_whole_run_stands_beside_the_time_in_which_it_was_to_end(within: int, ended: str) -> None:
     spec = a_spec(within=within, compile="default")

@@ -65,7 +65,13 @@ def nice_ceiling(value: float) -> float:
 def progress(done: int, total: int, *, width: int, unit: str = "steps") -> Line:
     """``━━━━━━━━──── 57 % · 86/150 steps``, `width` columns wide."""
     share = done / total if total else 0.0
-    figures = f" {int(share * 100):3d} % · {done}/{total} {unit}" if total else f" no {unit}"
+    figures = f"{int(share * 100):3d} % · {done}/{total} {unit}" if total else f"no {unit}"
+    return share_bar(share, figures, width)
+
+
+def share_bar(share: float, figures: str, width: int) -> Line:
+    """A bar of this share, from 0 to 1, with figures at its end."""
+    figures = f" {figures}"
     room = max(width - len(figures), 0)
     full = int(share * room)
     return (Span("━" * full, "good"), Span("╌" * (room - full), "muted"), Span(figures, "text"))

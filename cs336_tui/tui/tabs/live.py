@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from cs336_tui.analysis.eta import remaining_s
+from cs336_tui.analysis.eta import remaining_s, share_done
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
-from cs336_tui.tui.charts.bars import SHORT_NAMES, phase_bars, phase_line, progress
+from cs336_tui.tui.charts.bars import SHORT_NAMES, phase_bars, phase_line, progress, share_bar
 from cs336_tui.tui.charts.columns import step_chart
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.tabs import status
@@ -96,7 +96,7 @@ def live_lines(
     lines = [
         *(line((row, "title")) for row in title_rows(cell.spec.title, width, 2 if height >= _TITLE_ROWS_FROM else 1)),
         _where(state, cell, held),
-        progress(state.steps_done, state.steps_total, width=width),
+        _progress(state, width),
         *blank,
         _headline(state, cell),
         _rates(state, cell, found),
@@ -145,6 +145,15 @@ def _where(state: SessionState, cell: CellState, held: bool) -> Line:
     eta = None if held else remaining_s(state)
     left = " · paused after this" if held else f" · ETA {quantities.duration(eta)}" if eta is not None else ""
     return line(here, (status.stage(cell, state.last_at), "strong"), (left, "caution" if held else "text"))
+
+
+def _progress(state: SessionState, width: int) -> Line:
+    """Steps of all cells that are done; where times decide how many there are, the share of the time."""
+    specs = (cell.spec for cell in state.cells.values() if cell.status != "skipped")
+    if all(spec.warmup_for is None and spec.steps_for is None for spec in specs):
+        return progress(state.steps_done, state.steps_total, width=width)
+    share, done = share_done(state), format.plural(state.steps_done, "step")
+    return share_bar(share or 0.0, done if share is None else f"{int(share * 100):3d} % of the time · {done}", width)
 
 
 def _headline(state: SessionState, cell: CellState) -> Line:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 
+from cs336_tui.analysis.eta import steps_so_far
 from cs336_tui.analysis.merge import grouped
-from cs336_tui.config.counts import most_words
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.verdicts import half_width
 from cs336_tui.session.cell_state import CellState
@@ -50,15 +50,13 @@ def number(cell: CellState) -> int:
 
 def stage(cell: CellState, now: float | None = None) -> str:
     """The stage of a running cell and its progress; with `now` (Unix seconds) the time it has compiled."""
-    spec, since = cell.spec, _since(cell, now)
-    warmups = most_words(spec.warmup_steps, spec.warmup_auto, spec.warmup_for)
-    steps = most_words(spec.measure_steps, spec.steps_auto, spec.steps_for)
+    since = _since(cell, now)
+    if cell.stage in ("warm-up", "measuring"):
+        return f"{cell.stage} {steps_so_far(cell, now)}"
     words = {
         "building": "building the model",
         "compiling": f"compiling the model{since}",
         "capturing": f"capturing a CUDA graph{since}",
-        "warm-up": f"warm-up {len(cell.warmup_times_s)}/{warmups}",
-        "measuring": f"measuring {len(cell.step_times_s)}/{steps}",
     }
     return words.get(cell.stage, cell.stage) if cell.stage else cell.status
 

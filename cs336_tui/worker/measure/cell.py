@@ -123,7 +123,16 @@ class CellRun:
         self.reporter.report_changed_settings(self.workload, since)
 
     def report_remarks(self) -> None:
-        """Report skipped optimizer steps and recompilations beside the cell's number."""
+        """Report counts that ended before their time, skipped optimizer steps and recompilations beside the cell's
+        number."""
+        spec, times_s = self.spec, self.reporter.times_s
+        counts: dict[StepKind, tuple[int, float | None]] = {
+            "warm-up": (spec.warmup_steps, spec.warmup_for),
+            "measured": (spec.measure_steps, spec.steps_for),
+        }
+        for kind, (most, for_s) in counts.items():
+            if for_s is not None and len(times_s[kind]) >= most and (sum_s := sum(times_s[kind])) < for_s:
+                self.reporter.notice(stopping_rule.why_short(kind, most, sum_s, for_s))
         done = len(self.reporter.times_s["measured"])
         training = self.step.training if self.step else None
         taken = None if training is None or self._taken_before is None else training.steps_taken - self._taken_before
@@ -325,8 +334,6 @@ class _SingleRun(CellRun):
         while not times_s or (sum_s < for_s and len(times_s) < most):
             self._time_each(timer, kind, len(times_s) + 1)
             sum_s += times_s[-1]
-        if sum_s < for_s:
-            self.reporter.notice(stopping_rule.why_short(kind, most, sum_s, for_s))
 
     def _go_on(self, number: int) -> bool:
         self.reporter.reach(number)

@@ -222,6 +222,12 @@ def test_the_most_steps_end_a_time_before_it_is_over(monkeypatch: pytest.MonkeyP
     ]
 
 
+def test_the_most_steps_end_a_window_before_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimated(0.02, monkeypatch)
+    report = run(small_spec(timer="do_bench", warmup_steps=0, steps_for=100.0, measure_steps=3))
+    assert any("3 measured steps, the most that was allowed, took" in text for text in notices(report))
+
+
 def test_a_window_by_time_is_estimated_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     estimated(0.02, monkeypatch)
     report = run(small_spec(sync="pipelined", warmup_steps=1, steps_for=0.1, measure_steps=99))
