@@ -26,7 +26,7 @@ from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.reports import Prediction, Report
 from cs336_tui.export.estimates import Fitted, fit_document
 from cs336_tui.export.record import SessionDocument, to_csv
-from cs336_tui.export.reports import document_of_report
+from cs336_tui.export.reports import document_of_reports
 from cs336_tui.export.results import COLUMNS
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.session.state import SessionState
@@ -181,7 +181,7 @@ def _examples() -> Iterator[tuple[str, str, Any]]:
         "precision": a_precision_report(),
     }
     for title, report in reports.items():
-        yield title, f'`{title} --format json`, of several cells in `{{"reports": [...]}}`,', document_of_report(report)
+        yield title, f'`{title} --format json`, of several cells in `{{"reports": [...]}}`,', document_of_reports([report])
 
 
 def _outline(value: Any, path: str = "") -> Iterator[str]:

@@ -29,7 +29,7 @@ from cs336_tui.events.reports import ASKED_FOR, FUSED, RANGES, REPORTS, KernelRe
 from cs336_tui.export.files import ExportError, check_writable
 from cs336_tui.export.formats import answer
 from cs336_tui.export.kernels import kernel_table
-from cs336_tui.export.reports import document_of_report, drawings_of_reports, tables_of_reports
+from cs336_tui.export.reports import document_of_reports, drawings_of_reports, tables_of_reports
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 
@@ -73,8 +73,7 @@ def report_command(
     def render(state: SessionState) -> str:
         reports = _contents(state, kind)
         if format_ == "json":
-            documents = [document_of_report(report) for report in reports]
-            return to_json(documents[0] if len(documents) == 1 else {"reports": documents})
+            return to_json(document_of_reports(reports))
         if phase or part:
             tables = [kernel_table(each, phase, part) for each in reports if isinstance(each, KernelReport)]
         else:

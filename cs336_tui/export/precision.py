@@ -42,6 +42,9 @@ _TOY_PARTS = {
 }
 """The parts of the toy model that have a dtype, by their names in `ToyDtypes`."""
 
+EXPERIMENTS = ("accumulation", "toy", "toy_by_rules", "rules", "toy_note")
+"""Keys of `precision_document` that no cell changes."""
+
 ADDEND_NOTE = (
     "0.01 is rounded to its own dtype before it is added; converting it to the accumulator's afterwards brings "
     "nothing back. A float16 accumulator rounds every partial sum as well."

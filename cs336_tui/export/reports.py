@@ -37,7 +37,7 @@ from cs336_tui.export.kernels import kernel_document, kernel_tables
 from cs336_tui.export.memory import memory_document, memory_tables, peaks_table
 from cs336_tui.export.memory_figures import memory_figure
 from cs336_tui.export.oom import oom_table
-from cs336_tui.export.precision import experiment_tables, modules_table, precision_document, speedup_table
+from cs336_tui.export.precision import EXPERIMENTS, experiment_tables, modules_table, precision_document, speedup_table
 from cs336_tui.export.results import TableError, results_of
 from cs336_tui.export.roofline import left_out, roofline_table
 from cs336_tui.export.tables import Table
@@ -60,6 +60,8 @@ class _Exports(NamedTuple):
     drawings: Callable[[Any], tuple[Drawing, ...]] = lambda _: ()
     of_all: Callable[[Sequence[Any]], Iterable[Table]] = lambda _: ()
     """Tables over several reports of the kind, before those of each."""
+    shared: tuple[str, ...] = ()
+    """Keys of the document that no cell changes: of several reports they stand once."""
 
 
 _EXPORTS: Mapping[type[Report], _Exports] = {
@@ -67,7 +69,9 @@ _EXPORTS: Mapping[type[Report], _Exports] = {
     MemoryReport: _Exports(
         memory_tables, memory_document, lambda report: (memory_figure(report),), lambda reports: (peaks_table(reports),)
     ),
-    PrecisionReport: _Exports(lambda report: (modules_table(report),), precision_document, of_all=experiment_tables),
+    PrecisionReport: _Exports(
+        lambda report: (modules_table(report),), precision_document, of_all=experiment_tables, shared=EXPERIMENTS
+    ),
     OomReport: _Exports(lambda report: (oom_table(report),), msgspec.to_builtins),
 }
 
@@ -100,9 +104,15 @@ def tables_of_reports(
     return tables
 
 
-def document_of_report(report: Report) -> dict[str, Any]:
-    """One report for programs, in base units."""
-    return _EXPORTS[type(report)].document(report)
+def document_of_reports(reports: Sequence[Report]) -> dict[str, Any]:
+    """Reports of one kind for programs, in base units: one itself, several under ``reports``. What no cell changes
+    stands beside that list, and in a report only where it found something else."""
+    documents = [_EXPORTS[type(report)].document(report) for report in reports]
+    if len(documents) == 1:
+        return documents[0]
+    once = {key: documents[0][key] for key in _EXPORTS[type(reports[0])].shared} if reports else {}
+    own = [{key: each[key] for key in each if key not in once or each[key] != once[key]} for each in documents]
+    return {**once, "reports": own}
 
 
 def drawings_of_reports(reports: Iterable[Report]) -> tuple[Drawing, ...]:

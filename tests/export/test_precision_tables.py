@@ -10,13 +10,14 @@ import pytest
 from cs336_tui.events.reports import PrecisionReport
 from cs336_tui.export.formats import FORMATS, render_all
 from cs336_tui.export.precision import (
+    EXPERIMENTS,
     accumulation_table,
     modules_table,
     precision_document,
     speedup_table,
     toy_table,
 )
-from cs336_tui.export.reports import tables_of_reports
+from cs336_tui.export.reports import document_of_reports, tables_of_reports
 from tests.made_precision import a_cpu_report, a_precision_report
 from tests.samples import a_spec
 from tests.session.made import cell, results_of
@@ -127,6 +128,20 @@ def test_the_document_is_the_report_and_each_error() -> None:
         del record["error"]
     again = msgspec.convert({"type": "PrecisionReport", **document}, PrecisionReport)
     assert again == REPORT
+
+
+def test_the_documents_of_several_cells_have_the_experiments_once() -> None:
+    other = msgspec.structs.replace(REPORT, spec=a_spec(precision="bf16"), logits="bfloat16")
+    documents = document_of_reports([REPORT, other, a_cpu_report()])
+    alone = precision_document(REPORT)
+    assert {key: documents[key] for key in EXPERIMENTS} == {key: alone[key] for key in EXPERIMENTS}
+    first, second, elsewhere = documents["reports"]
+    assert first == {key: alone[key] for key in alone if key not in EXPERIMENTS}
+    assert (second["spec"]["precision"], second["logits"]) == ("bf16", "bfloat16")
+    assert elsewhere["toy"][0]["layer_norm_output"] == "float16", "another device found something else"
+    assert "accumulation" not in elsewhere
+    assert document_of_reports([REPORT]) == alone
+    assert document_of_reports([]) == {"reports": []}
 
 
 def test_names_that_are_made_up_are_explained_where_there_are_any() -> None:
