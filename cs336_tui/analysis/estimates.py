@@ -309,7 +309,7 @@ def _named(cells: Sequence[MeasuredCell]) -> str:
 
 
 def _variant(spec: CellSpec) -> str:
-    kind = ("attention alone",) if spec.workload == "attention" else ()
+    kind = (f"{spec.workload} alone",) if spec.is_alone else ()
     return ", ".join((*kind, *spec.variants)) or "as written"
 
 

@@ -43,7 +43,7 @@ OWN = "own"
 """Shown where a user's model decides: its attention and architecture, and its size if its dimensions were given raw."""
 NO_ARGUMENTS = "none"
 _OF_MODELS = ("edition", "arch", "vocab")
-"""Fields that attention alone does not have."""
+"""Fields that an operation alone does not have."""
 
 
 def num_params(result: Result) -> int | None:
@@ -57,15 +57,15 @@ def headless_params(result: Result) -> int | None:
     spec = result.spec
     if result.cell.num_params_without_head or is_imported(spec.model):
         return result.cell.num_params_without_head
-    return implied_params(spec) - (
-        0 if spec.workload == "attention" or spec.weight_tying == "on" else spec.vocab_size * spec.d_model
-    )
+    return implied_params(spec) - (0 if spec.is_alone or spec.weight_tying == "on" else spec.vocab_size * spec.d_model)
 
 
 def implied_params(spec: CellSpec) -> int:
-    """Parameters of the reference model with these dimensions; of attention alone its queries, keys and values."""
-    alone = spec.workload == "attention"
-    return 3 * spec.tokens_per_step * spec.d_model if alone else parameters(spec).numbers
+    """Parameters of the reference model with these dimensions; of attention alone its queries, keys and values;
+    of a norm alone its rows, weights and bias."""
+    if spec.workload == "norm":
+        return (spec.tokens_per_step + 1 + (spec.norm == "layernorm")) * spec.d_model
+    return 3 * spec.tokens_per_step * spec.d_model if spec.is_alone else parameters(spec).numbers
 
 
 def device_label(result: Result) -> str:
@@ -112,7 +112,7 @@ def varies(results: Sequence[Result], key: str) -> bool:
 
 def in_common(results: Sequence[Result], key: str) -> str:
     """The value that all results show in this field; empty if they differ, or if it is the usual one. Beside a model
-    that decides it itself it reads ``swiglu-rope (reference)``, beside attention alone ``2026 (language-model)``."""
+    that decides it itself it reads ``swiglu-rope (reference)``, beside an operation alone ``2026 (language-model)``."""
     having = _with(results, key)
     taken = values(having, key)
     found = [shown for shown in taken if shown != OWN]
@@ -124,10 +124,10 @@ def in_common(results: Sequence[Result], key: str) -> str:
 
 
 def _with(results: Sequence[Result], key: str) -> Sequence[Result]:
-    """Results that have this field: attention alone has none of a language model's, a recording only few."""
+    """Results that have this field: an operation alone has none of a language model's, a recording only few."""
     if key in _OF_COLUMN and not _OF_COLUMN[key].recorded:
         results = [each for each in results if not each.spec.recording]
-    return [each for each in results if each.spec.workload != "attention"] if key in _OF_MODELS else results
+    return [each for each in results if not each.spec.is_alone] if key in _OF_MODELS else results
 
 
 def shown_of(spec: CellSpec, key: str) -> str:
@@ -172,6 +172,7 @@ _WORDS: Mapping[str, Callable[[CellSpec], str]] = {
     "model-args": lambda spec: ", ".join(spec.args_given) or NO_ARGUMENTS,
     "within": lambda spec: str(spec.within or "any"),
     "attention": lambda spec: OWN if is_imported(spec.model) else spec.attention,
+    "norm": lambda spec: OWN if is_imported(spec.model) else spec.norm,
     "causal": lambda spec: _YES_NO[spec.causal or spec.workload != "attention"],
 }
 """Texts of choices that are not one attribute."""
@@ -202,8 +203,8 @@ _PLAIN = CellSpec(
 
 def _size_order(result: Result) -> tuple[int, str]:
     spec = result.spec
-    # Of attention alone by its width: how many numbers that makes depends on the context, which is not its size.
-    return spec.d_model if spec.workload == "attention" else implied_params(spec), spec.size_label
+    # Of an operation alone by its width: how many numbers that makes depends on the context, which is not its size.
+    return spec.d_model if spec.is_alone else implied_params(spec), spec.size_label
 
 
 def _device_order(result: Result) -> tuple[int, int]:

@@ -40,7 +40,7 @@ class Aspect(NamedTuple):
 
 
 _in_force, _machine, _device = attrgetter("cell.in_force"), attrgetter("environment"), attrgetter("spec.device")
-_own_code = attrgetter("spec.model", "spec.attention", "spec.optimizer", "spec.loss")
+_own_code = attrgetter("spec.own_code")
 """Fields that bring code of the user's; a revision is of all of it."""
 _attention = attrgetter("spec.workload", "spec.model", "spec.attention", "spec.precision", "spec.device")
 """Settings that decide which kernel computes attention; the settings of each are a choice."""

@@ -164,11 +164,16 @@ def work_of(result: Result) -> Work | None:
 
 
 def why_unknown(result: Result) -> str:
-    """``FLOPs of GPT unknown: why`` of a measured cell whose work is not known; empty of any other."""
-    if not result.is_measured or ((work := work_of(result)) and work.flops and work.bytes_moved):
+    """``FLOPs of GPT unknown: why`` of a measured cell whose work is not known; empty of any other. A norm alone has no
+    matrix products, which is known."""
+    if (
+        result.spec.workload == "norm"
+        or not result.is_measured
+        or ((work := work_of(result)) and work.flops and work.bytes_moved)
+    ):
         return ""
     spec = result.spec
-    own = [short(each) for each in (spec.model, spec.attention, spec.optimizer, spec.loss) if is_imported(each)]
+    own = list(map(short, spec.own_code))
     why = "no prediction of it in this session"
     if work is not None:
         why = "no operation that counts was seen"

@@ -129,9 +129,10 @@ _INTERVAL = click.option(
 )
 _HEAD_DIM = click.option(
     "--head-dim",
+    "--width",
     "head_dims",
     type=comma_list(int),
-    help="With --workload attention: widths of queries, keys and values.",
+    help="With --workload attention: widths of queries, keys and values; with norm: of rows.",
 )
 _PRESET = click.option(
     "--preset", "preset_name", metavar="NAME", help="Start from this preset; other options change it."

@@ -62,10 +62,10 @@ def accounting_of(spec: CellSpec) -> Accounting | None:
     are copies in half precision. Scalars, and what an allocator adds to a tensor, are left out; a compiler may keep
     less.
 
-    None of a user's own function, of which nobody knows.
+    None of a norm alone, and of a user's own function, of which nobody knows.
     """
     kept = {"naive": _naive, "math": _math, **dict.fromkeys(FUSED, _fused)}.get(spec.attention)
-    if kept is None:
+    if kept is None or spec.workload != "attention":
         return None
     made, factor = _widths(spec)
     tensors: list[_Tensors] = [("q, k, v", 3, "B T K", made), ("gradient of the output", 1, "B T K", made)]

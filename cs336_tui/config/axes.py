@@ -19,7 +19,7 @@ Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mix
 Arch = Literal["swiglu-rope", "gelu-learned"]
 Sync = Literal["each-step", "pipelined"]
 Edition = Literal["2024", "2025", "2026"]
-Work = Literal["language-model", "attention"]
+Work = Literal["language-model", "attention", "norm"]
 Compile = Literal["off", "default", "reduce-overhead", "max-autotune"]
 CudaGraph = Literal["off", "step"]
 Nesting = Literal["off", "halves"]
@@ -35,7 +35,9 @@ ARCHES: tuple[str, ...] = get_args(Arch)
 SYNCS: tuple[str, ...] = get_args(Sync)
 EDITIONS: tuple[str, ...] = get_args(Edition)
 WORKLOADS: tuple[str, ...] = get_args(Work)
-"""``attention`` is attention alone, over random queries, keys and values, without heads or with several."""
+"""``attention`` is attention alone, over random queries, keys and values, without heads or with several; ``norm`` is a
+norm alone, over random rows. The choice of how one is computed has its name."""
+LANGUAGE_MODEL: Work = "language-model"
 COMPILES: tuple[str, ...] = get_args(Compile)
 """Modes of torch.compile; ``off`` runs the model as it is written."""
 CUDA_GRAPHS: tuple[str, ...] = get_args(CudaGraph)
@@ -45,11 +47,15 @@ TIMERS: tuple[str, ...] = get_args(Timer)
 ATTENTIONS = ("naive", "sdpa", "flash", "memory-efficient", "cudnn", "math")
 """Attention of the reference model: ``naive`` materialises its scores; ``sdpa`` is torch's
 scaled_dot_product_attention with the backend that torch chooses, the others are its backends by name."""
+NORMS = ("rmsnorm", "layernorm", "torch-rmsnorm")
+"""Norm of the reference model: ``rmsnorm`` in elementwise operations; the others are torch's own functions,
+``layernorm`` with a bias."""
 OPTIMIZERS = ("adamw", "adamw-fused", "adamw-foreach", "adamw-for-loop")
 """torch's AdamW: ``adamw`` with the implementation that torch chooses on the device, the others by name."""
 
 FLOAT8 = (8, 9)
 """The first CUDA compute capability whose matrix products take float8."""
+_OF_MODEL = (LANGUAGE_MODEL,)
 _AS_VARIANT: tuple[Kind, ...] = ("prediction", "memory", "time")
 
 _USUAL_NAMES = {
@@ -161,11 +167,12 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     most; with `steps_auto`, the share of the mean to which its confidence interval narrows, `measure_steps` is; so are
     both with `warmup_for` and `steps_for`, the seconds to which the steps come.
 
-    `model`, `attention`, `optimizer` and `loss` are names, or ``package.module:name`` of a user's own, looked for in
-    the folders of `model_path` too. `annotations` are pairs of a named range and ``package.module:function``.
+    `model`, `attention`, `norm`, `optimizer` and `loss` are names, or ``package.module:name`` of a user's own, looked
+    for in the folders of `model_path` too. `annotations` are pairs of a named range and ``package.module:function``.
     `checkpoint` recomputes activations in groups of so many blocks, 0 for not at all; with `nesting` ``halves`` the
     groups lie in halves of halves. With workload ``attention``, `d_model` is the width of the queries, keys and values
-    of all `num_heads` together, and `causal` is whether a token sees its past only.
+    of all `num_heads` together, and `causal` is whether a token sees its past only. With ``norm`` it is the width of
+    each of the `batch_size` times `context_length` rows.
     `recording` is the name of what others recorded; of such a cell the device alone is known, and nothing else counts.
 
     A choice that is added has a default, so that logs of before open.
@@ -188,7 +195,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )]
     vocab_size: Annotated[int, Axis(
         usual=10_000, help="Vocabulary", column="vocab", title="vocabulary", label="vocab", kinds=("prediction",),
-        compared="work", workload="language-model",
+        compared="work", workloads=_OF_MODEL,
     )]
     context_length: Annotated[int, Axis(
         sweep="contexts", several=True, usual=(128,), option="context", help="Context lengths", group="what",
@@ -233,18 +240,19 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     warmup_for: Annotated[float | None, Axis(option="-", check=_check_warmup_for, kinds=())] = None
     steps_for: Annotated[float | None, Axis(option="-", check=_check_steps_for, kinds=(), compared="name")] = None
     workload: Annotated[Work, Axis(
-        help="{values}; attention: that alone", group="variants", kinds=(*_AS_VARIANT, "pace"), compared="work",
-        tip="language-model: a whole model; attention: attention alone, over random queries, keys and values.",
+        help="{values}; attention, norm: that alone", group="variants", kinds=(*_AS_VARIANT, "pace"), compared="work",
+        tip="language-model: a whole model; attention: attention alone, over random queries, keys and values; "
+        "norm: a norm alone, over random rows.",
     )] = "language-model"
     causal: Annotated[bool, Axis(
         help="With --workload attention", group="variants", widget="one", label="mask",
-        values=("causal", "not causal"), compared="work", workload="attention",
+        values=("causal", "not causal"), compared="work", workloads=("attention",),
         said=lambda _: ("not causal",),
     )] = True
     model: Annotated[str, Axis(
         sweep="models", several=True, values=(REFERENCE,), own="Class", metavar="package.module:Class,...",
         help="A model of your own: a class or a function that makes one; {default} is the one that comes along",
-        group="variants", widget="names", hint="reference, or yours", workload="language-model",
+        group="variants", widget="names", hint="reference, or yours", workloads=_OF_MODEL,
         kinds=(*_AS_VARIANT, "pace"),
         tip="Your own: package.module:ClassOrFactory; reference is the one that comes along. Several with commas.",
         said=_own_words,
@@ -253,7 +261,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         option="model-arg", column="model-args", label="arguments", group="variants", widget="pairs",
         help="An argument that your model wants beside the dimensions, such as rope_theta=10000, "
         "or Class.rope_theta=10000 for one of several; may be repeated.",
-        hint="none, as dropout=0", workload="language-model",
+        hint="none, as dropout=0", workloads=_OF_MODEL,
         applies=lambda spec: is_imported(spec.model), said=_pairs_words,
         tip="Arguments that your model wants beside the dimensions: rope_theta=10000, dropout=0.",
     )] = ()
@@ -267,25 +275,25 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         option="annotate", column="-", group="variants", widget="pairs", metavar="RANGE=package.module:function",
         check=_check_annotations, kinds=("prediction",), compared="name",
         help="Of your own model: count this function's time and memory to this part, such as softmax; may be repeated.",
-        hint="part=module:name", workload="language-model",
+        hint="part=module:name", workloads=_OF_MODEL,
         applies=lambda spec: is_imported(spec.model),
         tip="Of your own model: softmax=package.module:function counts that function to this part.",
     )] = ()
     attention: Annotated[str, Axis(
         sweep="attentions", several=True, values=ATTENTIONS, own="function", help="How attention is computed: {values}",
         lacks=_lacks_attention, group="variants", hint="or your module:name", kinds=(*_AS_VARIANT, "pace"),
-        said=_own_words,
+        said=_own_words, workloads=(*_OF_MODEL, "attention"),
         tip="naive materialises the scores; sdpa lets torch choose; the others are torch's backends by name.",
     )] = "naive"
     optimizer: Annotated[str, Axis(
         sweep="optimizers", several=True, values=OPTIMIZERS, own="Class", help="Of train-step: {values}",
-        group="variants", workload="language-model", hint="or your module:name",
+        group="variants", workloads=_OF_MODEL, hint="or your module:name",
         applies=lambda spec: spec.pass_ == "train-step", said=_own_words,
         tip="torch's AdamW: adamw leaves the implementation to torch, the others are chosen by name.",
     )] = "adamw"
     loss: Annotated[str, Axis(
         values=(CROSS_ENTROPY,), own="function", help="The loss, or package.module:function", group="variants",
-        widget="text", hint=CROSS_ENTROPY, workload="language-model", said=_own_words,
+        widget="text", hint=CROSS_ENTROPY, workloads=_OF_MODEL, said=_own_words,
         tip="Your own: package.module:function of logits and targets.",
     )] = CROSS_ENTROPY
     compile: Annotated[Compile, Axis(
@@ -298,14 +306,14 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         said=lambda mode: ("compiled" if mode == "default" else f"compiled {mode}",),
     )] = "off"
     checkpoint: Annotated[int, Axis(
-        sweep="checkpoints", several=True, before="optimizer", least=0, group="variants", workload="language-model",
+        sweep="checkpoints", several=True, before="optimizer", least=0, group="variants", workloads=_OF_MODEL,
         hint="0, or every k blocks",
         help="Recompute activations in groups of so many blocks; 0: keep them",
         tip="Recompute activations in groups of so many blocks: 1, or several as 0,1,2,4; 0 keeps them all.",
         said=lambda blocks: (f"checkpoint every {blocks}",), detail=_every,
     )] = 0
     nesting: Annotated[Nesting, Axis(
-        sweep="nestings", several=True, before="optimizer", group="variants", workload="language-model",
+        sweep="nestings", several=True, before="optimizer", group="variants", workloads=_OF_MODEL,
         applies=lambda spec: spec.checkpoint > 0,
         help="Nested checkpointing: {values}; halves: the groups of --checkpoint lie in halves of halves, recomputed "
         "one within the other",
@@ -340,36 +348,42 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="Seconds in which the whole run is to end, from empty compile caches; shown beside what it took.",
     )] = None
     dropout: Annotated[float, Axis(
-        sweep="dropouts", several=True, check=_check_dropout, group="variants", workload="language-model",
+        sweep="dropouts", several=True, check=_check_dropout, group="variants", workloads=_OF_MODEL,
         hint="0, or 0.1", applies=_is_ours,
         help="Share of the embeddings and of each sublayer's output that is dropped",
         tip="Of the reference model: after the embeddings and after each sublayer, before it is added.",
         said=lambda share: (f"dropout {share:g}",),
     )] = 0.0
     attention_dropout: Annotated[float, Axis(
-        sweep="attention_dropouts", several=True, check=_check_dropout, group="variants", workload="language-model",
+        sweep="attention_dropouts", several=True, check=_check_dropout, group="variants", workloads=_OF_MODEL,
         label="attn drop", hint="0, or 0.1", applies=_is_ours,
         help="Share of naive attention's weights that is dropped",
         tip="Of the reference model with naive attention: after the softmax.",
         said=lambda share: (f"attention dropout {share:g}",),
     )] = 0.0
     bias: Annotated[Switch, Axis(
-        sweep="biases", several=True, group="variants", workload="language-model", applies=_is_ours,
+        sweep="biases", several=True, group="variants", workloads=_OF_MODEL, applies=_is_ours,
         help="A bias in every linear layer but the head: {values}", said=lambda _: ("biases",),
         tip="Of the reference model: in every linear layer but the head.",
     )] = "off"
     weight_tying: Annotated[Switch, Axis(
-        sweep="weight_tyings", several=True, group="variants", workload="language-model", applies=_is_ours,
+        sweep="weight_tyings", several=True, group="variants", workloads=_OF_MODEL, applies=_is_ours,
         label="tied head", said=lambda _: ("tied weights",),
         help="The head's weights are the token embedding: {values}",
         tip="Of the reference model: one matrix is the token embedding and the head.",
     )] = "off"
     gelu: Annotated[Gelu, Axis(
-        sweep="gelus", several=True, group="variants", workload="language-model",
+        sweep="gelus", several=True, group="variants", workloads=_OF_MODEL,
         applies=lambda spec: _is_ours(spec) and spec.arch == "gelu-learned",
         help="GELU of arch gelu-learned: {values}", said=lambda kind: (f"{kind} GELU",),
         tip="exact: by the error function; tanh: its approximation.",
     )] = "exact"
+    norm: Annotated[str, Axis(
+        sweep="norms", several=True, before="compile", values=NORMS, own="function",
+        help="The norm: {values}", group="variants", hint="or your module:name", workloads=(*_OF_MODEL, "norm"),
+        kinds=(*_AS_VARIANT, "pace"), said=_own_words, applies=_is_ours,
+        tip="rmsnorm is made of elementwise operations; the others are torch's own, layernorm with a bias.",
+    )] = "rmsnorm"
     recording: Annotated[str, Axis(
         sweep="-", option="-", column="recording", kinds=(*_AS_VARIANT, "pace"), recorded=True,
         applies=lambda spec: bool(spec.recording),

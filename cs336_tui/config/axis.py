@@ -118,8 +118,8 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     """Words of a cell's title for a value that is not the default; None for none."""
     detail: Callable[[Any], str] = str
     """The value in a cell's details."""
-    workload: Literal["language-model", "attention"] | None = None
-    """The only workload that has this choice; None if each has."""
+    workloads: tuple[str, ...] = ()
+    """Workloads that have this choice; empty if each has."""
     applies: Callable[[Cell], bool] = lambda _: True
     """True if the choice changes anything in a cell of that workload."""
     recorded: bool = False
@@ -183,7 +183,11 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
     def counts_in(self, cell: Cell) -> bool:
         """True if the choice changes anything in a cell, and is known of it."""
-        return (self.recorded or not cell.recording) and self.workload in (None, cell.workload) and self.applies(cell)
+        return (self.recorded or not cell.recording) and self.is_in(cell.workload) and self.applies(cell)
+
+    def is_in(self, workload: str) -> bool:
+        """True if this workload has the choice."""
+        return not self.workloads or workload in self.workloads
 
     def validate(self, value: Any) -> None:
         """Raise `SpecError` for a value that cannot be."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from cs336_tui.config.axes import LANGUAGE_MODEL
 from cs336_tui.config.counts import MOST_BY_TIME, Auto
 from cs336_tui.config.presets import preset
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, CellSpec, ModelDims, SpecError
@@ -35,8 +36,8 @@ def sweep_from(
     given = {name: value for name, value in choices.items() if value is not None and value != ()}
     asked = given | {name: value for name, value in {"vocab_size": vocab_size, **raw}.items() if value is not None}
     given |= _own_code(base, given)
-    if given.get("workload", base.workload) == "attention" and base.workload != "attention":
-        given = ATTENTION_USUAL | given
+    if (workload := given.get("workload", base.workload)) != base.workload:
+        given = USUAL_ALONE.get(workload, {}) | given
     if set(given.get("timers", base.timers)) == {"do_bench"} != set(base.timers):
         given = DO_BENCH_USUAL | given
     given |= base.counts(*(given.pop(name, None) for name in ("warmups", "steps", "interval")))
@@ -48,8 +49,7 @@ def sweep_from(
         given["reports"] = ()
     if "sizes" in given:
         given["dims"] = None
-    alone = given.get("workload", base.workload) == "attention"
-    if alone and {name for name, value in raw.items() if value is not None} == {"num_heads"}:
+    if workload != LANGUAGE_MODEL and {name for name, value in raw.items() if value is not None} == {"num_heads"}:
         given["heads"], raw["num_heads"] = asked.pop("num_heads"), None
     if any(value is not None for value in raw.values()):
         if raw["d_ff"] is None and raw["d_model"] and all(map(is_imported, given.get("models", base.models))):
@@ -75,21 +75,29 @@ def sweep_from(
 
 DO_BENCH_USUAL: dict[str, Any] = {"warmups": Auto(MOST_BY_TIME, 0.025), "steps": Auto(MOST_BY_TIME, 0.1)}
 """Defaults of timer ``do_bench``: triton's."""
-ATTENTION_USUAL: dict[str, Any] = {"passes": ("forward", "backward"), "contexts": (1024,), "batches": (8,)}
-"""Defaults of workload ``attention`` that differ from a language model's."""
+USUAL_ALONE: dict[str, dict[str, Any]] = {
+    "attention": {"passes": ("forward", "backward"), "contexts": (1024,), "batches": (8,)},
+    "norm": {"passes": ("forward", "backward"), "contexts": (1024,), "batches": (8,), "head_dims": (1024,)},
+}
+"""Defaults of an operation alone that differ from a language model's."""
 
 
 def _without_effect(sweep: Sweep, given: dict[str, Any]) -> dict[str, SpecError]:
     """The given choices that have no effect in this sweep, each with the reason."""
-    alone, own = sweep.workload == "attention", bool(sweep.own_code)
+    alone, own = sweep.workload != LANGUAGE_MODEL, bool(sweep.own_code)
     own_model = any(map(is_imported, sweep.models))
     reasons = {
         "model_args": not own_model and "only a model of your own has arguments; give --model too",
         "model_path": not own and "nothing of your own to look for there; give --model too",
         "annotations": not own and "nothing of your own that could call it; give --model too",
-        "head_dims": not alone and "only with --workload attention; a model's comes from its size",
-        "causal": not alone and not sweep.causal and "only with --workload attention; a language model always is",
-    } | dict.fromkeys(("sizes", "vocab_size", *RAW_DIMS), alone and "attention alone has no model; give --head-dim")
+        "head_dims": not alone and "only with --workload attention or norm; a model's comes from its size",
+        "causal": sweep.workload != "attention"
+        and not sweep.causal
+        and "only with --workload attention; a language model always is",
+    } | dict.fromkeys(
+        ("sizes", "vocab_size", *RAW_DIMS),
+        alone and f"{sweep.workload} alone has no model; give --{sweep.width_key.replace('_', '-')}",
+    )
     names = {"head_dims": "head_dim", "sizes": "size"}
     return {
         field: SpecError(names.get(field, field), _in_words(given[field]), why)
@@ -143,7 +151,7 @@ def sweep_of(specs: Sequence[CellSpec]) -> Sweep:
     found["model_args"] = _arguments(specs)
     if first.warmup_auto:
         found["warmups"] = (first.warmup_steps,)
-    if first.workload == "attention":
+    if first.is_alone:
         widths = tuple(dict.fromkeys(spec.head_dim for spec in specs))
         found |= {"sizes": plain.sizes, "vocab_size": plain.vocab_size, "head_dims": widths, "heads": first.num_heads}
     return Sweep(**found, dims=first.dims if first.size == CUSTOM_SIZE else None)

@@ -1,4 +1,4 @@
-"""FLOPs and bytes that a step of the reference model, or of attention alone, needs at least, from its dimensions alone.
+"""FLOPs and bytes that a step of the reference model, or of an operation alone, needs at least, from its dimensions.
 
 Of a model with naive attention the same numbers as a prediction's, which follows the step on tensors without data; this
 needs neither torch nor time.
@@ -28,6 +28,11 @@ _ATTENTION_MOVES: dict[Pass, int] = {
 the output's gradient, too; a backward reads the three and the output's gradient and writes three gradients; both
 together read the three once."""
 
+NORM_MOVES: dict[Pass, int] = {"inference": 2, "forward": 2, "forward+loss": 2, "backward": 3, "forward+backward": 4}
+"""Of a norm alone, tensors of its rows' shape: a forward reads the rows and writes the output; a backward reads the
+rows and the output's gradient and writes the rows' gradient, as triton's tutorial on layer norm counts (2 and 3); both
+together read the rows once. Its loss moves nothing. The vectors of weights, a row beside many, are left out."""
+
 
 class Parameters(NamedTuple):
     """Of the whole model: how many numbers, in how many tensors, and how many of them are factors of products."""
@@ -46,6 +51,8 @@ def step_flops(spec: CellSpec, all_pairs: bool | None = None) -> int:
     masked. `all_pairs` says which where the kernel that ran is known; None goes by the spec's attention. What a fused
     backward computes again does not count. Embeddings, norms, softmax and the optimizer have no matrix products.
     """
+    if spec.workload == "norm":
+        return 0
     if all_pairs is None:
         all_pairs = spec.attention in _SCORES_ALL_PAIRS
     weights = 0 if spec.workload == "attention" else 2 * spec.tokens_per_step * parameters(spec).factors
@@ -59,11 +66,12 @@ def least_bytes(spec: CellSpec) -> int:
     Parameters are read, of an embedding no more rows than there are tokens; a backward writes as many gradients as
     there are parameters; AdamW reads these, reads and writes its two moments and writes the parameters. Activations,
     which a machine might keep in its caches, are left out. Of attention alone it is what a kernel that keeps its scores
-    to itself must move: q, k, v, the output and their gradients.
+    to itself must move: q, k, v, the output and their gradients; of a norm alone the rows, the output and theirs.
     """
     width = 2 if spec.precision == "bf16" else 4
-    if spec.workload == "attention":
-        return _ATTENTION_MOVES[spec.pass_] * spec.tokens_per_step * spec.d_model * width
+    if spec.is_alone:
+        moves = NORM_MOVES if spec.workload == "norm" else _ATTENTION_MOVES
+        return moves[spec.pass_] * spec.tokens_per_step * spec.d_model * width
     found = parameters(spec)
     size = found.numbers * width
     moved = size - unread_rows(spec) * spec.d_model * width
@@ -89,17 +97,23 @@ def unread_rows(spec: CellSpec) -> int:
 def parameters(spec: CellSpec) -> Parameters:
     """Of the reference Transformer: embeddings, in each layer four attention matrices, three (SwiGLU) or two (GELU)
     feed-forward ones, with a bias each if it has biases, and two norms, the final norm and the head, unless that is the
-    token embedding."""
+    token embedding; a layer norm has a bias."""
     d_model, layers, vocabulary = spec.d_model, spec.num_layers, spec.vocab_size * spec.d_model
     learned_positions = spec.arch == "gelu-learned"
     matrices = 2 if learned_positions else 3
     factors = layers * (4 * d_model**2 + matrices * d_model * spec.d_ff) + vocabulary
-    norms = (2 * layers + 1) * d_model
+    of_norm = 1 + (spec.norm == "layernorm")
+    norms = of_norm * (2 * layers + 1) * d_model
     positions = spec.context_length * d_model if learned_positions else 0
     has_bias, is_tied = spec.bias == "on", spec.weight_tying == "on"
     biases = layers * (5 * d_model + (matrices - 1) * spec.d_ff) if has_bias else 0
     return Parameters(
         numbers=vocabulary * (not is_tied) + positions + factors + norms + biases,
-        tensors=1 + learned_positions + layers * ((4 + matrices) * (1 + has_bias) + 2) + 2 - is_tied,
+        tensors=1
+        + learned_positions
+        + layers * ((4 + matrices) * (1 + has_bias) + 2 * of_norm)
+        + 1
+        + of_norm
+        - is_tied,
         factors=factors,
     )

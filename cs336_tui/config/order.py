@@ -28,6 +28,8 @@ def relative_work(spec: CellSpec) -> float:
     passes = 1.0 if spec.pass_ in WITHOUT_BACKWARD else 3.0
     if spec.workload == "attention":
         return 2 * spec.tokens_per_step * spec.context_length * spec.d_model * passes
+    if spec.workload == "norm":
+        return spec.tokens_per_step * spec.d_model * passes
     if passes > 1:
         passes += recomputed_blocks(spec) / spec.num_layers
     scores = 2 * spec.num_layers * spec.context_length * spec.d_model
@@ -93,7 +95,7 @@ def needs_at_least(spec: CellSpec, other: CellSpec) -> bool:
 def brings_as(spec: CellSpec, code: str, other: CellSpec) -> bool:
     """True if `spec` uses this code of a user's own as `other` does: from the same folders, a model with the same
     arguments."""
-    used = {spec.attention, spec.loss, *([spec.optimizer] if spec.pass_ == "train-step" else [])}
+    used = {*spec.own_code} - {spec.model, *([] if spec.pass_ == "train-step" else [spec.optimizer])}
     as_model = spec.model == code and spec.model_args == other.model_args
     return (code in used or as_model) and spec.model_path == other.model_path
 
@@ -104,8 +106,12 @@ def rough_peak_bytes(spec: CellSpec) -> int:
     Parameters, with gradients and AdamW's two moments where the pass has them, and activations as in Korthikanti et al.
     2022, section 4.1: 34 bytes an element of the residual stream and 5 a score in half precision, in forward alone too.
     With activation checkpointing, what enters each group of blocks and the activations of one. Fused attention may need
-    less. Attention alone: queries, keys, values and output, with a gradient of each, and scores.
+    less. Attention alone: queries, keys, values and output, with a gradient of each, and scores. A norm alone: rows and
+    output, with a gradient of each, and three tensors between them.
     """
+    if spec.workload == "norm":
+        copies = 1 if spec.pass_ in WITHOUT_BACKWARD else 2
+        return (2 * copies + 3) * spec.tokens_per_step * spec.d_model * (2 if spec.precision == "bf16" else 4)
     if spec.workload == "attention":
         return _rough_attention_bytes(spec)
     weights = parameters(spec).factors + spec.d_model * spec.vocab_size

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import platformdirs
 
+from cs336_tui.config.axes import LANGUAGE_MODEL
 from cs336_tui.config.axis import NUMBERS
 from cs336_tui.config.counts import Auto, Counted, auto_of, auto_words, share_of
 from cs336_tui.config.reading import TomlError, parse_toml, read_text
@@ -28,14 +29,15 @@ _DEPTH = 3
 _GIVEN = [axis for axis in AXES.values() if axis.sweep and axis.option]
 _KEYS: dict[str, tuple[str, type, bool]] = (
     {axis.key: (axis.sweep, axis.kind, True) for axis in _GIVEN if axis.several}
-    | {"head_dim": ("head_dims", int, True), "reports": ("reports", str, True), "oom_skip": ("oom_skip", bool, False)}
+    | dict.fromkeys(("head_dim", "width"), ("head_dims", int, True))
+    | {"reports": ("reports", str, True), "oom_skip": ("oom_skip", bool, False)}
     | {axis.key: (axis.sweep, axis.kind, False) for axis in _GIVEN if not axis.several and axis.kind is not tuple}
     | {axis.key: (axis.sweep, str, True) for axis in _GIVEN if axis.kind is tuple}
 )
 """Each key's field of a sweep, the type of its values, and whether it may hold several, as a list."""
 _PAIRS = tuple(axis.key for axis in AXES.values() if axis.widget == "pairs")
 """Keys that hold a list of texts as ``name=value``."""
-_RARE = ("head_dim", "reports", "oom_skip", *(axis.key for axis in AXES.values() if axis.group == "variants"))
+_RARE = ("head_dim", "width", "reports", "oom_skip", *(axis.key for axis in AXES.values() if axis.group == "variants"))
 """Keys that a file leaves out where they are as usual."""
 _COUNTED: dict[str, Counted] = {"warmup": "warmup_steps", "steps": "measure_steps"}
 """Keys that may hold ``auto``."""
@@ -134,10 +136,12 @@ def to_toml(preset: Preset) -> str:
     fields: dict[str, Any] = {"about": preset.about} | ({"also": list(preset.also)} if preset.also else {})
     if sweep.dims:
         fields |= {name: getattr(sweep.dims, name) for name in (*RAW_DIMS, "vocab_size")}
-    if sweep.workload == "attention" and sweep.heads > 1:
+    if sweep.is_alone and sweep.heads > 1:
         fields["num_heads"] = sweep.heads
     for key, (field, _, several) in _KEYS.items():
         value, usual = getattr(sweep, field), getattr(_PLAIN, field)
+        if field == "head_dims" and key != sweep.width_key:
+            continue
         if value is None or key in fields or (key in _RARE and value == usual) or (key == "size" and sweep.dims):
             continue
         if key in _PAIRS:
@@ -179,7 +183,7 @@ def _sweep(fields: dict[str, Any]) -> Sweep:
         found = [_pair(key, value) if key in _PAIRS else _convert(key, value, kind) for value in values]
         given[field] = tuple(found) if several else found[0]
     raw = {key: _convert(key, fields[key], int) for key in RAW_DIMS if key in fields}
-    if given.get("workload") == "attention" and raw.keys() == {"num_heads"}:
+    if given.get("workload", LANGUAGE_MODEL) != LANGUAGE_MODEL and raw.keys() == {"num_heads"}:
         given["heads"] = raw.pop("num_heads")
     if raw:
         if missing := [key for key in RAW_DIMS if key not in raw]:

@@ -16,6 +16,7 @@ from cs336_tui.config import axes
 from cs336_tui.config.axes import (
     ARCHES,
     EDITIONS,
+    LANGUAGE_MODEL,
     PASSES,
     PRECISIONS,
     SYNCS,
@@ -114,7 +115,7 @@ def _between(*fields: str) -> Callable[[Callable[[Choices], Iterator[SpecError]]
 
 @_between("arch", "size", "model")
 def _heads_that_rotate(cell: Choices) -> Iterator[SpecError]:
-    rotates = cell.arch == "swiglu-rope" and cell.workload == "language-model" and not is_imported(cell.model)
+    rotates = cell.arch == "swiglu-rope" and cell.workload == LANGUAGE_MODEL and not is_imported(cell.model)
     if rotates and (width := cell.d_model // cell.num_heads) % 2:
         why = f"gives heads of odd width {width}; rotary embeddings need an even width"
         yield SpecError("num_heads", cell.num_heads, why)
@@ -166,7 +167,7 @@ def _attention_of_ones_own(cell: Choices) -> Iterator[SpecError]:
         yield SpecError("attention", cell.attention, why)
 
 
-_OF_OURS = ("dropout", "attention_dropout", "bias", "weight_tying", "gelu")
+_OF_OURS = ("norm", "dropout", "attention_dropout", "bias", "weight_tying", "gelu")
 """Options of the reference model."""
 
 
@@ -204,20 +205,27 @@ def _captured_draws(cell: Choices) -> Iterator[SpecError]:
 
 @_between("pass_")
 def _nothing_to_train(cell: Choices) -> Iterator[SpecError]:
-    if cell.workload == "attention" and cell.pass_ == "train-step":
-        yield SpecError("pass", cell.pass_, "attention alone has nothing to train; choose another pass")
+    if cell.workload != LANGUAGE_MODEL and cell.pass_ == "train-step":
+        yield SpecError("pass", cell.pass_, f"{cell.workload} alone has nothing to train; choose another pass")
 
 
-def _none_in_attention(field: str) -> Callable[[Choices], Iterator[SpecError]]:
+@_between("size")
+def _no_heads(cell: Choices) -> Iterator[SpecError]:
+    if cell.workload == "norm" and cell.num_heads > 1:
+        yield SpecError("num_heads", cell.num_heads, "a norm has no heads; leave it out")
+
+
+def _none_alone(field: str) -> Callable[[Choices], Iterator[SpecError]]:
     def refusals(cell: Choices) -> Iterator[SpecError]:
-        if cell.workload == "attention" and (value := getattr(cell, field)) != AXES[field].default:
-            yield SpecError(field, value, "workload attention has none; leave it out")
+        axis = AXES[field]
+        if not axis.is_in(cell.workload) and (value := getattr(cell, field)) != axis.default:
+            yield SpecError(field, value, f"workload {cell.workload} has none; leave it out")
 
     return refusals
 
 
-for _field in ("model", "optimizer", "loss", "checkpoint", "nesting", *_OF_OURS):
-    _between(_field)(_none_in_attention(_field))
+for _field in ("model", "attention", "optimizer", "loss", "checkpoint", "nesting", *_OF_OURS):
+    _between(_field)(_none_alone(_field))
 
 
 @_between("cuda_graph", "pass_", "precision")
@@ -239,8 +247,8 @@ def _float8(cell: Choices) -> Iterator[SpecError]:
     """Dimensions of linear layers for float8; an imported model's are known when it is built."""
     if cell.precision != "fp8-mixed":
         return
-    if cell.workload == "attention":
-        yield SpecError("precision", cell.precision, "attention alone has no linear layers; choose bf16-mixed")
+    if cell.workload != LANGUAGE_MODEL:
+        yield SpecError("precision", cell.precision, f"{cell.workload} alone has no linear layers; choose bf16-mixed")
         return
     for field in ("d_model", "d_ff") if not is_imported(cell.model) else ():
         if (width := getattr(cell, field)) % FLOAT8_MULTIPLE:
@@ -261,9 +269,24 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
                 raise refusal
 
     @property
+    def own_code(self) -> tuple[str, ...]:
+        """Names of the user's own code in it."""
+        return tuple(name for field, axis in AXES.items() if axis.own and is_imported(name := getattr(self, field)))
+
+    @property
     def brings_own_code(self) -> bool:
         """True if it runs code of the user's."""
-        return any(is_imported(getattr(self, field)) for field, axis in AXES.items() if axis.own)
+        return bool(self.own_code)
+
+    @property
+    def is_alone(self) -> bool:
+        """True if it is one operation, with no model around it."""
+        return self.workload != LANGUAGE_MODEL
+
+    @property
+    def method(self) -> str:
+        """The way in which an operation alone is computed, such as ``naive`` or ``rmsnorm``; empty of a model."""
+        return getattr(self, self.workload) if self.is_alone else ""
 
     @property
     def args_given(self) -> tuple[str, ...]:
@@ -273,9 +296,7 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
     @property
     def variants(self) -> tuple[str, ...]:
         """Choices other than the defaults in a few words each, such as ``sdpa`` and ``compiled``."""
-        found: dict[str, tuple[str, ...]] = (
-            {"attention": (short(self.attention),)} if self.workload == "attention" else {}
-        )
+        found: dict[str, tuple[str, ...]] = {self.workload: (short(self.method),)} if self.is_alone else {}
         for field, axis in AXES.items():
             if axis.said and (value := getattr(self, field)) != axis.default and axis.counts_in(self):
                 found[field] = axis.said(value)
@@ -283,7 +304,7 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
 
     @property
     def head_dim(self) -> int:
-        """Width of a query, a key and a value."""
+        """Width of a query, a key and a value; of a norm alone that of a row."""
         return self.d_model // self.num_heads
 
     @property
@@ -342,7 +363,7 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
         """A heading that tells this cell from its neighbours."""
         if self.recording:
             return f"{self.recording} · {self.device}"
-        kind = ("attention",) if self.workload == "attention" else ()
+        kind = (self.workload,) if self.is_alone else ()
         usual = (self.size_label, f"ctx {self.context_length}", self.pass_, self.precision, self.device)
         return " · ".join((*kind, *usual, *self.variants))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
-from cs336_tui.config.axes import Choices, canonical_device
+from cs336_tui.config.axes import LANGUAGE_MODEL, Choices, canonical_device
 from cs336_tui.config.axis import MAX_COUNT, Axis, SpecError
 from cs336_tui.config.counts import INTERVAL, Auto, Counted, auto_words, check_most, share_words, warmup_words
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RULES, CellSpec, ModelDims, Rule, dims_of
@@ -62,7 +62,8 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     which its interval is to narrow, `steps` is the most measured ones (see `CellSpec`). `warmup_for` and `steps_for`,
     seconds, do the same for counts that come from time.
 
-    With workload ``attention`` the widths of `head_dims`, of `heads` heads each, take the place of sizes. `model_args`
+    With workload ``attention`` the widths of `head_dims`, of `heads` heads each, take the place of sizes; with ``norm``
+    they are the widths of rows. `model_args`
     are for every model of a user's own, or named ``Class.name`` for one of several. `reports` are made of the cells
     that end well, after all. `oom_skip` skips cells not smaller than one that ran out of memory.
 
@@ -231,14 +232,24 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         }
 
     @property
+    def is_alone(self) -> bool:
+        """True if its cells have one operation each, with no model around it."""
+        return self.workload != LANGUAGE_MODEL
+
+    @property
+    def width_key(self) -> str:
+        """Key and option of `head_dims`."""
+        return "width" if self.workload == "norm" else "head_dim"
+
+    @property
     def _sizes(self) -> tuple[str | int, ...]:
-        if self.workload == "attention":
+        if self.is_alone:
             return self.head_dims
         return (CUSTOM_SIZE,) if self.dims else self.sizes
 
     def _dims_of(self, size: str | int) -> tuple[str, ModelDims]:
-        """A size's name and dimensions; of attention alone those of its heads, which have neither layers nor tokens."""
-        if self.workload == "attention":
+        """A size's name and dimensions; of an operation alone its width, which has neither layers nor tokens."""
+        if self.is_alone:
             AXES["num_heads"].validate(self.heads)
             dims = ModelDims(d_model=int(size) * self.heads, d_ff=1, num_layers=1, num_heads=self.heads, vocab_size=1)
             return (f"{self.heads}x" if self.heads > 1 else "") + f"d{size}", dims
@@ -284,9 +295,10 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         return shlex.join(words)
 
     def _workload_words(self) -> Iterator[str]:
-        """The options of attention alone, or of a model whose dimensions have no name."""
-        if self.workload == "attention":
-            yield from ("--workload", self.workload, "--head-dim", ",".join(map(str, self.head_dims)))
+        """The options of an operation alone, or of a model whose dimensions have no name."""
+        if self.is_alone:
+            option = f"--{self.width_key.replace('_', '-')}"
+            yield from ("--workload", self.workload, option, ",".join(map(str, self.head_dims)))
             yield from () if self.heads == 1 else ("--num-heads", str(self.heads))
             yield from () if self.causal else ("--no-causal",)
         elif self.dims:
@@ -300,7 +312,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         match axis.field:
             case "workload" | "causal" | "warmup_auto" | "warmup_for" | "steps_auto" | "steps_for":
                 return
-            case "size" | "vocab_size" if self.workload == "attention" or self.dims:
+            case "size" | "vocab_size" if self.is_alone or self.dims:
                 return
             case "model_path" | "annotations" if not self.own_code:
                 return

@@ -30,7 +30,7 @@ SETTINGS: Mapping[str, Callable[[CellSpec], str]] = {
 """Choices that seldom differ between the cells of a session."""
 
 _OF_MODELS = ("edition", "arch", "vocabulary")
-"""Settings that attention alone has none of."""
+"""Settings that an operation alone has none of."""
 
 
 def setting_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
@@ -42,7 +42,7 @@ def setting_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[s
 def run_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
     """The shared settings, the sizes, the devices and the effective settings of what was run."""
     ours = [cell for cell in cells if not cell.spec.recording]
-    models = any(cell.spec.workload == "language-model" for cell in ours)
+    models = any(not cell.spec.is_alone for cell in ours)
     settings = {name: read for name, read in SETTINGS.items() if models or name not in _OF_MODELS}
     shared = {name: {read(cell.spec) for cell in ours} for name, read in settings.items()}
     if same := [f"{name} {min(values)}" for name, values in shared.items() if len(values) == 1 and values != {OWN}]:
@@ -158,7 +158,7 @@ def _sizes(cells: Sequence[CellState]) -> Iterator[str]:
     counts: dict[tuple[str, ...], int | None] = {}
     for cell in cells:
         spec = cell.spec
-        if spec.workload == "attention":
+        if spec.is_alone:
             continue
         kind = (spec.model, *spec.args_given) if is_imported(spec.model) else (spec.edition, spec.arch)
         model = (
@@ -180,8 +180,7 @@ def variant_notes(cells: Sequence[CellState]) -> Iterator[str]:
     for cell in cells:
         spec, found = cell.spec, cell.in_force
         if found and found.model_revision and spec.brings_own_code:
-            own = filter(is_imported, (spec.model, spec.attention, spec.optimizer, spec.loss))
-            sources.setdefault(", ".join(own), {})[found.model_revision] = None
+            sources.setdefault(", ".join(spec.own_code), {})[found.model_revision] = None
         if found and found.attention and not is_imported(spec.model):
             attentions.setdefault(spec.attention, {})[found.attention] = None
     yield from (f"{names}: {' and '.join(revisions)}" for names, revisions in sources.items())

@@ -110,7 +110,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     whole_run_s: float | None
     """From the start of its process to its end."""
     before_backward_bytes: int | None
-    """In use by tensors between forward and backward, of attention alone."""
+    """In use by tensors between forward and backward, of an operation alone."""
     cpu_wait_s: float | None
     """The time that threads of the cell's process were ready meanwhile and had no core, added up."""
 
@@ -228,7 +228,7 @@ _TEXTS = ("verdict_evidence", "verdict_advice")
 """Texts by name; ``name: text`` in CSV."""
 _PAIRS = tuple(field for field, axis in AXES.items() if axis.widget == "pairs")
 """Pairs of a name and its value; ``name=value`` in CSV."""
-_OF_MODEL = ("edition", "arch", "attention")
+_OF_MODEL = ("edition", "arch", "attention", "norm")
 """Settings that a user's model may decide itself."""
 _MACHINE = ("host", "app", "python", "torch", "cuda", "driver")
 _COLUMNS = (

@@ -17,7 +17,7 @@ from cs336_tui.analysis.fields import FIELDS, headless_params
 from cs336_tui.analysis.grouping import groups, label, settled, shown, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.analysis.warmup import Trace, array, trace
-from cs336_tui.export.attention import attention_tables
+from cs336_tui.export.alone import tables_alone
 from cs336_tui.export.checkpointing import checkpointing_tables
 from cs336_tui.export.compiled import compiled_tables
 from cs336_tui.export.layout import (
@@ -312,7 +312,12 @@ LAYOUTS: Mapping[str, WriteUp] = {
     "attention": WriteUp(
         "attention alone: forward, backward and memory before backward of each kind of attention side by side, over "
         "width and sequence length",
-        attention_tables,
+        partial(tables_alone, "attention"),
+    ),
+    "norm": WriteUp(
+        "a norm alone: times, bandwidth and memory before backward of each kind of norm side by side, over width and "
+        "rows",
+        partial(tables_alone, "norm"),
     ),
     "compiled": WriteUp("each pass as it is written and under torch.compile, with the speed-up", compiled_tables),
     "checkpointing": WriteUp(

@@ -88,7 +88,7 @@ def hashed_files() -> tuple[Path, ...]:
 def fingerprint(spec: CellSpec) -> Fingerprint:
     """Of the Python files below the folders of a spec's own code and of installed packages that it names. Leaves out
     hidden folders, virtual environments, installed packages in them. Empty without own code."""
-    brought = (spec.model, spec.attention, spec.optimizer, spec.loss, *(name for _, name in spec.annotations))
+    brought = (*spec.own_code, *(name for _, name in spec.annotations))
     names = dict.fromkeys(name.partition(":")[0].partition(".")[0] for name in brought if is_imported(name))
     if not names:
         return ()

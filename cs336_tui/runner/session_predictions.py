@@ -81,7 +81,7 @@ class SessionPredictions:
         """Predict cells that have run, in `AFTERWARDS_WITHIN_S` each; gives up code that took too long once."""
         too_long: dict[tuple[str, ...], str] = {}
         for spec in _each_need(specs):
-            code = (spec.model, spec.attention, spec.optimizer, spec.loss)
+            code = spec.own_code
             if code in too_long:
                 self.give_up(spec, too_long[code])
                 continue

@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.reactive import reactive
 
+from cs336_tui.config.axes import LANGUAGE_MODEL
 from cs336_tui.config.axis import Axis
 from cs336_tui.config.counts import INTERVAL, USUAL_MOST
 from cs336_tui.config.presets import QUICK, Preset, all_presets
@@ -102,13 +103,13 @@ def fields_in(group: str) -> set[str]:
 
 def is_shown(field: str, entries: Entries, recent: tuple[RecentModel, ...]) -> bool:
     """True if the entry has an effect beside the others, or is not empty."""
-    alone = entries.workload == "attention"
+    alone = entries.workload != LANGUAGE_MODEL
     if field == "recent":
         return bool(recent) and not alone
     if field == "model_path":
         return bool(entries.own_names or entries.model_path)
     axis = next(axis for axis in AXES.values() if field in (axis.name, axis.others))
-    here = axis.workload in (None, entries.workload)
+    here = axis.is_in(entries.workload)
     return here and (axis.widget != "pairs" or bool(":" in entries.model or entries.text(field)))
 
 
@@ -123,8 +124,8 @@ def fold_label(entries: Entries, *, is_open: bool) -> str:
 def _unusual(entries: Entries) -> Iterator[str]:
     """A few words for each choice that is not the default; slashes join several values."""
     usual = entries_of(Sweep())
-    if entries.workload == "attention":
-        yield "attention alone"
+    if entries.workload != LANGUAGE_MODEL:
+        yield f"{entries.workload} alone"
     for axis in entry_axes(entries.workload):
         values = entries.all_of(axis)
         if not axis.said or axis.widget == "pairs" or values == usual.all_of(axis):

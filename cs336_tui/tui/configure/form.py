@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cs336_tui.config.axes import LANGUAGE_MODEL
 from cs336_tui.config.axis import Axis, SpecError
-from cs336_tui.config.choices import ATTENTION_USUAL, DO_BENCH_USUAL, own_code_folders
+from cs336_tui.config.choices import DO_BENCH_USUAL, USUAL_ALONE, own_code_folders
 from cs336_tui.config.counts import steps_words
 from cs336_tui.config.recent_models import RecentModel
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, dims_of
@@ -41,7 +42,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def entry_axes(workload: str | None = None) -> Iterator[Axis]:
     """Choices that have an entry, in the form's order; of one workload those that it has."""
-    return (a for a in AXES.values() if a.group and (workload is None or a.workload in (None, workload)))
+    return (a for a in AXES.values() if a.group and (workload is None or a.is_in(workload)))
 
 
 def _entry_fields() -> Iterator[str]:
@@ -241,7 +242,7 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     """The sweep and options that the entries mean, or everything that is wrong with them. Choices of the other workload
     do not count. Costs the sum of the choices, never their product. Without an environment every device can do all."""
     reader = FormReader()
-    alone = entries.workload == "attention"
+    alone = entries.workload != LANGUAGE_MODEL
     found = {a.sweep: _read(a, entries, reader) for a in entry_axes(entries.workload) if a.field not in _DIRECT}
     found |= _PLAIN.counts(reader.warmups(entries.warmup_steps), *reader.steps(entries.measure_steps))
     found |= {"reports": entries.reports, "oom_skip": entries.skips_after_oom}
@@ -266,11 +267,12 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
 
 
 def _dimensions(entries: Entries, reader: FormReader) -> dict[str, Any]:
-    """The head dimensions of attention alone, or the sizes of a language model."""
-    if entries.workload == "attention":
+    """The widths of an operation alone, or the sizes of a language model."""
+    if entries.workload != LANGUAGE_MODEL:
+        has_heads = entries.workload == "attention"
         return {
             "head_dims": reader.numbers("head_dim", entries.head_dim),
-            "heads": reader.number("heads", entries.heads, 1),
+            "heads": reader.number("heads", entries.heads, 1) if has_heads else 1,
         }
     if CUSTOM_SIZE in entries.size:
         return {"dims": reader.dims({field: entries.text(field) for field in DIMS})}
@@ -317,13 +319,13 @@ def _usual(choices: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
     return {field: getattr(entries, field) for field in fields}
 
 
-_OF_ATTENTION = [axis.field for axis in entry_axes() if axis.sweep in ATTENTION_USUAL]
+_ALONE = ("head_dim", *(axis.field for axis in entry_axes() if axis.sweep in USUAL_ALONE["norm"]))
 _OF_TIMER = ("warmup_steps", "measure_steps")
 _BY_STEP = _usual({}, _OF_TIMER)
 _USUAL: dict[str, dict[Any, dict[str, Any]]] = {
     "workload": {
-        "language-model": _usual({}, _OF_ATTENTION),
-        "attention": _usual(ATTENTION_USUAL, _OF_ATTENTION),
+        LANGUAGE_MODEL: _usual({}, _ALONE),
+        **{workload: _usual(usual, _ALONE) for workload, usual in USUAL_ALONE.items()},
     },
     "timer": {
         ("step",): _BY_STEP,

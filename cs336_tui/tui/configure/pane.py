@@ -15,6 +15,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
+from cs336_tui.config.axes import LANGUAGE_MODEL
 from cs336_tui.config.presets import QUICK, Preset
 from cs336_tui.config.recent_models import RecentModel, recent_models
 from cs336_tui.config.spec import CUSTOM_SIZE, SpecError, size_names
@@ -282,7 +283,7 @@ class ConfigurePane(Vertical):
     def _show(self) -> None:
         """Update everything but the entries' own values."""
         entries, problems = self._entries, self.problems
-        alone = entries.workload == "attention"
+        alone = entries.workload != LANGUAGE_MODEL
         custom = CUSTOM_SIZE in entries.size
         rare = custom or entries.vocab_size != str(Sweep().vocab_size)
         self._group("dims", rare and not alone, lambda: parts.dims_entries(self._entries))
@@ -295,8 +296,8 @@ class ConfigurePane(Vertical):
         for entry in self.query("#variants > Entry").results(Entry):
             entry.display = parts.is_shown(entry.field, entries, self._recent)
         self.query_one("#entry-size").display = not alone
-        for name in ("head-dim", "heads"):
-            self.query_one(f"#entry-{name}").display = alone
+        self.query_one("#entry-head-dim").display = alone
+        self.query_one("#entry-heads").display = entries.workload == "attention"
         self.query_one(parts.PresetEntry).changed = entries != self._from_preset()
         self._show_summary()
         self.query_one("#run", PushButton).offer("Add" if self._adding else "Run", not self._stopping and not problems)

@@ -211,9 +211,14 @@ def asked(spec: CellSpec, width: int) -> list[Line]:
 
 
 def _what(spec: CellSpec) -> Iterator[tuple[str, str]]:
-    """The model and its dimensions, or those of attention alone."""
+    """The model and its dimensions, or those of an operation alone."""
+    if spec.is_alone:
+        yield "workload", f"{spec.workload} alone, no model around it"
+    if spec.workload == "norm":
+        yield "width", str(spec.d_model)
+        yield "rows", f"{spec.batch_size} × {spec.context_length} = {spec.tokens_per_step}"
+        return
     if spec.workload == "attention":
-        yield "workload", "attention alone, no model around it"
         heads = f", {spec.num_heads} heads" if spec.num_heads > 1 else ""
         yield "head dim", f"{spec.head_dim}{heads}"
         yield "mask", "causal" if spec.causal else "none, every token sees all"
@@ -235,7 +240,7 @@ def _what(spec: CellSpec) -> Iterator[tuple[str, str]]:
 
 def _variants(spec: CellSpec) -> Iterator[tuple[str, str]]:
     for field, axis in AXES.items():
-        value, always = getattr(spec, field), field == "attention" and spec.workload == "attention"
+        value, always = getattr(spec, field), field == spec.workload
         if axis.said and field not in ("causal", "model", "model_args") and (value != axis.default or always):
             yield axis.long_title or axis.title, axis.detail(value)
     if spec.model_path and spec.brings_own_code:

@@ -48,6 +48,8 @@ def predict(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Pre
 
 def _softmax_flops(spec: CellSpec, dims_not_taken: Collection[str]) -> tuple[int, int] | None:
     """FLOPs of softmax in forward and backward (and recomputation); None if a model has its own layers or heads."""
+    if spec.workload == "norm":
+        return 0, 0
     if not {"num_layers", "num_heads"}.isdisjoint(dims_not_taken):
         return None
     alone = spec.workload == "attention"
@@ -62,7 +64,7 @@ def _min_bytes_moved(spec: CellSpec, workload: Workload, state_bytes: int) -> in
     """The least bytes moved: all that outlives a step, once each way. Forward reads the parameters (of the reference's
     embedding a row a token); backward writes gradients; the optimizer reads them, reads and writes its state and writes
     the parameters. Activations, which might stay in caches, are left out."""
-    if spec.workload == "attention":
+    if spec.is_alone:
         return least_bytes(spec)
     parameters = list(workload.model.parameters())
     moved = sum(each.nbytes for each in parameters)

@@ -193,7 +193,7 @@ class _SingleRun(CellRun):
                 self._name(written)
             self._check_cancelled()
             self._time(self.prepare(written, self._check_cancelled))
-            if self.spec.workload == "attention" and self.step is written:
+            if self.spec.is_alone and self.step is written:
                 self.finish()
                 assert self.workload is not None
                 self.reporter.before_backward_bytes = self._before_backward_bytes(written, self.workload)

@@ -97,6 +97,8 @@ def _read_what_fits(spec: CellSpec, device: torch.device, enter: Enter) -> tuple
 def bytes_at_most(spec: CellSpec) -> int:
     """A rough upper estimate of the bytes that forward and backward hold: parameters and gradients in fp32 with a
     16-bit copy, and each layer's activations in fp32. A user's model is assumed to keep as much as the reference."""
+    if spec.workload == "norm":
+        return 40 * spec.tokens_per_step * spec.d_model
     if spec.workload == "attention":
         return 4 * spec.tokens_per_step * (6 * spec.num_heads * spec.context_length + 20 * spec.d_model)
     layers = 1 if spec.pass_ == "inference" else spec.num_layers

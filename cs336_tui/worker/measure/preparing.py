@@ -277,8 +277,8 @@ def why_not_cold(spec: CellSpec, found: Preparation | None) -> str | None:
     if spec.warmup_steps:
         return None
     ran = []
-    if is_imported(spec.attention):
-        ran.append(f"{spec.attention} was called once when it was built")
+    for code in filter(is_imported, (spec.attention, spec.norm)):
+        ran.append(f"{code} was called once when it was built")
     if found and found.runs:
         ran.append(f"compiling ran the model {found.runs} times")
     if spec.timer == "do_bench" and spec.steps_for is not None:

@@ -11,10 +11,17 @@ from torch import Tensor, nn
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.worker.workload.attention import core_of
-from cs336_tui.worker.workload.compiling import captures, compiled
-from cs336_tui.worker.workload.imported.components import ImportedModel, import_model, imported_loss, imported_optimizer
+from cs336_tui.worker.workload.compiling import captures, compiled, nothing_compiled
+from cs336_tui.worker.workload.imported.components import (
+    ImportedModel,
+    import_model,
+    imported_loss,
+    imported_norm,
+    imported_optimizer,
+)
 from cs336_tui.worker.workload.imported.finding import revisions_of
 from cs336_tui.worker.workload.model_parts import checkpoint_blocks
+from cs336_tui.worker.workload.norms import NORM_CLASSES, MakeNorm, NormOnly, norm_loss, own_norm
 from cs336_tui.worker.workload.passes import Step, Training, cross_entropy
 from cs336_tui.worker.workload.precision import RECIPES, Context, autocast_for, configure_device, use_float8
 from cs336_tui.worker.workload.transformer import (
@@ -77,7 +84,7 @@ def build(
     device_type = spec.device.partition(":")[0] if device.type == "meta" else device.type
     autocast = autocast or autocast_for(recipe, device.type)
     model, batch, not_taken = _make_model(spec, device, autocast)
-    if isinstance(model, Transformer | AttentionOnly) and device.type != "meta":
+    if isinstance(model, Transformer | AttentionOnly | NormOnly) and device.type != "meta":
         model.initialise(spec.seed)
         if isinstance(model, Transformer) and model.draws:
             torch.manual_seed(spec.seed)
@@ -109,15 +116,18 @@ def build(
 
 
 def _make_model(spec: CellSpec, device: torch.device, autocast: Context) -> ImportedModel:
-    """The model, uninitialised if it is not imported. A user's attention is tried within `autocast`."""
+    """The model, uninitialised if it is not imported. A user's attention and norm are tried within `autocast`."""
     dtype = RECIPES[spec.precision].parameters
     if is_imported(spec.model):
         return import_model(spec, device, dtype)
+    norm = _norm_of(spec, device, autocast)
+    if spec.workload == "norm":
+        return ImportedModel(NormOnly(spec, norm, device=device, dtype=dtype), None)
     core = core_of(spec, device, autocast)
     if spec.workload == "attention":
         return ImportedModel(AttentionOnly(spec, core, device=device, dtype=dtype), None)
     length = spec.context_length
-    options = ModelOptions.of(spec)
+    options = ModelOptions.of(spec, norm)
     model = Transformer(
         spec.dims, arch=spec.arch, options=options, context_length=length, core=core, device=device, dtype=dtype
     )
@@ -125,12 +135,22 @@ def _make_model(spec: CellSpec, device: torch.device, autocast: Context) -> Impo
     return ImportedModel(model, None)
 
 
+def _norm_of(spec: CellSpec, device: torch.device, autocast: Context) -> MakeNorm:
+    """The spec's norm; a user's own is tried on rows as the cell has them."""
+    if not is_imported(spec.norm):
+        return NORM_CLASSES[spec.norm]
+    recipe = RECIPES[spec.precision]
+    rows = torch.ones(1, 2, spec.d_model, device=device, dtype=recipe.parameters)
+    with autocast(), nothing_compiled():
+        return own_norm(imported_norm(spec.norm, spec.model_path, rows))
+
+
 def _make_batch(spec: CellSpec, device: torch.device) -> Batch:
-    """The batch of a spec whose model brings none; of attention alone its targets are the output's gradient."""
-    if spec.workload == "attention":
+    """The batch of a spec whose model brings none; of an operation alone its targets are the output's gradient."""
+    if spec.is_alone:
         gradient = torch.empty(attention_shape(spec), device=device, dtype=RECIPES[spec.precision].parameters)
         if device.type != "meta":
-            # Not the model's seed, whose first numbers are the queries.
+            # Not the model's seed, whose first numbers are the queries or rows.
             gradient.normal_(generator=torch.Generator(device).manual_seed(spec.seed + 1))
         return Batch(torch.empty(0, dtype=torch.int64, device=device), gradient)
     if device.type == "meta":
@@ -140,17 +160,18 @@ def _make_batch(spec: CellSpec, device: torch.device) -> Batch:
 
 
 def _loss_of(spec: CellSpec) -> Loss:
-    if spec.workload == "attention":
-        return attention_loss
+    if spec.is_alone:
+        return norm_loss if spec.workload == "norm" else attention_loss
     return imported_loss(spec.loss, spec.model_path) if is_imported(spec.loss) else cross_entropy
 
 
 class ModelFacts(NamedTuple):
-    """Facts of a model: how it computes attention, the revision of user code (None without), remarks on its numbers."""
+    """Facts of a model: how it computes attention and the revision of user code, each None without such, remarks on its
+    numbers."""
 
     num_params: int
     num_params_without_head: int
-    attention: str
+    attention: str | None
     revision: str | None = None
     remarks: tuple[str, ...] = ()
     dims_not_taken: tuple[str, ...] = ()  # Dimensions that a user's model did not ask for
@@ -165,6 +186,8 @@ def facts_of(
         return ModelFacts(numbers, model.num_params_without_head, model.attention_method, revision)
     if isinstance(model, AttentionOnly):
         return ModelFacts(numbers, numbers, model.attention_method, revision)
+    if isinstance(model, NormOnly):
+        return ModelFacts(numbers, numbers, None, revision)
     head = _head(model, spec)
     without_head = numbers - (head.numel() if head is not None else 0)
     said = ", ".join(f"{field} {getattr(spec, field)}" for field in not_taken)

@@ -20,6 +20,7 @@ from cs336_tui.events.reports import RANGES, Range
 from cs336_tui.worker.workload.imported.finding import attribute_of
 from cs336_tui.worker.workload.imported.problems import ImportProblem, explained
 from cs336_tui.worker.workload.model_parts import part_of_each
+from cs336_tui.worker.workload.norms import NormOnly
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.precision import Context
 from cs336_tui.worker.workload.transformer import AttentionOnly, Block, Transformer
@@ -154,7 +155,7 @@ def name_parts(model: nn.Module, around: Around, annotations: Sequence[Annotatio
     """Make every part of the model run inside ``around(its range)``, permanently. Ranges nest; the innermost counts. A
     user's parts are found by name and class; `annotations` add functions and precede default ones. Raises
     `ImportProblem`, in one line, for an annotation of an unknown range or function."""
-    own = isinstance(model, Transformer | AttentionOnly)
+    own = isinstance(model, Transformer | AttentionOnly | NormOnly)
     by_name = part_of_each(model)
     parts = [*_parts(model)] if own else [(module, "forward", by_name[module]) for module in by_name]
     functions = [*annotations, *(() if own else default_annotations(module for module, _, _ in parts))]
@@ -167,7 +168,10 @@ def name_parts(model: nn.Module, around: Around, annotations: Sequence[Annotatio
         _wrap(module, method, partial(around, name))
 
 
-def _parts(model: Transformer | AttentionOnly) -> Iterator[Part]:
+def _parts(model: Transformer | AttentionOnly | NormOnly) -> Iterator[Part]:
+    if isinstance(model, NormOnly):
+        yield model, "forward", "norms"
+        return
     if isinstance(model, AttentionOnly):
         yield model, "forward", "attention core"
         yield from _steps_of(model)

@@ -1,8 +1,8 @@
 """The reference Transformer language model, its random batch, and the workload of attention alone.
 
 ``swiglu-rope`` (see `CellSpec.arch`) has rotary embeddings and a SwiGLU of three matrices; ``gelu-learned`` has learned
-positions and a GELU between two matrices. Both are pre-norm, with RMSNorm. Unless `ModelOptions` say so they have no
-biases, an untied head and no dropout. Attention materialises its scores unless a core replaces it.
+positions and a GELU between two matrices. Both are pre-norm. Unless `ModelOptions` say so they have RMSNorm, no biases,
+an untied head and no dropout. Attention materialises its scores unless a core replaces it.
 
 Letters in shapes: B sequences, T tokens each, D ``d_model``, F ``d_ff``, H heads of width K = D / H, V vocabulary.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypedDict, Unpack
+from typing import NamedTuple, Protocol, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from cs336_tui.config.spec import Arch, CellSpec, ModelDims
 from cs336_tui.config.variants import is_imported
+from cs336_tui.worker.workload.norms import Factory, MakeNorm, RMSNorm
 
-NORM_EPS = 1e-5
 ROPE_THETA = 10_000.0
 
 _PART = 1 << 15
@@ -62,31 +62,28 @@ def random_batch(
 class ModelOptions(NamedTuple):
     """Options of the reference model besides its architecture. `dropout` is after the embeddings and each sublayer,
     `attention_dropout` after naive attention's softmax; `bias` is in every linear layer but the head; `tied` makes the
-    token embedding the head's matrix; `tanh` approximates the GELU by it."""
+    token embedding the head's matrix; `tanh` approximates the GELU by it; `norm` makes each norm."""
 
     dropout: float = 0.0
     attention_dropout: float = 0.0
     bias: bool = False
     tied: bool = False
     tanh: bool = False
+    norm: MakeNorm = RMSNorm
 
     @classmethod
-    def of(cls, spec: CellSpec) -> ModelOptions:
+    def of(cls, spec: CellSpec, norm: MakeNorm) -> ModelOptions:
         return cls(
             spec.dropout,
             spec.attention_dropout,
             spec.bias == "on",
             spec.weight_tying == "on",
             spec.gelu == "tanh",
+            norm,
         )
 
 
 _PLAIN = ModelOptions()
-
-
-class Factory(TypedDict):
-    device: torch.device
-    dtype: torch.dtype
 
 
 class Linear(nn.Module):
@@ -122,20 +119,6 @@ class Embedding(nn.Module):
 
     def forward(self, indices: Tensor) -> Tensor:
         return F.embedding(indices, self.weight)
-
-
-class RMSNorm(nn.Module):
-    """Root-mean-square norm (Zhang and Sennrich 2019), computed in fp32: (..., D) -> (..., D)."""
-
-    def __init__(self, width: int, **factory: Unpack[Factory]) -> None:
-        super().__init__()
-        weight = torch.empty(width, **factory)
-        self.weight = nn.Parameter(weight if weight.is_meta else weight.fill_(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        exact = x.float()
-        scale = torch.rsqrt(exact.square().mean(dim=-1, keepdim=True) + NORM_EPS)  # (..., 1)
-        return (exact * scale * self.weight).type_as(x)
 
 
 class Rotary(nn.Module):
@@ -299,9 +282,9 @@ class Block(nn.Module):
         super().__init__()
         feed_forward = SwiGLU if arch == "swiglu-rope" else GELU
         self.dropout = options.dropout
-        self.attention_norm = RMSNorm(dims.d_model, **factory)
+        self.attention_norm = options.norm(dims.d_model, **factory)
         self.attention = Attention(dims.d_model, dims.num_heads, rotary, core, options, **factory)
-        self.ffn_norm = RMSNorm(dims.d_model, **factory)
+        self.ffn_norm = options.norm(dims.d_model, **factory)
         self.ffn = feed_forward(dims.d_model, dims.d_ff, options, **factory)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -342,7 +325,7 @@ class Transformer(nn.Module):
         else:
             self.position_embedding = Embedding(context_length, d_model, **factory)
         self.layers = nn.ModuleList(Block(dims, arch, rotary, core, options, **factory) for _ in range(dims.num_layers))
-        self.final_norm = RMSNorm(d_model, **factory)
+        self.final_norm = options.norm(d_model, **factory)
         self.head = Linear(d_model, vocab, **factory)
         if options.tied:
             self.head.weight = self.token_embedding.weight

@@ -13,6 +13,7 @@ from cs336_tui.analysis.fields import FIELDS, field_named, shown_of, values
 from cs336_tui.analysis.grouping import label, telling
 from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.analysis.pivot import VALUES, Figure, Key, Pivot, PivotError, Value, pivot, select, suggest
+from cs336_tui.config.axes import LANGUAGE_MODEL
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.comparison import pair_columns
 from cs336_tui.export.pivot import figure_text
@@ -35,8 +36,8 @@ _DOUBTED = " !"
 _ALWAYS = ("size", "context", "pass", "precision")
 _MOST_DOUBTS = 12
 """Most doubted sides with a line of their own."""
-_NOT_OF_ATTENTION = ("edition", "arch", "vocab")
-"""Choices that attention alone does not have."""
+_NOT_ALONE = ("edition", "arch", "vocab")
+"""Choices that an operation alone does not have."""
 _NOTES = {"OOM": "▲ OOM", "failed": "✗ failed", "killed": "✗ killed", "skipped": "» skipped"}
 
 
@@ -186,7 +187,11 @@ def _page(
     ]
     rows: list[Line] = [(Span(layout.row(row)),) for row in texts]
     # Dimensions follow from the size, the session is in the heading.
-    without = ("session", "seed", *(_NOT_OF_ATTENTION if found.fixed.get("workload") == "attention" else ()))
+    without = (
+        "session",
+        "seed",
+        *(_NOT_ALONE if found.fixed.get("workload", LANGUAGE_MODEL) != LANGUAGE_MODEL else ()),
+    )
     told = {key: at for key, at in found.fixed.items() if FIELDS[key].kind != "model" and key not in without}
     fixed = ", ".join(f"{FIELDS[key].title} {value}" for key, value in told.items())
     rows += [(), *wrapped(f"All cells: {fixed}.", width, "muted", "  ")] if fixed else []

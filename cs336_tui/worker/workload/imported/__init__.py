@@ -1,1 +1,1 @@
-"""A user's own model, attention, loss and optimizer, imported by name in a child process."""
+"""A user's own model, attention, norm, loss and optimizer, imported by name in a child process."""

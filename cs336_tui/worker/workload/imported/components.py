@@ -1,4 +1,4 @@
-"""A user's own model, attention, loss and optimizer, made from their names."""
+"""A user's own model, attention, norm, loss and optimizer, made from their names."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from cs336_tui.worker.workload.imported import problems
 from cs336_tui.worker.workload.imported.argument_binding import signature_text
 from cs336_tui.worker.workload.imported.finding import find
 from cs336_tui.worker.workload.imported.problems import ImportProblem, explained, kind_of
+from cs336_tui.worker.workload.norms import NormFunction
 from cs336_tui.worker.workload.transformer import Batch, Loss
 
 
@@ -185,6 +186,25 @@ def _call(parameters: list[inspect.Parameter], chosen: inspect.Parameter | None)
         return lambda said: ((), {word: said})
     between = tuple(p.default for p in parameters[3 : parameters.index(chosen)])
     return lambda said: ((*between, said), {})
+
+
+def imported_norm(name: str, paths: tuple[str, ...], rows: Tensor) -> NormFunction:
+    """The named function of rows and weights, or the `apply` of a named `torch.autograd.Function`; tried on these rows,
+    (..., D). Raises `ImportProblem` if it needs other arguments, its own error, and ValueError for an output of
+    another shape."""
+    function, parameters = _function(name, find(name, paths))
+    if len([p for p in parameters if p.kind is not p.KEYWORD_ONLY]) < 2 and not any(
+        p.kind in _STARS for p in parameters
+    ):
+        raise ImportProblem(f"{signature_text(name, parameters)} does not take rows and weights")
+    if asked := binding.required({p.name: p for p in parameters[2:]}):
+        raise ImportProblem(f"{signature_text(name, parameters)} needs {asked[0]}, which has no default")
+    with torch.no_grad():
+        out = function(rows, rows[(0,) * (rows.dim() - 1)])
+    if not isinstance(out, Tensor) or out.shape != rows.shape:
+        was = tuple(out.shape) if isinstance(out, Tensor) else kind_of(out)
+        raise ValueError(f"norm {name}: returned {was} for rows of {tuple(rows.shape)}; expected {tuple(rows.shape)}")
+    return function
 
 
 _LEARNING_RATE = 1e-3  # For an optimizer that has no default: that of torch's AdamW

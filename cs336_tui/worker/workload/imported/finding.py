@@ -294,7 +294,7 @@ _OF_ANOTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PRE
 def revisions_of(spec: CellSpec, model: nn.Module) -> str | None:
     """Revisions of all user code in a spec's step, model first; None without user code. The named model may only wrap
     classes of other files, so the user's files with classes of its modules follow."""
-    names = [spec.model, spec.attention, spec.loss, *([spec.optimizer] if spec.pass_ == "train-step" else [])]
+    names = [name for name in spec.own_code if name != spec.optimizer or spec.pass_ == "train-step"]
     found = [(name, find(name, spec.model_path)) for name in names if is_imported(name)]
     revisions: list[str] = []
     for name, thing in found:

@@ -1,4 +1,4 @@
-"""Attention alone: methods side by side over widths and sequence lengths, their times and what they hold in memory."""
+"""Attention or a norm alone: methods side by side over widths and lengths, their times, bandwidth and memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import msgspec
 from cs336_tui.analysis.grouping import groups, telling
 from cs336_tui.analysis.merge import Result, ddof_of, pooled
 from cs336_tui.config.attention_accounting import Accounting, accounting_of
-from cs336_tui.config.spec import PASSES, CellSpec
+from cs336_tui.config.flops import NORM_MOVES, least_bytes
+from cs336_tui.config.spec import AXES, PASSES, CellSpec
 from cs336_tui.export.layout import Row, layout_column, setting, size_column, tables_of, time_column
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Column, Table
@@ -18,58 +19,79 @@ from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.stats.quantities import NONE, Notation
 from cs336_tui.stats.summaries import Summary
 
-_ROWS = ("size", "context")
-_BESIDE = ("attention", "compile", "pass")
+_ROWS = {"attention": ("size", "context"), "norm": ("size", "context", "batch")}
+"""Fields of the rows, by workload."""
+_BESIDE = ("attention", "norm", "compile", "pass")
 """The methods with a column."""
 _UNUSED = ("edition", "arch", "vocab")
-"""Fields that attention alone does not have."""
+"""Fields that an operation alone does not have."""
+_D = {
+    "attention": "d: width of a query, a key and a value",
+    "norm": "d: width of a row; rows: batch × context length",
+}
 _MIB = 2**20
 
 
 class Method(NamedTuple):
-    """A way to compute attention."""
+    """A way to compute the operation."""
 
-    attention: str
+    name: str
     compile: str
 
     @property
     def title(self) -> str:
         """Such as ``naive`` and ``naive, compiled``."""
         mode = "" if self.compile == "default" else f" {self.compile}"
-        return self.attention + ("" if self.compile == "off" else f", compiled{mode}")
+        return self.name + ("" if self.compile == "off" else f", compiled{mode}")
 
 
-_BASE = Method("naive", "off")
+_BASES = {workload: Method(AXES[workload].default, "off") for workload in _ROWS}
+"""The methods with which the others are compared."""
 
 
-def attention_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
-    """As `cs336_tui.export.layout.Layout.make`: for each setting a table of step times, and one of the memory that is
-    held before the backward where a pass has one. Raises `TableError` where nothing is to be shown."""
-    kept = [result for result in results if result.spec.workload == "attention"]
+def tables_alone(workload: str, results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
+    """As `cs336_tui.export.layout.Layout.make`: for each setting a table of step times, of a norm one of its bandwidth,
+    and one of the memory that is held before the backward where a pass has one. Raises `TableError` where nothing is to
+    be shown."""
+    kept = [result for result in results if result.spec.workload == workload]
     if not kept:
-        raise TableError("layout attention: no cell of attention alone; run some with --workload attention")
+        raise TableError(f"layout {workload}: no cell of {workload} alone; run some with --workload {workload}")
     others = len(results) - len(kept)
-    notes = (f"left out, as they are not of attention alone: {others} cells",) if others else ()
-    apart = telling(kept, but=(*_ROWS, *_BESIDE, *_UNUSED))
+    notes = (f"left out, as they are not of {workload} alone: {others} cells",) if others else ()
+    apart = telling(kept, but=(*_ROWS[workload], *_BESIDE, *_UNUSED))
     tables: list[Table] = []
     for members in groups(kept, apart).values():
         tables += _tables("times", members, apart, _times(members, Notation("ms", decimals)), notes)
+        if workload == "norm":
+            tables += _tables("bandwidth", members, apart, _bandwidths(members), notes)
         if any(_has_backward(result.spec) for result in members):
             tables += _tables("memory", members, apart, _memory(members), notes)
     return tuple(tables)
 
 
-_CAPTIONS = {"times": "Attention alone, mean step time in ms", "memory": "Attention alone, memory before backward"}
+_CAPTIONS = {"times": "mean step time in ms", "bandwidth": "bandwidth in GB/s", "memory": "memory before backward"}
 
 
 def _tables(
     kind: str, members: Sequence[Result], apart: Sequence[str], columns: Iterable[Column[Row]], notes: Sequence[str]
 ) -> Iterator[Table]:
-    said = (*(_time_notes if kind == "times" else _memory_notes)(members), *notes)
+    workload = members[0].spec.workload
+    said = (_D[workload], *_NOTES[kind](members), *notes)
     heads = [layout_column("heads", lambda row: row.first.spec.num_heads)] * _has_heads(members)
     d = layout_column("d", lambda row: row.first.spec.head_dim)
-    rows = (*heads, d, setting("sequence length", "context"), *columns)
-    tables = tables_of(members, rows, _CAPTIONS[kind], said, rows_by=_ROWS, apart=apart, places=(*_BESIDE, *_UNUSED))
+    length = setting("sequence length", "context")
+    if workload == "norm":
+        length = layout_column("rows", lambda row: row.first.spec.tokens_per_step)
+    caption = f"{workload.capitalize()} alone, {_CAPTIONS[kind]}"
+    tables = tables_of(
+        members,
+        (*heads, d, length, *columns),
+        caption,
+        said,
+        rows_by=_ROWS[workload],
+        apart=apart,
+        places=(*_BESIDE, *_UNUSED),
+    )
     # How far times can be trusted says nothing of memory.
     unsaid = frozenset(trust_notes(members) if kind == "memory" else ())
     for table in tables:
@@ -81,21 +103,30 @@ def _tables(
 
 
 def _times(members: Sequence[Result], notation: Notation) -> Iterator[Column[Row]]:
+    yield from (_time(method, pass_, notation) for method, pass_ in _timed(members))
+
+
+def _timed(members: Sequence[Result]) -> Iterator[tuple[Method, str]]:
+    """Each method with each of its passes."""
     for method in _methods(members):
         passes = {result.spec.pass_ for result in members if _method(result.spec) == method}
-        for pass_ in filter(passes.__contains__, PASSES):
-            yield _time(method, pass_, notation)
+        yield from ((method, pass_) for pass_ in filter(passes.__contains__, PASSES))
+
+
+def _summary(row: Row, method: Method, pass_: str) -> Summary | None:
+    return pooled(_cells(row, method, pass_), ddof_of(row.runs))
 
 
 def _time(method: Method, pass_: str, notation: Notation) -> Column[Row]:
-    """The mean of a row's cells of one method and pass, with how many times as fast it is as the naive one."""
+    """The mean of a row's cells of one method and pass, with how many times as fast it is as the base."""
 
-    def summary(row: Row, of: Method = method) -> Summary | None:
-        return pooled(_cells(row, of, pass_), ddof_of(row.runs))
+    def summary(row: Row) -> Summary | None:
+        return _summary(row, method, pass_)
 
     def text(row: Row) -> str:
-        found, base = summary(row), summary(row, _BASE)
-        if method == _BASE or not (found and found.mean_s and base and base.mean_s):
+        of_base = _BASES[row.first.spec.workload]
+        found, base = summary(row), _summary(row, of_base, pass_)
+        if method == of_base or not (found and found.mean_s and base and base.mean_s):
             return mean.cell(row)
         return f"{mean.cell(row)} ({base.mean_s / found.mean_s:.2f}×)"
 
@@ -105,21 +136,49 @@ def _time(method: Method, pass_: str, notation: Notation) -> Column[Row]:
 
 
 def _time_notes(members: Sequence[Result]) -> Iterator[str]:
-    yield "d: width of a query, a key and a value; times: mean ms a step"
-    if len(_methods(members)) > 1 and _BASE in _methods(members):
-        yield "in parentheses: how many times as fast as naive attention that is not compiled"
+    yield "times: mean ms a step"
+    base = _BASES[members[0].spec.workload]
+    if len(_methods(members)) > 1 and base in _methods(members):
+        yield f"in parentheses: how many times as fast as {base.name} that is not compiled"
+
+
+def _bandwidths(members: Sequence[Result]) -> Iterator[Column[Row]]:
+    yield from (_bandwidth(method, pass_) for method, pass_ in _timed(members))
+
+
+def _bandwidth(method: Method, pass_: str) -> Column[Row]:
+    """The least bytes of a step in its mean time."""
+
+    def found(row: Row) -> float | None:
+        summary = _summary(row, method, pass_)
+        spec = next((run.spec for run in _cells(row, method, pass_)), None)
+        return least_bytes(spec) / summary.mean_s / 1e9 if spec and summary and summary.mean_s else None
+
+    def text(row: Row) -> str:
+        value = found(row)
+        return _ending(_cells(row, method, pass_)) if value is None else f"{value:.3g}"
+
+    return layout_column(f"{method.title}: {pass_} (GB/s)", found, text)
+
+
+def _bandwidth_notes(members: Sequence[Result]) -> Iterator[str]:
+    passes = {member.spec.pass_ for member in members}
+    moved = ", ".join(f"{moves} in {pass_}" for pass_, moves in NORM_MOVES.items() if pass_ in passes)
+    yield f"bandwidth: what must be read or written, in tensors of the rows' size ({moved}), over the mean time"
+    yield "1 GB is 10⁹ bytes"
 
 
 def _memory(members: Sequence[Result]) -> Iterator[Column[Row]]:
-    """The memory that each method held, and after the last method of an attention what was to be expected of it."""
+    """The memory that each method held, and after the last method of an attention what was to be expected
+    of it."""
     with_backward = [result for result in members if _has_backward(result.spec)]
     methods = _methods(with_backward)
     for number, method in enumerate(methods):
         yield _held(method)
-        last = number + 1 == len(methods) or methods[number + 1].attention != method.attention
-        of_attention = [result for result in with_backward if result.spec.attention == method.attention]
-        if last and _accounting(of_attention[0]) is not None:
-            yield _accounted(method.attention)
+        last = number + 1 == len(methods) or methods[number + 1].name != method.name
+        alike = [result for result in with_backward if result.spec.method == method.name]
+        if last and _accounting(alike[0]) is not None:
+            yield _accounted(method.name)
 
 
 def _held(method: Method) -> Column[Row]:
@@ -133,23 +192,29 @@ def _held(method: Method) -> Column[Row]:
     return size_column(f"{method.title}: held (MiB)", found, _MIB, _mebibytes, otherwise)
 
 
-def _accounted(attention: str) -> Column[Row]:
+def _accounted(name: str) -> Column[Row]:
     def found(row: Row) -> int | None:
-        runs = [run for run in row.runs if run.spec.attention == attention]
+        runs = [run for run in row.runs if run.spec.method == name]
         accounting = _accounting(max(runs, key=lambda run: bool(_computed_by(run)))) if runs else None
         return accounting.bytes if accounting else None
 
-    return size_column(f"{attention}: accounted (MiB)", found, _MIB, _mebibytes)
+    return size_column(f"{name}: accounted (MiB)", found, _MIB, _mebibytes)
 
 
 def _memory_notes(members: Sequence[Result]) -> Iterator[str]:
-    yield "d: width of a query, a key and a value; 1 MiB is 2²⁰ bytes"
+    yield "1 MiB is 2²⁰ bytes"
     seen_by = _SEEN[members[0].spec.device.partition(":")[0]]
     yield f"held: {seen_by}, after forward and loss of a step that was not timed"
-    expected = [(member.spec.attention, _accounting(member)) for member in members]
-    yield from dict.fromkeys(f"accounted, {name}: {found.in_words}" for name, found in expected if found)
+    expected = [(member.spec.method, _accounting(member)) for member in members]
+    said = list(dict.fromkeys(f"accounted, {name}: {found.in_words}" for name, found in expected if found))
+    if not said:
+        return
+    yield from said
     letters = f"B: sequences, {'H: heads, ' * _has_heads(members)}T: tokens of one, K: d"
     yield f"{letters}; accounted as written, without scalars; compiled code may hold less"
+
+
+_NOTES = {"times": _time_notes, "bandwidth": _bandwidth_notes, "memory": _memory_notes}
 
 
 def _accounting(result: Result) -> Accounting | None:
@@ -174,12 +239,13 @@ _SEEN = {
 
 
 def _method(spec: CellSpec) -> Method:
-    return Method(spec.attention, spec.compile)
+    return Method(spec.method, spec.compile)
 
 
 def _methods(members: Sequence[Result]) -> list[Method]:
-    """In the order of their fields: naive first, and what is not compiled before what is."""
-    return list(dict.fromkeys(_method(found[0].spec) for found in groups(members, ("attention", "compile")).values()))
+    """In the order of their fields: the base first, and what is not compiled before what is."""
+    fields = (members[0].spec.workload, "compile") if members else ()
+    return list(dict.fromkeys(_method(found[0].spec) for found in groups(members, fields).values()))
 
 
 def _has_heads(members: Iterable[Result]) -> bool:
