@@ -15,6 +15,7 @@ from cs336_tui.config.problem import Answer, Pairs, Part, Problem
 
 _MODEL: Pairs = (("workload", "language-model"),)
 _ALONE: Pairs = (("workload", "attention"),)
+_NORM_ALONE: Pairs = (("workload", "norm"),)
 _STEPS = ("size", "context", "pass", "precision", "warmup", "n", "mean", "std", "median", "min", "max")
 _FORWARD: Pairs = (("pass", "forward"),)
 _COMMENT = "the comment is yours"
@@ -146,6 +147,16 @@ _LEADERBOARD = (
 )
 _COMPILED = (Answer("layout", "compiled", where=_MODEL, over="compile"),)
 
+_NORMS_ALONE = (Answer("layout", "norm", where=_NORM_ALONE),)
+_NORMS_COMPILED = Answer("layout", "norm", where=_NORM_ALONE, over="compile")
+_NORMS = tuple(
+    Answer("pivot", f"size:norm {value}", where=_MODEL, over="norm") for value in ("mean", "speedup over norm=rmsnorm")
+)
+_NORMS_FORWARD = tuple(each._replace(where=(*_MODEL, *_FORWARD)) for each in _NORMS)
+_OWN_NORM = (
+    "your kernel is named with --norm rmsnorm,layernorm,package.module:function; without it torch's own is shown"
+)
+
 PROBLEMS: tuple[Problem, ...] = (
     Problem(
         "benchmarking_script",
@@ -222,6 +233,35 @@ PROBLEMS: tuple[Problem, ...] = (
             Part("c", "passes with and without mixed precision, for each size", _MIXED, _COMMENT),
         ),
     ),
+    Problem(
+        "pytorch_layernorm",
+        ("2024",),
+        "RMSNorm against torch's LayerNorm, alone and in the model",
+        (
+            Part("a", "forward of both norms alone over four widths", _NORMS_ALONE, _COMMENT),
+            Part("b", "forward of every size with either norm", _NORMS_FORWARD, _COMMENT, "norms"),
+        ),
+    ),
+    Problem(
+        "rmsnorm_forward_benchmarking",
+        ("2024",),
+        "forward of your RMSNorm kernel against both norms",
+        (
+            Part("a", "forward of each norm alone over four widths", _NORMS_ALONE, _OWN_NORM),
+            Part("b", "forward of every size with each norm", _NORMS_FORWARD, _OWN_NORM, "norms"),
+        ),
+    ),
+    Problem(
+        "rmsnorm_benchmarking",
+        ("2024",),
+        "forward and backward of your RMSNorm kernel against both norms",
+        (
+            Part("a", "forward and backward together of each norm alone", _NORMS_ALONE, _OWN_NORM),
+            Part(
+                "b", "forward and backward of every size with each norm, and the speed-up", _NORMS, _OWN_NORM, "norms"
+            ),
+        ),
+    ),
     *(
         Problem("memory_profiling", (edition,), "memory of inference and of a training step", parts, _ALLOCATOR)
         for edition, parts in (
@@ -259,10 +299,18 @@ PROBLEMS: tuple[Problem, ...] = (
     Problem(
         "torch_compile",
         ("2024",),
-        "the whole model under torch.compile",
+        "a norm alone and the whole model under torch.compile",
         (
-            Part("a", "RMSNorm alone under torch.compile", person="a layer alone is not timed here; write a script"),
-            Part("b", "the same with backward", person="a layer alone is not timed here; write a script"),
+            Part(
+                "a",
+                "forward of RMSNorm alone, compiled too",
+                (_NORMS_COMPILED._replace(where=(*_NORM_ALONE, *_FORWARD)),),
+            ),
+            Part(
+                "b",
+                "the same with backward",
+                (_NORMS_COMPILED._replace(where=(*_NORM_ALONE, ("pass", "forward+backward"))),),
+            ),
             Part("c", "passes as written and compiled, for each size", _COMPILED),
         ),
     ),

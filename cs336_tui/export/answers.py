@@ -10,7 +10,7 @@ import msgspec
 from cs336_tui.analysis.estimates import stream_text
 from cs336_tui.analysis.fields import FIELDS, NUMBERS, varies
 from cs336_tui.analysis.merge import Result, ddof_of, measured
-from cs336_tui.analysis.pivot import PivotError, Value, pivot, suggest
+from cs336_tui.analysis.pivot import PivotError, pivot, suggest
 from cs336_tui.analysis.problems import Material, is_answered
 from cs336_tui.config.problem import Answer
 from cs336_tui.events.reports import MemoryReport, Report
@@ -61,12 +61,14 @@ def _layout(answer: Answer, material: Material) -> Iterable[Table]:
 def _pivot(answer: Answer, material: Material) -> Iterator[Table]:
     """The pivot as it is named; what else varies is named with the rows."""
     results = material.where(answer.where).results
-    axes, _, value = answer.name.partition(" ")
+    axes, _, shown = answer.name.partition(" ")
+    value, _, base = shown.partition(" over ")
     across = axes.partition(":")[2].split(",")
     keys = [key for several in suggest(results) for key in several]
     columns = [key for key in keys if key in across]
-    value_: Value = value or "mean"  # type: ignore[assignment]  # `PROBLEMS` names known ones
-    yield pivot_table(pivot(results, [key for key in keys if key not in columns], columns, value_), results)
+    rows = [key for key in keys if key not in columns]
+    baseline = dict([base.split("=")]) if base else None
+    yield pivot_table(pivot(results, rows, columns, value or "mean", baseline), results)
 
 
 def _phases(answer: Answer, material: Material) -> Iterator[Table]:

@@ -64,6 +64,11 @@ EXPECTED = {
     "2024/benchmarking_mixed_precision": 20,
     "2024/torch_compile": 5 * 3 * 2,
     "2024/memory_profiling": 5 * 2 * 2,
+    "2024/pytorch_layernorm": 4 * 2,
+    "2024/rmsnorm_forward_benchmarking": 4 * 3,
+    "2024/rmsnorm_benchmarking": 4 * 3,
+    "2024/compiled_norm": 4 * 2 * 2 * 2,
+    "2024/norms": 5 * 2 * 3,
     "8gb": 20,
     "devices": 10,
 }

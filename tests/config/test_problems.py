@@ -15,7 +15,8 @@ EVERY = list(every_problem())
 MEASURING = {
     "2024": {
         "benchmarking_script", "warmup", "function_call_table", "flame_graph", "benchmarking_mixed_precision",
-        "memory_profiling", "torch_compile",
+        "memory_profiling", "torch_compile", "pytorch_layernorm", "rmsnorm_forward_benchmarking",
+        "rmsnorm_benchmarking",
     },
     "2025": {
         "benchmarking_script", "warmup", "end_to_end", "nsys_profile", "mixed_precision_accumulation",
