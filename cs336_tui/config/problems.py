@@ -239,7 +239,7 @@ PROBLEMS: tuple[Problem, ...] = (
         "RMSNorm against torch's LayerNorm, alone and in the model",
         (
             Part("a", "forward of both norms alone over four widths", _NORMS_ALONE, _COMMENT),
-            Part("b", "forward of every size with either norm", _NORMS_FORWARD, _COMMENT, "norms"),
+            Part("b", "forward of every size with either norm", _NORMS_FORWARD, _COMMENT),
         ),
     ),
     Problem(
@@ -248,7 +248,7 @@ PROBLEMS: tuple[Problem, ...] = (
         "forward of your RMSNorm kernel against both norms",
         (
             Part("a", "forward of each norm alone over four widths", _NORMS_ALONE, _OWN_NORM),
-            Part("b", "forward of every size with each norm", _NORMS_FORWARD, _OWN_NORM, "norms"),
+            Part("b", "forward of every size with each norm", _NORMS_FORWARD, _OWN_NORM),
         ),
     ),
     Problem(
@@ -257,9 +257,7 @@ PROBLEMS: tuple[Problem, ...] = (
         "forward and backward of your RMSNorm kernel against both norms",
         (
             Part("a", "forward and backward together of each norm alone", _NORMS_ALONE, _OWN_NORM),
-            Part(
-                "b", "forward and backward of every size with each norm, and the speed-up", _NORMS, _OWN_NORM, "norms"
-            ),
+            Part("b", "forward and backward of every size with each norm, and the speed-up", _NORMS, _OWN_NORM),
         ),
     ),
     *(
