@@ -181,7 +181,11 @@ def _examples() -> Iterator[tuple[str, str, Any]]:
         "precision": a_precision_report(),
     }
     for title, report in reports.items():
-        yield title, f'`{title} --format json`, of several cells in `{{"reports": [...]}}`,', document_of_reports([report])
+        yield (
+            title,
+            f'`{title} --format json`, of several cells in `{{"reports": [...]}}`,',
+            document_of_reports([report]),
+        )
 
 
 def _outline(value: Any, path: str = "") -> Iterator[str]:

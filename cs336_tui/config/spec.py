@@ -1,4 +1,4 @@
-"""One cell (`CellSpec`), the rules between its choices, and model dimensions.
+"""One cell (`CellSpec`), and model dimensions.
 
 No invalid `CellSpec` can exist: building one checks every field and every rule and raises `SpecError`, which names the
 field, the value and what is allowed.
@@ -7,8 +7,7 @@ field, the value and what is allowed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -30,16 +29,15 @@ from cs336_tui.config.axes import (
 )
 from cs336_tui.config.axis import MAX_COUNT, SpecError
 from cs336_tui.config.counts import steps_in
-from cs336_tui.config.variants import is_imported, option_of, short
+from cs336_tui.config.rules import AXES, RULES
+from cs336_tui.config.variants import is_imported, short
 
 __all__ = [
-    "ARCHES", "AXES", "EDITIONS", "MAX_COUNT", "PASSES", "PRECISIONS", "RULES", "SYNCS", "Arch", "CellSpec", "Edition",
-    "ModelDims", "Pass", "Precision", "Rule", "SpecError", "Sync", "canonical_device", "dims_of", "known_choices",
+    "ARCHES", "AXES", "EDITIONS", "MAX_COUNT", "PASSES", "PRECISIONS", "SYNCS", "Arch", "CellSpec", "Edition",
+    "ModelDims", "Pass", "Precision", "SpecError", "Sync", "canonical_device", "dims_of", "known_choices",
     "recorded_spec", "size_names",
 ]  # fmt: skip
 
-FLOAT8_MULTIPLE = 16
-"""Float8 matrix products of the hardware need dimensions that are multiples of this."""
 RAW_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
 CUSTOM_SIZE = "custom"
 """The size name of a cell whose dimensions were given raw."""
@@ -96,163 +94,6 @@ def dims_of(size: str, edition: str, vocab_size: int = 10_000) -> ModelDims:
         raise SpecError("size", size, f"edition {edition} has {', '.join(names)}")
     d_model, d_ff, num_layers, num_heads = _SIZES[edition][size]
     return ModelDims(d_model=d_model, d_ff=d_ff, num_layers=num_layers, num_heads=num_heads, vocab_size=vocab_size)
-
-
-class Rule(NamedTuple):
-    """A rule between choices: `refusals` yields what is wrong in a cell and reads these `fields` only."""
-
-    fields: tuple[str, ...]
-    refusals: Callable[[Choices], Iterator[SpecError]]
-
-
-RULES: list[Rule] = []
-
-
-def _between(*fields: str) -> Callable[[Callable[[Choices], Iterator[SpecError]]], object]:
-    """Register a function as the rule between these choices; every rule may read the workload and dimensions, too."""
-    return lambda refusals: RULES.append(Rule(fields, refusals))
-
-
-@_between("arch", "size", "model")
-def _heads_that_rotate(cell: Choices) -> Iterator[SpecError]:
-    rotates = cell.arch == "swiglu-rope" and cell.workload == LANGUAGE_MODEL and not is_imported(cell.model)
-    if rotates and (width := cell.d_model // cell.num_heads) % 2:
-        why = f"gives heads of odd width {width}; rotary embeddings need an even width"
-        yield SpecError("num_heads", cell.num_heads, why)
-
-
-@_between("steps_auto", "sync")
-def _steps_that_are_looked_at(cell: Choices) -> Iterator[SpecError]:
-    if cell.steps_auto is not None and cell.sync != "each-step":
-        yield SpecError("sync", cell.sync, "a number of steps that is not fixed needs each-step")
-
-
-@_between("timer", "sync", "steps_auto", "warmup_auto")
-def _timed_as_do_bench(cell: Choices) -> Iterator[SpecError]:
-    if cell.timer != "do_bench":
-        return
-    if cell.sync != "each-step":
-        yield SpecError("sync", cell.sync, "timer do_bench synchronises once, at the end; leave it out")
-    for field, is_auto in (("warmup_steps", cell.warmup_auto), ("measure_steps", cell.steps_auto is not None)):
-        if is_auto:
-            yield SpecError(field, "auto", "timer do_bench looks at no step; choose a time such as 100ms, or a number")
-
-
-@_between("flush_l2", "device")
-def _has_an_l2(cell: Choices) -> Iterator[SpecError]:
-    if cell.flush_l2 and not cell.device.startswith("cuda"):
-        why = f"only cuda tells the size of its L2, and zeroing memory need not pass through {cell.device}'s caches"
-        yield SpecError("flush_l2", "yes", f"{why}; leave it out")
-
-
-@_between("model", "model_args")
-def _arguments_not_given_twice(cell: Choices) -> Iterator[SpecError]:
-    for argument, text in cell.model_args if is_imported(cell.model) else ():
-        if option := option_of(argument):
-            why = f"{argument} comes from {option}; leave --model-arg {argument} out"
-            yield SpecError("model_args", f"{argument}={text}", why)
-
-
-@_between("checkpoint", "size")
-def _groups_of_blocks(cell: Choices) -> Iterator[SpecError]:
-    if cell.checkpoint > cell.num_layers:
-        allowed = f"expected at most the number of layers, {cell.num_layers}"
-        yield SpecError("checkpoint", cell.checkpoint, allowed)
-
-
-@_between("model", "attention")
-def _attention_of_ones_own(cell: Choices) -> Iterator[SpecError]:
-    if is_imported(cell.model) and cell.attention != "naive":
-        why = f"{short(cell.model)} brings its own attention; leave it out"
-        yield SpecError("attention", cell.attention, why)
-
-
-_OF_OURS = ("norm", "dropout", "attention_dropout", "bias", "weight_tying", "gelu")
-"""Options of the reference model."""
-
-
-def _of_ours_alone(field: str) -> Callable[[Choices], Iterator[SpecError]]:
-    def refusals(cell: Choices) -> Iterator[SpecError]:
-        if is_imported(cell.model) and (value := getattr(cell, field)) != AXES[field].default:
-            yield SpecError(field, value, f"{short(cell.model)} has its own; leave it out, or use --model-arg")
-
-    return refusals
-
-
-for _field in _OF_OURS:
-    _between("model", _field)(_of_ours_alone(_field))
-
-
-@_between("gelu", "arch", "model")
-def _no_gelu(cell: Choices) -> Iterator[SpecError]:
-    if cell.gelu != "exact" and cell.arch != "gelu-learned" and not is_imported(cell.model):
-        yield SpecError("gelu", cell.gelu, f"arch {cell.arch} has none; choose --arch gelu-learned")
-
-
-@_between("attention_dropout", "attention", "model")
-def _weights_to_drop(cell: Choices) -> Iterator[SpecError]:
-    if cell.attention_dropout and cell.attention != "naive" and not is_imported(cell.model):
-        why = f"attention {short(cell.attention)} has no weights to drop; choose naive"
-        yield SpecError("attention_dropout", cell.attention_dropout, why)
-
-
-@_between("cuda_graph", "checkpoint", "dropout", "attention_dropout", "size")
-def _captured_draws(cell: Choices) -> Iterator[SpecError]:
-    if cell.cuda_graph != "off" and cell.checkpoint and (cell.dropout or cell.attention_dropout):
-        why = "draws again what it dropped, which cannot be captured; choose 0, or no dropout"
-        yield SpecError("checkpoint", cell.checkpoint, why)
-
-
-@_between("pass_")
-def _nothing_to_train(cell: Choices) -> Iterator[SpecError]:
-    if cell.workload != LANGUAGE_MODEL and cell.pass_ == "train-step":
-        yield SpecError("pass", cell.pass_, f"{cell.workload} alone has nothing to train; choose another pass")
-
-
-@_between("size")
-def _no_heads(cell: Choices) -> Iterator[SpecError]:
-    if cell.workload == "norm" and cell.num_heads > 1:
-        yield SpecError("num_heads", cell.num_heads, "a norm has no heads; leave it out")
-
-
-def _none_alone(field: str) -> Callable[[Choices], Iterator[SpecError]]:
-    def refusals(cell: Choices) -> Iterator[SpecError]:
-        axis = AXES[field]
-        if not axis.is_in(cell.workload) and (value := getattr(cell, field)) != axis.default:
-            yield SpecError(field, value, f"workload {cell.workload} has none; leave it out")
-
-    return refusals
-
-
-for _field in ("model", "attention", "optimizer", "loss", "checkpoint", "nesting", *_OF_OURS):
-    _between(_field)(_none_alone(_field))
-
-
-@_between("cuda_graph", "pass_", "precision")
-def _captured(cell: Choices) -> Iterator[SpecError]:
-    if cell.cuda_graph != "off" and cell.pass_ == "backward":
-        yield SpecError("pass", cell.pass_, "cannot be captured without its forward; choose forward+backward")
-    if cell.cuda_graph != "off" and cell.pass_ == "train-step" and cell.precision == "fp16-mixed":
-        yield SpecError("precision", cell.precision, "its gradient scaler waits for the device: not to be captured")
-
-
-@_between("cuda_graph", "compile")
-def _captured_twice(cell: Choices) -> Iterator[SpecError]:
-    if cell.cuda_graph != "off" and cell.compile in ("reduce-overhead", "max-autotune"):
-        yield SpecError("compile", cell.compile, "captures CUDA graphs itself; choose default or off")
-
-
-@_between("precision", "size", "model")
-def _float8(cell: Choices) -> Iterator[SpecError]:
-    """Dimensions of linear layers for float8; an imported model's are known when it is built."""
-    if cell.precision != "fp8-mixed":
-        return
-    if cell.workload != LANGUAGE_MODEL:
-        yield SpecError("precision", cell.precision, f"{cell.workload} alone has no linear layers; choose bf16-mixed")
-        return
-    for field in ("d_model", "d_ff") if not is_imported(cell.model) else ():
-        if (width := getattr(cell, field)) % FLOAT8_MULTIPLE:
-            yield SpecError(field, width, f"precision fp8-mixed needs multiples of {FLOAT8_MULTIPLE}")
 
 
 class CellSpec(axes.Choices, frozen=True, kw_only=True):
@@ -394,8 +235,6 @@ def known_choices(spec: CellSpec) -> dict[str, Any]:
     return {name: value if name in known else None for name, value in found.items()}
 
 
-AXES = axes.all_axes(CellSpec)
-"""Every choice by its field of a cell."""
 _CHECKS = tuple(
     (field, set[Any](), axis.validate)
     for field, axis in AXES.items()

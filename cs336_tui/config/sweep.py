@@ -13,7 +13,8 @@ import msgspec
 from cs336_tui.config.axes import LANGUAGE_MODEL, Choices, canonical_device
 from cs336_tui.config.axis import MAX_COUNT, Axis, SpecError
 from cs336_tui.config.counts import INTERVAL, Auto, Counted, auto_words, check_most, share_words, warmup_words
-from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RULES, CellSpec, ModelDims, Rule, dims_of
+from cs336_tui.config.rules import RULES, Rule
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, ModelDims, dims_of
 from cs336_tui.config.variants import arguments_for, is_imported, short
 
 UNRESOLVED = ("auto", "every")

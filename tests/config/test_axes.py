@@ -123,7 +123,7 @@ def files_naming(field: str) -> set[str]:
 
 
 def test_a_choice_is_named_where_it_is_declared_and_where_it_acts() -> None:
-    declared, rules, verdict = "config/axes.py", "config/spec.py", "analysis/launching.py"
+    declared, rules, verdict = "config/axes.py", "config/rules.py", "analysis/launching.py"
     assert files_naming("cuda_graph") == {declared, rules, verdict}
 
 
