@@ -18,7 +18,7 @@ def help_of(command: str) -> str:
 
 def test_ab_names_its_own_defaults_and_offers_nothing_that_it_refuses() -> None:
     said = help_of("ab")
-    assert f"[default: {DEFAULTS['steps']}]" in said.partition("--steps N ")[2].partition("--edition")[0]
+    assert f"[default: {DEFAULTS['steps']}]" in said.partition("--steps N|TIME ")[2].partition("--edition")[0]
     assert (
         f"[default: {','.join(map(str, DEFAULTS['warmups']))}]" in said.partition("--warmup N ")[2].partition("--st")[0]
     )
