@@ -20,7 +20,8 @@ def test_ab_names_its_own_defaults_and_offers_nothing_that_it_refuses() -> None:
     said = help_of("ab")
     assert f"[default: {DEFAULTS['steps']}]" in said.partition("--steps N|TIME ")[2].partition("--edition")[0]
     assert (
-        f"[default: {','.join(map(str, DEFAULTS['warmups']))}]" in said.partition("--warmup N ")[2].partition("--st")[0]
+        f"[default: {','.join(map(str, DEFAULTS['warmups']))}]"
+        in said.partition("--warmup N|TIME ")[2].partition("--st")[0]
     )
     assert f"[default: {','.join(DEFAULTS['passes'])}]" in said.partition("--pass LIST")[2].partition("--precision")[0]
     for refused in ("auto[:MAX]", "--interval"):
