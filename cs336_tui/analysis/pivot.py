@@ -24,6 +24,7 @@ from cs336_tui.analysis.fields import (
 )
 from cs336_tui.analysis.grouping import PLACES, UsualPlaces, place_notes, shown
 from cs336_tui.analysis.merge import ENDINGS, Result, ddof_of, grouped, measured, pooled, runs_of
+from cs336_tui.session.state import ActivationPeak
 from cs336_tui.stats.ratio import LEVEL, ratio_of
 
 Key = tuple[str, ...]
@@ -92,13 +93,14 @@ def _chosen(named: Sequence[str], taken: Mapping[str, Sequence[str]], wanted: Ma
 
 __all__ = ["VALUES", "WHOLE_PROCESS", "Figure", "Key", "Pivot", "PivotError", "pivot", "select", "suggest", "varying"]
 
-Value = Literal["mean", "std", "median", "speedup", "memory", "tokens"]
+Value = Literal["mean", "std", "median", "speedup", "memory", "activations", "tokens"]
 VALUES: Mapping[Value, str] = {
     "mean": "mean step time",
     "std": "std of step times",
     "median": "median step time",
     "speedup": "speed-up",
     "memory": "peak allocated",
+    "activations": "activation peak",
     "tokens": "tokens/s",
 }
 """The values of a figure and their titles for people."""
@@ -109,10 +111,10 @@ _PREFERRED = ("size", "pass", "precision", "warmup", "device", "context")
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One crossing. `value` is in seconds (mean, std, median), bytes (memory), tokens/s or times (speed-up). `std`, of
-    all `n` steps of all `runs`, is in seconds, for the former three. `low` and `high` bound a speed-up's confidence
-    interval. A figure without a value has a `note`: one of `ENDINGS`, or why there is none. `marks` are for
-    footnotes."""
+    """One crossing. `value` is in seconds (mean, std, median), bytes (memory, activations), tokens/s or
+    times (speed-up). `std`, of all `n` steps of all `runs`, is in seconds, for the former three. `low` and `high` bound
+    a speed-up's confidence interval. A figure without a value has a `note`: one of `ENDINGS`, or why there is none.
+    `marks` are for footnotes."""
 
     value: float | None = None
     std: float | None = None
@@ -284,13 +286,18 @@ def _figure(cells: Sequence[Result], value: Value, ddof: int, marks: tuple[str, 
     times = {"mean": summary.mean_s, "median": summary.median_s, "std": summary.std_s}
     peak = max(filter(None, map(_peak, measured(cells))), default=None)
     values = times | {"tokens": cells[0].spec.tokens_per_step / summary.mean_s, "memory": peak}
+    if value == "activations":
+        apart = max(filter(None, map(_apart, measured(cells))), default=None)
+        values["activations"] = apart.bytes if apart else None
+        marks = (*marks, *([apart.basis] if apart else []))
     note = "one step" if summary.std_s is None else ""
     return Figure(
         value=values.get(value),
         std=summary.std_s if value in times else None,
         n=summary.n,
         runs=len(measured(cells)),
-        note={"std": note, "memory": "not counted" if peak is None else ""}.get(value, ""),
+        note={"std": note, "memory": "not counted" if peak is None else ""}.get(value, "")
+        or ("not known" if value == "activations" and values[value] is None else ""),
         marks=(*marks, *lost, *_memory_marks(measured(cells), value)),
     )
 
@@ -320,6 +327,10 @@ def _peak(result: Result) -> int | None:
     if finished is None:
         return None
     return finished.peak_rss_bytes if finished.peak_allocated_bytes is None else finished.peak_allocated_bytes
+
+
+def _apart(result: Result) -> ActivationPeak | None:
+    return result.state.activation_peak_of(result.spec)
 
 
 def _memory_marks(cells: Sequence[Result], value: Value) -> Iterable[str]:

@@ -18,6 +18,7 @@ from cs336_tui.analysis.estimates import (
 from cs336_tui.analysis.fitting import FIELD, STEP, Fit
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Prediction
+from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
 from cs336_tui.export.tables import Column, Table, Value, as_text, attributes, cell_record, values_of
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import UNKNOWN, gigabytes
@@ -30,10 +31,6 @@ FLOPS = "FLOPs: multiplications and additions of the matrix products (2 m n k) o
 CATEGORIES_MEAN = (
     "activations: what forward and loss leave for backward; buffers: those of the model, such as causal mask and "
     "rotary tables, and the batch; temporary: what is let go within its phase, gradients of activations included"
-)
-ACTIVATIONS_MEAN = (
-    "activation peak: the most activations and temporary memory at once in forward, loss and backward, apart from "
-    "parameters, gradients, optimizer state, buffers and workspaces"
 )
 _MOST_DERIVED = 4
 """Most derivations of the residual stream under a table."""
@@ -294,6 +291,7 @@ def fit_table(results: Sequence[Fitted]) -> Table:
         Column("largest", f"largest {by}", show=lambda value: "none" if value is None else str(value)),
         Column("tokens", "tokens per step", read=lambda row: row.fit.spec.tokens_per_step if row.fit.spec else None),
         Column("peak_bytes", "peak (GB)", show=gigabytes),
+        Column("activation_peak_bytes", "activation peak (GB)", show=gigabytes),
         Column(
             "next",
             f"next larger {by}",
@@ -361,6 +359,7 @@ def _notes(results: Sequence[Fitted]) -> Iterator[str]:
     by = results[0].fit.by
     yield from {result.target.name: target_note(result.target) for result in results}.values()
     yield PREDICTED
+    yield ACTIVATIONS_MEAN
     if STEP[by] > 1:
         yield f"{by}s are looked at in multiples of {STEP[by]}"
     yield (

@@ -17,6 +17,10 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import MILLISECONDS, Notation, counted, duration, gigabytes
 
+ACTIVATIONS_MEAN = (
+    "activation peak: the most activations and temporary memory at once in forward, loss and backward, apart from "
+    "parameters, gradients, optimizer state, buffers and workspaces"
+)
 FAILED = ("oom", "failed", "killed")
 _TIMED = {
     "each-step": "host clock between two device synchronisations, one after every step",

@@ -19,7 +19,8 @@ from cs336_tui.events.reports import (
     SavedTensor,
     Site,
 )
-from cs336_tui.export.estimates import ACTIVATIONS_MEAN, CATEGORIES_MEAN
+from cs336_tui.export.estimates import CATEGORIES_MEAN
+from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known, report_table
 from cs336_tui.stats.quantities import NONE, ByteUnit
 

@@ -92,9 +92,11 @@ def _phases(axis: Axes, report: MemoryReport) -> None:
 def _peak(axis: Axes, report: MemoryReport, unit: ByteUnit) -> None:
     peak = report.peak_bytes / unit.bytes
     left = report.peak_event > report.events / 2
+    activations = report.activation_peak_bytes
+    apart = f" (activations at most {unit.fixed(activations)})" if activations is not None else ""
     axis.plot([report.peak_event], [peak], marker="v", color="#000000", linestyle="none", clip_on=False)
     axis.annotate(
-        f"peak {unit.fixed(report.peak_bytes)} {unit.name}",
+        f"peak {unit.fixed(report.peak_bytes)} {unit.name}{apart}",
         (report.peak_event, peak),
         (-7 if left else 7, 1),
         textcoords="offset points",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.pivot import VALUES, WHOLE_PROCESS, Figure, Key, Pivot
-from cs336_tui.export.footnotes import Signs, provenance_notes
+from cs336_tui.export.footnotes import ACTIVATIONS_MEAN, Signs, provenance_notes
 from cs336_tui.export.layout import settings_of, steps_note
 from cs336_tui.export.results import LEFT, data_value
 from cs336_tui.export.tables import Column, Table, Value, attributes
@@ -24,6 +24,7 @@ _KEYS: Mapping[str, Mapping[str, str]] = {
     "std": {"std_s": "value"},
     "speedup": {"speedup": "value", "low": "low", "high": "high"},
     "memory": {"peak_bytes": "value"},
+    "activations": {"activation_peak_bytes": "value"},
     "tokens": {"tokens_per_s": "value"},
 }
 """The fields of a figure that its record holds, by their keys there."""
@@ -78,6 +79,8 @@ def value_title(pivot: Pivot, notation: Notation) -> str:
             return f"{title} ({notation.symbol})"
         case "memory":
             return f"{WHOLE_PROCESS if _is_rss(pivot) else title} (GB)"
+        case "activations":
+            return f"{title} (GB)"
         case "tokens":
             return title
     over = ", ".join(f"{FIELDS[key].title} {shown}" for key, shown in (pivot.baseline or {}).items())
@@ -107,7 +110,7 @@ def figure_text(pivot: Pivot, figure: Figure, notation: Notation = MILLISECONDS)
     match pivot.value:
         case "tokens":
             return count(value)
-        case "memory":
+        case "memory" | "activations":
             return gigabytes(value)
         case "speedup":
             return _speedup(figure, value)
@@ -154,6 +157,8 @@ def _notes(pivot: Pivot) -> Iterable[str]:
             yield (
                 "1 GB is 10⁹ bytes" if _is_rss(pivot) else "1 GB is 10⁹ bytes; peak allocated is counted after warm-up"
             )
+        case "activations":
+            yield ACTIVATIONS_MEAN
         case "tokens":
             yield "tokens/s: tokens of one step over the mean step time"
     shown = (key for key in pivot.fixed if key not in ("machine", "torch", "session", "params"))

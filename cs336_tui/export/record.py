@@ -52,6 +52,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
     peak_rss_bytes: int | None
+    activation_peak_bytes: int | None
+    """Of a memory report or a prediction, not of the timed steps."""
+    activation_peak_basis: str | None
+    """``recorded`` or ``predicted``."""
     num_alloc_retries: int | None
     failed_allocation_bytes: int | None
     stage: Stage | None
@@ -170,6 +174,7 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         **attributes(point, share_of_measured_peak="share_of_measured"),
         **attributes(point and point.measured, measured_peak_doubt="doubt"),
         **attributes(energy, "joules_per_step", "tokens_per_joule"),
+        **attributes(result.state.activation_peak_of(cell.spec), "bytes", "basis", prefix="activation_peak_"),
         **attributes(prepared, "compile_s", "capture_s"),
         **attributes(cell, "until_first_step_s", "whole_run_s"),
         environment=environment,

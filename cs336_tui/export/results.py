@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +15,15 @@ from cs336_tui.analysis.merge import Result, grouped, merge, title_of
 from cs336_tui.analysis.roofline import PeakLookup, RooflinePoint, point_of, why_unknown
 from cs336_tui.config.axis import UserError
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.export.footnotes import has_result, machine_marks, results_notes, shows_allocated, shows_rss, status_of
+from cs336_tui.export.footnotes import (
+    ACTIVATIONS_MEAN,
+    has_result,
+    machine_marks,
+    results_notes,
+    shows_allocated,
+    shows_rss,
+    status_of,
+)
 from cs336_tui.export.formats import render
 from cs336_tui.export.peaks import UNSTATED, percent_of_measured
 from cs336_tui.export.provenance import SETTINGS
@@ -22,8 +31,18 @@ from cs336_tui.export.roofline import ACHIEVED, NOT_MEASURED, ceiling_notes
 from cs336_tui.export.tables import Column, Table, Value, known
 from cs336_tui.export.verdicts import half_width, judgement_of, trust_notes, without_numbers
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, Rate, bandwidth, count, gigabytes, percent
+from cs336_tui.session.state import ActivationPeak, SessionState
+from cs336_tui.stats.quantities import (
+    MILLISECONDS,
+    UNKNOWN,
+    Notation,
+    Rate,
+    bandwidth,
+    count,
+    counted,
+    gigabytes,
+    percent,
+)
 from cs336_tui.stats.summaries import Summary
 
 if TYPE_CHECKING:
@@ -65,6 +84,10 @@ class _Row(NamedTuple):
     @property
     def judgement(self) -> Judgement | None:
         return judgement_of(self.cell, self.result.state)
+
+    @property
+    def activations(self) -> ActivationPeak | None:
+        return self.result.state.activation_peak_of(self.cell.spec)
 
     @property
     def interval(self) -> MeanInterval | None:
@@ -159,6 +182,12 @@ COLUMNS: Mapping[str, Column[_Row]] = {
     "memory": _peak("peak allocated", "peak_allocated_bytes"),
     "reserved": _peak("peak reserved", "peak_reserved_bytes"),
     "rss": _peak("peak RSS", "peak_rss_bytes"),
+    "activations": Column(
+        "activation_peak_bytes",
+        "activation peak (GB)",
+        read=lambda row: row.activations.bytes if row.activations else None,
+        show=gigabytes,
+    ),
     "verdict": _judged("verdict", "verdict", lambda judgement: judgement.label),
     "interval": Column(
         "interval_half_share",
@@ -260,6 +289,10 @@ def _work_notes(rows: Sequence[_Row], keys: Sequence[str], *, by_default: bool) 
         yield from dict.fromkeys(filter(None, (why_unknown(row.result) for row in rows)))
     if points := [row.point for row in rows if row.point]:
         yield from ceiling_notes(points, sheet="sheet" in keys, measured="peak" in keys)
+    if "activations" in keys:
+        bases = Counter(row.activations.basis for row in rows if row.activations)
+        how = " and ".join(f"{basis} of {counted(number, 'cell')}" for basis, number in bases.items())
+        yield f"{ACTIVATIONS_MEAN}; {how or 'not known'}"
     if any(key in keys for key in _ENERGY):
         yield ENERGY_NOTE
         for device in dict.fromkeys(row.cell.spec.device for row in rows):
@@ -299,6 +332,7 @@ def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:
         *("first_step", "whole", "within") * any(result.spec.within is not None for result in results),
         *("memory",) * shows_allocated(cells),
         *("rss",) * shows_rss(cells),
+        *("activations",) * any(row.cell.spec.checkpoint and row.activations for row in rows),
         "status",
     )
 

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.reports import Prediction, Report, ReportKind, predicted_for, prediction_key, report_key
+from cs336_tui.events.reports import (
+    MemoryReport,
+    Prediction,
+    Report,
+    ReportKind,
+    predicted_for,
+    prediction_key,
+    report_key,
+)
 from cs336_tui.session.cell_state import CellState
 
 DEVICE_HISTORY = 1200
@@ -33,6 +41,14 @@ class ReportState(msgspec.Struct):
     status: ev.Status | None = None
     error: str | None = None
     content: Report | None = None
+
+
+class ActivationPeak(NamedTuple):
+    """A peak apart from parameters, gradients and optimizer state, and how it is known: ``recorded`` by a memory
+    report, else ``predicted``."""
+
+    bytes: int
+    basis: str
 
 
 class SessionState:
@@ -131,6 +147,12 @@ class SessionState:
         key = report_key(spec)
         found = (each.content for each in self.reports.values() if report_key(each.spec) == key)
         return next((content for content in reversed(list(found)) if isinstance(content, kind)), None)
+
+    def activation_peak_of(self, spec: CellSpec) -> ActivationPeak | None:
+        """The activation peak of a step of this spec, which is not known of timed steps; None if neither is known."""
+        known = {"recorded": self.content_of(MemoryReport, spec), "predicted": self.prediction_of(spec)}
+        found = ((basis, each.activation_peak_bytes) for basis, each in known.items() if each)
+        return next((ActivationPeak(size, basis) for basis, size in found if size is not None), None)
 
     def break_off(self) -> None:
         """End the reports that are being made, as no more events come."""

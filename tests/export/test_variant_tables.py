@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.analysis.pivot import pivot
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import (
     CellsPredicted,
@@ -22,7 +23,9 @@ from cs336_tui.events.events import (
     StepsTimed,
 )
 from cs336_tui.export.formats import FORMATS, render
-from cs336_tui.export.results import TableError
+from cs336_tui.export.pivot import pivot_table
+from cs336_tui.export.record import document_of
+from cs336_tui.export.results import TableError, results_table
 from cs336_tui.export.tables import Table
 from cs336_tui.export.writeups import layout_tables
 from tests.made_memory import a_memory_report, a_prediction
@@ -131,6 +134,24 @@ def test_activations_apart_tell_groups_of_one_peak_from_another() -> None:
     assert "† least memory by predicted peak, which k = 1 has too; of these the fastest" in table.footnotes
     alike = table_of("checkpointing", *(k(every, gb=(9, 9, None, 5)) for every in (0, 1)))
     assert "least activations" not in {record["mark"] for record in alike.records}
+
+
+def test_results_and_pivots_have_the_activation_peak_beside_the_peak() -> None:
+    results = results_of(k(0, gb=(90, 183, None, 141.5)), k(1, gb=(60, 69.1, None, 9.96)), k(2, gb=(60,)))
+    table = results_table(results)
+    assert shown(table, "peak allocated (GB)") == ["90.0", "60.0", "60.0"]
+    assert shown(table, "activation peak (GB)") == ["142", "9.96", "n/a"]
+    assert [record["activation_peak_bytes"] for record in table.records] == [141_500_000_000, 9_960_000_000, None]
+    (said,) = (note for note in table.footnotes if note.startswith("activation peak: the most activations"))
+    assert said.endswith("; predicted of 2 cells")
+    found = pivot_table(pivot(results, ["checkpoint"], [], "activations"), results)
+    assert [row[-1] for row in found.rows] == ["142 †", "9.96 †", "not known"]
+    assert "† predicted" in found.footnotes
+    runs = document_of(results[0].state).runs
+    assert [(run.activation_peak_bytes, run.activation_peak_basis) for run in runs] == [
+        (141_500_000_000, "predicted"), (9_960_000_000, "predicted"), (None, None),
+    ]  # fmt: skip
+    assert "activation peak (GB)" not in [column.header for column in results_table(results[:1]).columns]
 
 
 def test_nested_groups_stand_beside_the_others() -> None:

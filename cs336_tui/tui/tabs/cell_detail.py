@@ -89,6 +89,8 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
         if finished.before_backward_bytes is not None:
             lines.append(row("before backward", format.fine_size(finished.before_backward_bytes)))
         lines += [row(name, format.size(value, format.NOT_AVAILABLE)) for name, value in peaks.items()]
+        if apart := state.activation_peak_of(cell.spec):
+            lines.append(row("activation peak", f"{format.size(apart.bytes)} ({apart.basis})"))
         if finished.num_alloc_retries:
             lines.append(line(("! ", "caution"), f"{finished.num_alloc_retries} allocation retries: timing is suspect"))
         if finished.recompilations:

@@ -28,6 +28,7 @@ from cs336_tui.tui.widgets.rows import Page, message
 
 _UNITS = {
     "mean": "ms ± std", "std": "ms", "median": "ms", "speedup": "times, with interval", "memory": "GB",
+    "activations": "GB",
     "tokens": "tokens/s",
 }  # fmt: skip
 _USUAL_BASELINES = ("precision", "device", "machine", "arch")
