@@ -8,7 +8,8 @@ from cs336_tui.analysis.problems import sweeps_of
 from cs336_tui.config.problem import Problem
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
-from cs336_tui.events.reports import Report, ReportKind, report_key
+from cs336_tui.events.report_keys import report_key
+from cs336_tui.events.reports import Report, ReportKind
 from cs336_tui.session.state import SessionState
 from tests.export.grids import grid_events
 from tests.made_kernels import a_kernel_report, a_prediction_for

@@ -7,7 +7,8 @@ from typing import NamedTuple, TypeVar
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.reports import Report, report_key
+from cs336_tui.events.report_keys import report_key
+from cs336_tui.events.reports import Report
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import Summary, summarize

@@ -6,10 +6,11 @@ from typing import Literal, NamedTuple, cast, get_args
 
 import msgspec
 
-from cs336_tui.config.spec import AXES, CellSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import AskedReport
 from cs336_tui.config.variants import RANGES as RANGES
 from cs336_tui.config.variants import Range as Range
+from cs336_tui.events.precision_report import PrecisionReport
 
 ReportKind = AskedReport | Literal["oom"]
 
@@ -334,70 +335,6 @@ class OomReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     note: str = ""
 
 
-class Accumulation(msgspec.Struct, frozen=True):
-    """0.01 added 1,000 times: the dtypes of accumulator and addend, and the result, which should be 10."""
-
-    accumulator: str
-    addend: str
-    converted: bool
-    """True if addends are converted to the accumulator's dtype first."""
-    result: float
-
-    @property
-    def error(self) -> float:
-        return self.result - 10.0
-
-
-class ToyDtypes(msgspec.Struct, frozen=True, kw_only=True):
-    """dtypes inside the course's toy model under autocast, read by hooks."""
-
-    autocast: str
-    parameters: str
-    first_layer_output: str
-    layer_norm_output: str
-    logits: str
-    loss: str
-    gradients: str
-    loss_function: str = "cross-entropy"
-    gradient_of: dict[str, str] = {}
-    """Of each parameter, by its name; empty in old logs."""
-
-
-class ModuleDtypes(msgspec.Struct, frozen=True, kw_only=True):
-    """dtypes of `count` modules of a class, alike in repeated layers (`path` as ``layers.*.attention.query``)."""
-
-    path: str
-    module: str
-    count: int
-    parameters: str
-    inputs: str
-    output: str
-    gradients: str
-    """Of its parameters; empty without parameters or backward."""
-
-
-class PrecisionReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The accumulation experiment, the toy model for each autocast dtype, and the cell's own model. No cell changes the
-    first two."""
-
-    spec: CellSpec
-    device_name: str
-    torch: str
-    accumulation: tuple[Accumulation, ...]
-    toy: tuple[ToyDtypes, ...]
-    """On the cell's device."""
-    modules: tuple[ModuleDtypes, ...]
-    logits: str
-    loss: str
-    note: str = ""
-    toy_by_rules: tuple[ToyDtypes, ...] = ()
-    """By the rules of CUDA's autocast, where the device is no CUDA GPU; empty in old logs."""
-    rules: str = ""
-    """Source of these rules."""
-    toy_note: str = ""
-    """Such as that the device lacks an autocast; in old logs a part of `note`."""
-
-
 Report = KernelReport | MemoryReport | PrecisionReport | OomReport
 
 
@@ -457,45 +394,3 @@ class ReportRequest(msgspec.Struct, frozen=True, kw_only=True):
     failed_phase: str | None = None
     failed_request_bytes: int | None = None
     """As the cell reported it, for `oom`, with the device's capacity."""
-
-
-_OF_PASS: dict[str, str] = {
-    "inference": "inference keeps no activations for a backward and has no gradients and no optimizer state",
-    "forward": "forward has no gradients and no optimizer state; its activations are kept for a backward",
-    "forward+loss": "forward+loss has no gradients and no optimizer state; its activations are kept for a backward",
-    "backward": "backward has no optimizer state; its forward and loss run untimed and count to its memory",
-    "forward+backward": "forward+backward has no optimizer state",
-}
-
-
-def prediction_note(spec: CellSpec) -> str:
-    found = [_OF_PASS.get(spec.pass_, "")]
-    found += [axis.unpredicted for axis in AXES.values() if getattr(spec, axis.field) != axis.default]
-    if spec.checkpoint:
-        found.append("FLOPs of backward include what activation checkpointing computes again")
-    return "; ".join(filter(None, found))
-
-
-def predicted_for(spec: CellSpec, found: Prediction) -> Prediction:
-    """The prediction of an equal need, as one of this spec."""
-    return msgspec.structs.replace(found, spec=spec, note=prediction_note(spec))
-
-
-_OF_NO_PREDICTION = {field: axis.alike for field, axis in AXES.items() if "prediction" not in axis.kinds}
-_OF_A_RUN = tuple(field for field in _OF_NO_PREDICTION if "time" in AXES[field].kinds)
-
-
-def prediction_key(spec: CellSpec) -> CellSpec:
-    """The same spec for all cells that need the same: steps, seed, synchronisation and the like do not matter."""
-    device = spec.device.partition(":")[0] + (":0" if spec.device.startswith("cuda") else "")
-    return msgspec.structs.replace(spec, **_OF_NO_PREDICTION, device=device)
-
-
-def run_key(spec: CellSpec) -> CellSpec:
-    """The same spec for all cells that need the same and run the same way (compiled or not), so measure alike."""
-    return msgspec.structs.replace(prediction_key(spec), **{field: getattr(spec, field) for field in _OF_A_RUN})
-
-
-def report_key(spec: CellSpec) -> CellSpec:
-    """The same spec for all cells of which a report tells the same: as `run_key`, on its device."""
-    return msgspec.structs.replace(run_key(spec), device=spec.device)

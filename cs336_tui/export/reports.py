@@ -16,17 +16,9 @@ from cs336_tui.analysis.merge import Result, grouped, title_of
 from cs336_tui.analysis.roofline import points
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.events.reports import (
-    REPORTS,
-    KernelReport,
-    MemoryReport,
-    OomReport,
-    PrecisionReport,
-    Prediction,
-    Report,
-    ReportType,
-    prediction_key,
-)
+from cs336_tui.events.precision_report import PrecisionReport
+from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.events.reports import REPORTS, KernelReport, MemoryReport, OomReport, Prediction, Report, ReportType
 from cs336_tui.export.ab import turns_table
 from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables
 from cs336_tui.export.figures import Drawing

@@ -21,7 +21,8 @@ import cs336_tui
 from cs336_tui.config.reading import UNREADABLE, read_small, write_quietly
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
-from cs336_tui.events.reports import Prediction, predicted_for, prediction_key
+from cs336_tui.events.report_keys import predicted_for, prediction_key
+from cs336_tui.events.reports import Prediction
 
 Capability = tuple[int, int]
 """Of a CUDA device, as (9, 0)."""

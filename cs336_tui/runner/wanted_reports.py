@@ -9,7 +9,7 @@ from typing import cast
 from cs336_tui.config.order import variant_kind
 from cs336_tui.config.spec import PASSES, CellSpec
 from cs336_tui.config.sweep import AskedReport
-from cs336_tui.events.reports import report_key
+from cs336_tui.events.report_keys import report_key
 from cs336_tui.runner.queue import WaitingReport
 from cs336_tui.session.state import SessionState
 

@@ -178,7 +178,15 @@ def test_the_figure_names_phases_categories_and_the_peak() -> None:
     report = a_memory_report(activation_peak_bytes=12_345_678)
     root = ElementTree.fromstring(memory_figure(report).render("svg"))
     text = "\n".join("".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text"))
-    for words in ("live (MB)", "forward", "backward", "zero_grad", "optimizer state", "activations", "peak 301.000 MB (activations at most 12.346)"):
+    for words in (
+        "live (MB)",
+        "forward",
+        "backward",
+        "zero_grad",
+        "optimizer state",
+        "activations",
+        "peak 301.000 MB (activations at most 12.346)",
+    ):
         assert words in text
     assert memory_figure(REPORT).name == "memory-timeline-small-ctx-128-train-step-fp32-cuda-0-b4"
 

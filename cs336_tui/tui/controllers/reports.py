@@ -8,7 +8,8 @@ from functools import partial
 
 from cs336_tui.events.events import ReportFinished
 from cs336_tui.events.peaks import DevicePeak, PeakError, peak_key
-from cs336_tui.events.reports import REPORTS, report_key
+from cs336_tui.events.report_keys import report_key
+from cs336_tui.events.reports import REPORTS
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.live_source import PeakView, WantedPeak
 from cs336_tui.tui.session import Session

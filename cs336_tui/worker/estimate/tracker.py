@@ -33,12 +33,12 @@ from cs336_tui.events.reports import (
     Site,
     TensorForm,
 )
-from cs336_tui.worker.workload import passes, transformer
+from cs336_tui.worker.workload import attention_only, norms, passes, transformer
 from cs336_tui.worker.workload.building import Workload
 from cs336_tui.worker.workload.imported.problems import is_users_file
 from cs336_tui.worker.workload.precision import dtype_name
 
-MODEL_FILES = frozenset({transformer.__file__, passes.__file__})
+MODEL_FILES = frozenset(each.__file__ for each in (transformer, attention_only, norms, passes))
 """Files of frames, beside a user's own: the innermost frame in one of them is the site of an allocation."""
 PHASE_RANGES = {"loss": "loss", "optimizer": "optimizer", "zero_grad": "zero_grad"}  # Ranges of these phases
 _LEAVES_ACTIVATIONS = ("forward", "loss")

@@ -18,14 +18,16 @@ from torch import Tensor, nn
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
-from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ReportRequest, ToyDtypes
+from cs336_tui.events.precision_report import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
+from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.estimate.meta_device import RULES, Autocast
 from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.measure.report_parts import Enter, header, joined, left_out
+from cs336_tui.worker.workload.attention_only import AttentionOnly
 from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.passes import PHASES, logits_of
 from cs336_tui.worker.workload.precision import Context, dtype_name, effective_autocast
-from cs336_tui.worker.workload.transformer import Attention, AttentionOnly, Transformer
+from cs336_tui.worker.workload.transformer import Attention, Transformer
 
 _FEW_LAYERS, _FEW_TOKENS = 2, 128  # The model that is read if the cell's does not fit: no dtype depends on its size
 

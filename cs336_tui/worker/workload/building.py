@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.worker.workload.attention import core_of
+from cs336_tui.worker.workload.attention_only import AttentionOnly, attention_loss, attention_shape
 from cs336_tui.worker.workload.compiling import captures, compiled, nothing_compiled
 from cs336_tui.worker.workload.imported.components import (
     ImportedModel,
@@ -25,13 +26,10 @@ from cs336_tui.worker.workload.norms import NORM_CLASSES, MakeNorm, NormOnly, no
 from cs336_tui.worker.workload.passes import Step, Training, cross_entropy
 from cs336_tui.worker.workload.precision import RECIPES, Context, autocast_for, configure_device, use_float8
 from cs336_tui.worker.workload.transformer import (
-    AttentionOnly,
     Batch,
     Loss,
     ModelOptions,
     Transformer,
-    attention_loss,
-    attention_shape,
     random_batch,
 )
 

@@ -17,13 +17,14 @@ from torch import nn
 from torch.autograd import Function
 
 from cs336_tui.events.reports import RANGES, Range
+from cs336_tui.worker.workload.attention_only import AttentionOnly
 from cs336_tui.worker.workload.imported.finding import attribute_of
 from cs336_tui.worker.workload.imported.problems import ImportProblem, explained
 from cs336_tui.worker.workload.model_parts import part_of_each
 from cs336_tui.worker.workload.norms import NormOnly
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.precision import Context
-from cs336_tui.worker.workload.transformer import AttentionOnly, Block, Transformer
+from cs336_tui.worker.workload.transformer import Block, Transformer
 
 Around = Callable[[str], AbstractContextManager[object]]  # Makes the context of a part of this name
 Annotation = tuple[str, str]  # A range, and the ``package.module:function`` that makes it up

@@ -1,4 +1,4 @@
-"""The reference Transformer language model, its random batch, and the workload of attention alone.
+"""The reference Transformer language model and its random batch.
 
 ``swiglu-rope`` (see `CellSpec.arch`) has rotary embeddings and a SwiGLU of three matrices; ``gelu-learned`` has learned
 positions and a GELU between two matrices. Both are pre-norm. Unless `ModelOptions` say so they have RMSNorm, no biases,
@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cs336_tui.config.spec import Arch, CellSpec, ModelDims
-from cs336_tui.config.variants import is_imported
 from cs336_tui.worker.workload.norms import Factory, MakeNorm, RMSNorm
 
 ROPE_THETA = 10_000.0
@@ -371,57 +370,3 @@ class Transformer(nn.Module):
     def num_params_without_head(self) -> int:
         """Parameters without the head, as tables of model sizes count them; a tied head has none of its own."""
         return self.num_params - (0 if self.options.tied else self.head.weight.numel())
-
-
-def attention_shape(spec: CellSpec) -> tuple[int, ...]:
-    """Of queries, keys, values and output of attention alone: (B, T, K), or (B, H, T, K) of several heads."""
-    heads = (spec.num_heads,) if spec.num_heads > 1 else ()
-    return (spec.batch_size, *heads, spec.context_length, spec.head_dim)
-
-
-class AttentionOnly(AttentionSteps):
-    """Holds q, k and v as its parameters; ignores its input and returns the output, of `attention_shape`. Parameters
-    are created uninitialised on `device` in `dtype`. `core` computes attention; None materialises scores."""
-
-    mask: Tensor | None  # Added to naive scores, (T, T); None without such, or if every token sees all
-
-    def __init__(self, spec: CellSpec, core: AttentionCore | None, *, device: torch.device, dtype: torch.dtype) -> None:
-        super().__init__()
-        shape = attention_shape(spec)
-        self.q, self.k, self.v = (nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) for _ in range(3))
-        self.core = core
-        # torch's kernels are not fused without a head.
-        self._wants_head = not is_imported(spec.attention) and spec.num_heads == 1
-        masked = self.core is None and spec.causal
-        mask = causal_mask(spec.context_length, device=device, dtype=dtype) if masked else None
-        self.register_buffer("mask", mask, persistent=False)
-        self.register_buffer("core_mask", core.mask if core is not None else None, persistent=False)
-
-    def initialise(self, seed: int) -> None:
-        """Draw q, k and v from a standard normal."""
-        generator = torch.Generator(self.q.device).manual_seed(seed)
-        with torch.no_grad():
-            for parameter in (self.q, self.k, self.v):
-                parameter.normal_(generator=generator)
-
-    def forward(self, _: Tensor) -> Tensor:
-        if self.core is None:
-            return self.mix(self.weigh(self.score(self.q, self.k)), self.v)
-        return self.attend(self.q, self.k, self.v)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attention by the core: `attention_shape` three times -> the same."""
-        assert self.core is not None
-        if not self._wants_head:  # a user's function takes the course's shapes
-            return self.core(q, k, v)
-        return self.core(*(x.unsqueeze(1) for x in (q, k, v))).squeeze(1)
-
-    def score(self, q: Tensor, k: Tensor) -> Tensor:
-        """Scaled scores, masked if causal: (B, T, K) twice -> (B, T, T), or the same of each head."""
-        scores = (q * q.shape[-1] ** -0.5) @ k.mT
-        return scores if self.mask is None else scores + self.mask
-
-
-def attention_loss(output: Tensor, gradient: Tensor) -> Tensor:
-    """The sum of the output times its gradient."""
-    return (output * gradient).sum()

@@ -13,7 +13,8 @@ import torch
 from cs336_tui.analysis import kernels as findings
 from cs336_tui.analysis import memory as memory_findings
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import FUSED, KernelReport, MemoryReport, PrecisionReport, ReportKind, ReportRequest
+from cs336_tui.events.precision_report import PrecisionReport
+from cs336_tui.events.reports import FUSED, KernelReport, MemoryReport, ReportKind, ReportRequest
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure.dtypes import bytes_at_most, read_dtypes
 from cs336_tui.worker.measure.kernels import profile_kernels
