@@ -18,8 +18,9 @@ from cs336_tui.config.flops import least_bytes, parameters, step_flops
 from cs336_tui.config.spec import ARCHES, CellSpec, SpecError
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.building import build
+from cs336_tui.worker.workload.norms import NORM_EPS
 from cs336_tui.worker.workload.passes import cross_entropy
-from cs336_tui.worker.workload.transformer import NORM_EPS, Linear, Transformer
+from cs336_tui.worker.workload.transformer import Linear, Transformer
 from tests.worker.measure.cells import small_spec
 
 CPU = torch.device("cpu")
