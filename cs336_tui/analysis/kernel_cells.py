@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from cs336_tui.analysis.attention_kernels import fuses_attention
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
 from cs336_tui.analysis.kernels import (
     OPTIMIZER_PHASES,
     KernelRow,
     Phases,
-    fuses_attention,
     has_totals_alone,
     in_phases,
     matmul_share,

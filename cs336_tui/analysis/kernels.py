@@ -1,5 +1,5 @@
-"""A profiled step in figures: rows per kernel, shares per kind, phase and named range, attention's two sides. Times are
-ns, shares 0 to 1 of what was selected. A `Phases` is one phase, several, or None for the whole step."""
+"""A profiled step in figures: rows per kernel, shares per kind, phase and named range. Times are ns, shares 0 to 1 of
+what was selected. A `Phases` is one phase, several, or None for the whole step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from cs336_tui.analysis.kernel_names import short_name as short_name
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events import kernel_kinds
 from cs336_tui.events.reports import (
     FUSED,
     KINDS,
@@ -37,11 +36,6 @@ _MOST_NAMES = 20
 
 MATMUL: KernelKind = "matrix multiply"
 OPTIMIZER_PHASES = ("zero_grad", "optimizer")
-_ATTENTION_MATMULS = ("attention scores", "final matmul", "attention core")
-_UNPARTED = ("attention rest",)
-"""The range with the products and the softmax of attention that nothing takes apart, if its projections are named."""
-_TOGETHER = ("attention core", FUSED)
-"""Ranges in which products and softmax of attention are one."""
 
 
 class KernelRow(NamedTuple):
@@ -87,34 +81,6 @@ class MatmulShares(NamedTuple):
     forward: float | None
     forward_and_backward: float | None
     full_step: float | None
-
-
-class AttentionSplit(NamedTuple):
-    """Inside attention, in forward or backward: the matrix products of scores and values, and the softmax between them.
-    Times of the products are of their kernels alone, without scaling and mask; those of the softmax of its whole range,
-    or, `by_kind`, of its kernels alone. Both are None if nothing tells them apart: because of a fused kernel (`fused`),
-    or of missing names (`unnamed`). FLOPs are None without a prediction, and if nothing tells."""
-
-    phase: str
-    matmul_ns: int | None
-    softmax_ns: int | None
-    matmul_flops: int | None
-    softmax_flops: int | None
-    fused: bool = False
-    unnamed: bool = False
-    by_kind: bool = False
-
-    @property
-    def time_ratio(self) -> float | None:
-        """Softmax over matrix products."""
-        return self.softmax_ns / self.matmul_ns if self.softmax_ns is not None and self.matmul_ns else None
-
-    @property
-    def flop_ratio(self) -> float | None:
-        """Softmax over matrix products."""
-        if self.softmax_flops is None or not self.matmul_flops:
-            return None
-        return self.softmax_flops / self.matmul_flops
 
 
 class StepUse(NamedTuple):
@@ -213,52 +179,6 @@ def matmul_shares(report: KernelReport) -> MatmulShares:
     )
 
 
-def fuses_attention(report: KernelReport) -> bool:
-    """True if nothing names the softmax of attention, and a kernel or a named range has it and the products in one."""
-    ranges = {group.range for group in report.groups}
-    others = {group.name for group in report.groups if group.kind == "other"}
-    return "softmax" not in ranges and (
-        not ranges.isdisjoint(_TOGETHER) or any(map(kernel_kinds.fuses_attention, others))
-    )
-
-
-def attention_split(report: KernelReport) -> tuple[AttentionSplit, ...]:
-    """Matrix products against softmax in each of forward and backward that the step has."""
-    found = []
-    named = {group.range for group in report.groups}
-    predicted = report.prediction
-    nameless = named.isdisjoint((*_ATTENTION_MATMULS, "softmax", FUSED))
-    unparted_kinds = {group.kind for group in report.groups if group.range in _UNPARTED}
-    by_kind = nameless and "QKV projections" in named and unparted_kinds >= {MATMUL, "softmax"}
-    products_in = _UNPARTED if by_kind else _ATTENTION_MATMULS
-    told, fused = by_kind or "softmax" in named, fuses_attention(report)
-    matmuls_told = told and not named.isdisjoint(products_in)
-    counted = predicted is not None and not predicted.flops_by_range.keys().isdisjoint(products_in)
-    for way, phase in enumerate(("forward", "backward")):
-        if phase not in report.phase_spans_ns:
-            continue
-        groups = in_phases(report, phase)
-        products = total_ns(g for g in groups if g.range in products_in and g.kind == MATMUL)
-        softmaxes = [g for g in groups if (g.range in _UNPARTED and g.kind if by_kind else g.range) == "softmax"]
-        found.append(
-            AttentionSplit(
-                phase,
-                matmul_ns=products if matmuls_told else None,
-                softmax_ns=total_ns(softmaxes) if told else None,
-                matmul_flops=sum(predicted.flops_by_range.get(name, (0, 0))[way] for name in products_in)
-                if predicted and counted
-                else None,
-                softmax_flops=predicted.softmax_flops[way]
-                if predicted and predicted.softmax_flops and (counted or told)
-                else None,
-                fused=fused and not told,
-                unnamed=nameless and not by_kind and not counted and not fused,
-                by_kind=by_kind,
-            )
-        )
-    return tuple(found)
-
-
 def top_kernel(report: KernelReport, phase: Phases = None) -> TopKernel | None:
     """The kernel with the most time in the selection; None where nothing was launched."""
     row = top_row(in_phases(report, phase))
@@ -286,11 +206,6 @@ def by_step(report: KernelReport) -> tuple[StepUse, ...]:
     for step, groups in within_step.items():
         found.append(StepUse(step, report.steps_ns[step], _instances(groups), total_ns(groups), matmul_share(groups)))
     return tuple(found)
-
-
-def tells_attention(report: KernelReport) -> bool:
-    """True if some time is known to be of attention's products or softmax."""
-    return any(each.matmul_ns or each.softmax_ns for each in attention_split(report))
 
 
 def launches_per_s(report: KernelReport) -> float | None:

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from cs336_tui.analysis import kernels
+from cs336_tui.analysis.attention_kernels import AttentionSplit, attention_split, tells_attention
 from cs336_tui.analysis.kernel_cells import profiled
-from cs336_tui.analysis.kernels import AttentionSplit, Phases, RangeShare, TimeShare, has_totals_alone, whole
+from cs336_tui.analysis.kernels import Phases, RangeShare, TimeShare, has_totals_alone, whole
 from cs336_tui.config.spec import known_choices
 from cs336_tui.events.reports import FUSED, KernelReport
 from cs336_tui.export.footnotes import std_kind
@@ -62,7 +63,7 @@ def kernel_tables(report: KernelReport, ddof: int = 1, ranges: Sequence[str] = (
         phase_table(report),
         kind_table(report),
         range_table(report),
-        *((attention_table(report),) if not report.spec.recording or kernels.tells_attention(report) else ()),
+        *((attention_table(report),) if not report.spec.recording or tells_attention(report) else ()),
         *((copy_table(report, ddof),) if report.copies else ()),
         kernel_table(report, ddof=ddof),
         *(kernel_table(report, phase, ddof=ddof) for phase in phases if len(phases) > 1),
@@ -193,7 +194,7 @@ def range_table(report: KernelReport) -> Table:
 
 def attention_table(report: KernelReport) -> Table:
     """Inside attention: matrix products against softmax, in time and in FLOPs."""
-    split = kernels.attention_split(report)
+    split = attention_split(report)
     unnamed = UNNAMED_RECORDING if report.spec.recording else _UNNAMED_NOTE
     columns: tuple[Column[AttentionSplit], ...] = (
         Column("phase", left=True),
@@ -236,7 +237,7 @@ def kernel_document(report: KernelReport) -> dict[str, Any]:
         "phases": [_phase_record(report, part) for part in _parts(report)],
         "kinds": [share._asdict() for share in kernels.by_kind(report)],
         "ranges": [share._asdict() for share in kernels.by_range(report)],
-        "attention": [_attention_record(each) for each in kernels.attention_split(report)],
+        "attention": [_attention_record(each) for each in attention_split(report)],
         "kernels": [row._asdict() for row in kernels.rows(report)],
         "groups": [
             attributes(group, "name", "kind", "phase", "range", "backward", "op")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cs336_tui.analysis.attention_kernels import attention_split
 from cs336_tui.analysis.kernels import (
-    attention_split,
     by_kind,
     by_phase,
     by_range,

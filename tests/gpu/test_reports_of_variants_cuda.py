@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.analysis.kernels import attention_split, by_range, named_share
+from cs336_tui.analysis.attention_kernels import attention_split
+from cs336_tui.analysis.kernels import by_range, named_share
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import FUSED, MemoryReport, ReportRequest
 from cs336_tui.worker.measure.memory_record import record_memory

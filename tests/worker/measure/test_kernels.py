@@ -13,6 +13,7 @@ import pytest
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from cs336_tui.analysis import kernels as findings
+from cs336_tui.analysis.attention_kernels import attention_split
 from cs336_tui.config.spec import PASSES, CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.reports import KernelReport, ReportRequest
@@ -228,7 +229,7 @@ def test_flops_stand_beside_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_of(pass_="forward+backward", num_layers=1)
     report = profiled(spec)
     assert (report.prediction, report.note) == (PREDICT(spec), "")
-    forward, backward = findings.attention_split(report)
+    forward, backward = attention_split(report)
     products = 2 * 2 * spec.batch_size * spec.context_length**2 * spec.d_model
     assert (forward.matmul_flops, backward.matmul_flops) == (products, 2 * products)
     assert min(forward.matmul_ns, forward.softmax_ns, backward.matmul_ns, backward.softmax_ns) > 0

@@ -12,6 +12,7 @@ import torch
 
 from cs336_tui.analysis import kernels as findings
 from cs336_tui.analysis import memory as memory_findings
+from cs336_tui.analysis.attention_kernels import attention_split
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.precision_report import PrecisionReport
 from cs336_tui.events.reports import FUSED, KernelReport, MemoryReport, ReportKind, ReportRequest
@@ -88,7 +89,7 @@ def test_a_model_written_out_is_profiled_by_its_parts(folder: Folder, basics: st
     report = kernels_of(spec_of(folder, basics))
     assert findings.named_share(report) > 0.98
     assert set(time_by_range(report)) >= {"embedding", "norms", "QKV projections", "rotary", "softmax", "head", "loss"}
-    forward, backward = findings.attention_split(report)
+    forward, backward = attention_split(report)
     for split in (forward, backward):
         assert split.matmul_ns
         assert split.softmax_ns
@@ -102,7 +103,7 @@ def test_fused_attention_says_so_in_place_of_times(folder: Folder, gpt: str) -> 
     for spec in (spec_of(folder, gpt), spec_of(folder, attention="sdpa")):
         report = kernels_of(spec)
         assert time_by_range(report)["attention core"].backward_ns > 0
-        for split in findings.attention_split(report):
+        for split in attention_split(report):
             assert split.fused
             assert split.matmul_ns is None
             assert split.softmax_ns is None
@@ -139,7 +140,7 @@ def test_a_compiled_step_has_phases_but_its_model_no_parts(folder: Folder) -> No
     assert set(report.phase_spans_ns) == {"forward", "loss", "backward"}
     assert {share.name for share in findings.by_range(report)} == {FUSED, "loss"}
     assert any("fused" in group.name for group in report.groups if group.kind == "elementwise")
-    assert all(split.fused and split.softmax_ns is None for split in findings.attention_split(report))
+    assert all(split.fused and split.softmax_ns is None for split in attention_split(report))
     assert "torch.compile has fused the model" in report.note
     assert report.prediction is not None
     assert sum(report.prediction.flops.values()) > 0
@@ -155,7 +156,7 @@ def test_attention_alone_is_profiled(folder: Folder) -> None:
     spec = spec_of(folder, workload="attention", pass_="forward+backward", context_length=64)
     report = kernels_of(spec)
     assert set(time_by_range(report)) == {"attention scores", "softmax", "final matmul", "loss"}
-    forward, _ = findings.attention_split(report)
+    forward, _ = attention_split(report)
     assert forward.matmul_flops == 2 * 2 * 2 * 64 * 64 * 32
     assert forward.softmax_flops == 5 * 2 * spec.num_heads * 64 * 64
 

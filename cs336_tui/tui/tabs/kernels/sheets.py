@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from cs336_tui.analysis import kernels
-from cs336_tui.analysis.kernels import AttentionSplit, Phases, RangeShare
+from cs336_tui.analysis.attention_kernels import AttentionSplit, attention_split
+from cs336_tui.analysis.kernels import Phases, RangeShare
 from cs336_tui.events.reports import KINDS, Gap, KernelReport
 from cs336_tui.export.kernels import UNNAMED_RECORDING
 from cs336_tui.export.tables import Column, Table
@@ -147,7 +148,7 @@ def parts_sheet(report: KernelReport) -> Sheet:
 
 def attention_sheet(report: KernelReport) -> Sheet:
     """Matmul against softmax, in time and in FLOPs, forward, backward and both."""
-    found = kernels.attention_split(report)
+    found = attention_split(report)
     if not any(split.matmul_ns or split.softmax_ns for split in found):
         fused = "Attention has no separate matmul and softmax kernels: a fused kernel has no parts to compare."
         unnamed = f"{UNNAMED_RECORDING[0].upper()}{UNNAMED_RECORDING[1:]}." if report.spec.recording else _UNNAMED
