@@ -66,7 +66,7 @@ SETTINGS_IN_FORCE = (
     Aspect("environment variables", _in_force, "variables", _device_type),
     Aspect("persistence mode", attrgetter("cell.surroundings"), "persistence_mode", _device),
     Aspect("compiler", _in_force, "compiler", lambda result: (result.spec.compile, _device_type(result))),
-    Aspect("L2 flush", _in_force, "flushed", attrgetter("spec.timer", "spec.flush_l2", "spec.device")),
+    Aspect("flush L2", _in_force, "flushed", attrgetter("spec.timer", "spec.flush_l2", "spec.device")),
     Aspect("model revision", _in_force, "model_revision", _own_code),
 )
 """Effective settings beside the precision."""

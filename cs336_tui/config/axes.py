@@ -335,7 +335,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="do_bench: as triton.testing.do_bench, the L2 flushed before each step, one synchronisation at the end.",
     )] = "step"
     flush_l2: Annotated[bool, Axis(
-        group="variants", title="L2 flush", column="flush-l2", kinds=("time",),
+        group="variants", title="flush L2", column="flush-l2", kinds=("time",),
         help="On CUDA: zero a buffer larger than the L2 before each step, outside of its time; do_bench always does so",
         applies=lambda spec: spec.timer != "do_bench",
         said=lambda _: ("L2 flushed",), detail=lambda _: "before each step",
@@ -368,7 +368,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )] = "off"
     weight_tying: Annotated[Switch, Axis(
         sweep="weight_tyings", several=True, group="variants", workloads=_OF_MODEL, applies=_is_ours,
-        label="tied head", said=lambda _: ("tied weights",),
+        label="tying", said=lambda _: ("tied weights",),
         help="The head's weights are the token embedding: {values}",
         tip="Of the reference model: one matrix is the token embedding and the head.",
     )] = "off"

@@ -24,6 +24,8 @@ VERDICTS: dict[str, str] = _TEXTS["verdicts"]
 
 def help_lines(width: int, *, replaying: bool) -> list[Line]:
     """The help text for a window of `width` columns."""
+    from cs336_tui.tui.configure.entries import tips
+
     in_order, others = ([tab for tab in TABS.values() if (tab.key in _IN_ORDER) == first] for first in (True, False))
     tabs = (
         (f"{in_order[0].key} to {in_order[-1].key}", ", ".join(tab.label for tab in in_order)),
@@ -34,7 +36,8 @@ def help_lines(width: int, *, replaying: bool) -> list[Line]:
     sections: dict[str, Iterable[tuple[str, str]]] = {"Keys": of_app}
     for id, found in _TEXTS["tabs"].items():
         ids = REPORT_TABS if id == "reports" else (id,)
-        sections[", ".join(f"{TABS[each].label} ({TABS[each].key})" for each in ids)] = found.items()
+        of_form = tips() if id == "configure" else ()
+        sections[", ".join(f"{TABS[each].label} ({TABS[each].key})" for each in ids)] = (*found.items(), *of_form)
     sections |= {"Verdicts on a cell": VERDICTS.items(), "What the numbers mean": _TEXTS["numbers"].items()}
     bindings = bindings_by_id()
     lines: list[Line] = []
@@ -63,6 +66,6 @@ def printed(binding: Binding) -> str:
 
 
 def _entry(name: str, meaning: str, width: int) -> list[Line]:
-    label = 17
+    label = 19
     first, *rest = textwrap.wrap(meaning, max(width - label, 12))
     return [line((f"{name:<{label}}", "key"), first), *(line(" " * label + row) for row in rest)]

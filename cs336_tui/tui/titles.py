@@ -46,9 +46,11 @@ def cell_columns(
     variants: Mapping[str, Mapping[str, str]] | None = None,
     keys: Iterable[str] = CELL_KEYS,
     size: Callable[[CellSpec], str] = lambda spec: spec.size,
+    *,
+    recorded: bool = False,
 ) -> list[Column]:
     """The columns that name a cell; the size of a recording is its name. `of`: an item's cell. `variants`, before the
-    device: names of values, by field."""
+    device: names of values, by field. `recorded`: all are recordings, which have a name and a device alone."""
 
     def column(key: str, names: Mapping[str, str] | None = None) -> Column:
         def text(item: Any) -> str:
@@ -60,6 +62,8 @@ def cell_columns(
         left = key not in NUMBERS if names else key in _LEFT
         return Column(key, title, left, ranks.get(key, 1 if names else 0), text=text)
 
+    if recorded:
+        return [column("size")._replace(title="recording"), column("device")]
     columns: list[Column] = []
     for key in keys:
         if key == "device":

@@ -11,8 +11,8 @@ from textual.widgets import Input
 from cs336_tui.events.events import CellFinished, ChildOutput, Notice
 from cs336_tui.session.log import LogError
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.configure.form import RunOptions
-from cs336_tui.tui.help import bindings_by_id, help_lines, printed
+from cs336_tui.tui.configure.form import RunOptions, entry_axes
+from cs336_tui.tui.help import VERDICTS, bindings_by_id, help_lines, printed
 from cs336_tui.tui.tabs.log import LogPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.widgets.rows import Rows
@@ -268,7 +268,7 @@ async def test_help_explains_keys_and_numbers(size: tuple[int, int]) -> None:
 
 def test_the_help_names_every_key_of_the_app_and_its_tabs_that_is_shown() -> None:
     told = "\n".join("".join(span.text for span in line) for line in help_lines(400, replaying=True))
-    keys = " ".join(row[:17] for row in told.splitlines()).split()
+    keys = " ".join(row[:19] for row in told.splitlines()).split()
     for binding in bindings_by_id().values():
         if binding.show and binding.id != "app.help":
             assert set(printed(binding).split()) <= set(keys), binding
@@ -280,6 +280,14 @@ def test_an_entry_of_the_help_names_bindings_that_there_are() -> None:
     assert not [word for word in told.split() if word.startswith(("app.", "queue.", "kernels.", "memory."))]
     assert "\nq  Ctrl+C " in told
     assert "\nx  Space " in told
+
+
+def test_the_help_tells_of_each_choice_in_the_form_and_parts_names_from_what_they_mean() -> None:
+    rows = ["".join(span.text for span in line) for line in help_lines(400, replaying=False)]
+    for axis in entry_axes():
+        if axis.tip:
+            assert any(axis.tip in row for row in rows), axis.field
+    assert [name for name in VERDICTS if not any(row.startswith(f"{name} ") for row in rows)] == []
 
 
 async def test_the_theme_key_goes_through_our_themes_and_back() -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from cs336_tui.analysis.memory import phase_peaks
+from cs336_tui.config.spec import recorded_spec
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.tabs.memory.pane import LEVELS_MB
-from cs336_tui.tui.tabs.memory.views import difference
+from cs336_tui.tui.tabs.memory.views import difference, summary
 from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.rows import Rows
-from tests.made_memory import MB, a_memory_report, a_prediction
-from tests.samples import START, a_spec, cell_end, cell_start
+from tests.made_memory import MB, MemoryMaker, a_memory_report, a_prediction
+from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of
 from tests.tui.memory_tab import COMPACT, LARGE, SPEC, Tab, pressed, recorded, report_events, session, timed
 
 
@@ -123,6 +124,42 @@ async def test_a_pass_without_backward_says_that_nothing_is_saved() -> None:
         assert "Nothing is saved for backward: forward has no backward." in await pressed(pilot, "V")
         lost = a_memory_report(spec=SPEC, saved=())
         assert "does not say what is saved" in await app.about(pilot, recorded(lost))
+
+
+async def test_a_recording_does_not_claim_that_its_step_has_no_backward() -> None:
+    spec = recorded_spec("run.pickle", "cuda:0")
+    report = a_memory_report(spec=spec, saved=(), blocks=(), allocator_peak_bytes=None)
+    app = Tab(Subject(state_of([*session_start((spec,)), *report_events(report)]), spec, 0))
+    async with app.run_test(size=COMPACT) as pilot:
+        for keys, what in ((("V",), "what is saved for backward"), (("V",), "how blocks change memory")):
+            text = await pressed(pilot, *keys)
+            assert f"A recording does not say {what}" in text
+            assert "has no backward" not in text
+            assert "allocator's own" not in text
+        peaks = (await pressed(pilot, "V", "V")).splitlines()
+        assert "recording" in [row.split()[0] for row in peaks if row.strip()]
+
+
+def test_the_summary_leaves_out_what_has_no_room_and_cuts_no_word() -> None:
+    report = a_memory_report(activation_peak_bytes=120 * MB)
+    for width in range(20, 160):
+        text = "".join(span.text for span in summary(report, a_prediction(report.spec), width))
+        assert text.startswith("peak 301 MB in optimizer")
+        assert "…" not in text
+        assert len(text) <= max(width, len("peak 301 MB in optimizer"))
+        assert ("activation peak 120 MB" in text) == (width >= len("peak 301 MB in optimizer · activation peak 120 MB"))
+    assert "recorded by" in text
+
+
+async def test_the_list_of_the_largest_begins_at_a_level_that_has_some() -> None:
+    maker = MemoryMaker()
+    maker.phase("forward")
+    maker.allocate(1000, "activations", "aten::mm")
+    app = Tab(recorded(maker.report(spec=SPEC)))
+    async with app.run_test(size=COMPACT) as pilot:
+        text = await pressed(pilot, "v", "v")
+        assert "largest ≥ 0 MB" in text
+        assert "mm" in text
 
 
 async def test_only_keys_that_do_something_are_offered() -> None:

@@ -49,6 +49,8 @@ async def test_a_dropped_file_opens_and_fills_every_pane(app: Cs336App, tmp_path
         (row,) = [line for line in text.splitlines() if line.startswith(" ") and "✓ recorded" in line]
         assert "my trace.json" in row
         assert "custom" not in row
+        assert "recording" in text
+        assert " size " not in next(line for line in text.splitlines() if "mean ms" in line)
         await pilot.press("enter")
         text = await until(pilot, "Nothing of it was run or timed here")
         assert "swiglu-rope" not in text

@@ -29,6 +29,7 @@ from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
 
 _LONG = 4_000
 """Maximum length of a text that may be a list of paths."""
+_GROUPS = ("what", "how", "variants", "more")
 _TIPS = {
     "warmup_steps": f"""Steps before those that are measured: a number, or several as 0,1,5.
 auto: until steps are steady, {USUAL_MOST["warmup_steps"]} at most; auto:50 for another most.
@@ -65,6 +66,13 @@ def _of_axis(axis: Axis, entries: Entries) -> Iterator[Entry]:
     if axis.others:
         long = _LONG if axis.own else 200
         yield TextEntry(axis.others, "", entries.text(axis.others), hint=axis.hint, max_length=long)
+
+
+def tips() -> Iterator[tuple[str, str]]:
+    """The label and the tip of each entry of a choice that has one, in the form's order."""
+    for axis in sorted(entry_axes(), key=lambda axis: _GROUPS.index(axis.group)):
+        if tip := axis.tip or _TIPS.get(axis.field):
+            yield (axis.label or axis.title).strip() or axis.option, tip
 
 
 def variant_entries(entries: Entries, recent: tuple[RecentModel, ...]) -> Iterator[Entry]:

@@ -160,7 +160,7 @@ def _in_force(real: EffectiveSettings, width: int) -> list[Line]:
         "attention": real.attention,
         "compiler": real.compiler,
         "allocator": real.allocator,
-        "L2 flush": real.flushed,
+        "flush L2": real.flushed,
         "variables": " ".join(real.variables or ()) or None,
         "threads": real.threads,
         "interop threads": real.interop_threads,

@@ -61,7 +61,7 @@ def table(rows: Sequence[EstimateRow]) -> Table:
     ranks = {"context": 3, "batch": 8, "pass": 1, "precision": 4, "device": 9}
     some_measured = any(row.measured_bytes is not None for row in rows)
     return shown_table(rows, (
-        *cell_columns(lambda row: row.spec, ranks, variants),
+        *cell_columns(lambda row: row.spec, ranks, variants, recorded=all(row.spec.recording for row in rows)),
         needs("num_params", "params", 6, lambda found: quantities.count(found.num_params)),
         needs("flops", "TFLOP", 5, lambda found: f"{sum(found.flops.values()) / 1e12:.3g}"),
         needs("peak_bytes", "peak GB", 0, lambda found: quantities.gigabytes(found.peak_bytes)),

@@ -82,14 +82,16 @@ _ASKED = (*CELL_KEYS, "warmup", "run")
 """Columns, beside those of variants, whose texts are known before a cell runs."""
 
 
-def _columns(variants: Mapping[str, set[str]], *, repeats: bool) -> tuple[Column[_ShownCell], ...]:
+def _columns(
+    variants: Mapping[str, set[str]], *, repeats: bool = False, recorded: bool = False
+) -> tuple[Column[_ShownCell], ...]:
     """The columns, with those of variants in which the cells differ. The model is never dropped, the std before other
     variants."""
     names = {key: unique_names(shown) for key, shown in variants.items() if len(shown) > 1}
     ranks = {"context": 3, "batch": 8, "precision": 2, "device": 10, "model": 0}
     return (
         Column("#", rank=9, text=lambda item: str(status.number(item.cell))),
-        *cell_columns(lambda item: item.cell.spec, ranks, names),
+        *cell_columns(lambda item: item.cell.spec, ranks, names, recorded=recorded),
         Column("warmup", "warm-up", rank=7),
         Column("n", rank=6, text=lambda item: str(item.cell.running.n)),
         Column("mean", "mean ms"),
@@ -104,7 +106,7 @@ def _columns(variants: Mapping[str, set[str]], *, repeats: bool) -> tuple[Column
     )
 
 
-COLUMNS = _columns({}, repeats=False)
+COLUMNS = _columns({})
 
 
 _STATUS = "status"
@@ -167,7 +169,11 @@ class ResultsPane(Rows):
             return
         self._places = {cell.cell: place for place, cell in enumerate(self._cells)}
         variants = told_variants(cell.spec for cell in self._cells)
-        self._columns = _columns(variants, repeats=any(cell.repeat > 1 for cell in self._cells))
+        self._columns = _columns(
+            variants,
+            repeats=any(cell.repeat > 1 for cell in self._cells),
+            recorded=all(cell.spec.recording for cell in self._cells),
+        )
         alike = {FIELDS[key].title: next(iter(shown)) for key, shown in variants.items() if len(shown) == 1}
         self._in_common = ", ".join(f"{title} {value}" for title, value in alike.items())  # columns are dropped first
         self._least, self._done = (), {}

@@ -74,6 +74,8 @@ def _block_details(row: BlockRow) -> str:
 
 
 def _nothing(report: MemoryReport, what: str) -> str:
+    if report.spec.recording:
+        return f"A recording does not say {what}: it does not tell blocks apart."
     if report.spec.pass_ in WITHOUT_BACKWARD:
         return f"Nothing is saved for backward: {report.spec.pass_} has no backward."
     return f"This record does not say {what}."

@@ -28,6 +28,8 @@ MemoryView = Literal["timeline", "peaks", "largest", "blocks", "saved", "OOM"]
 VIEWS: tuple[MemoryView, ...] = ("timeline", "peaks", "largest", "blocks", "saved")
 LEVELS_MB = (0, 1, 10, 50, 100, 500, 1000)
 """Detail levels: smaller allocations are left out, MB (10⁶ bytes)."""
+_FIRST_LEVEL = 1
+"""Level of a record's list; a lower one where nothing is that large."""
 _AT_ONCE = 50_000
 """Most events that are read within a frame; more are read on a thread."""
 _LOW, _TALL_WIDE, _TALL = 12, 18, 30
@@ -64,7 +66,7 @@ class MemoryPane(ReportPane):
     event = 0
     """The event under the timeline's cursor."""
     window: EventWindow | None = None
-    _level = 1
+    _level = _FIRST_LEVEL
     _view_before: MemoryView = "timeline"
     """The view before OOM."""
     _recorded: MemoryReport | None = None
@@ -119,6 +121,8 @@ class MemoryPane(ReportPane):
         """The record's arrays; None while they are read."""
         if record is not self._recorded:
             self._recorded, self._timeline, self.window, self.event = record, None, None, record.peak_event
+            largest = max(record.bytes, default=0)
+            self._level = sum(level * 10**6 <= largest for level in LEVELS_MB[1 : _FIRST_LEVEL + 1])
             if record.events > _AT_ONCE:
                 in_background(self, partial(_read, record), self._take)
             else:
@@ -136,7 +140,7 @@ class MemoryPane(ReportPane):
         room = max(views.columns_in(width), 1)
         window = self.window or EventWindow.whole(record.events, room)
         self.window = window.in_room(room)
-        heading = [*self.above(), views.summary(record, self._prediction(record))]
+        heading = [*self.above(), views.summary(record, self._prediction(record), width)]
         if height >= (_TALL_WIDE if width >= views.BESIDE else _TALL):
             heading += views.about(record, width)
         elif record.note and height >= _LOW:
@@ -154,7 +158,7 @@ class MemoryPane(ReportPane):
         }
         make = makers.get(self.view, partial(views.largest_page, timeline, level))
         page = self._cached((timeline, self.view, level, width), lambda: make(width))
-        self._fill(page, [views.summary(record, self._prediction(record))] if height >= _LOW else [])
+        self._fill(page, [views.summary(record, self._prediction(record), width)] if height >= _LOW else [])
 
     def _show_peaks(self) -> None:
         state, spec, width = self.subject.state, self.subject.spec, self.content_size.width

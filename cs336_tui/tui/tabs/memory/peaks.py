@@ -60,8 +60,9 @@ def peaks_page(state: SessionState, spec: CellSpec | None, width: int) -> Page:
     variants = {name: {value: short(value) for value in values} for name, values in
                 told_variants(row.spec for row in rows).items()}  # fmt: skip
     ranks = {"batch": 7, "pass": 2, "precision": 1, "device": 8}
+    recorded = all(row.spec.recording for row in rows)
     here = Column[SpecPeaks]("here", " ", left=True, text=lambda row: ">" if run_alike(row.spec) == key else " ")
-    columns = [here, *cell_columns(lambda row: row.spec, ranks, variants), *_peak_columns(unit)]
+    columns = [here, *cell_columns(lambda row: row.spec, ranks, variants, recorded=recorded), *_peak_columns(unit)]
     names, *lines = table_lines(shown_table(rows, columns), width)
     details = {place: _peak_details(row) for place, row in enumerate(rows)}
     return Page((*wrapped(f"Peak memory, {unit.name} · {_EXPLAINED}", width, "muted"), names), tuple(lines), details)
@@ -90,8 +91,8 @@ def _peak_columns(unit: ByteUnit) -> tuple[Column[SpecPeaks], ...]:
         recorded("step"),
         predicted("peak_bytes", "pred. step", 1),
         Column("timed", rank=4, text=timed),
-        Column("diff", rank=5, text=_difference),
-        recorded("activations", 6)._replace(title="activ."),
+        Column("diff", rank=6, text=_difference),
+        recorded("activations", 5)._replace(title="activ."),
         predicted("activation_peak_bytes", "pred. activ.", 6),
     )
 

@@ -47,21 +47,27 @@ def difference(predicted: int, measured: int) -> Span:
     return Span(f"({percent.replace('-0.0', '+0.0')} %)", "good" if abs(share) <= _CLOSE else "caution")
 
 
-def summary(report: MemoryReport, prediction: Prediction | None) -> Line:
-    """The peak as recorded, as the allocator counts it and as predicted, and the recorder."""
+def summary(report: MemoryReport, prediction: Prediction | None, width: int) -> Line:
+    """The peak as recorded, that of activations, the predicted one, the allocator's own, and the recorder: each whole
+    or, where `width` has no room for it, not at all."""
     unit = ByteUnit.for_largest(report.peak_bytes)
     found = next((span.phase for span in report.phases if span.first <= report.peak_event < span.end), "")
-    spans = [
-        Span(f"peak {unit.text(report.peak_bytes)}", "strong"),
-        Span(f" in {found}" if found else f" before the {report.subject}"),
-        Span(f" · allocator's own {unit.text(report.allocator_peak_bytes)}"),
-    ]
-    if prediction:
-        spans.append(Span(f" · predicted {unit.text(prediction.peak_bytes)} "))
-        spans.append(difference(prediction.peak_bytes, report.allocator_peak_bytes or report.peak_bytes))
+    spans = line(
+        (f"peak {unit.text(report.peak_bytes)}", "strong"), f" in {found}" if found else f" before the {report.subject}"
+    )
+    parts: list[Line] = []
     if report.activation_peak_bytes is not None:
-        spans.append(Span(f" · activations alone {unit.text(report.activation_peak_bytes)}"))
-    return (*spans, Span(f" · recorded by: {report.recorder}", "muted"))
+        parts.append(line(f"activation peak {unit.text(report.activation_peak_bytes)}"))
+    if prediction:
+        error = difference(prediction.peak_bytes, report.allocator_peak_bytes or report.peak_bytes)
+        parts.append((Span(f"predicted {unit.text(prediction.peak_bytes)} "), error))
+    if not report.spec.recording:
+        parts.append(line(f"allocator's own {unit.text(report.allocator_peak_bytes)}"))
+    for part in (*parts, line((f"recorded by: {report.recorder}", "muted"))):
+        longer = (*spans, Span(" · "), *part)
+        if width_of(longer) <= width:
+            spans = longer
+    return spans
 
 
 def about(report: MemoryReport, width: int) -> list[Line]:
