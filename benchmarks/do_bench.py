@@ -69,13 +69,13 @@ def rounds_of(spec: CellSpec, rounds: int, warmup_ms: float, rep_ms: float) -> l
 def _ours(step: Step, device: torch.device, warmup_ms: float, rep_ms: float) -> tuple[float, float, float]:
     from cs336_tui.config.counts import MOST_BY_TIME, steps_in
     from cs336_tui.stats.summaries import summarize
-    from cs336_tui.worker.measure.timing import L2Flush, Window, clock_for, estimate_step, time_window
+    from cs336_tui.worker.measure.timing import L2Flush, WindowTiming, clock_for, estimate_step, time_window
 
     clock, flush = clock_for(device), L2Flush(device)
     step_s = estimate_step(step, clock, flush).step_s
     warmups, steps = (steps_in(for_ms / 1e3, step_s, MOST_BY_TIME) for for_ms in (warmup_ms, rep_ms))
-    time_window(step, clock, warmups, lambda _: True, Window(whole=True))
-    times = time_window(step, clock, steps, lambda _: True, Window(flush, whole=True))
+    time_window(step, clock, warmups, lambda _: True, WindowTiming(whole=True))
+    times = time_window(step, clock, steps, lambda _: True, WindowTiming(flush, whole=True))
     summary = summarize(time.total_s for time in times)
     assert summary.median_s is not None
     assert summary.p20_s is not None

@@ -283,7 +283,7 @@ class Allocation:
         return MemoryBlock(self.bytes, self.category, self.site, *form)
 
 
-class ActivationPeak(NamedTuple):
+class TrackedPeak(NamedTuple):
     bytes: int
     phase: str
 
@@ -319,7 +319,7 @@ class TrackedTimeline:
         """The first event with the most live bytes."""
         return self.totals.index(max(self.totals))
 
-    def activation_peak(self) -> ActivationPeak:
+    def activation_peak(self) -> TrackedPeak:
         """The most bytes of activations and temporary memory that live at once in forward, loss or backward, without
         what lives since before the step, such as a workspace."""
         change = [0] * self.events
@@ -331,7 +331,7 @@ class TrackedTimeline:
         live = tuple(accumulate(change))
         spans = [(max(live[span.first - 1 : span.end]), span) for span in self.phases if span.phase in ACTIVE_PHASES]
         most, span = max(spans, key=lambda found: found[0])
-        return ActivationPeak(most, span.phase)
+        return TrackedPeak(most, span.phase)
 
     def live_at(self, event: int) -> Iterator[Allocation]:
         return (a for a in self.allocations if a.born <= event and (a.died is None or event < a.died))

@@ -17,7 +17,7 @@ from cs336_tui.worker.workload.model_parts import BlockGroup, block_groups
 What = Literal["forward begins", "forward ends", "backward begins", "backward ends"]
 
 
-class Moment(NamedTuple):
+class BlockMoment(NamedTuple):
     """A moment of a block: the number of its mark, and the first event after it."""
 
     block: str
@@ -63,7 +63,9 @@ def _once_known(block: str, what: What, value: object, at: Callable[[str, What],
         tensor.register_hook(lambda _: (at(block, what), None)[1])
 
 
-def memory_of_blocks(model: nn.Module, moments: Iterable[Moment], timeline: TrackedTimeline) -> tuple[BlockMemory, ...]:
+def memory_of_blocks(
+    model: nn.Module, moments: Iterable[BlockMoment], timeline: TrackedTimeline
+) -> tuple[BlockMemory, ...]:
     """Live bytes at these moments, whose events are the timeline's. A block whose backward did not begin and end, as
     without a gradient of its input, is left out."""
     events = {(moment.block, moment.what): moment.event for moment in moments}

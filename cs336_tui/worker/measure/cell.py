@@ -25,8 +25,8 @@ from cs336_tui.worker.measure.timing import (
     L2Flush,
     StepTime,
     StepTimer,
-    Window,
     WindowBroken,
+    WindowTiming,
     clock_for,
     estimate_step,
     time_window,
@@ -271,7 +271,7 @@ class _SingleRun(CellRun):
         """Run the warm-up steps of the spec; if automatic, run until they are steady and `AFTER_LOOK` more."""
         most = self.spec.warmup_steps
         if self.spec.timer == "do_bench":  # which does not flush before these
-            self._time_window("warm-up", self._steps[0], Window(whole=True))
+            self._time_window("warm-up", self._steps[0], WindowTiming(whole=True))
             return
         if self.spec.warmup_for is not None:
             self._time_for(timer, "warm-up", most, self.spec.warmup_for)
@@ -291,7 +291,7 @@ class _SingleRun(CellRun):
     def _measure(self, timer: StepTimer) -> None:
         spec = self.spec
         if spec.timer == "do_bench":
-            self._time_window("measured", self._steps[1], Window(self.flush, whole=True))
+            self._time_window("measured", self._steps[1], WindowTiming(self.flush, whole=True))
         elif spec.steps_auto is not None:
             for count in stopping_rule.step_looks(spec.measure_steps):
                 self._time_each(timer, "measured", count)
@@ -303,9 +303,9 @@ class _SingleRun(CellRun):
         elif spec.sync == "each-step":
             self._time_each(timer, "measured", spec.measure_steps)
         else:
-            self._time_window("measured", self._steps[1], Window(self.flush))
+            self._time_window("measured", self._steps[1], WindowTiming(self.flush))
 
-    def _time_window(self, kind: StepKind, count: int, how: Window) -> None:
+    def _time_window(self, kind: StepKind, count: int, how: WindowTiming) -> None:
         """Time so many steps back to back."""
         assert self.step is not None
         try:

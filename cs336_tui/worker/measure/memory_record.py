@@ -17,7 +17,7 @@ from cs336_tui.events.reports import CATEGORIES, BlockMemory, MemoryReport, Repo
 from cs336_tui.worker.estimate.tracker import Allocation, Args, Kwargs, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.measure import report_parts
 from cs336_tui.worker.measure.allocator_events import AllocatorEvent, CpuRecorder, CudaRecorder, Recording
-from cs336_tui.worker.measure.block_memory import Moment, What, memory_of_blocks, watched_blocks
+from cs336_tui.worker.measure.block_memory import BlockMoment, What, memory_of_blocks, watched_blocks
 from cs336_tui.worker.measure.cell_memory import saved_for_backward
 from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
@@ -201,7 +201,7 @@ class MarkedTracker(MemoryTracker):
         super().__init__(device_type=device_type)
         self.operations: list[Operation] = []
         self.phases: list[PhaseMark] = []
-        self.moments: list[Moment] = []
+        self.moments: list[BlockMoment] = []
         self._mark = mark
         self._marks = 0
 
@@ -210,7 +210,7 @@ class MarkedTracker(MemoryTracker):
         self.phases.append(PhaseMark(name, self._put_mark(), self.events))
 
     def moment(self, block: str, what: What) -> None:
-        self.moments.append(Moment(block, what, self._put_mark(), self.events))
+        self.moments.append(BlockMoment(block, what, self._put_mark(), self.events))
 
     def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
         first, opened = self.events, self._put_mark()

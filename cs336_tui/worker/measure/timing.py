@@ -157,7 +157,7 @@ class StepTimer:
         return timed
 
 
-class Window(NamedTuple):
+class WindowTiming(NamedTuple):
     """The timing of a window of steps. `flush` is called before each step, outside of its time. `whole` steps have time
     stamps round them and none between their phases, whose times are then unknown unless there is one only."""
 
@@ -165,11 +165,11 @@ class Window(NamedTuple):
     whole: bool = False
 
 
-PLAIN = Window()
+PLAIN = WindowTiming()
 
 
 def time_window(
-    step: ReadyStep, clock: Clock, count: int, go_on: Callable[[int], bool], how: Window = PLAIN
+    step: ReadyStep, clock: Clock, count: int, go_on: Callable[[int], bool], how: WindowTiming = PLAIN
 ) -> list[StepTime]:
     """Times of up to `count` steps enqueued back to back, with one synchronisation before and one after.
 
@@ -215,14 +215,14 @@ def time_window(
 ESTIMATING_RUNS = 5
 
 
-class Estimate(NamedTuple):
+class StepEstimate(NamedTuple):
     """Seconds of a step with its flush, and of the first run, which may compile what the model compiles itself."""
 
     step_s: float
     first_s: float
 
 
-def estimate_step(step: ReadyStep, clock: Clock, flush: Flush | None) -> Estimate:
+def estimate_step(step: ReadyStep, clock: Clock, flush: Flush | None) -> StepEstimate:
     """A step's time by `ESTIMATING_RUNS` in a row after a first one, as `triton.testing.do_bench` estimates it before
     it warms up. Waits for the device; the runs are not reported."""
     began, first_s = perf_counter(), 0.0
@@ -239,7 +239,7 @@ def estimate_step(step: ReadyStep, clock: Clock, flush: Flush | None) -> Estimat
             clock.synchronize()
             first_s = perf_counter() - began
     clock.synchronize()
-    return Estimate(fsum(first.until(last) for first, last in rows) / ESTIMATING_RUNS, first_s)
+    return StepEstimate(fsum(first.until(last) for first, last in rows) / ESTIMATING_RUNS, first_s)
 
 
 def _run_whole(step: ReadyStep) -> None:

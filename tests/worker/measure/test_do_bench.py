@@ -12,7 +12,7 @@ from cs336_tui.config.counts import steps_in
 from cs336_tui.config.spec import PASSES, Pass
 from cs336_tui.events.events import Notice
 from cs336_tui.worker.measure import cell as cell_module
-from cs336_tui.worker.measure.timing import Estimate, StepTimer, Window, estimate_step, time_window
+from cs336_tui.worker.measure.timing import StepEstimate, StepTimer, WindowTiming, estimate_step, time_window
 from cs336_tui.worker.workload.passes import PHASES
 from tests.worker.measure.cells import run, small_spec
 from tests.worker.measure.test_cell_counts import notices, run_scripted
@@ -96,9 +96,9 @@ def test_steps_are_those_that_do_bench_times(warmup: float, rep: float, back_to_
     step, clock = Falling(device, back_to_back=back_to_back), device.clock()
     step_s = estimate_step(step, clock, device.flush).step_s
     warmups, repetitions = (steps_in(for_ms / 1e3, step_s, 10**5) for for_ms in (warmup, rep))
-    time_window(step, clock, warmups, always, Window(whole=True))
+    time_window(step, clock, warmups, always, WindowTiming(whole=True))
     del device.done[: _place_of_nth(device.done, "drop", 6 + warmups)]
-    times = time_window(step, clock, repetitions, always, Window(device.flush, whole=True))
+    times = time_window(step, clock, repetitions, always, WindowTiming(device.flush, whole=True))
 
     assert [time.total_s * 1e3 for time in times] == pytest.approx(expected)
     assert all(time.phases_s == (time.total_s,) for time in times)
@@ -132,7 +132,7 @@ def test_a_window_with_a_flush_leaves_it_out_of_every_step() -> None:
     """Of a train-step, too, whose steps would else touch."""
     device = Device()
     step = Step(device, {"zero_grad": 1.0, "forward": 30.0}, back_to_back=True)
-    times = time_window(step, device.clock(), 4, always, Window(lambda: device.work(9.0)))
+    times = time_window(step, device.clock(), 4, always, WindowTiming(lambda: device.work(9.0)))
     assert [time.phases_s for time in times] == [pytest.approx((0.001, 0.03))] * 4
     assert device.waits == [0.0, 160.0]
 
@@ -145,7 +145,7 @@ def test_a_synchronised_step_is_flushed_before_it_begins() -> None:
 
 
 def estimated(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_module, "estimate_step", lambda _step, _clock, _flush: Estimate(seconds, 0.5))
+    monkeypatch.setattr(cell_module, "estimate_step", lambda _step, _clock, _flush: StepEstimate(seconds, 0.5))
 
 
 @pytest.mark.parametrize("pass_", PASSES)
