@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.do_bench import cells, rounds_of, why_not
-from cs336_tui.worker.measure.timing import L2Flush, Window, clock_for, time_window
+from cs336_tui.worker.measure.timing import L2Flush, WindowTiming, clock_for, time_window
 from tests.attention_cells import attention_spec
 from tests.gpu.cells import assert_ok, gpu_spec, needs
 from tests.worker.measure.cells import run
@@ -54,7 +54,7 @@ def test_a_flushed_step_finds_nothing_in_the_l2() -> None:
         pytest.skip("the L2 is so small that launching takes as long as reading it")
     step, clock = _Sum(flush.l2_bytes // 2), clock_for(DEVICE)
     medians = []
-    for how in (Window(), Window(flush), Window(), Window(flush)):
+    for how in (WindowTiming(), WindowTiming(flush), WindowTiming(), WindowTiming(flush)):
         times = time_window(step, clock, 60, lambda _: True, how)  # type: ignore[arg-type]
         medians.append(statistics.median(time.total_s for time in times[10:]))
     assert min(medians[1::2]) > 1.05 * max(medians[::2])
