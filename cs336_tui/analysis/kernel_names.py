@@ -18,6 +18,8 @@ _WRAPPERS = ("Kernel", "Kernel2", "device_kernel", "kernel")
 _COUNT = re.compile(r"\d|\(|(true|false)$")
 _VECTOR_PRODUCT = re.compile(r"gemm|gemv", re.IGNORECASE)
 _GEMM = re.compile(r"gemm|gemv|cutlass|xmma|nvjet", re.IGNORECASE)
+_MOST_TEXT = 4000
+"""Characters of a name that are looked at."""
 _GEMM_PLUMBING = re.compile(
     r"_?(?:execute_\w+|stages?_?\d+(?:x\d+)?|warpsize\d+x\d+x\d+|warpgroupsize\d+x\d+x\d+|align[ac]?\d+|warpspecialized\w*"
     r"|ldg\d+|f2f|kernel__5x_cublas)(?=_|$)"
@@ -28,6 +30,7 @@ def short_name(name: str) -> str:
     """The short name of a kernel, never empty. ``void at::native::vectorized_elementwise_kernel<4,
     at::native::CUDAFunctor_add<float>, ...>`` is ``vectorized_elementwise CUDAFunctor_add<float>``, ``aten::mm`` is
     ``mm``; a matrix product keeps dtypes and tile."""
+    name = name[:_MOST_TEXT]
     if name.startswith("autograd::engine::evaluate_function: "):
         return f"evaluate {_last(name.partition(': ')[2])}"
     if name.startswith(("Memcpy", "Memset")):

@@ -65,13 +65,15 @@ class TimeShare(NamedTuple):
 
 
 class RangeShare(NamedTuple):
-    """One named range. `forward_ns` is all that is not backward: for ``optimizer`` its own time."""
+    """One named range. `forward_ns` is all that is not backward: for ``optimizer`` its own time. Both are None of a
+    report that knows no phase."""
 
     name: str
     share: float
-    forward_ns: int
-    backward_ns: int
+    forward_ns: int | None
+    backward_ns: int | None
     instances: int
+    total_ns: int
 
 
 class MatmulShares(NamedTuple):
@@ -155,11 +157,17 @@ def by_phase(report: KernelReport) -> tuple[TimeShare, ...]:
 def by_range(report: KernelReport) -> tuple[RangeShare, ...]:
     """A share per named range that occurs, in the order of `range_order`."""
     found = []
-    order = range_order(report)
+    order, knows = range_order(report), knows_phases(report)
     for name, share, total, instances in _shares(report.groups, lambda group: group.range, order):
         backward = total_ns(group for group in report.groups if group.range == name and group.backward)
-        found.append(RangeShare(name, share, total - backward, backward, instances))
+        forward, backward_ns = (total - backward, backward) if knows else (None, None)
+        found.append(RangeShare(name, share, forward, backward_ns, instances, total))
     return tuple(found)
+
+
+def knows_phases(report: KernelReport) -> bool:
+    """False of a recording that nothing tells forward and backward of."""
+    return any(group.phase or group.backward for group in report.groups)
 
 
 def range_order(report: KernelReport) -> tuple[str, ...]:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cs336_tui.events.kernel_kinds import COMMUNICATION
 from cs336_tui.events.reports import Gap, Gaps, Overlap
 from cs336_tui.stats.timelines import AnyTimes as Times
 from cs336_tui.stats.timelines import FoundGaps, busy, overlap
 
 MOST_GAPS = 10
-_COMMUNICATION = re.compile("nccl|rccl|nvshmem", re.IGNORECASE)
+_COMMUNICATION = re.compile(COMMUNICATION, re.IGNORECASE)
 
 
 def is_communication(name: str) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from cs336_tui.events.reports import KernelKind
 
+COMMUNICATION = r"nccl|rccl|nvshmem|multimem|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce"
+"""Kernels that move data between GPUs."""
 # In this order: a copy is an elementwise kernel by its template, the sum of a split matrix product a reduction.
 _RULES: tuple[tuple[KernelKind, str], ...] = (
     # torch.compile's own, named by template and by what they fuse.
@@ -16,7 +18,7 @@ _RULES: tuple[tuple[KernelKind, str], ...] = (
     ("elementwise", r"^triton_(poi|for)_"),
     ("copy", r"^(Memcpy|Memset|\[CUDA mem(cpy|set))|reshape_and_cache|(?<![a-z])_?copy_page"),
     ("other", r"fmha|flash|attention"),  # matrix products and softmax in one
-    ("other", r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"),  # between GPUs
+    ("other", COMMUNICATION),
     ("other", r"fprop|dgrad|wgrad|winograd|scudnn|conv\dd|convolv"),  # convolutions
     ("matrix multiply", r"gemm|gemv|cutlass|xmma|cublas|nvjet|wgmma|matmul|splitKreduce|dot_kernel|^bmm_"),
     ("softmax", r"softmax"),

@@ -168,7 +168,7 @@ class Gaps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overlap(msgspec.Struct, frozen=True, kw_only=True):
-    """Communication between GPUs, by NCCL's kernels, and the part of its time in which another kernel ran."""
+    """Communication between GPUs, by NCCL's and other kernels, and the part of its time in which another kernel ran."""
 
     communication_ns: int
     overlapped_ns: int

@@ -21,6 +21,7 @@ SUFFIXES: Mapping[str, str] = {
     "markdown": "md", "latex": "tex", "typst": "typ", "csv": "csv", "json": "json", "html": "html",
 }  # fmt: skip
 
+_OWN_NOTES = ("†", "‡", "§", "¶", "the first ")
 LATEX_PREAMBLE = "% needs \\usepackage{booktabs}"
 _LATEX_WIDE = "% needs \\usepackage{graphicx}"
 _LATEX_LINE = 72
@@ -77,15 +78,27 @@ def render_all(tables: Sequence[Table], format_: str) -> str:
             return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
         case "latex":
             packages = [LATEX_PREAMBLE, *[_LATEX_WIDE] * any(map(_is_wide, tables))]
-            return "\n".join([*packages, *map(_latex, tables)])
+            return "\n".join([*packages, *map(_latex, _noted_once(tables))])
     writers: dict[str, Callable[[Table], str]] = {"markdown": _markdown, "typst": _typst, "html": _html}
-    return "\n".join(map(writers[format_], tables))
+    return "\n".join(map(writers[format_], _noted_once(tables)))
+
+
+def _noted_once(tables: Sequence[Table]) -> list[Table]:
+    """The tables, each without the notes that stand below an earlier one; what a sign or a number of rows begins is of
+    its own table."""
+    said: set[str] = set()
+    found = []
+    for table in tables:
+        notes = tuple(note for note in table.footnotes if note not in said or note.startswith(_OWN_NOTES))
+        said |= {*notes}
+        found.append(msgspec.structs.replace(table, footnotes=notes))
+    return found
 
 
 def answer(tables: Sequence[Table], format_: str, title: str = "cs336-tui") -> str:
     """Several tables as a whole document in one of `FORMATS`, or as plain text, whose name is ``table``."""
     if format_ == "table":
-        return "\n".join(map(plain_text, tables))
+        return "\n".join(map(plain_text, _noted_once(tables)))
     text = render_all(tables, format_)
     return page(title, text) if format_ == "html" else text
 

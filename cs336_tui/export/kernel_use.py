@@ -40,7 +40,7 @@ def use_table(report: KernelReport) -> Table:
         Column("gap_ns", "gaps in all (ms)", show=milliseconds),
         Column("gap_median_ns", "median gap (µs)", show=microseconds),
         Column("gap_largest_ns", "largest gap (µs)", show=microseconds),
-        Column("communication_ns", "NCCL (ms)", show=milliseconds),
+        Column("communication_ns", "communication (ms)", show=milliseconds),
         Column("overlapped_share", "of it beside compute", show=percent),
     )
     unknown = {"communication_ns", "overlapped_share"} if report.overlap is None else set[str]()
@@ -144,9 +144,9 @@ def footnotes(report: KernelReport) -> tuple[str, ...]:
 
 def _use_notes(report: KernelReport) -> Iterator[str]:
     if report.gaps:
-        yield "gaps: times between the first and the last kernel in which the GPU ran no kernel, copy or fill"
+        yield "gaps: times from the first kernel, copy or fill to the last in which the GPU ran none of them"
     if report.overlap:
-        yield "of it beside compute: the share of the time of NCCL's kernels in which another kernel ran"
+        yield "communication: kernels between GPUs, NCCL's and others; beside compute: while any other kernel ran"
 
 
 def one(report: KernelReport) -> str:

@@ -46,6 +46,11 @@ _BY_KIND_NOTE = (
     "launches of these kinds"
 )
 
+_WAYS_NOTE = (
+    "forward: all that is not backward, so of loss and optimizer their own time; a sum of gradients is counted to the "
+    "part whose gradient completes it"
+)
+
 _Part = tuple[str, Phases]
 """A phase, or several together, after the name that tables have for it."""
 
@@ -62,7 +67,7 @@ def kernel_tables(report: KernelReport, ddof: int = 1, ranges: Sequence[str] = (
         *((step_table(report),) if report.steps_ns else ()),
         phase_table(report),
         kind_table(report),
-        range_table(report),
+        *((range_table(report),) if not report.spec.recording or kernels.named_share(report) else ()),
         *((attention_table(report),) if not report.spec.recording or tells_attention(report) else ()),
         *((copy_table(report, ddof),) if report.copies else ()),
         kernel_table(report, ddof=ddof),
@@ -168,12 +173,16 @@ def kind_table(report: KernelReport) -> Table:
 
 def range_table(report: KernelReport) -> Table:
     """Each named range with its own work and its backward, in the order in which a step comes to them."""
+    knows = kernels.knows_phases(report)
+    ways: tuple[Column[RangeShare], ...] = (
+        Column("forward_ns", "forward (ms)", show=milliseconds),
+        Column("backward_ns", "backward (ms)", show=milliseconds),
+    )
     columns: tuple[Column[RangeShare], ...] = (
         Column("name", "range", left=True, show=lambda name: name or UNNAMED),
         Column("share", f"share of {whole(report.spec)}", show=percent),
-        Column("forward_ns", "forward (ms)", show=milliseconds),
-        Column("backward_ns", "backward (ms)", show=milliseconds),
-        Column("total_ns", "both (ms)", show=milliseconds),
+        *(ways if knows else ()),
+        Column("total_ns", "both (ms)" if knows else "time (ms)", show=milliseconds),
         Column("instances", nouns(report)[1]),
     )
     return report_table(
@@ -182,12 +191,8 @@ def range_table(report: KernelReport) -> Table:
         columns,
         f"Named ranges of {one(report)}",
         "kernel-ranges",
-        record=lambda each: each._asdict() | {"total_ns": each.forward_ns + each.backward_ns},
-        footnotes=(
-            "forward: all that is not backward, so of loss and optimizer their own time; a sum of gradients is "
-            "counted to the part whose gradient completes it",
-            *footnotes(report),
-        ),
+        record=RangeShare._asdict,
+        footnotes=(*([_WAYS_NOTE] if knows else []), *footnotes(report)),
         kind="ranges",
     )
 

@@ -22,7 +22,7 @@ from cs336_tui.events.reports import REPORTS, KernelReport, MemoryReport, OomRep
 from cs336_tui.export.ab import turns_table
 from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables
 from cs336_tui.export.figures import Drawing
-from cs336_tui.export.formats import render
+from cs336_tui.export.formats import render_all
 from cs336_tui.export.kernel_cells import kernel_cells_table
 from cs336_tui.export.kernel_pairs import pairs_table
 from cs336_tui.export.kernels import kernel_document, kernel_tables
@@ -150,7 +150,7 @@ def report_tables(
 def report_sections(state: SessionState) -> Iterator[tuple[str, str]]:
     """Title and markdown of each report that the session has."""
     for key, tables in report_tables([state], results_of(state)).items():
-        yield REPORTS[key].title, "\n".join(render(_head(table), "markdown") for table in tables).rstrip()
+        yield REPORTS[key].title, render_all([_head(table) for table in tables], "markdown").rstrip()
 
 
 def _head(table: Table) -> Table:

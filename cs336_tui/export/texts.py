@@ -12,10 +12,10 @@ from typing import Any
 _CONTROL = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\udc80-\udc9f]"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udc9f]"
 )
 """Control sequences and whole control strings as ECMA-48 has them, then every other control character but newline and
-tab, 8-bit ones included, also as Python keeps them in what it could not decode."""
+tab, 8-bit ones included, also as Python keeps them in what it could not decode; and what turns the order of writing."""
 _FORMULA = "=+-@＝＋－＠"
 """With these a spreadsheet's formula begins, https://owasp.org/www-community/attacks/CSV_Injection."""
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)

@@ -256,3 +256,8 @@ def test_what_is_compiled_is_in_no_named_range_but_told_apart_from_what_has_none
     shares = [(share.name, share.share) for share in by_range(report)]
     assert shares == [("loss", 0.5), (FUSED, 0.375), (NO_RANGE, 0.125)]
     assert named_share(report) == 0.5
+
+
+def test_of_a_name_without_end_a_beginning_is_looked_at() -> None:
+    """Its patterns take a time that grows with the square of the length."""
+    assert len(short_name(f"k<{'a, ' * 100_000}>")) < 5_000

@@ -5,10 +5,11 @@ import io
 import json
 import re
 
+import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
-from cs336_tui.export.formats import FORMATS, SUFFIXES, latex_escape, page, render, render_all
+from cs336_tui.export.formats import FORMATS, SUFFIXES, answer, latex_escape, page, render, render_all
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.texts import markdown_escape
 from tests.export.html_reader import Reader
@@ -149,3 +150,14 @@ def test_a_header_of_groups_spans_its_columns() -> None:
     assert r"size & ms & ms & s \\" in latex
     assert '<th colspan="2" class="group" >CUDA</th>' in render(table, "html")
     assert 'table.cell(colspan: 2, align: center, "CUDA"), "size", "ms", "ms", "s"' in render(table, "typst")
+
+
+@pytest.mark.parametrize("format_", ["markdown", "latex", "typst", "html", "table"])
+def test_a_note_is_said_once_in_a_document(format_: str) -> None:
+    """A sign's note stays below its own table, as does the number of rows that are shown."""
+    notes = ("one profiled step", "† suspect", "the first 20 of 31 rows")
+    first, second = (msgspec.structs.replace(TABLE, footnotes=(*notes, own)) for own in ("only here", "only there"))
+    text = answer([first, second], format_)
+    assert [text.count(note) for note in ("one profiled step", "suspect", "the first 20 of 31 rows")] == [1, 2, 2]
+    assert text.count("only here") == text.count("only there") == 1
+    assert [*json.loads(answer([first, second], "json"))["tables"][1]["notes"]] == [*notes, "only there"]

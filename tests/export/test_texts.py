@@ -3,7 +3,7 @@
 import pytest
 
 from cs336_tui.export.formats import latex_escape
-from cs336_tui.export.texts import bullets, markdown_escape, untaken
+from cs336_tui.export.texts import bullets, markdown_escape, one_line, untaken
 
 
 def test_latex_sets_every_sign_that_tables_use() -> None:
@@ -37,3 +37,8 @@ def test_a_taken_name_gets_the_first_free_number() -> None:
     assert [untaken("peak", taken) for taken in ((), ("peak",), ("peak", "peak-2", "peak-4"))] == [
         "peak", "peak-2", "peak-3",
     ]  # fmt: skip
+
+
+def test_what_turns_the_order_of_writing_is_left_out() -> None:
+    """As terminals and browsers obey it, a name could pass for another."""
+    assert one_line("a\u202egnp\u2066\u2069b") == "agnpb"

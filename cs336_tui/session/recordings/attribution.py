@@ -57,8 +57,8 @@ class _Attributed:
         else:
             self.begin, self.duration = _ints(trace.kernel_begin), _ints(trace.kernel_duration)
             self.end = self.begin + self.duration
-            self.device, self.kind = _ints(trace.kernel_device), _ints(trace.kernel_kind)
-            self.name = _ints(trace.kernel_name)
+            self.device, self.kind = _view(trace.kernel_device), _view(trace.kernel_kind)
+            self.name = _view(trace.kernel_name)
             self._thread, self._moment = self._launches()
         self._user = {thread: self._spans_of(thread, USER_RANGE) for thread in self._threads(USER_RANGE)}
         self._main = self._main_thread()
@@ -78,14 +78,14 @@ class _Attributed:
             np.subtract.at(own, spans.place[parents[called]], duration[spans.place[called]])
         self.begin, self.end = self._span_begin[chosen], self._span_end[chosen]
         self.duration = np.maximum(own[chosen], 0)
-        self.device, self.kind = np.zeros(len(chosen), np.int64), np.full(len(chosen), KERNEL, np.int64)
-        self.name = self._span_name[chosen].astype(np.int64)
-        self._thread, self._moment = self._span_thread[chosen].astype(np.int64), self.begin
+        self.device, self.kind = np.zeros(len(chosen), np.int32), np.full(len(chosen), KERNEL, np.int8)
+        self.name = self._span_name[chosen]
+        self._thread, self._moment = self._span_thread[chosen], self.begin
 
-    def _launches(self) -> tuple[Ints, Ints]:
+    def _launches(self) -> tuple[Any, Ints]:
         """Thread and moment of each kernel's launch; thread -1 where the file has no call of its correlation."""
         trace = self.trace
-        thread, moment = np.full(len(self.begin), -1, np.int64), self.begin.copy()
+        thread, moment = np.full(len(self.begin), -1, np.int32), self.begin.copy()
         if not len(trace.call_begin) or not len(thread):
             return thread, moment
         calls, correlation = _view(trace.call_correlation), _view(trace.kernel_correlation)
@@ -102,7 +102,7 @@ class _Attributed:
 
     def _spans_of(self, thread: int, kind: int, among: Any = None) -> Spans:
         chosen = (self._span_thread == thread) & (self._span_kind == kind)
-        place = np.flatnonzero(chosen if among is None else chosen & among)
+        place = np.flatnonzero(chosen if among is None else chosen & among).astype(np.int32)
         return Spans(self._span_begin[place], self._span_end[place], place)
 
     def _named_so(self, beginning: str) -> Any:
@@ -120,11 +120,11 @@ class _Attributed:
         lasting = {t: int((self._span_end[s.place] - self._span_begin[s.place]).sum()) for t, s in self._user.items()}
         return max(lasting, key=lambda thread: lasting[thread], default=None)
 
-    def _operators(self) -> tuple[Ints, Any, Any]:
+    def _operators(self) -> tuple[Any, Any, Any]:
         """The name of the operator that launched each kernel, -1 if unknown; if an autograd node, and if an operator
         that autograd recorded, encloses its launch."""
         trace, count = self.trace, len(self.begin)
-        op = np.full(count, -1, np.int64)
+        op = np.full(count, -1, np.int32)
         in_node, in_forward = np.zeros(count, bool), np.zeros(count, bool)
         is_node = self._named_so(_NODE)
         recorded = np.zeros(len(self._span_name), bool)
@@ -139,16 +139,17 @@ class _Attributed:
             inner = spans.innermost(moments)
             known = inner >= 0
             op[launched[known]] = self._span_name[spans.place[inner[known]]]
+            del spans, inner
             in_node[launched] = self._spans_of(thread, OPERATOR, is_node).innermost(moments) >= 0
             in_forward[launched] = self._spans_of(thread, OPERATOR, recorded & ~is_node).innermost(moments) >= 0
         return op, in_node, in_forward & ~in_node
 
-    def _ranges_of_forward(self) -> Ints:
+    def _ranges_of_forward(self) -> Any:
         """Of each kernel that an autograd node launched the user's range round the operator that made the node, else
         -1. Both have the same sequence number ("forward-backward correlation" in ``torch.autograd.profiler``); of
         several such operators on the thread of the ranges the last is the one. What accumulates a gradient belongs to
         the node before it, whose gradient completes the sum."""
-        trace, found = self.trace, np.full(len(self.begin), -1, np.int64)
+        trace, found = self.trace, np.full(len(self.begin), -1, np.int32)
         if self._main is None or not len(trace.node_span):
             return found
         span, sequence = _view(trace.node_span), _view(trace.node_sequence)
@@ -176,10 +177,10 @@ class _Attributed:
             found[launched[known]] = np.where(outer >= 0, user.place[outer], -1)
         return found
 
-    def _places(self, in_node: Any, in_forward: Any, of_forward: Ints) -> tuple[list[_Place], Ints]:
+    def _places(self, in_node: Any, in_forward: Any, of_forward: Any) -> tuple[list[_Place], Ints]:
         """The different places of kernels, and of each kernel the number of its own."""
         count = len(self.begin)
-        on_main, own = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+        on_main, own = np.full(count, -1, np.int32), np.full(count, -1, np.int32)
         enclosing: dict[int, int] = {}
         for thread, spans in self._user.items():
             enclosing |= _enclosing(spans)
@@ -188,10 +189,10 @@ class _Attributed:
             known = inner >= 0
             (on_main if thread == self._main else own)[launched[known]] = spans.place[inner[known]]
         on_main[self._thread < 0] = -1  # the time of a kernel is not the time of its launch
-        passed = in_node.astype(np.int64) * 2 + in_forward
-        keys = np.stack([on_main, own, of_forward, passed], axis=1)
-        different, place = np.unique(keys, axis=0, return_inverse=True)
-        return [self._named(enclosing, *map(int, key)) for key in different], place.reshape(-1)
+        passed = in_node.astype(np.int8) * 2 + in_forward
+        columns = on_main, own, of_forward, passed
+        first, place = _different(*columns)
+        return [self._named(enclosing, *(int(column[at]) for column in columns)) for at in first], place
 
     def _named(self, enclosing: Mapping[int, int], on_main: int, own: int, of_forward: int, passed: int) -> _Place:
         raw = [*self._climb(enclosing, on_main), *self._climb(enclosing, own)]
@@ -286,14 +287,14 @@ def _overlap(found: _Attributed, kernels: Ints) -> Overlap | None:
 def _groups(found: _Attributed, chosen: Ints) -> tuple[KernelGroup, ...]:
     """Kernels by name, operator and place, in the order of their first launch."""
     names, kind_of = found.trace.names, operator_kind if found.of_host else kernel_kind
-    columns = (found.name[chosen], found.op[chosen], found.place[chosen], found.backward[chosen].astype(np.int64))
-    different, first, group = np.unique(np.stack(columns, axis=1), axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(group.reshape(-1), kind="stable")
-    ends = np.cumsum(np.bincount(group.reshape(-1), minlength=len(different)))
+    columns = (found.name[chosen], found.op[chosen], found.place[chosen], found.backward[chosen])
+    first, group = _different(*columns)
+    order = np.argsort(group, kind="stable")
+    ends = np.cumsum(np.bincount(group, minlength=len(first)))
     durations = found.duration[chosen[order]]
     made: list[KernelGroup] = []
     for place in np.argsort(first, kind="stable").tolist():
-        name, op, where, backward = map(int, different[place])
+        name, op, where, backward = (int(column[first[place]]) for column in columns)
         at = found.places[where]
         taken = durations[ends[place - 1] if place else 0 : ends[place]].tolist()
         made.append(
@@ -309,6 +310,15 @@ def _groups(found: _Attributed, chosen: Ints) -> tuple[KernelGroup, ...]:
             )
         )
     return tuple(made)
+
+
+def _different(*columns: Any) -> tuple[Ints, Ints]:
+    """The first place of each different row of these columns, and of every row the number of its own."""
+    _, first, number = np.unique(columns[0], return_index=True, return_inverse=True)
+    for column in columns[1:]:
+        values, value = np.unique(column, return_inverse=True)
+        _, first, number = np.unique(number * len(values) + value, return_index=True, return_inverse=True)
+    return first, number
 
 
 def _span(found: _Attributed, kernels: Ints, phase: str) -> int:

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
 from cs336_tui.config.reading import open_regular
 from cs336_tui.session.recordings.attribution import reports_of
-from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, Watch
-from cs336_tui.session.recordings.trace import (
-    COPY,
-    FILL,
-    KERNEL,
-    MOST_ROWS,
-    OPERATOR,
-    USER_RANGE,
-    DeviceFacts,
-    TooLarge,
-    Trace,
+from cs336_tui.session.recordings.chrome_events import (
+    ACTIVITIES,
+    AROUND,
+    CALLS,
+    DECODE,
+    DECODE_EPOCH,
+    DECODE_ONE,
+    KEPT,
+    OPERATORS,
+    RANGES,
+    SPLIT,
+    Around,
+    EpochEvent,
+    Event,
+    exact_us,
+    loads,
+    read_oddly,
 )
+from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, Watch, most_inflated
+from cs336_tui.session.recordings.trace import MOST_ROWS, OPERATOR, USER_RANGE, DeviceFacts, TooLarge, Trace
 
 WHAT = "a torch profiler trace"
 MOST_DEVICES = 1000
@@ -33,84 +40,11 @@ LONGEST_EVENT = 1 << 26
 """Bytes of one event, or of what stands round the events."""
 LARGEST = 1 << 37
 """Bytes of a trace once decompressed."""
-_INFLATED = 1 << 28
-_MOST_INFLATED = 300
-"""A file of more than `_INFLATED` bytes does not shrink to less than this part; traces shrink to a tenth or so."""
 _PRECISE_US = 2.0**42
 """Below this a float of microseconds is exact to half a nanosecond."""
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,(?=\s*\{)")
 _LONGEST_US = 1e15
-_Long = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)] | None
-_Short = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] | None
-
-
-class _Args(msgspec.Struct, gc=False, frozen=True):
-    """The arguments of an event that are looked at; others are skipped."""
-
-    correlation: _Long = None
-    device: _Short = None
-    stream: _Long = None
-    sequence: _Long = msgspec.field(default=None, name="Sequence number")
-    forward: _Short = msgspec.field(default=None, name="Fwd thread id")
-
-
-_NONE = _Args()
-_ARGS = dict(zip(_Args.__struct_encode_fields__, _Args.__struct_fields__, strict=True))
-"""Names of arguments in the file, with those of `_Args`."""
-
-
-class _Event(msgspec.Struct, gc=False):
-    """One event; times in microseconds."""
-
-    cat: str = ""
-    ph: str = ""
-    name: str = ""
-    pid: int | str | None = None
-    tid: int | str | None = None
-    ts: float = 0.0
-    dur: float = 0.0
-    args: _Args = _NONE
-
-
-class _EpochEvent(msgspec.Struct, gc=False):
-    """One event whose time is too large for a float: as written."""
-
-    cat: str = ""
-    ph: str = ""
-    name: str = ""
-    pid: int | str | None = None
-    tid: int | str | None = None
-    ts: msgspec.Raw = msgspec.Raw(b"0")
-    dur: float = 0.0
-    args: _Args = _NONE
-
-
-class _Around(msgspec.Struct):
-    """The document round the events."""
-
-    traceEvents: list[msgspec.Raw] = []  # as the format has it
-    deviceProperties: Any = None
-    distributedInfo: Any = None
-    host_name: Any = None
-    pytorch_version: Any = None
-
-
-_DECODE = msgspec.json.Decoder(list[_Event], strict=False)
-_DECODE_EPOCH = msgspec.json.Decoder(list[_EpochEvent], strict=False)
-_DECODE_ONE = msgspec.json.Decoder(_EpochEvent, strict=False)
-_DECODE_TIMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_SPLIT = msgspec.json.Decoder(list[msgspec.Raw])
-_AROUND = msgspec.json.Decoder(_Around)
-
-_OPERATORS = frozenset(("cpu_op", "Operator"))
-_RANGES = frozenset(("user_annotation",))
-_CALLS = frozenset(("cuda_runtime", "cuda_driver", "Runtime"))
-_ACTIVITIES = {
-    "kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": FILL, "Kernel": KERNEL, "Memcpy": COPY, "Memset": FILL,
-}  # fmt: skip
-"""Categories of events; those with capitals are torch 1.8's to 1.11's."""
-_KEPT = _OPERATORS | _RANGES | _CALLS | _ACTIVITIES.keys()
 
 
 def recognises(head: bytes) -> bool:
@@ -185,12 +119,12 @@ class _Reader:
     def _pieces(self) -> Iterator[bytes]:
         """The file's bytes, decompressed."""
         inflate = None
-        done = 0
+        done, most = 0, most_inflated(self._total, LARGEST)
         while data := self._file.read(CHUNK):
-            self._watch(self._file.tell(), self._total)
             if done == 0 and inflate is None and data.startswith(b"\x1f\x8b"):
                 inflate = zlib.decompressobj(31)
             while data:
+                self._watch(self._file.tell() - len(data), self._total)
                 if inflate is None:
                     piece, data = data, b""
                 else:
@@ -199,10 +133,11 @@ class _Reader:
                     if inflate.eof and (rest := (data or inflate.unused_data).lstrip(b"\0")):
                         inflate, data = zlib.decompressobj(31), rest  # another member
                 done += len(piece)
-                if done > LARGEST or (done > _INFLATED and done > _MOST_INFLATED * self._total):
+                if done > most:
                     raise self._error(f"too large to be read: more than {done >> 20:,} MB decompressed")
                 if piece:
                     yield piece
+        self._watch(self._total, self._total)
         if inflate is not None and not inflate.eof:
             raise self._error("cut: the file ends before its gzip does")
 
@@ -238,7 +173,7 @@ class _Reader:
             rest = rest.rstrip().rstrip(b",") + b"]"
         text = b'{"traceEvents":[' + rest + b"}" if head == b"[" else head + rest
         try:
-            around = _AROUND.decode(text)
+            around = AROUND.decode(text)
         except msgspec.ValidationError:
             raise self._error(f"not {WHAT}: its events are no list of objects") from None
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -247,28 +182,28 @@ class _Reader:
         if around.traceEvents and not self._take(b",".join(map(bytes, around.traceEvents))):
             raise self._error(f"not {WHAT}: its events cannot be read")
 
-    def _leniently(self, text: bytes) -> _Around:
+    def _leniently(self, text: bytes) -> Around:
         """As Python's own decoder takes it, which knows NaN."""
         try:
-            found = json.loads(text.decode(errors="replace"), strict=False)
+            found = loads(text)
         except ValueError:
             raise self._error("cut or damaged: it is not JSON to its end") from None
         if not isinstance(found, dict) or not isinstance(found.get("traceEvents"), list):
             raise self._error(f"not {WHAT}: it has no traceEvents")
         events = [msgspec.Raw(msgspec.json.encode(each)) for each in found.pop("traceEvents")]
-        known = {key: found[key] for key in _Around.__struct_fields__ if key in found}
-        return _Around(traceEvents=events, **known)
+        known = {key: found[key] for key in Around.__struct_fields__ if key in found}
+        return Around(traceEvents=events, **known)
 
     def _take(self, text: bytes) -> bool:
         """Take these events; False if they are not whole."""
         listed = b"[" + text + b"]"
         try:
             if not self._epoch:
-                events = _DECODE.decode(listed)
+                events = DECODE.decode(listed)
                 if self._settle_base(events):
                     self._take_events(events)
                     return True
-            self._take_epoch(_DECODE_EPOCH.decode(listed))
+            self._take_epoch(DECODE_EPOCH.decode(listed))
         except msgspec.ValidationError:
             self._take_one_by_one(listed)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -278,26 +213,26 @@ class _Reader:
     def _take_odd(self, text: bytes) -> bool:
         """Take events that only a lenient decoder reads, with NaN or bytes that are no UTF-8."""
         try:
-            found = json.loads(f"[{text.decode(errors='replace')}]", strict=False)
-            self._take_one_by_one(msgspec.json.encode(found))
-        except (ValueError, UnicodeEncodeError):
+            found = loads(b"[" + text + b"]")
+        except ValueError:
             return False
+        self._take_one_by_one(msgspec.json.encode(found))
         return True
 
     def _take_one_by_one(self, listed: bytes) -> None:
         """Take the events of which some are not as expected: numbers as texts, arguments of any type."""
-        taken: list[_EpochEvent] = []
-        for raw in _SPLIT.decode(listed):
+        taken: list[EpochEvent] = []
+        for raw in SPLIT.decode(listed):
             try:
-                taken.append(_DECODE_ONE.decode(raw))
+                taken.append(DECODE_ONE.decode(raw))
             except msgspec.ValidationError:
-                if (event := _read_oddly(raw)) is not None:
+                if (event := read_oddly(raw)) is not None:
                     taken.append(event)
                 else:
                     self.trace.unread += 1
         self._take_epoch(taken)
 
-    def _settle_base(self, events: list[_Event]) -> bool:
+    def _settle_base(self, events: list[Event]) -> bool:
         """True if floats are exact enough for the times of these events."""
         times = [event.ts for event in events if event.ts]
         if times and not self._has_base:
@@ -306,23 +241,19 @@ class _Reader:
             self._epoch = True
         return not self._epoch
 
-    def _take_events(self, events: list[_Event]) -> None:
+    def _take_events(self, events: list[Event]) -> None:
         base = self._base
         for event in events:
-            if event.cat in _KEPT and event.ph == "X":
+            if event.cat in KEPT and event.ph == "X":
                 self._add(event, round((event.ts - base) * 1000))
         self._check_room()
 
-    def _take_epoch(self, events: list[_EpochEvent]) -> None:
+    def _take_epoch(self, events: list[EpochEvent]) -> None:
         for event in events:
-            if event.cat not in _KEPT or event.ph != "X":
+            if event.cat not in KEPT or event.ph != "X":
                 continue
-            whole, _, part = bytes(event.ts).strip(b'"').partition(b".")
             try:
-                if b"e" in part or b"E" in part or b"e" in whole or b"E" in whole:
-                    us, ns = divmod(round(float(event.ts) * 1000), 1000)
-                else:
-                    us, ns = int(whole), int((part + b"000")[:3]) + (part[3:4] >= b"5")
+                us, ns = exact_us(event.ts)
             except (ValueError, OverflowError):
                 self.trace.unread += 1
                 continue
@@ -335,23 +266,23 @@ class _Reader:
         if self.trace.rows > MOST_ROWS:
             raise TooLarge("events")
 
-    def _add(self, event: _Event | _EpochEvent, begin: int) -> None:
+    def _add(self, event: Event | EpochEvent, begin: int) -> None:
         """Add one event of the kinds that are looked at."""
         cat, trace = event.cat, self.trace
         if not 0 <= event.dur < _LONGEST_US or abs(begin) >= _LONGEST_US * 1000:
             trace.unread += 1
             return
         args = event.args
-        if cat in _OPERATORS or cat in _RANGES:
-            kind = OPERATOR if cat in _OPERATORS else USER_RANGE
+        if cat in OPERATORS or cat in RANGES:
+            kind = OPERATOR if cat in OPERATORS else USER_RANGE
             thread = trace.thread_id((event.pid, event.tid))
             trace.add_span(event.name, thread, begin, begin + round(event.dur * 1000), kind)
             if args.sequence is not None and args.sequence >= 0:
                 trace.add_node(args.sequence, args.forward or 0)
-        elif cat in _CALLS:
+        elif cat in CALLS:
             if args.correlation is not None:
                 trace.add_call(args.correlation, trace.thread_id((event.pid, event.tid)), begin)
-        elif (activity := _ACTIVITIES.get(cat)) is not None:
+        elif (activity := ACTIVITIES.get(cat)) is not None:
             trace.add_kernel(
                 event.name,
                 begin,
@@ -362,7 +293,7 @@ class _Reader:
                 kind=activity,
             )
 
-    def _take_facts(self, around: _Around) -> None:
+    def _take_facts(self, around: Around) -> None:
         trace = self.trace
         for place, each in enumerate(_listed(around.deviceProperties)):
             number = each.get("id", place)
@@ -390,43 +321,3 @@ def _or(*found: object) -> int:
 
 def _listed(found: object) -> list[dict[str, Any]]:
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
-def _read_oddly(raw: msgspec.Raw) -> _EpochEvent | None:
-    """An event of which some fields have unusual types; None if it is none that can be read."""
-    try:
-        found = msgspec.json.decode(raw)
-        if not isinstance(found, dict):
-            return None
-        args = found.get("args")
-        named = args if isinstance(args, dict) else {}
-        given = {_ARGS[key]: _whole(value) for key, value in named.items() if key in _ARGS}
-        times = _DECODE_TIMES.decode(raw)
-        return _EpochEvent(
-            cat=_text(found.get("cat")),
-            ph=_text(found.get("ph")),
-            name=_text(found.get("name")),
-            pid=_named(found.get("pid")),
-            tid=_named(found.get("tid")),
-            ts=times.get("ts", msgspec.Raw(b"0")),
-            dur=float(found.get("dur") or 0),
-            args=_Args(**given),
-        )
-    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError):
-        return None
-
-
-def _text(found: object) -> str:
-    return found if isinstance(found, str) else ""
-
-
-def _named(found: object) -> int | str | None:
-    return found if isinstance(found, int | str) else str(found)
-
-
-def _whole(found: Any) -> int | None:
-    try:
-        number = int(found)
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return number if abs(number) < 2**31 else None

@@ -14,10 +14,13 @@ class Spans:
     """Spans of one thread. `place` are their places in the columns that they came from, in the order of begins."""
 
     def __init__(self, begins: npt.NDArray[Any], ends: npt.NDArray[Any], place: npt.NDArray[Any]) -> None:
-        order = np.lexsort((-ends, begins))
-        self.begins: Ints = begins[order].astype(np.int64, copy=False)
-        self.place: Ints = place[order]
-        self._tops: list[Ints] = [ends[order].astype(np.int64, copy=False)]
+        if not _in_order(begins, ends):
+            order = np.lexsort((-ends, begins))
+            begins, ends, place = begins[order], ends[order], place[order]
+            del order
+        self.begins: Ints = begins.astype(np.int64, copy=False)
+        self.place = place
+        self._tops: list[Ints] = [ends.astype(np.int64, copy=False)]
         """The latest ends of blocks of 1, 2, 4, ... spans."""
         while len(self._tops[-1]) > 1:
             tops = self._tops[-1]
@@ -60,3 +63,9 @@ class Spans:
             block[chosen] = np.where(there, right, right - 1)
             level[chosen] = height - 1
         return block
+
+
+def _in_order(begins: npt.NDArray[Any], ends: npt.NDArray[Any]) -> bool:
+    """True if no span begins before the one ahead of it, nor encloses it."""
+    later, alike = begins[1:] > begins[:-1], begins[1:] == begins[:-1]
+    return bool(np.all(later | (alike & (ends[1:] <= ends[:-1]))))

@@ -13,9 +13,7 @@ import sqlite3
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +21,13 @@ import msgspec
 
 from cs336_tui.config.reading import open_regular
 from cs336_tui.session.recordings.attribution import reports_of
+from cs336_tui.session.recordings.database import Damaged, Database
 from cs336_tui.session.recordings.nsys_names import OF_LIBRARIES, RangeNames
 from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, Watch
 from cs336_tui.session.recordings.trace import (
     COPY,
     FILL,
     KERNEL,
-    MOST_ROWS,
     MOST_THREADS,
     OPERATOR,
     USER_RANGE,
@@ -39,15 +37,11 @@ from cs336_tui.session.recordings.trace import (
 )
 
 MAGIC = b"SQLite format 3\0"
-_LONGEST_TEXT = 1 << 20
 _LARGEST = 2**61
 """No time of a trace is larger, in ns."""
 _NEVER = _LARGEST
 _PID = 0xFFFFFF
-_STEPS = 20_000
-"""Of SQLite's machine, between two looks at the watch."""
 _MOST_STRINGS = 5_000_000
-_AT_ONCE = 10_000
 _WAIT_S = 0.1
 
 _PUSHED = (59, 60, 70, 71)
@@ -64,6 +58,8 @@ _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 _OPERATIONS = ((_KERNELS, KERNEL), ("CUPTI_ACTIVITY_KIND_MEMCPY", COPY), ("CUPTI_ACTIVITY_KIND_MEMSET", FILL))
 _CALLS = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
 _GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+_ALL = ("StringIds", *(table for table, _ in _OPERATIONS), *_CALLS, "NVTX_EVENTS", "NVTX_EVENTS")
+"""Tables in the order of reading."""
 
 
 def recognises(head: bytes) -> bool:
@@ -115,11 +111,11 @@ def _export(nsys: str, path: Path, made: Path, watch: Watch) -> None:
 
 def _read_export(database: Path, path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
     try:
-        with closing(_Export(database, opening.watch)) as export:
-            traces, graphs = export.traces()
+        with closing(Database(database, opening.watch, _ALL)) as base:
+            traces, graphs = _Export(base).traces()
     except TooLarge as error:
         raise RecordingError(path, f"too large to be read: more {error} than there is room for") from None
-    except (sqlite3.Error, _Damaged) as error:
+    except (sqlite3.Error, Damaged) as error:
         raise RecordingError(path, f"damaged: {error}") from None
     if traces is None:
         raise RecordingError(path, "an SQLite database, but no export of nsys: it has none of its tables")
@@ -144,38 +140,16 @@ def _noted(cell: Recorded, note: str) -> Recorded:
     return msgspec.structs.replace(cell, report=msgspec.structs.replace(cell.report, note=notes))
 
 
-class _Damaged(Exception):
-    """A value that cannot be."""
-
-
 class _Export:
-    """One database, opened so that it can only be read: no other file, no function, no view."""
+    """An export of nsys: its tables, and what they come to."""
 
-    def __init__(self, path: Path, watch: Watch) -> None:
-        self._watch, self._size = watch, path.stat().st_size
-        self._stopped: BaseException | None = None
-        self._rows = self._expected = 0
-        self._base = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
-        self._base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_TEXT)
-        self._base.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-        self._base.text_factory = partial(str, encoding="utf-8", errors="replace")
-        self._base.execute("PRAGMA trusted_schema = OFF")
-        self._base.execute("PRAGMA query_only = ON")
-        self._base.execute("PRAGMA mmap_size = 0")
-        self._base.set_progress_handler(self._look, _STEPS)
-        self._base.set_authorizer(_allowed)
-        self._tables = self._columns()
+    def __init__(self, base: Database) -> None:
+        self._base = base
         self._strings: dict[int, str] = {}
-        tables = ("StringIds", *(table for table, _ in _OPERATIONS), *_CALLS, "NVTX_EVENTS", "NVTX_EVENTS")
-        self._expected = sum(map(self._most_rows, tables))
-
-    def close(self) -> None:
-        self._base.close()
 
     def traces(self) -> tuple[dict[int, Trace] | None, int]:
         """The trace of each process by its id, None without any of nsys' tables; launches of graphs as a whole."""
-        known = [*(table for table, _ in _OPERATIONS), *_CALLS, _GRAPHS, "NVTX_EVENTS"]
-        if not any(table in self._tables for table in known):
+        if self._base.tables.keys().isdisjoint((*_ALL[1:], _GRAPHS)):
             return None, 0
         self._read_strings()
         traces: dict[int, Trace] = {}
@@ -189,69 +163,9 @@ class _Export:
         self._read_devices(traces)
         return traces, self._graphs()
 
-    def _look(self) -> int:
-        """Called while SQLite works: a watch that raises stops it."""
-        try:
-            self._tell()
-        except BaseException as error:
-            self._stopped = error
-            return 1
-        return 0
-
-    def _tell(self) -> None:
-        """Tell the watch of the share of rows that has been read, in bytes of the file."""
-        self._watch(self._size * min(self._rows, self._expected) // max(self._expected, 1), self._size)
-
-    def _columns(self) -> dict[str, frozenset[str]]:
-        """The columns of each ordinary table; a view or a virtual table may run anything."""
-        found = {}
-        for name, sql in self._all("SELECT name, sql FROM sqlite_master WHERE type = 'table'"):
-            if (
-                isinstance(name, str)
-                and isinstance(sql, str)
-                and sql[:13].upper() == "CREATE TABLE "
-                and '"' not in name
-            ):
-                found[name] = frozenset(str(row[1]) for row in self._all(f'PRAGMA table_info("{name}")'))
-        return found
-
-    def _all(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query, a part of them at once."""
-        try:
-            cursor = self._base.execute(sql)
-            while rows := cursor.fetchmany(_AT_ONCE):
-                self._rows += len(rows)
-                if self._rows > MOST_ROWS:
-                    raise TooLarge("rows")
-                self._tell()
-                yield from rows
-        except sqlite3.Error:
-            if self._stopped is not None:
-                raise self._stopped from None
-            raise
-
-    def _select(
-        self, table: str, needed: Sequence[str], more: Sequence[str] = (), where: str = "TRUE"
-    ) -> Iterator[tuple[Any, ...]]:
-        """The named columns of a table; None for one of `more` that it lacks. Nothing without the table."""
-        has = self._tables.get(table)
-        if has is None:
-            return iter(())
-        if missing := [column for column in needed if column not in has]:
-            raise _Damaged(f"{table} has no {missing[0]}")
-        columns = [f'"{column}"' if column in has else "NULL" for column in (*needed, *more)]
-        return self._all(f'SELECT {", ".join(columns)} FROM "{table}" WHERE {where}')
-
-    def _most_rows(self, table: str) -> int:
-        """The last number of a row, which is quick to find."""
-        if table not in self._tables:
-            return 0
-        found = [row[0] for row in self._all(f'SELECT rowid FROM "{table}" ORDER BY rowid DESC LIMIT 1')]
-        return found[0] if found and 0 < found[0] < MOST_ROWS else 0
-
     def _read_strings(self) -> None:
         length = 0
-        for id_, value in self._select("StringIds", ("id", "value")):
+        for id_, value in self._base.select("StringIds", ("id", "value")):
             if isinstance(id_, int) and isinstance(value, str):
                 self._strings[id_] = value
                 length += len(value)
@@ -271,7 +185,7 @@ class _Export:
         names = {KERNEL: ("demangledName", "shortName", "name", "mangledName"), COPY: ("copyKind",), FILL: ()}[kind]
         labels = self._copies() if kind == COPY else {}
         more = ("deviceId", "streamId", "correlationId", "globalPid", *names)
-        for begin, end, device, stream, correlation, pid, *named in self._select(table, ("start", "end"), more):
+        for begin, end, device, stream, correlation, pid, *named in self._base.select(table, ("start", "end"), more):
             if kind == KERNEL:
                 name = self._text(*named) or "(unnamed kernel)"
             else:
@@ -284,7 +198,7 @@ class _Export:
 
     def _copies(self) -> dict[Any, str]:
         found: dict[Any, str] = dict(_COPIES)
-        for id_, label in self._select("ENUM_CUDA_MEMCPY_OPER", ("id",), ("label",)):
+        for id_, label in self._base.select("ENUM_CUDA_MEMCPY_OPER", ("id",), ("label",)):
             if isinstance(label, str) and len(label) < 100:
                 found[id_] = label
         return found
@@ -302,9 +216,11 @@ class _Export:
     def _read_calls(self, traces: dict[int, Trace], table: str) -> None:
         """Calls that launch something."""
         launches = {id_ for id_, name in self._strings.items() if any(each in name for each in _LAUNCHES)}
-        has_names = "nameId" in self._tables.get(table, ())
+        has_names = "nameId" in self._base.tables.get(table, ())
         threads = _Threads(traces)
-        for begin, correlation, tid, name in self._select(table, ("start", "correlationId"), ("globalTid", "nameId")):
+        for begin, correlation, tid, name in self._base.select(
+            table, ("start", "correlationId"), ("globalTid", "nameId")
+        ):
             trace, thread, _ = threads.of(tid)
             if trace is not None and isinstance(correlation, int) and (not has_names or name in launches):
                 trace.add_call(_correlation(correlation), thread, _time(begin))
@@ -312,15 +228,15 @@ class _Export:
     def _read_ranges(self, traces: dict[int, Trace]) -> None:
         """NVTX's ranges: torch's ``emit_nvtx`` names operators and autograd's nodes, all others are the user's."""
         columns = ("end", "eventType", "text", "textId", "globalTid", "domainId")
-        has_kinds = "eventType" in self._tables.get("NVTX_EVENTS", ())
-        domains = self._select("NVTX_EVENTS", ("start",), columns, f"eventType = {_DOMAIN}") if has_kinds else ()
+        has_kinds = "eventType" in self._base.tables.get("NVTX_EVENTS", ())
+        domains = self._base.select("NVTX_EVENTS", ("start",), columns, f"eventType = {_DOMAIN}") if has_kinds else ()
         threads, names = _Threads(traces), RangeNames()
         libraries = {
             (threads.of(tid)[2], domain)
             for _, _, _, text, id_, tid, domain in domains
             if domain is not None and self._text(text, id_).casefold() in OF_LIBRARIES
         }
-        for begin, end, kind, text, id_, tid, domain in self._select("NVTX_EVENTS", ("start",), columns):
+        for begin, end, kind, text, id_, tid, domain in self._base.select("NVTX_EVENTS", ("start",), columns):
             trace, thread, process = threads.of(tid)
             is_range = kind in _PUSHED or (kind is None and end is not None)
             if trace is None or not is_range or (libraries and (process, domain) in libraries):
@@ -340,11 +256,11 @@ class _Export:
                 memory_bytes=memory if isinstance(memory, int) and memory > 0 else None,
                 capability=f"{major}.{minor}" if isinstance(major, int) and isinstance(minor, int) and major else None,
             )
-            for id_, name, memory, major, minor in self._select("TARGET_INFO_GPU", ("id",), columns)
+            for id_, name, memory, major, minor in self._base.select("TARGET_INFO_GPU", ("id",), columns)
         }
         placed = {
             (pid, cuda): gpu
-            for gpu, cuda, pid in self._select("TARGET_INFO_CUDA_DEVICE", ("gpuId", "cudaId"), ("pid",))
+            for gpu, cuda, pid in self._base.select("TARGET_INFO_CUDA_DEVICE", ("gpuId", "cudaId"), ("pid",))
         }
         by_cuda = {cuda: gpu for (_, cuda), gpu in placed.items()}
         for process, trace in traces.items():
@@ -355,7 +271,7 @@ class _Export:
 
     def _graphs(self) -> int:
         """Launches of CUDA graphs that nsys recorded as a whole, without their kernels."""
-        return sum(1 for _ in self._select(_GRAPHS, ("start",)))
+        return sum(1 for _ in self._base.select(_GRAPHS, ("start",)))
 
 
 class _Threads:
@@ -379,7 +295,7 @@ class _Threads:
 
 def _time(value: object) -> int:
     if not isinstance(value, int) or not -_LARGEST < value < _LARGEST:
-        raise _Damaged("a time is no number of nanoseconds")
+        raise Damaged("a time is no number of nanoseconds")
     return value
 
 
@@ -391,10 +307,3 @@ def _number(value: object) -> int:
 def _correlation(value: object) -> int:
     """The number that joins a call and its kernel; -1 if it is missing."""
     return value if isinstance(value, int) and 0 < value < _LARGEST else -1
-
-
-def _allowed(action: int, what: str | None, _more: str | None, _base: str | None, _inner: str | None) -> int:
-    """SQLite's question before a statement: reading tables and their columns' names is all there is."""
-    if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ):
-        return sqlite3.SQLITE_OK
-    return sqlite3.SQLITE_OK if action == sqlite3.SQLITE_PRAGMA and what == "table_info" else sqlite3.SQLITE_DENY

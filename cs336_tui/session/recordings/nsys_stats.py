@@ -20,12 +20,13 @@ from typing import BinaryIO, NamedTuple, TextIO, cast
 from cs336_tui.config.reading import open_regular
 from cs336_tui.events.kernel_kinds import kernel_kind
 from cs336_tui.events.reports import KernelGroup, KernelReport, KernelSummary
-from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, header
-from cs336_tui.session.recordings.trace import COPY, FILL, KERNEL, MOST_ROWS, DeviceFacts, TooLarge, Trace
+from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, header, most_inflated
+from cs336_tui.session.recordings.trace import COPY, FILL, KERNEL, DeviceFacts, TooLarge, Trace
 
 MOST_BYTES = 1 << 30
-_MOST_TEXT = 1 << 33
+_MOST_TEXT = 1 << 32
 """Characters, once decompressed."""
+_MOST_LINES = 10_000_000
 _TELL_EVERY = 5_000
 _LONGEST_LINE = 1 << 17
 _MOST_NS = 2**61
@@ -153,6 +154,7 @@ class _Lines:
 
     def __init__(self, file: TextIO, opening: Opening, size: int) -> None:
         self._file, self._opening, self._size = file, opening, size
+        self._most = most_inflated(size, _MOST_TEXT)
         self._number = self._read = 0
         self._header = ""
         """A header that ended a block, to be given next."""
@@ -169,7 +171,7 @@ class _Lines:
             raise StopIteration
         self._number += 1
         self._read += len(line)
-        if self._number > MOST_ROWS or self._read > _MOST_TEXT:
+        if self._number > _MOST_LINES or self._read > self._most:
             raise TooLarge("lines")
         if not self._number % _TELL_EVERY:
             self._opening.watch(min(self._read, self._size), self._size)

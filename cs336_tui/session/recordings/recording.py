@@ -12,12 +12,21 @@ from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import recorded_spec
 from cs336_tui.events.reports import KernelReport, MemoryReport
 
+INFLATED = 1 << 28
+"""Bytes that any gzipped file may hold."""
+
 
 class RecordingError(UserError):
     """A file that cannot be read as a recording: damaged, cut, too large or none at all; one line says so."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(f"{path}: {why}")
+
+
+def most_inflated(size: int, most: int) -> int:
+    """The most bytes, `most` at any rate, to which a gzipped file of `size` bytes is decompressed: traces shrink to a
+    tenth or so, and what shrinks to less than a 300th is made to fill memory."""
+    return min(max(300 * size, INFLATED), most)
 
 
 class Cancelled(Exception):

@@ -22,7 +22,7 @@ from cs336_tui.config.reading import open_regular
 from cs336_tui.events.reports import ALL_CATEGORIES, WORKSPACE_OP, MemoryReport, PhaseSpan, Site
 from cs336_tui.session.recordings import safe_pickle
 from cs336_tui.session.recordings.phases import phase_finder
-from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, header
+from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, header, most_inflated
 from cs336_tui.session.recordings.snapshot_blocks import (
     Block,
     History,
@@ -74,9 +74,13 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     try:
         with gzip.open(path) as inflated:
-            return inflated.read(safe_pickle.MOST_BYTES + 1)
+            most = most_inflated(path.stat().st_size, safe_pickle.MOST_BYTES)
+            found = inflated.read(most + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SnapshotError("its compression is damaged") from error
+    if len(found) > most:
+        raise SnapshotError(f"it holds more than {most >> 20:,} MB once decompressed")
+    return found
 
 
 def _recorded(

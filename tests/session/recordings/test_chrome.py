@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cs336_tui.events.reports import KernelReport
-from cs336_tui.session.recordings import chrome, trace
+from cs336_tui.session.recordings import chrome, recording, trace
 from cs336_tui.session.recordings.opening import read
 from cs336_tui.session.recordings.recording import Cancelled, Opening, RecordingError
 from tests.session.recordings import made_traces as made
@@ -162,6 +162,13 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     assert report_of(path).total_ns == 5_000
 
 
+def test_an_escape_that_is_no_character_is_replaced(tmp_path: Path) -> None:
+    """Of a surrogate alone; a pair is the character that it makes."""
+    path = write(tmp_path / "made.json", trace_of(launch("gemm", 1, 1, 3, 4), launch("XX", 2, 2, 9, 1)))
+    path.write_bytes(path.read_bytes().replace(b"XX", rb"a\ud800b \ud83d\ude00"))
+    assert {*kernels_of(path)} == {"gemm", "a\ufffdb \U0001f600"}
+
+
 def test_categories_of_torch_1_8(tmp_path: Path) -> None:
     kernel = span("Kernel", "gemm", 3, 4, 7, correlation=1, device=0, stream=7)
     call = span("Runtime", "cudaLaunchKernel", 1, 1, correlation=1)
@@ -241,7 +248,7 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(
 ) -> None:
     monkeypatch.setattr(chrome, "LONGEST_EVENT", 1 << 22)
     monkeypatch.setattr(chrome, "CHUNK", 1 << 18)
-    monkeypatch.setattr(chrome, "_INFLATED", 1 << 23)
+    monkeypatch.setattr(recording, "INFLATED", 1 << 23)
     path = tmp_path / "made.json.gz"
     path.write_bytes(_bomb(text, begin, 12))
     assert why in refusal(path)

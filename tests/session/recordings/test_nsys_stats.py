@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cs336_tui.analysis import kernels
 from cs336_tui.events.reports import KernelReport
 from cs336_tui.export.kernels import kernel_document, kernel_table, kernel_tables
-from cs336_tui.session.recordings import nsys_stats
+from cs336_tui.session.recordings import nsys_stats, recording
 from cs336_tui.session.recordings.opening import read
 from cs336_tui.session.recordings.recording import Cancelled, Opening, Recorded, RecordingError
 
@@ -94,7 +94,14 @@ def test_nothing_is_made_up_of_totals(file: Path) -> None:
     assert all(document[key] is None for key in ("span_ns", "busy_ns", "idle_share", "launches_per_s", "gaps"))
     assert {phase["span_ns"] for phase in document["phases"]} == {None}
     assert "no single launches" in report.note
-    assert kernel_tables(report)
+    assert {table.label for table in kernel_tables(report)} == {
+        "kernel-use",
+        "kernel-phases",
+        "kernel-kinds",
+        "kernels-recording",
+    }
+    (unnamed,) = kernels.by_range(report)
+    assert (unnamed.total_ns, unnamed.forward_ns, unnamed.backward_ns) == (8699, None, None)
 
 
 def test_totals_of_one_name_and_several_grids_are_added_and_the_rest_is_unknown(file: Path) -> None:
@@ -155,6 +162,13 @@ def test_compressed_text_is_read(file: Path) -> None:
     assert cell.report.total_ns == 8699
     file.write_bytes(packed[:-12])
     with pytest.raises(RecordingError, match="cut or broken"):
+        read(file, file.name, Opening())
+
+
+def test_a_bomb_is_refused_before_it_fills_the_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "INFLATED", 1 << 16)
+    file.write_bytes(gzip.compress(HEAD.encode() + b"1,2,3,k\n" * 200_000))
+    with pytest.raises(RecordingError, match="too large to be read: more lines"):
         read(file, file.name, Opening())
 
 

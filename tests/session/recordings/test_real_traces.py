@@ -77,6 +77,17 @@ def test_gaps_are_those_between_the_files_own_times(name: str) -> None:
     assert (report.span_ns, report.busy_ns) == (reached - ran[0][0], reached - ran[0][0] - sum(lengths))
 
 
+def test_communication_is_more_than_nccl() -> None:
+    """The B200's all-reduces of symmetric memory are no computation beside NCCL's one kernel."""
+    moved = [event for event in events_of("b200-eager-inference") if event.get("cat") == "kernel"]
+    names = ("multimem_all_reduce_kernel", "ncclDevKernel_AllGather")
+    durations = [round(each["dur"] * 1000) for each in moved if any(name in each["name"] for name in names)]
+    report = report_of("b200-eager-inference")
+    assert len(durations) == 74
+    assert report.overlap is not None
+    assert (report.overlap.communication_ns, report.overlap.overlapped_ns) == (sum(durations), 0)
+
+
 def test_a_training_step_of_a_v100() -> None:
     """The step's ranges, phases and autograd's thread, as the trace has them."""
     report = report_of("part")

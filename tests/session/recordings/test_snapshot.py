@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cs336_tui.analysis.memory import Timeline
 from cs336_tui.events.reports import ALL_CATEGORIES, MemoryReport
 from cs336_tui.export.memory import memory_document, memory_tables, peaks_table
-from cs336_tui.session.recordings import safe_pickle, snapshot
+from cs336_tui.session.recordings import recording, safe_pickle, snapshot
 from cs336_tui.session.recordings.opening import read
 from cs336_tui.session.recordings.recording import Cancelled, Opening, RecordingError
 from tests.session.recordings.recordings import FOLDER
@@ -245,6 +245,14 @@ def test_a_compressed_snapshot_opens(tmp_path: Path) -> None:
     packed = tmp_path / "made.pickle.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     assert report_of(packed).bytes == report_of(plain).bytes == (512,)
+
+
+def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "INFLATED", 1 << 16)
+    path = tmp_path / "made.pickle"
+    path.write_bytes(gzip.compress(b"\x80\x04" + b"N" * 2_000_000 + b"."))
+    with pytest.raises(RecordingError, match="MB once decompressed"):
+        read(path, path.name, Opening())
 
 
 @pytest.mark.parametrize(

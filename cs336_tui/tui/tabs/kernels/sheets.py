@@ -66,7 +66,7 @@ def gap_words(report: KernelReport) -> tuple[str, ...]:
     return (
         *([f"{rate:,.0f} launches/s"] if rate else []),
         f"{gaps.count:,} gaps" + (f", median {time_text(gaps.median_ns)}" if gaps.count else ""),
-        *([f"NCCL {share * 100:.1f} % beside compute"] if share is not None else []),
+        *([f"communication {share * 100:.1f} % beside compute"] if share is not None else []),
     )
 
 
@@ -88,8 +88,8 @@ def gaps_sheet(report: KernelReport) -> Sheet:
     )
     notes = []
     if overlap and (share := kernels.overlapped_share(report)) is not None:
-        beside = f"in {time_text(overlap.overlapped_ns)} of them, {share * 100:.1f} %, another kernel ran"
-        notes = [f"NCCL's kernels took {time_text(overlap.communication_ns)}; {beside}."]
+        beside = f"in {time_text(overlap.overlapped_ns)} of it, {share * 100:.1f} %, another kernel ran"
+        notes = [f"Communication (NCCL and others) took {time_text(overlap.communication_ns)}; {beside}."]
     return Sheet(Table.of(gaps.largest, columns, footnotes=notes), lead)
 
 
@@ -128,9 +128,9 @@ def kinds_sheet(report: KernelReport) -> Sheet:
 def parts_sheet(report: KernelReport) -> Sheet:
     """Time of each named part, with its backward, and a bar of its share of the step."""
     found = kernels.by_range(report)
-    times = scale(share.forward_ns + share.backward_ns for share in found)
+    times = scale(share.total_ns for share in found)
 
-    def way(share: RangeShare, time_ns: int) -> str:
+    def way(share: RangeShare, time_ns: int | None) -> str:
         return times.text(time_ns if share.name not in WITHOUT_BACKWARD and time_ns else None)
 
     columns: tuple[Column[RangeShare], ...] = (
@@ -138,7 +138,7 @@ def parts_sheet(report: KernelReport) -> Sheet:
         Column("share", "share %", show=lambda share: f"{share * 100:.1f}"),
         Column("forward_ns", f"forward {times.unit}", rank=2, text=lambda share: way(share, share.forward_ns)),
         Column("backward_ns", f"backward {times.unit}", rank=1, text=lambda share: way(share, share.backward_ns)),
-        Column("both", f"both {times.unit}", read=lambda share: share.forward_ns + share.backward_ns, show=times.text),
+        Column("total_ns", f"both {times.unit}", show=times.text),
         Column("instances", rank=3),
     )
     largest = max((share.share for share in found), default=0.0)
