@@ -94,12 +94,7 @@ def test_nothing_is_made_up_of_totals(file: Path) -> None:
     assert all(document[key] is None for key in ("span_ns", "busy_ns", "idle_share", "launches_per_s", "gaps"))
     assert {phase["span_ns"] for phase in document["phases"]} == {None}
     assert "no single launches" in report.note
-    assert {table.label for table in kernel_tables(report)} == {
-        "kernel-use",
-        "kernel-phases",
-        "kernel-kinds",
-        "kernels-recording",
-    }
+    assert not [table.label for table in kernel_tables(report) if table.label.startswith("kernel-ranges")]
     (unnamed,) = kernels.by_range(report)
     assert (unnamed.total_ns, unnamed.forward_ns, unnamed.backward_ns) == (8699, None, None)
 
