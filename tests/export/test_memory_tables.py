@@ -18,7 +18,7 @@ from cs336_tui.export.memory import (
 )
 from cs336_tui.export.memory_figures import memory_figure
 from cs336_tui.export.oom import oom_table
-from cs336_tui.export.reports import document_of_report
+from cs336_tui.export.reports import document_of_reports
 from cs336_tui.export.tables import Table
 from tests.export.grids import MAGIC
 from tests.made_memory import MB, MemoryMaker, a_memory_report, an_oom_report, many_events
@@ -158,7 +158,7 @@ def test_a_document_has_every_allocation_only_when_asked() -> None:
     assert "born" not in document
     whole = json.loads(json.dumps(memory_document(REPORT, arrays=True)))
     assert (whole["born"], whole["bytes"]) == ([*REPORT.born], [*REPORT.bytes])
-    assert document_of_report(an_oom_report())["by_category"]["activations"] == 38_000 * MB
+    assert document_of_reports([an_oom_report()])["by_category"]["activations"] == 38_000 * MB
 
 
 def test_notes_and_the_snapshot_stand_under_the_tables() -> None:
