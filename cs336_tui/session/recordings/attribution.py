@@ -12,7 +12,7 @@ from cs336_tui.events.device_timeline import gaps_of, overlap_of
 from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
 from cs336_tui.events.reports import NO_RANGE, RANGES, KernelGroup, KernelReport, Overlap
 from cs336_tui.session.recordings.enclosing import Ints, Spans
-from cs336_tui.session.recordings.phases import USUAL_PHASES, phase_finder
+from cs336_tui.session.recordings.range_names import USUAL_PHASES, phase_finder
 from cs336_tui.session.recordings.recording import Opening, Recorded, header
 from cs336_tui.session.recordings.trace import KERNEL, OPERATOR, USER_RANGE, DeviceFacts, Trace
 from cs336_tui.stats.timelines import busy, extent

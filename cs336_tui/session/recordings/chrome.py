@@ -56,7 +56,7 @@ def recognises(head: bytes) -> bool:
 
 
 def read(path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
-    """The cells of a trace, named `name` and its rank. Raises `RecordingError`, `Cancelled`, OSError."""
+    """The cells of a trace, named `name` and its rank. Raises `RecordingError`, `OpeningCancelled`, OSError."""
     trace = read_trace(path, opening.watch)
     if not len(trace.kernel_name) and OPERATOR not in trace.span_kind:
         raise RecordingError(path, "no kernel and no operator in it")

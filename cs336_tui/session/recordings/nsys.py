@@ -22,7 +22,7 @@ import msgspec
 from cs336_tui.config.reading import open_regular
 from cs336_tui.session.recordings.attribution import reports_of
 from cs336_tui.session.recordings.database import Damaged, Database
-from cs336_tui.session.recordings.nsys_names import OF_LIBRARIES, RangeNames
+from cs336_tui.session.recordings.range_names import OF_LIBRARIES, RangeNames
 from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, Watch
 from cs336_tui.session.recordings.trace import (
     COPY,
@@ -68,7 +68,8 @@ def recognises(head: bytes) -> bool:
 
 
 def read(path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
-    """A cell for each device of each process, by the report's SQLite export. Raises `RecordingError`, `Cancelled`."""
+    """A cell for each device of each process, by the report's SQLite export. Raises `RecordingError` or
+    `OpeningCancelled`."""
     with open_regular(path) as file:
         head = file.read(len(MAGIC))
     if recognises(head):

@@ -58,7 +58,7 @@ def recognises(head: bytes) -> bool:
 
 
 def read(path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
-    """The cells of a file. Raises `RecordingError` or `Cancelled`."""
+    """The cells of a file. Raises `RecordingError` or `OpeningCancelled`."""
     size = path.stat().st_size
     if size > MOST_BYTES:
         raise RecordingError(path, f"too large: of a CSV at most {MOST_BYTES >> 30} GiB are read")

@@ -42,7 +42,7 @@ FORMATS: tuple[_Format, ...] = (
 
 def open_recordings(paths: Sequence[Path], session_dir: Path, opening: Opening) -> Path:
     """Read the files and write a session of theirs into the folder; its log. Raises `RecordingError`, `LogError`,
-    `Cancelled`; then there is no new session."""
+    `OpeningCancelled`; then there is no new session."""
     cells = [cell for path, name in zip(paths, names_of(paths), strict=True) for cell in read(path, name, opening)]
     session = new_session_id()
     with closing(SessionLog(session_dir / f"{session}.jsonl")) as log:
@@ -51,7 +51,7 @@ def open_recordings(paths: Sequence[Path], session_dir: Path, opening: Opening) 
 
 
 def read(path: Path, name: str, opening: Opening) -> tuple[Recorded, ...]:
-    """The cells of one file. Raises `RecordingError` or `Cancelled`."""
+    """The cells of one file. Raises `RecordingError` or `OpeningCancelled`."""
     try:
         with open_regular(path) as file:
             head = file.read(_HEAD)

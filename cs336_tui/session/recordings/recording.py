@@ -29,12 +29,12 @@ def most_inflated(size: int, most: int) -> int:
     return min(max(300 * size, INFLATED), most)
 
 
-class Cancelled(Exception):
+class OpeningCancelled(Exception):
     """Reading was stopped by the person who asked for it."""
 
 
 class Watch(Protocol):
-    """Told of progress in bytes of the file, of which `total` may be 0 if unknown; raises `Cancelled` to stop."""
+    """Told of progress in bytes of the file, whose `total` is 0 if unknown; raises `OpeningCancelled` to stop."""
 
     def __call__(self, done: int, total: int) -> None: ...
 

@@ -21,13 +21,13 @@ import msgspec
 from cs336_tui.config.reading import open_regular
 from cs336_tui.events.reports import ALL_CATEGORIES, WORKSPACE_OP, MemoryReport, PhaseSpan, Site
 from cs336_tui.session.recordings import safe_pickle
-from cs336_tui.session.recordings.phases import phase_finder
+from cs336_tui.session.recordings.range_names import phase_finder
 from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, header, most_inflated
 from cs336_tui.session.recordings.snapshot_blocks import (
-    Block,
     History,
+    MemoryEvent,
+    SnapshotBlock,
     SnapshotError,
-    Step,
     blocks_of,
     history_of,
 )
@@ -50,7 +50,7 @@ def recognises(head: bytes) -> bool:
 
 
 def read(path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
-    """A cell for each device that the snapshot tells of. Raises `RecordingError` or `Cancelled`."""
+    """A cell for each device that the snapshot tells of. Raises `RecordingError` or `OpeningCancelled`."""
     size = path.stat().st_size
     if size > safe_pickle.MOST_BYTES:
         raise RecordingError(
@@ -149,14 +149,14 @@ class _Annotations(NamedTuple):
             places.append((phase, ranges[-1] if ranges else ""))
         return cls(times, places, phase_of)
 
-    def at(self, step: Step) -> tuple[str, str]:
+    def at(self, event: MemoryEvent) -> tuple[str, str]:
         """The phase and the range of an event, by its metadata or by its time; empty if none is known."""
-        if isinstance(step.metadata, str) and step.metadata:
-            name = plain(step.metadata)
+        if isinstance(event.metadata, str) and event.metadata:
+            name = plain(event.metadata)
             return (phase, "") if (phase := self.phase_of(name)) else ("", name[:_MOST_TEXT])
-        if step.time_us is None or len(self.times) == 1:
+        if event.time_us is None or len(self.times) == 1:
             return "", ""
-        return self.places[bisect_right(self.times, step.time_us) - 1]
+        return self.places[bisect_right(self.times, event.time_us) - 1]
 
 
 def _time_of(entry: Mapping[str, Any]) -> int:
@@ -169,8 +169,10 @@ class _Report:
 
     def __init__(self, history: History, stacks: Stacks, annotations: _Annotations) -> None:
         self._history, self._stacks, self._annotations = history, stacks, annotations
-        self._stack_of: list[Stack] = [stacks.of(step.frames) for step in history.steps]
-        known = {step.allocates for step, stack in zip(history.steps, self._stack_of, strict=True) if not stack.empty}
+        self._stack_of: list[Stack] = [stacks.of(event.frames) for event in history.events]
+        known = {
+            event.allocates for event, stack in zip(history.events, self._stack_of, strict=True) if not stack.empty
+        }
         self.knows_stacks = bool(known)
         self._in_python = set() if stacks.names_cpp else known
         """Kinds of events that have stacks, of Python alone."""
@@ -183,8 +185,8 @@ class _Report:
     def _spans(self) -> list[tuple[str, int, int]]:
         names: list[str] = []
         last = ""
-        for step, stack in zip(self._history.steps, self._stack_of, strict=True):
-            told = self._annotations.at(step)[0] or self._told(step, stack)
+        for event, stack in zip(self._history.events, self._stack_of, strict=True):
+            told = self._annotations.at(event)[0] or self._told(event, stack)
             last = told or last
             names.append(last or WHOLE)
         spans = []
@@ -197,13 +199,13 @@ class _Report:
             return [(WHOLE, 1, first)]
         return spans
 
-    def _told(self, step: Step, stack: Stack) -> str:
-        return Phase.BACKWARD if stack.empty and step.allocates in self._in_python else stack.phase
+    def _told(self, event: MemoryEvent, stack: Stack) -> str:
+        return Phase.BACKWARD if stack.empty and event.allocates in self._in_python else stack.phase
 
     def made(self, name: str, device: str, path: str, segments: Sequence[Mapping[str, Any]]) -> MemoryReport:
         history = self._history
         blocks = sorted(history.blocks, key=lambda block: block.born)
-        totals = _totals(blocks, len(history.steps) + 1)
+        totals = _totals(blocks, len(history.events) + 1)
         peak = max(totals)
         numbers: dict[Site, int] = {}
         site_of, categories = [], []
@@ -232,13 +234,13 @@ class _Report:
             note=self._note(totals[0], segments),
         )
 
-    def _site(self, block: Block) -> tuple[Site, Stack]:
+    def _site(self, block: SnapshotBlock) -> tuple[Site, Stack]:
         stack = self._stack_of[block.born - 1] if block.born else self._stacks.of(block.frames)
         site = stack.site
         if not block.born:
             return site, stack
         phase = self._phase_at(block.born)
-        range_ = self._annotations.at(self._history.steps[block.born - 1])[1]
+        range_ = self._annotations.at(self._history.events[block.born - 1])[1]
         return msgspec.structs.replace(site, phase=phase, range=range_, backward=phase == Phase.BACKWARD), stack
 
     def _place(self, event: int) -> int:
@@ -248,7 +250,7 @@ class _Report:
     def _phase_at(self, event: int) -> str:
         return self.spans[self._place(event)][0]
 
-    def _category(self, block: Block, site: Site, stack: Stack) -> str:
+    def _category(self, block: SnapshotBlock, site: Site, stack: Stack) -> str:
         """A use that the block's life tells for sure, else ``unknown``."""
         died_in = self._phase_at(block.died) if block.died > 0 else ""
         if site.op == WORKSPACE_OP:
@@ -271,7 +273,7 @@ class _Report:
         history = self._history
         old = sum(1 for block in history.blocks if not block.born)
         found = [f"{old:,} blocks, {before / 1e9:.3f} GB, lived before the recording began"]
-        if not history.steps:
+        if not history.events:
             found.append("no trace of allocations and frees: what is shown is the moment of the snapshot")
         elif not self.knows_stacks:
             found.append("no stacks were recorded")
@@ -290,7 +292,7 @@ class _Report:
 _WAITING = ("active_pending_free", "active_awaiting_free")
 
 
-def _totals(blocks: Sequence[Block], events: int) -> list[int]:
+def _totals(blocks: Sequence[SnapshotBlock], events: int) -> list[int]:
     """Live bytes after each event."""
     change = [0] * events
     for block in blocks:

@@ -24,7 +24,7 @@ class SnapshotError(ValueError):
     """A snapshot that contradicts its format; the message says how, in one clause."""
 
 
-class Block:
+class SnapshotBlock:
     """A block that was allocated at event `born`, 0 if before the recording, and freed at `died`, -1 if not."""
 
     __slots__ = ("address", "born", "bytes", "died", "frames")
@@ -35,7 +35,7 @@ class Block:
         self.frames = frames
 
 
-class Step(NamedTuple):
+class MemoryEvent(NamedTuple):
     """One event: an allocation or a free."""
 
     allocates: bool
@@ -46,10 +46,10 @@ class Step(NamedTuple):
 
 
 class History(NamedTuple):
-    """One device's blocks in order of birth; event `i` is ``steps[i - 1]``, event 0 what lived before."""
+    """One device's blocks in order of birth; event `i` is ``events[i - 1]``, event 0 what lived before."""
 
-    blocks: list[Block]
-    steps: list[Step]
+    blocks: list[SnapshotBlock]
+    events: list[MemoryEvent]
     waiting_bytes: int
     """Most bytes that were freed and still waited for another stream while others were allocated, or at the end."""
     vanished: int
@@ -179,13 +179,13 @@ class _Walk:
 
     def __init__(self, settings: _Settings, segments: _Segments) -> None:
         self._settings, self._segments = settings, segments
-        self._steps: list[Step] = []
-        self._blocks: list[Block] = []
-        self._before: list[Block] = []
-        self._live: dict[int, Block] = {}
+        self._events: list[MemoryEvent] = []
+        self._blocks: list[SnapshotBlock] = []
+        self._before: list[SnapshotBlock] = []
+        self._live: dict[int, SnapshotBlock] = {}
         self._large: list[int] = []
         """Addresses of live blocks of large segments."""
-        self._unsure: list[tuple[Block, tuple[int, bool] | None]] = []
+        self._unsure: list[tuple[SnapshotBlock, tuple[int, bool] | None]] = []
         """Large blocks from before that died, with what is known of their segments."""
         self._seen: list[tuple[int, int]] = []
         """Event and address of each birth of a large block."""
@@ -217,18 +217,18 @@ class _Walk:
             free = entry.get("device_free")
             self._no_memory.append((whole(entry, "size"), free if isinstance(free, int) else 0))
 
-    def _step(self, entry: Mapping[str, Any], *, allocates: bool) -> int:
+    def _event(self, entry: Mapping[str, Any], *, allocates: bool) -> int:
         time = entry.get("time_us")
         time = time if isinstance(time, int) else None
-        self._steps.append(Step(allocates, entry.get("frames"), time, entry.get("user_metadata")))
-        return len(self._steps)
+        self._events.append(MemoryEvent(allocates, entry.get("frames"), time, entry.get("user_metadata")))
+        return len(self._events)
 
     def _allocate(self, entry: Mapping[str, Any]) -> None:
-        address, event = whole(entry, "addr"), self._step(entry, allocates=True)
+        address, event = whole(entry, "addr"), self._event(entry, allocates=True)
         self._most_waiting = max(self._most_waiting, self._waiting_bytes)
         if (lost := self._live.get(address)) is not None:  # its free is missing
             self._die(lost, event)
-        block = Block(address, self._settings.rounded(whole(entry, "size")), event, entry.get("frames"))
+        block = SnapshotBlock(address, self._settings.rounded(whole(entry, "size")), event, entry.get("frames"))
         self._live[address] = block
         self._blocks.append(block)
         if block.bytes > SMALL:
@@ -236,11 +236,11 @@ class _Walk:
             insort(self._large, address)
             self._seen.append((event, address))
 
-    def _free(self, entry: Mapping[str, Any]) -> Block:
-        event, address = self._step(entry, allocates=False), whole(entry, "addr")
+    def _free(self, entry: Mapping[str, Any]) -> SnapshotBlock:
+        event, address = self._event(entry, allocates=False), whole(entry, "addr")
         block = self._live.get(address)
         if block is None:
-            block = Block(address, self._settings.rounded(whole(entry, "size")), 0)
+            block = SnapshotBlock(address, self._settings.rounded(whole(entry, "size")), 0)
             block.died = event
             self._before.append(block)
             if block.bytes > SMALL:
@@ -249,13 +249,13 @@ class _Walk:
             self._die(block, event)
         return block
 
-    def _die(self, block: Block, event: int) -> None:
+    def _die(self, block: SnapshotBlock, event: int) -> None:
         block.died = event
         del self._live[block.address]
         if block.bytes > SMALL:
             del self._large[bisect_left(self._large, block.address)]
 
-    def _rest(self, block: Block) -> int:
+    def _rest(self, block: SnapshotBlock) -> int:
         """Bytes behind a large block that the allocator would not have split off, were the neighbours those known."""
         end = block.address + block.bytes
         found = self._segments.at(block.address)
@@ -268,7 +268,7 @@ class _Walk:
         gap = min(bounds, default=end) - end
         return gap if 0 < gap <= self._most_rest(block, found[1] if found else False) else 0
 
-    def _most_rest(self, block: Block, expandable: bool) -> int:
+    def _most_rest(self, block: SnapshotBlock, expandable: bool) -> int:
         if expandable or self._settings.expandable:
             return UNIT - 1
         return MOST_REST if block.bytes < self._settings.most_split else _MOST
@@ -283,18 +283,18 @@ class _Walk:
         }
         vanished = [block for address, block in self._live.items() if address not in at_end]
         if vanished:
-            self._steps.append(Step(allocates=False, time_us=self._steps[-1].time_us))
+            self._events.append(MemoryEvent(allocates=False, time_us=self._events[-1].time_us))
             for block in vanished:
-                block.died = len(self._steps)
+                block.died = len(self._events)
         for address, (size, frames) in at_end.items():
             if (known := self._live.get(address)) is not None:
                 known.bytes = size
             else:
-                self._before.append(Block(address, size, 0, frames))
+                self._before.append(SnapshotBlock(address, size, 0, frames))
         self._measure_before()
         waiting = max(self._most_waiting, self._waiting_bytes)
         blocks = [*self._before, *self._blocks]
-        return History(blocks, self._steps, waiting, len(vanished), self._no_memory)
+        return History(blocks, self._events, waiting, len(vanished), self._no_memory)
 
     def _measure_before(self) -> None:
         """Give large blocks from before the recording that died in it their rests: the least gap behind them, to a

@@ -70,14 +70,14 @@ class RecordingController:
     def _read(self, paths: Sequence[Path], folder: Path, stop: threading.Event) -> Path | str:
         """The log of the new session, or why there is none; empty if it was stopped."""
         from cs336_tui.session.recordings.opening import open_recordings
-        from cs336_tui.session.recordings.recording import Cancelled, Opening
+        from cs336_tui.session.recordings.recording import Opening, OpeningCancelled
 
         shown_at = 0.0
 
         def watch(done: int, total: int) -> None:
             nonlocal shown_at
             if stop.is_set() or not self._app.is_up:
-                raise Cancelled
+                raise OpeningCancelled
             if time.monotonic() - shown_at >= REFRESH_S:
                 shown_at = time.monotonic()
                 share = f"{done / total:.0%} of {total / 1e6:,.0f} MB" if total else f"{done / 1e6:,.0f} MB"
@@ -85,7 +85,7 @@ class RecordingController:
 
         try:
             return open_recordings(paths, folder, Opening(watch))
-        except Cancelled:
+        except OpeningCancelled:
             return ""
         except (UserError, OSError) as error:
             return str(error)

@@ -14,7 +14,7 @@ import pytest
 from cs336_tui.events.reports import KernelReport
 from cs336_tui.session.recordings import chrome, recording, trace
 from cs336_tui.session.recordings.opening import read
-from cs336_tui.session.recordings.recording import Cancelled, Opening, RecordingError
+from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, RecordingError
 from tests.session.recordings import made_traces as made
 from tests.session.recordings.made_traces import launch, op, span, trace_of, user, write
 
@@ -277,9 +277,9 @@ def test_progress_is_told_and_reading_can_be_stopped(tmp_path: Path, monkeypatch
 
     def stop(done: int, total: int) -> None:
         if done > total / 2:
-            raise Cancelled
+            raise OpeningCancelled
 
-    with pytest.raises(Cancelled):
+    with pytest.raises(OpeningCancelled):
         chrome.read(path, Opening(stop), "made")
 
 

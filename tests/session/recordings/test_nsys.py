@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from cs336_tui.events.reports import KernelReport
 from cs336_tui.session.recordings.opening import read
-from cs336_tui.session.recordings.recording import Cancelled, Opening, Recorded, RecordingError
+from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, Recorded, RecordingError
 from tests.session.recordings.nsys_exports import (
     A_STEP,
     NEW,
@@ -256,11 +256,11 @@ def test_reading_can_be_cancelled(file: Path) -> None:
     def watch(done: int, total: int) -> None:
         seen.append((done, total))
         if done:
-            raise Cancelled
+            raise OpeningCancelled
 
     rows = {"StringIds": strings(TEXTS), "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(1, 2, 1)] * 30_000}
     export(file, rows)
-    with pytest.raises(Cancelled):
+    with pytest.raises(OpeningCancelled):
         cells_of(file, Opening(watch))
     assert seen[-1][1] == file.stat().st_size
     assert 0 < seen[-1][0] <= seen[-1][1]
@@ -322,10 +322,10 @@ def test_cancelling_ends_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     def watch(_done: int, _total: int) -> None:
         if told.exists() and told.read_text():
-            raise Cancelled
+            raise OpeningCancelled
 
     begun = time.monotonic()
-    with pytest.raises(Cancelled):
+    with pytest.raises(OpeningCancelled):
         cells_of(report, Opening(watch))
     assert time.monotonic() - begun < 30
     with pytest.raises(ProcessLookupError):

@@ -16,7 +16,7 @@ from cs336_tui.events.reports import KernelReport
 from cs336_tui.export.kernels import kernel_document, kernel_table, kernel_tables
 from cs336_tui.session.recordings import nsys_stats, recording
 from cs336_tui.session.recordings.opening import read
-from cs336_tui.session.recordings.recording import Cancelled, Opening, Recorded, RecordingError
+from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, Recorded, RecordingError
 
 GEMM, COPY = "void gemm<float, 4>(float*, int)", "[CUDA memcpy Host-to-Device]"
 
@@ -216,9 +216,9 @@ def test_any_text_after_a_header_opens_or_is_refused(tmp_path: Path, text: str, 
 def test_reading_can_be_cancelled(file: Path) -> None:
     def cancel(done: int, total: int) -> None:
         assert 0 < done <= total
-        raise Cancelled
+        raise OpeningCancelled
 
-    with pytest.raises(Cancelled):
+    with pytest.raises(OpeningCancelled):
         cells_of(file, HEAD + "1,2,3,k\n" * 10_000, Opening(cancel))
 
 

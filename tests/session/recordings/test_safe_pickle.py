@@ -174,11 +174,11 @@ def test_loading_tells_how_far_it_is_and_can_be_cancelled(protocol: int) -> None
     assert len(seen) >= 2 * (len(data) // 2**20) - 2
     assert max(seen) <= len(data)
 
-    class Cancelled(Exception):
+    class OpeningCancelled(Exception):
         pass
 
     def cancel(_done: int) -> None:
-        raise Cancelled
+        raise OpeningCancelled
 
-    with pytest.raises(Cancelled):
+    with pytest.raises(OpeningCancelled):
         load(data, cancel)

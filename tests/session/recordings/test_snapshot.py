@@ -18,7 +18,7 @@ from cs336_tui.events.reports import ALL_CATEGORIES, MemoryReport
 from cs336_tui.export.memory import memory_document, memory_tables, peaks_table
 from cs336_tui.session.recordings import recording, safe_pickle, snapshot
 from cs336_tui.session.recordings.opening import read
-from cs336_tui.session.recordings.recording import Cancelled, Opening, RecordingError
+from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, RecordingError
 from tests.session.recordings.recordings import FOLDER
 from tests.session.recordings.test_snapshot_blocks import BASE, MIB, a_segment, an_event
 
@@ -368,9 +368,9 @@ def test_reading_can_be_cancelled_while_blocks_are_followed() -> None:
 
     def cancel(done: int, total: int) -> None:
         if done == total:
-            raise Cancelled
+            raise OpeningCancelled
 
-    with pytest.raises(Cancelled):
+    with pytest.raises(OpeningCancelled):
         snapshot.read(path, Opening(cancel), path.name)
 
 

@@ -71,7 +71,7 @@ def history(trace: list[dict[str, Any]], segments: list[dict[str, Any]], options
 
 def totals(found: History) -> list[int]:
     """Live bytes at each event, counted block by block."""
-    events = range(len(found.steps) + 1)
+    events = range(len(found.events) + 1)
     return [sum(b.bytes for b in found.blocks if b.born <= e and (b.died < 0 or e < b.died)) for e in events]
 
 
@@ -162,7 +162,7 @@ def test_a_free_without_a_request_frees() -> None:
 def test_running_out_of_memory_is_told_and_is_no_event() -> None:
     trace = [an_event("alloc", 0, 512), {"action": "oom", "size": 5 * MIB, "device_free": MIB}]
     found = history(trace, [a_segment(0, 2 * MIB, (512, "active_allocated"))])
-    assert (len(found.steps), found.no_memory) == (1, [(5 * MIB, MIB)])
+    assert (len(found.events), found.no_memory) == (1, [(5 * MIB, MIB)])
 
 
 def test_a_block_that_no_segment_has_at_the_end_is_gone_then() -> None:
@@ -230,6 +230,6 @@ def test_sizes_from_addresses_alone_are_those_of_real_segments() -> None:
     known = {b["address"]: b["size"] for s in segments for b in s["blocks"] if b["state"] == "active_allocated"}
     empty = [segment | {"blocks": [{"size": segment["total_size"], "state": "inactive"}]} for segment in segments]
     found = history(trace, empty, content["allocator_settings"])
-    at_end = {block.address: block.bytes for block in found.blocks if block.died == len(found.steps)}
+    at_end = {block.address: block.bytes for block in found.blocks if block.died == len(found.events)}
     assert len(at_end) == found.vanished == 659
     assert at_end == {address: known[address] for address in at_end}
