@@ -22,7 +22,7 @@ from cs336_tui.cli.flags import (
     session_dir_option,
     timeout_option,
 )
-from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, Progress, carry_out
+from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, RunProgress, carry_out
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import PASSES, RAW_DIMS, CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
@@ -109,7 +109,7 @@ def _text(state: SessionState, format_: str) -> str:
     return answer([table], format_)
 
 
-class _AbProgress(Progress):
+class _AbProgress(RunProgress):
     """A line a round, with the ratio of all so far, instead of a line a cell."""
 
     def show(self, event: Event) -> None:

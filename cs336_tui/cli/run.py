@@ -85,7 +85,7 @@ class HeadlessRun:
 
     def __init__(self) -> None:
         self.state = SessionState()
-        self.progress = Progress(self.state, sys.stderr)
+        self.progress = RunProgress(self.state, sys.stderr)
         self._files: list[_Kept] = []
         self.stopped = False
         """True if somebody stopped it before all was done."""
@@ -193,7 +193,7 @@ _STAGES = {"compiling": "compiling the model", "capturing": "capturing a CUDA gr
 """Stages that may take half a minute without a word."""
 
 
-class Progress:
+class RunProgress:
     """One line per finished cell and, on a terminal, a status line below them redrawn in place."""
 
     def __init__(self, state: SessionState, stream: TextIO) -> None:

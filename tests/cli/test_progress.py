@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from cs336_tui.cli.run import Progress
+from cs336_tui.cli.run import RunProgress
 from cs336_tui.events.events import DeviceSampled, HostSample, StageChanged
 from cs336_tui.session.state import SessionState
 from tests.samples import START, a_spec, cell_start, session_start
@@ -25,7 +25,7 @@ def test_a_long_stage_says_how_long_it_has_lasted_though_nothing_happens(
 ) -> None:
     monkeypatch.setattr("cs336_tui.cli.run._REDRAW_S", 0.0)
     state, terminal = SessionState(), Terminal()
-    progress = Progress(state, terminal)
+    progress = RunProgress(state, terminal)
     begun = StageChanged(at=START + 20, cell=0, stage=stage)  # type: ignore[arg-type]  # one of them
     sampled = [DeviceSampled(at=START + 20 + seconds, host=HostSample()) for seconds in (5, 31)]
     for event in (*session_start([a_spec(compile="default")]), *cell_start(0), begun, *sampled):
@@ -38,7 +38,7 @@ def test_a_long_stage_says_how_long_it_has_lasted_though_nothing_happens(
 
 def test_samples_of_a_cell_that_says_how_far_it_is_draw_nothing() -> None:
     state, terminal = SessionState(), Terminal()
-    progress = Progress(state, terminal)
+    progress = RunProgress(state, terminal)
     for event in (*session_start([a_spec()]), *cell_start(0)):
         state.apply(event)
     sample = DeviceSampled(at=START + 30, host=HostSample())
