@@ -73,7 +73,7 @@ imported = st.sampled_from(["my.model:LM", "course.nn:Transformer.of", "x:y", "r
 words = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=12)
 folders = words.map("/{}".format).filter(lambda folder: str(Path(folder)) == folder)
 """Folders as a sweep holds them: absolute, without a slash at the end."""
-_NAMES = ("models", "attentions", "optimizers")
+_NAMES = ("models", "attentions", "norms", "optimizers")
 """Fields of a sweep that may name a user's own code."""
 _arguments = names.map(str.strip).filter(lambda name: name and "." not in name and not variants.option_of(name))
 pairs = st.lists(st.tuples(_arguments, texts.map(str.strip)), max_size=2).map(tuple)
@@ -81,11 +81,12 @@ pairs = st.lists(st.tuples(_arguments, texts.map(str.strip)), max_size=2).map(tu
 
 @st.composite
 def sweeps(draw: st.DrawFn, workloads: Sequence[str] = axes.WORKLOADS) -> Sweep:
-    """Sweeps whose every cell is valid: of named sizes, of raw dimensions, or of attention alone."""
+    """Sweeps whose every cell is valid: of named sizes, of raw dimensions, or of an operation alone."""
     edition = draw(st.sampled_from(spec.EDITIONS))
-    alone = draw(st.sampled_from(workloads)) == "attention"
+    workload = draw(st.sampled_from(workloads))
+    alone = workload != axes.LANGUAGE_MODEL
     graphs = draw(st.booleans())
-    made: dict[str, Any] = draw(_attention() if alone else _models(edition))
+    made: dict[str, Any] = draw(_ALONE[workload]() if alone else _models(edition))
     dims = made.get("dims")
     in_float8 = not alone and (dims is None or not (dims.d_model % 16 or dims.d_ff % 16))
     passes = {"train-step": not alone, "backward": not graphs}
@@ -127,6 +128,19 @@ def _attention(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
+def _norm(draw: st.DrawFn) -> dict[str, Any]:
+    """Fields of a sweep of a norm alone."""
+    return {
+        "workload": "norm",
+        "head_dims": draw(some(counts)),
+        "norms": draw(some(st.sampled_from(axes.NORMS) | imported)),
+    }
+
+
+_ALONE = {"attention": _attention, "norm": _norm}
+
+
+@st.composite
 def _models(draw: st.DrawFn, edition: str) -> dict[str, Any]:
     """Fields of a sweep of language models; a user's own model brings its attention."""
     own, checkpoints = draw(st.booleans()), draw(some(st.integers(0, 1), 2))
@@ -138,6 +152,7 @@ def _models(draw: st.DrawFn, edition: str) -> dict[str, Any]:
         "model_args": draw(pairs),
         "annotations": draw(st.lists(st.tuples(st.sampled_from(variants.RANGES), imported), max_size=2).map(tuple)),
         "attentions": ("naive",) if own else draw(some(st.sampled_from(axes.ATTENTIONS) | imported, 2)),
+        "norms": ("rmsnorm",) if own else draw(some(st.sampled_from(axes.NORMS) | imported, 2)),
         "optimizers": draw(some(st.sampled_from(axes.OPTIMIZERS) | imported, 2)),
         "loss": draw(st.just(variants.CROSS_ENTROPY) | imported),
         "checkpoints": checkpoints,

@@ -159,11 +159,11 @@ class Unpredicted(NamedTuple):
 
 
 class MeasuredCell(NamedTuple):
-    """A cell of this session on the target, its mean step and how fast that was."""
+    """A cell of this session on the target, its mean step and how fast that was: work a second, as `_work` has it."""
 
     spec: CellSpec
     step_s: float
-    flops_per_s: float
+    per_s: float
 
 
 _Known = dict[Hashable, list[MeasuredCell]]
@@ -175,15 +175,15 @@ def measured_cells(state: SessionState, target: Target) -> tuple[MeasuredCell, .
     found = []
     for cell in state.cells.values():
         prediction = state.prediction_of(cell.spec) if cell.running.n and _ran_on(cell, target) else None
-        if prediction and cell.running.mean and (flops := timed_flops(prediction)):
-            found.append(MeasuredCell(cell.spec, cell.running.mean, flops / cell.running.mean))
+        if prediction and cell.running.mean and (work := _work(prediction)):
+            found.append(MeasuredCell(cell.spec, cell.running.mean, work / cell.running.mean))
     return tuple(found)
 
 
 def _likenesses(spec: CellSpec) -> tuple[tuple[Hashable, str], ...]:
     """Fields that cells may share with this one, most first, each with the differences that are left, in words.
-    A cell tells about none that computes in another precision or on other threads."""
-    usual, kind = (spec.precision, spec.threads), variant_kind(spec)
+    A cell tells about none that computes in another precision or on other threads, or whose work is of another kind."""
+    usual, kind = (spec.precision, spec.threads, spec.workload == "norm"), variant_kind(spec)
     return (
         (run_key(spec), _SAME),
         ((*usual, "pass and variant", spec.pass_, kind), ""),
@@ -204,6 +204,12 @@ def _ran_on(cell: CellState, target: Target) -> bool:
 def timed_flops(prediction: Prediction) -> int:
     """FLOPs of the timed phases."""
     return sum(prediction.flops.values())
+
+
+def _work(prediction: Prediction) -> int:
+    """Work to which a step's time is about proportional: FLOPs of the timed phases; of a norm alone, without matrix
+    products, the least bytes."""
+    return prediction.min_bytes_moved if prediction.spec.workload == "norm" else timed_flops(prediction)
 
 
 def _untimed_too(prediction: Prediction) -> float:
@@ -318,28 +324,30 @@ def _step_range(
     spec: CellSpec, prediction: Prediction, target: Target, alike: Sequence[MeasuredCell], unlike: str
 ) -> tuple[float | None, float | None, str]:
     """Seconds of a step, low and high, and their basis: this cell's, the speed of other cells, or the data sheet."""
-    flops, peak = timed_flops(prediction), target.peak_flops(spec.precision)
+    work, peak = _work(prediction), target.peak_flops(spec.precision)
+    bandwidth = target.gpu.bandwidth_bytes_per_s if target.gpu else None
     if unlike == _SAME:
         means = [cell.step_s for cell in alike]
         return min(means), max(means), f"measured, {counted(len(alike), 'run')} of this cell"
     if alike:
-        slowest, fastest = (extreme(cell.flops_per_s for cell in alike) for extreme in (min, max))
+        slowest, fastest = (extreme(cell.per_s for cell in alike) for extreme in (min, max))
         which = f" ({_named(alike)})" if "variants" in unlike else ""
         other = f" of {unlike}{which}" if unlike else ""
-        speeds = _speeds([slowest, fastest] if len(alike) > 1 else [fastest], peak)
-        return flops / fastest, flops / slowest, f"from {counted(len(alike), 'measured cell')}{other}: {speeds}"
+        rates = [slowest, fastest] if len(alike) > 1 else [fastest]
+        speeds = _speeds(rates, bandwidth, "B/s") if spec.workload == "norm" else _speeds(rates, peak, "FLOP/s")
+        return work / fastest, work / slowest, f"from {counted(len(alike), 'measured cell')}{other}: {speeds}"
     if peak is None:
         return None, None, NOT_MEASURED
-    bound = max(flops / peak, prediction.min_bytes_moved / target.gpu.bandwidth_bytes_per_s if target.gpu else 0)
+    bound = max(timed_flops(prediction) / peak, prediction.min_bytes_moved / bandwidth if bandwidth else 0)
     whose = "the stated peak" if target.stated_flops is not None else "the data sheet's peak"
     return bound, None, f"at best, by {whose}; no cell was measured yet"
 
 
-def _speeds(rates: Sequence[float], peak: float | None) -> str:
+def _speeds(rates: Sequence[float], peak: float | None, unit: str) -> str:
     if peak:
         return f"{' to '.join(f'{rate / peak * 100:.3g}' for rate in rates)} % of peak"
-    unit, name = (1e12, "TFLOP/s") if rates[0] >= 1e12 else (1e9, "GFLOP/s")
-    return f"{' to '.join(f'{rate / unit:.3g}' for rate in rates)} {name}"
+    scale, prefix = (1e12, "T") if rates[0] >= 1e12 else (1e9, "G")
+    return f"{' to '.join(f'{rate / scale:.3g}' for rate in rates)} {prefix}{unit}"
 
 
 def total_s(estimates: Iterable[Estimate]) -> tuple[float | None, float | None]:

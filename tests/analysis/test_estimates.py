@@ -30,6 +30,7 @@ from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.events import CellsPredicted, DeviceSampled, GpuProcess, GpuSample, HostSample
 from cs336_tui.events.gpus import find_gpu, gpu_of_label
 from cs336_tui.session.state import SessionState
+from tests.attention_cells import attention_spec
 from tests.made_predictions import made_prediction
 from tests.samples import ENVIRONMENT, START, a_spec, state_of, without_gaps
 from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, events_of, session_of
@@ -195,6 +196,22 @@ def test_one_measured_cell_is_no_range() -> None:
     state = predicted(cell([0.100] * 3))
     found = judge(made_prediction(a_spec(batch_size=8)), target_here(GPU, ENVIRONMENT), state)
     assert found.step_time == "about 200 ms"
+
+
+def test_a_norms_time_follows_its_bytes_and_tells_of_no_model() -> None:
+    """A norm has no FLOPs: half as wide is half the bytes and the time; its bandwidth is held against the sheet's."""
+    norm = {"workload": "norm", "pass_": "forward", "device": "cuda:0"}
+    spec, wide = attention_spec(**norm, d_model=512), attention_spec(**norm, d_model=1024)
+    bytes_moved = 2 * 2 * 24 * 1024 * 4
+    made = {"flops": {"forward": 0}, "flops_by_range": {}, "min_bytes_moved": bytes_moved}
+    state = session_of(Cell(wide, [0.1] * 3))
+    state.apply(CellsPredicted(at=START, predictions=(msgspec.structs.replace(made_prediction(wide), **made),)))
+    half = msgspec.structs.replace(made_prediction(spec), **made | {"min_bytes_moved": bytes_moved // 2})
+    here = target_here(GPU, ENVIRONMENT)
+    found = judge(half, here, state)
+    assert found.low_s == found.high_s == pytest.approx(0.05)
+    assert found.basis == f"from 1 measured cell: {bytes_moved / 0.1 / 3.35e12 * 100:.3g} % of peak"
+    assert "no cell was measured" in judge(made_prediction(a_spec(pass_="forward")), here, state).basis
 
 
 def test_the_cell_itself_goes_before_others() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 
 from cs336_tui.analysis.estimates import timed_flops
 from cs336_tui.analysis.fields import implied_params
+from cs336_tui.config.axes import NORMS
 from cs336_tui.config.flops import least_bytes, step_flops
 from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, CellSpec
 from cs336_tui.worker.estimate.predict import predict
@@ -70,6 +71,17 @@ def test_attention_alone_by_hand() -> None:
     assert least_bytes(spec) == 4 * tensor
     both = msgspec.structs.replace(spec, pass_="forward+backward")
     assert (step_flops(both), least_bytes(both)) == (3 * step_flops(spec), 8 * tensor)
+
+
+@pytest.mark.parametrize(
+    ("pass_", "tensors"),
+    [("inference", 2), ("forward", 2), ("forward+loss", 2), ("backward", 3), ("forward+backward", 4)],
+)
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_norm_alone_has_no_products_and_moves_its_rows(norm: str, pass_: str, tensors: int) -> None:
+    spec = attention_spec(workload="norm", norm=norm, d_model=64, pass_=pass_, precision="bf16")
+    _is_as_predicted(spec)
+    assert (step_flops(spec), least_bytes(spec)) == (0, tensors * 2 * 24 * 64 * 2)
 
 
 def test_a_fused_kernel_may_leave_out_what_is_masked() -> None:

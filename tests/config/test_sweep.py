@@ -13,7 +13,7 @@ from cs336_tui.cli.flags import choice_options, oom_option, reports_option
 from cs336_tui.config.choices import sweep_from, sweep_of
 from cs336_tui.config.counts import share_of, share_words
 from cs336_tui.config.flops import parameters
-from cs336_tui.config.presets import bundled, preset
+from cs336_tui.config.presets import Preset, bundled, from_toml, preset, to_toml
 from cs336_tui.config.spec import CUSTOM_SIZE, ModelDims, SpecError
 from cs336_tui.config.sweep import Sweep
 from tests.strategies import automatic_sweeps, sweeps
@@ -327,6 +327,39 @@ def test_attention_alone_has_as_many_heads_as_are_asked_for() -> None:
     assert said("--preset 2025/leaderboard --num-heads 4".split()).heads == 4
     with pytest.raises(SpecError, match="num heads 0: expected a whole number, at least 1"):
         said("--workload attention --num-heads 0".split())
+
+
+def test_a_norm_alone_has_widths_and_rows() -> None:
+    sweep = said("--workload norm --width 64,128 --context 50 --batch 2 --norm rmsnorm,layernorm --device cpu".split())
+    first, *_ = cells = sweep.cells()
+    assert len(cells) == 2 * 2 * 2
+    assert (first.size, first.d_model, first.tokens_per_step, first.method) == ("d64", 64, 100, "rmsnorm")
+    assert {cell.pass_ for cell in cells} == {"forward", "backward"}
+    assert "--workload norm --width 64,128" in sweep.command()
+    assert sweep_of(cells).command() == sweep.command()
+    assert from_toml("a", to_toml(Preset("a", "", sweep))).sweep == sweep
+    assert "width = [" in to_toml(Preset("a", "", sweep))
+    assert said("--preset 2024/pytorch_layernorm --width 32".split()).head_dims == (32,)
+    assert said("--workload norm --device cpu".split()).head_dims == (1024,)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--workload norm --size small", "size small: norm alone has no model; give --width"),
+        ("--workload norm --num-heads 2", "num heads 2: a norm has no heads; leave it out"),
+        ("--workload norm --attention sdpa", "attention sdpa: workload norm has none; leave it out"),
+        ("--workload norm --pass train-step", "pass train-step: norm alone has nothing to train"),
+        ("--workload norm --no-causal", "causal no: only with --workload attention"),
+        ("--workload attention --norm layernorm", "norm layernorm: workload attention has none; leave it out"),
+        ("--model my.model:LM --norm layernorm", "norm layernorm: LM has its own; leave it out, or use --model-arg"),
+        ("--norm layer", "norm layer: expected one of rmsnorm, layernorm, torch-rmsnorm, or package.module:name"),
+    ],
+)
+def test_what_a_norm_has_not_is_refused_in_one_line(words: str, says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        said(words.split())
+    assert says in str(caught.value)
 
 
 def test_the_leaderboards_are_as_the_handouts_have_them() -> None:

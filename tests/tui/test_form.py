@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cs336_tui.config import spec
-from cs336_tui.config.axes import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS, WORKLOADS
+from cs336_tui.config.axes import ATTENTIONS, COMPILES, CUDA_GRAPHS, NORMS, OPTIMIZERS, WORKLOADS
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.counts import Auto
 from cs336_tui.config.presets import Preset, bundled
@@ -59,6 +59,7 @@ def any_entries(draw: st.DrawFn) -> Entries:
         "workload": st.sampled_from(WORKLOADS),
         "causal": st.sampled_from(AXES["causal"].values),
         "attention": ticked(*ATTENTIONS),
+        "norm": ticked(*NORMS),
         "compile": ticked(*COMPILES),
         "optimizer": ticked(*OPTIMIZERS),
         "cuda_graph": ticked(*CUDA_GRAPHS),
@@ -86,6 +87,7 @@ def test_anything_entered_is_a_runnable_sweep_or_has_problems(
         environment.check(cell)
 
 
+@example(Sweep(devices=("cpu",), model_args=(("sizes", "1,2"),)), RunOptions())
 @given(sweeps(), st.builds(RunOptions, ddof=st.integers(0, 1), timeout_s=st.none() | st.floats(1e-3, 1e6)))
 def test_a_sweep_shown_in_the_form_reads_as_itself(sweep: Sweep, options: RunOptions) -> None:
     form = read(entries_of(sweep, options))
@@ -109,11 +111,12 @@ def shown_in_the_form(sweep: Sweep) -> Sweep:
     expected: dict[str, Any] = {
         "contexts": offered_first(sweep.contexts, AXES["context_length"].values),
         "attentions": offered_first(sweep.attentions, ATTENTIONS),
+        "norms": offered_first(sweep.norms, NORMS),
         "optimizers": offered_first(sweep.optimizers, OPTIMIZERS),
     }
-    if sweep.workload == "attention" or sweep.dims:
+    if sweep.is_alone or sweep.dims:
         expected |= {"sizes": plain.sizes, "vocab_size": plain.vocab_size}
-    if any(":" in name for name in (*sweep.models, *sweep.attentions, *sweep.optimizers, sweep.loss)):
+    if any(":" in name for name in (*sweep.models, *sweep.attentions, *sweep.norms, *sweep.optimizers, sweep.loss)):
         expected |= {"model_path": sweep.model_path or (str(Path.cwd()),)}
     return msgspec.structs.replace(sweep, **expected)
 
@@ -278,6 +281,10 @@ def test_another_workload_changes_what_was_as_usual_and_nothing_else() -> None:
     form = read(alone)
     assert form.sweep == Sweep(workload="attention", passes=("forward", "backward"), contexts=(1024,), batches=(3,))
     assert alone.with_usual_of("workload", "language-model") == entries
+    norm = read(alone.with_usual_of("workload", "norm"))
+    usual: dict[str, Any] = {"passes": ("forward", "backward"), "contexts": (1024,), "head_dims": (1024,)}
+    assert norm.sweep == Sweep(workload="norm", batches=(3,), **usual)
+    assert alone.with_usual_of("workload", "norm").with_usual_of("workload", "language-model") == entries
 
 
 def test_a_folder_is_looked_in_for_ones_own_code_as_by_the_flags() -> None:

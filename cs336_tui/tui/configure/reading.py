@@ -30,7 +30,12 @@ def names_of(text: str) -> tuple[str, ...]:
 
 def joined(pieces: Iterable[str]) -> str:
     """Pieces as `FormReader.pieces` reads them: with commas, those in quotes that need it."""
-    return ", ".join(shlex.quote(piece) if set(piece) & set(",'\"\\") else piece for piece in pieces)
+    return ", ".join(_quoted(piece) if set(piece) & set(",'\"\\") else piece for piece in pieces)
+
+
+def _quoted(piece: str) -> str:
+    """In quotes, as `shlex.quote` makes them, which leaves a lone comma bare."""
+    return "'" + piece.replace("'", "'\"'\"'") + "'"
 
 
 class FormReader:
