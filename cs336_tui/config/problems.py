@@ -245,7 +245,7 @@ PROBLEMS: tuple[Problem, ...] = (
     Problem(
         "rmsnorm_forward_benchmarking",
         ("2024",),
-        "forward of your RMSNorm kernel against both norms",
+        "forward of your RMSNorm against both norms",
         (
             Part("a", "forward of each norm alone over four widths", _NORMS_ALONE, _OWN_NORM),
             Part("b", "forward of every size with each norm", _NORMS_FORWARD, _OWN_NORM),
@@ -254,7 +254,7 @@ PROBLEMS: tuple[Problem, ...] = (
     Problem(
         "rmsnorm_benchmarking",
         ("2024",),
-        "forward and backward of your RMSNorm kernel against both norms",
+        "forward and backward of your RMSNorm against both norms",
         (
             Part("a", "forward and backward together of each norm alone", _NORMS_ALONE, _OWN_NORM),
             Part("b", "forward and backward of every size with each norm, and the speed-up", _NORMS, _OWN_NORM),

@@ -227,6 +227,16 @@ async def test_the_list_of_presets_tells_what_the_shown_session_has_of_each_prob
         assert seen.index("Other presets") < seen.index("2026/optimizers")
 
 
+async def test_a_norm_alone_has_a_width_and_no_heads() -> None:
+    async with opened() as hand:
+        for name, label, heads in (("2024/pytorch_layernorm", "width", False), ("2025/leaderboard", "head dim", True)):
+            hand.pane.load(preset(name))
+            await hand.settle()
+            widths = hand.entry("head_dim", TextEntry)
+            assert (widths.display, widths.label) == (True, label)
+            assert hand.entry("heads", TextEntry).display is heads
+
+
 async def test_a_preset_that_another_belongs_to_says_so() -> None:
     async with opened() as hand:
         hand.pane.post_message(PresetEntry.Chosen(preset("2026/torch_compile")))

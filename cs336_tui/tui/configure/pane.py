@@ -296,7 +296,9 @@ class ConfigurePane(Vertical):
         for entry in self.query("#variants > Entry").results(Entry):
             entry.display = parts.is_shown(entry.field, entries, self._recent)
         self.query_one("#entry-size").display = not alone
-        self.query_one("#entry-head-dim").display = alone
+        widths = self.query_one("#entry-head-dim", TextEntry)
+        widths.display, widths.label = alone, "width" if entries.workload == "norm" else "head dim"
+        widths.refresh()
         self.query_one("#entry-heads").display = entries.workload == "attention"
         self.query_one(parts.PresetEntry).changed = entries != self._from_preset()
         self._show_summary()
