@@ -133,7 +133,8 @@ def test_auto_is_resolved_before_there_are_cells() -> None:
 
 FLAGS = {
     "--size": "sizes", "--context": "contexts", "--batch": "batches", "--pass": "pass", "--precision": "precisions",
-    "--warmup": "warmups", "--device": "devices", "--head-dim": "head_dims", "--model": "models",
+    "--warmup": "warmups", "--device": "devices", "--head-dim": "head_dims", "--width": "head_dims",
+    "--norm": "norms", "--model": "models",
     "--attention": "attentions", "--compile": "compiles", "--checkpoint": "checkpoints", "--optimizer": "optimizers",
     "--nesting": "nestings", "--cuda-graph": "cuda_graphs", "--reports": "reports",
 }  # fmt: skip
