@@ -93,15 +93,15 @@ def _chosen(named: Sequence[str], taken: Mapping[str, Sequence[str]], wanted: Ma
 
 __all__ = ["VALUES", "WHOLE_PROCESS", "Figure", "Key", "Pivot", "PivotError", "pivot", "select", "suggest", "varying"]
 
-Value = Literal["mean", "std", "median", "speedup", "memory", "activations", "tokens"]
+Value = Literal["mean", "std", "median", "speedup", "memory", "tokens", "activations"]
 VALUES: Mapping[Value, str] = {
     "mean": "mean step time",
     "std": "std of step times",
     "median": "median step time",
     "speedup": "speed-up",
     "memory": "peak allocated",
-    "activations": "activation peak",
     "tokens": "tokens/s",
+    "activations": "activation peak",
 }
 """The values of a figure and their titles for people."""
 WHOLE_PROCESS = "peak RSS of the whole process"

@@ -180,7 +180,7 @@ def test_editions_that_share_a_name_are_not_mixed() -> None:
          "pass (forward, train-step) varies but is in neither rows nor columns, which would mix different cells: "
          "add pass, or keep one, such as pass=forward"),
         (["size"], ["pass"], "mode", None,
-         "value mode: expected one of mean, std, median, speedup, memory, activations, tokens"),
+         "value mode: expected one of mean, std, median, speedup, memory, tokens, activations"),
         (["size"], ["pass"], "speedup", None, "speed-up needs a baseline, such as size=small"),
         (["size"], ["pass"], "mean", {"size": "small"}, "a baseline is for value speedup, not for mean"),
         (["size"], ["pass"], "speedup", {"size": "10B"}, "baseline size=10B: size here is one of small, medium, xl"),
