@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from inspect import getfile
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from cs336_tui.events.reports import CATEGORIES, TensorForm
-from cs336_tui.worker.estimate.tracker import MemoryTracker, TrackedTimeline
+from cs336_tui.worker.estimate.tracker import MODEL_FILES, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.ranges import name_parts
 from tests.worker.measure.cells import small_spec
@@ -40,6 +42,14 @@ def track(workload: Workload, tracker: MemoryTracker) -> TrackedTimeline:
 @pytest.fixture(scope="module")
 def timeline() -> TrackedTimeline:
     return track(build(SPEC, torch.device("cpu")), MemoryTracker())
+
+
+@pytest.mark.parametrize("changes", [{}, {"workload": "attention"}, {"workload": "norm"}])
+def test_allocations_of_every_part_are_told_from_its_own_file(changes: dict[str, str]) -> None:
+    model = build(small_spec(**changes), torch.device("cpu")).model
+    ours = {getfile(type(part)) for part in model.modules() if type(part).__module__.startswith("cs336_tui.")}
+    assert ours
+    assert ours <= MODEL_FILES
 
 
 def test_every_storage_is_seen_from_its_birth_to_its_end() -> None:
