@@ -25,12 +25,14 @@ _MADE_OF: Mapping[str, type[Report]] = {
 
 
 class Material(NamedTuple):
-    """Sessions and their cells, and reports on the `wanted` ones. `ddof` is that of kernels' stds."""
+    """Sessions and their cells, and reports on the `wanted` ones. `ddof` is that of kernels' stds; with `published`
+    layouts have the names and the order of rows of published tables."""
 
     states: tuple[SessionState, ...]
     results: tuple[Result, ...]
     wanted: Callable[[CellSpec], bool] = lambda _: True
     ddof: int = 1
+    published: bool = False
 
     def where(self, pairs: Pairs) -> Material:
         """The cells that have these values, each one of several with commas."""

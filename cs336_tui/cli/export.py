@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from cs336_tui.analysis.comparison import Comparison, compare
 from cs336_tui.analysis.fields import field_named
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.pivot import VALUES, PivotError, pivot, select, suggest
+from cs336_tui.analysis.problems import Material
 from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, file_options, options, session_dir_option
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
@@ -34,7 +36,7 @@ from cs336_tui.export.writeups import layout_tables
 from cs336_tui.session import store
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import UNITS, Notation, Unit
+from cs336_tui.stats.quantities import UNITS, Notation, Unit, counted
 
 _REMEDY: Mapping[str, str] = {
     "ab": "; time two cells in turns with cs336-tui ab --a FLAGS --b FLAGS first, and let --where keep both"
@@ -80,8 +82,6 @@ class TableChoice(NamedTuple):
         if self.style and (self.unit or self.digits is not None):
             option = f"--unit {self.unit}" if self.unit else f"--digits {self.digits}"
             raise click.UsageError(f"{option}: --style {self.style} has six digits in units of its own; leave it out")
-        if self.style and self.problem:
-            raise click.UsageError(f"--style {self.style}: a problem's tables stand under headings; leave it out")
         if not (self.style or self.with_index):
             raise click.UsageError("--no-index: only --style pandas has an index")
 
@@ -93,8 +93,13 @@ class TableChoice(NamedTuple):
             raise click.UsageError("--value and --baseline say what a --pivot shows; give --pivot ROWS:COLUMNS too")
         if self.ranges and self.report != "kernels":
             raise click.UsageError(f"--range {self.ranges[0]}: of kernels only; give --report kernels too")
-        if self.layout and self.unit:
-            raise click.UsageError(f"--unit {self.unit}: a layout has units of its own")
+        own = self.report or self.problem
+        if self.unit and (self.layout or own):
+            raise click.UsageError(f"--unit {self.unit}: {given[0]} has units of its own; leave it out")
+        if self.digits is not None and own:
+            raise click.UsageError(f"--digits {self.digits}: {given[0]} has digits of its own; leave it out")
+        if self.caption and own:
+            raise click.UsageError(f"--caption: {given[0]} makes several tables, each with its own; leave it out")
 
     @property
     def _given(self) -> list[str]:
@@ -223,13 +228,17 @@ def export(
     states = [source.state for source in sources]
     drawn: Sequence[Drawing | Absent] | None = None
     if choice.problem:
-        exported = export_problem(choice.problem, states, results, _wanted(states, where), kernels_ddof)
+        material = Material(tuple(states), tuple(results), _wanted(states, where), kernels_ddof, bool(choice.style))
+        exported = export_problem(choice.problem, material)
         drawn, figures = exported.figures, figures or _beside(output, exported)
         if notes:
             written[notes] = notes_text(exported.tables)
-        text = exported.render(format_, _seen_from(output, figures), with_notes=not (notes or no_notes))
+        elif choice.style and not no_notes:
+            _tell_of_notes(exported.tables)
+        draw = partial(pandas_text, index=choice.with_index, captions=True) if choice.style else None
+        text = exported.render(format_, _seen_from(output, figures), with_notes=not (notes or no_notes), draw=draw)
         if drawn and figures is None:
-            click.echo(f"{len(drawn)} figures: {WITHOUT_FILES}", err=True)
+            click.echo(f"{counted(len(drawn), 'figure')}: {WITHOUT_FILES}", err=True)
     elif has_notes:
         if choice.report:
             tables = _reports(sources, results, choice, where, kernels_ddof)
@@ -238,8 +247,7 @@ def export(
         if notes:
             written[notes] = notes_text(tables)
         elif choice.style and not no_notes:
-            number = len({note for table in tables for note in table.footnotes})
-            click.echo(f"{number} notes are left out; --notes FILE writes them, --no-notes is silent", err=True)
+            _tell_of_notes(tables)
         text = _text(tables, results, format_, choice, with_notes=not (notes or no_notes))
     else:
         text = _data(sources, results, format_)
@@ -252,6 +260,11 @@ def export(
         write_atomically(path, content, overwrite=force)
         click.echo(f"wrote {path}", err=True)
     return text
+
+
+def _tell_of_notes(tables: Sequence[Table]) -> None:
+    number = len({note for table in tables for note in table.footnotes})
+    click.echo(f"notes left out: {number}; --notes FILE writes them, --no-notes is silent", err=True)
 
 
 def read(sessions: Sequence[str], session_dir: Path) -> list[Source]:

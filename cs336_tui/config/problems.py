@@ -44,7 +44,7 @@ _KERNEL_PARTS = (
         (
             _OVER_CELLS._replace(
                 rows=(("part", "forward"),),
-                columns=("kernel_ns", "kernel_difference", "span_ns", "span_difference", "timed_s"),
+                columns=("kernel_ns", "kernel_difference_s", "span_ns", "span_difference_s", "timed_s"),
             ),
         ),
         _COMMENT,

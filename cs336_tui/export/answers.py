@@ -55,7 +55,7 @@ def _results(answer: Answer, material: Material) -> Iterator[Table]:
 
 
 def _layout(answer: Answer, material: Material) -> Iterable[Table]:
-    return layout_tables(material.where(answer.where).results, answer.name)
+    return layout_tables(material.where(answer.where).results, answer.name, published=material.published)
 
 
 def _pivot(answer: Answer, material: Material) -> Iterator[Table]:

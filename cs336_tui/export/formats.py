@@ -134,21 +134,28 @@ def pandas_text(tables: Sequence[Table], *, index: bool = True, captions: bool =
 
 
 def _pandas_rows(table: Table, index: bool) -> str:
-    """A column without a key is the index; else the rows are numbered."""
+    """A column without a key is the index; else the rows are numbered. A column that the records lack is its texts,
+    under its header."""
     from tabulate import tabulate
 
     keys = [column.key for column in table.columns]
-    alike = len(table.records) == len(table.rows) and all(key in record for record in table.records for key in keys)
-    records = table.records if alike else [dict(zip(keys, row, strict=True)) for row in table.rows]
-    columns = [[_pandas_value(record[c.key], c) for record in records] for c in table.columns]
-    numbers: list[Any] = columns.pop(keys.index("")) if "" in keys else list(range(len(records)))
+    alike = len(table.records) == len(table.rows)
+    known = [alike and all(key in record for record in table.records) for key in keys]
+    columns = [
+        [_pandas_value(record[c.key], c) for record in table.records]
+        if has
+        else [_pandas_string(row[place]) for row in table.rows]
+        for place, (c, has) in enumerate(zip(table.columns, known, strict=True))
+    ]
+    heads = [_pandas_string(c.key if has else c.header) for c, has in zip(table.columns, known, strict=True) if c.key]
+    numbers: list[Any] = columns.pop(keys.index("")) if "" in keys else list(range(len(table.rows)))
     if all(type(value) in (int, float) for column in columns for value in column):
         # pandas then has one type for all, which is float if one of them is.
         columns = [[float(value) for value in column] for column in columns] if _has_float(columns) else columns
     return (
         tabulate(
             list(zip(*columns, strict=True)),
-            [_pandas_string(c.key if alike else c.header) for c in table.columns if c.key],
+            heads,
             tablefmt="pipe",
             showindex=numbers if index else False,
         )

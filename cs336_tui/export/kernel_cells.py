@@ -43,11 +43,13 @@ def kernel_cells_table(parts: Sequence[CellPart], caption: str = CAPTION) -> Tab
         Column("timed_s", "timed (ms)", text=timed),
         Column("kernel_ns", "kernels (ms)", show=milliseconds),
         Column(
-            "kernel_difference", "kernels - timed (ms, %)", text=lambda part: difference(part, part.kernel_difference_s)
+            "kernel_difference_s",
+            "kernels - timed (ms, %)",
+            text=lambda part: difference(part, part.kernel_difference_s),
         ),
         Column("span_ns", "first to last (ms)", show=milliseconds),
         Column(
-            "span_difference",
+            "span_difference_s",
             "first to last - timed (ms, %)",
             text=lambda part: difference(part, part.span_difference_s),
         ),

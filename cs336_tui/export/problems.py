@@ -9,16 +9,13 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.analysis.estimates import Estimate, duration_range
-from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.problems import Material, Progress, editions_of, is_answered
 from cs336_tui.config.problem import Part, Problem
 from cs336_tui.config.problems import problem_named
-from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.answers import figures_for, tables_of
 from cs336_tui.export.figures import Drawing
 from cs336_tui.export.sections import Section, render_sections
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import NONE, UNKNOWN, gigabytes
 
 WITHOUT_FILES = "figures are written beside it with -o FILE, or with --figures FOLDER"
@@ -30,10 +27,17 @@ class Exported(NamedTuple):
     title: str
     sections: tuple[Section, ...]
 
-    def render(self, format_: str, folder: str | None, *, with_notes: bool = True) -> str:
-        """The document in one of `FORMATS`; `folder` as `render_sections` takes it."""
+    def render(
+        self,
+        format_: str,
+        folder: str | None,
+        *,
+        with_notes: bool = True,
+        draw: Callable[[Sequence[Table]], str] | None = None,
+    ) -> str:
+        """The document in one of `FORMATS`; `folder` and `draw` as `render_sections` takes them."""
         sections = self.sections if with_notes else tuple(each.without_notes for each in self.sections)
-        return render_sections(self.title, sections, format_, folder)
+        return render_sections(self.title, sections, format_, folder, draw)
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -44,17 +48,9 @@ class Exported(NamedTuple):
         return tuple(drawing for section in self.sections for drawing in section.figures)
 
 
-def export_problem(
-    name: str,
-    states: Sequence[SessionState],
-    results: Sequence[Result],
-    wanted: Callable[[CellSpec], bool] = lambda _: True,
-    ddof: int = 1,
-) -> Exported:
-    """Answers of these cells and of reports on `wanted` to a problem, part by part. `ddof` is that of kernels'
-    stds. Raises `SpecError` for a name that is none."""
-    problem, edition = problem_named(name, editions_of(results))
-    material = Material(tuple(states), tuple(results), wanted, ddof)
+def export_problem(name: str, material: Material) -> Exported:
+    """Answers of `material` to a problem, part by part. Raises `SpecError` for a name that is none."""
+    problem, edition = problem_named(name, editions_of(material.results))
     named: dict[str, Drawing] = {}
     sections = [_section(problem, edition, part, material, named) for part in problem.parts]
     return Exported(f"{edition} {problem.name}: {problem.title}", tuple(sections))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
 
 from cs336_tui.export.figures import Drawing
-from cs336_tui.export.formats import document_of_table, latex_escape, page, render, typst_string
+from cs336_tui.export.formats import document_of_table, latex_escape, page, render_all, typst_string
 from cs336_tui.export.tables import Table, Value
 from cs336_tui.export.texts import csv_text, markdown_escape, one_line
 
@@ -29,10 +30,18 @@ class Section(NamedTuple):
         return self._replace(tables=tuple(msgspec.structs.replace(table, footnotes=()) for table in self.tables))
 
 
-def render_sections(title: str, sections: Sequence[Section], format_: str, folder: str | None = None) -> str:
+def render_sections(
+    title: str,
+    sections: Sequence[Section],
+    format_: str,
+    folder: str | None = None,
+    draw: Callable[[Sequence[Table]], str] | None = None,
+) -> str:
     """The document in one of `FORMATS`; ends with a newline. Its figures are files in `folder`, seen from the document;
-    None: there are none. A note that tables share stands below the first of them. CSV has the records, and the lines as
-    notes; JSON has each section's tables as they are alone."""
+    None: there are none. A note that tables share stands below the first of them. `draw` writes tables as text, if not
+    as the format does. CSV has the records, and the lines as notes; JSON has each section's tables as they are
+    alone."""
+    draw = draw or partial(render_all, format_=format_)
     sections = _told_once(sections)
     match format_:
         case "json":
@@ -45,7 +54,7 @@ def render_sections(title: str, sections: Sequence[Section], format_: str, folde
     parts = [write.heading(1, title)]
     for each in sections:
         parts += [write.heading(2, each.heading), *map(write.line, each.lines)]
-        parts += [render(table, format_).rstrip("\n") for table in each.tables]
+        parts += [draw([table]).rstrip("\n") for table in each.tables]
         parts += [write.figure(f"{folder}/{drawing.name}", drawing.title) for drawing in each.figures if folder]
     text = "\n\n".join(parts) + "\n"
     return page(title, text) if format_ == "html" else text

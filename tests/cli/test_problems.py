@@ -141,11 +141,29 @@ def test_notes_go_to_a_file_or_nowhere(folder: Path, tmp_path: Path) -> None:
     assert "- " in notes.read_text()
 
 
+def test_tables_as_pandas_writes_them_stand_under_the_same_headings(folder: Path) -> None:
+    plain = export(folder, "--problem", "memory_profiling").stdout
+    result = export(folder, "--problem", "memory_profiling", "--style", "pandas", "--no-index")
+    assert result.exit_code == 0, result.stderr
+    assert "--notes FILE writes them" in result.stderr
+
+    def told(text: str) -> list[str]:
+        return [line for line in text.splitlines() if line.startswith(("#", "**", "for a person"))]
+
+    assert told(result.stdout) == told(plain)
+    assert "|:-------|" in result.stdout
+    assert "|   residual_stream_bytes |" in result.stdout
+    assert not [line for line in result.stdout.splitlines() if line.startswith("- ")]
+    silent = export(folder, "--problem", "memory_profiling", "--style", "pandas", "--no-index", "--no-notes")
+    assert "notes" not in silent.stderr
+    assert silent.stdout == result.stdout
+
+
 def test_what_cannot_be_is_one_line(folder: Path) -> None:
     with pytest.raises(SpecError, match="problem nothing: expected one of benchmarking_script"):
         problem_named("nothing")
     result = CliRunner().invoke(cli, ["export", "last", "--session-dir", str(folder), "--problem", "nothing"])
     assert result.exit_code == 2
     assert "problem nothing: expected one of benchmarking_script" in result.stderr
-    for other in (["--layout", "min-max"], ["--style", "pandas"], ["--pivot", "auto"]):
+    for other in (["--layout", "min-max"], ["--unit", "s"], ["--digits", "2"], ["--caption", "x"], ["--pivot", "auto"]):
         assert export(folder, "--problem", "warmup", *other).exit_code == 2

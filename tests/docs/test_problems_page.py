@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.analysis.merge import merge
+from cs336_tui.analysis.problems import Material
 from cs336_tui.config.problem import Problem
 from cs336_tui.config.problems import PROBLEMS, problem_named
 from cs336_tui.export.problems import export_problem
@@ -60,7 +61,8 @@ def test_tables_and_figures_that_the_page_names_are_in_the_export(name: str) -> 
     states = [problem_state(problem, edition)]
     if any(part.preset for part in problem.parts):
         states += [problem_state(*newest(part.preset)) for part in problem.parts if part.preset]
-    exported = export_problem(name, states, merge([(str(number), state) for number, state in enumerate(states)]))
+    results = merge([(str(number), state) for number, state in enumerate(states)])
+    exported = export_problem(name, Material(tuple(states), tuple(results)))
     for part in exported.sections:
         _, shown, _ = rows(name)[part.key]
         captions = " | ".join(table.caption for table in part.tables)

@@ -40,7 +40,7 @@ def results_of(*states: SessionState) -> tuple[Result, ...]:
 
 
 def exported(name: str, *states: SessionState) -> Exported:
-    return export_problem(name, states, results_of(*states))
+    return export_problem(name, Material(states, results_of(*states)))
 
 
 @pytest.mark.parametrize(("edition", "problem"), EVERY, ids=lambda each: each if isinstance(each, str) else each.name)
@@ -70,7 +70,7 @@ def test_what_the_preset_runs_answers_every_part(edition: str, problem: Problem)
 @pytest.mark.parametrize(("edition", "problem"), EVERY, ids=lambda each: each if isinstance(each, str) else each.name)
 def test_a_part_without_data_names_the_command_in_one_line(edition: str, problem: Problem) -> None:
     state = SessionState()
-    found = export_problem(f"{edition}/{problem.name}", [state], [])
+    found = export_problem(f"{edition}/{problem.name}", Material((state,), ()))
     for part, section in zip(problem.parts, found.sections, strict=True):
         assert not section.tables
         assert not section.figures
@@ -210,7 +210,7 @@ def test_a_recording_answers_what_it_holds() -> None:
 def test_any_session_has_an_export_of_every_problem(events: list[Event], which: tuple[str, Problem]) -> None:
     edition, problem = which
     state = state_of(events)
-    found = export_problem(f"{edition}/{problem.name}", [state], results_of(state))
+    found = export_problem(f"{edition}/{problem.name}", Material((state,), results_of(state)))
     for format_ in FORMATS:
         assert found.render(format_, None).endswith("\n")
     progress = progress_of(problem, edition, [state], results_of(state))
