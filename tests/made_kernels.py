@@ -123,7 +123,7 @@ def a_prediction_for(spec: CellSpec, **changes: Any) -> Prediction:
         "forward_peak_bytes": 30_000_000,
         "forward_end_bytes": 30_000_000,
         "forward_end_by_category": {"parameters": 30_000_000},
-        "residual_stream_bytes": 1_000_000,
+        "residual_stream_bytes": spec.tokens_per_step * spec.d_model * 4,
         "largest": (),
     }
     return Prediction(**(fields | changes))

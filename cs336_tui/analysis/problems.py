@@ -46,12 +46,16 @@ class Material(NamedTuple):
 
 
 _MAY_BE_UNKNOWN = ("workload", "pass")
-"""Fields that count as they are asked for where nobody knows them, as of what others recorded."""
+"""Fields that count as they are asked for where nobody knows them, as of what others recorded; a precision counts as
+fp32."""
 
 
 def _has(result: Result, pairs: Pairs) -> bool:
-    shown = ((key, FIELDS[key].show(result), text.split(",")) for key, text in pairs)
-    return all(value in values or (not value and key in _MAY_BE_UNKNOWN) for key, value, values in shown)
+    shown = ((key, text, FIELDS[key].show(result)) for key, text in pairs)
+    return all(
+        value in text.split(",") or (not value and (key in _MAY_BE_UNKNOWN or (key, text) == ("precision", "fp32")))
+        for key, text, value in shown
+    )
 
 
 def is_answered(answer: Answer, material: Material) -> bool:

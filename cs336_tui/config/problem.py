@@ -19,6 +19,10 @@ class Answer(NamedTuple):
     """Of these cells alone, as ``--where`` takes them."""
     rows: Pairs = ()
     """Of a report's table the rows whose records have these values."""
+    but: Pairs = ()
+    """Of a report's table the rows whose records have none of these values."""
+    context: int = 0
+    """The handout's context length, where an answer needs it and no cell may have it."""
     columns: tuple[str, ...] = ()
     """Columns of a table, by their keys, beside those that tell cells apart; empty: all."""
     most: int = 0

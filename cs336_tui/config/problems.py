@@ -57,7 +57,14 @@ _KERNEL_PARTS = (
             Answer("report", "kernels/kernels-", where=_FORWARD, most=5),
         ),
     ),
-    Part("c", "kernels of forward beside matrix products", (Answer("report", "kernels/kernel-kinds", where=_FORWARD),)),
+    Part(
+        "c",
+        "kernels of forward beside matrix products",
+        (
+            Answer("report", "kernels/kernel-kinds", where=_FORWARD),
+            Answer("report", "kernels/kernels-", where=_FORWARD, but=(("kind", "matrix multiply"),), most=5),
+        ),
+    ),
     Part(
         "d",
         "share of matrix products in a training step against forward, and of the others",
@@ -72,15 +79,23 @@ _KERNEL_PARTS = (
         (Answer("report", "kernels/attention", where=_FORWARD),),
     ),
 )
+_RANGES = Answer("report", "kernels/kernel-ranges", where=_FORWARD)
 _ACCUMULATION = (Answer("report", "precision/accumulation"),)
 _TOY = Part("a", "dtypes in the toy model under autocast", (Answer("report", "precision/toy-dtypes"),))
 _NORM = "which operations of layer norm are sensitive, and why, is an argument; the dtypes are at (a)"
-_MIXED = (Answer("report", "mixed-precision", over="precision"), Answer("figure", "precision", over="precision"))
+_MIXED = (
+    Answer("report", "mixed-precision", over="precision"),
+    Answer("phases", where=_MODEL, over="precision"),
+    Answer("figure", "precision", over="precision"),
+)
 _SCRIPT = "the script is yours to write; cs336-tui bench is one that does what is asked, and a check on it"
 
 
-def _memory(sizes: str) -> tuple[Part, ...]:
-    """Parts a to e, in which the peaks are over `sizes`."""
+_HELD = (("category", "parameters"), ("category", "buffers"))
+
+
+def _memory(sizes: str, context: int = 0) -> tuple[Part, ...]:
+    """Parts a to e, in which the peaks are over `sizes`. `context` is that of the reference hyperparameters."""
     peaks = f"{sizes}:pass memory"
     low = "fp16-mixed" if sizes == "size" else "bf16-mixed"
     inference = (("pass", "inference,forward"), ("precision", "fp32"))
@@ -111,12 +126,12 @@ def _memory(sizes: str) -> tuple[Part, ...]:
         Part(
             "d",
             "size of a tensor of the residual stream, with its derivation",
-            (Answer("report", "memory/residual-stream", where=(("precision", "fp32"),)),),
+            (Answer("report", "memory/residual-stream", where=(("precision", "fp32"),), context=context),),
         ),
         Part(
             "e",
             "the largest allocations of forward, and where they come from",
-            (Answer("report", "memory/memory-largest", where=inference, most=8),),
+            (Answer("report", "memory/memory-largest", where=inference, but=_HELD, most=8),),
         ),
     )
 
@@ -200,8 +215,8 @@ PROBLEMS: tuple[Problem, ...] = (
                 "a flame graph",
                 person="another program draws the picture; the Chrome trace beside the session's log opens in Perfetto",
             ),
-            Part("b", "share of RMSNorm", (Answer("report", "kernels/kernel-ranges", where=_FORWARD),)),
-            Part("c", "share of softmax", (Answer("report", "kernels/kernel-ranges", where=_FORWARD),)),
+            Part("b", "share of RMSNorm", (_RANGES._replace(rows=(("name", "norms"),)),)),
+            Part("c", "share of softmax", (_RANGES._replace(rows=(("name", "softmax"),)),)),
             Part("d", "what was not expected", person="what you expected is yours to say"),
         ),
         gpu=_KERNELS,
@@ -263,9 +278,9 @@ PROBLEMS: tuple[Problem, ...] = (
     *(
         Problem("memory_profiling", (edition,), "memory of inference and of a training step", parts, _ALLOCATOR)
         for edition, parts in (
-            ("2024", _memory("size")),
+            ("2024", _memory("size", 128)),
             ("2025", _memory("context")),
-            ("2026", (*_memory("context"), _RESIDUALS)),
+            ("2026", (*_memory("context", 512), _RESIDUALS)),
         )
     ),
     Problem(

@@ -13,8 +13,9 @@ from cs336_tui.analysis.merge import Result, ddof_of, measured
 from cs336_tui.analysis.pivot import PivotError, pivot, suggest
 from cs336_tui.analysis.problems import Material, is_answered
 from cs336_tui.config.problem import Answer
-from cs336_tui.events.reports import MemoryReport, Report
+from cs336_tui.events.reports import MemoryReport, Prediction, Report
 from cs336_tui.export.figures import Drawing
+from cs336_tui.export.memory import ALLOCATOR_COUNTS
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.reports import drawings_of_reports, report_tables
 from cs336_tui.export.results import TableError, results_table
@@ -107,13 +108,34 @@ def _phases(answer: Answer, material: Material) -> Iterator[Table]:
 def _reports(answer: Answer, material: Material) -> Iterable[Table]:
     kind, _, name = answer.name.partition("/")
     if name == "residual-stream":
-        return [_residual_stream(material.reports(MemoryReport, answer.where))]
+        return [_residual_stream(material.reports(MemoryReport, answer.where), answer.context)]
     chosen = material.where(answer.where).results
     found = report_tables(
         material.states, chosen, lambda spec: material.wants(spec, answer.where), material.ddof, keys=(kind,)
     )
     tables = found.get(kind, ())
-    return _joined([_head(table, answer.most) for table in tables if table.label.startswith(name)])
+    return _joined([_head(_kept(table, answer), answer.most) for table in tables if table.label.startswith(name)])
+
+
+def _kept(table: Table, answer: Answer) -> Table:
+    """The rows that the answer names."""
+    if not (answer.rows or answer.but) or len(table.records) != len(table.rows):
+        return table
+    kept = [
+        at
+        for at, record in enumerate(table.records)
+        if all(record.get(key) == value for key, value in answer.rows)
+        and all(record.get(key) != value for key, value in answer.but)
+    ]
+    return msgspec.structs.replace(
+        table,
+        rows=tuple(table.rows[at] for at in kept),
+        records=tuple(table.records[at] for at in kept),
+        footnotes=(
+            *([f"without {' and '.join(value for _, value in answer.but)}"] * bool(answer.but)),
+            *table.footnotes,
+        ),
+    )
 
 
 def _head(table: Table, most: int) -> Table:
@@ -125,20 +147,37 @@ def _head(table: Table, most: int) -> Table:
     )
 
 
-def _residual_stream(reports: Sequence[Report]) -> Table:
-    """The size of one tensor of the residual stream of each model and context, derived."""
-    predictions = [each.prediction for each in reports if isinstance(each, MemoryReport) and each.prediction]
+def _residual_stream(reports: Sequence[Report], context: int) -> Table:
+    """The size of one tensor of the residual stream of each model and context, derived; also at the handout's
+    `context`, if that is not 0."""
+    found = [each.prediction for each in reports if isinstance(each, MemoryReport) and each.prediction]
     keys = ("size", "context", "batch")
-    several = {tuple(cell_record(each.spec, *keys).values()): each for each in predictions}
+    several = {tuple(cell_record(each.spec, *keys).values()): each for each in found}
+    for each in found if context else ():
+        other = _at_context(each, context)
+        several.setdefault(tuple(cell_record(other.spec, *keys).values()), other)
     return Table.of(
         several.values(),
         [
             *(Column(key, FIELDS[key].title, key not in NUMBERS) for key in keys),
-            Column("residual_stream_bytes", "one tensor", left=True, text=stream_text),
+            Column("residual_stream", "one tensor", left=True),
         ],
-        record=lambda each: cell_record(each.spec, *keys) | {"residual_stream_bytes": each.residual_stream_bytes},
+        record=lambda each: (
+            cell_record(each.spec, *keys)
+            | {"residual_stream": stream_text(each), "residual_stream_bytes": each.residual_stream_bytes}
+        ),
         caption="A tensor of the residual stream",
         label="residual-stream",
+    )
+
+
+def _at_context(prediction: Prediction, context: int) -> Prediction:
+    """The prediction with the residual stream of another context length, to which its size is proportional."""
+    spec = prediction.spec
+    return msgspec.structs.replace(
+        prediction,
+        spec=msgspec.structs.replace(spec, context_length=context),
+        residual_stream_bytes=prediction.residual_stream_bytes * context // spec.context_length,
     )
 
 
@@ -169,9 +208,22 @@ def _one_of(tables: Sequence[Table]) -> Table:
         rows=tuple(rows),
         records=tuple(record for table in tables for record in table.records),
         caption=f"{first.caption.partition(':')[0]}: {len(tables)} cells",
-        footnotes=tuple(dict.fromkeys(note for table in tables for note in table.footnotes)),
+        footnotes=tuple(_notes_of(tables, [" · ".join(str(cell.get(key, "")) for key in differ) for cell in cells])),
         label=first.label.partition("-")[0] + "-of-cells",
     )
+
+
+def _notes_of(tables: Sequence[Table], names: Sequence[str]) -> Iterator[str]:
+    """The notes of all tables, then those of some, after the names of their cells. Each allocator's count is a column
+    of the table of peaks."""
+    of: dict[str, list[str]] = {}
+    for table, name in zip(tables, names, strict=True):
+        for note in table.footnotes:
+            of.setdefault(note, []).append(name)
+    yield from (note for note, cells in of.items() if len(cells) == len(tables))
+    for note, cells in of.items():
+        if len(cells) < len(tables) and not note.startswith(ALLOCATOR_COUNTS):
+            yield f"{'; '.join(cells)}: {note}"
 
 
 def _title(key: str) -> str:
@@ -179,23 +231,11 @@ def _title(key: str) -> str:
 
 
 def _chosen(table: Table, answer: Answer) -> Table:
-    """The rows and columns that the answer names."""
-    if answer.source != "report":
+    """The columns that the answer names."""
+    if answer.source != "report" or not answer.columns:
         return table
-    if answer.rows and len(table.records) == len(table.rows):
-        kept = [at for at, record in enumerate(table.records) if all(record.get(k) == v for k, v in answer.rows)]
-        table = msgspec.structs.replace(
-            table, rows=tuple(table.rows[at] for at in kept), records=tuple(table.records[at] for at in kept)
-        )
-    if answer.columns:
-        table = table.without(
-            *(
-                each.key
-                for each in table.columns
-                if each.key not in answer.columns and each.key not in (*_CELL, *FIELDS)
-            )
-        )
-    return table
+    wanted = (*answer.columns, *_CELL, *FIELDS)
+    return table.without(*(column.key for column in table.columns if column.key not in wanted))
 
 
 _MAKERS: Mapping[str, Callable[[Answer, Material], Iterable[Table]]] = {

@@ -306,6 +306,9 @@ def memory_document(report: MemoryReport, *, arrays: bool = False) -> dict[str, 
     return document
 
 
+ALLOCATOR_COUNTS = "the allocator itself counts a peak of"
+
+
 def footnotes(report: MemoryReport) -> tuple[str, ...]:
     """Whose counts these are; the same under every table of a report."""
     counted = report.allocator_peak_bytes
@@ -313,7 +316,7 @@ def footnotes(report: MemoryReport) -> tuple[str, ...]:
     what = "recorded elsewhere" if report.spec.recording else "one recorded step after warm-up, apart from timing"
     return (
         f"{what}; recorder: {report.recorder}",
-        *([f"the allocator itself counts a peak of {unit.fixed(counted)} {unit.name}"] if counted is not None else []),
+        *([f"{ALLOCATOR_COUNTS} {unit.fixed(counted)} {unit.name}"] if counted is not None else []),
         *([f"CUDA's snapshot, for pytorch.org/memory_viz: {report.snapshot}"] if report.snapshot else []),
         *([report.note] if report.note else []),
         UNITS,

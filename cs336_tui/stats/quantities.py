@@ -202,13 +202,15 @@ class Notation(NamedTuple):
         return time_s * _UNITS[self.unit][1]
 
     def time(self, time_s: float | None, *, mean_s: float | None, std_s: float | None) -> str:
-        """A time without its unit, to the decimal place that a mean with this std supports."""
+        """A time without its unit, to the decimal place that a mean with this std supports, but in 2 digits at least:
+        beside a large std a short time is not 0."""
         if time_s is None:
             return UNKNOWN
-        decimals = self.decimals
+        value, decimals = self.scaled(time_s), self.decimals
         if decimals is None:
-            decimals = max(millisecond_decimals(mean_s, std_s) + _UNITS[self.unit][2], 0)
-        return f"{self.scaled(time_s):.{decimals}f}"
+            supported = millisecond_decimals(mean_s, std_s) + _UNITS[self.unit][2]
+            decimals = max(supported, _decimals(value, significant=2) if value else 0, 0)
+        return f"{value:.{decimals}f}"
 
     def of(self, summary: Summary | None, field: str) -> str:
         """A field of a summary, such as ``median_s``."""

@@ -152,7 +152,7 @@ def test_tables_as_pandas_writes_them_stand_under_the_same_headings(folder: Path
 
     assert told(result.stdout) == told(plain)
     assert "|:-------|" in result.stdout
-    assert "|   residual_stream_bytes |" in result.stdout
+    assert "| residual_stream " in result.stdout
     assert not [line for line in result.stdout.splitlines() if line.startswith("- ")]
     silent = export(folder, "--problem", "memory_profiling", "--style", "pandas", "--no-index", "--no-notes")
     assert "notes" not in silent.stderr

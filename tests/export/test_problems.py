@@ -19,7 +19,7 @@ from cs336_tui.config.problem import Problem
 from cs336_tui.config.problems import every_problem, problem_named
 from cs336_tui.config.spec import recorded_spec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
-from cs336_tui.events.reports import KINDS, KernelReport
+from cs336_tui.events.reports import KINDS, KernelReport, MemoryReport
 from cs336_tui.export.answers import figures_for, tables_of
 from cs336_tui.export.formats import FORMATS
 from cs336_tui.export.problems import Exported, export_problem
@@ -28,6 +28,7 @@ from cs336_tui.stats.summaries import summarize
 from tests.export.grids import LAPTOP, grid
 from tests.export.html_reader import Reader
 from tests.made_kernels import a_kernel_report
+from tests.made_memory import a_memory_report
 from tests.made_problems import problem_state
 from tests.samples import START, a_spec, session_start, state_of
 from tests.strategies import any_event
@@ -116,7 +117,40 @@ def test_tables_of_several_cells_are_one_that_tells_them_apart() -> None:
 def test_the_residual_stream_is_derived() -> None:
     state = problem_state(*problem_named("2026/memory_profiling"))
     (table,) = next(section for section in exported("memory_profiling", state).sections if section.key == "d").tables
-    assert {(record["size"], record["context"]) for record in table.records} == {("xl", 128), ("xl", 2048)}
+    assert [(record["size"], record["context"], record["residual_stream_bytes"]) for record in table.records] == [
+        ("xl", 128, 4 * 128 * 2560 * 4),
+        ("xl", 2048, 4 * 2048 * 2560 * 4),
+        ("xl", 512, 20 * 2**20),  # the handout's reference context, which no cell of the preset has
+    ]
+    assert table.texts("residual_stream")[2] == "B × T × d_model × 4 bytes = 4 × 512 × 2560 × 4 = 20.0 MiB"
+
+
+def test_rows_that_a_part_does_not_ask_for_are_left_out() -> None:
+    sections = {
+        each.key: each for each in exported("nsys_profile", problem_state(*problem_named("nsys_profile"))).sections
+    }
+    beside = sections["c"].tables[1]
+    kinds = [record["kind"] for record in beside.records]
+    assert kinds
+    assert "matrix multiply" not in kinds
+    assert "matrix multiply" in [record["kind"] for record in sections["b"].tables[1].records]
+    assert "without matrix multiply" in beside.footnotes
+    sections = {
+        each.key: each for each in exported("flame_graph", problem_state(*problem_named("flame_graph"))).sections
+    }
+    assert [record["name"] for record in sections["c"].tables[0].records] == ["softmax"]
+
+
+def test_notes_of_one_table_for_several_cells_say_of_which() -> None:
+    state = problem_state(*problem_named("2026/memory_profiling"))
+    (report, *_) = state.contents(MemoryReport)
+    noted = msgspec.structs.replace(report, note="it was cut short", allocator_peak_bytes=report.peak_bytes + 1)
+    state.apply(ReportFinished(at=START, report=0, status="ok", content=noted))
+    notes = exported("memory_profiling", state).sections[0].tables[0].footnotes
+    assert not [note for note in notes if "the allocator itself counts" in note]  # a column of another table
+    (note,) = [note for note in notes if "cut" in note]
+    assert note.endswith(": it was cut short")
+    assert str(noted.spec.context_length) in note
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -204,6 +238,22 @@ def test_a_recording_answers_what_it_holds() -> None:
     state.apply(ReportFinished(at=START, report=0, status="ok", content=whole))
     (line, _) = next(section for section in exported("nsys_profile", state).sections if section.key == "a").lines
     assert line.startswith("nothing of it is in this session"), "phases are not known"
+
+
+def test_a_snapshot_of_others_counts_as_fp32_for_the_peaks_and_largest_allocations() -> None:
+    spec = recorded_spec("inference.pickle", "cuda:0")
+    report = a_memory_report(spec=spec, prediction=None)
+    state = state_of(
+        [
+            *session_start([spec]),
+            ReportStarted(at=START, report=0, kind="memory", spec=spec),
+            ReportFinished(at=START, report=0, status="ok", content=report),
+        ]
+    )
+    found = {section.key: section.tables for section in exported("memory_profiling", state).sections}
+    assert found["b"][-1].records[0]["peak_bytes"] == report.peak_bytes
+    assert found["e"]
+    assert not found["c"]
 
 
 @given(st.lists(any_event, max_size=25), st.sampled_from(EVERY))

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.stats.quantities import BARS, count, duration, gigabytes, milliseconds, sparkline
+from cs336_tui.stats.quantities import (
+    BARS,
+    MILLISECONDS,
+    count,
+    duration,
+    gigabytes,
+    milliseconds,
+    sparkline,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +32,11 @@ from cs336_tui.stats.quantities import BARS, count, duration, gigabytes, millise
 )
 def test_digits_of_a_time_follow_its_std(mean_s, std_s, expected) -> None:
     assert milliseconds(mean_s, std_s) == expected
+
+
+@pytest.mark.parametrize(("time_s", "shown"), [(0.00017, "0.17"), (0.0, "0"), (0.528, "528"), (0.0139, "14")])
+def test_a_short_time_beside_a_large_std_is_not_0(time_s: float, shown: str) -> None:
+    assert MILLISECONDS.time(time_s, mean_s=0.014, std_s=0.056) == shown
 
 
 @given(st.floats(1e-6, 1e3), st.floats(1e-8, 1e2))
