@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from inspect import getfile
+from typing import Any
 
 import pytest
 import torch
@@ -44,8 +45,8 @@ def timeline() -> TrackedTimeline:
     return track(build(SPEC, torch.device("cpu")), MemoryTracker())
 
 
-@pytest.mark.parametrize("changes", [{}, {"workload": "attention"}, {"workload": "norm"}])
-def test_allocations_of_every_part_are_told_from_its_own_file(changes: dict[str, str]) -> None:
+@pytest.mark.parametrize("changes", [{}, {"workload": "attention"}, {"workload": "norm", "num_heads": 1}])
+def test_allocations_of_every_part_are_told_from_its_own_file(changes: dict[str, Any]) -> None:
     model = build(small_spec(**changes), torch.device("cpu")).model
     ours = {getfile(type(part)) for part in model.modules() if type(part).__module__.startswith("cs336_tui.")}
     assert ours
