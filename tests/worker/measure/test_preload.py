@@ -22,6 +22,7 @@ report = {
     "threads": len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1,
     "cuda": torch.cuda.is_initialized(),
     "frozen": gc.get_freeze_count(),
+    "collects": gc.isenabled(),
     "environment": sorted({"OPENBLAS_NUM_THREADS", "PYTORCH_NVML_BASED_CUDA_CHECK"} & os.environ.keys()),
 }
 print("said on standard output", flush=True)
@@ -72,6 +73,7 @@ def test_a_forked_child_finds_everything_loaded_and_nothing_disturbed(tmp_path: 
     assert report["threads"] == 1, "threads do not survive a fork"
     assert report["cuda"] is False
     assert report["frozen"] > 100_000
+    assert report["collects"]
     assert report["environment"] == []
     assert report["statuses"] == ["ok"] * 3
     assert report["late"] == [], "an import inside a cell shows in its first step"
