@@ -20,7 +20,7 @@ from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, file_options, options, s
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.comparison import comparison_table
-from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing
+from cs336_tui.export.figures import Absent, Drawing
 from cs336_tui.export.files import ExportError, write_atomically
 from cs336_tui.export.formats import answer, notes_text, pandas_text
 from cs336_tui.export.pivot import pivot_table
@@ -375,9 +375,9 @@ def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite:
         if isinstance(drawing, Absent):
             click.echo(f"no figure {drawing.name}: {drawing.reason}", err=True)
             continue
-        for format_ in FIGURE_FORMATS:
+        for format_, data in drawing.files().items():
             path = folder / f"{drawing.name}.{format_}"
-            write_atomically(path, drawing.render(format_), overwrite=overwrite)
+            write_atomically(path, data, overwrite=overwrite)
             click.echo(f"wrote {path}", err=True)
 
 

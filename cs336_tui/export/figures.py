@@ -87,9 +87,13 @@ class Drawing(NamedTuple):
     size: tuple[float, float]
     draw: Callable[[Figure], None]
 
-    @_without_remarks()
     def render(self, format_: str, dpi: float = 150) -> bytes:
         """The figure as a file of one of `FIGURE_FORMATS`."""
+        return self.files([format_], dpi)[format_]
+
+    @_without_remarks()
+    def files(self, formats: Sequence[str] = FIGURE_FORMATS, dpi: float = 150) -> dict[str, bytes]:
+        """The figure's file by format. Its layout, which takes most of the time, is found once for all."""
         import matplotlib as mpl
         from matplotlib.figure import Figure
 
@@ -98,9 +102,12 @@ class Drawing(NamedTuple):
             self.draw(figure)
             width = math.floor(self.size[0] * _TITLE_PER_INCH)
             figure.suptitle("\n".join(_wrapped(line, width) for line in self.title.splitlines()), fontsize=11)
-            file = io.BytesIO()
-            figure.savefig(file, format=format_, dpi=dpi, metadata=_NO_DATE[format_])
-        return file.getvalue()
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")
+            files = {format_: io.BytesIO() for format_ in formats}
+            for format_, file in files.items():
+                figure.savefig(file, format=format_, dpi=dpi, metadata=_NO_DATE[format_])
+        return {format_: file.getvalue() for format_, file in files.items()}
 
 
 class Absent(NamedTuple):

@@ -25,7 +25,7 @@ from cs336_tui.analysis.reference import ReferenceFileError
 from cs336_tui.analysis.roofline import points
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export import provenance
-from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing, drawings
+from cs336_tui.export.figures import Absent, Drawing, drawings
 from cs336_tui.export.files import AlreadyThere, ExportError, problem_of
 from cs336_tui.export.footnotes import (
     FAILED,
@@ -230,8 +230,9 @@ def _fill(folder: Path, sources: Sequence[Source]) -> None:
     drawn = [figure for figure in figures if isinstance(figure, Drawing)]
     missing = [figure for figure in figures if isinstance(figure, Absent)]
     (folder / FIGURES).mkdir()
-    for figure, format_ in product(drawn, FIGURE_FORMATS):
-        (folder / FIGURES / f"{figure.name}.{format_}").write_bytes(figure.render(format_))
+    for figure in drawn:
+        for format_, data in figure.files().items():
+            (folder / FIGURES / f"{figure.name}.{format_}").write_bytes(data)
     for name, source in _log_names(sources).items():
         shutil.copyfile(source.log, folder / name)
     together = render_all(tables["results"], "markdown") if "results" in tables else ""

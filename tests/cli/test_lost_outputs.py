@@ -157,7 +157,7 @@ def test_output_that_is_lost_is_one_line(command: str, said: str, tmp_path: Path
     assert (done.returncode, done.stderr) == (1, f"cs336-tui: standard output: {said}\n")
 
 
-@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full", "<&-"])
+@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full <&-"])
 def test_a_run_bears_the_loss_of_other_streams(streams: str, tmp_path: Path) -> None:
     words = shlex.join([*MANY_STEPS, "--steps", "3", "--session-dir", "s", "--format", "json"])
     done = on_streams(f"cs336-tui bench {words} {streams}", tmp_path)

@@ -26,7 +26,7 @@ from benchmarks.steady_state import (
 )
 from cs336_tui.stats.steadiness.steady import classify, enough_warmup, limit_spikes
 
-SEEDS = range(40)
+SEEDS = range(30)
 """A part of the 200 seeds of `python -m benchmarks.steady_state`."""
 
 
@@ -35,9 +35,10 @@ def times(steps: int, noise: float = 0.01, seed: int = 0) -> np.ndarray:
 
 
 def test_the_right_class_is_found_and_flat_series_raise_no_alarm(capsys: pytest.CaptureFixture[str]) -> None:
+    noises = (min(NOISES), max(NOISES))
     results = {
         condition: found(condition, SEEDS)
-        for condition in itertools.starmap(Condition, itertools.product(TRUTHS, NOISES, (0.0, 0.5)))
+        for condition in itertools.starmap(Condition, itertools.product(TRUTHS, noises, (0.0, 0.5)))
     }
     with capsys.disabled():
         print(f"\n\n{shares(results)}\n\n{confusion(results)}")

@@ -23,11 +23,17 @@ def checkpointed(every: int, **changes: object) -> CellSpec:
     return small_spec(checkpoint=every, **(wide | changes))
 
 
-@pytest.mark.parametrize("arch", ARCHES)
+MODES = [("forward+backward", "fp32"), ("train-step", "fp32"), ("train-step", "bf16-mixed")]
+
+
 @pytest.mark.parametrize(
-    ("pass_", "precision"), [("forward+backward", "fp32"), ("train-step", "fp32"), ("train-step", "bf16-mixed")]
+    ("every", "pass_", "precision", "arch"),
+    [
+        (every, *mode, ARCHES[(row + column) % len(ARCHES)])
+        for row, every in enumerate([1, 3, 4])
+        for column, mode in enumerate(MODES)
+    ],
 )
-@pytest.mark.parametrize("every", [1, 3, 4])
 def test_the_peak_of_recomputed_blocks_is_what_the_allocator_counts(
     every: int, pass_: str, precision: str, arch: str
 ) -> None:
@@ -90,12 +96,12 @@ def test_nested_groups_need_one_input_more_for_twice_the_blocks_and_groups_twice
     wide = {"context_length": 64, "d_model": 64, "d_ff": 160, "vocab_size": 16, "checkpoint": 1}
     peaks: dict[str, list[float]] = {"off": [], "halves": []}
     for nesting, found in peaks.items():
-        for layers in (4, 8, 16, 32):
+        for layers in (4, 8, 16):
             prediction = predict(small_spec(**wide, num_layers=layers, nesting=nesting))
             assert prediction.activation_peak_bytes
             found.append(prediction.activation_peak_bytes / prediction.residual_stream_bytes)
-    assert [after - before for before, after in pairwise(peaks["halves"])] == [1, 1, 1]
-    assert [after - before for before, after in pairwise(peaks["off"])] == [4, 8, 16]
+    assert [after - before for before, after in pairwise(peaks["halves"])] == [1, 1]
+    assert [after - before for before, after in pairwise(peaks["off"])] == [4, 8]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
@@ -114,9 +120,7 @@ def test_nested_groups_compute_more_again(device: str) -> None:
     assert nested.softmax_flops[1] == plain.softmax_flops[1] + 2 * plain.softmax_flops[0]
 
 
-@pytest.mark.parametrize(
-    ("pass_", "precision"), [("forward+backward", "fp32"), ("train-step", "fp32"), ("train-step", "bf16-mixed")]
-)
+@pytest.mark.parametrize(("pass_", "precision"), MODES)
 def test_the_peak_of_nested_groups_is_what_the_allocator_counts(pass_: str, precision: str) -> None:
     spec = checkpointed(1, num_layers=6, nesting="halves", pass_=pass_, precision=precision)
     measured, predicted = cpu_peak(spec), predict(spec).peak_bytes

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
-from torch._inductor import config
 
 from cs336_tui.config import environment_variables
 
 
 @pytest.fixture(scope="session")
 def _warm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("compiled")
+    """One for all processes of a run: pytest-xdist gives each a folder of its own beside those of the others."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "compiled"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture
 def warm_cache(_warm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder that a user named for torch.compile's caches: one for all tests, so that headers are precompiled,
     vector instructions tried and each graph compiled once, which from empty caches takes 15 s."""
+    from torch._inductor import config
+
     monkeypatch.setattr(config, "cpp_cache_precompile_headers", True)
     monkeypatch.setattr(environment_variables, "USERS_CACHE_FOLDER", str(_warm_folder))
     monkeypatch.setenv(environment_variables.CACHE_FOLDER, str(_warm_folder))
