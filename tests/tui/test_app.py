@@ -319,7 +319,7 @@ async def test_the_palette_offers_actions_presets_and_themes() -> None:
         titles = {command.title for command in app.get_system_commands(app.screen)}
         assert {"Run", "Stop", "Export", "Copy", "Help", "Quit", "Preset 2026/warmup", "Theme cs336-light"} <= titles
         await pilot.press("colon")
-        await until(pilot, "Preset 2024/timeit")
+        await until(pilot, "Preset 2024/benchmarking_script")
         await pilot.press(*"cs336-light", "enter")
         await until(pilot, lambda _: app.theme == "cs336-light")
 
