@@ -20,6 +20,7 @@ from cs336_tui.tui.configure.preview import Cells, Preview
 from cs336_tui.tui.frame import Frame
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.terminal import TightCompositor
+from cs336_tui.tui.widgets.columns import middle
 from cs336_tui.tui.widgets.lines import Line, Lines, line, spread, width_of
 from cs336_tui.tui.widgets.menu_bars import KeyBar, TabBar
 
@@ -27,6 +28,8 @@ WIDE_COLUMNS, WIDE_ROWS = 110, 30
 """From this size on the three panes and a tab are shown together; below it one tab fills the screen."""
 PAIR_COLUMNS = 76
 """From this width on the Device pane stands beside the Live pane."""
+_SHORTEST_NAME = 8
+"""Least width to which a session's name is cut in the top line."""
 _ABOVE, _BELOW = ([tab for tab in TABS.values() if tab.place == place] for place in ("above", "below"))
 
 
@@ -147,13 +150,10 @@ class MainScreen(Screen[None]):
 def heading(state: SessionState, session: str, mode: str, width: int) -> Line:
     """Session (and `mode`, such as ``replay ×2``) on the left; device, driver and torch on the right as they fit."""
     session = format.plain(state.name or format.session_time(state.started.session if state.started else session))
-    left = line(
-        ("cs336-tui", "title"),
-        *([(f" · session {session}", "text")] if session else []),
-        *([(f" · {mode}", "caution")] if mode else []),
-    )
-    if width_of(left) > width:
-        left = line(("cs336-tui", "title"), *([(f" · {mode}", "caution")] if mode else []))
+    name, how = ("cs336-tui", "title"), [(f" · {mode}", "caution")] if mode else []
+    room = width - width_of(line(name, " · session ", *how))
+    session = middle(session, room) if room >= _SHORTEST_NAME else ""
+    left = line(name, *([(f" · session {session}", "text")] if session else []), *how)
     if state.environment is None:
         return spread(left, line(("reading this machine ...", "muted")), width)
     parts = _machine(state.environment, state)

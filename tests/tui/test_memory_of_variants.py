@@ -102,7 +102,12 @@ def test_what_is_very_small_is_said_in_its_own_unit_and_what_is_nothing_is_not_s
     small: Prediction = msgspec.structs.replace(
         made_prediction(WRITTEN), peak_bytes=41_000, residual_stream_bytes=0, by_category=few
     )
-    first, second = ("".join(span.text for span in row) for row in brief(EstimateRow(WRITTEN, judge(small, GPU))))
+    first, second = ("".join(span.text for span in row) for row in brief(EstimateRow(WRITTEN, judge(small, GPU)), 80))
     assert "peak 0.041 MB" in first, first
     assert "residual" not in second
     assert not second.rstrip().endswith(("GB", "·"))
+    for width in range(40, 120):
+        for row in brief(EstimateRow(WRITTEN, judge(made_prediction(WRITTEN), GPU)), width):
+            said = "".join(span.text for span in row)
+            assert len(said) <= width, "whole facts that fit"
+            assert "…" not in said

@@ -178,6 +178,9 @@ def test_the_heading_names_session_and_machine_as_they_fit() -> None:
     assert full.endswith("NVIDIA H100 80GB HBM3 · driver 580.65.06 · torch 2.13.0")
     assert "reading this machine" in text([heading(SessionState(), "2026-11-20T14-03-42-x", "", 100)])
     assert "torch 2.13.0" in text([heading(state, "", "", 90)])
+    long = text([heading(SessionState(), "h100-bert-small-inference.trace.json.gz", "opened, b goes back", 80)])
+    assert "session h100-bert-small-inf…ence.trace.json.gz · opened, b goes back" in long
+    assert len(long) <= 80
 
 
 def test_a_session_with_output_of_no_cell_and_unknown_cells_is_shown() -> None:

@@ -22,7 +22,7 @@ from cs336_tui.tui.dialogs.questions import AskText, problem_of
 from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.titles import cell_columns, told_variants, unique_names
 from cs336_tui.tui.widgets.columns import shown_table, table_lines
-from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, labelled, line, wrapped
+from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, facts, labelled, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
 _LABEL = 16
@@ -96,7 +96,7 @@ def flops(count: int) -> str:
 
 def detail(row: EstimateRow, width: int, waiting: str = "") -> list[Line]:
     """Everything predicted of a cell; `waiting` if there is no prediction yet."""
-    lines = [line((format.plain(row.spec.title), "title"))]
+    lines = wrapped(row.spec.title, width, "title", "  ")
     lines += wrapped(f"✗ {row.refused}", width, "bad") if row.refused else []
     if row.estimate is None and row.unpredictable:
         return lines + wrapped(f"! not predicted: {row.unpredictable}", width, "caution")
@@ -123,26 +123,28 @@ def detail(row: EstimateRow, width: int, waiting: str = "") -> list[Line]:
     return lines
 
 
-def brief(row: EstimateRow) -> list[Line]:
-    """The prediction in two lines, for a low screen."""
+def brief(row: EstimateRow, width: int) -> list[Line]:
+    """The prediction in two lines, for a low screen; what has no room is left out."""
     if row.estimate is None or row.refused:
         why = format.plain(row.unpredictable) if not row.refused else ""
         return [line((f"! not predicted: {why}", "caution")), ()] if why else []
     found, prediction = row.estimate, row.estimate.prediction
-    stream = prediction.residual_stream_bytes
-    categories = " · ".join(
-        f"{name.replace('_', ' ')} {quantities.gigabytes(size)}"
+    stream, apart = prediction.residual_stream_bytes, prediction.activation_peak_bytes
+    categories = [
+        line((f"{name.replace('_', ' ')} {format.fine_size(size)}", "muted"))
         for name, size in sorted(prediction.by_category.items(), key=lambda item: -item[1])
         if size >= _WORTH_A_WORD
-    )
+    ]
+    peak = line((f"peak {format.fine_size(prediction.peak_bytes)} in {prediction.peak_phase}", "strong"))
+    work = line(f"{quantities.count(prediction.num_params)} parameters"), line(flops(sum(prediction.flops.values())))
     return [
-        line(
-            f"{quantities.count(prediction.num_params)} parameters · {flops(sum(prediction.flops.values()))} · ",
-            (f"peak {format.fine_size(prediction.peak_bytes)} in {prediction.peak_phase}", "strong"),
+        facts(
+            peak, [*([line(f"activation peak {format.fine_size(apart)}")] if apart is not None else []), *work], width
         ),
-        line(
-            found.fit + (f" · residual stream {quantities.mebibytes(stream)} MiB" if stream else ""),
-            (f" · {categories} GB" if categories else "", "muted"),
+        facts(
+            line(found.fit),
+            [*([line(f"residual stream {quantities.mebibytes(stream)} MiB")] if stream else []), *categories],
+            width,
         ),
     ]
 
@@ -326,7 +328,7 @@ class EstimatePane(Container):
         """Two lines on the cell under the cursor; always two, so that the list does not jump."""
         if self._list.content_size.height < 7:
             return []
-        found = brief(self._current) if self._current else []
+        found = brief(self._current, self._list.content_size.width) if self._current else []
         return found or [line((self._shown.waiting, "muted")), ()]
 
     @property

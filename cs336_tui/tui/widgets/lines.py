@@ -152,6 +152,16 @@ def joined(parts: Iterable[Line], width: int, gap: str = "   ") -> list[Line]:
     return lines
 
 
+def facts(first: Line, more: Iterable[Line], width: int) -> Line:
+    """The first fact and, of the others, each that `width` still has room for: none is cut."""
+    found = first
+    for each in more:
+        longer = (*found, Span(" · "), *each)
+        if width_of(longer) <= width:
+            found = longer
+    return found
+
+
 def views_line(views: Iterable[str], shown: str, gap: str = " ") -> Line:
     """The names of a tab's views, the one that is shown marked, and the key for the next view."""
     spans = [span for name in views

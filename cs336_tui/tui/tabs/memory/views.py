@@ -14,7 +14,7 @@ from cs336_tui.tui import format
 from cs336_tui.tui.charts import memory_timeline as chart
 from cs336_tui.tui.tabs.status import how_it_ended
 from cs336_tui.tui.widgets.columns import shown_table, table_lines
-from cs336_tui.tui.widgets.lines import Line, Span, bar, fit, line, width_of, wrapped
+from cs336_tui.tui.widgets.lines import Line, Span, bar, facts, fit, line, width_of, wrapped
 from cs336_tui.tui.widgets.rows import Page
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def summary(report: MemoryReport, prediction: Prediction | None, width: int) -> 
     or, where `width` has no room for it, not at all."""
     unit = ByteUnit.for_largest(report.peak_bytes)
     found = next((span.phase for span in report.phases if span.first <= report.peak_event < span.end), "")
-    spans = line(
+    peak = line(
         (f"peak {unit.text(report.peak_bytes)}", "strong"), f" in {found}" if found else f" before the {report.subject}"
     )
     parts: list[Line] = []
@@ -63,11 +63,7 @@ def summary(report: MemoryReport, prediction: Prediction | None, width: int) -> 
         parts.append((Span(f"predicted {unit.text(prediction.peak_bytes)} "), error))
     if not report.spec.recording:
         parts.append(line(f"allocator's own {unit.text(report.allocator_peak_bytes)}"))
-    for part in (*parts, line((f"recorded by: {report.recorder}", "muted"))):
-        longer = (*spans, Span(" · "), *part)
-        if width_of(longer) <= width:
-            spans = longer
-    return spans
+    return facts(peak, [*parts, line((f"recorded by: {report.recorder}", "muted"))], width)
 
 
 def about(report: MemoryReport, width: int) -> list[Line]:
