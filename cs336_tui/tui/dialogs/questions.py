@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
@@ -14,6 +15,9 @@ from textual.widgets import Button, Input, Label, OptionList
 from textual.widgets.option_list import Option
 
 from cs336_tui.tui.dialogs.window import Dialog
+
+_LIST_WIDTH = 72
+"""Of `ChoiceList`, as in its style."""
 
 
 def problem_of(act: Callable[[], object], error: type[Exception] | tuple[type[Exception], ...]) -> str:
@@ -51,7 +55,7 @@ class AskText(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.border_title = self._title
-            box.border_subtitle = "enter take · esc leave"
+            box.border_subtitle = "Enter take · Esc leave"
             if self._about:
                 yield Label(self._about, markup=False)
             field = Input(self._value, compact=True, max_length=self._longest)
@@ -126,15 +130,17 @@ class ChoiceList(Dialog[int | None]):
     def compose(self) -> ComposeResult:
         options = OptionList(*self._options())
         options.border_title = self._title
-        options.border_subtitle = "enter choose · esc keep"
+        options.border_subtitle = "Enter choose · Esc keep"
         options.highlighted = options.get_option_index(str(self._at)) if self._choices else None
         yield options
 
     def _options(self) -> Iterator[Option]:
+        room = max(min(self.app.size.width, _LIST_WIDTH) - len("│   ▄▄ │"), 12)
         for place, (name, about) in enumerate(self._choices):
             if heading := self._headings.get(place):
                 yield Option(Content.assemble((heading, "$primary")), disabled=True)
-            yield Option(Content.assemble((name, "bold"), f"\n  {about}"), id=str(place))
+            rows = [row for text in about.split("\n") for row in textwrap.wrap(text.strip(), room)]
+            yield Option(Content.assemble((name, "bold"), *(f"\n  {row}" for row in rows)), id=str(place))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
