@@ -11,6 +11,7 @@ import click
 from cs336_tui.cli.flags import options, session_dir_option
 from cs336_tui.cli.streams import StatusLine
 from cs336_tui.session.recordings.opening import FORMATS, open_recordings
+from cs336_tui.session.recordings.range_names import phases_of
 from cs336_tui.session.recordings.recording import Opening
 
 _MEGABYTE = 1 << 20
@@ -51,17 +52,7 @@ def open(*, files: Sequence[Path], phases: Sequence[str], session_dir: Path) -> 
     """
     progress = _Progress()
     try:
-        log = open_recordings(files, session_dir, Opening(progress, _by_phase(phases)))
+        log = open_recordings(files, session_dir, Opening(progress, phases_of(phases)))
     finally:
         progress.clear()
     return log.stem
-
-
-def _by_phase(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for text in given:
-        phase, _, range_ = text.partition("=")
-        if not phase or not range_:
-            raise click.UsageError(f"--phase {text}: expected PHASE=RANGE, such as forward=model_fwd")
-        found[phase] = (*found.get(phase, ()), range_)
-    return found

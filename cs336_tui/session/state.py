@@ -121,6 +121,11 @@ class SessionState:
         found = self.predictions.get(prediction_key(spec))
         return predicted_for(spec, found) if found else None
 
+    @property
+    def is_recorded(self) -> bool:
+        """True if it has cells, and all of them were recorded elsewhere."""
+        return bool(self.cells) and all(cell.spec.recording for cell in self.cells.values())
+
     def report_of(self, kind: ReportKind, spec: CellSpec) -> ReportState | None:
         """The latest report of a kind on a spec or its like: one in the making, else a successful one, else any."""
         key = report_key(spec)

@@ -11,10 +11,11 @@ from textual.widgets import Input
 
 from cs336_tui.session.recordings import chrome
 from cs336_tui.session.recordings.opening import open_recordings
+from cs336_tui.session.recordings.range_names import PhaseError
 from cs336_tui.session.recordings.recording import Opening
 from cs336_tui.session.store import folder_sessions
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.controllers.recordings import paths_in
+from cs336_tui.tui.controllers.recordings import wanted_in
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.session.recordings import made_traces as made
 from tests.session.recordings.made_traces import write
@@ -79,9 +80,31 @@ async def test_a_path_can_be_typed(app: Cs336App, tmp_path: Path) -> None:
         app.screen.query_one(Input).value = f"{path}x"
         await pilot.press("enter")
         await until(pilot, "no such file")
-        app.screen.query_one(Input).value = str(path)
+        app.screen.query_one(Input).value = f"{path} --phase optimizer"
+        await pilot.press("enter")
+        await until(pilot, "expected PHASE=RANGE")
+        app.screen.query_one(Input).value = f"{path} --phase 'warm phase=step 3'"
         await pilot.press("enter")
         await until(pilot, "a.json · opened, b goes back")
+
+
+async def test_a_pane_without_anything_of_a_recording_says_why(app: Cs336App, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", made.TRAINING)
+    said = {
+        "0": "This recording has none. Memory is in a CUDA memory snapshot of that run",
+        "p": "This recording has none. Dtypes of modules are read by hooks",
+        "i": "Recorded elsewhere: the model is not known",
+        "l": "Recorded elsewhere: no step was timed",
+        "8": "Recorded elsewhere: no step was timed, so there are no step times to compare",
+    }
+    async with app.run_test(size=WIDE) as pilot:
+        await to_sessions(app, pilot)
+        assert "o opens a torch profiler trace" in screen_text(app)
+        app.post_message(events.Paste(str(path)))
+        await until(pilot, "a.json · opened, b goes back")
+        for key, words in said.items():
+            await pilot.press(key)
+            await until(pilot, words)
 
 
 async def test_a_file_that_is_none_is_told_in_one_line(app: Cs336App, tmp_path: Path) -> None:
@@ -161,4 +184,14 @@ async def test_kernels_within_a_range(app: Cs336App, tmp_path: Path) -> None:
 def test_paths_as_terminals_paste_them(tmp_path: Path, text: str, names: list[str]) -> None:
     for name in ("a.json", "a b.json"):
         (tmp_path / name).touch()
-    assert paths_in(text.format(tmp_path)) == [tmp_path / name for name in names]
+    assert wanted_in(text.format(tmp_path)).paths == tuple(tmp_path / name for name in names)
+
+
+def test_ranges_that_are_phases_are_typed_as_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = wanted_in("~/a=b.json --phase forward='my fwd' --phase=optimizer=adam*")
+    assert found == ((tmp_path / "a=b.json",), {"forward": ("my fwd",), "optimizer": ("adam*",)})
+    with pytest.raises(PhaseError, match="expected PHASE=RANGE"):
+        wanted_in("a.json --phase forward")

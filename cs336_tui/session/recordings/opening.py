@@ -44,6 +44,8 @@ def open_recordings(paths: Sequence[Path], session_dir: Path, opening: Opening) 
     """Read the files and write a session of theirs into the folder; its log. Raises `RecordingError`, `LogError`,
     `OpeningCancelled`; then there is no new session."""
     cells = [cell for path, name in zip(paths, names_of(paths), strict=True) for cell in read(path, name, opening)]
+    size = sum(path.stat().st_size for path in paths)
+    opening.watch(size, size)  # the last moment to stop
     session = new_session_id()
     with closing(SessionLog(session_dir / f"{session}.jsonl")) as log:
         log.write(_events(session, named(paths), _told_apart(cells)))

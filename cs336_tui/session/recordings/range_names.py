@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
+
+from cs336_tui.config.axis import UserError
 
 USUAL_PHASES: Mapping[str, tuple[str, ...]] = {
     "forward": ("forward", "fwd", "forward pass", "forward_pass", "forward step", "forward_step"),
@@ -23,6 +25,21 @@ _ADDED = (", op_id = ", ", seq = ", ", sizes = ", ", input_op_ids = ")
 _SEQUENCE = re.compile(r", seq = (\d{1,18})\b")
 _NODE = re.compile(r"autograd::engine::evaluate_function: .+|\w+Backward\d*")
 _KNOWN_OPERATOR = re.compile(r"(?:aten|prims?|c10d?|torch|quantized|nccl)::\S+")
+
+
+class PhaseError(UserError, ValueError):
+    """A range that should be a phase, not written as PHASE=RANGE."""
+
+
+def phases_of(given: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The ranges of each phase, from ``PHASE=RANGE``. Raises `PhaseError`."""
+    found: dict[str, tuple[str, ...]] = {}
+    for text in given:
+        phase, _, range_ = text.partition("=")
+        if not phase or not range_:
+            raise PhaseError(f"--phase {text}: expected PHASE=RANGE, such as forward=model_fwd")
+        found[phase] = (*found.get(phase, ()), range_)
+    return found
 
 
 def phase_finder(more: Mapping[str, tuple[str, ...]]) -> Callable[[str], str]:

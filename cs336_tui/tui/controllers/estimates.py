@@ -140,6 +140,8 @@ class EstimateController:
     @property
     def _waiting(self) -> str:
         if not self._predicts:
+            if self._app.shown.state.is_recorded:
+                return "Recorded elsewhere: the model is not known, so nothing can be predicted of it."
             return "There is no prediction in this session's log."
         return "predictions go on after the run ..." if self._app.run_in_progress else "predicting ..."
 

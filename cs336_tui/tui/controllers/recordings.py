@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from cs336_tui.config.axis import UserError
+from cs336_tui.session.recordings.range_names import PhaseError, phases_of
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.dialogs.questions import AskText
 from cs336_tui.tui.tabs.sessions import SessionsPane
 
 REFRESH_S = 0.25
-_ABOUT = "A torch profiler trace, CUDA memory snapshot or nsys report; several with spaces."
+_ABOUT = (
+    "A torch profiler trace, CUDA memory snapshot or nsys report; several with spaces. Ranges with names of your own "
+    "that are a phase: --phase forward=model_fwd"
+)
 
 
 class RecordingController:
@@ -31,26 +36,32 @@ class RecordingController:
         """Ask for a path."""
 
         def check(text: str) -> str:
-            missing = [str(path) for path in paths_in(text) if not path.is_file()]
+            try:
+                wanted = wanted_in(text)
+            except PhaseError as error:
+                return str(error)
+            missing = [str(path) for path in wanted.paths if not path.is_file()]
+            if wanted.phases and not wanted.paths:
+                return "no file"
             return f"no such file: {missing[0]}" if missing else ""
 
         def entered(text: str | None) -> None:
-            if text:
-                self.open(paths_in(text))
+            if text and (wanted := wanted_in(text)).paths:
+                self.open(wanted)
 
         self._app.push_screen(AskText("Open a recording", _ABOUT, check=check, longest=8000), entered)
 
     def pasted(self, text: str) -> None:
         """Open what a terminal pasted when files were dropped on it."""
-        paths = paths_in(text)
-        if missing := [path for path in paths if not path.is_file()]:
+        wanted = Wanted(tuple(map(_path, _words_in(text))))
+        if missing := [path for path in wanted.paths if not path.is_file()]:
             self._tell(f"{missing[0]}: no such file on this machine; a dropped file opens if the terminal runs here.")
-        elif paths:
-            self.open(paths)
+        elif wanted.paths:
+            self.open(wanted)
 
-    def open(self, paths: Sequence[Path]) -> None:
+    def open(self, wanted: Wanted) -> None:
         """Read the files into a new session."""
-        folder = self._folder()
+        paths, folder = wanted.paths, self._folder()
         if folder is None:
             self._tell("No folder of sessions is known here.")
         elif self._stop is not None:
@@ -60,19 +71,19 @@ class RecordingController:
         else:
             self._stop = threading.Event()
             self._show(f"reading {paths[0].name} ...")
-            in_background(self._app, partial(self._read, paths, folder, self._stop), self._ended)
+            in_background(self._app, partial(self._read, wanted, folder, self._stop), self._ended)
 
     def stop(self) -> None:
         """Stop reading; nothing is kept."""
         if self._stop is not None:
             self._stop.set()
 
-    def _read(self, paths: Sequence[Path], folder: Path, stop: threading.Event) -> Path | str:
+    def _read(self, wanted: Wanted, folder: Path, stop: threading.Event) -> Path | str:
         """The log of the new session, or why there is none; empty if it was stopped."""
         from cs336_tui.session.recordings.opening import open_recordings
         from cs336_tui.session.recordings.recording import Opening, OpeningCancelled
 
-        shown_at = 0.0
+        paths, shown_at = wanted.paths, 0.0
 
         def watch(done: int, total: int) -> None:
             nonlocal shown_at
@@ -84,7 +95,7 @@ class RecordingController:
                 self._app.call_later(self._show, f"reading {share} of {paths[0].name}" if len(paths) == 1 else share)
 
         try:
-            return open_recordings(paths, folder, Opening(watch))
+            return open_recordings(paths, folder, Opening(watch, wanted.phases))
         except OpeningCancelled:
             return ""
         except (UserError, OSError) as error:
@@ -113,8 +124,29 @@ class RecordingController:
         self._app.notify(text, severity="warning", markup=False, timeout=5)
 
 
-def paths_in(text: str) -> list[Path]:
-    """The files that a text names: one to a line or several with spaces, quoted or escaped as terminals do, or URLs."""
+class Wanted(NamedTuple):
+    """Files to open, and names of ranges that are a phase, by the phase."""
+
+    paths: tuple[Path, ...]
+    phases: Mapping[str, tuple[str, ...]] = {}
+
+
+def wanted_in(text: str) -> Wanted:
+    """The files and phases that a text names, as on the command line. Raises `PhaseError`."""
+    words = iter(_words_in(text))
+    paths, phases = [], []
+    for word in words:
+        if word == "--phase":
+            phases.append(next(words, ""))
+        elif word.startswith("--phase="):
+            phases.append(word.removeprefix("--phase="))
+        else:
+            paths.append(_path(word))
+    return Wanted(tuple(paths), phases_of(phases))
+
+
+def _words_in(text: str) -> list[str]:
+    """The words of a text: one to a line or several with spaces, quoted or escaped as terminals do."""
     import shlex
 
     found: list[str] = []
@@ -129,10 +161,11 @@ def paths_in(text: str) -> list[Path]:
             found += shlex.split(line)
         except ValueError:  # a quote without its end
             found.append(line)
-    return [_path(each) for each in found]
+    return found
 
 
 def _path(text: str) -> Path:
+    """A file by its path or URL."""
     if text.startswith("file://"):
         from urllib.parse import unquote, urlsplit
 

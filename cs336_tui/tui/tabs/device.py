@@ -34,8 +34,11 @@ class DevicePane(Lines):
 
     def show(self, state: SessionState, run: Run | None) -> None:
         if not state.devices:
-            recorded = state.cells and all(cell.spec.recording for cell in state.cells.values())
-            told = "recorded elsewhere: no sample of the device" if recorded else "waiting for the first sample ..."
+            told = (
+                "recorded elsewhere: no sample of the device"
+                if state.is_recorded
+                else "waiting for the first sample ..."
+            )
             self.paint([(), *wrapped(told, self.content_size.width, "muted")])
             return
         sample = state.devices[-1][0]

@@ -45,6 +45,7 @@ class PrecisionPane(ReportPane):
     """Shows the speed-ups, and below them the subject's report or how to get one."""
 
     kind: ClassVar[ReportKind] = "precision"
+    elsewhere = "Dtypes of modules are read by hooks while a step runs, so of one's own cells alone."
     about: ClassVar[str] = (
         "A precision report runs one step of this cell and reads the dtypes of every module by hooks, beside the "
         "course's toy model under autocast and its accumulation experiment. It takes about as long as one step."

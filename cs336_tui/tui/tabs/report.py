@@ -49,6 +49,8 @@ class ReportPane(Rows):
     kind: ClassVar[ReportKind]
     about: ClassVar[str]
     """The contents of such a report and the time it takes, in one or two sentences."""
+    elsewhere: ClassVar[str]
+    """The place of such a thing where another made the recording that lacks it, in one sentence."""
     varying: ClassVar[tuple[str, ...]] = ("make",)
     """Actions that are not always offered."""
 
@@ -120,6 +122,10 @@ class ReportPane(Rows):
         """In place of a report: its progress, why there is none, how to get one."""
         width = self.content_size.width
         subject = self.subject
+        if subject.spec is not None and subject.spec.recording:
+            others = any(subject.state.report_of(self.kind, cell.spec) for cell in subject.state.cells.values())
+            more = " [ ] goes to a cell of this session that has it." if others else ""
+            return wrapped(f"This recording has none. {self.elsewhere}{more}", width, "muted")
         if subject.spec is None:
             return wrapped("Choose cells in Configure (1), or put the cursor on one in Results (3).", width, "muted")
         if latest is not None and latest.status is None and not subject.state.ended:

@@ -324,6 +324,11 @@ class RooflinePane(Container):
             return [line(("making the roofline ...", "muted"))]
         if absent := self._roofline.left_out:
             return paragraphs((f"! {text}" for text in absent), width, "caution")
+        if state.is_recorded:
+            why = (
+                "Recorded elsewhere: no step was timed, and the model's FLOPs are not known, so there is no point here."
+            )
+            return wrapped(why, width, "muted")
         how = (
             "Choose cells in Configure (1) and press r; each cell that succeeds is a point here."
             if state.running_cell is None

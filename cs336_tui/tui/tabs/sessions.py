@@ -117,7 +117,18 @@ class SessionsPane(Rows):
             self.fill((), [*above, (), line((f"! {format.plain(self._problem)}", "caution"))])
         elif not self._infos:
             self.fill(
-                (), [*above, (), line(("No session yet. Each run of cells makes one, and it is kept here.", "muted"))]
+                (),
+                [
+                    *above,
+                    (),
+                    line(("No session yet. Each run of cells makes one, and it is kept here.", "muted")),
+                    line(
+                        (
+                            "o opens a torch profiler trace, CUDA memory snapshot or nsys report; or drop it here.",
+                            "muted",
+                        )
+                    ),
+                ],
             )
         else:
 

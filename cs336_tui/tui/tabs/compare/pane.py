@@ -31,6 +31,10 @@ CompareView = Literal["pivot", "pairs", "warm-up", "reference"]
 VIEWS: tuple[CompareView, ...] = ("pivot", "pairs", "warm-up", "reference")
 _ONLY_IN = dict.fromkeys(("value", "baseline", "swap", "columns"), "pivot") | {"keep": "reference"}
 """The view in which an action is offered, if not in all."""
+_OF_RECORDINGS = (
+    "Recorded elsewhere: no step was timed, so there are no step times to compare. Kernels (9), view cells, has the "
+    "shares of each cell; two recordings kernel by kernel: cs336-tui export A B --report kernels-over-cells."
+)
 _AT_ONCE = 300
 """Most cells that are tabulated within a frame; more are tabulated on a thread."""
 
@@ -93,9 +97,15 @@ class ComparePane(Rows):
         else:
             in_background(self, make, take)
 
+    @property
+    def _is_recorded(self) -> bool:
+        return bool(self._results) and all(result.cell.spec.recording for result in self._results)
+
     def _maker(self, width: int) -> Callable[[], Page]:
         """A function that makes the page; it touches nothing of this widget, so that a thread may call it."""
         results, choice = self._results, self.choice
+        if self._is_recorded:
+            return lambda: message(_OF_RECORDINGS, width)
         match self.view:
             case "pivot":
                 return lambda: pages.pivot_page(choice, results, width)
@@ -117,7 +127,7 @@ class ComparePane(Rows):
 
     def _take_unjudged(self, of: tuple[object, ...], page: Page) -> None:
         self._take(of, page)
-        if of == self._made_of and self._results:
+        if of == self._made_of and self._results and not self._is_recorded:
             choice, results, width = self.choice, self._results, max(self.content_size.width, 12)
             make = partial(_giving_way, lambda: pages.pivot_page(choice, results, width, pages.doubts_of(results)))
             in_background(self, make, partial(self._take, of))

@@ -47,6 +47,7 @@ class KernelsPane(ReportPane):
     or all figures of a cell's part."""
 
     kind = "kernels"
+    elsewhere = "Kernels are in a trace of torch's profiler or an nsys report of that run: o in Sessions (7) opens it."
     varying = ("make", "step_cell", "view", "next", "within", "clear")
     about = (
         "Profiles one step after warm-up and shows where its time goes: each kernel (on a CPU each operator), kinds, "

@@ -40,6 +40,7 @@ class MemoryPane(ReportPane):
     """Shows one view of the subject's memory report; of a cell that ran out of memory, the reason."""
 
     kind = "memory"
+    elsewhere = "Memory is in a CUDA memory snapshot of that run (.pickle): o in Sessions (7) opens it."
     varying = ("make", "go", "level")
     about = (
         "Every allocation of one step after warm-up: what is live at each moment and what for, the largest allocations "
