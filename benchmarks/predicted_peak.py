@@ -18,6 +18,7 @@ import click
 
 from benchmarks.reporting import publish, table, verdict
 from cs336_tui.config.spec import Arch, CellSpec, Pass, Precision
+from cs336_tui.worker.worker_entry import PRELOAD
 from tests.samples import sized
 
 MARK = 0.03
@@ -110,8 +111,9 @@ def predict_timed(spec: CellSpec, capability: tuple[int, int] | None) -> tuple[i
 
 
 def in_child(function: Any, *args: Any) -> Any:
+    """In a process that begins with what the tool's own begin with."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["cs336_tui.worker.measure.cell", "cs336_tui.worker.estimate.predict"])
+    context.set_forkserver_preload([PRELOAD])
     with ProcessPoolExecutor(1, mp_context=context) as executor:
         return executor.submit(function, *args).result()
 
