@@ -227,7 +227,7 @@ def card(estimate: Estimate) -> str:
         "memory": estimate.fit,
         "time per step": f"{estimate.step_time} ({estimate.basis})",
     }
-    if estimate.high_s is not None:
+    if estimate.run_low_s is not None:
         facts["all steps"] = sweep_note([estimate]).partition(": ")[2]
     usual = (spec.size_label, f"ctx {spec.context_length}", f"batch {spec.batch_size}", spec.pass_, spec.precision)
     title = " · ".join((*usual, *spec.variants))

@@ -127,13 +127,12 @@ def _times_s(largest: Estimate | None, cells: Sequence[CellSpec]) -> tuple[float
     if largest is None or not cells:
         return None, None
 
-    def total(step_s: float | None) -> float | None:
-        if step_s is None:
-            return None
-        times_s = ((cell, step_s * relative_work(cell) / relative_work(largest.spec)) for cell in cells)
-        return sum(time_s * cell.total_steps_of(time_s) for cell, time_s in times_s)
+    def total(step_s: float) -> float:
+        share_s = step_s / relative_work(largest.spec)
+        return sum(cell.steps_s(share_s * relative_work(cell)) or 0.0 for cell in cells)
 
-    return total(largest.low_s), total(largest.high_s)
+    low_s, high_s = (None if step_s is None else total(step_s) for step_s in (largest.low_s, largest.high_s))
+    return low_s, high_s
 
 
 def _estimate(spec: CellSpec, here: _Here, predicts: Predicts) -> Estimate | None:

@@ -76,6 +76,14 @@ def steps_in(for_s: float, step_s: float, most: int) -> int:
     return max(1, int(min(for_s / step_s, most))) if step_s > 0 else most
 
 
+def least_s(most: int, for_s: float | None, step_s: float | None) -> float | None:
+    """Seconds of `most` steps of `step_s`, or of as many as come to `for_s`, at least one; where `step_s` is unknown,
+    `for_s`. None is unknown."""
+    if for_s is None or step_s is None:
+        return for_s if step_s is None else most * step_s
+    return min(max(for_s, step_s), most * step_s)
+
+
 def auto_words(field: Counted, most: int, for_s: float | None = None) -> str:
     """Inverse of `auto_of`: ``auto`` or ``10s``; ``auto:50`` or ``10s:50`` where the most is not the usual one."""
     word, usual = ("auto", USUAL_MOST[field]) if for_s is None else (duration_words(for_s), MOST_BY_TIME)

@@ -28,7 +28,7 @@ from cs336_tui.config.axes import (
     canonical_device,
 )
 from cs336_tui.config.axis import MAX_COUNT, SpecError
-from cs336_tui.config.counts import steps_in
+from cs336_tui.config.counts import least_s, steps_in
 from cs336_tui.config.rules import AXES, RULES
 from cs336_tui.config.variants import is_imported, short
 
@@ -186,8 +186,11 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
         """Measured steps if a step takes so many seconds, at most."""
         return self.measure_steps if self.steps_for is None else steps_in(self.steps_for, step_s, self.measure_steps)
 
-    def total_steps_of(self, step_s: float) -> int:
-        return self.warmup_steps_of(step_s) + self.measure_steps_of(step_s)
+    def steps_s(self, step_s: float | None) -> float | None:
+        """Seconds of all its steps if one takes so many; by time at least, if that is unknown. None is unknown."""
+        warmup_s = least_s(self.warmup_steps, self.warmup_for, step_s)
+        measured_s = least_s(self.measure_steps, self.steps_for, step_s)
+        return None if warmup_s is None or measured_s is None else warmup_s + measured_s
 
     @property
     def total_steps(self) -> int:

@@ -86,9 +86,12 @@ def test_other_counts_replace_a_time() -> None:
 
 def test_steps_are_expected_to_come_to_their_time() -> None:
     spec = a_spec(warmup_for=1.0, warmup_steps=1000, steps_for=3.0, measure_steps=20)
-    assert (spec.warmup_steps_of(0.1), spec.measure_steps_of(0.1), spec.total_steps_of(0.5)) == (10, 20, 8)
+    assert (spec.warmup_steps_of(0.1), spec.measure_steps_of(0.1), spec.steps_s(0.5)) == (10, 20, 4.0)
     assert (spec.warmup_is_open, spec.steps_are_open) == (True, True)
-    assert a_spec(warmup_steps=5, measure_steps=10).total_steps_of(100.0) == 15
+    assert (spec.steps_s(0.3), spec.steps_s(2.0), spec.steps_s(0.001)) == (4.0, 2.0 + 3.0, 1.0 + 0.02)
+    assert spec.steps_s(None) == 4.0, "at least, while nobody knows how long a step takes"
+    fixed = a_spec(warmup_steps=5, measure_steps=10)
+    assert (fixed.steps_s(100.0), fixed.steps_s(None)) == (1500.0, None)
 
 
 @pytest.mark.parametrize(
