@@ -13,6 +13,7 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from cs336_tui.config.spec import recorded_spec
 from cs336_tui.events.events import Event, ReportFinished, ReportStage, ReportStarted
 from cs336_tui.events.reports import KernelReport
 from cs336_tui.session.state import fold
@@ -26,6 +27,7 @@ from cs336_tui.tui.widgets.columns import Laid, middle
 from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.rows import Rows
 from tests.made_kernels import (
+    ADD,
     GEMM,
     SOFTMAX,
     STEP,
@@ -377,3 +379,18 @@ def test_a_long_name_is_cut_in_its_middle() -> None:
     assert middle(SOFTMAX, 20) == "void (anon…st*, int)"
     assert [len(middle(SOFTMAX, width)) for width in (0, 1, 2, 3, 10)] == [0, 1, 2, 3, 10]
     assert middle("short", 5) == "short"
+
+
+async def test_a_recording_without_phases_is_told_of_as_a_whole_and_no_word_is_cut() -> None:
+    spec = recorded_spec("run.json", "cuda:0")
+    groups = (a_group(GEMM, "matrix multiply", "", "", (3.0,)), a_group(ADD, "elementwise", "", "", (1.0,)))
+    report = a_kernel_report(spec, groups=groups, phase_spans_ns={"": 9_000})
+    async with showing(made(report), COMPACT) as (pilot, pane, _):
+        text = await turn_to(pilot, pane, "kinds")
+        assert "Matrix multiplication takes 75.0 % of the whole recording." in text
+        assert "Top kernel of the whole recording:" in text
+        assert "whole recording µs" in text
+        assert "no phase" not in text
+        await turn_to(pilot, pane, "kernels")
+        pane._select(text="gemm", kind="matrix multiply")
+        assert "…" not in next(row for row in pane.text.splitlines() if "whole recording" in row)

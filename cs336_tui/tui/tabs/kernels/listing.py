@@ -26,7 +26,7 @@ WITHOUT_BACKWARD = ("optimizer", "zero_grad")
 """Phases, and parts of the same name, that have no backward."""
 _MS_FROM = 100
 """Times of single launches are in µs up to so many ms: most kernels take a few µs."""
-_WHOLE_STEP, _RECORDING = "whole step", "whole recording"
+WHOLE_STEP, WHOLE_RECORDING = "whole step", "whole recording"
 _NO_PHASE = "no phase"
 _labelled = partial(labelled, label_width=15)
 
@@ -97,7 +97,7 @@ def described(report: KernelReport, selection: Selection, found: Sequence[Kernel
     count, some, total_ns = _count(report), selection.filters, sum(row.total_ns for row in found)
     share = total_ns / report.total_ns if report.total_ns else 0.0
     parts = [
-        phase_label(selection.phase) if selection.phase is not None or not report.spec.recording else _RECORDING,
+        whole_label(report) if selection.phase is None else phase_label(selection.phase),
         selection.range if selection.range != NO_RANGE else NO_PART,
         selection.kind,
         selection.within and f"in {format.plain(selection.within)}",
@@ -132,7 +132,7 @@ def detail(report: KernelReport, name: str, phase: Phases, width: int) -> list[L
     lines: list[Line] = [*wrapped(name, width, "strong", "  "), ()]
     whole = next(row for row in rows(report) if row.name == name)
     lines += _labelled("kind", whole.kind)
-    for label, chosen in dict.fromkeys(((phase_label(phase), phase), (_WHOLE_STEP, None))):
+    for label, chosen in dict.fromkeys(((phase_label(phase), phase), (WHOLE_STEP, None))):
         if row := next((row for row in rows(report, phase=chosen) if row.name == name), None):
             lines += [(), line((f"In the {label}" if chosen is None else f"In {label}", "title")), *_figures(row)]
     lines += [(), line(("Where from", "title"))]
@@ -195,9 +195,14 @@ def range_choices(report: KernelReport, names: Sequence[str]) -> list[tuple[str,
     return [(format.plain(name), f"{count} launches, {time_text(ns)}") for name, (count, ns) in found.items()]
 
 
+def whole_label(report: KernelReport) -> str:
+    """``whole step``, of what others recorded ``whole recording``."""
+    return WHOLE_RECORDING if report.spec.recording else WHOLE_STEP
+
+
 def phase_label(phase: Phases) -> str:
     if phase is None:
-        return _WHOLE_STEP
+        return WHOLE_STEP
     return (phase or _NO_PHASE) if isinstance(phase, str) else " + ".join(name or _NO_PHASE for name in phase)
 
 

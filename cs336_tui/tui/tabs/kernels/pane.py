@@ -24,7 +24,7 @@ from cs336_tui.tui.tabs.kernels.listing import Selection
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.status import settled_of
 from cs336_tui.tui.widgets.columns import Laid, Sheet
-from cs336_tui.tui.widgets.lines import Line, joined, line, views_line, wrapped
+from cs336_tui.tui.widgets.lines import Line, facts, joined, line, views_line, wrapped
 
 KernelsView = Literal["kernels", "kinds", "parts", "attention", "gaps", "cells"]
 VIEWS: tuple[KernelsView, ...] = ("kernels", "kinds", "parts", "attention", "gaps", "cells")
@@ -157,7 +157,8 @@ class KernelsPane(ReportPane):
         lines = joined([self.title(), views_line(VIEWS, self.view)], room)
         shorter, *longer = accumulate(sheets.summary(content), "{} · {}".format)
         about = line(max((text for text in longer if len(text) <= width), key=len, default=shorter))
-        filters = [line((self._selected, "strong"))] if self.view == "kernels" else []
+        chosen, *more = (line((part, "strong")) for part in self._selected.split(" · "))
+        filters = [facts(chosen, more, room)] if self.view == "kernels" else []
         lines += joined([about, *filters], room)
         if tall:
             lines += listing.remarks(content, width)

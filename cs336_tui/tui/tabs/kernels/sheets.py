@@ -16,17 +16,21 @@ from cs336_tui.tui import format
 from cs336_tui.tui.tabs.kernels.listing import (
     NAME_WIDTH,
     NO_PART,
+    WHOLE_RECORDING,
+    WHOLE_STEP,
     WITHOUT_BACKWARD,
     model_phases,
     noun,
     phase_label,
     phases,
+    whole_label,
 )
 from cs336_tui.tui.widgets.columns import Sheet, middle, shown_table
 
 _TOGETHER = "fwd + bwd"
 _KIND_RANKS = {
-    phase_label(None): 0,
+    WHOLE_STEP: 0,
+    WHOLE_RECORDING: 0,
     "forward": 1,
     "backward": 2,
     "optimizer": 3,
@@ -100,9 +104,9 @@ def _short(name: str) -> str:
 def kinds_sheet(report: KernelReport) -> Sheet:
     """Time and share of each kind in each phase; the lead gives the share of matrix multiplication."""
     whole, *parts = phases(report)
-    asked = [*parts, whole] if len(parts) > 1 else parts  # the whole step last, as a sum
+    asked = [*parts, whole] if len(parts) > 1 else parts if any(parts) else [whole]  # the whole step last, as a sum
     found = {
-        _TOGETHER if isinstance(phase, tuple) else phase_label(phase): {
+        _TOGETHER if isinstance(phase, tuple) else phase_label(phase) if phase is not None else whole_label(report): {
             share.name: share for share in kernels.by_kind(report, phase)
         }
         for phase in asked
@@ -197,7 +201,9 @@ def _matmul_sentence(report: KernelReport) -> str:
     said = [f"{share * 100:.1f} % of {part}" for part, share in parts if share is not None]
     if not said:
         share = next((found.share for found in kernels.by_kind(report) if found.name == kernels.MATMUL), 0.0)
-        said = [f"{share * 100:.1f} % of {phase_label(model_phases(report))}"]
+        phases_of_model = model_phases(report)
+        part = phase_label(phases_of_model) if any(phases_of_model) else f"the {whole_label(report)}"
+        said = [f"{share * 100:.1f} % of {part}"]
     return f"Matrix multiplication takes {', '.join(said)}."
 
 
@@ -207,7 +213,8 @@ def _tops(report: KernelReport) -> tuple[str, ...]:
     if len(model) > 1:
         parts["forward + backward"] = model
     if "optimizer" in report.phase_spans_ns or not parts:
-        parts["the whole step" if len(report.phase_spans_ns) > 1 else phase_label(model)] = None
+        alone = len(report.phase_spans_ns) < 2 and any(model)
+        parts[phase_label(model) if alone else f"the {whole_label(report)}"] = None
     said = []
     for part, phase in parts.items():
         if top := kernels.top_kernel(report, phase):
