@@ -21,10 +21,10 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.figures import Absent, Drawing
-from cs336_tui.export.files import ExportError, write_atomically
+from cs336_tui.export.files import figures_beside, make_folder, write_atomically
 from cs336_tui.export.formats import answer, notes_text, pandas_text
 from cs336_tui.export.pivot import pivot_table
-from cs336_tui.export.problems import WITHOUT_FILES, Exported, export_problem
+from cs336_tui.export.problems import WITHOUT_FILES, export_problem
 from cs336_tui.export.record import document_of, documents_to_csv, documents_to_json
 from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.reports import report_tables
@@ -230,7 +230,9 @@ def export(
     if choice.problem:
         material = Material(tuple(states), tuple(results), _wanted(states, where), kernels_ddof, bool(choice.style))
         exported = export_problem(choice.problem, material)
-        drawn, figures = exported.figures, figures or _beside(output, exported)
+        drawn = exported.figures
+        if output and drawn:
+            figures = figures or figures_beside(output)
         if notes:
             written[notes] = notes_text(exported.tables)
         elif choice.style and not no_notes:
@@ -271,11 +273,6 @@ def read(sessions: Sequence[str], session_dir: Path) -> list[Source]:
     """The sessions that a person means, each once. Raises `LogError`."""
     paths = dict.fromkeys(store.find(session, session_dir) for session in sessions)
     return [Source(path, store.load(path)) for path in paths]
-
-
-def _beside(output: Path | None, exported: Exported) -> Path | None:
-    """The folder of a problem's figures, named as the file that they belong to; None without a file or a figure."""
-    return output.with_name(f"{output.stem}-figures") if output and exported.figures else None
 
 
 def _seen_from(output: Path | None, figures: Path | None) -> str | None:
@@ -367,10 +364,7 @@ def _wanted(states: Sequence[SessionState], where: Sequence[str]) -> Callable[[C
 
 def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite: bool) -> None:
     """Every figure that there is, in every format; says which there are not and why."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ExportError(folder, (error.strerror or str(error)).lower(), "choose another folder") from None
+    make_folder(folder)
     for drawing in found:
         if isinstance(drawing, Absent):
             click.echo(f"no figure {drawing.name}: {drawing.reason}", err=True)

@@ -41,6 +41,19 @@ def problem_of(error: OSError, path: Path) -> ExportError:
     return ExportError(path, reason, elsewhere)
 
 
+def make_folder(folder: Path) -> None:
+    """The folder, if it is not there yet. Raises `ExportError`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExportError(folder, (error.strerror or str(error)).lower(), "choose another folder") from None
+
+
+def figures_beside(path: Path) -> Path:
+    """The folder of a document's figures, named as the document."""
+    return path.with_name(f"{path.stem}-figures")
+
+
 def write_atomically(path: Path, content: str | bytes, *, overwrite: bool = False) -> None:
     """Write bytes, or text as UTF-8, to a temporary file beside `path` and rename it; no reader sees half of it.
 

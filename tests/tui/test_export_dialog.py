@@ -48,7 +48,7 @@ async def test_a_layout_of_write_ups_is_chosen_and_written(app: Cs336App, here: 
         await pilot.press("e")
         await until(pilot, "Tables as in a write-up")
         choice = app.screen.query_one("#layout", Select)
-        assert {value for _, value in choice._options} == set(LAYOUTS)
+        assert [value for _, value in choice._options][: len(LAYOUTS)] == [*LAYOUTS]
         choice.value = "attention"
         app.screen.query_one("#want-2", Checkbox).value = True
         await pilot.press("ctrl+s")
@@ -74,6 +74,27 @@ async def test_a_layout_is_written_as_pandas_writes_it(app: Cs336App, here: Path
     header = r"\|    \| Model +\| Pass +\| +Warmup \| +Min \(s\) \|"
     assert re.search(header, (here / TABLES).read_text())
     assert "sample standard deviation" not in (here / TABLES).read_text()
+
+
+async def test_a_problem_of_the_session_is_written_with_its_figures_beside_it(app: Cs336App, here: Path) -> None:
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press("e")
+        await until(pilot, "Tables as in a write-up")
+        choice = app.screen.query_one("#layout", Select)
+        offered = {str(value) for _, value in choice._options} - set(LAYOUTS)
+        assert offered
+        assert all(value.startswith("problem 2026/") for value in offered)
+        choice.value = "problem 2026/benchmarking_script"
+        await until(pilot, lambda _: app.screen.query_one("#want-2", Checkbox).value)
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda _: len(app.screen_stack) == 1)
+    text = (here / TABLES).read_text()
+    assert text.startswith("# 2026 benchmarking_script: ")
+    figures = {path.name for path in (here / TABLES.replace(".md", "-figures")).iterdir()}
+    for shown in re.findall(r"!\[[^]]*\]\(<([^>]+)>\)", text):
+        assert (here / shown).is_file()
+    assert {name.rpartition(".")[2] for name in figures} == {"svg", "pdf", "png"}
 
 
 async def test_an_existing_file_needs_a_second_yes(app: Cs336App, here: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -17,7 +18,12 @@ from textual.widgets import Button, Checkbox, Input, Label, Select
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.dialogs.window import Dialog
 
-RESULTS, SUMMARY, LAYOUT = "Results table", "Session summary", "Tables as in a write-up"
+if TYPE_CHECKING:
+    from cs336_tui.export.problems import Exported
+
+RESULTS, SUMMARY, LAYOUT = "Results table", "Session summary", "Tables as in a write-up, or of a problem"
+_PROBLEM = "problem "
+"""Before a problem's name, among the names of layouts."""
 
 
 class _Tick(Checkbox):
@@ -50,8 +56,9 @@ class ExportDialog(Dialog[str]):
         self._problem = Label("", id="problem", markup=False)
         self._save = Button("Save", id="save", variant="primary", compact=True)
         self._copies = _Tick(f"{RESULTS} to the clipboard", value=False, id="clipboard", compact=True)
-        layouts = [(layout, layout) for layout in LAYOUTS]
-        self._layout = Select(layouts, value=layouts[0][0], allow_blank=False, id="layout", compact=True)
+        choices = [*((layout, layout) for layout in LAYOUTS), *_problems(state)]
+        self._first = choices[0][1]
+        self._layout = Select(choices, value=self._first, allow_blank=False, id="layout", compact=True)
         self._pandas = _Tick("as pandas writes them, without notes", value=False, id="pandas", compact=True)
         self._texts = [
             (
@@ -86,6 +93,11 @@ class ExportDialog(Dialog[str]):
         self._save.label = "Save"
         self._problem.update("")
 
+    @on(Select.Changed)
+    def _want_what_was_chosen(self, event: Select.Changed) -> None:
+        if event.value != self._first:
+            next(tick for name, tick, _ in self._texts if name == LAYOUT).value = True
+
     @on(Button.Pressed, "#cancel")
     def _cancel(self) -> None:
         self.dismiss("")
@@ -112,28 +124,79 @@ class ExportDialog(Dialog[str]):
             return self._refuse(f"{names} already exists; press Overwrite to replace, or choose another name")
         done: list[str] = []
         try:
-            texts = [self._text(name) for name, _ in wanted]
-            for path, text in zip(paths, texts, strict=True):
-                await asyncio.to_thread(write_atomically, path, text, overwrite=path in self._may_overwrite)
+            texts = [self._text(name, path) for name, path in wanted]
+            figures = [await asyncio.to_thread(self._figures, name, path) for name, path in wanted]
+            for path, text, drawn in zip(paths, texts, figures, strict=True):
+                overwrite = path in self._may_overwrite
+                files: dict[Path, str | bytes] = {path: text, **drawn}
+                for place, content in files.items():
+                    await asyncio.to_thread(write_atomically, place, content, overwrite=overwrite)
                 done.append(str(path))
         except (AlreadyThere, ExportError, TableError) as error:
             return self._refuse(str(error))
         if to_clipboard:
-            self._copy(self._text(RESULTS))
+            self._copy(self._text(RESULTS, Path()))
             done.append("the clipboard")
         self.dismiss(f"written to {' and '.join(done)}")
         return None
 
-    def _text(self, name: str) -> str:
+    def _text(self, name: str, path: Path) -> str:
+        """The text; of a problem with its figures beside `path`."""
+        from cs336_tui.export.files import figures_beside
         from cs336_tui.export.formats import pandas_text, render_all
         from cs336_tui.export.results import results_markdown, results_of
         from cs336_tui.export.summary import summary_markdown
         from cs336_tui.export.writeups import layout_tables
 
-        if name == LAYOUT:
-            tables = layout_tables(results_of(self._state), str(self._layout.value), published=self._pandas.value)
-            return pandas_text(tables) if self._pandas.value else render_all(tables, "markdown")
-        return {RESULTS: results_markdown, SUMMARY: summary_markdown}[name](self._state)
+        if name != LAYOUT:
+            return {RESULTS: results_markdown, SUMMARY: summary_markdown}[name](self._state)
+        pandas = self._pandas.value
+        if exported := self._exported():
+            folder = figures_beside(path).name if exported.figures else None
+            draw = partial(pandas_text, captions=True) if pandas else None
+            return exported.render("markdown", folder, with_notes=not pandas, draw=draw)
+        tables = layout_tables(results_of(self._state), str(self._layout.value), published=pandas)
+        return pandas_text(tables) if pandas else render_all(tables, "markdown")
+
+    def _figures(self, name: str, path: Path) -> dict[Path, bytes]:
+        """Files of a problem's figures, beside `path`."""
+        from cs336_tui.export.files import figures_beside, make_folder
+
+        exported = self._exported() if name == LAYOUT else None
+        if not (exported and exported.figures):
+            return {}
+        folder = figures_beside(path)
+        make_folder(folder)
+        return {
+            folder / f"{drawing.name}.{format_}": content
+            for drawing in exported.figures
+            for format_, content in drawing.files().items()
+        }
+
+    def _exported(self) -> Exported | None:
+        """The problem that was chosen, if it is not a layout."""
+        from cs336_tui.analysis.problems import Material
+        from cs336_tui.export.problems import export_problem
+        from cs336_tui.export.results import results_of
+
+        name = str(self._layout.value)
+        if not name.startswith(_PROBLEM):
+            return None
+        material = Material((self._state,), tuple(results_of(self._state)), published=self._pandas.value)
+        return export_problem(name.removeprefix(_PROBLEM), material)
 
     def _refuse(self, why: str) -> None:
         self._problem.update(f"! {why}")
+
+
+def _problems(state: SessionState) -> Iterator[tuple[str, str]]:
+    """Labels and names of the problems that the session has something for."""
+    from cs336_tui.analysis.problems import editions_of, progress_of
+    from cs336_tui.config.problems import every_problem
+    from cs336_tui.export.results import results_of
+
+    results = results_of(state)
+    editions = editions_of(results)
+    for edition, problem in every_problem():
+        if edition in editions and (mark := progress_of(problem, edition, [state], results).mark):
+            yield f"problem {edition}/{problem.name} {mark}", f"{_PROBLEM}{edition}/{problem.name}"
