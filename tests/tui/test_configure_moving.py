@@ -144,3 +144,24 @@ async def test_resizing_to_next_to_nothing_and_back_loses_nothing() -> None:
             await hand.pilot.pause()
         assert hand.entry("batch_size", TextEntry).value == "x"
         assert "✗ x: expected" in hand.seen(hand.entry("batch_size", TextEntry))
+
+
+async def test_a_move_of_the_focus_styles_few_widgets_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened() as hand:
+        await hand.unfold()
+        styled: list[object] = []
+        apply = hand.host.stylesheet.apply
+        monkeypatch.setattr(
+            hand.host.stylesheet, "apply", lambda node, **more: (styled.append(node), apply(node, **more))
+        )
+        await hand.press("tab")
+        assert 0 < len(styled) < len(reachable(hand))
+
+
+async def test_the_pane_is_marked_while_the_focus_is_within() -> None:
+    async with opened() as hand:
+        await hand.go_to(hand.button("run"))
+        assert hand.pane.has_class("-focused")
+        hand.host.screen.set_focus(None)
+        await hand.settle()
+        assert not hand.pane.has_class("-focused")

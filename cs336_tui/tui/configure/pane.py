@@ -145,6 +145,12 @@ class ConfigurePane(Vertical):
         self._offer()
         self._show()
 
+    def on_descendant_focus(self) -> None:
+        """Tell its style by a class: for `:focus-within` each move of the focus would style the whole form anew."""
+        self.set_class(self.has_focus_within, "-focused")
+
+    on_descendant_blur = on_descendant_focus
+
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width >= _TWO_COLUMNS_FROM, "-two-columns")
         self._show_summary()
