@@ -27,8 +27,9 @@ async def ready(pilot, app: Cs336App) -> None:  # type: ignore[no-untyped-def]
     await until(pilot, lambda _: app.live.state.environment is not None)
 
 
-@pytest.mark.parametrize("size", [SMALL, WIDE, (40, 12)])
-@pytest.mark.parametrize(("key", "kind"), [("9", "kernels"), ("0", "memory"), ("p", "precision")])
+@pytest.mark.parametrize(
+    ("size", "key", "kind"), [(SMALL, "9", "kernels"), (WIDE, "0", "memory"), ((40, 12), "p", "precision")]
+)
 async def test_before_any_run_a_tab_is_about_the_first_cell_of_the_choices(
     size: tuple[int, int], key: str, kind: str, bench: Benches
 ) -> None:

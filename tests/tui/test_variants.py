@@ -61,15 +61,14 @@ async def test_every_variant_is_ticked(field: str, value: str, attribute: str, e
         assert getattr(hand.pane.sweep, attribute) == expected
 
 
-@pytest.mark.parametrize("size", [NARROW, WIDE])
 @pytest.mark.parametrize(
-    ("field", "words", "attribute", "expected"),
+    ("field", "words", "attribute", "expected", "size"),
     [
-        ("model", "my:LM", "models", ("my:LM",)),
-        ("other_attentions", "my:attend", "attentions", ("naive", "my:attend")),
-        ("other_optimizers", "my:AdamW", "optimizers", ("adamw", "my:AdamW")),
-        ("checkpoint", "0,1,2", "checkpoints", (0, 1, 2)),
-        ("loss", "my:loss", "loss", "my:loss"),
+        ("model", "my:LM", "models", ("my:LM",), NARROW),
+        ("other_attentions", "my:attend", "attentions", ("naive", "my:attend"), WIDE),
+        ("other_optimizers", "my:AdamW", "optimizers", ("adamw", "my:AdamW"), NARROW),
+        ("checkpoint", "0,1,2", "checkpoints", (0, 1, 2), WIDE),
+        ("loss", "my:loss", "loss", "my:loss", NARROW),
     ],
 )
 async def test_what_is_ones_own_is_typed(
