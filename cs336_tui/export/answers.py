@@ -26,7 +26,7 @@ from cs336_tui.export.writeups import layout_tables
 from cs336_tui.stats.quantities import MILLISECONDS, NONE
 from cs336_tui.stats.summaries import Summary, summarize
 
-_CELL = ("size", "context", "batch", "pass", "variants", "precision", "device")
+_CELL = ("recording", "size", "context", "batch", "pass", "variants", "precision", "device")
 """Keys of records that tell cells apart."""
 
 
@@ -190,11 +190,15 @@ def _joined(tables: Sequence[Table]) -> list[Table]:
 
 
 def _one_of(tables: Sequence[Table]) -> Table:
+    shown = {column.key for column in tables[0].columns}
+    keys = [key for key in (*_CELL, "phase") if key not in shown]
+
     def settings(table: Table) -> dict[str, Cell]:
-        return {key: table.records[0][key] for key in _CELL if table.records and key in table.records[0]}
+        return {key: table.records[0][key] for key in keys if table.records and key in table.records[0]}
 
     cells = [settings(table) for table in tables]
-    differ = [key for key in _CELL if len({str(cell.get(key)) for cell in cells}) > 1]
+    several = len({tuple(str(cell.get(key)) for key in _CELL) for cell in cells})
+    differ = [key for key in keys if len({str(cell.get(key)) for cell in cells}) > 1]
     columns = [Column[object](key, _title(key), key not in NUMBERS) for key in differ]
     rows = [
         (*(str(cell.get(key, "")) for key in differ), *row)
@@ -207,7 +211,7 @@ def _one_of(tables: Sequence[Table]) -> Table:
         columns=(*columns, *first.columns),
         rows=tuple(rows),
         records=tuple(record for table in tables for record in table.records),
-        caption=f"{first.caption.partition(':')[0]}: {len(tables)} cells",
+        caption=f"{first.caption.partition(' of ' if 'phase' in differ else ':')[0]}: {several} cells",
         footnotes=tuple(_notes_of(tables, [" · ".join(str(cell.get(key, "")) for key in differ) for cell in cells])),
         label=first.label.partition("-")[0] + "-of-cells",
     )

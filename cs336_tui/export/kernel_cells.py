@@ -24,11 +24,14 @@ PROFILED_NOTES = (
     "phases that are not the whole step",
     "- timed: the profiled time less the timed mean, and that as a share of the timed mean",
 )
+_RECORDED_NOTES = tuple(note.replace("one profiled step", "the recording") for note in PROFILED_NOTES[1:3])
 SHARES_NOTE = (
     "shares are of the part's kernel time. softmax: all that runs in attention's softmax, forward and backward, or "
     "where nothing names it the kernels of that kind; optimizer: what the optimizer step and zero_grad launch"
 )
 SAME_NOTE = "same as forward: whether the top kernel is that of the same profile's forward, by its full name"
+_BESIDE_TIMED = frozenset(("timed_s", "kernel_difference_s", "span_difference_s"))
+"""Columns that only cells with timed steps can fill."""
 _ALWAYS = ("size", "context", "pass", "precision")
 
 
@@ -61,6 +64,9 @@ def kernel_cells_table(parts: Sequence[CellPart], caption: str = CAPTION) -> Tab
         Column("optimizer_share", "optimizer", show=share),
         Column("same_as_forward", "same as forward", left=True, show=yes_no),
     ]
+    if is_recorded(parts):
+        columns = [column for column in columns if column.key not in _BESIDE_TIMED]
+        caption = "Kernels of all cells" if caption == CAPTION else caption
     same = shared(results, keys, SHARED)
     return Table.of(
         parts,
@@ -81,6 +87,11 @@ def results_of(parts: Sequence[CellPart]) -> list[Result]:
     return list({id(part.result): part.result for part in parts}.values())
 
 
+def is_recorded(parts: Sequence[CellPart]) -> bool:
+    """True if all of them were recorded elsewhere, where no step was timed."""
+    return all(part.result.cell.spec.recording for part in parts)
+
+
 def cell_keys(results: Sequence[Result]) -> tuple[str, ...]:
     """The fields that name the cells: of recordings their name alone, and whatever else tells some apart."""
     recorded = [bool(result.spec.recording) for result in results]
@@ -90,7 +101,7 @@ def cell_keys(results: Sequence[Result]) -> tuple[str, ...]:
 
 def notes(parts: Sequence[CellPart]) -> Iterator[str]:
     """The meaning of the columns, what was counted where, and the cells without a profile."""
-    yield from (*PROFILED_NOTES, SHARES_NOTE)
+    yield from (*(_RECORDED_NOTES if is_recorded(parts) else PROFILED_NOTES), SHARES_NOTE)
     if any(part.same_as_forward is not None for part in parts):
         yield SAME_NOTE
     if any(softmax(part) == FUSED for part in parts):

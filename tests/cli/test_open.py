@@ -139,3 +139,4 @@ def test_two_recordings_can_be_exported_together(tmp_path: Path) -> None:
     done = command("export", first, second, "--report", "kernels-over-cells", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("gemm") >= 2
+    assert "timed" not in done.stdout

@@ -240,6 +240,21 @@ def test_a_recording_answers_what_it_holds() -> None:
     assert line.startswith("nothing of it is in this session"), "phases are not known"
 
 
+def test_recordings_are_told_apart_in_a_table_of_all_and_so_are_their_phases() -> None:
+    specs = [recorded_spec(name, "cuda:0") for name in ("a.json", "b.json")]
+    reports = [msgspec.structs.replace(a_kernel_report(), spec=spec, prediction=None) for spec in specs]
+    events: list[Event] = []
+    for number, report in enumerate(reports):
+        events.append(ReportStarted(at=START, report=number, kind="kernels", spec=report.spec))
+        events.append(ReportFinished(at=START, report=number, status="ok", content=report))
+    state = state_of([*session_start(specs), *events])
+    parts = {section.key: section for section in exported("nsys_profile", state).sections}
+    (table,) = [table for table in parts["c"].tables if table.caption.endswith("Kernels: 2 cells")]
+    assert [column.key for column in table.columns][:3] == ["recording", "phase", "share"]
+    assert {row[0] for row in table.rows} == {"a.json", "b.json"}
+    assert {row[1] for row in table.rows} >= {"recording", "forward", "backward"}
+
+
 def test_a_snapshot_of_others_counts_as_fp32_for_the_peaks_and_largest_allocations() -> None:
     spec = recorded_spec("inference.pickle", "cuda:0")
     report = a_memory_report(spec=spec, prediction=None)
