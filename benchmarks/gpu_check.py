@@ -71,7 +71,7 @@ PARTS = (
     _tests("problems", "GPU tests: problems, recordings", 150, "problems_cuda", "recordings_cuda"),
     Part("creation", "Creation", 60, ["-m", "benchmarks.creation"], True),
     Part("overhead", "Overhead", 40, ["-m", "benchmarks.overhead", "--device", "cuda"], True),
-    _tests("compiling", "GPU tests: compiling", 270, "variants_cuda", "compiling_cuda"),
+    _tests("compiling", "GPU tests: compiling", 300, "variants_cuda", "compiling_cuda", "norms_cuda"),
     Part("start", "Start", 60, ["-m", "benchmarks.start"], True),
     Part("screen", "Screen", 70, ["-m", "benchmarks.screen_cost"], True),
     Part(

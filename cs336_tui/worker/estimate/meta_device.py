@@ -232,9 +232,31 @@ _aten = torch.ops.aten
 _ATTENTION = F.scaled_dot_product_attention  # While parts are named, `F` has a wrapper, which torch passes on
 
 
+_HAS_FUSED_NORM = len(_aten._fused_rms_norm.default._schema.returns) == 2
+"""True if this torch has a kernel of RMSNorm on CUDA; an older one makes it of elementwise operations."""
+
+_OF_RMS_NORM = ("input", "normalized_shape", "weight")
+
+
+class _FusedNorm(torch.autograd.Function):
+    """Memory of CUDA's RMSNorm (``_fused_rms_norm``): for backward it keeps rows, weights and one number a row."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, dims: int, weight: Tensor) -> Tensor:
+        out = torch.empty_like(rows)
+        ctx.save_for_backward(rows, weight, rows.new_empty(rows.shape[:-dims], dtype=torch.float32))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        rows, weight, _scales = ctx.saved_tensors
+        wanted = [torch.empty_like(x) if ctx.needs_input_grad[at] else None for at, x in ((0, rows), (2, weight))]
+        return wanted[0], None, wanted[1]
+
+
 class MetaAttention(TorchFunctionMode):
-    """A mode that runs the kernel that torch would run on this type of device, which saves for backward queries, keys,
-    values, output and the log of each row's sum, not the scores.
+    """A mode that runs the kernel that torch would run on this type of device. Of attention it saves for backward
+    queries, keys, values, output and the log of each row's sum, not the scores; of CUDA's RMSNorm a number a row.
 
     The CPU's choice comes from torch. CUDA's follows aten/src/ATen/native/transformers/cuda/sdp_utils.cpp by dtype,
     width, mask and compute `capability`, without disabled kernels (`torch.nn.attention.sdpa_kernel`). cuDNN's is taken
@@ -251,6 +273,11 @@ class MetaAttention(TorchFunctionMode):
             out = self._attend(*args, **kwargs)
             if out is not None:
                 return out
+        if func in (F.rms_norm, torch.rms_norm) and self._device_type == "cuda" and _HAS_FUSED_NORM:
+            rows, shape, weight = (*args, *(kwargs.get(name) for name in _OF_RMS_NORM[len(args) :]))[:3]
+            if rows.is_meta and weight is not None and weight.dtype == rows.dtype:
+                normed: Tensor = _FusedNorm.apply(rows, len(shape), weight)
+                return normed
         return func(*args, **kwargs)
 
     def _attend(

@@ -126,8 +126,8 @@ def rehearse(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Re
             tracker.claim("gradients", workload.gradients())
     timeline = tracker.timeline()
     workspace = workspace_bytes(capability)
-    # One for each thread that multiplies on CUDA; backward has its own thread.
-    workspaces = 1 + _has_backward(spec) if device_type == "cuda" else 0
+    # One for each thread that multiplies on CUDA; backward has its own thread. A norm alone multiplies no matrices.
+    workspaces = 1 + _has_backward(spec) if device_type == "cuda" and spec.workload != "norm" else 0
     if device_type == "cuda":
         held = Allocation(workspace, Site(WORKSPACE_OP), form=TensorForm((workspace,), "uint8"))
         allocations = (*(held for _ in range(workspaces)), *timeline.allocations)

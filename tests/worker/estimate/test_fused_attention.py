@@ -12,6 +12,7 @@ from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.config.spec import PASSES, CellSpec
 from cs336_tui.worker.estimate.meta_device import MetaAttention
 from cs336_tui.worker.estimate.predict import predict
+from tests.attention_cells import attention_spec
 from tests.worker.measure.cells import small_spec
 
 GPU = "cuda:0"
@@ -141,3 +142,17 @@ def test_tensors_with_data_are_left_alone() -> None:
     with MetaAttention("cuda"), Operations() as seen:
         F.scaled_dot_product_attention(q, q, q)
     assert "_scaled_dot_product_flash_attention_for_cpu" in seen.names
+
+
+@pytest.mark.parametrize(("device", "kept"), [("cuda:0", 1), ("cpu", 2)])
+def test_torchs_rms_norm_keeps_a_number_a_row_on_cuda_and_the_scaled_rows_elsewhere(device: str, kept: int) -> None:
+    """Beside rows, weights and the output's gradient: the output and, where it is no kernel, the scaled rows."""
+    rows, width = 512, 256
+    spec = attention_spec(
+        workload="norm", norm="torch-rmsnorm", d_model=width, context_length=rows, batch_size=1, device=device
+    )
+    tensor, numbers = rows * width * 4, rows * 4
+    found = predict(spec)
+    assert found.forward_end_bytes - (2 * tensor + width * 4) == pytest.approx(kept * tensor + numbers, abs=512)
+    layer = predict(replace(spec, norm="layernorm"))
+    assert layer.forward_end_bytes - (2 * tensor + 2 * width * 4) == pytest.approx(tensor + 2 * numbers, abs=512)
