@@ -65,7 +65,7 @@ def table(rows: Sequence[EstimateRow]) -> Table:
         needs("num_params", "params", 6, lambda found: quantities.count(found.num_params)),
         needs("flops", "TFLOP", 5, lambda found: f"{sum(found.flops.values()) / 1e12:.3g}"),
         needs("peak_bytes", "peak GB", 0, lambda found: quantities.gigabytes(found.peak_bytes)),
-        needs("activation_peak_bytes", "activations GB", 10,
+        needs("activation_peak_bytes", "activations GB", 4,
               lambda found: quantities.gigabytes(found.activation_peak_bytes)),
         *([Column[EstimateRow]("measured", rank=2, text=measured)] if some_measured else []),
         Column("step_time", "a step", rank=7,

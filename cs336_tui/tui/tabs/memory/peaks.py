@@ -92,8 +92,8 @@ def _peak_columns(unit: ByteUnit) -> tuple[Column[SpecPeaks], ...]:
         predicted("peak_bytes", "pred. step", 1),
         Column("timed", rank=4, text=timed),
         Column("diff", rank=6, text=_difference),
-        recorded("activations", 5)._replace(title="activ."),
-        predicted("activation_peak_bytes", "pred. activ.", 6),
+        recorded("activations", 2)._replace(title="activ."),
+        predicted("activation_peak_bytes", "pred. activ.", 5),
     )
 
 
