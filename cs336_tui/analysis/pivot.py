@@ -107,6 +107,8 @@ VALUES: Mapping[Value, str] = {
 WHOLE_PROCESS = "peak RSS of the whole process"
 """Mark of a memory figure from a device whose memory no allocator counts."""
 
+_MISSING = {"std": "one step", "memory": "not counted", "activations": "not known"}
+"""The notes of figures without these values."""
 _PREFERRED = ("size", "pass", "precision", "warmup", "device", "context")
 
 
@@ -285,20 +287,17 @@ def _figure(cells: Sequence[Result], value: Value, ddof: int, marks: tuple[str, 
     lost = (f"{number} of {len(cells)} runs: {ending}" for ending, number in endings.items())
     times = {"mean": summary.mean_s, "median": summary.median_s, "std": summary.std_s}
     peak = max(filter(None, map(_peak, measured(cells))), default=None)
-    values = times | {"tokens": cells[0].spec.tokens_per_step / summary.mean_s, "memory": peak}
-    if value == "activations":
-        apart = max(filter(None, map(_apart, measured(cells))), default=None)
-        values["activations"] = apart.bytes if apart else None
-        marks = (*marks, *([apart.basis] if apart else []))
-    note = "one step" if summary.std_s is None else ""
+    apart = max(filter(None, map(_apart, measured(cells))), default=None) if value == "activations" else None
+    tokens = cells[0].spec.tokens_per_step / summary.mean_s
+    values = times | {"tokens": tokens, "memory": peak, "activations": apart.bytes if apart else None}
+    found = values.get(value)
     return Figure(
-        value=values.get(value),
+        value=found,
         std=summary.std_s if value in times else None,
         n=summary.n,
         runs=len(measured(cells)),
-        note={"std": note, "memory": "not counted" if peak is None else ""}.get(value, "")
-        or ("not known" if value == "activations" and values[value] is None else ""),
-        marks=(*marks, *lost, *_memory_marks(measured(cells), value)),
+        note=_MISSING.get(value, "") if found is None else "",
+        marks=(*marks, *lost, *_memory_marks(measured(cells), value), *([apart.basis] if apart else [])),
     )
 
 
