@@ -169,6 +169,11 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
         return self.sync == "pipelined" or self.timer == "do_bench"
 
     @property
+    def synchronised(self) -> str:
+        """Its mode of synchronisation; timer ``do_bench`` has its own, ``once`` after all steps."""
+        return "once" if self.timer == "do_bench" else self.sync
+
+    @property
     def warmup_is_open(self) -> bool:
         """True if the steps themselves decide how many warm-up steps there are, `warmup_steps` at most."""
         return self.warmup_auto or self.warmup_for is not None

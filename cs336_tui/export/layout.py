@@ -167,7 +167,8 @@ def not_timed(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _fixed(results: Sequence[Result], named: Sequence[str]) -> Iterator[str]:
-    if same := shared(results, named, (*SHARED, "warmup", "steps", "edition", "arch", "vocab", "sync")):
+    own = () if any(result.spec.synchronised != result.spec.sync for result in results) else ("sync",)
+    if same := shared(results, named, (*SHARED, "warmup", "steps", "edition", "arch", "vocab", *own)):
         yield f"every row: {same}"
 
 

@@ -23,7 +23,7 @@ SETTINGS: Mapping[str, Callable[[CellSpec], str]] = {
     "edition": lambda spec: shown_of(spec, "edition"),
     "arch": lambda spec: shown_of(spec, "arch"),
     "vocabulary": lambda spec: str(spec.vocab_size),
-    "sync": lambda spec: spec.sync if spec.timer == "step" else spec.timer,
+    "sync": lambda spec: spec.synchronised,
     "seed": lambda spec: str(spec.seed),
     "threads": lambda spec: str(spec.threads or "torch's default"),
 }

@@ -212,4 +212,5 @@ def test_the_quantiles_of_do_bench_are_of_all_steps() -> None:
 def test_steps_timed_otherwise_say_so_beside_those_of_do_bench() -> None:
     (table,) = layout_tables(merged(grid(by([SMALL], pass_=["forward"], timer=["step", "do_bench"]))), "do_bench")
     assert [record["timer"] for record in table.records] == ["step", "do_bench"]
+    assert not any("sync each-step" in note for note in table.footnotes), "do_bench synchronises once"
     assert len([note for note in table.footnotes if note.startswith("not timed as do_bench does: ")]) == 1

@@ -254,6 +254,6 @@ def _how(spec: CellSpec) -> Iterator[tuple[str, str]]:
     yield "measured steps", steps_words(spec.measure_steps, spec.steps_auto and INTERVAL, spec.steps_for)
     if spec.steps_auto is not None:
         yield "interval", f"± {spec.steps_auto * 50:g} % of the mean ends it"
-    yield "synchronised", "once, after all steps" if spec.timer == "do_bench" else spec.sync
+    yield "synchronised", spec.synchronised
     yield "seed", str(spec.seed)
     yield "threads", str(spec.threads) if spec.threads is not None else "torch's own choice"
