@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ from cs336_tui.config.sweep import Sweep
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.session import store
+from cs336_tui.session.log import default_session_dir
 
 _OF_BENCH = (
     "session_dir", "ddof", "timeout_s", "device_interval_s", "in_process", "explain_oom", "check_fit", "nvtx",
@@ -87,8 +89,14 @@ def bench(
 
     code = carry_out(runner, run, work, Outputs(renderer(format_), output, force, summary))
     if name := problem_of_preset(preset(preset_name).name if preset_name else ""):
-        click.echo(f"its parts, with their tables and figures: cs336-tui export last --problem {name}", err=True)
+        command = f"cs336-tui export {name_of_log(runner.log_path)} --problem {name}"
+        click.echo(f"its parts, with their tables and figures: {command}", err=True)
     return code
+
+
+def name_of_log(path: Path) -> str:
+    """The session of a log as commands without --session-dir find it: ``last``, or its path elsewhere."""
+    return "last" if path.parent == default_session_dir() else shlex.quote(str(path))
 
 
 def _of_other_presets(names: Iterable[str], given: Mapping[str, Any]) -> Iterator[Sweep]:

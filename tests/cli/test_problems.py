@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cs336_tui.analysis.estimates import judge, named_target
+from cs336_tui.cli.bench import name_of_log
 from cs336_tui.cli.main import cli
 from cs336_tui.cli.problems import problems_command
 from cs336_tui.cli.targets import Machine
@@ -21,6 +22,7 @@ from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import DeviceSampled, HostSample
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.runner.predictor import PredictionError
+from cs336_tui.session.log import default_session_dir
 from tests.export.grids import MAGIC
 from tests.made_predictions import MadePredictor
 from tests.made_problems import problem_events
@@ -157,6 +159,11 @@ def test_tables_as_pandas_writes_them_stand_under_the_same_headings(folder: Path
     silent = export(folder, "--problem", "memory_profiling", "--style", "pandas", "--no-index", "--no-notes")
     assert "notes" not in silent.stderr
     assert silent.stdout == result.stdout
+
+
+def test_the_command_for_the_parts_finds_a_session_of_another_folder(tmp_path: Path) -> None:
+    assert name_of_log(default_session_dir() / "2026-11-20.jsonl") == "last"
+    assert name_of_log(tmp_path / "my runs" / "a.jsonl") == f"'{tmp_path}/my runs/a.jsonl'"
 
 
 def test_what_cannot_be_is_one_line(folder: Path) -> None:
