@@ -14,7 +14,7 @@ from cs336_tui.session.recordings.opening import FORMATS, open_recordings
 from cs336_tui.session.recordings.range_names import phases_of
 from cs336_tui.session.recordings.recording import Opening
 
-_MEGABYTE = 1 << 20
+_MEGABYTE = 10**6
 
 
 class _Progress:

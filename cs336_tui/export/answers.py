@@ -9,7 +9,7 @@ import msgspec
 
 from cs336_tui.analysis.estimates import stream_text
 from cs336_tui.analysis.fields import FIELDS, NUMBERS, varies
-from cs336_tui.analysis.merge import Result, ddof_of, measured
+from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured
 from cs336_tui.analysis.pivot import PivotError, pivot, suggest
 from cs336_tui.analysis.problems import Material, is_answered
 from cs336_tui.config.problem import Answer
@@ -183,9 +183,7 @@ def _at_context(prediction: Prediction, context: int) -> Prediction:
 
 def _joined(tables: Sequence[Table]) -> list[Table]:
     """Tables of several cells with the same columns as one, in which the first columns tell the cells apart."""
-    alike: dict[tuple[str, ...], list[Table]] = {}
-    for table in tables:
-        alike.setdefault(tuple(column.key for column in table.columns), []).append(table)
+    alike = grouped(tables, lambda table: tuple(column.key for column in table.columns))
     return [several[0] if len(several) == 1 else _one_of(several) for several in alike.values()]
 
 

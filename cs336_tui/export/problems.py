@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +15,7 @@ from cs336_tui.export.answers import figures_for, tables_of
 from cs336_tui.export.figures import Drawing
 from cs336_tui.export.sections import Section, render_sections
 from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.texts import untaken
 from cs336_tui.stats.quantities import NONE, UNKNOWN, gigabytes
 
 WITHOUT_FILES = "figures are written beside it with -o FILE, or with --figures FOLDER"
@@ -83,8 +83,7 @@ def _lines(problem: Problem, edition: str, part: Part, material: Material, *, ha
 
 def _under_own_name(drawing: Drawing, named: dict[str, Drawing]) -> Drawing:
     """The drawing under a name that no other one has."""
-    names = (drawing.name if number == 1 else f"{drawing.name}-{number}" for number in count(1))
-    name = next(name for name in names if name not in named)
+    name = untaken(drawing.name, named)
     named[name] = drawing._replace(name=name)
     return named[name]
 

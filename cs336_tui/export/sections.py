@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,7 +12,7 @@ import msgspec
 from cs336_tui.export.figures import Drawing
 from cs336_tui.export.formats import document_of_table, latex_escape, page, render_all, typst_string
 from cs336_tui.export.tables import Table, Value
-from cs336_tui.export.texts import csv_text, markdown_escape, one_line
+from cs336_tui.export.texts import csv_text, markdown_escape, one_line, untaken
 
 
 class Section(NamedTuple):
@@ -104,8 +103,7 @@ def _told_once(sections: Sequence[Section]) -> list[Section]:
     def first_told(table: Table) -> Table:
         new = tuple(note for note in table.footnotes if note not in notes)
         notes.update(new)
-        names = (table.label if number == 1 else f"{table.label}-{number}" for number in count(1))
-        label = next(name for name in names if name not in labels)
+        label = untaken(table.label, labels)
         labels.add(label)
         return msgspec.structs.replace(table, footnotes=new, label=label)
 
