@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
 from cs336_tui.events.reports import NO_RANGE, RANGES, KernelGroup, KernelReport, Overlap
 from cs336_tui.session.recordings.enclosing import Ints, Spans
 from cs336_tui.session.recordings.range_names import USUAL_PHASES, phase_finder
-from cs336_tui.session.recordings.recording import Opening, Recorded, header
+from cs336_tui.session.recordings.recording import Opening, Recorded, check_time, header
 from cs336_tui.session.recordings.trace import KERNEL, OPERATOR, USER_RANGE, DeviceFacts, Trace
 from cs336_tui.stats.timelines import busy, extent
 
@@ -27,8 +28,9 @@ _DEEPEST = 64
 
 
 def reports_of(trace: Trace, name: str, path: str, opening: Opening) -> tuple[Recorded, ...]:
-    """A cell for each device of a trace, named `name`. `path` is its file."""
+    """A cell for each device of a trace, named `name`. `path` is its file. Raises `RecordingError`."""
     found = _Attributed(trace, opening)
+    check_time(Path(path), found.duration.sum(dtype=float))
     devices = sorted({*found.device.tolist()})
     return tuple(_recorded(found, name, path, device) for device in devices)
 

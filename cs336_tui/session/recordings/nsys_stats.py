@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple, TextIO, cast
 from cs336_tui.config.reading import open_regular
 from cs336_tui.events.kernel_kinds import kernel_kind
 from cs336_tui.events.reports import KernelGroup, KernelReport, KernelSummary
-from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, header, most_inflated
+from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, check_time, header, most_inflated
 from cs336_tui.session.recordings.trace import COPY, FILL, KERNEL, DeviceFacts, TooLarge, Trace
 
 MOST_BYTES = 1 << 30
@@ -30,6 +30,7 @@ _MOST_LINES = 10_000_000
 _TELL_EVERY = 5_000
 _LONGEST_LINE = 1 << 17
 _MOST_NS = 2**61
+_MOST_INSTANCES = 2**40
 
 _UNITS = {"": 1, "ns": 1, "us": 10**3, "μs": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
 _TITLE = re.compile(r"(?P<name>[^(\[:]*?)\s*(?:[(\[](?P<unit>[^)\]]*)[)\]])?\s*")
@@ -220,8 +221,11 @@ def _totals(row: Sequence[str], columns: _Columns) -> KernelGroup:
         return None if (found := some(key)) is None else _whole(found)
 
     name = _text(row, columns, "name") or "(unnamed kernel)"
+    instances = _whole(_number(_text(row, columns, "instances")))
+    if instances > _MOST_INSTANCES:
+        raise _Damaged(f"{instances} is no number of launches")
     summary = KernelSummary(
-        instances=_whole(_number(_text(row, columns, "instances"))),
+        instances=instances,
         total_ns=_whole(_time(row, columns, "total time")),
         avg_ns=real("avg"),
         med_ns=real("med"),
@@ -262,6 +266,7 @@ def _recorded(groups: Sequence[KernelGroup], name: str, path: Path) -> Recorded:
     kernels = tuple(group for group in groups if not group.name.startswith("[CUDA mem"))
     if not kernels:
         raise RecordingError(path, "copies and fills alone, no kernel of a GPU")
+    check_time(path, sum(group.total_ns for group in groups))
     report = KernelReport(
         **header(name, _ANY_DEVICE, "unknown GPU", ""),  # type: ignore[arg-type]
         activity="kernels",

@@ -29,6 +29,12 @@ def most_inflated(size: int, most: int) -> int:
     return min(max(300 * size, INFLATED), most)
 
 
+def check_time(path: Path, total_ns: float) -> None:
+    """Raises `RecordingError` if all times together are so long that a sum of them could overflow."""
+    if total_ns > 2**61:
+        raise RecordingError(path, "damaged: its times together are longer than a century")
+
+
 class OpeningCancelled(Exception):
     """Reading was stopped by the person who asked for it."""
 

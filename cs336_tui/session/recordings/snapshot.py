@@ -38,6 +38,8 @@ WHOLE = "recording"
 _MOST_DEVICES = 1024
 _MOST_PHASES = 5_000
 _MOST_TEXT = 200
+_MOST_LIVE = 2**53
+"""Bytes that live at once, at most, so that no sum of them overflows."""
 _DEEPEST = 64
 """Annotations within each other; deeper ones are left out."""
 _USUAL_WORKSPACES = (8_519_680, 33_554_432)
@@ -207,6 +209,8 @@ class _Report:
         blocks = sorted(history.blocks, key=lambda block: block.born)
         totals = _totals(blocks, len(history.events) + 1)
         peak = max(totals)
+        if peak > _MOST_LIVE:
+            raise SnapshotError("its blocks together are larger than any memory")
         numbers: dict[Site, int] = {}
         site_of, categories = [], []
         for block in blocks:

@@ -150,6 +150,11 @@ def test_events_that_are_none_are_left_out(tmp_path: Path, event: Any) -> None:
     assert kernels_of(path) == {"gemm": ("aten::mm", (4_000,))}
 
 
+def test_times_whose_sum_would_overflow_are_refused(tmp_path: Path) -> None:
+    events = [launch("gemm", at, 1, 3, 9e14) for at in range(30)]
+    assert "longer than a century" in refusal(write(tmp_path / "made.json", trace_of(*events)))
+
+
 def test_numbers_that_json_has_not(tmp_path: Path) -> None:
     """Python writes NaN and Infinity, as in an occupancy of 0 / 0."""
     events = [launch("gemm", 1, 1, 3, 4), span("python_function", "f", 1, 1, x=float("nan"), y=float("inf"))]

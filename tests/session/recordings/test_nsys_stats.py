@@ -167,6 +167,13 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(file: Path, monkeypatch: p
         read(file, file.name, Opening())
 
 
+def test_times_whose_sum_would_overflow_are_refused(file: Path) -> None:
+    lines = SUMS.splitlines()
+    row = ",".join(["100.0", "2000000000000000000", *lines[1].split(",")[2:]])
+    with pytest.raises(RecordingError, match="longer than a century"):
+        report_of(file, "\n".join([lines[0], *[row] * 30]))
+
+
 def test_tabs_separate_too(file: Path) -> None:
     assert report_of(file, "Start (ns)\tDuration (ns)\tName\n1\t1,234\tk").total_ns == 1234
 
@@ -183,6 +190,7 @@ HEAD = "Start (ns),Duration (ns),CorrId,Name\n"
         HEAD + "1,2,3,[CUDA memset]",
         HEAD + "1,2",
         HEAD + "1,x,3,k",
+        "Total Time (ns),Instances,Name\n5,2000000000000000000,k\n",
         HEAD + "1,-2,3,k",
         HEAD + "1,nan,3,k",
         HEAD + "1,inf,3,k",

@@ -247,6 +247,12 @@ def test_a_compressed_snapshot_opens(tmp_path: Path) -> None:
     assert report_of(packed).bytes == report_of(plain).bytes == (512,)
 
 
+def test_more_bytes_than_any_memory_are_refused(tmp_path: Path) -> None:
+    path = made(tmp_path, [an_event("alloc", at * 2**50, 2**50) for at in range(9)])
+    with pytest.raises(RecordingError, match="larger than any memory"):
+        read(path, path.name, Opening())
+
+
 def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "INFLATED", 1 << 16)
     path = tmp_path / "made.pickle"
