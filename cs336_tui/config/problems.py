@@ -30,11 +30,7 @@ _WARM_UP = (
     Answer("layout", "warm-up", where=_MODEL, over="warmup"),
     Answer("figure", "step-times", where=_MODEL, over="warmup"),
 )
-_SWEEP = (
-    Answer("results", where=_MODEL),
-    Answer("layout", "min-max", where=_MODEL),
-    Answer("figure", "passes-by-size", where=_MODEL),
-)
+_SWEEP = (Answer("results", where=_MODEL), Answer("layout", "min-max", where=_MODEL), _TIMINGS[-1])
 _CONTEXTS = Answer("figure", "context-length", where=_MODEL, over="context")
 _OVER_CELLS = Answer("report", "kernels-over-cells", where=_MODEL)
 _KERNEL_PARTS = (
@@ -82,16 +78,25 @@ _KERNEL_PARTS = (
 _RANGES = Answer("report", "kernels/kernel-ranges", where=_FORWARD)
 _ACCUMULATION = (Answer("report", "precision/accumulation"),)
 _TOY = Part("a", "dtypes in the toy model under autocast", (Answer("report", "precision/toy-dtypes"),))
-_NORM = "which operations of layer norm are sensitive, and why, is an argument; the dtypes are at (a)"
-_MIXED = (
-    Answer("report", "mixed-precision", over="precision"),
-    Answer("phases", where=_MODEL, over="precision"),
-    Answer("figure", "precision", over="precision"),
+_MIXED = Part(
+    "c",
+    "passes with and without mixed precision, for each size",
+    (
+        Answer("report", "mixed-precision", over="precision"),
+        Answer("phases", where=_MODEL, over="precision"),
+        Answer("figure", "precision", over="precision"),
+    ),
+    _COMMENT,
 )
 _SCRIPT = "the script is yours to write; cs336-tui bench is one that does what is asked, and a check on it"
 
 
 _HELD = (("category", "parameters"), ("category", "buffers"))
+
+
+def _norm_under_autocast(letter: str, toy: str) -> Part:
+    why = f"which operations of layer norm are sensitive, and why, is an argument; the dtypes are at ({toy})"
+    return Part(letter, "layer norm under autocast", person=why)
 
 
 def _memory(sizes: str, context: int = 0) -> tuple[Part, ...]:
@@ -163,7 +168,10 @@ _LEADERBOARD = (
 _COMPILED = (Answer("layout", "compiled", where=_MODEL, over="compile"),)
 
 _NORMS_ALONE = (Answer("layout", "norm", where=_NORM_ALONE),)
-_NORMS_COMPILED = Answer("layout", "norm", where=_NORM_ALONE, over="compile")
+_NORMS_COMPILED = {
+    pass_: (Answer("layout", "norm", where=(*_NORM_ALONE, ("pass", pass_)), over="compile"),)
+    for pass_ in ("forward", "forward+backward")
+}
 _NORMS = tuple(
     Answer("pivot", f"size:norm {value}", where=_MODEL, over="norm") for value in ("mean", "speedup over norm=rmsnorm")
 )
@@ -189,17 +197,17 @@ PROBLEMS: tuple[Problem, ...] = (
         "what steps without warm-up cost: benchmarking_script (c) alone",
         (Part("", "steps without warm-up, and with a step or two", _WARM_UP, _COMMENT),),
     ),
-    Problem(
-        "end_to_end",
-        ("2025",),
-        "a sweep over sizes, passes and warm-up, as write-ups show it",
-        (Part("", "step times, tokens/s and memory of the whole sweep", _SWEEP),),
-    ),
-    Problem(
-        "end_to_end",
-        ("2026",),
-        "a sweep over sizes, contexts and passes, as write-ups show it",
-        (Part("", "step times, tokens/s and memory of the whole sweep", (*_SWEEP, _CONTEXTS)),),
+    *(
+        Problem(
+            "end_to_end",
+            (edition,),
+            f"a sweep over {over}, as write-ups show it",
+            (Part("", "step times, tokens/s and memory of the whole sweep", answers),),
+        )
+        for edition, over, answers in (
+            ("2025", "sizes, passes and warm-up", _SWEEP),
+            ("2026", "sizes, contexts and passes", (*_SWEEP, _CONTEXTS)),
+        )
     ),
     Problem(
         "nsys_profile", ("2025", "2026"), "kernels of each pass over sizes and contexts", _KERNEL_PARTS, gpu=_KERNELS
@@ -228,25 +236,14 @@ PROBLEMS: tuple[Problem, ...] = (
         (Part("", "the four sums, and how far each is off", _ACCUMULATION, _COMMENT),),
         gpu="",
     ),
-    Problem(
-        "benchmarking_mixed_precision",
-        ("2024",),
-        "mixed precision against fp32, and dtypes of a toy model",
-        (
-            Part("a", "passes with and without mixed precision, for each size", _MIXED, _COMMENT),
-            _TOY._replace(letter="b"),
-            Part("c", "layer norm under autocast", person=_NORM.replace("(a)", "(b)")),
-        ),
-    ),
-    Problem(
-        "benchmarking_mixed_precision",
-        ("2025", "2026"),
-        "mixed precision against fp32, and dtypes of a toy model",
-        (
-            _TOY,
-            Part("b", "layer norm under autocast", person=_NORM),
-            Part("c", "passes with and without mixed precision, for each size", _MIXED, _COMMENT),
-        ),
+    *(
+        Problem(
+            "benchmarking_mixed_precision", editions, "mixed precision against fp32, and dtypes of a toy model", parts
+        )
+        for editions, parts in (
+            (("2024",), (_MIXED._replace(letter="a"), _TOY._replace(letter="b"), _norm_under_autocast("c", toy="b"))),
+            (("2025", "2026"), (_TOY, _norm_under_autocast("b", toy="a"), _MIXED)),
+        )
     ),
     Problem(
         "pytorch_layernorm",
@@ -314,16 +311,8 @@ PROBLEMS: tuple[Problem, ...] = (
         ("2024",),
         "a norm alone and the whole model under torch.compile",
         (
-            Part(
-                "a",
-                "forward of RMSNorm alone, compiled too",
-                (_NORMS_COMPILED._replace(where=(*_NORM_ALONE, *_FORWARD)),),
-            ),
-            Part(
-                "b",
-                "the same with backward",
-                (_NORMS_COMPILED._replace(where=(*_NORM_ALONE, ("pass", "forward+backward"))),),
-            ),
+            Part("a", "forward of RMSNorm alone, compiled too", _NORMS_COMPILED["forward"]),
+            Part("b", "the same with backward", _NORMS_COMPILED["forward+backward"]),
             Part("c", "passes as written and compiled, for each size", _COMPILED),
         ),
     ),
