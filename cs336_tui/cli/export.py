@@ -20,7 +20,7 @@ from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, file_options, options, s
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.comparison import comparison_table
-from cs336_tui.export.figures import Absent, Drawing
+from cs336_tui.export.drawing import Absent, Drawing
 from cs336_tui.export.files import figures_beside, make_folder, write_atomically
 from cs336_tui.export.formats import answer, notes_text, pandas_text
 from cs336_tui.export.pivot import pivot_table

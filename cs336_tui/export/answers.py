@@ -14,7 +14,7 @@ from cs336_tui.analysis.pivot import PivotError, pivot, suggest
 from cs336_tui.analysis.problems import Material, is_answered
 from cs336_tui.config.problem import Answer
 from cs336_tui.events.reports import MemoryReport, Prediction, Report
-from cs336_tui.export.figures import Drawing
+from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.memory import ALLOCATOR_COUNTS
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.reports import drawings_of_reports, report_tables

@@ -1,37 +1,24 @@
-"""Figures of results, drawn with matplotlib, which is imported by the first one that is drawn.
-
-Each function takes results and gives a `Drawing`, or an `Absent` with the reason for which there is nothing to draw.
-A drawing is the same bytes every time: its file holds no date. What colours tell apart, hatches or markers do too.
-"""
+"""Figures of results: each function takes results and gives a `Drawing`, or an `Absent` with the reason for which there
+is nothing to draw. What colours tell apart, hatches or markers do too."""
 
 from __future__ import annotations
 
-import io
-import logging
 import math
-import textwrap
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any
 
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import TELLING, groups, label, settled, shared, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.export.drawing import Absent, Drawing, plain_ticks, wrapped
 from cs336_tui.export.footnotes import std_kind
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-FigureFormat = Literal["svg", "pdf", "png"]
-FIGURE_FORMATS: tuple[str, ...] = get_args(FigureFormat)
-
-_TITLE_PER_INCH = 11
-"""Characters of a title that fit into an inch."""
 _ROW_WIDTH = 38
 """Characters of the name of a row of bars, which must leave room for the bars."""
 _LEGEND_WIDTH = 70
@@ -46,75 +33,6 @@ MOST_GROUPS = 30
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 _HATCHES = ("", "///", "...", "xxx", "\\\\\\")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_STYLE: Any = {
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": "#dddddd",
-    "legend.frameon": False,
-    "hatch.linewidth": 0.5,
-    "svg.fonttype": "none",
-    "text.parse_math": False,  # a $ in a name is a dollar sign
-    "svg.hashsalt": "cs336-tui",
-    "pdf.fonttype": 42,
-}
-_NO_DATE: Mapping[str, dict[str, None]] = {
-    "svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None},
-}  # fmt: skip
-
-
-@contextmanager
-def _without_remarks() -> Iterator[None]:
-    """Keep to itself what matplotlib says of fonts, glyphs and caches: nobody asked, and no number depends on it."""
-    logger = logging.getLogger("matplotlib")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        logger.setLevel(level)
-
-
-class Drawing(NamedTuple):
-    """A figure that can be drawn. `name` is its file's, without a suffix; `size` is in inches."""
-
-    name: str
-    title: str
-    size: tuple[float, float]
-    draw: Callable[[Figure], None]
-
-    def render(self, format_: str, dpi: float = 150) -> bytes:
-        """The figure as a file of one of `FIGURE_FORMATS`."""
-        return self.files([format_], dpi)[format_]
-
-    @_without_remarks()
-    def files(self, formats: Sequence[str] = FIGURE_FORMATS, dpi: float = 150) -> dict[str, bytes]:
-        """The figure's file by format. Its layout, which takes most of the time, is found once for all."""
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-
-        with mpl.rc_context(_STYLE):
-            figure = Figure(figsize=self.size, layout="constrained")
-            self.draw(figure)
-            width = math.floor(self.size[0] * _TITLE_PER_INCH)
-            figure.suptitle("\n".join(_wrapped(line, width) for line in self.title.splitlines()), fontsize=11)
-            figure.draw_without_rendering()
-            figure.set_layout_engine("none")
-            files = {format_: io.BytesIO() for format_ in formats}
-            for format_, file in files.items():
-                figure.savefig(file, format=format_, dpi=dpi, metadata=_NO_DATE[format_])
-        return {format_: file.getvalue() for format_, file in files.items()}
-
-
-class Absent(NamedTuple):
-    """A figure for which there is no data, and why."""
-
-    name: str
-    reason: str
 
 
 def drawings(results: Sequence[Result]) -> tuple[Drawing | Absent, ...]:
@@ -135,7 +53,7 @@ def step_times(results: Sequence[Result]) -> Drawing | Absent:
     def draw(figure: Figure) -> None:
         for result, axis in zip(shown, _panels(figure, len(shown), columns), strict=True):
             _steps_panel(axis, result)
-            axis.set_title(_wrapped(label(result, keys) or "one cell"))
+            axis.set_title(wrapped(label(result, keys) or "one cell"))
         figure.supxlabel("step (hollow, shaded: warm-up; filled: measured)")
         figure.supylabel("time (ms)")
 
@@ -201,7 +119,7 @@ def passes_by_size(results: Sequence[Result]) -> Drawing | Absent:
             axis.set_xlim(-0.5, len(sizes) - 0.5)
             axis.set_ylim(bottom=0)
             axis.grid(visible=False, axis="x")
-            axis.set_title(_wrapped(label(members[0], keys), 40))
+            axis.set_title(wrapped(label(members[0], keys), 40))
             axis.set_ylabel("mean step time (ms)")
         _legend_below(figure)
 
@@ -239,7 +157,7 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
         return Absent(name, "no choice was timed at two context lengths")
     lines = dict(list(every.items())[:MOST_LINES])
     memories = {key: found for key, group in lines.items() if (found := list(filter(_peak_gb, group)))}
-    names = [_wrapped(label(group[0], keys) or group[0].spec.size_label, _LEGEND_WIDTH) for group in lines.values()]
+    names = [wrapped(label(group[0], keys) or group[0].spec.size_label, _LEGEND_WIDTH) for group in lines.values()]
     ddof = ddof_of(results)
 
     def draw(figure: Figure) -> None:
@@ -297,7 +215,7 @@ def by_precision(results: Sequence[Result]) -> Drawing | Absent:
     shown = list(pairs.values())[:MOST_GROUPS]
     precisions = values([result for group in shown for result in group], "precision")
     ddof = ddof_of(results)
-    names = [_wrapped(label(group[0], keys) or group[0].spec.size_label, _ROW_WIDTH) for group in shown]
+    names = [wrapped(label(group[0], keys) or group[0].spec.size_label, _ROW_WIDTH) for group in shown]
     inches = max(0.28 * len(precisions), 0.17 * max(name.count("\n") + 2 for name in names))
 
     def draw(figure: Figure) -> None:
@@ -362,32 +280,6 @@ def _look(index: int) -> Any:
         "ecolor": "#333333",
         "capsize": 2,
     }
-
-
-def _wrapped(text: str, width: int = 30) -> str:
-    """Lines of about this width; a dot between fields stays at the end of its line, and a name that is longer than a
-    line, as ``package.module:Class`` may be, goes on after a dot or colon in it."""
-    kept = text.replace(" · ", "\N{NO-BREAK SPACE}· ")
-    pieces = (piece for word in kept.split(" ") for piece in _pieces(word, width))
-    return "\n".join(textwrap.wrap(" ".join(pieces), width, break_on_hyphens=False))
-
-
-def _pieces(word: str, width: int) -> Iterator[str]:
-    """The word in the longest parts that fit, so that no two of them fit on one line."""
-    while len(word) > width:
-        cut = max(word.rfind(".", 0, width), word.rfind(":", 0, width)) + 1 or width
-        yield word[:cut]
-        word = word[cut:]
-    yield word
-
-
-def plain_ticks(axis: Axis, subs: Sequence[float] = (1, 2, 5)) -> None:
-    """Ticks of a logarithmic axis as plain numbers, such as 1, 2, 5, 10."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
 
 
 def _legend_below(figure: Figure) -> None:

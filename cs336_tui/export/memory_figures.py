@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cs336_tui.events.reports import MemoryReport
-from cs336_tui.export.figures import Drawing
+from cs336_tui.export.drawing import Drawing
 from cs336_tui.stats.quantities import ByteUnit
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from cs336_tui.analysis.problems import Material, Progress, editions_of, is_answ
 from cs336_tui.config.problem import Part, Problem
 from cs336_tui.config.problems import problem_named
 from cs336_tui.export.answers import figures_for, tables_of
-from cs336_tui.export.figures import Drawing
+from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.sections import Section, render_sections
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.export.texts import untaken

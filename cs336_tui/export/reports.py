@@ -20,8 +20,8 @@ from cs336_tui.events.precision_report import PrecisionReport
 from cs336_tui.events.report_keys import prediction_key
 from cs336_tui.events.reports import REPORTS, KernelReport, MemoryReport, OomReport, Prediction, Report, ReportType
 from cs336_tui.export.ab import turns_table
+from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables
-from cs336_tui.export.figures import Drawing
 from cs336_tui.export.formats import render_all
 from cs336_tui.export.kernel_cells import kernel_cells_table
 from cs336_tui.export.kernel_pairs import pairs_table

@@ -12,7 +12,7 @@ from cs336_tui.analysis.grouping import SHARED, TELLING, label, shared, telling
 from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.analysis.roofline import Ceiling, RooflinePoint, why_unknown
 from cs336_tui.events.peaks import WRONG_PEAK
-from cs336_tui.export.figures import Absent, Drawing, plain_ticks
+from cs336_tui.export.drawing import Absent, Drawing, plain_ticks
 from cs336_tui.export.peaks import UNSTATED, percent_of_measured
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
 from cs336_tui.stats.quantities import UNKNOWN, Rate, bandwidth, percent

@@ -25,7 +25,8 @@ from cs336_tui.analysis.reference import ReferenceFileError
 from cs336_tui.analysis.roofline import points
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export import provenance
-from cs336_tui.export.figures import Absent, Drawing, drawings
+from cs336_tui.export.drawing import Absent, Drawing
+from cs336_tui.export.figures import drawings
 from cs336_tui.export.files import AlreadyThere, ExportError, problem_of
 from cs336_tui.export.footnotes import (
     FAILED,

@@ -20,7 +20,8 @@ from cs336_tui.events.events import (
     Event,
     ModelBuilt,
 )
-from cs336_tui.export.figures import Drawing, passes_by_size
+from cs336_tui.export.drawing import Drawing
+from cs336_tui.export.figures import passes_by_size
 from cs336_tui.export.results import results_of
 from cs336_tui.export.writeups import LAYOUTS, PLAIN_LAYOUTS, layout_tables
 from cs336_tui.session.state import SessionState

@@ -8,12 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from cs336_tui.export.drawing import FIGURE_FORMATS, Absent, Drawing
 from cs336_tui.export.figures import (
-    FIGURE_FORMATS,
     MOST_LINES,
     MOST_PANELS,
-    Absent,
-    Drawing,
     by_context,
     by_precision,
     drawings,

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from cs336_tui.events.reports import CATEGORIES, MemoryReport
-from cs336_tui.export.figures import FIGURE_FORMATS
+from cs336_tui.export.drawing import FIGURE_FORMATS
 from cs336_tui.export.formats import FORMATS, render, render_all
 from cs336_tui.export.memory import (
     MOST_ROWS,

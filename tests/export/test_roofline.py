@@ -13,7 +13,7 @@ from cs336_tui.analysis.roofline import RooflinePoint, points
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.peaks import peak_key
-from cs336_tui.export.figures import Absent, Drawing
+from cs336_tui.export.drawing import Absent, Drawing
 from cs336_tui.export.formats import FORMATS, render
 from cs336_tui.export.peaks import PeakRow, peak_table
 from cs336_tui.export.roofline import MOST_POINTS, left_out, roofline_figure, roofline_table

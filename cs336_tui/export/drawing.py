@@ -1,0 +1,119 @@
+"""A figure as a file, drawn with matplotlib, which is imported by the first one that is drawn. A drawing is the same
+bytes every time: its file holds no date."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+FigureFormat = Literal["svg", "pdf", "png"]
+FIGURE_FORMATS: tuple[str, ...] = get_args(FigureFormat)
+
+_TITLE_PER_INCH = 11
+"""Characters of a title that fit into an inch."""
+
+_STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "#dddddd",
+    "legend.frameon": False,
+    "hatch.linewidth": 0.5,
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a $ in a name is a dollar sign
+    "svg.hashsalt": "cs336-tui",
+    "pdf.fonttype": 42,
+}
+_NO_DATE: Mapping[str, dict[str, None]] = {
+    "svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None},
+}  # fmt: skip
+
+
+@contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Keep to itself what matplotlib says of fonts, glyphs and caches: nobody asked, and no number depends on it."""
+    logger = logging.getLogger("matplotlib")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+class Drawing(NamedTuple):
+    """A figure that can be drawn. `name` is its file's, without a suffix; `size` is in inches."""
+
+    name: str
+    title: str
+    size: tuple[float, float]
+    draw: Callable[[Figure], None]
+
+    def render(self, format_: str, dpi: float = 150) -> bytes:
+        """The figure as a file of one of `FIGURE_FORMATS`."""
+        return self.files([format_], dpi)[format_]
+
+    @_without_remarks()
+    def files(self, formats: Sequence[str] = FIGURE_FORMATS, dpi: float = 150) -> dict[str, bytes]:
+        """The figure's file by format. Its layout, which takes most of the time, is found once for all."""
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+
+        with mpl.rc_context(_STYLE):
+            figure = Figure(figsize=self.size, layout="constrained")
+            self.draw(figure)
+            width = math.floor(self.size[0] * _TITLE_PER_INCH)
+            figure.suptitle("\n".join(wrapped(line, width) for line in self.title.splitlines()), fontsize=11)
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")
+            files = {format_: io.BytesIO() for format_ in formats}
+            for format_, file in files.items():
+                figure.savefig(file, format=format_, dpi=dpi, metadata=_NO_DATE[format_])
+        return {format_: file.getvalue() for format_, file in files.items()}
+
+
+class Absent(NamedTuple):
+    """A figure for which there is no data, and why."""
+
+    name: str
+    reason: str
+
+
+def wrapped(text: str, width: int = 30) -> str:
+    """Lines of about this width; a dot between fields stays at the end of its line, and a name that is longer than a
+    line, as ``package.module:Class`` may be, goes on after a dot or colon in it."""
+    kept = text.replace(" · ", "\N{NO-BREAK SPACE}· ")
+    pieces = (piece for word in kept.split(" ") for piece in _pieces(word, width))
+    return "\n".join(textwrap.wrap(" ".join(pieces), width, break_on_hyphens=False))
+
+
+def _pieces(word: str, width: int) -> Iterator[str]:
+    """The word in the longest parts that fit, so that no two of them fit on one line."""
+    while len(word) > width:
+        cut = max(word.rfind(".", 0, width), word.rfind(":", 0, width)) + 1 or width
+        yield word[:cut]
+        word = word[cut:]
+    yield word
+
+
+def plain_ticks(axis: Axis, subs: Sequence[float] = (1, 2, 5)) -> None:
+    """Ticks of a logarithmic axis as plain numbers, such as 1, 2, 5, 10."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
