@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from cs336_tui.analysis.memory import phase_peaks
 from cs336_tui.config.spec import recorded_spec
-from cs336_tui.events.events import CellsPredicted
+from cs336_tui.events.events import CellsPredicted, Event
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.tabs.memory.pane import LEVELS_MB
+from cs336_tui.tui.tabs.memory.peaks import peaks_page
 from cs336_tui.tui.tabs.memory.views import difference, summary
 from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.rows import Rows
@@ -46,6 +48,20 @@ async def test_the_lives_of_an_allocation_are_read_in_a_window() -> None:
         assert "20,000,000 bytes (20.0 MB)" in text
         assert "held for: parameters" in text
         assert text.count("before the step to after the step") == 3
+
+
+def test_activation_peaks_of_groups_stay_in_a_narrow_list() -> None:
+    events: list[Event] = []
+    for number, activations in enumerate((200, 90, 60)):
+        spec = a_spec(pass_="train-step", checkpoint=number)
+        report = a_memory_report(spec=spec, activation_peak_bytes=activations * MB)
+        phases = tuple(structs.replace(span, peak_bytes=span.peak_bytes + number * MB) for span in report.phases)
+        report = structs.replace(report, peak_bytes=report.peak_bytes + number * MB, phases=phases)
+        events += report_events(report, number)
+    page = peaks_page(session(*events), None, 48)
+    names, *rows = ("".join(span.text for span in row).split() for row in (page.heading[-1], *page.rows))
+    assert names[-1] == "activ."
+    assert [row[-1] for row in rows] == ["200", "90.0", "60.0"]
 
 
 async def test_peaks_of_all_cells_stand_side_by_side_recorded_timed_and_predicted() -> None:
