@@ -16,7 +16,7 @@ from cs336_tui.events.reports import (
     ACTIVE_PHASES,
     ALL_CATEGORIES,
     OF_ACTIVATIONS,
-    UNKNOWN,
+    UNKNOWN_USE,
     BlockMemory,
     Category,
     MemoryBlock,
@@ -78,7 +78,7 @@ class Timeline:
         """The categories of the report; where some use is ``unknown``, those that occur."""
         occur = np.bincount(self._category, minlength=len(ALL_CATEGORIES))
         some = tuple(name for name, count in zip(ALL_CATEGORIES, occur, strict=True) if count)
-        return some if UNKNOWN in some else ALL_CATEGORIES[:-1]
+        return some if UNKNOWN_USE in some else ALL_CATEGORIES[:-1]
 
     @cached_property
     def by_category(self) -> Ints:

@@ -15,12 +15,12 @@ from cs336_tui.events.precision_report import PrecisionReport
 ReportKind = AskedReport | Literal["oom"]
 
 Category = Literal["parameters", "gradients", "optimizer_state", "activations", "temporary", "buffers", "unknown"]
-UNKNOWN: Category = "unknown"
+UNKNOWN_USE: Category = "unknown"
 ALL_CATEGORIES: tuple[Category, ...] = get_args(Category)
 CATEGORIES: tuple[str, ...] = ALL_CATEGORIES[:-1]
 """Uses of memory. Activations are kept by forward and loss for backward; buffers are the causal mask, rotary tables and
 the batch; temporary is freed within its phase, gradients of activations included. What others recorded does not tell
-the use of all: `UNKNOWN`, last of `ALL_CATEGORIES`, is shown where it occurs."""
+the use of all: `UNKNOWN_USE`, last of `ALL_CATEGORIES`, is shown where it occurs."""
 
 OF_ACTIVATIONS: tuple[str, ...] = ("activations", "temporary")
 """Categories of the activation peak: what forward and backward compute, apart from parameters, gradients, optimizer

@@ -12,7 +12,7 @@ from cs336_tui.analysis.estimates import stream_derivation, stream_text
 from cs336_tui.events.reports import (
     ALL_CATEGORIES,
     CATEGORIES,
-    UNKNOWN,
+    UNKNOWN_USE,
     MemoryBlock,
     MemoryReport,
     PhaseSpan,
@@ -164,7 +164,7 @@ def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
         footnotes=(
             *notes,
             CATEGORIES_MEAN,
-            *([UNKNOWN_MEANS] if UNKNOWN in timeline.categories else []),
+            *([UNKNOWN_MEANS] if UNKNOWN_USE in timeline.categories else []),
             *footnotes(report),
         ),
     )
@@ -300,7 +300,7 @@ def memory_document(report: MemoryReport, *, arrays: bool = False) -> dict[str, 
     if arrays:
         names = ("bytes", "born", "died", "categories", "site_of", "sites", "form_of", "forms")
         found |= attributes(report, *names) | {
-            "category_names": ALL_CATEGORIES if UNKNOWN in timeline.categories else CATEGORIES
+            "category_names": ALL_CATEGORIES if UNKNOWN_USE in timeline.categories else CATEGORIES
         }
     document: dict[str, Any] = msgspec.to_builtins(found)
     return document

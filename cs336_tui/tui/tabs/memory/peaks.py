@@ -124,8 +124,8 @@ def _all_peaks(state: SessionState) -> list[SpecPeaks]:
 def _prediction(state: SessionState, spec: CellSpec, recorded: PhasePeaks | None) -> Prediction | None:
     if known := state.predictions.get(needs_of(spec)):
         return known
-    report = state.report_of("memory", recorded.spec) if recorded else None
-    return report.content.prediction if report and isinstance(report.content, MemoryReport) else None
+    report = state.content_of(MemoryReport, recorded.spec) if recorded else None
+    return report.prediction if report else None
 
 
 def _difference(row: SpecPeaks) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from cs336_tui.events.reports import CATEGORIES, UNKNOWN, MemoryBlock, MemoryReport, OomReport, Prediction
+from cs336_tui.events.reports import CATEGORIES, UNKNOWN_USE, MemoryBlock, MemoryReport, OomReport, Prediction
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import NONE, ByteUnit
@@ -151,7 +151,7 @@ def where(block: MemoryBlock) -> str:
 
 
 def _before(block: MemoryBlock) -> str:
-    return f"before the {'recording' if block.category == UNKNOWN else 'step'}"
+    return f"before the {'recording' if block.category == UNKNOWN_USE else 'step'}"
 
 
 def tensor(dtype: str | None, shape: Sequence[int] | None) -> str:
