@@ -10,7 +10,7 @@ import msgspec
 from cs336_tui.analysis.estimates import Estimate, duration_range
 from cs336_tui.analysis.problems import Material, Progress, editions_of, is_answered
 from cs336_tui.config.problem import Part, Problem
-from cs336_tui.config.problems import problem_named
+from cs336_tui.config.problems import every_problem, problem_named
 from cs336_tui.export.answers import figures_for, tables_of
 from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.sections import Section, render_sections
@@ -133,6 +133,8 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
             else []
         ),
     )
+    shown = {row.edition for row in rows}
+    others = sorted({edition for edition, _ in every_problem()} - shown, reverse=True)
     return Table.of(
         rows,
         columns,
@@ -159,6 +161,7 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
                 if any(row.low_s is None for row in rows)
                 else ""
             ),
+            *([f"other handouts: --edition {', '.join(others)} or all"] if others else []),
             *(
                 [f"in the session {session}: ✓ every cell and part, ◐ some of them, or of other sizes"]
                 if session

@@ -36,12 +36,16 @@ def here() -> Machine:
     return Machine(ENVIRONMENT, (DeviceSampled(at=START, host=HostSample(memory_used_bytes=12_000_000_000)),))
 
 
-def listed(folder: Path, **more: Any) -> list[dict[str, Any]]:
+def said(folder: Path, **more: Any) -> str:
     options: dict[str, Any] = {
         "session": None, "edition": None, "gpu": None, "format_": "json", "output": None, "force": False,
         "session_dir": folder, "predictor": MadePredictor(), "read": here,
     }  # fmt: skip
-    found: list[dict[str, Any]] = json.loads(problems_command(**(options | more)))["rows"]
+    return problems_command(**(options | more))
+
+
+def listed(folder: Path, **more: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(said(folder, **more))["rows"]
     return found
 
 
@@ -64,6 +68,8 @@ def test_every_problem_of_an_edition_is_listed_with_its_needs(tmp_path: Path) ->
     assert len(listed(tmp_path, edition="all")) == len(list(every_problem()))
     newest = listed(tmp_path)
     assert {row["edition"] for row in newest} == {"2026"}
+    assert "other handouts: --edition 2025, 2024 or all" in said(tmp_path, format_="table")
+    assert "other handouts" not in said(tmp_path, format_="table", edition="all")
     (script,) = [row for row in newest if row["problem"] == "benchmarking_script"]
     assert script["cells"] == 15
     assert "10B · ctx 512 · train-step" in script["largest"]
