@@ -120,6 +120,8 @@ class EffectiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Those that change step times (`config.environment_variables`), as ``NAME=value``; None in old logs."""
     flushed: str | None = None
     """The treatment of the device's cache before each measured step; None if nothing was asked for, in old logs."""
+    cache_folder: str | None = None
+    """The user's own folder of compile caches, of a run that is to end in time; None: a new one, empty."""
     device_name: str | None = None
     model_revision: str | None = None
     """Revision of an imported model's source; None for the built-in one."""

@@ -238,7 +238,9 @@ def limit_words(cell: CellState) -> str:
     over_s = whole_s - within_s
     ended = f"over {duration(within_s)} by {duration(over_s)}" if over_s > 0 else f"within {duration(within_s)}"
     unfinished = "" if cell.status == "ok" else f", but {cell.status}"
-    return f"from empty compile caches {first}{duration(whole_s)} in all, {ended}{unfinished}"
+    folder = cell.in_force.cache_folder if cell.in_force else None
+    caches = f"compile caches in {folder} that need not have been empty" if folder else "empty compile caches"
+    return f"from {caches} {first}{duration(whole_s)} in all, {ended}{unfinished}"
 
 
 def _mixed(results: Sequence[Result]) -> tuple[str, ...]:

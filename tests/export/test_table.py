@@ -233,6 +233,16 @@ def test_a_whole_run_stands_beside_the_time_in_which_it_was_to_end(within: int, 
     assert f"from empty compile caches 0:01 until the first step, 0:00 of it compiling; 0:09 in all, {ended}" in text
 
 
+def test_a_run_with_the_user_s_own_caches_is_not_said_to_begin_with_empty_ones() -> None:
+    events = [*session_start([a_spec(within=600)]), *cell_start(0), *steps(0, WARMUP_S, MEASURED_S), cell_end(0)]
+    built = next(event for event in events if isinstance(event, ModelBuilt))
+    in_force = msgspec.structs.replace(built.in_force, cache_folder="/mine")
+    events[events.index(built)] = msgspec.structs.replace(built, in_force=in_force)
+    text = results_markdown(state_of(events))
+    assert "from compile caches in /mine that need not have been empty 0:01 until the first step" in text
+    assert "from empty" not in text
+
+
 def test_a_run_without_a_time_to_end_in_says_nothing_of_it() -> None:
     state = state_of([*session_start([a_spec()]), *cell_start(0), *steps(0, WARMUP_S, MEASURED_S), cell_end(0)])
     text = results_markdown(state)

@@ -184,9 +184,8 @@ class _SingleRun(CellRun):
         try:
             self.reporter.enter("building")
             around.enter_context(fresh_compiler(self.spec.compile, always=self.spec.within is not None))
-            if self.spec.within is not None and (folder := environment_variables.USERS_CACHE_FOLDER) is not None:
-                named = f"{environment_variables.CACHE_FOLDER} is {folder}"
-                self.reporter.notice(f"its compile caches need not have been empty: {named}")
+            if self.spec.within is not None:
+                self.reporter.cache_folder = environment_variables.USERS_CACHE_FOLDER
             # The allocator's memory is given back so that a first step finds it as a plain script leaves it.
             written = self.build(self.spec, partial(_free_memory, self.device))
             if self._nvtx:

@@ -52,6 +52,7 @@ class CellReporter:
         self.run_queue_delay: RunQueueDelay | None = None  # While it measured
         self.before_backward_bytes: int | None = None
         self.flushed: str | None = None  # As in `events.EffectiveSettings`
+        self.cache_folder: str | None = None  # The same
         self.recompilations: Recompilations | None = None  # Once prepared, of a model that is or may be compiled
         self._cell = cell
         self._emit = emit
@@ -76,7 +77,9 @@ class CellReporter:
         self._report_built(workload, self._settings_of(workload))
 
     def _settings_of(self, workload: Workload) -> events.EffectiveSettings:
-        return msgspec.structs.replace(read_effective_settings(workload), flushed=self.flushed)
+        return msgspec.structs.replace(
+            read_effective_settings(workload), flushed=self.flushed, cache_folder=self.cache_folder
+        )
 
     def _report_built(self, workload: Workload, found: events.EffectiveSettings) -> None:
         self._settings = found
