@@ -45,7 +45,7 @@ _REMEDY: Mapping[str, str] = {
 
 
 class TableChoice(NamedTuple):
-    """Which table was asked for and how it is to be written; without a choice the results."""
+    """The table that was asked for, and how it is to be written; without a choice the results."""
 
     pivot_on: str | None = None
     value: str | None = None
@@ -159,8 +159,8 @@ class _ListingLayouts(click.Command):
     "ranges",
     multiple=True,
     metavar="NAME",
-    help="Of --report kernels only the kernels in this phase or range, such as forward, 'step 3' or 'nccl:*'; of "
-    "several, in all of them.",
+    help="With --report kernels: only kernels in this phase or range, such as forward, 'step 3' or 'nccl:*'; several: "
+    "in all of them.",
 )
 @click.option(
     "--problem",

@@ -344,7 +344,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     within: Annotated[int | None, Axis(
         metavar="SECONDS", group="more", title="within (s)", label="within s", hint="any time", kinds=(),
         compared="name",
-        help="The whole run is to end in so many seconds from empty compile caches; shown beside what it took",
+        help="Limit of the whole run from empty compile caches, shown beside the time that it took; ends no run",
         tip="Seconds in which the whole run is to end, from empty compile caches; shown beside what it took.",
     )] = None
     dropout: Annotated[float, Axis(
