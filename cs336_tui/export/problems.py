@@ -157,7 +157,7 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
             "about fit, the others become out-of-memory rows",
             "time: of the cells that fit, by their work against the largest one's, without compiling and reports"
             + (
-                "; unknown until a session has like cells of this device"
+                "; unknown until a session has like cells of this device (cs336-tui peak gives the least time)"
                 if any(row.low_s is None for row in rows)
                 else ""
             ),
