@@ -26,7 +26,8 @@ def test_a_preset_runs_what_its_problem_shows(name: str, tmp_path: Path) -> None
     folder = ["--session-dir", str(tmp_path)]
     ran = call("bench", "--preset", f"2026/{name}", *RUNS[name], *QUICK, *folder, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
-    assert f"cs336-tui export last --problem {name}" in ran.stderr
+    (log,) = tmp_path.glob("*.jsonl")
+    assert f"cs336-tui export {log} --problem {name}" in ran.stderr
     shown = call("export", "last", "--problem", name, "--format", "json", *folder, cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     problem, _ = problem_named(f"2026/{name}")
