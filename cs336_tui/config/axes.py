@@ -26,6 +26,7 @@ Nesting = Literal["off", "halves"]
 Timer = Literal["step", "do_bench"]
 Switch = Literal["off", "on"]
 Gelu = Literal["exact", "tanh"]
+Backend = Literal["auto", "gloo", "nccl"]
 
 PASSES: tuple[str, ...] = get_args(Pass)
 WITHOUT_BACKWARD = ("inference", "forward", "forward+loss")
@@ -50,6 +51,10 @@ scaled_dot_product_attention with the backend that torch chooses, the others are
 NORMS = ("rmsnorm", "layernorm", "torch-rmsnorm")
 """Norm of the reference model: ``rmsnorm`` in elementwise operations; the others are torch's own functions,
 ``layernorm`` with a bias."""
+PARALLELS = ("none", "ddp", "zero1", "fsdp2")
+"""Use of several ranks, by torch's own classes: ``none`` lets each train alone, without communication; ``ddp`` is
+DistributedDataParallel; ``zero1`` adds ZeroRedundancyOptimizer, which shards the optimizer's state; ``fsdp2`` is
+fully_shard of each block and of the model."""
 OPTIMIZERS = ("adamw", "adamw-fused", "adamw-foreach", "adamw-for-loop")
 """torch's AdamW: ``adamw`` with the implementation that torch chooses on the device, the others by name."""
 
@@ -384,6 +389,24 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         kinds=(*_AS_VARIANT, "pace"), said=_own_words, applies=_is_ours,
         tip="rmsnorm is made of elementwise operations; the others are torch's own, layernorm with a bias.",
     )] = "rmsnorm"
+    ranks: Annotated[int, Axis(
+        sweep="ranks", several=True, group="variants", hint="1, or 1,2,4", kinds=(*_AS_VARIANT, "pace"),
+        help="Processes that run one cell together, each with the batch of its own",
+        tip="Processes that run one cell together: 1, or several as 1,2,4. Each has the batch of its own.",
+        said=lambda ranks: (f"{ranks} ranks",), detail=lambda ranks: f"{ranks} processes with a batch each",
+    )] = 1
+    parallel: Annotated[str, Axis(
+        sweep="parallels", several=True, values=PARALLELS, group="variants", workloads=_OF_MODEL,
+        applies=lambda spec: spec.ranks > 1, help="Of several ranks: {values}", kinds=(*_AS_VARIANT, "pace"),
+        said=lambda how: (how,),
+        tip="Of several ranks, by torch's own classes. none: each trains alone, without communication.",
+    )] = "none"
+    backend: Annotated[Backend, Axis(
+        group="variants", applies=lambda spec: spec.ranks > 1, kinds=("time",),
+        help="Communication of several ranks: {values}; auto: nccl on cuda, gloo elsewhere",
+        tip="Communication of several ranks; auto: nccl on cuda, gloo elsewhere.",
+        said=lambda name: (name,),
+    )] = "auto"
     recording: Annotated[str, Axis(
         sweep="-", option="-", column="recording", kinds=(*_AS_VARIANT, "pace"), recorded=True,
         applies=lambda spec: bool(spec.recording),

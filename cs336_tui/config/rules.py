@@ -171,3 +171,20 @@ def _float8(cell: Choices) -> Iterator[SpecError]:
     for field in ("d_model", "d_ff") if not is_imported(cell.model) else ():
         if (width := getattr(cell, field)) % FLOAT8_MULTIPLE:
             yield SpecError(field, width, f"precision fp8-mixed needs multiples of {FLOAT8_MULTIPLE}")
+
+
+@_between("ranks", "device", "backend")
+def _where_ranks_run(cell: Choices) -> Iterator[SpecError]:
+    if cell.ranks > 1 and cell.device == "mps":
+        yield SpecError("ranks", cell.ranks, "torch has no communication on mps; choose cpu or cuda")
+    if cell.backend == "nccl" and not cell.device.startswith("cuda"):
+        yield SpecError("backend", cell.backend, f"runs on cuda, not on {cell.device}; choose gloo")
+
+
+@_between("ranks", "cuda_graph", "timer", "compile")
+def _by_one_rank_only(cell: Choices) -> Iterator[SpecError]:
+    if cell.ranks == 1:
+        return
+    for field in ("cuda_graph", "timer", "compile"):
+        if (value := getattr(cell, field)) != AXES[field].default:
+            yield SpecError(field, value, "is of one rank; leave it out, or choose --ranks 1")

@@ -6,7 +6,7 @@ import itertools
 import math
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -39,6 +39,23 @@ _IN_SWEEP = {field: axis for field, axis in AXES.items() if axis.sweep}
 _SHARED = tuple(f for f, axis in _IN_SWEEP.items() if axis.sweep == f and not axis.several and f not in _NOT_SHARED)
 """Fields that every cell of a sweep has alike, named so by both."""
 _PRODUCT = (*_OUTER, *(f for f, axis in _IN_SWEEP.items() if axis.several and f not in _OUTER + _INNER), *_INNER)
+
+
+class _Beside(NamedTuple):
+    """The choice beside which another one counts, its value without that one, and why."""
+
+    other: str
+    without: Any
+    why: str
+
+
+_ONLY_BESIDE = {
+    "nesting": _Beside(
+        "checkpoint", 0, "without checkpointing there are no groups to nest; choose --checkpoint 1 or more"
+    ),
+    "parallel": _Beside("ranks", 1, "one rank has nothing to share; give --ranks 2 or more"),
+}
+"""Choices that count only beside others: without them a sweep runs them once, with the default."""
 _PLAIN = {field: axis.alike for field, axis in AXES.items()}
 _DEEP = ModelDims(d_model=2, d_ff=1, num_layers=MAX_COUNT, num_heads=1)
 
@@ -137,11 +154,13 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         )
 
     def __len__(self) -> int:
-        lengths = {field: len(choices) for field, choices in self._axes().items()}
-        every = math.prod(lengths.values())
-        if 0 not in self.checkpoints or not every:
-            return every
-        return every - every // lengths["checkpoint"] // lengths["nesting"] * (lengths["nesting"] - 1)
+        axes = self._axes()
+        lengths = {field: len(choices) for field, choices in axes.items()}
+        for field, only in _ONLY_BESIDE.items():
+            if lengths[field]:
+                once = only.without in axes[only.other]
+                lengths[only.other] = (lengths[only.other] - once) * lengths.pop(field) + once
+        return math.prod(lengths.values())
 
     def cells(self) -> tuple[CellSpec, ...]:
         """The product, smallest models first. Raises the first `SpecError` of `problems`."""
@@ -151,13 +170,13 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         shared = {field: choices[0] for field, choices in self._values().items() if field not in axes}
         several = itertools.product(*axes.values())
         cells = (self._cell(shared | dict(zip(axes, each, strict=True))) for each in several)
-        return tuple(dict.fromkeys(cells) if 0 in self.checkpoints else cells)
+        once = any(only.without in axes[only.other] for only in _ONLY_BESIDE.values())
+        return tuple(dict.fromkeys(cells) if once else cells)
 
     def _cell(self, values: dict[str, Any]) -> CellSpec:
         size, dims = self._dims_of(values["size"])
         values |= {"size": size, "model_args": arguments_for(values["model"], self.model_args)}
-        if not values["checkpoint"]:
-            values["nesting"] = "off"
+        values |= {f: AXES[f].default for f, only in _ONLY_BESIDE.items() if values[only.other] == only.without}
         return CellSpec(**values | msgspec.structs.asdict(dims))
 
     def check(self) -> None:
@@ -184,9 +203,11 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         for report in self.reports:
             if report not in ASKED_REPORTS:
                 yield SpecError("reports", report, f"expected one of {', '.join(ASKED_REPORTS)}")
-        if self.workload == "language-model" and set(self.checkpoints) == {0} and set(self.nestings) - {"off"}:
-            why = "without checkpointing there are no groups to nest; choose --checkpoint 1 or more"
-            yield SpecError("nesting", ",".join(self.nestings), why)
+        for field, only in _ONLY_BESIDE.items():
+            given = getattr(self, AXES[field].sweep)
+            alone = set(getattr(self, AXES[only.other].sweep)) == {only.without}
+            if alone and AXES[field].is_in(self.workload) and set(given) - {AXES[field].default}:
+                yield SpecError(field, ",".join(given), only.why)
         yield from self._ceilings()
         yield from self._arguments_of_nobody()
         values = self._values()

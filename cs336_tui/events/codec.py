@@ -81,9 +81,10 @@ def _problem(event: Event, line: bytes) -> str | None:
     if not 0 <= event.at <= LATEST:
         return f"at {event.at}: expected Unix seconds"
     if isinstance(event, StepsTimed):
-        several = (event.times_s, *event.phases_s.values(), *([event.host_s] if event.host_s else []))
+        one = [event.host_s] if event.host_s else []
+        several = (event.times_s, *event.phases_s.values(), *event.rank_times_s, *one)
         if any(len(times_s) != len(event.times_s) for times_s in several):
-            return "times of steps, of phases and of the host differ in number"
+            return "times of steps, of phases, of ranks and of the host differ in number"
         return _impossible_time(itertools.chain(*several))
     if isinstance(event, CellFinished) and (summary := event.summary):
         quantiles = (summary.median_s, summary.p95_s, summary.p20_s, summary.p80_s)
@@ -135,6 +136,9 @@ def _merged(steps: Sequence[StepsTimed]) -> list[Event]:
         phases_s={name: tuple(t for each in steps for t in each.phases_s[name]) for name in steps[0].phases_s},
         host_s=tuple(t for each in steps for t in each.host_s),
         host_phases_s={n: tuple(t for each in steps for t in each.host_phases_s[n]) for n in steps[0].host_phases_s},
+        rank_times_s=tuple(
+            tuple(itertools.chain(*of_rank)) for of_rank in zip(*(each.rank_times_s for each in steps), strict=True)
+        ),
     )
     return [last]
 
@@ -146,4 +150,5 @@ def _adjoin(earlier: StepsTimed, later: StepsTimed) -> bool:
         and earlier.phases_s.keys() == later.phases_s.keys()
         and bool(earlier.host_s) == bool(later.host_s)
         and earlier.host_phases_s.keys() == later.host_phases_s.keys()
+        and len(earlier.rank_times_s) == len(later.rank_times_s)
     )

@@ -155,6 +155,8 @@ class StepsTimed(_CellEvent, frozen=True):
     phases_s: dict[str, tuple[float, ...]] = {}
     host_s: tuple[float, ...] = ()
     host_phases_s: dict[str, tuple[float, ...]] = {}
+    rank_times_s: tuple[tuple[float, ...], ...] = ()
+    """Of several ranks: the times of each; `times_s` and all others are then those of each step's slowest rank."""
 
 
 class CellFinished(_CellEvent, frozen=True):
@@ -192,6 +194,8 @@ class CellFinished(_CellEvent, frozen=True):
     """Notes on its number, such as why an automatic number of steps ended."""
     summary: Summary | None = None
     """Of the measured steps, ddof 1, if the cell's process lived to tell it; spares a reader the steps."""
+    rank_peak_bytes: tuple[int | None, ...] = ()
+    """Of several ranks: the peak of each; `peak_allocated_bytes` and its like are those of the largest."""
 
 
 class CellsPredicted(_EventBase, frozen=True):

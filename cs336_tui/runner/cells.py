@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.spec import CellSpec
@@ -18,6 +18,7 @@ from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.runner.queue import WaitingReport
+from cs336_tui.runner.ranks import run_ranks
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.session.log import FILES_SUFFIX
@@ -71,15 +72,23 @@ class CellRunner:
             self.watch.point(device, os.getpid())
             worker_entry.run_cell(spec, cell, lambda event: self.record([event]), self.stop.is_set, nvtx=self._nvtx)
         else:
+            several = spec.ranks > 1
             try:
-                child = self.launcher.start_cell(cell, spec, nvtx=self._nvtx)
+                start = self.launcher.start_ranks if several else self.launcher.start_cell
+                started = start(cell, spec, nvtx=self._nvtx)
             except StartError as error:
                 self._fail(cell, str(error))
                 return
-            self._recorder.record([CellStarted(at=started_at, cell=cell, pid=child.process.pid)])
-            self.watch.point(device, child.process.pid)
-            with closing(child):
-                Supervisor(child, cell, self.record, self.stop, timeout_s).run()
+            children = started if isinstance(started, tuple) else (started,)
+            self._recorder.record([CellStarted(at=started_at, cell=cell, pid=children[0].process.pid)])
+            self.watch.point(device, children[0].process.pid)
+            with ExitStack() as open_children:
+                for child in children:
+                    open_children.enter_context(closing(child))
+                if several:
+                    run_ranks(children, cell, self.record, self.stop, timeout_s)
+                else:
+                    Supervisor(children[0], cell, self.record, self.stop, timeout_s).run()
         self.watch.await_sample(self.stop)
 
     def record(self, events: Sequence[Event]) -> None:

@@ -150,6 +150,28 @@ class Launcher:
         """Start a process that runs the cell. Raises `StartError` when no process can be made."""
         return self._start(f"cell-{cell}", child.run_work, partial(worker_entry.run_cell, spec, cell, nvtx=nvtx))
 
+    def start_ranks(
+        self, cell: int, spec: CellSpec, *, nvtx: bool = False, patience_s: float | None = None
+    ) -> tuple[Child, ...]:
+        """Start a process for each rank of the cell. Raises like `start_cell`; none is left then."""
+        meeting = self._output_dir / f"cell-{cell}.meeting"
+        meeting.unlink(missing_ok=True)
+        children: list[Child] = []
+        for rank in range(spec.ranks):
+            name = f"cell-{cell}-rank-{rank}"
+            stacks = str(self._output_dir / f"{name}.stacks")
+            place = worker_entry.Place(rank, spec.ranks, str(meeting), stacks)
+            if patience_s is not None:
+                place = place._replace(patience_s=patience_s)
+            try:
+                work = partial(worker_entry.run_cell, spec, cell, nvtx=nvtx, place=place)
+                children.append(self._start(name, child.run_work, work))
+            except StartError:
+                for each in children:
+                    each.close()
+                raise
+        return tuple(children)
+
     def start_round(self, cells: tuple[int, int], specs: tuple[CellSpec, CellSpec], *, b_first: bool = False) -> Child:
         """Start a process that runs two cells in turns. Raises like `start_cell`."""
         work = partial(worker_entry.run_round, specs, cells, b_first=b_first)

@@ -35,6 +35,19 @@ else:
     keep_freed_memory = _Late("measure.process", "keep_freed_memory")
     make_report = _Late("measure.report", "make_report")
 
+
+class Place(NamedTuple):
+    """The place of a process among the ranks of its cell. They meet in the file `meeting`; who waits longer than
+    `patience_s` gives up; asked by a signal, each writes its stack to the file `stacks`."""
+
+    rank: int = 0
+    ranks: int = 1
+    meeting: str = ""
+    stacks: str = ""
+    patience_s: float = 600.0
+
+
+ALONE = Place()
 PRELOAD = "cs336_tui.worker.measure.preload"  # The fork server imports it, so that children begin with torch
 
 

@@ -31,6 +31,8 @@ from cs336_tui.worker.measure.timing import (
     estimate_step,
     time_window,
 )
+from cs336_tui.worker.ranks.group import Group, device_of
+from cs336_tui.worker.worker_entry import ALONE, Place
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.cuda_graph import ReadyStep
 from cs336_tui.worker.workload.imported.problems import raise_interrupt
@@ -39,9 +41,15 @@ from cs336_tui.worker.workload.ranges import UNAVAILABLE, available, emit_ranges
 
 
 def run_cell(
-    spec: CellSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, nvtx: bool = False
+    spec: CellSpec,
+    cell: int,
+    emit: Callable[[Event], None],
+    cancelled: Callable[[], bool],
+    *,
+    nvtx: bool = False,
+    place: Place = ALONE,
 ) -> None:
-    """Run one cell here and pass its events to `emit`, outside every timed region.
+    """Run one cell, or one of its ranks, here and pass its events to `emit`, outside every timed region.
 
     Events, in order: ``building``; `ModelBuilt`; ``compiling`` and ``capturing`` with a `ModelPrepared` if the spec
     asks for either; ``warm-up`` (if any) and ``measuring`` with a `StepsTimed` after each step (one for all measured
@@ -55,7 +63,7 @@ def run_cell(
     Torch's settings, the garbage collector and the memory are given back. With `nvtx`, or under nsys, warm-up, steps,
     phases and parts of the model are NVTX ranges; else nothing is wrapped.
     """
-    run = _SingleRun(spec, cell, emit, cancelled, nvtx=nvtx or under_nsys())
+    run = _SingleRun(spec, cell, emit, cancelled, nvtx=nvtx or under_nsys(), place=place)
     with settings.restored_settings(), settings.no_garbage_collection():
         with ExitStack() as around:
             status, error = run.outcome(around)
@@ -68,10 +76,11 @@ def run_cell(
 class CellRun:
     """A cell while it is built, prepared and timed. Its progress is in `reporter`."""
 
-    def __init__(self, spec: CellSpec, cell: int, emit: Callable[[Event], None]) -> None:
+    def __init__(self, spec: CellSpec, cell: int, emit: Callable[[Event], None], place: Place = ALONE) -> None:
         self.spec = spec
         self.reporter = CellReporter(cell, emit)
-        self.device = torch.device(spec.device)
+        self.device = torch.device(device_of(spec, place))
+        self.group = Group(place, self.device)
         self.workload: Workload | None = None
         self.step: ReadyStep | None = None
         self.timer: StepTimer | None = None
@@ -82,7 +91,7 @@ class CellRun:
 
     def build(self, spec: CellSpec, built: Callable[[], object] = lambda: None) -> Step:
         """Configure torch for `spec` and build the workload; the step as it is written."""
-        configure_torch(spec)
+        configure_torch(spec, self.device)
         if (spec.flush_l2 or spec.timer == "do_bench") and self.device.type == "cuda":
             self.flush = L2Flush(self.device)  # first, so that its memory is a segment of its own
         if spec.timer == "do_bench" or self.flush:
@@ -90,7 +99,7 @@ class CellRun:
                 self.flush.words if self.flush else f"none: {self.device.type} tells no size of an L2"
             )
         self._meter = PeakMeter(self.device, self.flush.bytes if self.flush else 0)
-        self.workload = build(self.spec, self.device, built=built)
+        self.workload = build(self.spec, self.device, built=built, rank=self.group.place.rank)
         self.reporter.built(self.workload)
         self.step = step = self.workload.step(self.spec)
         return step
@@ -99,7 +108,7 @@ class CellRun:
         """Compile or capture the step if the spec asks for it; `go_on` may raise between two runs."""
         self.step, preparation = prepare(step, self.spec, self.device, self.reporter.enter, go_on)
         self.reporter.prepared(preparation, self.spec)
-        self.timer = StepTimer(self.step, clock_for(self.device), self.flush)
+        self.timer = StepTimer(self.step, clock_for(self.device), self.flush, self.group.barrier)
         return self.timer
 
     def begin_measuring(self) -> None:
@@ -171,9 +180,16 @@ def measured(*runs: CellRun) -> Iterator[None]:
 
 class _SingleRun(CellRun):
     def __init__(
-        self, spec: CellSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, nvtx: bool
+        self,
+        spec: CellSpec,
+        cell: int,
+        emit: Callable[[Event], None],
+        cancelled: Callable[[], bool],
+        *,
+        nvtx: bool,
+        place: Place,
     ) -> None:
-        super().__init__(spec, cell, emit)
+        super().__init__(spec, cell, emit, place)
         self._cancelled = cancelled
         self._nvtx = nvtx
         self._is_finishing = False
@@ -186,6 +202,7 @@ class _SingleRun(CellRun):
             around.enter_context(fresh_compiler(self.spec.compile, always=self.spec.within is not None))
             if self.spec.within is not None:
                 self.reporter.cache_folder = environment_variables.USERS_CACHE_FOLDER
+            around.enter_context(self.group.joined(self.spec.backend))
             # The allocator's memory is given back so that a first step finds it as a plain script leaves it.
             written = self.build(self.spec, partial(_free_memory, self.device))
             if self._nvtx:
@@ -282,7 +299,7 @@ class _SingleRun(CellRun):
         for count in stopping_rule.warmup_looks(most):
             self._time_each(timer, "warm-up", count)
             why_not = stopping_rule.why_not_warm(self.reporter.times_s["warm-up"])
-            if not why_not:
+            if self.group.agree(not why_not):
                 self._time_each(timer, "warm-up", min(count + stopping_rule.AFTER_LOOK, most))
                 return
         self.reporter.notice(f"{why_not} after {most} warm-up steps, the most that was allowed")
@@ -295,7 +312,8 @@ class _SingleRun(CellRun):
             for count in stopping_rule.step_looks(spec.measure_steps):
                 self._time_each(timer, "measured", count)
                 times_s = self.reporter.times_s["measured"]
-                if count < spec.measure_steps and stopping_rule.enough_measured(times_s, spec.steps_auto):
+                enough = stopping_rule.enough_measured(times_s, spec.steps_auto)
+                if count < spec.measure_steps and self.group.agree(enough):
                     break
         elif spec.sync == "each-step" and spec.steps_for is not None:
             self._time_for(timer, "measured", spec.measure_steps, spec.steps_for)

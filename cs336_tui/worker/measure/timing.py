@@ -132,12 +132,15 @@ class WindowBroken(Exception):
 
 class StepTimer:
     """Times single steps by the host's clock, from one idle device to the next. Neighbours share a boundary. `flush` is
-    called before each step, outside of its time."""
+    called before each step, and then `barrier`, which waits for other ranks; both outside of its time."""
 
-    def __init__(self, step: ReadyStep, clock: Clock, flush: Flush | None = None) -> None:
+    def __init__(
+        self, step: ReadyStep, clock: Clock, flush: Flush | None = None, barrier: Callable[[], object] | None = None
+    ) -> None:
         self._step = step
         self._clock = clock
         self._flush = flush or _nothing
+        self._barrier = barrier or _nothing
         self._marks = [clock.mark() for _ in range(len(step.phases) + 1)]
 
     def time(self) -> StepTime:
@@ -145,6 +148,7 @@ class StepTimer:
         step.prepare()
         self._flush()
         self._clock.synchronize()
+        self._barrier()
         start = perf_counter()
         first.take()
         for phase, mark in zip(step.phases, after, strict=True):

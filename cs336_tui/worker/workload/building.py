@@ -62,9 +62,13 @@ class Workload(NamedTuple):
         return (value for state in states for value in state.values() if isinstance(value, Tensor))
 
 
-def configure_torch(spec: CellSpec) -> torch.device:
-    """Set torch's device, threads and matmul precision for the spec. Raises ValueError for what the device lacks."""
-    return configure_device(torch.device(spec.device), spec.precision, spec.threads)
+def configure_torch(spec: CellSpec, device: torch.device | None = None) -> torch.device:
+    """Set torch's device, by default the spec's, threads and matmul precision. Ranks that run on the CPU share its
+    cores. Raises ValueError for what the device lacks."""
+    threads = spec.threads
+    if threads is None and spec.ranks > 1 and spec.device == "cpu":
+        threads = max(1, torch.get_num_threads() // spec.ranks)
+    return configure_device(device or torch.device(spec.device), spec.precision, threads)
 
 
 def build(
@@ -74,10 +78,12 @@ def build(
     built: Callable[[], object] = lambda: None,
     as_written: bool = False,
     autocast: Context | None = None,
+    rank: int | None = None,
 ) -> Workload:
     """Make and initialise model, batch and, for `train-step`, optimizer; on the meta device all without data. `built`
     is called between model and batch. `as_written` leaves out torch.compile and CUDA graphs. `autocast` makes the
-    context of forward and loss, by default that of the precision."""
+    context of forward and loss, by default that of the precision. `rank` is this process's place among those of the
+    spec; without one it works for itself, as a prediction does."""
     recipe = RECIPES[spec.precision]
     device_type = spec.device.partition(":")[0] if device.type == "meta" else device.type
     autocast = autocast or autocast_for(recipe, device.type)
@@ -92,7 +98,12 @@ def build(
     if spec.checkpoint:
         checkpoint_blocks(model, spec.checkpoint, spec.nesting)
     built()
-    batch = batch or _make_batch(spec, device)
+    batch = batch or _make_batch(spec, device, rank or 0)
+    runs, make_adamw = model, torch.optim.AdamW
+    if spec.parallel != "none" and rank is not None:
+        from cs336_tui.worker.ranks import parallel  # it imports much
+
+        runs, make_adamw = parallel.wrapped(model, spec, device), parallel.optimizer_class(spec.parallel)
     mode = "off" if as_written else spec.compile
     training = None
     if spec.pass_ == "train-step":
@@ -100,11 +111,11 @@ def build(
         if is_imported(name := spec.optimizer):
             optimizer = imported_optimizer(name, spec.model_path, model.parameters())
         else:
-            optimizer, name = make_optimizer(name, model, device_type, capturable=capturable)
+            optimizer, name = make_optimizer(name, model, device_type, capturable=capturable, make=make_adamw)
         training = Training(optimizer, name, device_type, scale_gradients=recipe.scale_gradients)
     return Workload(
         model=model,
-        runs=model if mode == "off" else compiled(model, mode, device),
+        runs=runs if mode == "off" else compiled(model, mode, device),
         batch=batch,
         autocast=autocast,
         training=training,
@@ -143,8 +154,8 @@ def _norm_of(spec: CellSpec, device: torch.device, autocast: Context) -> MakeNor
         return own_norm(imported_norm(spec.norm, spec.model_path, rows))
 
 
-def _make_batch(spec: CellSpec, device: torch.device) -> Batch:
-    """The batch of a spec whose model brings none; of an operation alone its targets are the output's gradient."""
+def _make_batch(spec: CellSpec, device: torch.device, rank: int) -> Batch:
+    """A rank's batch where the model brings none; of an operation alone its targets are the output's gradient."""
     if spec.is_alone:
         gradient = torch.empty(attention_shape(spec), device=device, dtype=RECIPES[spec.precision].parameters)
         if device.type != "meta":
@@ -154,7 +165,9 @@ def _make_batch(spec: CellSpec, device: torch.device) -> Batch:
     if device.type == "meta":
         shape = (spec.batch_size, spec.context_length)
         return Batch(*(torch.zeros(shape, dtype=torch.int64, device=device) for _ in range(2)))
-    return random_batch(spec.batch_size, spec.context_length, spec.vocab_size, device=device, seed=spec.seed)
+    size = spec.batch_size
+    whole = random_batch(size * spec.ranks, spec.context_length, spec.vocab_size, device=device, seed=spec.seed)
+    return Batch(*(part[rank * size : (rank + 1) * size] for part in whole))
 
 
 def _loss_of(spec: CellSpec) -> Loss:
@@ -216,7 +229,14 @@ class NamedOptimizer(NamedTuple):
     name: str
 
 
-def make_optimizer(choice: str, model: nn.Module, device_type: str, *, capturable: bool = False) -> NamedOptimizer:
+def make_optimizer(
+    choice: str,
+    model: nn.Module,
+    device_type: str,
+    *,
+    capturable: bool = False,
+    make: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+) -> NamedOptimizer:
     """One of `config.variants.OPTIMIZERS` over the model's parameters, with torch's defaults. ``adamw`` is torch's
     choice for `device_type`, that of the step; parameters may be of the meta device. `capturable` allows a CUDA graph.
     Raises ValueError for an implementation that the device lacks."""
@@ -231,7 +251,7 @@ def make_optimizer(choice: str, model: nn.Module, device_type: str, *, capturabl
             return NamedOptimizer(_FusedOnMeta(parameters), name)
     if device_type == "cuda":
         options["capturable"] = capturable
-    return NamedOptimizer(torch.optim.AdamW(parameters, **options), name)
+    return NamedOptimizer(make(parameters, **options), name)
 
 
 def _check_fused(choice: str, parameters: list[nn.Parameter], device_type: str) -> None:

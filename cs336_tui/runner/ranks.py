@@ -1,0 +1,211 @@
+"""Runs a cell of several ranks, a child each, and folds their events into those of one cell."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from cs336_tui.events.events import (
+    CellFinished,
+    Event,
+    ModelBuilt,
+    ModelPrepared,
+    StageChanged,
+    StepsTimed,
+)
+from cs336_tui.runner.launcher import Child
+from cs336_tui.runner.pipes import StopSignal
+from cs336_tui.runner.supervise import Supervisor
+from cs336_tui.stats.summaries import summarize
+
+LAST_WORDS_S = 0.5
+"""Seconds in which the other ranks may end by themselves once one has failed."""
+_Number = TypeVar("_Number", int, float)
+_LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused")
+"""In the errors of ranks whose peer has ended: the consequence of a failure, not its cause."""
+
+
+def run_ranks(
+    children: Sequence[Child],
+    cell: int,
+    record: Callable[[Sequence[Event]], None],
+    stop: StopSignal,
+    timeout_s: float | None = None,
+) -> None:
+    """Watch the children of all ranks, in their order, to their end; `record` receives the cell's events, last exactly
+    one `CellFinished`. Once a rank has failed the others are ended: without it they would wait for ever."""
+    fold = RankFold(cell, len(children))
+    told, failing = threading.Lock(), threading.Event()
+
+    def watch(rank: int, child: Child) -> None:
+        def note(events: Sequence[Event]) -> None:
+            with told:
+                found = [each for event in events for each in fold.add(rank, event)]
+                if found:
+                    record(found)
+                if fold.has_failed:
+                    failing.set()
+
+        Supervisor(child, cell, note, stop, timeout_s).run()
+
+    threads = [
+        threading.Thread(target=watch, args=each, name=f"cell-{cell}-rank-{each[0]}") for each in enumerate(children)
+    ]
+    for thread in threads:
+        thread.start()
+    end_rest = threading.Thread(target=_end_rest, args=(children, threads, failing), name=f"cell-{cell}-end")
+    end_rest.start()
+    for thread in threads:
+        thread.join()
+    failing.set()
+    end_rest.join()
+    record([fold.end()])
+
+
+def _end_rest(children: Sequence[Child], threads: Sequence[threading.Thread], failing: threading.Event) -> None:
+    """Kill the ranks that live `LAST_WORDS_S` after one has failed."""
+    failing.wait()
+    end_at = time.monotonic() + LAST_WORDS_S
+    for child, thread in zip(children, threads, strict=True):
+        thread.join(max(0.0, end_at - time.monotonic()))
+        if thread.is_alive():
+            child.process.kill()
+
+
+class RankFold:
+    """Folds the events of `ranks` ranks into those of one cell.
+
+    An event of which each rank tells one is passed on when the last rank has told it: the cell is where its slowest
+    rank is. A step lasts as long as on its slowest rank, whose phases it has; each rank's time stands beside it. What
+    only some ranks tell is passed on as it is, notices with their rank.
+    """
+
+    def __init__(self, cell: int, ranks: int) -> None:
+        self._cell = cell
+        self._waiting: list[deque[Event]] = [deque() for _ in range(ranks)]
+        self._ends: dict[int, CellFinished] = {}
+        self._measured_s: list[float] = []
+
+    @property
+    def has_failed(self) -> bool:
+        return any(end.status != "ok" for end in self._ends.values())
+
+    def add(self, rank: int, event: Event) -> Iterator[Event]:
+        """Take an event of a rank; yields the cell's events that are now complete, without its end."""
+        if isinstance(event, CellFinished):
+            self._ends[rank] = event
+            return
+        if not isinstance(event, StageChanged | ModelBuilt | ModelPrepared | StepsTimed):
+            yield event
+            return
+        self._waiting[rank].append(event)
+        while all(self._waiting):
+            yield self._next()
+
+    def _next(self) -> Event:
+        heads = [waiting[0] for waiting in self._waiting]
+        alike = len({_kind(head) for head in heads}) == 1
+        if not alike:  # a rank that changed its settings tells of them twice
+            odd = next(waiting for waiting in self._waiting if isinstance(waiting[0], ModelBuilt | ModelPrepared))
+            return odd.popleft()
+        steps = [head for head in heads if isinstance(head, StepsTimed)]
+        if steps:
+            return self._steps(steps)
+        for waiting in self._waiting:
+            waiting.popleft()
+        return max(heads, key=_slowness)
+
+    def _steps(self, heads: Sequence[StepsTimed]) -> StepsTimed:
+        """The steps that all ranks have told; the rest of a rank that is ahead waits on."""
+        count = min(len(head.times_s) for head in heads)
+        for waiting, head in zip(self._waiting, heads, strict=True):
+            waiting.popleft()
+            if len(head.times_s) > count:
+                waiting.appendleft(_part(head, slice(count, None)))
+        several = [_part(head, slice(count)) for head in heads]
+        slowest = [max(range(len(several)), key=lambda rank: several[rank].times_s[n]) for n in range(count)]
+        times_s = tuple(several[rank].times_s[n] for n, rank in enumerate(slowest))
+        if several[0].kind == "measured":
+            self._measured_s += times_s
+        return msgspec.structs.replace(
+            several[0],
+            at=max(each.at for each in several),
+            times_s=times_s,
+            phases_s=_of_slowest([each.phases_s for each in several], slowest),
+            host_s=tuple(several[rank].host_s[n] for n, rank in enumerate(slowest)) if several[0].host_s else (),
+            host_phases_s=_of_slowest([each.host_phases_s for each in several], slowest),
+            rank_times_s=tuple(each.times_s for each in several),
+        )
+
+    def end(self) -> CellFinished:
+        """The cell's end, once each rank has ended: that of the rank that failed first, or of all together."""
+        ends = [self._ends[rank] for rank in sorted(self._ends)]
+        failed = [(rank, end) for rank, end in self._ends.items() if end.status != "ok"]
+        if failed:
+            rank, end = min(failed, key=lambda each: _blame(each[1]))
+            error = end.error if end.status == "cancelled" else f"rank {rank}: {end.error or end.status}"
+            end = msgspec.structs.replace(end, error=error)
+        else:
+            end = ends[0]
+        return msgspec.structs.replace(
+            end,
+            at=max(each.at for each in ends),
+            peak_allocated_bytes=_largest(each.peak_allocated_bytes for each in ends),
+            peak_reserved_bytes=_largest(each.peak_reserved_bytes for each in ends),
+            peak_rss_bytes=_largest(each.peak_rss_bytes for each in ends),
+            num_alloc_retries=_largest(each.num_alloc_retries for each in ends),
+            recompilations=sum(each.recompilations for each in ends),
+            measured_for_s=_largest(each.measured_for_s for each in ends),
+            cpu_wait_s=_largest(each.cpu_wait_s for each in ends),
+            longest_cpu_wait_s=_largest(each.longest_cpu_wait_s for each in ends),
+            remarks=tuple(dict.fromkeys(remark for each in ends for remark in each.remarks)),
+            summary=summarize(self._measured_s),
+            rank_peak_bytes=tuple(each.peak_allocated_bytes or each.peak_rss_bytes for each in ends),
+        )
+
+
+def _kind(event: Event) -> tuple[type, str]:
+    """Likeness of the events that ranks tell of the same moment."""
+    match event:
+        case StageChanged():
+            return StageChanged, event.stage
+        case StepsTimed():
+            return StepsTimed, event.kind
+    return type(event), ""
+
+
+def _slowness(event: Event) -> tuple[float, float]:
+    return (event.compile_s or 0.0, event.at) if isinstance(event, ModelPrepared) else (0.0, event.at)
+
+
+def _blame(end: CellFinished) -> tuple[bool, bool, float]:
+    """Order of ends: a failure of its own, the loss of a peer, being ended; each by time."""
+    error = end.error or ""
+    return (end.status == "cancelled", any(words in error for words in _LOST_PEER), end.at)
+
+
+def _part(steps: StepsTimed, which: slice) -> StepsTimed:
+    """Some of these steps."""
+    return msgspec.structs.replace(
+        steps,
+        first=steps.first + (which.start or 0),
+        times_s=steps.times_s[which],
+        phases_s={name: times_s[which] for name, times_s in steps.phases_s.items()},
+        host_s=steps.host_s[which],
+        host_phases_s={name: times_s[which] for name, times_s in steps.host_phases_s.items()},
+    )
+
+
+def _of_slowest(
+    by_rank: Sequence[dict[str, tuple[float, ...]]], slowest: Sequence[int]
+) -> dict[str, tuple[float, ...]]:
+    return {name: tuple(by_rank[rank][name][n] for n, rank in enumerate(slowest)) for name in by_rank[0]}
+
+
+def _largest(values: Iterator[_Number | None]) -> _Number | None:
+    return max((value for value in values if value is not None), default=None)

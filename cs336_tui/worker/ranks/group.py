@@ -1,0 +1,70 @@
+"""The process group of a cell's ranks: joined through a file, left at the end."""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.worker.worker_entry import Place
+
+STACK_SIGNAL = signal.SIGUSR1
+
+
+class Group:
+    """The ranks of a cell, as one of them sees them; alone it does nothing."""
+
+    def __init__(self, place: Place, device: torch.device) -> None:
+        self.place, self._device = place, device
+        self._store: dist.Store | None = None
+        self._agreed = 0
+
+    @contextmanager
+    def joined(self, backend: str) -> Iterator[None]:
+        """Join the process group, and leave it at the end. Raises torch's own errors."""
+        if self.place.ranks == 1:
+            yield
+            return
+        place = self.place
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+        faulthandler.register(STACK_SIGNAL, Path(place.stacks).open("w"), all_threads=False)  # noqa: SIM115
+        self._store = dist.FileStore(place.meeting, place.ranks)
+        if backend == "auto":
+            backend = "nccl" if self._device.type == "cuda" else "gloo"
+        dist.init_process_group(
+            backend, store=dist.PrefixStore("group", self._store), rank=place.rank, world_size=place.ranks,
+            timeout=timedelta(seconds=place.patience_s),
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+
+    def barrier(self) -> None:
+        """Wait for every rank."""
+        if self.place.ranks > 1:
+            dist.barrier()
+
+    def agree(self, value: bool) -> bool:
+        """The first rank's value, on each rank; asked by all in the same order, and never in a timed region."""
+        if self._store is None:
+            return value
+        self._agreed += 1
+        key = f"agreed-{self._agreed}"
+        if self.place.rank == 0:
+            self._store.set(key, str(int(value)))
+        return bool(int(self._store.get(key)))
+
+
+def device_of(spec: CellSpec, place: Place) -> str:
+    """The device of a rank: the spec's for the first, the GPUs after it for the others."""
+    kind, _, index = spec.device.partition(":")
+    return f"{kind}:{int(index) + place.rank}" if index else spec.device
