@@ -10,6 +10,7 @@ from functools import partial
 import torch
 
 from cs336_tui.config import environment_variables
+from cs336_tui.config.axes import WITHOUT_BACKWARD
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Status, StepKind
@@ -203,6 +204,8 @@ class _SingleRun(CellRun):
             if self.spec.within is not None:
                 self.reporter.cache_folder = environment_variables.USERS_CACHE_FOLDER
             around.enter_context(self.group.joined(self.spec.backend))
+            if self.spec.parallel != "none" and self.spec.pass_ not in WITHOUT_BACKWARD:
+                self._check_ranks()
             # The allocator's memory is given back so that a first step finds it as a plain script leaves it.
             written = self.build(self.spec, partial(_free_memory, self.device))
             if self._nvtx:
@@ -219,6 +222,14 @@ class _SingleRun(CellRun):
             raise_interrupt(error)
             return self.reporter.failed(error, self.step)
         return "ok", None
+
+    def _check_ranks(self) -> None:
+        """Compare a step of all ranks with one process."""
+        from cs336_tui.worker.ranks.check import check_ranks  # it imports much
+
+        configure_torch(self.spec, self.device)
+        check_ranks(self.spec, self.device, self.group.place.rank)
+        _free_memory(self.device)
 
     def _before_backward_bytes(self, step: Step, workload: Workload) -> int | None:
         held = before_backward_bytes(step, workload, self.device)

@@ -16,9 +16,14 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.workload.model_parts import blocks_of
 
 
-def wrapped(model: nn.Module, spec: CellSpec, device: torch.device) -> nn.Module:
+def wrapped(model: nn.Module, spec: CellSpec, device: torch.device, offset: int = 0) -> nn.Module:
     """The model that keeps its ranks' gradients, or parameters, together; the process group is joined. With ``fsdp2``
-    the model itself, whose parameters are then sharded, by block and the rest."""
+    the model itself, whose parameters are then sharded, by block and the rest. `offset` is added to the weights before,
+    so that ranks begin unequal."""
+    if offset:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(offset)
     match spec.parallel:
         case "ddp" | "zero1":
             return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)

@@ -79,11 +79,13 @@ def build(
     as_written: bool = False,
     autocast: Context | None = None,
     rank: int | None = None,
+    unequal: bool = False,
 ) -> Workload:
     """Make and initialise model, batch and, for `train-step`, optimizer; on the meta device all without data. `built`
     is called between model and batch. `as_written` leaves out torch.compile and CUDA graphs. `autocast` makes the
     context of forward and loss, by default that of the precision. `rank` is this process's place among those of the
-    spec; without one it works for itself, as a prediction does."""
+    spec; without one it works for itself, as a prediction does. With `unequal` ranks begin with weights of their own,
+    which a wrapper has to make equal."""
     recipe = RECIPES[spec.precision]
     device_type = spec.device.partition(":")[0] if device.type == "meta" else device.type
     autocast = autocast or autocast_for(recipe, device.type)
@@ -103,7 +105,10 @@ def build(
     if spec.parallel != "none" and rank is not None:
         from cs336_tui.worker.ranks import parallel  # it imports much
 
-        runs, make_adamw = parallel.wrapped(model, spec, device), parallel.optimizer_class(spec.parallel)
+        runs, make_adamw = (
+            parallel.wrapped(model, spec, device, rank * unequal),
+            parallel.optimizer_class(spec.parallel),
+        )
     mode = "off" if as_written else spec.compile
     training = None
     if spec.pass_ == "train-step":

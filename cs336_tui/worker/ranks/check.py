@@ -1,0 +1,99 @@
+"""Checks a step of all ranks against one process on their whole batch, before anything is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.worker.workload.building import build
+from cs336_tui.worker.workload.passes import Step
+
+TOLERANCE, TOLERANCE_16_BIT = 1e-5, 5e-2
+"""Relative difference of a gradient, in norms, that the order of additions explains: in fp32 and in shorter formats."""
+
+
+class WrongRanks(ValueError):
+    """Ranks together train something else than one process would; says on which parameter and by how much."""
+
+
+def check_ranks(spec: CellSpec, device: torch.device, rank: int) -> None:
+    """Run one step of all ranks and compare: the gradients with those of one process on the whole batch, then the
+    parameters with the first rank's. Where a wrapper has to make weights equal, ranks begin with unequal ones. All that
+    is built is dropped. Each rank calls it. Raises `WrongRanks`."""
+    expected = _gradients_of_one_process(spec, device)
+    workload = build(spec, device, rank=rank, as_written=True, unequal=spec.parallel in ("ddp", "zero1"))
+    step = workload.step(spec)
+    _run(step, without="optimizer")
+    tolerance = TOLERANCE if spec.precision == "fp32" else TOLERANCE_16_BIT
+    _compare(dict(_gradients(workload.model)), expected, tolerance)
+    if "optimizer" in step.phases:
+        step.run("optimizer")
+    _compare_with_first(workload.model)
+    dist.barrier()
+
+
+def _gradients_of_one_process(spec: CellSpec, device: torch.device) -> dict[str, Tensor]:
+    """Gradients of the mean loss over all ranks' batches, by parameter, on the host."""
+    alone = msgspec.structs.replace(spec, parallel="none")
+    found: dict[str, Tensor] = {}
+    for rank in range(spec.ranks):
+        workload = build(alone, device, rank=rank, as_written=True)
+        _run(workload.step(alone), without="optimizer")
+        for name, gradient in _gradients(workload.model):
+            share = gradient / spec.ranks
+            found[name] = found[name] + share if name in found else share
+    return found
+
+
+def _run(step: Step, *, without: str) -> None:
+    step.prepare()
+    for phase in step.phases:
+        if phase != without:
+            step.run(phase)
+
+
+def _gradients(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Whole gradients on the host, by parameter; of sharded ones each rank gets its part from the others."""
+    for name, parameter in model.named_parameters():
+        if (gradient := parameter.grad) is not None:
+            yield name, (gradient.full_tensor() if isinstance(gradient, DTensor) else gradient).detach().cpu().double()
+
+
+def _compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float) -> None:
+    """Raise `WrongRanks` for the parameter whose gradient differs most."""
+    if missing := next(iter(expected.keys() - found.keys()), None):
+        raise WrongRanks(f"parameter {missing} has no gradient after backward; one process on the whole batch has one")
+    differences = {name: _difference(found[name], whole) for name, whole in expected.items()}
+    name = max(differences, key=lambda each: differences[each])
+    if not differences[name] <= tolerance:  # nor NaN
+        several = sum(not each <= tolerance for each in differences.values())
+        raise WrongRanks(
+            f"the gradient of {name} differs from that of one process on the whole batch by {differences[name]:.2g} "
+            f"of its norm, more than rounding explains ({tolerance:g}); so do {several} of {len(differences)} gradients"
+        )
+
+
+def _difference(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm().clamp(min=1e-30))
+
+
+def _compare_with_first(model: nn.Module) -> None:
+    """Raise `WrongRanks` if a parameter that each rank has whole is not the first rank's."""
+    for name, parameter in model.named_parameters():
+        own = parameter.detach()
+        if isinstance(own, DTensor):
+            continue
+        first = own.clone()
+        dist.broadcast(first, src=0)
+        if not torch.equal(first, own):
+            difference = _difference(own.double(), first.double())
+            raise WrongRanks(
+                f"after one step parameter {name} differs from rank 0's by {difference:.2g} of its norm; "
+                f"ranks have to begin with equal weights and take equal steps"
+            )
