@@ -12,6 +12,7 @@ import msgspec
 
 from cs336_tui.config.axis import Axis, Cell, Device, Kind, SpecError, axes_of
 from cs336_tui.config.counts import check_duration
+from cs336_tui.config.ranks import PARALLELS, check_parallel
 from cs336_tui.config.variants import CROSS_ENTROPY, RANGES, REFERENCE, is_imported, is_well_formed, short
 
 Pass = Literal["inference", "forward", "forward+loss", "backward", "forward+backward", "train-step"]
@@ -51,10 +52,6 @@ scaled_dot_product_attention with the backend that torch chooses, the others are
 NORMS = ("rmsnorm", "layernorm", "torch-rmsnorm")
 """Norm of the reference model: ``rmsnorm`` in elementwise operations; the others are torch's own functions,
 ``layernorm`` with a bias."""
-PARALLELS = ("none", "ddp", "zero1", "fsdp2")
-"""Use of several ranks, by torch's own classes: ``none`` lets each train alone, without communication; ``ddp`` is
-DistributedDataParallel; ``zero1`` adds ZeroRedundancyOptimizer, which shards the optimizer's state; ``fsdp2`` is
-fully_shard of each block and of the model."""
 OPTIMIZERS = ("adamw", "adamw-fused", "adamw-foreach", "adamw-for-loop")
 """torch's AdamW: ``adamw`` with the implementation that torch chooses on the device, the others by name."""
 
@@ -396,10 +393,12 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         said=lambda ranks: (f"{ranks} ranks",), detail=lambda ranks: f"{ranks} processes with a batch each",
     )] = 1
     parallel: Annotated[str, Axis(
-        sweep="parallels", several=True, values=PARALLELS, group="variants", workloads=_OF_MODEL,
-        applies=lambda spec: spec.ranks > 1, help="Of several ranks: {values}", kinds=(*_AS_VARIANT, "pace"),
-        said=lambda how: (how,),
-        tip="Of several ranks, by torch's own classes. none: each trains alone, without communication.",
+        sweep="parallels", several=True, values=PARALLELS, own="get_ddp", check=check_parallel, group="variants",
+        workloads=_OF_MODEL, applies=lambda spec: spec.ranks > 1, kinds=(*_AS_VARIANT, "pace"),
+        hint="or ddp:25MB, or yours", said=lambda how: (short(how) if is_imported(how) else how,),
+        help="How several ranks share a step, by torch's own classes: {values}, ddp:25MB for buckets of that size",
+        tip="How several ranks share a step. none: each trains alone, without communication; ddp:25MB: the size of "
+        "buckets; yours: package.module:get_ddp.",
     )] = "none"
     backend: Annotated[Backend, Axis(
         group="variants", applies=lambda spec: spec.ranks > 1, kinds=("time",),

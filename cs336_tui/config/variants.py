@@ -41,8 +41,8 @@ _IMPORTED = re.compile(f"{_DOTTED}:{_DOTTED}")
 
 
 def is_imported(name: str) -> bool:
-    """True if this names a user's own code, as ``package.module:Class``."""
-    return ":" in name
+    """True if this names a user's own code, as ``package.module:Class``; ``ddp:25MB`` has a size behind the colon."""
+    return ":" in name and not name.partition(":")[2][:1].isdigit()
 
 
 def is_well_formed(name: str) -> bool:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 
 import torch
+from torch import nn
 
 from cs336_tui.config import environment_variables
 from cs336_tui.config.axes import WITHOUT_BACKWARD
@@ -37,7 +38,7 @@ from cs336_tui.worker.worker_entry import ALONE, Place
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.cuda_graph import ReadyStep
 from cs336_tui.worker.workload.imported.problems import raise_interrupt
-from cs336_tui.worker.workload.passes import Step
+from cs336_tui.worker.workload.passes import Shared, Step
 from cs336_tui.worker.workload.ranges import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
 
 
@@ -100,10 +101,18 @@ class CellRun:
                 self.flush.words if self.flush else f"none: {self.device.type} tells no size of an L2"
             )
         self._meter = PeakMeter(self.device, self.flush.bytes if self.flush else 0)
-        self.workload = build(self.spec, self.device, built=built, rank=self.group.place.rank)
+        self.workload = build(self.spec, self.device, built=built, rank=self.group.place.rank, share=self._share)
         self.reporter.built(self.workload)
         self.step = step = self.workload.step(self.spec)
         return step
+
+    def _share(self, model: nn.Module) -> Shared:
+        """The model as the ranks run it."""
+        if self.spec.parallel == "none":
+            return Shared(model)
+        from cs336_tui.worker.ranks.parallel import share  # it imports much
+
+        return share(model, spec=self.spec, device=self.device)
 
     def prepare(self, step: Step, go_on: Callable[[], object]) -> StepTimer:
         """Compile or capture the step if the spec asks for it; `go_on` may raise between two runs."""

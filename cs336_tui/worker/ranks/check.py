@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
-import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.worker.ranks.parallel import share
 from cs336_tui.worker.workload.building import build
 from cs336_tui.worker.workload.passes import Step
 
@@ -27,7 +28,10 @@ def check_ranks(spec: CellSpec, device: torch.device, rank: int) -> None:
     parameters with the first rank's. Where a wrapper has to make weights equal, ranks begin with unequal ones. All that
     is built is dropped. Each rank calls it. Raises `WrongRanks`."""
     expected = _gradients_of_one_process(spec, device)
-    workload = build(spec, device, rank=rank, as_written=True, unequal=spec.parallel in ("ddp", "zero1"))
+    offset = 0 if spec.parallel == "fsdp2" else rank  # it takes the weights of each rank as they are
+    workload = build(
+        spec, device, rank=rank, as_written=True, share=partial(share, spec=spec, device=device, offset=offset)
+    )
     step = workload.step(spec)
     _run(step, without="optimizer")
     tolerance = TOLERANCE if spec.precision == "fp32" else TOLERANCE_16_BIT
@@ -40,11 +44,10 @@ def check_ranks(spec: CellSpec, device: torch.device, rank: int) -> None:
 
 def _gradients_of_one_process(spec: CellSpec, device: torch.device) -> dict[str, Tensor]:
     """Gradients of the mean loss over all ranks' batches, by parameter, on the host."""
-    alone = msgspec.structs.replace(spec, parallel="none")
     found: dict[str, Tensor] = {}
     for rank in range(spec.ranks):
-        workload = build(alone, device, rank=rank, as_written=True)
-        _run(workload.step(alone), without="optimizer")
+        workload = build(spec, device, rank=rank, as_written=True)
+        _run(workload.step(spec), without="optimizer")
         for name, gradient in _gradients(workload.model):
             share = gradient / spec.ranks
             found[name] = found[name] + share if name in found else share

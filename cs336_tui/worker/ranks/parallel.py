@@ -1,8 +1,7 @@
-"""Training by several ranks with torch's own classes: the model as it runs, and its optimizer's class."""
+"""Steps that several ranks share, by torch's own classes or by a user's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,31 +11,83 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
+from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.variants import is_imported, short
+from cs336_tui.worker.workload.imported.argument_binding import parameters_of
+from cs336_tui.worker.workload.imported.finding import find
+from cs336_tui.worker.workload.imported.problems import ImportProblem, explained, kind_of
 from cs336_tui.worker.workload.model_parts import blocks_of
+from cs336_tui.worker.workload.passes import Hook, Shared
+
+_MEBIBYTE = 2**20
+_FINISH = "finish_gradient_synchronization"
+"""Method of the course's containers, called after backward where no function of the user's does."""
+_GATHER = "fsdp_gather_full_params"
 
 
-def wrapped(model: nn.Module, spec: CellSpec, device: torch.device, offset: int = 0) -> nn.Module:
-    """The model that keeps its ranks' gradients, or parameters, together; the process group is joined. With ``fsdp2``
-    the model itself, whose parameters are then sharded, by block and the rest. `offset` is added to the weights before,
-    so that ranks begin unequal."""
+def share(model: nn.Module, *, spec: CellSpec, device: torch.device, offset: int = 0) -> Shared:
+    """Share the model's step with the other ranks of the process group, which is joined. `offset` is added to the
+    weights before, so that ranks begin unequal. Raises `ImportProblem` for a user's own that cannot be used."""
     if offset:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(offset)
-    match spec.parallel:
-        case "ddp" | "zero1":
-            return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
-        case "fsdp2":
-            for block in blocks_of(model):
-                fully_shard(block)
-            fully_shard(model)
-    return model
+    name, bucket_bytes = sharing_of(spec.parallel)
+    if is_imported(name):
+        return _own(name, model, spec, bucket_bytes)
+    if name == "fsdp2":
+        for block in blocks_of(model):
+            fully_shard(block)
+        fully_shard(model)
+        return Shared(model)
+    if name == "none":
+        return Shared(model)
+    buckets = {} if bucket_bytes is None else {"bucket_cap_mb": bucket_bytes / _MEBIBYTE}  # torch counts in 2^20
+    runs = DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None, **buckets)
+    if name == "zero1":
+        return Shared(runs, partial(ZeroRedundancyOptimizer, optimizer_class=torch.optim.AdamW))
+    return Shared(runs)
 
 
-def optimizer_class(parallel: str) -> Callable[..., torch.optim.Optimizer]:
-    """AdamW, or with ``zero1`` AdamW of which each rank keeps the state of its own share of the parameters."""
-    if parallel != "zero1":
-        return torch.optim.AdamW
-    sharded: Any = partial(ZeroRedundancyOptimizer, optimizer_class=torch.optim.AdamW)
-    return sharded  # type: ignore[no-any-return]
+def _own(name: str, model: nn.Module, spec: CellSpec, bucket_bytes: int | None) -> Shared:
+    """A container made by the user's function, and what the functions beside it do in a step: of ``get_NAME`` those
+    called ``NAME_on_train_batch_start`` and ``NAME_on_after_backward``."""
+    make = find(name, spec.model_path)
+    arguments = [model] if bucket_bytes is None else [model, bucket_bytes / 1e6]  # ``bucket_size_mb``
+    with explained(short(name)):
+        runs = make(*arguments)
+    if not isinstance(runs, nn.Module):
+        raise ImportProblem(f"{short(name)} made {kind_of(runs)}, expected a torch.nn.Module")
+    module, stem = name.partition(":")[0], short(name).removeprefix("get_")
+
+    def beside(called: str) -> Any:
+        try:
+            return find(f"{module}:{called}", spec.model_path)
+        except ImportProblem:
+            return None
+
+    after = beside(f"{stem}_on_after_backward")
+    if after is None and hasattr(runs, _FINISH):
+        after = _finish
+    gather = beside(_GATHER) if "fsdp" in stem else None
+    return Shared(
+        runs,
+        before=_called(beside(f"{stem}_on_train_batch_start")),
+        after=_called(after),
+        whole=gather and partial(gather, runs),
+    )
+
+
+def _finish(runs: nn.Module, _optimizer: torch.optim.Optimizer | None) -> None:
+    getattr(runs, _FINISH)()
+
+
+def _called(function: Any) -> Hook | None:
+    """The function as one of a container and an optimizer; some take the container alone."""
+    if function is None:
+        return None
+    takes = parameters_of(function)
+    if takes is not None and len(takes) == 1:
+        return lambda runs, _: function(runs)
+    return lambda runs, optimizer: function(runs, optimizer)

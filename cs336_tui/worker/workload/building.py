@@ -23,7 +23,7 @@ from cs336_tui.worker.workload.imported.components import (
 from cs336_tui.worker.workload.imported.finding import revisions_of
 from cs336_tui.worker.workload.model_parts import checkpoint_blocks
 from cs336_tui.worker.workload.norms import NORM_CLASSES, MakeNorm, NormOnly, norm_loss, own_norm
-from cs336_tui.worker.workload.passes import Step, Training, cross_entropy
+from cs336_tui.worker.workload.passes import Shared, Step, Training, cross_entropy
 from cs336_tui.worker.workload.precision import RECIPES, Context, autocast_for, configure_device, use_float8
 from cs336_tui.worker.workload.transformer import (
     Batch,
@@ -44,6 +44,7 @@ class Workload(NamedTuple):
     training: Training | None
     loss: Loss
     facts: ModelFacts
+    shared: Shared
 
     def step(self, spec: CellSpec) -> Step:
         own = is_imported(spec.model) or is_imported(spec.loss)
@@ -52,7 +53,9 @@ class Workload(NamedTuple):
         opening = torch.compiler.cudagraph_mark_step_begin if opens else None
         vocab_size = spec.vocab_size if own else None
         arguments = (self.runs, self.batch, self.autocast, self.training)
-        return Step(spec.pass_, *arguments, loss=self.loss, check_against=vocab_size, opening=opening)
+        return Step(
+            spec.pass_, *arguments, loss=self.loss, check_against=vocab_size, opening=opening, shared=self.shared
+        )
 
     def gradients(self) -> Iterator[Tensor]:
         return (parameter.grad for parameter in self.model.parameters() if parameter.grad is not None)
@@ -78,14 +81,13 @@ def build(
     built: Callable[[], object] = lambda: None,
     as_written: bool = False,
     autocast: Context | None = None,
-    rank: int | None = None,
-    unequal: bool = False,
+    rank: int = 0,
+    share: Callable[[nn.Module], Shared] = Shared,
 ) -> Workload:
     """Make and initialise model, batch and, for `train-step`, optimizer; on the meta device all without data. `built`
     is called between model and batch. `as_written` leaves out torch.compile and CUDA graphs. `autocast` makes the
     context of forward and loss, by default that of the precision. `rank` is this process's place among those of the
-    spec; without one it works for itself, as a prediction does. With `unequal` ranks begin with weights of their own,
-    which a wrapper has to make equal."""
+    spec, whose step `share` shares."""
     recipe = RECIPES[spec.precision]
     device_type = spec.device.partition(":")[0] if device.type == "meta" else device.type
     autocast = autocast or autocast_for(recipe, device.type)
@@ -100,32 +102,26 @@ def build(
     if spec.checkpoint:
         checkpoint_blocks(model, spec.checkpoint, spec.nesting)
     built()
-    batch = batch or _make_batch(spec, device, rank or 0)
-    runs, make_adamw = model, torch.optim.AdamW
-    if spec.parallel != "none" and rank is not None:
-        from cs336_tui.worker.ranks import parallel  # it imports much
-
-        runs, make_adamw = (
-            parallel.wrapped(model, spec, device, rank * unequal),
-            parallel.optimizer_class(spec.parallel),
-        )
+    batch = batch or _make_batch(spec, device, rank)
+    shared = share(model)
     mode = "off" if as_written else spec.compile
     training = None
     if spec.pass_ == "train-step":
         capturable = spec.cuda_graph != "off" and not as_written
         if is_imported(name := spec.optimizer):
-            optimizer = imported_optimizer(name, spec.model_path, model.parameters())
+            optimizer = imported_optimizer(name, spec.model_path, shared.runs.parameters())
         else:
-            optimizer, name = make_optimizer(name, model, device_type, capturable=capturable, make=make_adamw)
+            optimizer, name = make_optimizer(name, shared, device_type, capturable=capturable)
         training = Training(optimizer, name, device_type, scale_gradients=recipe.scale_gradients)
     return Workload(
         model=model,
-        runs=runs if mode == "off" else compiled(model, mode, device),
+        runs=shared.runs if mode == "off" else compiled(model, mode, device),
         batch=batch,
         autocast=autocast,
         training=training,
         loss=_loss_of(spec),
         facts=facts_of(model, spec, revision, not_taken),
+        shared=shared,
     )
 
 
@@ -234,21 +230,14 @@ class NamedOptimizer(NamedTuple):
     name: str
 
 
-def make_optimizer(
-    choice: str,
-    model: nn.Module,
-    device_type: str,
-    *,
-    capturable: bool = False,
-    make: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
-) -> NamedOptimizer:
+def make_optimizer(choice: str, shared: Shared, device_type: str, *, capturable: bool = False) -> NamedOptimizer:
     """One of `config.variants.OPTIMIZERS` over the model's parameters, with torch's defaults. ``adamw`` is torch's
     choice for `device_type`, that of the step; parameters may be of the meta device. `capturable` allows a CUDA graph.
     Raises ValueError for an implementation that the device lacks."""
     if choice == "adamw":  # torch's own choice: ``_default_to_fused_or_foreach`` in torch.optim.optimizer
         choice = "adamw-foreach" if device_type == "cuda" else "adamw-for-loop"
     name = f"AdamW ({choice.removeprefix('adamw-')})"
-    parameters = list(model.parameters())
+    parameters = list(shared.runs.parameters())
     options: dict[str, Any] = {**IMPLEMENTATIONS[choice]}
     if "fused" in choice:
         _check_fused(choice, parameters, device_type)
@@ -256,7 +245,7 @@ def make_optimizer(
             return NamedOptimizer(_FusedOnMeta(parameters), name)
     if device_type == "cuda":
         options["capturable"] = capturable
-    return NamedOptimizer(make(parameters, **options), name)
+    return NamedOptimizer(shared.optimizer(parameters, **options), name)
 
 
 def _check_fused(choice: str, parameters: list[nn.Parameter], device_type: str) -> None:

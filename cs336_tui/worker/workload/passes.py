@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
 from typing import ClassVar, NamedTuple
 
@@ -34,6 +34,23 @@ def prepared_phases(pass_: Pass) -> tuple[str, ...]:
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean over all tokens: (B, T, V), (B, T) -> ()."""
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+SYNC = "gradient sync"
+"""The phase after backward in which a user's container ends the communication of gradients."""
+Hook = Callable[[nn.Module, Optimizer | None], object]
+
+
+class Shared(NamedTuple):
+    """A model as the ranks of a cell run it, by itself where there is one rank. `optimizer` makes AdamW over its
+    parameters; `before` and `after` are a user's work before a step and after its backward, None without; `whole` are
+    the whole parameters by name, of a container that shards them itself."""
+
+    runs: nn.Module
+    optimizer: Callable[..., Optimizer] = torch.optim.AdamW
+    before: Hook | None = None
+    after: Hook | None = None
+    whole: Callable[[], Mapping[str, Tensor]] | None = None
 
 
 class Training:
@@ -108,7 +125,7 @@ class _Result(NamedTuple):
 class Step:
     """A step of one pass over one batch: call `prepare`, `run` for each of `phases` in order, then `clear`. Only `run`
     is to be timed. `autocast` makes the context of forward and loss. A user's model or loss is checked against the
-    vocabulary size `check_against`. `opening` is called first in each step."""
+    vocabulary size `check_against`. `opening` is called first in each step. `shared` is the model as ranks run it."""
 
     def __init__(
         self,
@@ -121,10 +138,12 @@ class Step:
         loss: Loss = cross_entropy,
         check_against: int | None = None,
         opening: Callable[[], object] | None = None,
+        shared: Shared | None = None,
     ) -> None:
         if (pass_ == "train-step") != (training is not None):
             raise ValueError(f"pass {pass_}: training belongs to train-step, and only to it")
-        self.phases = PHASES[pass_]
+        self._shared = shared or Shared(model)
+        self.phases = tuple(self._phases(pass_))
         self.logits_dtype: torch.dtype | None = None  # dtype of the last step's logits, None before the first
         self.failed_in: str | None = None  # The phase that raised, None while none has
         self._pass = pass_
@@ -139,6 +158,12 @@ class Step:
         self._opening = opening
         self._result: _Result | None = None
 
+    def _phases(self, pass_: Pass) -> Iterator[str]:
+        for phase in PHASES[pass_]:
+            yield phase
+            if phase == "backward" and self._shared.after is not None:
+                yield SYNC
+
     @property
     def back_to_back(self) -> bool:
         """True if nothing untimed lies between two steps: a train-step cleans up inside itself."""
@@ -148,6 +173,7 @@ class Step:
         """Run what precedes the timed phases: forward and loss, for `backward`."""
         if self._opening is not None:
             self._opening()
+        self._call(self._shared.before)
         if self._pass == "backward":
             self.run("forward")
             self.run("loss")
@@ -202,6 +228,13 @@ class Step:
         loss = self.training.scaler.scale(self._loss) if self.training else self._loss
         loss.backward()
 
+    def _sync(self) -> None:
+        self._call(self._shared.after)
+
+    def _call(self, hook: Hook | None) -> None:
+        if hook is not None:
+            hook(self._shared.runs, self.training.optimizer if self.training else None)
+
     def _optimizer(self) -> None:
         # The gradient scaler waits for the device here, to decide about skipping the step.
         assert self.training is not None
@@ -249,5 +282,6 @@ class Step:
         "forward": _forward,
         "loss": _compute_loss,
         "backward": _backward,
+        SYNC: _sync,
         "optimizer": _optimizer,
     }

@@ -1,0 +1,57 @@
+"""Choices of cells of several ranks: sizes in bytes, and ways in which ranks share a step."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from cs336_tui.config.axis import SpecError
+from cs336_tui.config.variants import is_imported, is_well_formed, likely_meant
+
+PARALLELS = ("none", "ddp", "zero1", "fsdp2")
+"""Ways to share a step, by torch's own classes: ``none`` lets each rank train alone, without communication; ``ddp`` is
+DistributedDataParallel; ``zero1`` adds ZeroRedundancyOptimizer, which shards the optimizer's state; ``fsdp2`` is
+fully_shard of each block and of the model."""
+WITH_BUCKETS = ("ddp", "zero1")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKMGT]?)(i?)B")
+_POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def bytes_of(text: str) -> int:
+    """Bytes of a size such as ``10MB``, 10^7, or ``10MiB``, 10 x 2^20. Raises ValueError."""
+    found = _SIZE.fullmatch(text)
+    size = float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2]] if found else 0
+    if size < 1:
+        raise ValueError("expected a size such as 512KB, 10MB (10^7 bytes) or 10MiB (10 x 2^20)")
+    return int(size)
+
+
+class Sharing(NamedTuple):
+    """One of `PARALLELS`, or a user's own wrapper, and the size of its buckets of gradients, None for its own."""
+
+    name: str
+    bucket_bytes: int | None = None
+
+
+def sharing_of(choice: str) -> Sharing:
+    """The parts of ``ddp``, ``ddp:25MB``, ``package.module:get_ddp`` and ``package.module:get_ddp_bucketed:25MB``."""
+    name, colon, last = choice.rpartition(":")
+    if colon and last[:1].isdigit():
+        return Sharing(name, bytes_of(last))
+    return Sharing(choice)
+
+
+def check_parallel(choice: str) -> None:
+    """Raise `SpecError` for what is no way to share a step."""
+    try:
+        name, bucket_bytes = sharing_of(choice)
+    except ValueError as error:
+        raise SpecError("parallel", choice, f"buckets: {error}") from None
+    if is_imported(name) and not is_well_formed(name):
+        meant = likely_meant(name) or "write package.module:get_ddp for one of your own"
+        raise SpecError("parallel", choice, meant)
+    if not is_imported(name) and name not in PARALLELS:
+        named = ", ".join(PARALLELS)
+        raise SpecError("parallel", choice, f"expected one of {named}, ddp:25MB, or package.module:get_ddp")
+    if bucket_bytes and name in PARALLELS and name not in WITH_BUCKETS:
+        raise SpecError("parallel", choice, f"{name} has no buckets; only {' and '.join(WITH_BUCKETS)} have")

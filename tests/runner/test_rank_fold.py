@@ -1,0 +1,83 @@
+"""Folding: the events of a cell's ranks become those of one cell, whose steps are as slow as the slowest rank."""
+
+from __future__ import annotations
+
+import pytest
+
+from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
+from cs336_tui.runner.ranks import RankFold
+
+
+def steps(first: int, *times_s: float, kind: str = "measured") -> StepsTimed:
+    half = tuple(time_s / 2 for time_s in times_s)
+    phases_s = {"forward": half, "backward": half}
+    return StepsTimed(at=1.0, cell=3, kind=kind, first=first, times_s=times_s, phases_s=phases_s)
+
+
+def ended(status: str = "ok", at: float = 9.0, **what: object) -> CellFinished:
+    return CellFinished(at=at, cell=3, status=status, **what)
+
+
+def fold(*told: tuple[int, Event], ranks: int = 2) -> tuple[RankFold, list[Event]]:
+    found = RankFold(3, ranks)
+    return found, [event for rank, event in told for event in found.add(rank, event)]
+
+
+def test_a_step_is_as_long_as_on_its_slowest_rank_and_has_its_phases():
+    _, (event,) = fold((0, steps(0, 1.0, 4.0)), (1, steps(0, 3.0, 2.0)))
+    assert event.times_s == (3.0, 4.0)
+    assert event.phases_s == {"forward": (1.5, 2.0), "backward": (1.5, 2.0)}
+    assert event.rank_times_s == ((1.0, 4.0), (3.0, 2.0))
+
+
+def test_steps_of_a_rank_that_is_ahead_wait_for_the_others():
+    _, found = fold((0, steps(0, 1.0, 2.0, 3.0)), (1, steps(0, 1.5)), (1, steps(1, 1.0, 1.0)))
+    assert [(event.first, event.times_s) for event in found] == [(0, (1.5,)), (1, (2.0, 3.0))]
+    assert found[1].rank_times_s == ((2.0, 3.0), (1.0, 1.0))
+
+
+def test_the_cell_is_at_the_stage_of_its_slowest_rank():
+    building, warm_up = (StageChanged(at=1.0, cell=3, stage=stage) for stage in ("building", "warm-up"))
+    _, found = fold((0, building), (0, warm_up), (1, building))
+    assert [event.stage for event in found] == ["building"]
+
+
+def test_notices_are_passed_on_at_once():
+    notice = Notice(at=1.0, text="spilled")
+    assert fold((0, steps(0, 1.0)), (1, notice))[1] == [notice]
+
+
+def test_the_end_of_all_has_the_largest_peak_and_each_ranks():
+    found, _ = fold(
+        (0, steps(0, 1.0, 3.0)),
+        (1, steps(0, 2.0, 2.0)),
+        (0, ended(peak_allocated_bytes=10, remarks=("a",))),
+        (1, ended(peak_allocated_bytes=30, remarks=("a", "b"))),
+    )
+    end = found.end()
+    assert (end.status, end.peak_allocated_bytes, end.rank_peak_bytes) == ("ok", 30, (10, 30))
+    assert end.remarks == ("a", "b")
+    assert end.summary is not None
+    assert (end.summary.n, end.summary.mean_s) == (2, 2.5)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_rank_that_failed_is_named_and_not_those_that_lost_it(order: tuple[int, int]):
+    ends = {
+        0: ended("failed", at=5.0, error="RuntimeError: [gloo] Connection closed by peer [127.0.0.1]:4"),
+        1: ended("killed", at=6.0, error="the process was ended by SIGKILL"),
+    }
+    found, _ = fold(*((rank, ends[rank]) for rank in order))
+    assert found.has_failed
+    end = found.end()
+    assert (end.status, end.error) == ("killed", "rank 1: the process was ended by SIGKILL")
+
+
+def test_of_two_failures_the_first_is_told():
+    found, _ = fold((1, ended("oom", at=5.0, error="out of memory")), (0, ended("killed", at=5.4, error="ended")))
+    assert (found.end().status, found.end().error) == ("oom", "rank 1: out of memory")
+
+
+def test_a_stopped_cell_is_cancelled():
+    found, _ = fold((0, ended("cancelled")), (1, ended("cancelled")))
+    assert (found.end().status, found.end().error) == ("cancelled", None)
