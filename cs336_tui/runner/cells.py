@@ -72,24 +72,30 @@ class CellRunner:
             self.watch.point(device, os.getpid())
             worker_entry.run_cell(spec, cell, lambda event: self.record([event]), self.stop.is_set, nvtx=self._nvtx)
         else:
-            several = spec.ranks > 1
-            try:
-                start = self.launcher.start_ranks if several else self.launcher.start_cell
-                started = start(cell, spec, nvtx=self._nvtx)
-            except StartError as error:
-                self._fail(cell, str(error))
-                return
-            children = started if isinstance(started, tuple) else (started,)
-            self._recorder.record([CellStarted(at=started_at, cell=cell, pid=children[0].process.pid)])
-            self.watch.point(device, children[0].process.pid)
-            with ExitStack() as open_children:
-                for child in children:
-                    open_children.enter_context(closing(child))
-                if several:
-                    run_ranks(children, cell, self.record, self.stop, timeout_s)
-                else:
-                    Supervisor(children[0], cell, self.record, self.stop, timeout_s).run()
+            self._run_in_children(self.launcher, cell, spec, device, timeout_s)
         self.watch.await_sample(self.stop)
+
+    def _run_in_children(
+        self, launcher: Launcher, cell: int, spec: CellSpec, device: DeviceInfo | None, timeout_s: float | None
+    ) -> None:
+        """Run the cell in a process, or in one for each of its ranks."""
+        started_at = time.time()
+        try:
+            ranks = launcher.start_ranks(cell, spec, nvtx=self._nvtx) if spec.ranks > 1 else ()
+            children = [rank.child for rank in ranks] or [launcher.start_cell(cell, spec, nvtx=self._nvtx)]
+        except StartError as error:
+            self._fail(cell, str(error))
+            return
+        pid = children[0].process.pid
+        self._recorder.record([CellStarted(at=started_at, cell=cell, pid=pid)])
+        self.watch.point(device, pid)
+        with ExitStack() as around:
+            for child in children:
+                around.enter_context(closing(child))
+            if ranks:
+                run_ranks(ranks, cell, self.record, self.stop, timeout_s)
+            else:
+                Supervisor(children[0], cell, self.record, self.stop, timeout_s).run()
 
     def record(self, events: Sequence[Event]) -> None:
         self._recorder.record(events)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -13,7 +14,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import msgspec
 
@@ -119,6 +120,19 @@ class Child:
         self.process.close()
 
 
+class Rank(NamedTuple):
+    """The process of one rank of a cell, and the file that it writes its stack to when it is asked."""
+
+    child: Child
+    stacks: Path
+
+    def stack(self) -> str:
+        """What it wrote; empty before."""
+        with contextlib.suppress(OSError):
+            return self.stacks.read_text(errors="replace")
+        return ""
+
+
 class Launcher:
     """Starts children whose output goes to `output_dir`. macOS spawns, as Metal does not survive a fork."""
 
@@ -152,25 +166,26 @@ class Launcher:
 
     def start_ranks(
         self, cell: int, spec: CellSpec, *, nvtx: bool = False, patience_s: float | None = None
-    ) -> tuple[Child, ...]:
+    ) -> tuple[Rank, ...]:
         """Start a process for each rank of the cell. Raises like `start_cell`; none is left then."""
         meeting = self._output_dir / f"cell-{cell}.meeting"
         meeting.unlink(missing_ok=True)
-        children: list[Child] = []
+        ranks: list[Rank] = []
         for rank in range(spec.ranks):
             name = f"cell-{cell}-rank-{rank}"
-            stacks = str(self._output_dir / f"{name}.stacks")
-            place = worker_entry.Place(rank, spec.ranks, str(meeting), stacks)
+            stacks = self._output_dir / f"{name}.stacks"
+            stacks.unlink(missing_ok=True)
+            place = worker_entry.Place(rank, spec.ranks, str(meeting), str(stacks))
             if patience_s is not None:
                 place = place._replace(patience_s=patience_s)
             try:
                 work = partial(worker_entry.run_cell, spec, cell, nvtx=nvtx, place=place)
-                children.append(self._start(name, child.run_work, work))
+                ranks.append(Rank(self._start(name, child.run_work, work), stacks))
             except StartError:
-                for each in children:
-                    each.close()
+                for each in ranks:
+                    each.child.close()
                 raise
-        return tuple(children)
+        return tuple(ranks)
 
     def start_round(self, cells: tuple[int, int], specs: tuple[CellSpec, CellSpec], *, b_first: bool = False) -> Child:
         """Start a process that runs two cells in turns. Raises like `start_cell`."""

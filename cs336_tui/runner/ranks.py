@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import linecache
+import os
+import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,63 +23,127 @@ from cs336_tui.events.events import (
     StageChanged,
     StepsTimed,
 )
-from cs336_tui.runner.launcher import Child
+from cs336_tui.runner.launcher import Child, Rank
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.stats.summaries import summarize
+from cs336_tui.worker.worker_entry import STACK_SIGNAL
 
+STACKS_S = 1.0
+"""Seconds in which ranks may write their stacks."""
 LAST_WORDS_S = 0.5
 """Seconds in which the other ranks may end by themselves once one has failed."""
+_WAITS = re.compile(r"\b(wait|barrier|all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|backward)\w*\(")
+_WRAPPERS = ("wrapper", "inner")  # of torch's decorators
 _Number = TypeVar("_Number", int, float)
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused")
 """In the errors of ranks whose peer has ended: the consequence of a failure, not its cause."""
 
 
 def run_ranks(
-    children: Sequence[Child],
+    ranks: Sequence[Rank],
     cell: int,
     record: Callable[[Sequence[Event]], None],
     stop: StopSignal,
     timeout_s: float | None = None,
 ) -> None:
-    """Watch the children of all ranks, in their order, to their end; `record` receives the cell's events, last exactly
+    """Watch the processes of all ranks, in their order, to their end; `record` receives the cell's events, last exactly
     one `CellFinished`. Once a rank has failed the others are ended: without it they would wait for ever."""
-    fold = RankFold(cell, len(children))
-    told, failing = threading.Lock(), threading.Event()
+    fold = RankFold(cell, len(ranks))
+    folding, failed = threading.Lock(), threading.Event()
 
-    def watch(rank: int, child: Child) -> None:
+    def watch(number: int, child: Child) -> None:
         def note(events: Sequence[Event]) -> None:
-            with told:
-                found = [each for event in events for each in fold.add(rank, event)]
+            with folding:
+                found = [each for event in events for each in fold.add(number, event)]
                 if found:
                     record(found)
                 if fold.has_failed:
-                    failing.set()
+                    failed.set()
 
-        Supervisor(child, cell, note, stop, timeout_s).run()
+        Supervisor(child, cell, note, stop).run()
 
-    threads = [
-        threading.Thread(target=watch, args=each, name=f"cell-{cell}-rank-{each[0]}") for each in enumerate(children)
+    watches = [
+        threading.Thread(target=watch, args=(number, rank.child), name=f"cell-{cell}-rank-{number}")
+        for number, rank in enumerate(ranks)
     ]
-    for thread in threads:
+    over = threading.Event()
+
+    def end_rest() -> None:
+        if not failed.wait(timeout_s) and not over.is_set():
+            fold.hung = hanging(ranks, timeout_s or 0.0)
+        end_at = time.monotonic() + (LAST_WORDS_S if failed.is_set() else 0.0)
+        for watched, rank in zip(watches, ranks, strict=True):
+            watched.join(max(0.0, end_at - time.monotonic()))
+            if watched.is_alive():
+                rank.child.process.kill()
+
+    ending = threading.Thread(target=end_rest, name=f"cell-{cell}-end")
+    for thread in (*watches, ending):
         thread.start()
-    end_rest = threading.Thread(target=_end_rest, args=(children, threads, failing), name=f"cell-{cell}-end")
-    end_rest.start()
-    for thread in threads:
+    for thread in watches:
         thread.join()
-    failing.set()
-    end_rest.join()
+    over.set()
+    failed.set()
+    ending.join()
     record([fold.end()])
 
 
-def _end_rest(children: Sequence[Child], threads: Sequence[threading.Thread], failing: threading.Event) -> None:
-    """Kill the ranks that live `LAST_WORDS_S` after one has failed."""
-    failing.wait()
-    end_at = time.monotonic() + LAST_WORDS_S
-    for child, thread in zip(children, threads, strict=True):
-        thread.join(max(0.0, end_at - time.monotonic()))
-        if thread.is_alive():
-            child.process.kill()
+def hanging(ranks: Sequence[Rank], timeout_s: float) -> str:
+    """Which of these ranks hang, and what the others wait in, by the stack that each writes when it is asked."""
+    for rank in ranks:
+        with contextlib.suppress(ProcessLookupError, TypeError):
+            os.kill(rank.child.process.pid or 0, STACK_SIGNAL)
+    end_at = time.monotonic() + STACKS_S
+    while time.monotonic() < end_at and not all(rank.stack() for rank in ranks):
+        time.sleep(0.01)
+    stacks = [frames_of(rank.stack()) for rank in ranks]
+    hung = [number for number, stack in enumerate(stacks) if stack and not stack[0].waits_for_ranks]
+    told = [f"rank {number} hangs in {_place(stacks[number])}" for number in hung]
+    told += [f"rank {number} waits in {_wait(stack)}" for number, stack in enumerate(stacks) if number not in hung]
+    return f"{'; '.join(told)}; no result within the per-cell timeout of {timeout_s:g} s"
+
+
+class Frame(NamedTuple):
+    """A line of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def is_torchs(self) -> bool:
+        return "/torch/" in self.file
+
+    @property
+    def waits_for_ranks(self) -> bool:
+        """True if, as the innermost one, it waits for other ranks: torch's own waits leave no frame."""
+        return self.is_torchs or bool(_WAITS.search(linecache.getline(self.file, self.line)))
+
+    def __str__(self) -> str:
+        return f"{self.function} ({Path(self.file).name}:{self.line})"
+
+
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>\S+)', re.MULTILINE)
+
+
+def frames_of(stack: str) -> list[Frame]:
+    """The frames of a stack as `faulthandler` writes it, innermost first."""
+    return [Frame(found["file"], int(found["line"]), found["function"]) for found in _FRAME.finditer(stack)]
+
+
+def _place(stack: Sequence[Frame]) -> str:
+    """The innermost frame of code that is neither Python's nor torch's."""
+    return str(next((frame for frame in stack if not (frame.is_torchs or "/lib/python" in frame.file)), stack[0]))
+
+
+def _wait(stack: Sequence[Frame]) -> str:
+    """The operation of `torch.distributed` in which a rank waits, else its innermost frame."""
+    collective = (frame for frame in stack if "/torch/distributed/" in frame.file and frame.function not in _WRAPPERS)
+    found = next(collective, None)
+    if found is not None:
+        return found.function
+    return str(stack[0]) if stack else "what it did not tell"
 
 
 class RankFold:
@@ -86,6 +155,8 @@ class RankFold:
     """
 
     def __init__(self, cell: int, ranks: int) -> None:
+        self.hung = ""
+        """Why the cell was ended at its timeout, if it was."""
         self._cell = cell
         self._waiting: list[deque[Event]] = [deque() for _ in range(ranks)]
         self._ends: dict[int, CellFinished] = {}
@@ -146,7 +217,9 @@ class RankFold:
         """The cell's end, once each rank has ended: that of the rank that failed first, or of all together."""
         ends = [self._ends[rank] for rank in sorted(self._ends)]
         failed = [(rank, end) for rank, end in self._ends.items() if end.status != "ok"]
-        if failed:
+        if self.hung:
+            end = msgspec.structs.replace(ends[0], status="killed", error=self.hung)
+        elif failed:
             rank, end = min(failed, key=lambda each: _blame(each[1]))
             error = end.error if end.status == "cancelled" else f"rank {rank}: {end.error or end.status}"
             end = msgspec.structs.replace(end, error=error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,6 +35,10 @@ else:
     probe = _Late("measure.probe", "probe")
     keep_freed_memory = _Late("measure.process", "keep_freed_memory")
     make_report = _Late("measure.report", "make_report")
+
+
+STACK_SIGNAL = signal.SIGUSR1
+"""Asks a rank for its stack."""
 
 
 class Place(NamedTuple):

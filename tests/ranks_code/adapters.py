@@ -1,6 +1,8 @@
-"""A student's containers and optimizer of several ranks, right ones and wrong ones, as the course's adapters call them."""
+"""A student's containers of several ranks, right ones and wrong ones, under the names of the course's adapters."""
 
 from __future__ import annotations
+
+import threading
 
 import torch
 import torch.distributed as dist
@@ -57,10 +59,34 @@ def get_ddp(module: nn.Module) -> nn.Module:
     return Individual(module)
 
 
-def ddp_on_after_backward(ddp_model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def ddp_on_after_backward(ddp_model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
     ddp_model.finish_gradient_synchronization()
 
 
 def get_ddp_individual_parameters(module: nn.Module) -> nn.Module:
     """Of 2024 and 2025; nothing beside it, so that the container's own method is called."""
     return Individual(module)
+
+
+class Hangs(Individual):
+    """The last rank never ends its third forward."""
+
+    forwards = 0
+
+    def forward(self, *arguments):
+        self.forwards += 1
+        if dist.get_rank() == dist.get_world_size() - 1 and self.forwards == 3:
+            threading.Event().wait()
+        return super().forward(*arguments)
+
+
+class RunsOut(Individual):
+    """The first rank runs out of memory in its third forward."""
+
+    forwards = 0
+
+    def forward(self, *arguments):
+        self.forwards += 1
+        if dist.get_rank() == 0 and self.forwards == 3:
+            raise MemoryError("no memory for it")
+        return super().forward(*arguments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,9 +12,7 @@ import torch
 import torch.distributed as dist
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.worker.worker_entry import Place
-
-STACK_SIGNAL = signal.SIGUSR1
+from cs336_tui.worker.worker_entry import STACK_SIGNAL, Place
 
 
 class Group:
