@@ -47,11 +47,15 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     phase_times_s: dict[str, tuple[float, ...]]
     host_times_s: tuple[float, ...]
     host_phase_times_s: dict[str, tuple[float, ...]]
+    rank_times_s: tuple[tuple[float, ...], ...]
+    """Of several ranks: the measured steps of each. All other times are those of each step's slowest rank."""
     summary: Summary | None
     tokens_per_s: float | None
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
     peak_rss_bytes: int | None
+    rank_peak_bytes: tuple[int | None, ...]
+    """Of several ranks: the peak of each, allocated or, on the host, resident; other peaks are the largest rank's."""
     activation_peak_bytes: int | None
     """Of a memory report or a prediction, not of the timed steps."""
     activation_peak_basis: str | None
@@ -146,8 +150,8 @@ class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 _OF_CELL = ("cell", "spec", "repeat", "num_params", "num_params_without_head", "in_force", "tokens_per_s")
 _OF_END = (
-    "status", "peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes", "num_alloc_retries",
-    "failed_allocation_bytes", "stage", "step", "error", "measured_for_s", "recompilations", "before_backward_bytes",
+    "status", "peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes", "rank_peak_bytes",
+    "num_alloc_retries", "failed_allocation_bytes", "stage", "step", "error", "measured_for_s", "recompilations", "before_backward_bytes",
     "cpu_wait_s",
 )  # fmt: skip
 _OF_SURROUNDINGS = ("clock_before_mhz", "clock_after_mhz", "lowest_clock_mhz", "persistence_mode")
@@ -183,6 +187,7 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         phase_times_s={name: tuple(times) for name, times in cell.phase_times_s.items()},
         host_times_s=tuple(cell.times.host_s),
         host_phase_times_s={name: tuple(times) for name, times in cell.times.host_phases_s.items()},
+        rank_times_s=tuple(map(tuple, cell.times.rank_s)),
         summary=cell.full_summary(result.state.ddof),
         verdicts=judgement.names if judgement else (),
         verdict_evidence={check.name: check.evidence for check in judgement.checks} if judgement else {},

@@ -26,6 +26,8 @@ class StepTimes:
         self.host_s: list[float] = []
         self.host_phases_s: dict[str, list[float]] = {}
         """Of measured steps, as `host_s`; empty where host and device have one clock, for one phase, in old logs."""
+        self.rank_s: list[list[float]] = []
+        """Of measured steps of several ranks, a list for each; the other times are those of each step's slowest."""
         self.running = RunningStats()
         """Over the measured steps."""
 
@@ -34,6 +36,9 @@ class StepTimes:
             times, phases = self.measured_s, self.measured_phases_s
             self.host_s.extend(steps.host_s)
             _extend(self.host_phases_s, steps.host_phases_s)
+            self.rank_s += ([] for _ in steps.rank_times_s[len(self.rank_s) :])
+            for of_rank, times_s in zip(self.rank_s, steps.rank_times_s, strict=bool(steps.rank_times_s)):
+                of_rank.extend(times_s)
             for time_s in steps.times_s:
                 self.running.add(time_s)
         else:
@@ -209,9 +214,9 @@ class CellState:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens of one step over the mean measured step time."""
-        running = self.running
-        return self.spec.tokens_per_step / running.mean if running.n and running.mean else None
+        """Tokens of one step of all ranks over the mean measured step time."""
+        running, tokens = self.running, self.spec.tokens_per_step * self.spec.ranks
+        return tokens / running.mean if running.n and running.mean else None
 
 
 def _extend(lists: dict[str, list[float]], more: Mapping[str, Sequence[float]]) -> None:
