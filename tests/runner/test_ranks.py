@@ -1,0 +1,140 @@
+"""Cells of several ranks with real processes: what they train, which rank is blamed, that nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.runner.bench import Bench
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec
+
+CODE = Path(__file__).parent / "ranks"
+RIGHT = ("none", "ddp", "ddp:1KB", "zero1", "fsdp2", "adapters:get_ddp", "adapters:get_ddp_individual_parameters")
+WRONG = {"adapters:Sums": "21 of 21", "adapters:Forgets": "1 of 21", "adapters:StartsUnequal": "of its norm"}
+OWN_SYNC = ("forward", "loss", "backward", "gradient sync", "optimizer")
+
+
+def shared_spec(parallel: str, **changes: object) -> CellSpec:
+    given = {"ranks": 2, "num_layers": 2, "pass_": "train-step", "model_path": (str(CODE),)}
+    return small_spec(**given | changes, parallel=parallel)
+
+
+class Runner:
+    """A bench that runs cells one after another, in this thread or on one of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.watch = Watch()
+        self.bench = Bench(self.watch, session_dir=folder, device_interval_s=0)
+        self.bench.prepare()
+        self.bench.start()
+
+    def run(self, *specs: CellSpec) -> list[CellState]:
+        begun = len(self.watch.state.cells)
+        self.bench.run(specs, "a command")
+        return list(self.watch.state.cells.values())[begun:]
+
+    def begin(self, *specs: CellSpec) -> threading.Thread:
+        thread = threading.Thread(target=self.bench.run, args=(specs, "a command"))
+        thread.start()
+        return thread
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    made = Runner(tmp_path_factory.mktemp("ranks"))
+    yield made
+    made.bench.close()
+
+
+def children_of_cells() -> list[psutil.Process]:
+    """The fork server's processes."""
+    return [each for each in psutil.Process().children(recursive=True) if each.ppid() != os.getpid()]
+
+
+def test_every_right_way_trains_what_one_process_does(runner: Runner):
+    cells = dict(zip(RIGHT, runner.run(*map(shared_spec, RIGHT)), strict=True))
+    assert {way: cell.finished.error for way, cell in cells.items() if cell.status != "ok"} == {}
+    for cell in cells.values():
+        slowest = [max(times) for times in zip(*cell.times.rank_s, strict=True)]
+        assert cell.step_times_s == slowest
+        assert len(slowest) == 3
+        assert len(cell.finished.rank_peak_bytes) == 2
+    assert tuple(cells["adapters:get_ddp"].phase_times_s)[-5:] == OWN_SYNC
+    assert "gradient sync" in cells["adapters:get_ddp_individual_parameters"].phase_times_s
+    assert "gradient sync" not in cells["ddp"].phase_times_s
+
+
+def test_four_ranks_train_what_one_process_does(runner: Runner):
+    cells = runner.run(*(shared_spec(way, ranks=4) for way in ("zero1", "fsdp2")))
+    assert [cell.status for cell in cells] == ["ok", "ok"]
+    assert [len(cell.times.rank_s) for cell in cells] == [4, 4]
+
+
+def test_wrong_wrappers_fail_before_anything_is_timed(runner: Runner):
+    cells = dict(zip(WRONG, runner.run(*map(shared_spec, WRONG)), strict=True))
+    for way, cell in cells.items():
+        assert (cell.status, cell.step_times_s, cell.warmup_times_s) == ("failed", [], [])
+        assert "rank" in cell.finished.error
+        assert WRONG[way] in cell.finished.error
+    assert "layers.0.attention_norm.weight" in cells["adapters:Forgets"].finished.error
+
+
+def test_a_rank_out_of_memory_is_an_out_of_memory_of_the_cell(runner: Runner):
+    ended, after = runner.run(shared_spec("adapters:RunsOut"), shared_spec("ddp"))
+    assert (ended.status, ended.finished.error) == ("oom", "rank 0: no memory for it")
+    assert after.status in ("ok", "skipped")
+
+
+def test_a_killed_rank_is_named_and_the_next_cell_runs(runner: Runner):
+    endless = endless_spec(ranks=3, parallel="ddp", pass_="train-step")
+    number = len(runner.watch.state.cells)
+    thread = runner.begin(endless, small_spec())
+    runner.watch.until(lambda state: _steps_of(state, number) > 2)
+    first = runner.watch.state.cells[number].pid
+    others = [each for each in children_of_cells() if each.pid != first]
+    killed_at = time.monotonic()
+    os.kill(max(each.pid for each in others), signal.SIGKILL)
+    runner.watch.until(lambda state: state.cells[number].is_over)
+    assert time.monotonic() - killed_at < 2.0
+    thread.join(PATIENCE_S)
+    cell, after = list(runner.watch.state.cells.values())[number:]
+    assert cell.status == "killed"
+    assert cell.finished.error.startswith("rank 2: the process was ended by SIGKILL")
+    assert after.status == "ok"
+    assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in others)
+
+
+def test_a_rank_that_hangs_is_named_with_what_the_others_wait_in(runner: Runner):
+    runner.bench.timeout_s = 10.0
+    try:
+        (cell,) = runner.run(shared_spec("adapters:Hangs", ranks=3))
+    finally:
+        runner.bench.timeout_s = None
+    assert cell.status == "killed"
+    assert "rank 2 hangs in forward (adapters.py:" in cell.finished.error
+    assert cell.finished.error.count("waits in finish_gradient_synchronization (adapters.py:") == 2
+
+
+def test_a_stop_leaves_no_rank(runner: Runner):
+    number = len(runner.watch.state.cells)
+    thread = runner.begin(endless_spec(ranks=2, parallel="ddp", pass_="train-step"))
+    runner.watch.until(lambda state: _steps_of(state, number) > 2)
+    ranks = children_of_cells()
+    assert runner.bench.cancel()
+    thread.join(PATIENCE_S)
+    assert runner.watch.state.cells[number].status == "cancelled"
+    assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in ranks)
+
+
+def _steps_of(state: SessionState, number: int) -> int:
+    return len(state.cells[number].step_times_s) if number in state.cells else 0
