@@ -10,7 +10,12 @@ import grimp
 import cs336_tui
 from tests.loading import loaded_with, python
 
-TORCH_SIDE = ("cs336_tui.worker.workload", "cs336_tui.worker.measure", "cs336_tui.worker.estimate")
+TORCH_SIDE = (
+    "cs336_tui.worker.workload",
+    "cs336_tui.worker.ranks",
+    "cs336_tui.worker.measure",
+    "cs336_tui.worker.estimate",
+)
 UI_SIDE = ("cs336_tui.tui",)
 
 

@@ -150,8 +150,8 @@ class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 _OF_CELL = ("cell", "spec", "repeat", "num_params", "num_params_without_head", "in_force", "tokens_per_s")
 _OF_END = (
-    "status", "peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes", "rank_peak_bytes",
-    "num_alloc_retries", "failed_allocation_bytes", "stage", "step", "error", "measured_for_s", "recompilations", "before_backward_bytes",
+    "status", "peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes", "rank_peak_bytes", "num_alloc_retries",
+    "failed_allocation_bytes", "stage", "step", "error", "measured_for_s", "recompilations", "before_backward_bytes",
     "cpu_wait_s",
 )  # fmt: skip
 _OF_SURROUNDINGS = ("clock_before_mhz", "clock_after_mhz", "lowest_clock_mhz", "persistence_mode")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cs336_tui.config import environment_variables as environment_variables  # before torch
+from cs336_tui.worker.place import STACK_SIGNAL as STACK_SIGNAL
+from cs336_tui.worker.place import Place as Place
 
 if TYPE_CHECKING:
     from cs336_tui.worker.estimate.predict import predict as predict
@@ -37,22 +38,6 @@ else:
     make_report = _Late("measure.report", "make_report")
 
 
-STACK_SIGNAL = signal.SIGUSR1
-"""Asks a rank for its stack."""
-
-
-class Place(NamedTuple):
-    """The place of a process among the ranks of its cell. They meet in the file `meeting`; who waits longer than
-    `patience_s` gives up; asked by a signal, each writes its stack to the file `stacks`."""
-
-    rank: int = 0
-    ranks: int = 1
-    meeting: str = ""
-    stacks: str = ""
-    patience_s: float = 600.0
-
-
-ALONE = Place()
 PRELOAD = "cs336_tui.worker.measure.preload"  # The fork server imports it, so that children begin with torch
 
 

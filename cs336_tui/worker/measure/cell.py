@@ -33,8 +33,8 @@ from cs336_tui.worker.measure.timing import (
     estimate_step,
     time_window,
 )
-from cs336_tui.worker.ranks.group import Group, device_of
-from cs336_tui.worker.worker_entry import ALONE, Place
+from cs336_tui.worker.place import ALONE, Place
+from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.cuda_graph import ReadyStep
 from cs336_tui.worker.workload.imported.problems import raise_interrupt
@@ -81,7 +81,7 @@ class CellRun:
     def __init__(self, spec: CellSpec, cell: int, emit: Callable[[Event], None], place: Place = ALONE) -> None:
         self.spec = spec
         self.reporter = CellReporter(cell, emit)
-        self.device = torch.device(device_of(spec, place))
+        self.device = torch.device(place.device_of(spec))
         self.group = Group(place, self.device)
         self.workload: Workload | None = None
         self.step: ReadyStep | None = None

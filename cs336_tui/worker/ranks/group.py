@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from cs336_tui.config.spec import CellSpec
-from cs336_tui.worker.worker_entry import STACK_SIGNAL, Place
+from cs336_tui.worker.place import STACK_SIGNAL, Place
 
 
 class Group:
@@ -59,9 +58,3 @@ class Group:
         if self.place.rank == 0:
             self._store.set(key, str(int(value)))
         return bool(int(self._store.get(key)))
-
-
-def device_of(spec: CellSpec, place: Place) -> str:
-    """The device of a rank: the spec's for the first, the GPUs after it for the others."""
-    kind, _, index = spec.device.partition(":")
-    return f"{kind}:{int(index) + place.rank}" if index else spec.device

@@ -1,0 +1,30 @@
+"""The place of a process among the ranks of its cell, as the runner gives it. Imports no torch."""
+
+from __future__ import annotations
+
+import signal
+from typing import NamedTuple
+
+from cs336_tui.config.spec import CellSpec
+
+STACK_SIGNAL = signal.SIGUSR1
+"""Asks a rank for its stack."""
+
+
+class Place(NamedTuple):
+    """One rank of several. They meet in the file `meeting`; one that waits longer than `patience_s` gives up; each
+    writes its stack to the file `stacks` when it is asked."""
+
+    rank: int = 0
+    ranks: int = 1
+    meeting: str = ""
+    stacks: str = ""
+    patience_s: float = 600.0
+
+    def device_of(self, spec: CellSpec) -> str:
+        """The device of this rank: the spec's for the first, the GPUs that follow it for the others."""
+        kind, _, index = spec.device.partition(":")
+        return f"{kind}:{int(index) + self.rank}" if index else spec.device
+
+
+ALONE = Place()
