@@ -31,6 +31,21 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
+class Exposed(msgspec.Struct, frozen=True, kw_only=True):
+    """Communication that a step waits for, in seconds: its mean time less that of the same ranks without
+    synchronisation, with the interval that the ratio of the two implies; without one low and high are None. `share` is
+    of the step, and so are its bounds."""
+
+    mean_s: float
+    low_s: float | None
+    high_s: float | None
+    step_s: float
+
+    @property
+    def share(self) -> float:
+        return self.mean_s / self.step_s
+
+
 class Turns(msgspec.Struct, frozen=True, kw_only=True):
     """A against B. `ratio`, and means and stds of `a` and `b`, are of all rounds that count. `differs` says what the
     two do not have in common, ``what: A | B``. `a_judged` and `b_judged` count rounds in which each verdict held."""
@@ -50,6 +65,17 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def counted(self) -> tuple[Round, ...]:
         return tuple(each for each in self.rounds if not each.note)
+
+    @property
+    def exposed(self) -> Exposed | None:
+        """The communication of A's steps that nothing hides; None unless B is the same ranks without any."""
+        if not (self.ratio and _is_without_communication(self.a.spec, self.b.spec)):
+            return None
+        step_s, without_s = (side.summary.mean_s if side.summary else None for side in (self.a, self.b))
+        if step_s is None or without_s is None:
+            return None
+        low, high = (None if bound is None else step_s * (1 - 1 / bound) for bound in (self.ratio.low, self.ratio.high))
+        return Exposed(mean_s=step_s - without_s, low_s=low, high_s=high, step_s=step_s)
 
 
 def turns_of(results: Sequence[tuple[Result, Result]], *, level: float = LEVEL, margin: float = MARGIN) -> Turns:
@@ -99,6 +125,12 @@ def rounds_found(results: Sequence[tuple[Result, Result]], level: float = LEVEL)
 def ratio_of_rounds(rounds: Sequence[Round], level: float = LEVEL) -> Ratio | None:
     """The ratio of all rounds that count; None where none does."""
     return paired_ratio([each.pairs for each in rounds if not each.note], level)
+
+
+def _is_without_communication(a: CellSpec, b: CellSpec) -> bool:
+    """True if B is what A is on the same ranks, none of which waits for another."""
+    as_b = msgspec.structs.replace(a, parallel=b.parallel, model_path=b.model_path)
+    return a.ranks > 1 and (b.parallel, as_b) == ("none", b) != (a.parallel, as_b)
 
 
 def _asked(a: Result, b: Result) -> tuple[int, CellSpec, CellSpec]:

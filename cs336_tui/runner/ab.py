@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import msgspec
 
@@ -16,6 +16,7 @@ from cs336_tui.events.events import CellFinished, CellStarted, Event, Stage, Sta
 from cs336_tui.runner.cells import CellRunner
 from cs336_tui.runner.launcher import StartError
 from cs336_tui.runner.queue import CellQueue, WaitingCell, unstarted
+from cs336_tui.runner.ranks import run_ranks
 from cs336_tui.runner.supervise import Supervisor
 
 BOTH_IN_MEMORY = "both models are in memory at once; `bench --repeats` and `compare` need one at a time"
@@ -33,6 +34,9 @@ def check_sides(a: CellSpec, b: CellSpec) -> None:
         if spec.warmup_auto or spec.steps_auto is not None:
             field = "warmup_steps" if spec.warmup_auto else "measure_steps"
             raise SpecError(field, f"auto of {name}", "two cells in turns need a fixed number, or a time")
+    for field in ("ranks", "backend", "device") if max(a.ranks, b.ranks) > 1 else ():
+        if (given := [getattr(spec, field) for spec in (a, b)])[0] != given[1]:
+            raise SpecError(field, f"{given[0]} and {given[1]}", "A and B need the same, as ranks are of one group")
     if a.threads != b.threads:
         given = [spec.threads or "torch's own" for spec in (a, b)]
         why = "A and B need the same, as setting them between steps changes how work is shared out"
@@ -87,15 +91,23 @@ def _run_round(
     started_at = time.time()
     assert cells.launcher is not None, "two cells in turns have a process"
     try:
-        child = cells.launcher.start_round((a.cell, b.cell), (a.spec, b.spec), b_first=b_first)
+        numbers, specs = (a.cell, b.cell), (a.spec, b.spec)
+        several = a.spec.ranks > 1
+        ranks = cells.launcher.start_round_of_ranks(numbers, specs, b_first=b_first) if several else ()
+        children = [r.child for r in ranks] or [cells.launcher.start_round(numbers, specs, b_first=b_first)]
     except StartError as error:
         return _record_ends(cells.record, *(_ended(side, "failed", str(error)) for side in (a, b)))
-    pid = child.process.pid
+    pid = children[0].process.pid
     cells.record([CellStarted(at=started_at, cell=side.cell, pid=pid) for side in (a, b)])
     cells.watch.point(environment.device((a if b.spec.device == "cpu" else b).spec.device), pid)
     recorder = _RoundRecorder((a.cell, b.cell), cells.record)
-    with closing(child):
-        Supervisor(child, a.cell, recorder, cells.stop, timeout_s).run()
+    with ExitStack() as around:
+        for child in children:
+            around.enter_context(closing(child))
+        if ranks:
+            run_ranks(ranks, numbers, recorder, cells.stop, timeout_s)
+        else:
+            Supervisor(children[0], a.cell, recorder, cells.stop, timeout_s).run()
     return _record_ends(cells.record, *recorder.endings())
 
 

@@ -93,7 +93,7 @@ class CellRunner:
             for child in children:
                 around.enter_context(closing(child))
             if ranks:
-                run_ranks(ranks, cell, self.record, self.stop, timeout_s)
+                run_ranks(ranks, (cell,), self.record, self.stop, timeout_s)
             else:
                 Supervisor(children[0], cell, self.record, self.stop, timeout_s).run()
 

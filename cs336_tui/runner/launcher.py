@@ -168,19 +168,24 @@ class Launcher:
         self, cell: int, spec: CellSpec, *, nvtx: bool = False, patience_s: float | None = None
     ) -> tuple[Rank, ...]:
         """Start a process for each rank of the cell. Raises like `start_cell`; none is left then."""
+        return self._start_ranks(cell, spec.ranks, partial(worker_entry.run_cell, spec, cell, nvtx=nvtx), patience_s)
+
+    def _start_ranks(
+        self, cell: int, count: int, work: Callable[..., object], patience_s: float | None = None
+    ) -> tuple[Rank, ...]:
+        """Start a process for each rank of `work`, which takes the `place` of one."""
         meeting = self._output_dir / f"cell-{cell}.meeting"
         meeting.unlink(missing_ok=True)
         ranks: list[Rank] = []
-        for rank in range(spec.ranks):
+        for rank in range(count):
             name = f"cell-{cell}-rank-{rank}"
             stacks = self._output_dir / f"{name}.stacks"
             stacks.unlink(missing_ok=True)
-            place = worker_entry.Place(rank, spec.ranks, str(meeting), str(stacks))
+            place = worker_entry.Place(rank, count, str(meeting), str(stacks))
             if patience_s is not None:
                 place = place._replace(patience_s=patience_s)
             try:
-                work = partial(worker_entry.run_cell, spec, cell, nvtx=nvtx, place=place)
-                ranks.append(Rank(self._start(name, child.run_work, work), stacks))
+                ranks.append(Rank(self._start(name, child.run_work, partial(work, place=place)), stacks))
             except StartError:
                 for each in ranks:
                     each.child.close()
@@ -191,6 +196,14 @@ class Launcher:
         """Start a process that runs two cells in turns. Raises like `start_cell`."""
         work = partial(worker_entry.run_round, specs, cells, b_first=b_first)
         return self._start(f"cell-{cells[0]}", child.run_work, work)
+
+    def start_round_of_ranks(
+        self, cells: tuple[int, int], specs: tuple[CellSpec, CellSpec], *, b_first: bool = False
+    ) -> tuple[Rank, ...]:
+        """Start a process for each rank, that runs both cells in turns. Raises like `start_ranks`."""
+        return self._start_ranks(
+            cells[0], specs[0].ranks, partial(worker_entry.run_round, specs, cells, b_first=b_first)
+        )
 
     def start_report(self, report: int, request: ReportRequest) -> Child:
         """Start a process that makes a report. Raises like `start_cell`."""

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -27,7 +27,7 @@ from cs336_tui.runner.launcher import Child, Rank
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.stats.summaries import summarize
-from cs336_tui.worker.worker_entry import STACK_SIGNAL
+from cs336_tui.worker.worker_entry import ENDED_THE_ROUND, STACK_SIGNAL
 
 STACKS_S = 1.0
 """Seconds in which ranks may write their stacks."""
@@ -42,43 +42,47 @@ _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken p
 
 def run_ranks(
     ranks: Sequence[Rank],
-    cell: int,
+    cells: Sequence[int],
     record: Callable[[Sequence[Event]], None],
     stop: StopSignal,
     timeout_s: float | None = None,
 ) -> None:
-    """Watch the processes of all ranks, in their order, to their end; `record` receives the cell's events, last exactly
-    one `CellFinished`. Once a rank has failed the others are ended: without it they would wait for ever."""
-    fold = RankFold(cell, len(ranks))
+    """Watch the processes of all ranks, in their order, to their end; `record` receives the events of the cell that
+    they run, or of two in turns, last exactly one `CellFinished` of each. Once a rank has failed the others are ended:
+    without it they would wait for ever."""
+    folds: dict[int | None, RankFold] = {cell: RankFold(cell, len(ranks)) for cell in cells}
+    first = folds[cells[0]]
     folding, failed = threading.Lock(), threading.Event()
 
     def watch(number: int, child: Child) -> None:
         def note(events: Sequence[Event]) -> None:
             with folding:
-                found = [each for event in events for each in fold.add(number, event)]
+                found = [each for event in events for each in _fold_of(event, folds, first).add(number, event)]
                 if found:
                     record(found)
-                if fold.has_failed:
+                if any(fold.has_failed for fold in folds.values()):
                     failed.set()
 
-        Supervisor(child, cell, note, stop).run()
+        Supervisor(child, cells[0], note, stop).run()
 
     watches = [
-        threading.Thread(target=watch, args=(number, rank.child), name=f"cell-{cell}-rank-{number}")
+        threading.Thread(target=watch, args=(number, rank.child), name=f"cell-{cells[0]}-rank-{number}")
         for number, rank in enumerate(ranks)
     ]
     over = threading.Event()
 
     def end_rest() -> None:
         if not failed.wait(timeout_s) and not over.is_set():
-            fold.hung = hanging(ranks, timeout_s or 0.0)
+            hung = hanging(ranks, timeout_s or 0.0)
+            for fold in folds.values():
+                fold.hung = hung
         end_at = time.monotonic() + (LAST_WORDS_S if failed.is_set() else 0.0)
         for watched, rank in zip(watches, ranks, strict=True):
             watched.join(max(0.0, end_at - time.monotonic()))
             if watched.is_alive():
                 rank.child.process.kill()
 
-    ending = threading.Thread(target=end_rest, name=f"cell-{cell}-end")
+    ending = threading.Thread(target=end_rest, name=f"cell-{cells[0]}-end")
     for thread in (*watches, ending):
         thread.start()
     for thread in watches:
@@ -86,7 +90,14 @@ def run_ranks(
     over.set()
     failed.set()
     ending.join()
-    record([fold.end()])
+    for fold in folds.values():
+        fold.end_like(first)
+    record([fold.end() for fold in folds.values()])
+
+
+def _fold_of(event: Event, folds: Mapping[int | None, RankFold], otherwise: RankFold) -> RankFold:
+    """That of the event's cell; an event of none is passed on by any."""
+    return folds.get(getattr(event, "cell", None), otherwise)
 
 
 def hanging(ranks: Sequence[Rank], timeout_s: float) -> str:
@@ -213,6 +224,11 @@ class RankFold:
             rank_times_s=tuple(each.times_s for each in several),
         )
 
+    def end_like(self, other: RankFold) -> None:
+        """Give ranks whose process ended before it told the end of this cell that of the `other` one."""
+        for rank, end in other._ends.items():
+            self._ends.setdefault(rank, msgspec.structs.replace(end, cell=self._cell))
+
     def end(self) -> CellFinished:
         """The cell's end, once each rank has ended: that of the rank that failed first, or of all together."""
         ends = [self._ends[rank] for rank in sorted(self._ends)]
@@ -256,10 +272,12 @@ def _slowness(event: Event) -> tuple[float, float]:
     return (event.compile_s or 0.0, event.at) if isinstance(event, ModelPrepared) else (0.0, event.at)
 
 
-def _blame(end: CellFinished) -> tuple[bool, bool, float]:
-    """Order of ends: a failure of its own, the loss of a peer, being ended; each by time."""
+def _blame(end: CellFinished) -> tuple[bool, int, float]:
+    """Order of ends: a failure of its own, that of the cell in turns with it, the loss of a peer, being ended; each by
+    time."""
     error = end.error or ""
-    return (end.status == "cancelled", any(words in error for words in _LOST_PEER), end.at)
+    of_another = 2 if any(words in error for words in _LOST_PEER) else int(ENDED_THE_ROUND in error)
+    return (end.status == "cancelled", of_another, end.at)
 
 
 def _part(steps: StepsTimed, which: slice) -> StepsTimed:

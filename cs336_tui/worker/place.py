@@ -9,6 +9,8 @@ from cs336_tui.config.spec import CellSpec
 
 STACK_SIGNAL = signal.SIGUSR1
 """Asks a rank for its stack."""
+ENDED_THE_ROUND = "which ended the round"
+"""In the error of a cell because of the failure of the one in turns with it."""
 
 
 class Place(NamedTuple):

@@ -146,6 +146,42 @@ def test_every_format_has_the_verdict_and_every_round(format_: str) -> None:
             assert "precision: fp32" in text
 
 
+RANKS = {"a": msgspec.structs.replace(A, ranks=2, parallel="ddp"), "b": msgspec.structs.replace(A, ranks=2)}
+
+
+def test_exposed_communication_is_the_step_less_that_without_communication() -> None:
+    """Both drift together; A takes 1.25 times as long, so that a fifth of its step is communication."""
+    rounds = rounds_of(*(a_round(1.25, base_s) for base_s in (0.010, 0.012, 0.011)), **RANKS)
+    exposed = turns_of(rounds).exposed
+    assert exposed is not None
+    a_s, b_s = ([time_s for both in rounds for time_s in both[side].cell.step_times_s] for side in (0, 1))
+    assert exposed.mean_s == pytest.approx(sum(a_s) / 60 - sum(b_s) / 60)
+    assert exposed.low_s < 0.2 * exposed.step_s < exposed.high_s
+    assert exposed.share == pytest.approx(0.2, abs=0.001)
+    assert exposed.high_s - exposed.low_s < 0.01 * exposed.step_s
+    table = table_of(rounds)
+    (note,) = [note for note in table.footnotes if note.startswith("exposed communication of A: ")]
+    assert " ms (" in note
+    assert "20.0 % of the step (" in note
+    assert table.records[-1]["exposed_s"] == exposed.mean_s
+    assert table.records[0]["exposed_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (RANKS["b"], RANKS["b"]),
+        (RANKS["a"], msgspec.structs.replace(RANKS["a"], parallel="zero1")),
+        (msgspec.structs.replace(RANKS["a"], precision="tf32"), RANKS["b"]),
+        (A, B),
+    ],
+)
+def test_other_pairs_tell_of_no_exposed_communication(a: CellSpec, b: CellSpec) -> None:
+    rounds = rounds_of(a_round(1.25), a_round(1.25, 0.012), a=a, b=b)
+    assert turns_of(rounds).exposed is None
+    assert not any("exposed" in note for note in table_of(rounds).footnotes)
+
+
 def flat(rounds: Sequence[tuple[Result, Result]]) -> list[Result]:
     return [result for both in rounds for result in both]
 

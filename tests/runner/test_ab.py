@@ -191,6 +191,7 @@ def test_a_side_without_memory_is_named_and_later_rounds_are_not_tried(start):
         ({"steps_auto": 0.01}, ["measure steps auto of B", "fixed"]),
         ({"steps_for": 1.0}, ["measure steps 3 and 1s:3", "pairs"]),
         ({"timer": "do_bench"}, ["timer do_bench of B", "timer step"]),
+        ({"ranks": 2}, ["ranks 1 and 2", "A and B need the same"]),
     ],
 )
 def test_what_cannot_take_turns_is_refused_before_anything_runs(changes, says):

@@ -43,6 +43,11 @@ class Runner:
         self.bench.run(specs, "a command")
         return list(self.watch.state.cells.values())[begun:]
 
+    def turns(self, a: CellSpec, b: CellSpec, rounds: int) -> list[CellState]:
+        begun = len(self.watch.state.cells)
+        self.bench.run_ab(a, b, rounds, "a command")
+        return list(self.watch.state.cells.values())[begun:]
+
     def begin(self, *specs: CellSpec) -> threading.Thread:
         thread = threading.Thread(target=self.bench.run, args=(specs, "a command"))
         thread.start()
@@ -134,6 +139,44 @@ def test_a_stop_leaves_no_rank(runner: Runner):
     thread.join(PATIENCE_S)
     assert runner.watch.state.cells[number].status == "cancelled"
     assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in ranks)
+
+
+def test_two_ways_take_turns_on_the_same_ranks(runner: Runner):
+    a, b, *rest = runner.turns(shared_spec("ddp"), shared_spec("none"), rounds=2)
+    assert [cell.status for cell in (a, b, *rest)] == ["ok"] * 4
+    for cell in (a, b):
+        assert cell.in_turns
+        assert cell.pid == a.pid
+        assert cell.step_times_s == [max(times) for times in zip(*cell.times.rank_s, strict=True)]
+        assert (len(cell.times.rank_s), len(cell.step_times_s)) == (2, 3)
+
+
+def test_steps_in_turns_that_go_by_time_end_on_every_rank_alike(runner: Runner):
+    timed = {"steps_for": 0.2, "measure_steps": 10_000}
+    a, b = runner.turns(shared_spec("zero1", **timed), shared_spec("fsdp2", **timed), rounds=1)
+    assert (a.status, b.status) == ("ok", "ok")
+    assert len(a.step_times_s) == len(b.step_times_s)
+
+
+def test_a_wrong_side_ends_its_round_and_is_named(runner: Runner):
+    a, b = runner.turns(shared_spec("none"), shared_spec("adapters:Sums"), rounds=1)
+    assert (a.status, b.status) == ("failed", "failed")
+    assert "B failed, which ended the round" in a.finished.error
+    assert "21 of 21" in b.finished.error
+
+
+def test_a_rank_killed_in_turns_ends_both_sides_and_is_named(runner: Runner):
+    number = len(runner.watch.state.cells)
+    sides = (endless_spec(ranks=2, parallel=way, pass_="train-step") for way in ("ddp", "none"))
+    thread = threading.Thread(target=runner.turns, args=(*sides,), kwargs={"rounds": 1})
+    thread.start()
+    runner.watch.until(lambda state: _steps_of(state, number) > 2)
+    first = runner.watch.state.cells[number].pid
+    os.kill(max(each.pid for each in children_of_cells() if each.pid != first), signal.SIGKILL)
+    thread.join(PATIENCE_S)
+    for cell in list(runner.watch.state.cells.values())[number:]:
+        assert cell.status == "killed"
+        assert cell.finished.error.startswith("rank 1: the process was ended by SIGKILL")
 
 
 def _steps_of(state: SessionState, number: int) -> int:

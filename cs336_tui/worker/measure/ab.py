@@ -15,6 +15,8 @@ from cs336_tui.worker.measure import settings
 from cs336_tui.worker.measure.cell import CellRun, measured
 from cs336_tui.worker.measure.failures import Cancelled
 from cs336_tui.worker.measure.preparing import fresh_compiler
+from cs336_tui.worker.place import ALONE, ENDED_THE_ROUND, Place
+from cs336_tui.worker.workload.building import threads_of
 from cs336_tui.worker.workload.compiling import forget_sizes
 from cs336_tui.worker.workload.imported.finding import UserModules, attach_user_modules, detach_user_modules
 from cs336_tui.worker.workload.imported.problems import raise_interrupt
@@ -27,8 +29,12 @@ def run_round(
     cancelled: Callable[[], bool],
     *,
     b_first: bool = False,
+    place: Place = ALONE,
 ) -> None:
     """Run A and B here, both in memory at once, and pass their events to `emit`, outside timed regions.
+
+    Of several ranks, each calls it with its `place`: both cells are then of one process group, each is compared with
+    one process before either is built, and each step begins at a barrier.
 
     Each cell starts with torch's settings as they are here, and has at each turn those that its own turn before left.
     If the cells use different folders of user code, each has its own modules and path at its turns, so that they may be
@@ -43,7 +49,8 @@ def run_round(
     A cell that runs out of memory or fails ends the round; the other is then ``failed`` and names it. Both specs must
     have the same number of measured steps, or time for them, and sync ``each-step``; no count may be automatic.
     """
-    a, b = (_RoundCell(name, spec, cell, emit) for name, spec, cell in zip("AB", specs, cells, strict=True))
+    a, b = (_RoundCell(name, spec, cell, emit, place) for name, spec, cell in zip("AB", specs, cells, strict=True))
+    b.group = a.group
     with settings.restored_settings(), settings.no_garbage_collection(), ExitStack() as around:
         _Round((b, a) if b_first else (a, b), cancelled).run(around)
         for side in (a, b):
@@ -55,8 +62,8 @@ def run_round(
 
 
 class _RoundCell(CellRun):
-    def __init__(self, name: str, spec: CellSpec, cell: int, emit: Callable[[Event], None]) -> None:
-        super().__init__(spec, cell, emit)
+    def __init__(self, name: str, spec: CellSpec, cell: int, emit: Callable[[Event], None], place: Place) -> None:
+        super().__init__(spec, cell, emit, place)
         self.name = name
         self.status: Status = "ok"
         self.error: str | None = None
@@ -89,12 +96,15 @@ class _RoundCell(CellRun):
         self.report_steps(kind, number, [timed])
 
     def lacks(self, kind: StepKind) -> bool:
-        """True if it has fewer steps of this kind than its spec asks for, or they did not come to its time yet."""
+        """True if it has fewer steps of this kind than its spec asks for, or they did not come to its time yet, by that
+        of the first rank."""
         is_warmup = kind == "warm-up"
         most = self.spec.warmup_steps if is_warmup else self.spec.measure_steps
         for_s = self.spec.warmup_for if is_warmup else self.spec.steps_for
         done = len(self.reporter.times_s[kind])
-        return done < most and (for_s is None or not done or self._sums_s[kind] < for_s)
+        if done >= most or for_s is None or not done:
+            return done < most
+        return self.group.agree(self._sums_s[kind] < for_s)
 
     def release(self) -> None:
         super().release()
@@ -113,11 +123,16 @@ class _Round:
         self._begin()
         try:
             around.enter_context(fresh_compiler(*(side.spec.compile for side in self._sides)))
+            around.enter_context(self._turn.group.joined(self._turn.spec.backend))
             for side in self._sides:
                 self._give_turn(side)
                 side.reporter.enter("building")
-                # Threads are set once for both cells, in `_begin`.
-                written = side.build(msgspec.structs.replace(side.spec, threads=None))
+                # Threads are set once for both cells, in `_begin`; one rank sets none by itself.
+                side.check_ranks(msgspec.structs.replace(side.spec, threads=None, ranks=1))
+                self._go_on()
+            for side in self._sides:
+                self._give_turn(side)
+                written = side.build(msgspec.structs.replace(side.spec, threads=None, ranks=1))
                 self._go_on()
                 side.prepare(written, self._go_on)
                 self._go_on()
@@ -132,8 +147,8 @@ class _Round:
     def _begin(self) -> None:
         """Set threads once for both cells: setting them, even to the same number, changes how MKL shares its work."""
         first, second = self._sides
-        if first.spec.threads is not None:
-            torch.set_num_threads(first.spec.threads)
+        if (threads := threads_of(first.spec)) is not None:
+            torch.set_num_threads(threads)
         found = settings.read_settings()
         modules = detach_user_modules() if first.spec.model_path != second.spec.model_path else None
         for side in self._sides:
@@ -152,7 +167,7 @@ class _Round:
         failed.status, failed.error = failed.reporter.failed(error, failed.step)
         (other,) = (side for side in self._sides if side is not failed)
         how = "ran out of memory" if failed.status == "oom" else "failed"
-        other.status, other.error = "failed", f"{failed.name} {how}, which ended the round"
+        other.status, other.error = "failed", f"{failed.name} {how}, {ENDED_THE_ROUND}"
 
     def _time(self) -> None:
         settings.freeze_existing_objects()

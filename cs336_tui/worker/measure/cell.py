@@ -91,6 +91,17 @@ class CellRun:
         self._meter: PeakMeter | None = None
         self._taken_before: int | None = None  # Optimizer steps before the measured ones, if some may be skipped
 
+    def check_ranks(self, spec: CellSpec) -> None:
+        """Configure torch for `spec` and compare a step that ranks share with one process. Raises `WrongRanks` of
+        `worker.ranks.check`."""
+        if self.spec.parallel == "none" or self.spec.pass_ in WITHOUT_BACKWARD:
+            return
+        from cs336_tui.worker.ranks.check import check_ranks  # it imports much
+
+        configure_torch(spec, self.device)
+        check_ranks(self.spec, self.device, self.group.place.rank)
+        _free_memory(self.device)
+
     def build(self, spec: CellSpec, built: Callable[[], object] = lambda: None) -> Step:
         """Configure torch for `spec` and build the workload; the step as it is written."""
         configure_torch(spec, self.device)
@@ -213,8 +224,7 @@ class _SingleRun(CellRun):
             if self.spec.within is not None:
                 self.reporter.cache_folder = environment_variables.USERS_CACHE_FOLDER
             around.enter_context(self.group.joined(self.spec.backend))
-            if self.spec.parallel != "none" and self.spec.pass_ not in WITHOUT_BACKWARD:
-                self._check_ranks()
+            self.check_ranks(self.spec)
             # The allocator's memory is given back so that a first step finds it as a plain script leaves it.
             written = self.build(self.spec, partial(_free_memory, self.device))
             if self._nvtx:
@@ -231,14 +241,6 @@ class _SingleRun(CellRun):
             raise_interrupt(error)
             return self.reporter.failed(error, self.step)
         return "ok", None
-
-    def _check_ranks(self) -> None:
-        """Compare a step of all ranks with one process."""
-        from cs336_tui.worker.ranks.check import check_ranks  # it imports much
-
-        configure_torch(self.spec, self.device)
-        check_ranks(self.spec, self.device, self.group.place.rank)
-        _free_memory(self.device)
 
     def _before_backward_bytes(self, step: Step, workload: Workload) -> int | None:
         held = before_backward_bytes(step, workload, self.device)

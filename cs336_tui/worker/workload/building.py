@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -68,10 +69,19 @@ class Workload(NamedTuple):
 def configure_torch(spec: CellSpec, device: torch.device | None = None) -> torch.device:
     """Set torch's device, by default the spec's, threads and matmul precision. Ranks that run on the CPU share its
     cores. Raises ValueError for what the device lacks."""
-    threads = spec.threads
-    if threads is None and spec.ranks > 1 and spec.device == "cpu":
-        threads = max(1, torch.get_num_threads() // spec.ranks)
-    return configure_device(device or torch.device(spec.device), spec.precision, threads)
+    return configure_device(device or torch.device(spec.device), spec.precision, threads_of(spec))
+
+
+def threads_of(spec: CellSpec) -> int | None:
+    """Threads to set for the spec, None for torch's own number; in a process of one rank its part of that number."""
+    shares_cores = spec.threads is None and spec.ranks > 1 and spec.device == "cpu"
+    return max(1, _own_threads() // spec.ranks) if shares_cores else spec.threads
+
+
+@cache
+def _own_threads() -> int:
+    """Torch's own number, read before any is set."""
+    return torch.get_num_threads()
 
 
 def build(
