@@ -121,7 +121,9 @@ def build(
         if is_imported(name := spec.optimizer):
             optimizer = imported_optimizer(name, spec.model_path, shared.runs.parameters())
         else:
-            optimizer, name = make_optimizer(name, shared, device_type, capturable=capturable)
+            optimizer, name = make_optimizer(
+                name, shared.runs, device_type, capturable=capturable, make=shared.optimizer
+            )
         training = Training(optimizer, name, device_type, scale_gradients=recipe.scale_gradients)
     return Workload(
         model=model,
@@ -240,14 +242,22 @@ class NamedOptimizer(NamedTuple):
     name: str
 
 
-def make_optimizer(choice: str, shared: Shared, device_type: str, *, capturable: bool = False) -> NamedOptimizer:
+def make_optimizer(
+    choice: str,
+    model: nn.Module,
+    device_type: str,
+    *,
+    capturable: bool = False,
+    make: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+) -> NamedOptimizer:
     """One of `config.variants.OPTIMIZERS` over the model's parameters, with torch's defaults. ``adamw`` is torch's
     choice for `device_type`, that of the step; parameters may be of the meta device. `capturable` allows a CUDA graph.
+    `make` makes AdamW, or something that takes its arguments.
     Raises ValueError for an implementation that the device lacks."""
     if choice == "adamw":  # torch's own choice: ``_default_to_fused_or_foreach`` in torch.optim.optimizer
         choice = "adamw-foreach" if device_type == "cuda" else "adamw-for-loop"
     name = f"AdamW ({choice.removeprefix('adamw-')})"
-    parameters = list(shared.runs.parameters())
+    parameters = list(model.parameters())
     options: dict[str, Any] = {**IMPLEMENTATIONS[choice]}
     if "fused" in choice:
         _check_fused(choice, parameters, device_type)
@@ -255,7 +265,7 @@ def make_optimizer(choice: str, shared: Shared, device_type: str, *, capturable:
             return NamedOptimizer(_FusedOnMeta(parameters), name)
     if device_type == "cuda":
         options["capturable"] = capturable
-    return NamedOptimizer(shared.optimizer(parameters, **options), name)
+    return NamedOptimizer(make(parameters, **options), name)
 
 
 def _check_fused(choice: str, parameters: list[nn.Parameter], device_type: str) -> None:
