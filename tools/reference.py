@@ -18,6 +18,7 @@ from cs336_tui.analysis.comparison import Comparison
 from cs336_tui.analysis.estimates import judge, named_target
 from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.analysis.fitting import Fit
+from cs336_tui.analysis.scaling import Device, plan
 from cs336_tui.analysis.verdicts import DESCRIBING, VerdictName
 from cs336_tui.cli.estimate import document as estimate_document
 from cs336_tui.cli.main import cli
@@ -28,6 +29,7 @@ from cs336_tui.export.estimates import Fitted, fit_document
 from cs336_tui.export.record import SessionDocument, to_csv
 from cs336_tui.export.reports import document_of_reports
 from cs336_tui.export.results import COLUMNS
+from cs336_tui.export.scaling import plan_document
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
@@ -175,6 +177,8 @@ def _examples() -> Iterator[tuple[str, str, Any]]:
     yield "estimate", "`estimate --format json`", {"estimates": [estimate], "total_low_s": 0.1, "total_high_s": 0.1}
     fit = Fit(by="batch", largest=4, spec=spec, next_spec=spec, limit=64, predictions=9)
     yield "fit", "`fit --format json`", {"fits": [fit_document(Fitted(spec, fit, target, prediction, prediction))]}
+    planned = plan(spec, "model", 2, Device(1e15, 450e9), (1,))
+    yield "plan", "`plan --format json`", {"plans": [plan_document(planned)]}
     reports: dict[str, Report] = {
         "kernels": a_kernel_report(),
         "memory": a_memory_report(),

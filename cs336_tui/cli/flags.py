@@ -160,6 +160,11 @@ def options(*several: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
+def choices_of(*fields: str) -> Callable[[F], F]:
+    """The options of some choices alone, as `choice_options` has them."""
+    return options(*_options_of(*fields))
+
+
 def reword(command: click.Command, **helps: str | None) -> None:
     """Give options of a command another help, and hide those without any."""
     for option in command.params:

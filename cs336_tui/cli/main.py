@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fit": ("fit", "The largest batch or context length that fits."),
     "open": ("open", "Make a session of what others recorded: traces, memory snapshots, nsys reports."),
     "peak": ("peak", "Measure what this machine's devices do at best: matrix products and copies."),
+    "plan": ("plan", "Say on how many ranks communication begins to bound; runs nothing."),
     "presets": ("presets", "List the presets; `presets show NAME` shows one."),
     "problems": ("problems", "List the problems of the handouts: what each needs, and what of it a session has."),
     "reference": ("reference", "Published times, peaks and kernels beside a session's; keeps own times."),

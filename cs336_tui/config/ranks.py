@@ -55,3 +55,49 @@ def check_parallel(choice: str) -> None:
         raise SpecError("parallel", choice, f"expected one of {named}, ddp:25MB, or package.module:get_ddp")
     if bucket_bytes and name in PARALLELS and name not in WITH_BUCKETS:
         raise SpecError("parallel", choice, f"{name} has no buckets; only {' and '.join(WITH_BUCKETS)} have")
+
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(B|b|bit)/?(s|ps)")
+
+
+def bytes_per_s_of(text: str) -> float:
+    """Bytes a second of ``450GB/s``, or of ``400Gb/s`` and ``400Gbit/s``, an eighth of that. Raises ValueError."""
+    found = _RATE.fullmatch(text.strip())
+    rate = float(found[1]) * 1000.0 ** _POWERS[found[2]] / (1 if found[3] == "B" else 8) if found else 0.0
+    if rate <= 0:
+        raise ValueError("expected a bandwidth such as 450GB/s, or 400Gb/s (bits)")
+    return rate
+
+
+_MOST_RANKS = 1_000_000
+
+
+def rank_counts_of(text: str) -> tuple[int, ...]:
+    """Numbers of ranks in order: ``1,2,6``, or ``1..1024``, which doubles from the first to the last. Raises
+    ValueError."""
+    counts: set[int] = set()
+    for word in text.split(","):
+        first, dots, last = word.partition("..")
+        ends = [
+            int(each) if re.fullmatch(r"\s*[0-9]{1,7}\s*", each, re.ASCII) else 0 for each in (first, last or first)
+        ]
+        if (dots and not last) or not 1 <= ends[0] <= ends[1] <= _MOST_RANKS:
+            raise ValueError("expected numbers of ranks such as 1,2,4 or 1..1024 (doubling)")
+        count = ends[0]
+        while count < ends[1]:
+            counts.add(count)
+            count *= 2
+        counts.add(ends[1])
+    return tuple(sorted(counts))
+
+
+_SPEED = re.compile(r"(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*([kKMGTP]?)(FLOPS?(/s)?)?", re.IGNORECASE)
+
+
+def flops_per_s_of(text: str) -> float:
+    """FLOP/s of ``989.4TFLOP/s``, ``700T`` or ``7e14``. Raises ValueError."""
+    found = _SPEED.fullmatch(text.strip())
+    speed = float(found[1]) * 1000.0 ** (_POWERS | {"P": 5})[found[2].upper()] if found else 0.0
+    if not 0 < speed < float("inf"):
+        raise ValueError("expected FLOP/s such as 700TFLOP/s or 7e14")
+    return speed

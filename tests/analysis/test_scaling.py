@@ -1,0 +1,153 @@
+"""Plans for many ranks, held against cases of the 2026 handout's feed-forward layer that were worked out by hand."""
+
+import itertools
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from cs336_tui.analysis.scaling import (
+    Device,
+    Split,
+    Strategy,
+    Work,
+    best_split,
+    limits,
+    plan,
+    rank_row,
+    strategy_time,
+    work_of,
+)
+from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.spec import CellSpec
+
+B, D, D_FF = 8000, 1000, 4000
+FFN = Work(
+    forward_flops=6 * B * D * D_FF,  # 3 products of 2 B D D_FF
+    weight_bytes=6 * D * D_FF,  # 3 matrices of 2-byte numbers
+    activation_bytes=2 * B * D,
+    all_reduces=1,
+)
+SLOW_LINK = Device(flops_per_s=1e15, bytes_per_s=1e12)  # W / C = 1 / 1000
+"""B W / C = 8 and D_FF W / C = 4: N - 1 may be 8 for DP and FSDP, 6 for TP's forward and 12 for its backward."""
+
+
+def spec() -> CellSpec:
+    dims = {"d_model": D, "d_ff": D_FF, "num_layers": 2, "num_heads": 10, "vocab_size": 50}
+    return sweep_from(**dims, contexts=(500,), batches=(16,), devices=("cpu",), passes=("train-step",)).cells()[0]
+
+
+def test_dp_computes_12_b_d_dff_over_n_and_all_reduces_6_d_dff_bytes_in_backward() -> None:
+    found = strategy_time(FFN, SLOW_LINK, "dp", Split(4, 1))
+
+    assert found.backward.compute_s == pytest.approx(12 * B * D * D_FF / 4 / 1e15)
+    assert found.backward.communication_s == pytest.approx(2 * 3 / 4 * 6 * D * D_FF / 1e12)
+    assert found.forward.communication_s == 0
+
+
+def test_fsdp_gathers_weights_in_both_passes_and_scatters_gradients_in_backward() -> None:
+    found = strategy_time(FFN, SLOW_LINK, "fsdp", Split(4, 1))
+
+    assert found.forward.compute_s == pytest.approx(6 * B * D * D_FF / 4 / 1e15)
+    assert found.forward.communication_s == pytest.approx(3 / 4 * 6 * D * D_FF / 1e12)
+    assert found.backward.communication_s == pytest.approx(2 * 3 / 4 * 6 * D * D_FF / 1e12)
+
+
+def test_tp_all_reduces_2_b_d_bytes_in_either_pass() -> None:
+    found = strategy_time(FFN, SLOW_LINK, "tp", Split(1, 4))
+
+    assert found.forward.compute_s == pytest.approx(6 * B * D * D_FF / 4 / 1e15)
+    assert found.forward.communication_s == pytest.approx(2 * 3 / 4 * 2 * B * D / 1e12)
+    assert found.backward.communication_s == found.forward.communication_s
+
+
+@pytest.mark.parametrize(("shared", "combined"), [(False, max), (True, sum)])
+def test_both_gather_a_part_of_the_weights_and_reduce_a_part_of_the_batch(
+    shared: bool, combined: Callable[[Iterable[float]], float]
+) -> None:
+    found = strategy_time(FFN, SLOW_LINK, "fsdp+tp", Split(4, 2), shared_link=shared)
+
+    weights = 3 / 4 * (6 * D * D_FF / 2) / 1e12
+    activations = 2 * 1 / 2 * (2 * B / 4 * D) / 1e12
+    assert found.forward.compute_s == pytest.approx(6 * B * D * D_FF / 8 / 1e15)
+    assert found.forward.communication_s == pytest.approx(combined((weights, activations)))
+    assert found.backward.communication_s == pytest.approx(combined((2 * weights, activations)))
+
+
+def most(strategy: Strategy, *, shared: bool = False) -> tuple[int | None, int | None, int | None]:
+    found = {limit.strategy: limit for limit in limits(FFN, SLOW_LINK, shared_link=shared)}[strategy]
+    return found.forward, found.backward, found.most
+
+
+def test_limits_are_one_more_than_b_w_over_c_and_three_halves_of_dff_w_over_c() -> None:
+    assert most("dp") == (None, 9, 9)
+    assert most("fsdp") == (9, 9, 9)
+    assert most("tp") == (7, 13, 7)
+    assert most("fsdp+tp") == (9 * 7, 9 * 13, 63)
+
+
+def test_on_a_shared_link_each_axis_has_about_half() -> None:
+    """(N_FSDP - 1) / 8 + (N_TP - 1) / 6 <= 1. Real numbers: 8 x 6 / 4 (1 + 1/8 + 1/6)^2 = 20.02."""
+    assert most("fsdp+tp", shared=True)[0] == 20
+    assert limits(FFN, SLOW_LINK, shared_link=True)[3].split == Split(5, 4)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("link", [1e12, 3.3e12, 0.2e12, 1e10])
+def test_limits_are_where_times_cross(link: float, shared: bool) -> None:
+    device = Device(1e15, link)
+    found = {limit.strategy: limit for limit in limits(FFN, device, shared_link=shared)}
+
+    def bound(strategy: Strategy, split: Split, name: str) -> bool:
+        time = getattr(strategy_time(FFN, device, strategy, split, shared_link=shared), name)
+        return float(time.communication_s) > float(time.compute_s) * (1 + 1e-12)
+
+    for name in ("forward", "backward"):
+        data, tensor = getattr(found["fsdp"], name), getattr(found["tp"], name)
+        assert [bound("fsdp", Split(n, 1), name) for n in (data, data + 1)] == [False, True]
+        assert [bound("tp", Split(1, n), name) for n in (tensor, tensor + 1)] == [False, True]
+        free = [n * m for n, m in itertools.product(range(1, 80), repeat=2) if not bound("fsdp+tp", Split(n, m), name)]
+        assert max(free) == getattr(found["fsdp+tp"], name)
+    assert found["fsdp+tp"].split is not None
+    assert not bound("fsdp+tp", found["fsdp+tp"].split, "forward")
+
+
+def test_one_rank_communicates_nothing() -> None:
+    row = rank_row(FFN, SLOW_LINK, 1)
+
+    assert all(time.communication_s == 0 for time in row.by_strategy.values())
+    assert row.fastest == "dp"
+
+
+def test_best_split_is_the_shortest_step_of_all() -> None:
+    found = best_split(FFN, SLOW_LINK, 48)
+
+    every = [
+        strategy_time(FFN, SLOW_LINK, "fsdp+tp", Split(48 // m, m)).time_s for m in (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)
+    ]
+    assert found.time_s == min(every)
+    assert rank_row(FFN, SLOW_LINK, 48).fastest == "fsdp+tp"
+
+
+def test_work_of_an_ffn_is_that_of_its_three_matrices() -> None:
+    assert work_of(spec(), "ffn", 2) == FFN
+
+
+def test_work_of_a_model_has_every_parameter_and_two_all_reduces_a_block() -> None:
+    """By hand: a block has 4 D^2 + 3 D D_FF and two norms; embedding, head and a norm more; scores of all pairs."""
+    block = 4 * D * D + 3 * D * D_FF
+    head = 50 * D
+    attention = 2 * 2 * B * 500 * D
+
+    found = work_of(spec(), "model", 2)
+
+    assert found.weight_bytes == 2 * (2 * (block + 2 * D) + 2 * head + D)
+    assert found.forward_flops == 2 * B * (2 * block + head) + 2 * attention
+    assert (found.activation_bytes, found.all_reduces) == (2 * B * D, 5)
+
+
+def test_a_plan_has_a_row_for_each_number_of_ranks() -> None:
+    found = plan(spec(), "ffn", 2, SLOW_LINK, (1, 3, 9))
+
+    assert [row.ranks for row in found.rows] == [1, 3, 9]
+    assert found.rows[2].by_strategy["fsdp"].backward.bound == "compute"
+    assert found.limits == limits(FFN, SLOW_LINK)

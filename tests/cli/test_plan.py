@@ -1,0 +1,87 @@
+"""`cs336-tui plan` as people and scripts call it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.config.ranks import bytes_per_s_of, flops_per_s_of, rank_counts_of
+from cs336_tui.export.formats import FORMATS
+from tests.commands import call
+
+LAYER = "plan --d-model 1000 --d-ff 4000 --num-layers 2 --num-heads 10 --context 500 --batch 16 --part ffn".split()
+SLOW = ["--flops", "1e15", "--link", "1000GB/s"]
+
+
+def test_json_has_limits_and_a_row_for_each_number_of_ranks() -> None:
+    """By hand: 1 + B W / C = 9 ranks; computation 12 B D D_FF / (4 C), communication 2 x 3/4 x 6 D D_FF / W."""
+    (found,) = json.loads(call(*LAYER, *SLOW, "--ranks", "2,4", "--format", "json").stdout)["plans"]
+
+    assert {limit["strategy"]: limit["most"] for limit in found["limits"]} == {
+        "dp": 9, "fsdp": 9, "tp": 7, "fsdp+tp": 63,
+    }  # fmt: skip
+    assert [row["ranks"] for row in found["rows"]] == [2, 4]
+    backward = found["rows"][1]["strategies"]["dp"]
+    assert backward["backward_compute_s"] == pytest.approx(12 * 8000 * 4e6 / 4e15)
+    assert backward["backward_communication_s"] == pytest.approx(1.5 * 24e6 / 1e12)
+    assert backward["backward_bound"] == "compute"
+
+
+def test_a_gpu_has_the_speed_of_its_data_sheet_and_numbers_of_the_precisions_width() -> None:
+    words = ["plan", "--size", "xl", "--gpu", "H100", "--link", "450GB/s", "--format", "json", "--precision"]
+    (half,) = json.loads(call(*words, "bf16").stdout)["plans"]
+    (single,) = json.loads(call(*words, "fp32").stdout)["plans"]
+
+    assert (half["flops_per_s"], half["link_bytes_per_s"]) == (989.4e12, 450e9)
+    assert single["flops_per_s"] == 67e12
+    assert single["weight_bytes"] == 2 * half["weight_bytes"]
+    assert [row["ranks"] for row in half["rows"]] == [2**power for power in range(11)]
+
+
+def test_a_table_marks_where_communication_bounds() -> None:
+    said = call(*LAYER, *SLOW, "--ranks", "9,10").stdout
+
+    rows = {line.split()[0]: line.split() for line in said.splitlines() if line.strip()[:1].isdigit()}
+    assert [rows["9"][3][-1], rows["10"][3][-1]] == ["7", "†"]  # DP's backward: 2 x 8/9 x 24e6 / 1e12 = 42.667 µs
+    assert "FSDP+TP                     63" in said
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_format_has_it(format_: str) -> None:
+    assert "FSDP" in call(*LAYER, *SLOW, "--format", format_).stdout.upper()
+
+
+def test_figures_are_written(tmp_path: Path) -> None:
+    call(*LAYER, *SLOW, "--figures", str(tmp_path / "figures"))
+
+    (svg,) = (tmp_path / "figures").glob("*.svg")
+    assert all(name in svg.read_text() for name in ("computation", "FSDP+TP communication", "forward", "backward"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--link 450GB/s", "--gpu"),
+        ("--gpu H100 --link 450GB", "450GB/s"),
+        ("--gpu H100 --link 450GB/s --ranks 4..2", "1..1024"),
+        ("--gpu H100 --link 450GB/s --flops fast", "7e14"),
+        ("--gpu T4 --link 1GB/s", "--flops"),
+        ("--gpu H100", "--link"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_line(words: str, said: str) -> None:
+    done = call("plan", *words.split())
+
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_rates_and_numbers_of_ranks() -> None:
+    assert bytes_per_s_of("450GB/s") == 450e9
+    assert bytes_per_s_of("400 Gb/s") == bytes_per_s_of("400Gbit/s") == 50e9
+    assert flops_per_s_of("700TFLOP/s") == flops_per_s_of("700T") == flops_per_s_of("7e14") == 7e14
+    assert rank_counts_of("1..1024") == tuple(2**power for power in range(11))
+    assert rank_counts_of("6,1..5") == (1, 2, 4, 5, 6)
