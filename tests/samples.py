@@ -125,6 +125,28 @@ def steps(cell: int, warmup_s: Iterable[float] = (), measured_s: Iterable[float]
             )
 
 
+def ranks_session(ranks: int = 4, measured: int = 3, *, is_over: bool = True) -> list[Event]:
+    """Two cells on the CPU, of one rank and of several: rank r takes r ms more than 100 in each step, the last rank 10
+    ms more in the last."""
+    shared = {"device": "cpu", "pass_": "train-step", "warmup_steps": 1, "measure_steps": measured}
+    events = session_start([a_spec(**shared), a_spec(ranks=ranks, parallel="ddp", **shared)])
+    events += [*cell_start(0), *steps(0, [0.1], [0.1] * measured), cell_end(0, peak_rss_bytes=900_000_000)]
+    events += cell_start(1)
+    for kind, stage, count in (("warm-up", "warm-up", 1), ("measured", "measuring", measured)):
+        events.append(StageChanged(at=START + 21, cell=1, stage=stage))
+        for first in range(count):
+            is_last = kind == "measured" and first == measured - 1
+            each = [0.1 + rank / 1e3 + (0.01 if is_last and rank == ranks - 1 else 0) for rank in range(ranks)]
+            names = ("zero_grad", "forward", "loss", "backward", "gradient sync", "optimizer")
+            phases = {name: (each[-1] / len(names),) for name in names}
+            times = {"times_s": (each[-1],), "rank_times_s": tuple((time_s,) for time_s in each)}
+            events.append(StepsTimed(at=START + 22, cell=1, kind=kind, first=first, phases_s=phases, **times))
+    if is_over:
+        peaks = tuple(10**9 + rank * 10**7 for rank in range(ranks))
+        events.append(cell_end(1, peak_rss_bytes=peaks[-1], rank_peak_bytes=peaks))
+    return events
+
+
 def without_gaps(events: Iterable[Event]) -> Iterator[Event]:
     """The events of a session in which nothing takes time but steps and compiling, and waiting for a notice."""
     at, before = START, START

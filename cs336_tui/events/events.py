@@ -194,6 +194,8 @@ class CellFinished(_CellEvent, frozen=True):
     """Notes on its number, such as why an automatic number of steps ended."""
     summary: Summary | None = None
     """Of the measured steps, ddof 1, if the cell's process lived to tell it; spares a reader the steps."""
+    skew: Summary | None = None
+    """Of several ranks: the skew of the measured steps, ddof 1; None for one rank."""
     rank_peak_bytes: tuple[int | None, ...] = ()
     """Of several ranks: the peak of each; `peak_allocated_bytes` and its like are those of the largest."""
 

@@ -21,6 +21,13 @@ ACTIVATIONS_MEAN = (
     "activation peak: the most activations and temporary memory at once in forward, loss and backward, apart from "
     "parameters, gradients, optimizer state, buffers and workspaces"
 )
+RANKS_NOTES = (
+    "several ranks: a step's time is that of its slowest rank, from a barrier to that rank's synchronised device; its "
+    "phases are that rank's, too",
+    "skew: a step's time on its slowest rank less that on its fastest, mean over the measured steps",
+    "memory of several ranks is that of the rank that has most, never a sum",
+    "tokens/s of several ranks are those of all together, FLOP/s those of one",
+)
 FAILED = ("oom", "failed", "killed")
 _TIMED = {
     "each-step": "host clock between two device synchronisations, one after every step",
@@ -119,6 +126,8 @@ def reading_notes(state: SessionState, cells: Sequence[CellState], unit: str = "
     yield f"std: {std_kind(state.ddof)}"
     for how in dict.fromkeys(cell.spec.sync if cell.spec.timer == "step" else cell.spec.timer for cell in cells):
         yield f"a step's time, {how}: {_TIMED[how]}"
+    if any(cell.spec.ranks > 1 for cell in cells):
+        yield from RANKS_NOTES
     if any(cell.spec.timer == "do_bench" for cell in cells):
         yield "p20, p80: 20 and 80 % quantiles of the n measured steps, linear between neighbours"
     if shows_allocated(cells):

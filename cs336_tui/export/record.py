@@ -50,6 +50,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     rank_times_s: tuple[tuple[float, ...], ...]
     """Of several ranks: the measured steps of each. All other times are those of each step's slowest rank."""
     summary: Summary | None
+    skew: Summary | None
+    """Of several ranks: over the measured steps, the time on the slowest rank less that on the fastest."""
     tokens_per_s: float | None
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
@@ -189,6 +191,7 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         host_phase_times_s={name: tuple(times) for name, times in cell.times.host_phases_s.items()},
         rank_times_s=tuple(map(tuple, cell.times.rank_s)),
         summary=cell.full_summary(result.state.ddof),
+        skew=finished.skew.with_ddof(result.state.ddof) if finished.skew else None,
         verdicts=judgement.names if judgement else (),
         verdict_evidence={check.name: check.evidence for check in judgement.checks} if judgement else {},
         not_observable=tuple(check.name for check in judgement.not_observable) if judgement else (),

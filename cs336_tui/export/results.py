@@ -160,6 +160,17 @@ def _compile_s(row: _Row) -> float | None:
     return row.cell.prepared.compile_s if row.cell.prepared else None
 
 
+def _skew_s(row: _Row) -> float | None:
+    """Mean over the measured steps of several ranks."""
+    skew = row.cell.skew
+    return skew.mean if skew.n else None
+
+
+def _show_skew(row: _Row) -> str:
+    mean_s = _skew_s(row)
+    return row.notation.time(mean_s, mean_s=mean_s, std_s=row.cell.skew.std(row.result.state.ddof))
+
+
 _DOUBT: Column[_Row] = Column(
     "measured_peak_doubt",
     "measured peak in doubt",
@@ -179,6 +190,7 @@ COLUMNS: Mapping[str, Column[_Row]] = {
     "n": Column("n", read=lambda row: row.summary.n if row.summary else 0),
     **{word: _statistic(word) for word in ("mean", "std", "median", "min", "max", "p95", *QUANTILES)},
     "tokens": Column("tokens_per_s", "tokens/s", read=lambda row: row.cell.tokens_per_s, show=count),
+    "skew": Column("skew_s", "skew ({unit})", read=_skew_s, text=_show_skew),
     "memory": _peak("peak allocated", "peak_allocated_bytes"),
     "reserved": _peak("peak reserved", "peak_reserved_bytes"),
     "rss": _peak("peak RSS", "peak_rss_bytes"),
@@ -326,6 +338,7 @@ def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:
         ),
         *filter(differs, _MAY_VARY),
         *times * (not recorded),
+        *("skew",) * any(cell.skew.n for cell in cells),
         *("flops",) * any(row.point for row in rows),
         *_ENERGY * any(row.energy.joules_per_step is not None for row in rows),
         *("compile_time",) * any(_compile_s(row) is not None for row in rows),

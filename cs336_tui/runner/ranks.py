@@ -26,7 +26,7 @@ from cs336_tui.events.events import (
 from cs336_tui.runner.launcher import Child, Rank
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.supervise import Supervisor
-from cs336_tui.stats.summaries import summarize
+from cs336_tui.stats.summaries import skews, summarize
 from cs336_tui.worker.worker_entry import ENDED_THE_ROUND, STACK_SIGNAL
 
 STACKS_S = 1.0
@@ -172,6 +172,7 @@ class RankFold:
         self._waiting: list[deque[Event]] = [deque() for _ in range(ranks)]
         self._ends: dict[int, CellFinished] = {}
         self._measured_s: list[float] = []
+        self._skews_s: list[float] = []
 
     @property
     def has_failed(self) -> bool:
@@ -214,6 +215,7 @@ class RankFold:
         times_s = tuple(several[rank].times_s[n] for n, rank in enumerate(slowest))
         if several[0].kind == "measured":
             self._measured_s += times_s
+            self._skews_s += skews(each.times_s for each in several)
         return msgspec.structs.replace(
             several[0],
             at=max(each.at for each in several),
@@ -254,6 +256,7 @@ class RankFold:
             longest_cpu_wait_s=_largest(each.longest_cpu_wait_s for each in ends),
             remarks=tuple(dict.fromkeys(remark for each in ends for remark in each.remarks)),
             summary=summarize(self._measured_s),
+            skew=summarize(self._skews_s),
             rank_peak_bytes=tuple(each.peak_allocated_bytes or each.peak_rss_bytes for each in ends),
         )
 

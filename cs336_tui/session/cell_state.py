@@ -12,7 +12,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment
 from cs336_tui.session.surroundings import Surroundings, Window
-from cs336_tui.stats.summaries import RunningStats, Summary, summarize
+from cs336_tui.stats.summaries import RunningStats, Summary, skews, summarize
 
 
 class StepTimes:
@@ -28,22 +28,27 @@ class StepTimes:
         """Of measured steps, as `host_s`; empty where host and device have one clock, for one phase, in old logs."""
         self.rank_s: list[list[float]] = []
         """Of measured steps of several ranks, a list for each; the other times are those of each step's slowest."""
+        self.warmup_rank_s: list[list[float]] = []
         self.running = RunningStats()
         """Over the measured steps."""
+        self.skew = RunningStats()
+        """Over the measured steps of several ranks."""
 
     def add(self, steps: ev.StepsTimed) -> None:
         if steps.kind == "measured":
-            times, phases = self.measured_s, self.measured_phases_s
+            times, phases, ranks = self.measured_s, self.measured_phases_s, self.rank_s
             self.host_s.extend(steps.host_s)
             _extend(self.host_phases_s, steps.host_phases_s)
-            self.rank_s += ([] for _ in steps.rank_times_s[len(self.rank_s) :])
-            for of_rank, times_s in zip(self.rank_s, steps.rank_times_s, strict=bool(steps.rank_times_s)):
-                of_rank.extend(times_s)
+            for skew_s in skews(steps.rank_times_s):
+                self.skew.add(skew_s)
             for time_s in steps.times_s:
                 self.running.add(time_s)
         else:
-            times, phases = self.warmup_s, self.warmup_phases_s
+            times, phases, ranks = self.warmup_s, self.warmup_phases_s, self.warmup_rank_s
         times.extend(steps.times_s)
+        ranks += ([] for _ in steps.rank_times_s[len(ranks) :])
+        for of_rank, times_s in zip(ranks, steps.rank_times_s, strict=bool(steps.rank_times_s)):
+            of_rank.extend(times_s)
         _extend(phases, steps.phases_s)
 
 
@@ -160,6 +165,14 @@ class CellState:
     def running(self) -> RunningStats:
         """Mean and std of the measured steps."""
         return RunningStats.of(self._known_summary) if self._known_summary else self.times.running
+
+    @property
+    def skew(self) -> RunningStats:
+        """Mean and std of the skew of the measured steps of several ranks; of none for one rank."""
+        if self.spec.ranks == 1:
+            return RunningStats()
+        known = self.finished.skew if self.finished else None
+        return RunningStats.of(known) if known else self.times.skew
 
     @property
     def _known_summary(self) -> Summary | None:

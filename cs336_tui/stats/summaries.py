@@ -69,6 +69,11 @@ def summarize(times_s: Iterable[float], ddof: int = 1) -> Summary:
     )
 
 
+def skews(times_s_of_ranks: Iterable[Sequence[float]]) -> list[float]:
+    """The skew of each step: its time on the slowest rank less that on the fastest."""
+    return [max(step) - min(step) for step in zip(*times_s_of_ranks, strict=True)]
+
+
 def quantile(ordered: Sequence[float], q: float) -> float:
     """The `q` quantile of an ascending, non-empty list, linear between neighbours (numpy's default method)."""
     position = q * (len(ordered) - 1)

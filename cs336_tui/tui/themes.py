@@ -24,6 +24,7 @@ _VARIABLES = {
     "phase-3": ("#3d9459", "success"),
     "phase-4": ("#9b6fd0", "secondary"),
     "phase-5": ("#c2608f", "warning"),
+    "sync": ("#1f8f8a", "error"),
     "memory": ("#2f86c9", "primary"),
     "utilisation": ("#3d9459", "success"),
     "axis": ("#7d8794", "secondary"),

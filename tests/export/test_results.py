@@ -15,7 +15,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import Notation
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged, moved_session
 from tests.made_peaks import made_peak
-from tests.samples import ENVIRONMENT, a_spec, mixed_session, session_start, state_of
+from tests.samples import ENVIRONMENT, a_spec, mixed_session, ranks_session, session_start, state_of
 from tests.session.made import Cell, events_of, results_of, session_of
 
 
@@ -192,3 +192,21 @@ def test_every_reason_for_an_unknown_energy_is_given_with_its_count() -> None:
 def test_runs_of_one_spec_are_told_apart() -> None:
     specs = by([SMALL], pass_=["forward"]) * 2
     assert [row["repeat"] for row in shown(results_table(merged(grid(specs, repeats=(1, 2)))))] == ["1", "2"]
+
+
+def test_cells_of_several_ranks_show_ranks_sharing_and_skew_and_say_what_a_step_is() -> None:
+    table = results_table(merged(state_of(ranks_session(4))))
+    one, four = shown(table)
+    assert (one["ranks"], one["skew (ms)"]) == ("1", "n/a")
+    assert (four["ranks"], four["parallel"], four["skew (ms)"]) == ("4", "ddp", "6.3")
+    assert table.records[1]["skew_s"] == pytest.approx((3 + 3 + 13) / 3 * 1e-3)
+    assert four["peak RSS (GB)"] == "1.03"
+    notes = "\n".join(table.footnotes)
+    for said in ("that of its slowest rank", "never a sum", "on its slowest rank less that on its fastest"):
+        assert said in notes
+
+
+def test_cells_of_one_rank_say_nothing_of_ranks() -> None:
+    table = results_table(merged(state_of(mixed_session())))
+    assert "skew (ms)" not in [column.header for column in table.columns]
+    assert "rank" not in "\n".join(table.footnotes)

@@ -58,6 +58,8 @@ def test_the_end_of_all_has_the_largest_peak_and_each_ranks():
     assert (end.status, end.peak_allocated_bytes, end.rank_peak_bytes) == ("ok", 30, (10, 30))
     assert end.remarks == ("a", "b")
     assert end.summary is not None
+    assert end.skew is not None
+    assert (end.skew.n, end.skew.mean_s, end.skew.max_s) == (2, 1.0, 1.0)
     assert (end.summary.n, end.summary.mean_s) == (2, 2.5)
 
 

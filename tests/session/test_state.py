@@ -33,6 +33,7 @@ from cs336_tui.export.record import document_of
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader, SessionLog
 from cs336_tui.session.state import DEVICE_HISTORY, OUTPUT_LIMIT, SessionState
+from cs336_tui.stats.summaries import summarize
 from tests.made_kernels import a_kernel_report
 from tests.samples import (
     ENVIRONMENT,
@@ -43,6 +44,7 @@ from tests.samples import (
     cell_end,
     cell_start,
     mixed_session,
+    ranks_session,
     session_start,
     state_of,
     steps,
@@ -327,3 +329,13 @@ def test_a_report_that_is_made_again_hides_no_earlier_one() -> None:
     assert state.content_of(KernelReport, report.spec) == report
     assert state.content_of(MemoryReport, report.spec) is None
     assert state.content_of(KernelReport, a_spec(seed=report.spec.seed, d_model=report.spec.d_model * 2)) is None
+
+
+def test_times_of_ranks_are_kept_apart_by_kind_and_their_skew_is_known_with_and_without_the_end() -> None:
+    cell = state_of(ranks_session(4, is_over=False)).cells[1]
+    assert [len(times_s) for times_s in cell.times.rank_s] == [3] * 4
+    assert [len(times_s) for times_s in cell.times.warmup_rank_s] == [1] * 4
+    assert (cell.skew.n, cell.skew.mean) == (3, pytest.approx((3 + 3 + 13) / 3 * 1e-3))
+    state = state_of([*ranks_session(4, is_over=False), cell_end(1, skew=summarize([0.5, 0.7]))])
+    assert (state.cells[1].skew.n, state.cells[1].skew.mean) == (2, pytest.approx(0.6))
+    assert state.cells[0].skew.n == 0

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.stats.summaries import P95_MINIMUM_N, RunningStats, quantile, summarize
+from cs336_tui.stats.summaries import P95_MINIMUM_N, RunningStats, quantile, skews, summarize
 
 times = st.lists(st.floats(1e-7, 1e5), min_size=1, max_size=200)
 
@@ -101,3 +101,12 @@ def test_running_statistics_agree_with_the_summary_at_every_step(values: list[fl
             assert running.std(ddof) == pytest.approx(expected, rel=1e-6, abs=1e-9 * max(values))
         else:
             assert running.std(ddof) is None
+
+
+@given(st.integers(1, 9).flatmap(lambda n: st.lists(st.lists(st.floats(0, 1e3), min_size=n, max_size=n), min_size=1)))
+def test_the_skew_of_a_step_is_its_range_over_ranks(times_s_of_ranks: list[list[float]]) -> None:
+    assert skews(times_s_of_ranks) == np.ptp(times_s_of_ranks, axis=0).tolist()
+
+
+def test_without_ranks_there_is_no_skew() -> None:
+    assert skews(()) == []

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from cs336_tui.tui.charts.bars import nice_ceiling, phase_bars, progress
 from cs336_tui.tui.charts.columns import BUCKETS_S, graph, marks, step_chart, window
+from cs336_tui.tui.charts.ranks import rank_strips
 from cs336_tui.tui.widgets.lines import Line, bar, column, width_of
 
 
@@ -136,3 +137,37 @@ def test_graph_values_outside_the_axis_stay_inside_the_picture(value: float) -> 
     (row,) = text(graph([(0.0, value)], window(0, 0, 5), top=1.0, height=1, role="memory"))
     assert len(row) == 5
     assert "▲" not in row
+
+
+RANKS = [0.1, 0.108, 0.104, 0.1]
+
+
+def test_ranks_stand_one_below_the_other_or_side_by_side() -> None:
+    tall = text(rank_strips(RANKS, width=40, rows=4))
+    assert [row[:2] for row in tall] == [" 0", "▸1", " 2", " 3"]
+    assert tall[1].count("█") > tall[2].count("█") > tall[0].count("█")
+    flat = text(rank_strips(RANKS, width=40, rows=2))
+    assert ["▸1" in row and " 0" in row for row in flat] == [True, False]
+
+
+@given(
+    st.lists(st.floats(0, 10), min_size=1, max_size=40), st.integers(min_value=10, max_value=200), st.integers(0, 10)
+)
+def test_strips_of_ranks_keep_to_their_room_and_mark_one(times_s: list[float], width: int, rows: int) -> None:
+    lines = rank_strips(times_s, width=width, rows=rows)
+    assert len(lines) <= rows
+    assert "\n".join(text(lines)).count("▸") <= 1
+    if len(times_s) <= rows:
+        assert len(lines) == len(times_s)
+        assert "▸" in text(lines)[times_s.index(max(times_s))]
+
+
+def test_gradient_sync_has_a_colour_of_its_own_and_leaves_the_others_theirs() -> None:
+    names = ("zero_grad", "forward", "loss", "backward", "optimizer")
+
+    def roles(*names: str) -> list[str]:
+        return [spans[1].role for spans in phase_bars(dict.fromkeys(names, 1.0), width=60)]
+
+    beside = roles(*names[:4], "gradient sync", names[4])
+    assert len(set(beside)) == 6
+    assert roles(*names) == [*beside[:4], beside[5]]

@@ -1,5 +1,7 @@
 """Texts of the panes for a given session."""
 
+import re
+
 import msgspec
 import pytest
 
@@ -24,7 +26,7 @@ from cs336_tui.tui.tabs.results import COLUMNS
 from cs336_tui.tui.tabs.results import heading as results_heading
 from cs336_tui.tui.tabs.status import status
 from cs336_tui.tui.widgets.columns import lay_out
-from tests.samples import START, a_spec, cell_start, mixed_session, session_start, state_of, steps
+from tests.samples import START, a_spec, cell_start, mixed_session, ranks_session, session_start, state_of, steps
 from tests.tui.watched import demo, in_the_middle, text
 
 
@@ -195,3 +197,34 @@ def test_a_session_with_output_of_no_cell_and_unknown_cells_is_shown() -> None:
     assert "process killed" in live(state, 3)
     assert "the kernel ended it" in text(cell_detail(state, state.cells[3], 60))
     assert msgspec.structs.asdict(events[-1])["status"] == "killed"
+
+
+@pytest.mark.parametrize(("width", "height"), [(51, 21), (53, 24), (78, 20), (133, 37)])
+@pytest.mark.parametrize("is_over", [False, True])
+def test_the_live_pane_has_a_strip_a_rank_in_every_usual_terminal(width: int, height: int, is_over: bool) -> None:
+    shown = live(state_of(ranks_session(8, is_over=is_over)), 1, width, height)
+    what, slowest = ("mean", "▸7 110") if is_over else ("last step", "▸7 117")
+    assert f"ranks, {what} ms · slowest ▸7 · mean skew 10.3" in shown
+    assert slowest in shown
+    assert all(re.search(rf"[ ▸]{rank} 1[01]\d", shown) for rank in range(8))
+    assert "sync" in shown
+    assert "measured" in shown
+
+
+def test_before_the_first_measured_step_ranks_show_the_warm_up() -> None:
+    events = [event for event in ranks_session(2, is_over=False) if getattr(event, "kind", "") != "measured"]
+    shown = live(state_of(events), 1)
+    assert "ranks, warm-up ms · slowest ▸1\n" in shown
+
+
+def test_a_cell_of_one_rank_has_no_strips() -> None:
+    assert "slowest" not in live(state_of(ranks_session()), 0)
+
+
+def test_the_detail_of_a_cell_has_each_ranks_mean_and_peak() -> None:
+    state = state_of(ranks_session(4))
+    shown = text(cell_detail(state, state.cells[1], 80))
+    assert re.search(r"rank 0 +100\.0+ ms mean, 1\.00 GB peak RSS", shown)
+    assert "rank 3          106.3 ms mean, 1.03 GB peak RSS" in shown
+    assert "skew            6.3 ms mean ± 5.8 std" in shown
+    assert "rank 0" not in text(cell_detail(state, state.cells[0], 80))

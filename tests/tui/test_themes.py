@@ -30,7 +30,7 @@ from tests.tui.configuring import STYLES
 BUNDLED = {theme.name: theme for theme in load_bundled().themes}
 IN_COLOUR = [theme for theme in BUNDLED.values() if not theme.ansi]
 BACKGROUNDS = ("background", "surface", "panel")
-PHASES = tuple(f"phase-{n}" for n in range(1, 6))
+PHASES = (*(f"phase-{n}" for n in range(1, 5)), "sync", "phase-5")
 TEXTS = ("foreground", "primary", "secondary", "accent", "success", "warning", "error", *VARIABLE_DEFAULTS)
 ROOT = Path(cs336_tui.__file__).parents[1]
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from cs336_tui.tui import format
 from cs336_tui.tui.widgets.lines import Line, Span, bar, width_of
 
-PHASE_ROLES = 5
+_PHASE_ROLES = 5
+_SYNC = "gradient sync"
 AXIS = 10
 """Columns of an axis on the left with its labels."""
-SHORT_NAMES = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", "optimizer": "opt"}
+SHORT_NAMES = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", _SYNC: "sync", "optimizer": "opt"}
 """Names of phases for narrow columns."""
 
 
@@ -23,16 +24,22 @@ def phase_bars(means_s: Mapping[str, float], *, width: int) -> list[Line]:
     name_width = max(map(len, means_s))
     figures = {name: format.ms(value, total / 1000) for name, value in means_s.items()}
     figure_width = max(map(len, figures.values()))
+    in_order = [name for name in means_s if name != _SYNC]
     bar_width = max(width - name_width - figure_width - 11, 4)
     return [
         (
             Span(f"{name:<{name_width}} ", "muted"),
-            Span(bar(value / total, bar_width), f"phase-{index % PHASE_ROLES + 1}"),
+            Span(bar(value / total, bar_width), _phase_role(name, in_order)),
             Span(f" {figures[name]:>{figure_width}} ms", "text"),
             Span(f" {value / total * 100:3.0f} %", "muted"),
         )
-        for index, (name, value) in enumerate(means_s.items())
+        for name, value in means_s.items()
     ]
+
+
+def _phase_role(name: str, in_order: Sequence[str]) -> str:
+    """Gradient sync has a role of its own, the others have theirs with and without it."""
+    return "sync" if name == _SYNC else f"phase-{in_order.index(name) % _PHASE_ROLES + 1}"
 
 
 def phase_line(means_s: Mapping[str, float], *, width: int) -> Line:

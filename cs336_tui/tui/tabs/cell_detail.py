@@ -12,6 +12,7 @@ from cs336_tui.export.footnotes import limit_words
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import percent
+from cs336_tui.stats.summaries import summarize
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import phase_bars
 from cs336_tui.tui.judging import Assessment
@@ -38,6 +39,7 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
         head,
         _error(cell, width),
         _statistics(state, cell, found, width),
+        _titled("Ranks", _ranks(state, cell, width)),
         _titled("Mean of each phase", phase_bars(phase_means(cell), width=width)),
         _titled("Warm-up steps, ms (not measured)", _times(cell.warmup_times_s, None, width, "warmup")),
         _titled("Measured steps, ms", _times(cell.step_times_s, cell.running.std(state.ddof), width, "measured")),
@@ -98,6 +100,32 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
             again = f"! compiled again {times} in the course of the steps, whose times hold that"
             lines += wrapped(again, width, "caution", "  ")
     return _titled("Result", lines)
+
+
+def _ranks(state: SessionState, cell: CellState, width: int) -> list[Line]:
+    """Of several ranks the mean and the peak of each, and the skew."""
+    measured = cell.times.rank_s if cell.spec.ranks > 1 else []
+    peaks = cell.finished.rank_peak_bytes if cell.finished else ()
+    allocated = cell.finished is not None and cell.finished.peak_allocated_bytes is not None
+    lines: list[Line] = []
+    for rank in range(max(len(measured), len(peaks))):
+        parts: list[str] = []
+        if rank < len(measured):
+            own = summarize(measured[rank], state.ddof)
+            parts.append(f"{format.ms(own.mean_s, own.std_s)} ms mean")
+        if rank < len(peaks):
+            parts.append(f"{format.size(peaks[rank], format.NOT_AVAILABLE)} peak {'allocated' if allocated else 'RSS'}")
+        lines.append(row(f"rank {rank}", ", ".join(parts)))
+    if (skew := cell.skew).n:
+        std = skew.std(state.ddof)
+        spread = f" ± {format.ms(std, std)} std" if std is not None else ""
+        lines.append(row("skew", f"{format.ms(skew.mean, std)} ms mean{spread}"))
+    if measured:
+        note = (
+            "A step is as long as on its slowest rank. Skew: slowest less fastest rank of a step, mean over the steps."
+        )
+        lines += wrapped(note, width, "muted")
+    return lines
 
 
 def _found(cell: CellState, found: Assessment | None, width: int) -> list[Line]:

@@ -13,6 +13,7 @@ from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import SHORT_NAMES, phase_bars, phase_line, progress, share_bar
 from cs336_tui.tui.charts.columns import step_chart
+from cs336_tui.tui.charts.ranks import SLOWEST, rank_strips, slowest_of
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.status import judgement_lines
@@ -25,23 +26,47 @@ _FIRST_PLACES = 20
 _TITLE_ROWS_FROM = 14
 """Height from which a long title may take two rows."""
 _CHART_ROWS = 7
-"""Rows for the chart and the phases below the verdicts of a finished cell."""
+"""Rows for the chart and the phases below the verdicts of a finished cell, beside those of its ranks."""
+
+
+_RANKS_IN_ROWS = ((34, 8), (22, 4), (0, 2))
+"""Rows for the strips of ranks, by the least height of the pane."""
+
+
+class Ranks(NamedTuple):
+    """The ranks of a cell: the time of each, s, which is `what`, and the skew of the measured steps, if any."""
+
+    what: str
+    times_s: tuple[float, ...]
+    skew: str = ""
 
 
 class Detail(NamedTuple):
-    """The steps and phases of a cell as of `at` (Unix seconds)."""
+    """The steps, phases and ranks of a cell as of `at` (Unix seconds); None for one rank."""
 
     cell: int
     steps: int
     phases: dict[str, float]
     at: float
+    ranks: Ranks | None = None
 
 
 _NO_DETAIL = Detail(-1, 0, {}, 0.0)
 
 
 def detail_of(cell: CellState, at: float) -> Detail:
-    return Detail(cell.cell, cell.steps_done, phase_means(cell), at)
+    return Detail(cell.cell, cell.steps_done, phase_means(cell), at, ranks_of(cell) if cell.spec.ranks > 1 else None)
+
+
+def ranks_of(cell: CellState) -> Ranks | None:
+    """The means of its ranks once it is over, until then their last step; None before the first."""
+    if measured := cell.times.rank_s:
+        skew = format.ms(cell.skew.mean, cell.skew.std())
+        if cell.is_over:
+            return Ranks("mean", tuple(sum(times_s) / len(times_s) for times_s in measured), skew)
+        return Ranks("last step", tuple(times_s[-1] for times_s in measured), skew)
+    warmup = cell.times.warmup_rank_s
+    return Ranks("warm-up", tuple(times_s[-1] for times_s in warmup)) if warmup else None
 
 
 class LivePane(Lines):
@@ -106,12 +131,16 @@ def live_lines(
             line((f"✗ {problem}", "bad")),
             *status.error_lines(cell, width, 6 if airy or not cell.steps_done else 2),
         ]
-    lines += judgement_lines(cell, found, width, max(height - len(lines) - _CHART_ROWS, 1))
+    ranks = _ranks(detail.ranks, width, height) if detail.ranks else []
+    below = _CHART_ROWS + len(ranks) + (airy and bool(ranks))
+    lines += judgement_lines(cell, found, width, max(height - len(lines) - below, 1))
     rest = height - len(lines)
     bars = phase_bars(means, width=width)
-    if len(bars) + 5 > rest:
+    if len(bars) + len(ranks) + bool(ranks) + 5 > rest:
         bars = [phase_line(means, width=width)] if means else []
-    rest -= len(bars) + (2 if airy else 0)
+    if len(ranks) + len(bars) + 5 > rest:
+        ranks = ranks[:1]
+    rest -= len(bars) + len(ranks) + (2 if airy else 0) + (airy and bool(ranks))
     if cell.steps_done or not cell.is_over:
         spec, warm, timed = cell.spec, cell.warmup_times_s, cell.step_times_s
         ended, chart_height = cell.is_over or cell.stage == "finishing", min(max(rest // 2, 5), 10, rest)
@@ -121,6 +150,8 @@ def live_lines(
         chart = step_chart(warm, timed, warmup_total=places, measured_total=most, width=width, height=chart_height)
         lines += [*blank, *chart]
     lines += [*blank, *bars]
+    if ranks:
+        lines += [*blank, *ranks]
     return lines + _steps(cell, state.ddof, detail.steps, width, height - len(lines))
 
 
@@ -136,6 +167,18 @@ def phase_means(cell: CellState) -> dict[str, float]:
     """The mean time of each phase, s: over the measured steps, or over the warm-up before the first of them."""
     phases = cell.phase_times_s or cell.times.warmup_phases_s
     return {name: sum(times) / len(times) for name, times in phases.items() if times}
+
+
+def _ranks(ranks: Ranks, width: int, height: int) -> list[Line]:
+    """The slowest rank and the mean skew in a line, then the strips."""
+    head = line(
+        (f"ranks, {ranks.what} ms · slowest ", "muted"),
+        (f"{SLOWEST}{slowest_of(ranks.times_s)}", "caution"),
+        (" · mean skew ", "muted") if ranks.skew else "",
+        ranks.skew,
+    )
+    rows = next(rows for least, rows in _RANKS_IN_ROWS if height >= least)
+    return [head, *rank_strips(ranks.times_s, width=width, rows=rows)]
 
 
 def _where(state: SessionState, cell: CellState, held: bool) -> Line:

@@ -57,6 +57,11 @@ class _ShownCell(NamedTuple):
         return f"{word} ({finished.warmup_steps_done})" if finished else word
 
     @property
+    def skew(self) -> str:
+        skew = self.cell.skew
+        return format.ms(skew.mean, skew.std(self.state.ddof)) if skew.n else format.NOT_YET
+
+    @property
     def flops(self) -> str:
         return format.flops(self.found.limit.flops_per_s if self.found and self.found.limit else None)
 
@@ -83,7 +88,7 @@ _ASKED = (*CELL_KEYS, "warmup", "run")
 
 
 def _columns(
-    variants: Mapping[str, set[str]], *, repeats: bool = False, recorded: bool = False
+    variants: Mapping[str, set[str]], *, repeats: bool = False, recorded: bool = False, has_ranks: bool = False
 ) -> tuple[Column[_ShownCell], ...]:
     """The columns, with those of variants in which the cells differ. The model is never dropped, the std before other
     variants."""
@@ -98,6 +103,7 @@ def _columns(
         Column("std", "std ms", rank=2 if names else 1),
         Column("verdict", left=True, rank=2, text=lambda item: verdict(item.cell, item.found).text),
         Column("median", rank=11),
+        *([Column[_ShownCell]("skew", "skew ms", rank=4)] if has_ranks else []),
         Column("tokens", "tokens/s", rank=4, text=lambda item: format.rate(item.cell.tokens_per_s)),
         Column("flops", "FLOP/s", rank=12),
         Column("share_of_peak", "% peak", rank=13),
@@ -173,6 +179,7 @@ class ResultsPane(Rows):
             variants,
             repeats=any(cell.repeat > 1 for cell in self._cells),
             recorded=all(cell.spec.recording for cell in self._cells),
+            has_ranks=any(cell.spec.ranks > 1 for cell in self._cells),
         )
         alike = {FIELDS[key].title: next(iter(shown)) for key, shown in variants.items() if len(shown) == 1}
         self._in_common = ", ".join(f"{title} {value}" for title, value in alike.items())  # columns are dropped first
