@@ -71,6 +71,8 @@ def bench(
         raise click.UsageError("--timeout cannot end a cell that runs --in-process; use one or the other")
     if settings["in_process"] and sweep.reports:
         raise click.UsageError("--reports need processes of their own; with --in-process say --reports none")
+    if settings["in_process"] and max(sweep.ranks, default=1) > 1:
+        raise click.UsageError("--ranks need processes of their own; leave out --in-process, or say --ranks 1")
     others = list(_of_other_presets(also, given))
     run = HeadlessRun()
     runner = Bench(run.sink, skip_after_oom=sweep.oom_skip, **settings)

@@ -106,6 +106,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         precisions: tuple[str, ...]
         devices: tuple[str, ...]
         warmups: tuple[int, ...]
+        ranks: tuple[int, ...]
         warmup_auto: bool
         warmup_for: float | None
         steps: int
@@ -203,6 +204,9 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         for report in self.reports:
             if report not in ASKED_REPORTS:
                 yield SpecError("reports", report, f"expected one of {', '.join(ASKED_REPORTS)}")
+        if self.reports and (several := [str(ranks) for ranks in self.ranks if ranks > 1]):
+            why = f"are of one rank, not of {', '.join(several)}; give --reports none, or --ranks 1"
+            yield SpecError("reports", ",".join(self.reports), why)
         for field, only in _ONLY_BESIDE.items():
             given = getattr(self, AXES[field].sweep)
             alone = set(getattr(self, AXES[only.other].sweep)) == {only.without}

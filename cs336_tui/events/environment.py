@@ -37,6 +37,8 @@ class TorchEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     """torch's default intra-op thread count."""
     devices: tuple[DeviceInfo, ...] = ()
+    backends: tuple[str, ...] = ()
+    """Backends of communication of this torch; empty if not known."""
     problems: tuple[str, ...] = ()
     """Missing or odd things, one line each."""
 
@@ -92,3 +94,20 @@ class Environment(TorchEnvironment, frozen=True, kw_only=True):
             for value in values[field] if axis.lacks else ():
                 if axis.lacks and (why := axis.lacks(value, info)):
                     yield SpecError(axis.name, value, why)
+        several = [ranks for ranks in values["ranks"] if isinstance(ranks, int) and ranks > 1]
+        if several:
+            yield from self._refusals_of_ranks(name, several, values["backend"])
+
+    def _refusals_of_ranks(self, name: str, ranks: Iterable[int], backends: Iterable[object]) -> Iterator[SpecError]:
+        """Errors for several ranks from this device on: each needs a GPU of its own, and all a backend."""
+        kind, _, index = name.partition(":")
+        if kind == "cuda":
+            here = sum(device.name.startswith("cuda") for device in self.devices) - int(index)
+            for number in ranks:
+                if number > here:
+                    yield SpecError("ranks", number, f"each has a GPU of its own, and from {name} on there are {here}")
+        for backend in backends if self.backends else ():
+            needed = ("nccl" if kind == "cuda" else "gloo") if backend == "auto" else backend
+            if needed not in self.backends:
+                have = ", ".join(self.backends)
+                yield SpecError("backend", needed, f"this torch was built without it; it has {have}")

@@ -63,6 +63,9 @@ class CellRunner:
         if problem := environment.refusal(spec):
             self._fail(cell, str(problem))
             return
+        if self.launcher is None and spec.ranks > 1:
+            self._fail(cell, f"{spec.ranks} ranks need processes of their own; leave out --in-process")
+            return
         if why := self.why_not(environment, spec):
             self.record([CellFinished(at=time.time(), cell=cell, status="oom", error=why)])
             return

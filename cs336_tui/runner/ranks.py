@@ -20,6 +20,7 @@ from cs336_tui.events.events import (
     Event,
     ModelBuilt,
     ModelPrepared,
+    Notice,
     StageChanged,
     StepsTimed,
 )
@@ -162,7 +163,7 @@ class RankFold:
 
     An event of which each rank tells one is passed on when the last rank has told it: the cell is where its slowest
     rank is. A step lasts as long as on its slowest rank, whose phases it has; each rank's time stands beside it. What
-    only some ranks tell is passed on as it is, notices with their rank.
+    only some ranks tell is passed on as it is, a notice that several tell once.
     """
 
     def __init__(self, cell: int, ranks: int) -> None:
@@ -173,6 +174,7 @@ class RankFold:
         self._ends: dict[int, CellFinished] = {}
         self._measured_s: list[float] = []
         self._skews_s: list[float] = []
+        self._told: set[str] = set()  # notices
 
     @property
     def has_failed(self) -> bool:
@@ -183,6 +185,10 @@ class RankFold:
         if isinstance(event, CellFinished):
             self._ends[rank] = event
             return
+        if isinstance(event, Notice) and event.text in self._told:
+            return
+        if isinstance(event, Notice):
+            self._told.add(event.text)
         if not isinstance(event, StageChanged | ModelBuilt | ModelPrepared | StepsTimed):
             yield event
             return
@@ -275,12 +281,13 @@ def _slowness(event: Event) -> tuple[float, float]:
     return (event.compile_s or 0.0, event.at) if isinstance(event, ModelPrepared) else (0.0, event.at)
 
 
-def _blame(end: CellFinished) -> tuple[bool, int, float]:
-    """Order of ends: a failure of its own, that of the cell in turns with it, the loss of a peer, being ended; each by
-    time."""
+def _blame(end: CellFinished) -> tuple[int, float]:
+    """Order of ends: a failure of its own, that of the cell in turns with it, being stopped, the loss of a peer; each
+    by time."""
     error = end.error or ""
-    of_another = 2 if any(words in error for words in _LOST_PEER) else int(ENDED_THE_ROUND in error)
-    return (end.status == "cancelled", of_another, end.at)
+    if any(words in error for words in _LOST_PEER):
+        return 3, end.at
+    return 2 if end.status == "cancelled" else int(ENDED_THE_ROUND in error), end.at
 
 
 def _part(steps: StepsTimed, which: slice) -> StepsTimed:

@@ -72,3 +72,23 @@ def test_a_torch_for_cuda_without_a_driver_is_told_by_doctor_and_no_fault_of_a_r
     old = "torch was built for CUDA 13.0 but cannot use a GPU: The NVIDIA driver on your system is too old"
     found = msgspec.structs.replace(ENVIRONMENT, problems=(usual, old))
     assert found.faults == (old,)
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"ranks": 3}, "ranks 3: each has a GPU of its own, and from cuda:0 on there are 2"),
+        ({"ranks": 2, "device": "cuda:1"}, "ranks 2: each has a GPU of its own, and from cuda:1 on there are 1"),
+        ({"ranks": 2}, "backend nccl: this torch was built without it; it has gloo"),
+        ({"ranks": 2, "backend": "nccl"}, "backend nccl: this torch was built without it; it has gloo"),
+        ({"ranks": 2, "backend": "gloo"}, ""),
+        ({"ranks": 64, "device": "cpu"}, ""),
+    ],
+)
+def test_ranks_need_a_gpu_each_and_a_backend(choices: dict[str, object], said: str) -> None:
+    here = msgspec.structs.replace(machine("cpu", "cuda:0", "cuda:1"), backends=("gloo",))
+    assert str(here.refusal(a_spec(**{"device": "cuda:0"} | choices)) or "") == said
+
+
+def test_a_log_that_does_not_tell_the_backends_refuses_none() -> None:
+    assert machine("cpu", "cuda:0", "cuda:1").refusal(a_spec(device="cuda:0", ranks=2)) is None

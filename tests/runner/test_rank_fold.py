@@ -47,6 +47,11 @@ def test_notices_are_passed_on_at_once():
     assert fold((0, steps(0, 1.0)), (1, notice))[1] == [notice]
 
 
+def test_a_notice_that_each_rank_tells_is_told_once():
+    first, second, other = (Notice(at=at, text=text) for at, text in ((1.0, "a"), (2.0, "a"), (3.0, "b")))
+    assert fold((0, first), (1, second), (1, other))[1] == [first, other]
+
+
 def test_the_end_of_all_has_the_largest_peak_and_each_ranks():
     found, _ = fold(
         (0, steps(0, 1.0, 3.0)),
@@ -82,4 +87,9 @@ def test_of_two_failures_the_first_is_told():
 
 def test_a_stopped_cell_is_cancelled():
     found, _ = fold((0, ended("cancelled")), (1, ended("cancelled")))
+    assert (found.end().status, found.end().error) == ("cancelled", None)
+
+
+def test_a_rank_that_lost_a_stopped_one_did_not_fail():
+    found, _ = fold((1, ended("failed", at=5.0, error="Connection closed by peer")), (0, ended("cancelled", at=6.0)))
     assert (found.end().status, found.end().error) == ("cancelled", None)

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.spec import CellSpec, SpecError
+from cs336_tui.events.events import Notice
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -77,6 +78,20 @@ def test_every_right_way_trains_what_one_process_does(runner: Runner):
     assert tuple(cells["adapters:get_ddp"].phase_times_s)[-5:] == OWN_SYNC
     assert "gradient sync" in cells["adapters:get_ddp_individual_parameters"].phase_times_s
     assert "gradient sync" not in cells["ddp"].phase_times_s
+
+
+def test_what_draws_is_not_compared_and_says_so_and_time_ends_all_ranks_alike(runner: Runner):
+    dims = {"precision": "fp16-mixed", "measure_steps": 1000, "steps_for": 0.1}
+    (cell,) = runner.run(shared_spec("zero1", dropout=0.1, **dims))
+    assert (cell.status, sum(cell.step_times_s) >= 0.1) == ("ok", True)
+    assert len({len(times) for times in cell.times.rank_s}) == 1
+    said = [event.text for event in runner.watch.of(Notice) if "not compared" in event.text]
+    assert len(said) == 1
+
+
+def test_reports_of_several_ranks_are_refused(runner: Runner):
+    with pytest.raises(SpecError, match="a report of memory is of one rank"):
+        runner.bench.ask_report("memory", shared_spec("ddp"))
 
 
 def test_four_ranks_train_what_one_process_does(runner: Runner):

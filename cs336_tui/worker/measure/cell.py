@@ -99,7 +99,8 @@ class CellRun:
         from cs336_tui.worker.ranks.check import check_ranks  # it imports much
 
         configure_torch(spec, self.device)
-        check_ranks(self.spec, self.device, self.group.place.rank)
+        if not_compared := check_ranks(self.spec, self.device, self.group.place.rank):
+            self.reporter.notice(not_compared)
         _free_memory(self.device)
 
     def build(self, spec: CellSpec, built: Callable[[], object] = lambda: None) -> Step:
@@ -283,7 +284,7 @@ class _SingleRun(CellRun):
         with measured(self):
             self._measure(timer)
         self.report_changed_settings("while it was measured")
-        if spec.steps_auto is not None:
+        if spec.steps_auto is not None and self.group.place.rank == 0:
             reporter.notice(stopping_rule.why_stopped(reporter.times_s["measured"], spec.steps_auto))
         self.report_remarks()
 
@@ -324,7 +325,8 @@ class _SingleRun(CellRun):
             if self.group.agree(not why_not):
                 self._time_each(timer, "warm-up", min(count + stopping_rule.AFTER_LOOK, most))
                 return
-        self.reporter.notice(f"{why_not} after {most} warm-up steps, the most that was allowed")
+        if self.group.place.rank == 0:
+            self.reporter.notice(f"{why_not} after {most} warm-up steps, the most that was allowed")
 
     def _measure(self, timer: StepTimer) -> None:
         spec = self.spec
@@ -369,10 +371,10 @@ class _SingleRun(CellRun):
 
     def _time_for(self, timer: StepTimer, kind: StepKind, most: int, for_s: float) -> None:
         """Time steps until they come to so many seconds, or there are `most` of them."""
-        times_s, sum_s = self.reporter.times_s[kind], 0.0
-        while not times_s or (sum_s < for_s and len(times_s) < most):
-            self._time_each(timer, kind, len(times_s) + 1)
-            sum_s += times_s[-1]
+        times_s = self.reporter.times_s[kind]
+        at_once = self.group.place.ranks > 1  # agreeing may take longer than a step
+        while count := self.group.agree(stopping_rule.steps_left(times_s, most, for_s, at_once=at_once)):
+            self._time_each(timer, kind, len(times_s) + count)
 
     def _go_on(self, number: int) -> bool:
         self.reporter.reach(number)

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import torch
 from msgspec.structs import replace
+from torch import distributed
 
 from cs336_tui.config.environment_variables import set_variables, slowing
 from cs336_tui.config.spec import ModelDims, Precision
@@ -54,8 +55,16 @@ def probe() -> TorchEnvironment:
         cudnn=cudnn_name(cudnn) if cudnn else None,
         threads=torch.get_num_threads(),
         devices=tuple(_completed(devices)),
+        backends=_backends(),
         problems=tuple(problems),
     )
+
+
+def _backends() -> tuple[str, ...]:
+    """Backends of communication that this torch was built with."""
+    if not distributed.is_available():
+        return ("none",)
+    return tuple(name for name in ("gloo", "nccl") if getattr(distributed, f"is_{name}_available")())
 
 
 def works(precision: Precision, device_type: str) -> bool:

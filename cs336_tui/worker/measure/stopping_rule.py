@@ -83,6 +83,16 @@ def why_stopped(times_s: Sequence[float], share: float) -> str:
     return f"{stopped}{missed}: {known}{', and its noise no longer changes' if missed else ''}"
 
 
+def steps_left(times_s: Sequence[float], most: int, for_s: float, *, at_once: bool = False) -> int:
+    """Steps to run before the next look, until these come to `for_s` seconds or there are `most`; 0 at the end. One by
+    one, or with `at_once` half of those that are still needed at their mean."""
+    left_s = for_s - fsum(times_s)
+    if times_s and (left_s <= 0 or len(times_s) >= most):
+        return 0
+    needed = left_s / fmean(times_s) if times_s and at_once else 1
+    return max(1, min(int(needed / 2), most - len(times_s)))
+
+
 def why_short(kind: str, most: int, sum_s: float, for_s: float) -> str:
     """The remark on a count that ended before its time."""
     taken = f"{most} {kind} steps, the most that was allowed, took {sum_s:.3g} s"

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
 from cs336_tui.worker.place import STACK_SIGNAL, Place
+
+_Number = TypeVar("_Number", bool, int)
 
 
 class Group:
@@ -49,7 +52,7 @@ class Group:
         if self.place.ranks > 1:
             dist.barrier()
 
-    def agree(self, value: bool) -> bool:
+    def agree(self, value: _Number) -> _Number:
         """The first rank's value, on each rank; asked by all in the same order, and never in a timed region."""
         if self._store is None:
             return value
@@ -57,4 +60,4 @@ class Group:
         key = f"agreed-{self._agreed}"
         if self.place.rank == 0:
             self._store.set(key, str(int(value)))
-        return bool(int(self._store.get(key)))
+        return type(value)(int(self._store.get(key)))

@@ -101,11 +101,11 @@ def build(
     recipe = RECIPES[spec.precision]
     device_type = spec.device.partition(":")[0] if device.type == "meta" else device.type
     autocast = autocast or autocast_for(recipe, device.type)
-    model, batch, not_taken = _make_model(spec, device, autocast)
+    model, batch, not_taken = _make_model(spec, device, autocast, rank)
     if isinstance(model, Transformer | AttentionOnly | NormOnly) and device.type != "meta":
         model.initialise(spec.seed)
         if isinstance(model, Transformer) and model.draws:
-            torch.manual_seed(spec.seed)
+            torch.manual_seed(spec.seed + rank)  # of what is dropped
     revision = revisions_of(spec, model)  # before its blocks are replaced
     if recipe.float8:
         use_float8(model, spec.vocab_size)
@@ -137,11 +137,11 @@ def build(
     )
 
 
-def _make_model(spec: CellSpec, device: torch.device, autocast: Context) -> ImportedModel:
+def _make_model(spec: CellSpec, device: torch.device, autocast: Context, rank: int) -> ImportedModel:
     """The model, uninitialised if it is not imported. A user's attention and norm are tried within `autocast`."""
     dtype = RECIPES[spec.precision].parameters
     if is_imported(spec.model):
-        return import_model(spec, device, dtype)
+        return import_model(spec, device, dtype, rank)
     norm = _norm_of(spec, device, autocast)
     if spec.workload == "norm":
         return ImportedModel(NormOnly(spec, norm, device=device, dtype=dtype), None)

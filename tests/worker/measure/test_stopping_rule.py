@@ -11,6 +11,7 @@ from cs336_tui.worker.measure.stopping_rule import (
     is_narrow,
     noise_has_settled,
     step_looks,
+    steps_left,
     warmup_looks,
     why_not_warm,
     why_stopped,
@@ -143,3 +144,11 @@ def test_stopping_when_it_looks_good_costs_little_coverage(
     with capsys.disabled():
         print(f"\n{std:.1%} noise, correlation {correlation}: {held / runs:.0%} held, {sum(counts) / runs:.0f} steps")
     assert held >= 0.84 * runs
+
+
+def test_steps_by_time_are_looked_at_one_by_one_or_at_half_of_what_is_left():
+    assert [steps_left([0.1] * done, 100, 0.5) for done in (0, 1, 4, 5)] == [1, 1, 1, 0]
+    assert steps_left([], 100, 10.0, at_once=True) == 1
+    assert steps_left([0.1] * 20, 1000, 10.0, at_once=True) == 40  # 8 s are left, so 80 steps
+    assert steps_left([0.1] * 20, 50, 10.0, at_once=True) == 30
+    assert steps_left([0.1] * 50, 50, 10.0, at_once=True) == 0

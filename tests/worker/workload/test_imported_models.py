@@ -387,3 +387,24 @@ def test_logits_may_come_in_a_tuple_or_by_name(folder: Folder) -> None:
     for result in ("(self.head(x), None)", "{'logits': self.head(x)}", "type('Out', (), {'logits': self.head(x)})()"):
         spec = spec_of(folder, f"{folder.write(LM.replace('return self.head(x)', f'return {result}'))}:LM")
         steps(build(spec, CPU), spec)
+
+
+DRAWS_ITS_BATCH = """
+import torch
+
+def lm(vocab_size, context_length):
+    def batch(batch_size, seed):
+        drawn = torch.randint(vocab_size, (batch_size, context_length))
+        return drawn, torch.full_like(drawn, seed)
+
+    return torch.nn.Embedding(vocab_size, vocab_size), batch
+"""
+
+
+def test_a_batch_of_ones_own_is_another_on_each_rank_and_the_model_the_same(folder: Folder) -> None:
+    spec = spec_of(folder, f"{folder.write(DRAWS_ITS_BATCH)}:lm")
+    first, again, second = (import_model(spec, CPU, torch.float32, rank) for rank in (0, 0, 1))
+    assert torch.equal(first.model.weight, second.model.weight)
+    assert torch.equal(first.batch.inputs, again.batch.inputs)
+    assert not torch.equal(first.batch.inputs, second.batch.inputs)
+    assert [int(made.batch.targets[0, 0]) - spec.seed for made in (first, second)] == [0, 1]

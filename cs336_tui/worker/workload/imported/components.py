@@ -32,8 +32,9 @@ class ImportedModel(NamedTuple):
     not_taken: tuple[str, ...] = ()
 
 
-def import_model(spec: CellSpec, device: torch.device, dtype: torch.dtype) -> ImportedModel:
-    """Import and make the spec's model. Raises `ImportProblem`, one line with the user's own frame."""
+def import_model(spec: CellSpec, device: torch.device, dtype: torch.dtype, rank: int = 0) -> ImportedModel:
+    """Import and make the spec's model, alike on every rank, and the batch of this one. Raises `ImportProblem`, one
+    line with the user's own frame."""
     factory = find(spec.model, spec.model_path)
     name = short(spec.model)
     with problems.of_code(spec.model):
@@ -52,7 +53,7 @@ def import_model(spec: CellSpec, device: torch.device, dtype: torch.dtype) -> Im
     with explained(name):
         settle(model, device, dtype)
         model.train(spec.pass_ != "inference")  # in which dropout does nothing
-    batch = None if make_batch is None else _batch(make_batch, spec, values, device)
+    batch = None if make_batch is None else _batch(make_batch, spec, values, device, rank)
     return ImportedModel(model, batch, binding.dims_not_taken(factory, values, spec.model_args))
 
 
@@ -77,11 +78,12 @@ def _is_on(tensor: Tensor, device: torch.device) -> bool:
 
 
 def _batch(
-    function: Callable[..., Any], spec: CellSpec, values: dict[str, object], device: torch.device
+    function: Callable[..., Any], spec: CellSpec, values: dict[str, object], device: torch.device, rank: int
 ) -> Batch | None:
-    """The batch of the user's function; None if it fails on the meta device."""
+    """The batch of the user's function, by a seed of each rank's own; None if it fails on the meta device."""
     what = f"batch function {getattr(function, '__name__', type(function).__name__)}"
-    torch.manual_seed(spec.seed)
+    torch.manual_seed(spec.seed + rank)
+    values = values | {"seed": spec.seed + rank}
     try:
         with explained(what), torch.device(device):
             made = binding.call(what, function, values)
