@@ -288,7 +288,7 @@ def _figure(cells: Sequence[Result], value: Value, ddof: int, marks: tuple[str, 
     times = {"mean": summary.mean_s, "median": summary.median_s, "std": summary.std_s}
     peak = max(filter(None, map(_peak, measured(cells))), default=None)
     apart = max(filter(None, map(_apart, measured(cells))), default=None) if value == "activations" else None
-    tokens = cells[0].spec.tokens_per_step / summary.mean_s
+    tokens = cells[0].spec.tokens_per_step * cells[0].spec.ranks / summary.mean_s
     values = times | {"tokens": tokens, "memory": peak, "activations": apart.bytes if apart else None}
     found = values.get(value)
     return Figure(

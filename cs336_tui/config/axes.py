@@ -28,6 +28,7 @@ Timer = Literal["step", "do_bench"]
 Switch = Literal["off", "on"]
 Gelu = Literal["exact", "tanh"]
 Backend = Literal["auto", "gloo", "nccl"]
+BatchIs = Literal["per-rank", "global"]
 
 PASSES: tuple[str, ...] = get_args(Pass)
 WITHOUT_BACKWARD = ("inference", "forward", "forward+loss")
@@ -59,6 +60,8 @@ FLOAT8 = (8, 9)
 """The first CUDA compute capability whose matrix products take float8."""
 _OF_MODEL = (LANGUAGE_MODEL,)
 _AS_VARIANT: tuple[Kind, ...] = ("prediction", "memory", "time")
+
+_WHOSE_BATCH = {"per-rank": "of each rank", "global": "of all ranks together"}
 
 _USUAL_NAMES = {
     "float32": "fp32", "float": "fp32", "fp32-true": "fp32", "32": "fp32", "tensorfloat32": "tf32",
@@ -388,10 +391,16 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )] = "rmsnorm"
     ranks: Annotated[int, Axis(
         sweep="ranks", several=True, group="variants", hint="1, or 1,2,4", kinds=(*_AS_VARIANT, "pace"),
-        help="Processes that run one cell together, each with the batch of its own",
-        tip="Processes that run one cell together: 1, or several as 1,2,4. Each has the batch of its own.",
-        said=lambda ranks: (f"{ranks} ranks",), detail=lambda ranks: f"{ranks} processes with a batch each",
+        help="Processes that run one cell together",
+        tip="Processes that run one cell together: 1, or several as 1,2,4. --batch-is says whose batch it is.",
+        said=lambda ranks: (f"{ranks} ranks",), detail=lambda ranks: f"{ranks} processes",
     )] = 1
+    batch_is: Annotated[BatchIs, Axis(
+        group="variants", workloads=_OF_MODEL, applies=lambda spec: spec.ranks > 1, kinds=(*_AS_VARIANT, "pace"),
+        help="The batch of several ranks: {values}; global: of all together, divided equally",
+        tip="The batch of several ranks. per-rank: each has one of that size; global: they divide one of that size.",
+        said=lambda whose: (f"{whose} batch",), detail=lambda whose: _WHOSE_BATCH[whose],
+    )] = "per-rank"
     parallel: Annotated[str, Axis(
         sweep="parallels", several=True, values=PARALLELS, own="get_ddp", check=check_parallel, group="variants",
         workloads=_OF_MODEL, applies=lambda spec: spec.ranks > 1, kinds=(*_AS_VARIANT, "pace"),

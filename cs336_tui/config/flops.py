@@ -56,7 +56,7 @@ def step_flops(spec: CellSpec, all_pairs: bool | None = None) -> int:
     if all_pairs is None:
         all_pairs = spec.attention in _SCORES_ALL_PAIRS
     weights = 0 if spec.workload == "attention" else 2 * spec.tokens_per_step * parameters(spec).factors
-    attention = 4 * spec.batch_size * _pairs(spec, all_pairs) * spec.d_model * spec.num_layers
+    attention = 4 * spec.rank_batch_size * _pairs(spec, all_pairs) * spec.d_model * spec.num_layers
     return _FORWARDS_TIMED[spec.pass_] * (weights + attention)
 
 

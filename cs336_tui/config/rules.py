@@ -142,7 +142,7 @@ def _none_alone(field: str) -> Callable[[Choices], Iterator[SpecError]]:
     return refusals
 
 
-for _field in ("model", "attention", "optimizer", "loss", "checkpoint", "nesting", *_OF_OURS):
+for _field in ("model", "attention", "optimizer", "loss", "checkpoint", "nesting", "batch_is", *_OF_OURS):
     _between(_field)(_none_alone(_field))
 
 
@@ -171,6 +171,13 @@ def _float8(cell: Choices) -> Iterator[SpecError]:
     for field in ("d_model", "d_ff") if not is_imported(cell.model) else ():
         if (width := getattr(cell, field)) % FLOAT8_MULTIPLE:
             yield SpecError(field, width, f"precision fp8-mixed needs multiples of {FLOAT8_MULTIPLE}")
+
+
+@_between("batch_size", "ranks", "batch_is")
+def _divided_equally(cell: Choices) -> Iterator[SpecError]:
+    if cell.batch_is == "global" and cell.batch_size % cell.ranks:
+        why = f"cannot be divided equally by {cell.ranks} ranks; choose a multiple, or --batch-is per-rank"
+        yield SpecError("batch_size", cell.batch_size, why)
 
 
 @_between("ranks", "device", "backend")

@@ -160,8 +160,14 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
         return f"{self.size} {self.d_model}/{self.d_ff}/{self.num_layers}/{self.num_heads}"
 
     @property
+    def rank_batch_size(self) -> int:
+        """Sequences of each rank in a step."""
+        return self.batch_size // self.ranks if self.batch_is == "global" else self.batch_size
+
+    @property
     def tokens_per_step(self) -> int:
-        return self.batch_size * self.context_length
+        """Tokens of each rank in a step."""
+        return self.rank_batch_size * self.context_length
 
     @property
     def is_window(self) -> bool:
@@ -205,7 +211,8 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
     @property
     def heading(self) -> str:
         """The title with the batch size, if that is known."""
-        return self.title if self.recording else f"{self.title} · batch {self.batch_size}"
+        whose = f" {self.batch_is}" if self.ranks > 1 else ""
+        return self.title if self.recording else f"{self.title} · batch {self.batch_size}{whose}"
 
     @property
     def title(self) -> str:

@@ -107,6 +107,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         devices: tuple[str, ...]
         warmups: tuple[int, ...]
         ranks: tuple[int, ...]
+        backend: str
         warmup_auto: bool
         warmup_for: float | None
         steps: int

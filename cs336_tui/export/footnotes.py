@@ -10,6 +10,7 @@ from cs336_tui.analysis.fields import warmup_done
 from cs336_tui.analysis.merge import RECORDED, Result, grouped
 from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.config.counts import duration_words
+from cs336_tui.config.spec import AXES
 from cs336_tui.events.environment import Environment
 from cs336_tui.export import provenance
 from cs336_tui.export.verdicts import trust_notes
@@ -36,6 +37,13 @@ _TIMED = {
     "with one synchronisation after all of them, as triton.testing.do_bench; nothing is flushed in the warm-up",
 }
 _Notes = Callable[[SessionState, Sequence[CellState]], Iterable[str]]
+
+
+def _whose_batch(cells: Sequence[CellState]) -> Iterator[str]:
+    """Whose batch the column of several ranks holds."""
+    axis = AXES["batch_is"]
+    found = dict.fromkeys(cell.spec.batch_is for cell in cells if cell.spec.ranks > 1)
+    yield f"batch of several ranks: {' or '.join(f'{whose}, {axis.detail(whose)}' for whose in found)}"
 
 
 class Signs:
@@ -127,6 +135,7 @@ def reading_notes(state: SessionState, cells: Sequence[CellState], unit: str = "
     for how in dict.fromkeys(cell.spec.sync if cell.spec.timer == "step" else cell.spec.timer for cell in cells):
         yield f"a step's time, {how}: {_TIMED[how]}"
     if any(cell.spec.ranks > 1 for cell in cells):
+        yield from _whose_batch(cells)
         yield from RANKS_NOTES
     if any(cell.spec.timer == "do_bench" for cell in cells):
         yield "p20, p80: 20 and 80 % quantiles of the n measured steps, linear between neighbours"

@@ -19,3 +19,18 @@ def test_what_is_of_one_rank_is_refused_of_several(words: dict[str, object], sai
     with pytest.raises(SpecError) as refused:
         sweep_from(ranks=(1, 2), devices=("cpu",), **words)
     assert str(refused.value) == said
+
+
+def test_a_global_batch_is_divided_by_the_ranks_and_one_per_rank_is_not() -> None:
+    each, whole = (sweep_from(ranks=(4,), batches=(8,), batch_is=whose).with_devices(("cpu",)).cells()[0]
+                   for whose in ("per-rank", "global"))  # fmt: skip
+    assert (each.rank_batch_size, whole.rank_batch_size) == (8, 2)
+    assert each.tokens_per_step == 4 * whole.tokens_per_step
+    assert (each.heading.endswith("batch 8 per-rank"), whole.heading.endswith("batch 8 global")) == (True, True)
+    alone = sweep_from(ranks=(1,), batches=(8,), batch_is="global").with_devices(("cpu",)).cells()[0]
+    assert (alone.rank_batch_size, alone.heading.endswith("batch 8")) == (8, True)
+
+
+def test_a_global_batch_that_cannot_be_divided_is_refused() -> None:
+    with pytest.raises(SpecError, match="batch size 6: cannot be divided equally by 4 ranks; choose a multiple, or"):
+        sweep_from(ranks=(1, 2, 4), batches=(6, 8), batch_is="global")

@@ -297,7 +297,7 @@ def _device_problems(sweep: Sweep, environment: Environment | None) -> Iterator[
         return
     for device in devices:
         values = {axis.field: getattr(sweep, axis.sweep) for axis in AXES.values() if axis.lacks}
-        yield from environment.refusals(device, values)
+        yield from environment.refusals(device, values | {"ranks": sweep.ranks, "backend": (sweep.backend,)})
 
 
 def _pairs_words(pairs: tuple[tuple[str, str], ...]) -> str:

@@ -246,13 +246,13 @@ def _what(spec: CellSpec) -> Iterator[tuple[str, str]]:
         yield "workload", f"{spec.workload} alone, no model around it"
     if spec.workload == "norm":
         yield "width", str(spec.d_model)
-        yield "rows", f"{spec.batch_size} × {spec.context_length} = {spec.tokens_per_step}"
+        yield "rows", f"{spec.rank_batch_size} × {spec.context_length} = {spec.tokens_per_step}"
         return
     if spec.workload == "attention":
         heads = f", {spec.num_heads} heads" if spec.num_heads > 1 else ""
         yield "head dim", f"{spec.head_dim}{heads}"
         yield "mask", "causal" if spec.causal else "none, every token sees all"
-        yield "batch, sequence", f"{spec.batch_size} × {spec.context_length}"
+        yield "batch, sequence", f"{spec.rank_batch_size} × {spec.context_length}"
         return
     if is_imported(spec.model):
         yield "model", spec.model
@@ -265,7 +265,8 @@ def _what(spec: CellSpec) -> Iterator[tuple[str, str]]:
         yield "model", f"{spec.size} of {spec.edition}, {spec.arch}"
     yield "dimensions", f"{spec.d_model} wide, d_ff {spec.d_ff}, {spec.num_layers} layers, {spec.num_heads} heads"
     yield "vocabulary", str(spec.vocab_size)
-    yield "batch, context", f"{spec.batch_size} × {spec.context_length} = {spec.tokens_per_step} tokens a step"
+    whole = f"{spec.rank_batch_size} × {spec.context_length} = {spec.tokens_per_step} tokens a step"
+    yield "batch, context", whole if spec.ranks == 1 else f"{whole} and rank"
 
 
 def _variants(spec: CellSpec) -> Iterator[tuple[str, str]]:

@@ -54,7 +54,7 @@ def _softmax_flops(spec: CellSpec, dims_not_taken: Collection[str]) -> tuple[int
     if not {"num_layers", "num_heads"}.isdisjoint(dims_not_taken):
         return None
     alone = spec.workload == "attention"
-    softmaxes = spec.batch_size * spec.num_heads * (1 if alone else spec.num_layers)
+    softmaxes = spec.rank_batch_size * spec.num_heads * (1 if alone else spec.num_layers)
     elements = softmaxes * spec.context_length**2
     forward, backward = (each * elements for each in _SOFTMAX_FLOPS)
     again = 0 if alone else forward * recomputed_blocks(spec) // spec.num_layers

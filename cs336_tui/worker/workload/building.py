@@ -176,9 +176,9 @@ def _make_batch(spec: CellSpec, device: torch.device, rank: int) -> Batch:
             gradient.normal_(generator=torch.Generator(device).manual_seed(spec.seed + 1))
         return Batch(torch.empty(0, dtype=torch.int64, device=device), gradient)
     if device.type == "meta":
-        shape = (spec.batch_size, spec.context_length)
+        shape = (spec.rank_batch_size, spec.context_length)
         return Batch(*(torch.zeros(shape, dtype=torch.int64, device=device) for _ in range(2)))
-    size = spec.batch_size
+    size = spec.rank_batch_size
     whole = random_batch(size * spec.ranks, spec.context_length, spec.vocab_size, device=device, seed=spec.seed)
     return Batch(*(part[rank * size : (rank + 1) * size] for part in whole))
 

@@ -34,7 +34,7 @@ _TRUE, _FALSE = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
 def values_of(spec: CellSpec, device: torch.device, dtype: torch.dtype) -> dict[str, object]:
     """The values of a spec under every name by which a user's code may ask for them."""
     values = {name: getattr(spec, field) for field, others in ALIASES.items() for name in (field, *others)}
-    return values | {"device": device, "dtype": dtype}
+    return values | {"batch_size": spec.rank_batch_size, "device": device, "dtype": dtype}
 
 
 def call(name: str, function: Callable[..., Any], values: Mapping[str, object], given: Given = ()) -> Any:

@@ -93,7 +93,7 @@ def _batch(
         raise
     if not (isinstance(made, tuple | list) and len(made) == 2 and all(isinstance(part, Tensor) for part in made)):
         raise ImportProblem(f"{what} made {kind_of(made)}, expected two tensors: inputs and targets")
-    expected = (spec.batch_size, spec.context_length)
+    expected = (spec.rank_batch_size, spec.context_length)
     for part, tensor in zip(("inputs", "targets"), made, strict=True):
         if (shape := tuple(tensor.shape)) != expected:
             raise ImportProblem(f"{what} made {part} of shape {shape}, expected {expected}: batch, context length")
