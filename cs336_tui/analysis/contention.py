@@ -117,9 +117,12 @@ def _waiting(cell: CellState) -> Finding:
     who = of_all if longest_s is None else "its longest-waiting thread"
     share = waited_s / within_s
     text = f"{who} waited for a core for {percent(share)} of the {seconds(within_s)} of measuring"
-    cores = _usable_cores(cell)
-    if cores and threads > cores:
-        return Finding(share >= LEAST_WAIT, f"{text}, with {threads} threads on {cores} cores", f"--threads {cores}")
+    cores, ranks = _usable_cores(cell), cell.spec.ranks
+    if cores and threads * ranks > cores:
+        advice = f"--threads {cores // ranks}" if cores >= ranks else f"at most {counted(cores, 'rank')} here"
+        of_ranks = f" of {ranks} ranks" * (ranks > 1)
+        text += f", with {threads * ranks} threads{of_ranks} on {cores} cores"
+        return Finding(share >= LEAST_WAIT, text, advice)
     return Finding(share >= LEAST_WAIT, text, _QUIET)
 
 
@@ -161,7 +164,7 @@ def _load(cell: CellState) -> Finding:
     around = cell.surroundings
     if around.load_1m is None or not around.cpu_count:
         return Finding(None, "")
-    own = _threads(cell)
+    own = _threads(cell) * cell.spec.ranks
     text = f"a load of {around.load_1m:.1f} on {around.cpu_count} cores, {own} of it the cell's own at most"
     return Finding(True, text, _QUIET) if around.load_1m > around.cpu_count + own else Finding(False, "")
 

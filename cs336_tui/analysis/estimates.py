@@ -104,7 +104,9 @@ def _used_on_gpu(sample: DeviceSampled, cell: int | None, uuid: str | None) -> i
 
 
 def _used_on_host(sample: DeviceSampled, cell: int | None) -> int | None:
-    used, own = sample.host.memory_used_bytes, sample.host.child_rss_bytes
+    host = sample.host
+    ranks = [each.rss_bytes for each in host.ranks if each.rss_bytes is not None]
+    used, own = host.memory_used_bytes, sum(ranks) if ranks else host.child_rss_bytes
     if used is None or (cell is not None and own is None):
         return None
     return used - (own or 0)

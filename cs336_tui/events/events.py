@@ -274,6 +274,15 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Maximum time between reading `other_processes`, which is rarer, and `at`; None without a list, in old logs."""
 
 
+class RankSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The process of one rank; None once it has ended, `cores` at first, too."""
+
+    pid: int
+    rss_bytes: int | None = None
+    cores: float | None = None
+    """Used since the last sample."""
+
+
 class HostSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The host as psutil sees it; `cpu` is the busy share of all cores, 0 to 1."""
 
@@ -281,13 +290,15 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     child_rss_bytes: int | None = None
-    """Resident memory of the running cell's process; None between cells."""
+    """Resident memory of the running cell's process, of several ranks the largest; None between cells."""
     child_cores: float | None = None
-    """Cores that the running cell's process used since the last sample; None between cells and at first."""
+    """Cores that the running cell's processes used since the last sample; None between cells and at first."""
     steal: float | None = None
     """Share of all cores' time since the last sample that the hypervisor gave to others, 0 to 1; None if unknown."""
     load_1m: float | None = None
     cpu_count: int | None = None
+    ranks: tuple[RankSample, ...] = ()
+    """Those of the running cell, in their order; empty for one rank, between cells, in old logs."""
 
 
 class DeviceSampled(_EventBase, frozen=True):

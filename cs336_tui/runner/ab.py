@@ -97,9 +97,9 @@ def _run_round(
         children = [r.child for r in ranks] or [cells.launcher.start_round(numbers, specs, b_first=b_first)]
     except StartError as error:
         return _record_ends(cells.record, *(_ended(side, "failed", str(error)) for side in (a, b)))
-    pid = children[0].process.pid
-    cells.record([CellStarted(at=started_at, cell=side.cell, pid=pid) for side in (a, b)])
-    cells.watch.point(environment.device((a if b.spec.device == "cpu" else b).spec.device), pid)
+    pids = [child.process.pid for child in children]
+    cells.record([CellStarted(at=started_at, cell=side.cell, pid=pids[0]) for side in (a, b)])
+    cells.watch.point(environment.device((a if b.spec.device == "cpu" else b).spec.device), *pids)
     recorder = _RoundRecorder((a.cell, b.cell), cells.record)
     with ExitStack() as around:
         for child in children:

@@ -91,7 +91,7 @@ class CellRunner:
             return
         pid = children[0].process.pid
         self._recorder.record([CellStarted(at=started_at, cell=cell, pid=pid)])
-        self.watch.point(device, pid)
+        self.watch.point(device, *(child.process.pid for child in children))
         with ExitStack() as around:
             for child in children:
                 around.enter_context(closing(child))

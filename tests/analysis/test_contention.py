@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from cs336_tui.analysis.verdicts import Judgement
 from cs336_tui.events.events import Event, GpuProcess, GpuSample
 from tests.analysis.judging import AT, FLAT, GPU, ON_CPU, a_cell, events_of_cell, evidence, host, judged, sample
 from tests.samples import state_of
@@ -153,3 +154,19 @@ def test_contention_that_cannot_be_seen_is_not_ruled_out(more: dict[str, Any], w
 def test_what_contends_is_said_though_the_rest_is_not_seen() -> None:
     found = judged(a_cell(FLAT, samples=[unseen()], measured_for_s=3.0, cpu_wait_s=1.5))
     assert "contended" in found.names
+
+
+def test_threads_of_all_ranks_are_the_cells_own() -> None:
+    def found(usable_cores: int, threads: int) -> Judgement:
+        spec = {"device": "cpu", "threads": None, "ranks": 2}
+        more = {"measured_for_s": 3.0, "longest_cpu_wait_s": 2.5, "usable_cores": usable_cores}
+        events = events_of_cell(FLAT, spec=spec, samples=[host(load_1m=9.5)], **more)
+        return judged(state_of(_with_threads(event, threads) for event in events).cells[0])
+
+    several = found(usable_cores=4, threads=3)
+    assert "with 6 threads of 2 ranks on 4 cores" in several.sentence
+    assert several.holding[-1].advice == "--threads 2"
+    assert "of it the cell's own at most" not in several.sentence  # 9.5 is less than 4 cores and 6 threads
+    one = found(usable_cores=1, threads=1)
+    assert one.holding[-1].advice.startswith("at most 1 rank here")
+    assert "a load of 9.5 on 4 cores, 2 of it the cell's own at most" in one.sentence

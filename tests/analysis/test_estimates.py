@@ -27,7 +27,7 @@ from cs336_tui.analysis.eta import remaining_s
 from cs336_tui.analysis.reference import published
 from cs336_tui.config.spec import PRECISIONS, dims_of
 from cs336_tui.events.environment import DeviceInfo
-from cs336_tui.events.events import CellsPredicted, DeviceSampled, GpuProcess, GpuSample, HostSample
+from cs336_tui.events.events import CellsPredicted, DeviceSampled, GpuProcess, GpuSample, HostSample, RankSample
 from cs336_tui.events.gpus import find_gpu, gpu_of_label
 from cs336_tui.session.state import SessionState
 from tests.attention_cells import attention_spec
@@ -118,6 +118,9 @@ def test_the_hosts_free_memory_counts_for_the_cpu() -> None:
     assert here.free_bytes == ENVIRONMENT.memory_bytes - 100 * 10**9
     running = target_here(CPU, ENVIRONMENT, [(sampled(memory_used_bytes=100 * 10**9, child_rss_bytes=40 * 10**9), 0)])
     assert running.free_bytes == ENVIRONMENT.memory_bytes - 60 * 10**9
+    ranks = tuple(RankSample(pid=rank, rss_bytes=20 * 10**9) for rank in range(3))
+    several = sampled(memory_used_bytes=100 * 10**9, child_rss_bytes=20 * 10**9, ranks=ranks)
+    assert target_here(CPU, ENVIRONMENT, [(several, 0)]).free_bytes == ENVIRONMENT.memory_bytes - 40 * 10**9
 
 
 def test_mps_has_what_it_may_use_and_the_host_has_free() -> None:

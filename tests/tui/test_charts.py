@@ -171,3 +171,8 @@ def test_gradient_sync_has_a_colour_of_its_own_and_leaves_the_others_theirs() ->
     beside = roles(*names[:4], "gradient sync", names[4])
     assert len(set(beside)) == 6
     assert roles(*names) == [*beside[:4], beside[5]]
+
+
+def test_strips_without_room_for_bars_stand_in_columns() -> None:
+    first, second = text(rank_strips([0.1647, 0.1618, 0.1573, 0.1605] * 2, width=52, rows=2))
+    assert [first.index(f" {rank} ") for rank in (1, 2, 3)] == [second.index(f" {rank} ") for rank in (5, 6, 7)]

@@ -14,6 +14,7 @@ from cs336_tui.events.events import (
     GpuSample,
     HostSample,
     Notice,
+    RankSample,
     StageChanged,
 )
 from cs336_tui.session.state import SessionState
@@ -228,3 +229,24 @@ def test_the_detail_of_a_cell_has_each_ranks_mean_and_peak() -> None:
     assert "rank 3          106.3 ms mean, 1.03 GB peak RSS" in shown
     assert "skew            6.3 ms mean ± 5.8 std" in shown
     assert "rank 0" not in text(cell_detail(state, state.cells[0], 80))
+
+
+@pytest.mark.parametrize(("ranks", "height", "rows"), [(2, 30, 2), (8, 21, 8), (16, 21, 11)])
+def test_the_device_pane_lists_the_process_of_each_rank(ranks: int, height: int, rows: int) -> None:
+    several = tuple(RankSample(pid=21_000 + rank, rss_bytes=10**9 + rank * 10**7, cores=0.5) for rank in range(ranks))
+    host = HostSample(cpu=0.47, load_1m=1.8, cpu_count=2, child_rss_bytes=1_070_000_000, ranks=several)
+    sample = DeviceSampled(at=START, host=host, why="no NVML: the driver's library was not found")
+    shown = text(device_lines(state_of([sample]), sample, None, None, 28, height)).splitlines()
+    assert len(shown) <= height
+    assert sum(" 210" in row for row in shown) == rows
+    assert any(row.split() == ["1", "21001", "1.01", "GB", "0.50"] for row in shown)
+    assert any(f"and {ranks - rows} more" in row for row in shown) == (rows < ranks)
+    assert any("no NVML" in row for row in shown)
+    assert not any("cell RSS" in row for row in shown)
+
+
+def test_the_process_of_a_rank_that_has_gone_is_not_available() -> None:
+    host = HostSample(ranks=(RankSample(pid=1), RankSample(pid=2, rss_bytes=10**9, cores=1.0)))
+    sample = DeviceSampled(at=START, host=host)
+    rows = [row.split() for row in text(device_lines(state_of([sample]), sample, None, None, 28, 30)).splitlines()]
+    assert ["0", "1", "n/a", "n/a"] in rows

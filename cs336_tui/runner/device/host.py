@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import psutil
 
-from cs336_tui.events.events import HostSample
+from cs336_tui.events.events import HostSample, RankSample
 
 _SHORTEST_CPU_WINDOW_S = 0.1  # the kernel counts CPU time in ticks of 10 ms; shorter windows give noise
 
@@ -26,28 +26,28 @@ class HostReader:
         self._steal: float | None = None
         self._cpu_read_at = time.monotonic()
         self._core_times = _core_times()
-        self._child: psutil.Process | None = None
-        self._child_cores: float | None = None
-        self._child_before: tuple[float, float] | None = None
-        """Begin of the child's window (monotonic seconds) and its CPU time then (seconds)."""
+        self._children: tuple[_Child, ...] = ()
         psutil.cpu_percent()
 
-    def sample(self, child: int | None = None) -> HostSample:
-        """The host now; `child` is the PID of the running cell's process. Memory in use is all that is not available
-        without swapping. CPU share, steal and the child's cores, with those of its own children that have ended, are
-        since the last sample, None at first. In a container, all but the child's are the machine's."""
+    def sample(self, *children: int | None) -> HostSample:
+        """The host now; `children` are the PIDs of the running cell's ranks. Memory in use is all that is not available
+        without swapping. CPU share, steal and the children's cores, with those of their own children that have ended,
+        are since the last sample, None at first. In a container, all but the children's are the machine's."""
         memory = psutil.virtual_memory()
-        self._follow(child)
+        self._follow(tuple(pid for pid in children if pid is not None))
         self._read_cores()
+        ranks = tuple(each.sample() for each in self._children)
+        cores = [each.cores for each in ranks if each.cores is not None]
         return HostSample(
             cpu=self._cpu,
             memory_used_bytes=memory.total - memory.available,
             memory_total_bytes=memory.total,
-            child_rss_bytes=self._of_child(lambda child: child.memory_info().rss) or None,  # one that has ended has 0
-            child_cores=self._child_cores,
+            child_rss_bytes=max((each.rss_bytes for each in ranks if each.rss_bytes is not None), default=None),
+            child_cores=sum(cores) if cores else None,
             steal=self._steal,
             load_1m=_load_1m(),
             cpu_count=self._cpu_count,
+            ranks=ranks if len(ranks) > 1 else (),
         )
 
     def _read_cores(self) -> None:
@@ -59,32 +59,47 @@ class HostReader:
         before, self._core_times = self._core_times, _core_times()
         self._steal = _stolen_share(before, self._core_times)
         self._cpu_read_at = now
-        self._read_child_cores(now)
+        for each in self._children:
+            each.read_cores(now)
 
-    def _read_child_cores(self, now: float) -> None:
-        before = self._child_before
+    def _follow(self, pids: tuple[int, ...]) -> None:
+        if pids != tuple(each.pid for each in self._children):
+            self._children = tuple(map(_Child, pids))
+
+
+class _Child:
+    """A process of the running cell and the cores that it used in the last window."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._cores: float | None = None
+        self._process: psutil.Process | None = None
+        with suppress(psutil.Error):
+            self._process = psutil.Process(pid)
+        used_s = self._cpu_s()
+        self._before = None if used_s is None else (time.monotonic(), used_s)
+        """Begin of its window (monotonic seconds) and its CPU time then (seconds)."""
+
+    def sample(self) -> RankSample:
+        rss_bytes = self._read(lambda process: process.memory_info().rss) or None  # one that has ended has 0
+        return RankSample(pid=self.pid, rss_bytes=rss_bytes, cores=self._cores)
+
+    def read_cores(self, now: float) -> None:
+        """Close its window, unless that is too short, and begin the next one."""
+        before = self._before
         if before is not None and now - before[0] < _SHORTEST_CPU_WINDOW_S:
             return
-        used_s = self._child_cpu_s()
-        self._child_cores = (used_s - before[1]) / (now - before[0]) if before and used_s is not None else None
-        self._child_before = None if used_s is None else (now, used_s)
+        used_s = self._cpu_s()
+        self._cores = (used_s - before[1]) / (now - before[0]) if before and used_s is not None else None
+        self._before = None if used_s is None else (now, used_s)
 
-    def _follow(self, pid: int | None) -> None:
-        if pid == (self._child.pid if self._child else None):
-            return
-        self._child = self._child_cores = self._child_before = None
+    def _cpu_s(self) -> float | None:
+        """CPU time of the process and of its own children that have ended."""
+        return self._read(lambda process: sum(process.cpu_times()[:4]))
+
+    def _read(self, read: Callable[[psutil.Process], _T]) -> _T | None:
         with suppress(psutil.Error):
-            self._child = psutil.Process(pid) if pid is not None else None
-        if (used_s := self._child_cpu_s()) is not None:
-            self._child_before = time.monotonic(), used_s
-
-    def _child_cpu_s(self) -> float | None:
-        """CPU time of the child and of its own children that have ended."""
-        return self._of_child(lambda child: sum(child.cpu_times()[:4]))
-
-    def _of_child(self, read: Callable[[psutil.Process], _T]) -> _T | None:
-        with suppress(psutil.Error):
-            return read(self._child) if self._child else None
+            return read(self._process) if self._process else None
         return None
 
 

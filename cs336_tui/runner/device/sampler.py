@@ -37,7 +37,7 @@ class DeviceSampler:
         self._emit = emit
         self._interval_s, self._idle_interval_s = interval_s, max(interval_s, idle_interval_s)
         self._uuid: str | None = None
-        self._child: int | None = None
+        self._children: tuple[int, ...] = ()
         self._changed = threading.Condition()
         self._woken = self._stopping = False
         self._awaited: list[threading.Event] = []  # set once a sample that begins from now on was handed on
@@ -60,11 +60,13 @@ class DeviceSampler:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    def watch(self, uuid: str | None, pid: int | None) -> None:
-        """Set the GPU (None: CUDA's first) and the PID of the running cell, if any. A change is sampled at once."""
+    def watch(self, uuid: str | None, *pids: int | None) -> None:
+        """Set the GPU (None: CUDA's first) and the PIDs of the running cell's ranks, if any. A change is sampled at
+        once."""
+        children = tuple(pid for pid in pids if pid is not None)
         with self._changed:
-            if (uuid, pid) != (self._uuid, self._child):
-                self._uuid, self._child = uuid, pid
+            if (uuid, children) != (self._uuid, self._children):
+                self._uuid, self._children = uuid, children
                 self._wake()
 
     def sample_soon(self) -> threading.Event:
@@ -78,9 +80,9 @@ class DeviceSampler:
                 self._wake()
         return handed_on
 
-    def point(self, device: DeviceInfo | None, pid: int | None) -> None:
-        """Watch the device and process of the running cell, or none between runs."""
-        self.watch(device.uuid if device else None, pid)
+    def point(self, device: DeviceInfo | None, *pids: int | None) -> None:
+        """Watch the device and the processes of the running cell's ranks, or none between runs."""
+        self.watch(device.uuid if device else None, *pids)
 
     def measured(self) -> None:
         """Sample at once after measuring: a short cell may have no sample. One before would disturb its first step."""
@@ -100,39 +102,39 @@ class DeviceSampler:
         while not self._stopping:
             with self._changed:
                 self._woken = False
-                uuid, child = self._uuid, self._child
+                uuid, children = self._uuid, self._children
                 awaited, self._awaited = self._awaited, []
             if self._gpu is None:
-                self._deliver(None, OPENING, child)
+                self._deliver(None, OPENING, children)
             began = time.monotonic()
-            gpu, why = self._sample_gpu(uuid, child, began, fresh=bool(awaited))
-            self._deliver(gpu, why, child, began)
+            gpu, why = self._sample_gpu(uuid, children[0] if children else None, began, fresh=bool(awaited))
+            self._deliver(gpu, why, children, began)
             for event in awaited:
                 event.set()
             with self._changed:
-                interval_s = self._idle_interval_s if child is None else self._interval_s
+                interval_s = self._interval_s if children else self._idle_interval_s
                 self._changed.wait_for(lambda: self._woken or self._stopping, interval_s)
         for event in self._awaited:  # nothing is added once we are stopping
             event.set()
         if self._gpu is not None:
             self._gpu.close()
 
-    def _deliver(self, gpu: GpuSample | None, why: str | None, child: int | None, began: float = 0.0) -> None:
+    def _deliver(self, gpu: GpuSample | None, why: str | None, children: tuple[int, ...], began: float = 0.0) -> None:
         """Hand on the GPU as sampled from `began` (monotonic seconds) on, and the host as it is now."""
-        host, host_why = self._sample_host(child)
+        host, host_why = self._sample_host(children)
         if gpu is not None and gpu.processes_age_s is not None:
             # The list was read before `at`, by as much as a slow driver took.
             gpu = msgspec.structs.replace(gpu, processes_age_s=gpu.processes_age_s + time.monotonic() - began)
         with suppress(Exception):  # a consumer that is closing must not end the sampling
             self._emit(DeviceSampled(at=time.time(), host=host, gpu=gpu, why=host_why or why))
 
-    def _sample_host(self, child: int | None) -> tuple[HostSample, str | None]:
+    def _sample_host(self, children: tuple[int, ...]) -> tuple[HostSample, str | None]:
         try:
             if self._host is None:
                 from cs336_tui.runner.device.host import HostReader
 
                 self._host = HostReader()
-            return self._host.sample(child), None
+            return self._host.sample(*children), None
         except Exception as error:
             return HostSample(), f"the host cannot be sampled: {type(error).__name__}: {error}"
 

@@ -31,14 +31,17 @@ def rank_strips(times_s: Sequence[float], *, width: int, rows: int) -> list[Line
     each = (width + _GAP) // across - _GAP
     room = each - number_width - figure_width - 3
     bar_width = room if room >= _SHORTEST_BAR else 0
+    narrowest = number_width + figure_width + 2
     strips: list[Line] = []
     for rank, (time_s, figure) in enumerate(zip(times_s, figures, strict=True)):
         mark, role = (SLOWEST, "caution") if rank == slowest else (" ", "measured")
         strip = [Span(mark, role), Span(f"{rank:>{number_width}} ", "muted"), Span(f"{figure:>{figure_width}}", "text")]
-        if bar_width:
+        if not bar_width:
+            strip.append(Span(" " * (each - narrowest)))
+        else:
             strip.append(Span(f" {bar(time_s / times_s[slowest] if times_s[slowest] else 0.0, bar_width)}", role))
         strips.append(tuple(strip))
-    if not bar_width:
+    if each < narrowest:
         return joined(strips, width, " " * _GAP)[:rows]
     lines = (strips[first : first + across] for first in range(0, len(strips), across))
     return [tuple(span for strip in row for span in (*strip, Span(" " * _GAP)))[:-1] for row in lines]

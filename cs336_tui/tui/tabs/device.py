@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from cs336_tui.events.events import DeviceSampled, GpuSample
+from cs336_tui.events.events import DeviceSampled, GpuSample, RankSample
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
@@ -60,8 +61,10 @@ def device_lines(
 ) -> list[Line]:
     """The pane's rows: figures, then as much history as fits."""
     figures = [*(_gpu(sample.gpu, energy_j, width) if sample.gpu else []), *_host(sample)]
-    if sample.why:
-        figures += [(), *wrapped(sample.why, width, "muted")]
+    why = [(), *wrapped(sample.why, width, "muted")] if sample.why else []
+    if sample.host.ranks:
+        figures += _ranks(sample.host.ranks, height - len(figures) - len(why))
+    figures += why
     history = _history(state, sample, run, width, height - len(figures) - 1)
     return [*figures, *([(), *history] if history else [])]
 
@@ -104,17 +107,38 @@ def _host(sample: DeviceSampled) -> list[Line]:
     """The host's figures; beside a GPU only those that affect a run."""
     host = sample.host
     load = format.NOT_AVAILABLE if host.load_1m is None else f"{host.load_1m:.1f}"
-    rss = _row("cell RSS", format.size(host.child_rss_bytes))
+    rss = [] if host.ranks else [_row("cell RSS", format.size(host.child_rss_bytes))]
     if sample.gpu:
-        return [_row("host", f"CPU {format.percent(host.cpu)}, load {load}"), rss]
+        return [_row("host", f"CPU {format.percent(host.cpu)}, load {load}"), *rss]
     cores = f" on {host.cpu_count} CPUs" if host.cpu_count else ""
     return [
         line(("Host", "title")),
         _row("CPU", format.percent(host.cpu)),
         _row("memory", format.used_of(host.memory_used_bytes, host.memory_total_bytes)),
-        rss,
+        *rss,
         _row("load", load + cores),
     ]
+
+
+def _ranks(ranks: Sequence[RankSample], height: int) -> list[Line]:
+    """A row for each rank's process; the last says how many more there are, if the height does not do for all."""
+    number_width = len(str(len(ranks) - 1))
+    rows = [
+        line(
+            (f"{rank:>{number_width}} ", "muted"),
+            f"{each.pid:>8}{format.size(each.rss_bytes, format.NOT_AVAILABLE):>9}{_cores(each.cores):>6}",
+        )
+        for rank, each in enumerate(ranks)
+    ]
+    room = max(height - 2, 1)
+    if len(rows) > room:
+        rows[room - 1 :] = [line((f"and {len(rows) - room + 1} more", "muted"))]
+    heading = f"{'Ranks':<{number_width + 6}}pid{'RSS':>9}{'cores':>6}"
+    return [(), line((heading, "muted")), *rows]
+
+
+def _cores(cores: float | None) -> str:
+    return format.NOT_AVAILABLE if cores is None else f"{cores:.2f}"
 
 
 def _history(state: SessionState, sample: DeviceSampled, run: Run | None, width: int, height: int) -> list[Line]:
@@ -135,7 +159,7 @@ def _history(state: SessionState, sample: DeviceSampled, run: Run | None, width:
     else:
         memory = [(s.at, s.host.child_rss_bytes / format.GB) for s in samples if s.host.child_rss_bytes]
         share = [(s.at, s.host.cpu) for s in samples if s.host.cpu is not None]
-        memory_name, share_name = "cell RSS", "CPU"
+        memory_name, share_name = "largest rank's RSS" if sample.host.ranks else "cell RSS", "CPU"
         top = 0.0
     top = top or nice_ceiling(max((value for _, value in memory), default=1.0))
     lines = [

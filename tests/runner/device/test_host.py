@@ -167,3 +167,35 @@ def test_steal_is_unknown_where_the_system_has_none(monkeypatch: pytest.MonkeyPa
     host = HostReader()
     spin(WINDOW_S)
     assert host.sample().steal is None
+
+
+def test_each_rank_has_its_process_and_the_cell_the_cores_of_all(sleeper: subprocess.Popen[bytes]) -> None:
+    host = HostReader()
+    pids = (os.getpid(), sleeper.pid)
+    assert [rank.cores for rank in host.sample(*pids).ranks] == [None, None]
+    spin(0.3)
+    sample = host.sample(*pids)
+    ours, idle = sample.ranks
+    assert (ours.pid, idle.pid) == pids
+    assert ours.cores is not None
+    assert ours.cores > 0
+    assert idle.cores == pytest.approx(0, abs=0.1)
+    assert sample.child_cores == ours.cores + idle.cores
+    assert sample.child_rss_bytes == max(ours.rss_bytes or 0, idle.rss_bytes or 0)
+    assert ours.rss_bytes != idle.rss_bytes
+
+
+def test_a_rank_that_has_gone_leaves_the_others_figures(sleeper: subprocess.Popen[bytes]) -> None:
+    host = HostReader()
+    host.sample(os.getpid(), sleeper.pid)
+    sleeper.kill()
+    sleeper.wait()
+    spin(WINDOW_S)
+    sample = host.sample(os.getpid(), sleeper.pid)
+    assert (sample.ranks[1].rss_bytes, sample.ranks[1].cores) == (None, None)
+    assert sample.child_cores == sample.ranks[0].cores
+    assert sample.child_rss_bytes == sample.ranks[0].rss_bytes
+
+
+def test_one_process_is_no_rank() -> None:
+    assert HostReader().sample(os.getpid()).ranks == ()

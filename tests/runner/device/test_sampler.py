@@ -305,3 +305,12 @@ def test_a_program_ends_though_its_sampler_was_not_stopped() -> None:
         "DeviceSampler(lambda _: None, interval_s=60, idle_interval_s=60).start()"
     )
     subprocess.run([sys.executable, "-c", code], timeout=30, check=True)
+
+
+def test_every_process_of_the_running_cell_is_sampled(start: Start) -> None:
+    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    assert take(events, 2).host.ranks == ()
+    sampler.point(None, os.getpid(), os.getppid())
+    ranks = take(events).host.ranks
+    assert [rank.pid for rank in ranks] == [os.getpid(), os.getppid()]
+    assert all(rank.rss_bytes for rank in ranks)
