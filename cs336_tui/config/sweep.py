@@ -23,6 +23,8 @@ UNRESOLVED = ("auto", "every")
 AskedReport = Literal["kernels", "memory", "precision"]
 """Reports that can be asked for with a sweep, and alone."""
 ASKED_REPORTS: tuple[str, ...] = get_args(AskedReport)
+REPORTS_OF_RANKS = ("memory",)
+"""Those that are made of several ranks too."""
 
 MOST_CELLS = 10_000
 """Maximum number of cells of a sweep."""
@@ -205,9 +207,10 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         for report in self.reports:
             if report not in ASKED_REPORTS:
                 yield SpecError("reports", report, f"expected one of {', '.join(ASKED_REPORTS)}")
-        if self.reports and (several := [str(ranks) for ranks in self.ranks if ranks > 1]):
-            why = f"are of one rank, not of {', '.join(several)}; give --reports none, or --ranks 1"
-            yield SpecError("reports", ",".join(self.reports), why)
+        single = [report for report in self.reports if report not in REPORTS_OF_RANKS]
+        if single and (several := [str(ranks) for ranks in self.ranks if ranks > 1]):
+            why = f"of one rank, not of {', '.join(several)}; leave it out of --reports, or give --ranks 1"
+            yield SpecError("reports", ",".join(single), why)
         for field, only in _ONLY_BESIDE.items():
             given = getattr(self, AXES[field].sweep)
             alone = set(getattr(self, AXES[only.other].sweep)) == {only.without}

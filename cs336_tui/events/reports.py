@@ -12,7 +12,7 @@ from cs336_tui.config.variants import RANGES as RANGES
 from cs336_tui.config.variants import Range as Range
 from cs336_tui.events.precision_report import PrecisionReport
 
-ReportKind = AskedReport | Literal["oom"]
+ReportKind = AskedReport | Literal["rank-memory", "oom"]
 
 Category = Literal["parameters", "gradients", "optimizer_state", "activations", "temporary", "buffers", "unknown"]
 UNKNOWN_USE: Category = "unknown"
@@ -335,7 +335,42 @@ class OomReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     note: str = ""
 
 
-Report = KernelReport | MemoryReport | PrecisionReport | OomReport
+class RankMoment(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of one rank at one moment, in bytes."""
+
+    rank: int
+    step: int
+    """Of those with an optimizer step, from 1; 0 before the first."""
+    moment: str
+    """``initialised``, ``after forward`` (with the loss), ``before optimizer``, ``after optimizer``."""
+    by_category: dict[str, int]
+    """``parameters``, ``gradients``, ``optimizer_state`` and ``buffers`` (with the batch) of this rank: of shards its
+    own."""
+    live_bytes: int | None = None
+    """All that the allocator has handed out; None if it does not tell."""
+    peak_bytes: int | None = None
+    """The most since the moment before."""
+
+    @property
+    def rest_bytes(self) -> int | None:
+        """What is live beside the categories: activations, after forward; buckets and gathered weights, at any time."""
+        return None if self.live_bytes is None else self.live_bytes - sum(self.by_category.values())
+
+
+class RankMemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The memory of each rank of a cell at the moments of its first and a later step, rank by rank."""
+
+    spec: CellSpec
+    device_name: str
+    torch: str
+    recorder: Literal["CUDA allocator", "CPU profiler", "tensors"]
+    """The source of `live_bytes` and `peak_bytes`; ``tensors``: there are none."""
+    moments: tuple[RankMoment, ...]
+    prediction: Prediction | None = None
+    note: str = ""
+
+
+Report = KernelReport | MemoryReport | RankMemoryReport | PrecisionReport | OomReport
 
 
 class ReportType(NamedTuple):
@@ -366,6 +401,11 @@ REPORTS: Mapping[str, ReportType] = {
         MemoryReport,
         "Record one step: what memory is held for, and where it was asked for.",
         ("forward", "train-step"),
+    ),
+    "rank-memory": ReportType(
+        "Memory of each rank",
+        "memory",
+        RankMemoryReport,
     ),
     "precision": ReportType(
         "Precision",

@@ -18,7 +18,16 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.events.precision_report import PrecisionReport
 from cs336_tui.events.report_keys import prediction_key
-from cs336_tui.events.reports import REPORTS, KernelReport, MemoryReport, OomReport, Prediction, Report, ReportType
+from cs336_tui.events.reports import (
+    REPORTS,
+    KernelReport,
+    MemoryReport,
+    OomReport,
+    Prediction,
+    RankMemoryReport,
+    Report,
+    ReportType,
+)
 from cs336_tui.export.ab import turns_table
 from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables
@@ -30,6 +39,7 @@ from cs336_tui.export.memory import memory_document, memory_tables, peaks_table
 from cs336_tui.export.memory_figures import memory_figure
 from cs336_tui.export.oom import oom_table
 from cs336_tui.export.precision import EXPERIMENTS, experiment_tables, modules_table, precision_document, speedup_table
+from cs336_tui.export.rank_memory import rank_memory_table
 from cs336_tui.export.results import TableError, results_of
 from cs336_tui.export.roofline import left_out, roofline_table
 from cs336_tui.export.tables import Table
@@ -61,6 +71,7 @@ _EXPORTS: Mapping[type[Report], _Exports] = {
     MemoryReport: _Exports(
         memory_tables, memory_document, lambda report: (memory_figure(report),), lambda reports: (peaks_table(reports),)
     ),
+    RankMemoryReport: _Exports(lambda _: (), msgspec.to_builtins, of_all=lambda found: (rank_memory_table(found),)),
     PrecisionReport: _Exports(
         lambda report: (modules_table(report),), precision_document, of_all=experiment_tables, shared=EXPERIMENTS
     ),

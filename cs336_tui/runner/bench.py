@@ -13,7 +13,7 @@ from typing import Literal
 
 from cs336_tui import __version__
 from cs336_tui.config.spec import CellSpec, Precision, SpecError
-from cs336_tui.config.sweep import NO_OOM_SKIP, Sweep
+from cs336_tui.config.sweep import NO_OOM_SKIP, REPORTS_OF_RANKS, Sweep
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment, capability_pair
 from cs336_tui.events.peaks import PeakError
@@ -184,7 +184,7 @@ class Bench:
             return
         environment = self._probe_for_cells()
         environment.check(spec)
-        if spec.ranks > 1:
+        if spec.ranks > 1 and kind not in REPORTS_OF_RANKS:
             raise SpecError("ranks", spec.ranks, f"a report of {kind} is of one rank; choose --ranks 1")
         self._open_log(environment)
         self._predictions.add([spec])

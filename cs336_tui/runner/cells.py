@@ -18,7 +18,7 @@ from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.runner.queue import WaitingReport
-from cs336_tui.runner.ranks import run_ranks
+from cs336_tui.runner.ranks import RankFold, ReportFold, run_ranks
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.session.log import FILES_SUFFIX
@@ -96,7 +96,7 @@ class CellRunner:
             for child in children:
                 around.enter_context(closing(child))
             if ranks:
-                run_ranks(ranks, (cell,), self.record, self.stop, timeout_s)
+                run_ranks(ranks, [RankFold(cell, len(ranks))], self.record, self.stop, timeout_s)
             else:
                 Supervisor(children[0], cell, self.record, self.stop, timeout_s).run()
 
@@ -123,8 +123,9 @@ class CellRunner:
         """Make a report and record it; one of a cell that cannot fit is refused."""
         device = environment.device(asked.spec.device)
         ending = None if asked.cell is None else self.out_of_memory.get(asked.cell)
+        several = asked.spec.ranks > 1
         request = ReportRequest(
-            kind=asked.kind,
+            kind="rank-memory" if several else asked.kind,
             spec=asked.spec,
             cell=asked.cell,
             folder=str(self._recorder.path.with_suffix(FILES_SUFFIX)),
@@ -144,13 +145,19 @@ class CellRunner:
             worker_entry.make_report(request, number, lambda event: record([event]), self.stop.is_set)
             return
         try:
-            child = self.launcher.start_report(number, request)
+            ranks = self.launcher.start_report_of_ranks(number, request) if several else ()
+            children = [rank.child for rank in ranks] or [self.launcher.start_report(number, request)]
         except StartError as error:
             record([ReportFinished(at=time.time(), report=number, status="failed", error=str(error))])
             return
-        self.watch.point(device, child.process.pid)
-        with closing(child):
-            Supervisor(child, None, record, self.stop, timeout_s, report=number).run()
+        self.watch.point(device, children[0].process.pid)
+        with ExitStack() as around:
+            for child in children:
+                around.enter_context(closing(child))
+            if ranks:
+                run_ranks(ranks, [ReportFold(number)], record, self.stop, timeout_s)
+            else:
+                Supervisor(children[0], None, record, self.stop, timeout_s, report=number).run()
 
     def _fail(self, cell: int, error: str) -> None:
         self._recorder.record([CellFinished(at=time.time(), cell=cell, status="failed", error=error)])

@@ -168,24 +168,27 @@ class Launcher:
         self, cell: int, spec: CellSpec, *, nvtx: bool = False, patience_s: float | None = None
     ) -> tuple[Rank, ...]:
         """Start a process for each rank of the cell. Raises like `start_cell`; none is left then."""
-        return self._start_ranks(cell, spec.ranks, partial(worker_entry.run_cell, spec, cell, nvtx=nvtx), patience_s)
+        return self._start_ranks(
+            f"cell-{cell}", spec.ranks, partial(worker_entry.run_cell, spec, cell, nvtx=nvtx), patience_s
+        )
 
     def _start_ranks(
-        self, cell: int, count: int, work: Callable[..., object], patience_s: float | None = None
+        self, name: str, count: int, work: Callable[..., object], patience_s: float | None = None
     ) -> tuple[Rank, ...]:
         """Start a process for each rank of `work`, which takes the `place` of one."""
-        meeting = self._output_dir / f"cell-{cell}.meeting"
+        meeting = self._output_dir / f"{name}.meeting"
         meeting.unlink(missing_ok=True)
         ranks: list[Rank] = []
         for rank in range(count):
-            name = f"cell-{cell}-rank-{rank}"
-            stacks = self._output_dir / f"{name}.stacks"
+            stacks = self._output_dir / f"{name}-rank-{rank}.stacks"
             stacks.unlink(missing_ok=True)
             place = worker_entry.Place(rank, count, str(meeting), str(stacks))
             if patience_s is not None:
                 place = place._replace(patience_s=patience_s)
             try:
-                ranks.append(Rank(self._start(name, child.run_work, partial(work, place=place)), stacks))
+                ranks.append(
+                    Rank(self._start(f"{name}-rank-{rank}", child.run_work, partial(work, place=place)), stacks)
+                )
             except StartError:
                 for each in ranks:
                     each.child.close()
@@ -202,12 +205,17 @@ class Launcher:
     ) -> tuple[Rank, ...]:
         """Start a process for each rank, that runs both cells in turns. Raises like `start_ranks`."""
         return self._start_ranks(
-            cells[0], specs[0].ranks, partial(worker_entry.run_round, specs, cells, b_first=b_first)
+            f"cell-{cells[0]}", specs[0].ranks, partial(worker_entry.run_round, specs, cells, b_first=b_first)
         )
 
     def start_report(self, report: int, request: ReportRequest) -> Child:
         """Start a process that makes a report. Raises like `start_cell`."""
         return self._start(f"report-{report}", child.run_work, partial(worker_entry.make_report, request, report))
+
+    def start_report_of_ranks(self, report: int, request: ReportRequest) -> tuple[Rank, ...]:
+        """Start a process for each rank, that makes its part of a report. Raises like `start_ranks`."""
+        work = partial(worker_entry.make_report, request, report)
+        return self._start_ranks(f"report-{report}", request.spec.ranks, work)
 
     def start_answers(self, name: str, answers: Callable[[], Iterable[msgspec.Struct]]) -> Child:
         """Start a process that sends `answers`, made by a function of `child`. Raises like `start_cell`."""

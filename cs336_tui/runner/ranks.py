@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -21,9 +21,12 @@ from cs336_tui.events.events import (
     ModelBuilt,
     ModelPrepared,
     Notice,
+    ReportFinished,
+    ReportStage,
     StageChanged,
     StepsTimed,
 )
+from cs336_tui.events.reports import RankMemoryReport
 from cs336_tui.runner.launcher import Child, Rank
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.supervise import Supervisor
@@ -43,31 +46,31 @@ _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken p
 
 def run_ranks(
     ranks: Sequence[Rank],
-    cells: Sequence[int],
+    folds: Sequence[RankFold] | Sequence[ReportFold],
     record: Callable[[Sequence[Event]], None],
     stop: StopSignal,
     timeout_s: float | None = None,
 ) -> None:
-    """Watch the processes of all ranks, in their order, to their end; `record` receives the events of the cell that
-    they run, or of two in turns, last exactly one `CellFinished` of each. Once a rank has failed the others are ended:
-    without it they would wait for ever."""
-    folds: dict[int | None, RankFold] = {cell: RankFold(cell, len(ranks)) for cell in cells}
-    first = folds[cells[0]]
+    """Watch the processes of all ranks, in their order, to their end; `record` receives the events of the cell or
+    report that they run, or of two cells in turns, by the fold of each, last exactly the end of each. Once a rank
+    has failed the others are ended: without it they would wait for ever."""
+    first = folds[0]
+    by_cell = {fold.cell: fold for fold in folds}
     folding, failed = threading.Lock(), threading.Event()
 
     def watch(number: int, child: Child) -> None:
         def note(events: Sequence[Event]) -> None:
             with folding:
-                found = [each for event in events for each in _fold_of(event, folds, first).add(number, event)]
+                found = [each for event in events for each in by_cell.get(_cell_of(event), first).add(number, event)]
                 if found:
                     record(found)
-                if any(fold.has_failed for fold in folds.values()):
+                if any(fold.has_failed for fold in folds):
                     failed.set()
 
-        Supervisor(child, cells[0], note, stop).run()
+        Supervisor(child, first.cell, note, stop, report=first.report).run()
 
     watches = [
-        threading.Thread(target=watch, args=(number, rank.child), name=f"cell-{cells[0]}-rank-{number}")
+        threading.Thread(target=watch, args=(number, rank.child), name=f"{first.name}-rank-{number}")
         for number, rank in enumerate(ranks)
     ]
     over = threading.Event()
@@ -75,7 +78,7 @@ def run_ranks(
     def end_rest() -> None:
         if not failed.wait(timeout_s) and not over.is_set():
             hung = hanging(ranks, timeout_s or 0.0)
-            for fold in folds.values():
+            for fold in folds:
                 fold.hung = hung
         end_at = time.monotonic() + (LAST_WORDS_S if failed.is_set() else 0.0)
         for watched, rank in zip(watches, ranks, strict=True):
@@ -83,7 +86,7 @@ def run_ranks(
             if watched.is_alive():
                 rank.child.process.kill()
 
-    ending = threading.Thread(target=end_rest, name=f"cell-{cells[0]}-end")
+    ending = threading.Thread(target=end_rest, name=f"{first.name}-end")
     for thread in (*watches, ending):
         thread.start()
     for thread in watches:
@@ -91,14 +94,14 @@ def run_ranks(
     over.set()
     failed.set()
     ending.join()
-    for fold in folds.values():
-        fold.end_like(first)
-    record([fold.end() for fold in folds.values()])
+    for fold in folds:
+        if isinstance(fold, RankFold) and isinstance(first, RankFold):
+            fold.end_like(first)
+    record([fold.end() for fold in folds])
 
 
-def _fold_of(event: Event, folds: Mapping[int | None, RankFold], otherwise: RankFold) -> RankFold:
-    """That of the event's cell; an event of none is passed on by any."""
-    return folds.get(getattr(event, "cell", None), otherwise)
+def _cell_of(event: Event) -> int | None:
+    return getattr(event, "cell", None)
 
 
 def hanging(ranks: Sequence[Rank], timeout_s: float) -> str:
@@ -169,7 +172,7 @@ class RankFold:
     def __init__(self, cell: int, ranks: int) -> None:
         self.hung = ""
         """Why the cell was ended at its timeout, if it was."""
-        self._cell = cell
+        self.cell, self.report, self.name = cell, None, f"cell-{cell}"
         self._waiting: list[deque[Event]] = [deque() for _ in range(ranks)]
         self._ends: dict[int, CellFinished] = {}
         self._measured_s: list[float] = []
@@ -235,7 +238,7 @@ class RankFold:
     def end_like(self, other: RankFold) -> None:
         """Give ranks whose process ended before it told the end of this cell that of the `other` one."""
         for rank, end in other._ends.items():
-            self._ends.setdefault(rank, msgspec.structs.replace(end, cell=self._cell))
+            self._ends.setdefault(rank, msgspec.structs.replace(end, cell=self.cell))
 
     def end(self) -> CellFinished:
         """The cell's end, once each rank has ended: that of the rank that failed first, or of all together."""
@@ -267,6 +270,41 @@ class RankFold:
         )
 
 
+class ReportFold:
+    """Folds the events of ranks into those of one report: its stages are those of the first rank, its content
+    has the parts of all."""
+
+    def __init__(self, report: int) -> None:
+        self.hung = ""
+        self.cell, self.report, self.name = None, report, f"report-{report}"
+        self._ends: dict[int, ReportFinished] = {}
+
+    @property
+    def has_failed(self) -> bool:
+        return any(end.status != "ok" for end in self._ends.values())
+
+    def add(self, rank: int, event: Event) -> Iterator[Event]:
+        """Take an event of a rank; yields those of the report, without its end."""
+        if isinstance(event, ReportFinished):
+            self._ends[rank] = event
+        elif not rank or not isinstance(event, ReportStage):
+            yield event
+
+    def end(self) -> ReportFinished:
+        """The report's end, once each rank has ended."""
+        ends = [self._ends[rank] for rank in sorted(self._ends)]
+        if self.hung:
+            return msgspec.structs.replace(ends[0], status="killed", error=self.hung, content=None)
+        if failed := [(rank, end) for rank, end in self._ends.items() if end.status != "ok"]:
+            rank, end = min(failed, key=lambda each: _blame(each[1]))
+            error = end.error if end.status == "cancelled" else f"rank {rank}: {end.error or end.status}"
+            return msgspec.structs.replace(end, error=error)
+        parts = [end.content for end in ends if isinstance(end.content, RankMemoryReport)]
+        moments = tuple(moment for part in parts for moment in part.moments)
+        whole = msgspec.structs.replace(parts[0], moments=moments)
+        return msgspec.structs.replace(ends[0], at=max(end.at for end in ends), content=whole)
+
+
 def _kind(event: Event) -> tuple[type, str]:
     """Likeness of the events that ranks tell of the same moment."""
     match event:
@@ -281,7 +319,7 @@ def _slowness(event: Event) -> tuple[float, float]:
     return (event.compile_s or 0.0, event.at) if isinstance(event, ModelPrepared) else (0.0, event.at)
 
 
-def _blame(end: CellFinished) -> tuple[int, float]:
+def _blame(end: CellFinished | ReportFinished) -> tuple[int, float]:
     """Order of ends: a failure of its own, that of the cell in turns with it, being stopped, the loss of a peer; each
     by time."""
     error = end.error or ""

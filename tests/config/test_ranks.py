@@ -12,7 +12,10 @@ from cs336_tui.config.spec import SpecError
         ({"sync": "pipelined"}, "sync pipelined: is of one rank; leave it out, or choose --ranks 1"),
         ({"timers": ("do_bench",)}, "timer do_bench: is of one rank; leave it out, or choose --ranks 1"),
         ({"compiles": ("default",)}, "compile default: is of one rank; leave it out, or choose --ranks 1"),
-        ({"reports": ("memory",)}, "reports memory: are of one rank, not of 2; give --reports none, or --ranks 1"),
+        (
+            {"reports": ("memory", "precision")},
+            "reports precision: of one rank, not of 2; leave it out of --reports, or give --ranks 1",
+        ),
     ],
 )
 def test_what_is_of_one_rank_is_refused_of_several(words: dict[str, object], said: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.events import Notice
+from cs336_tui.events.reports import RankMemoryReport
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -48,6 +49,13 @@ class Runner:
         begun = len(self.watch.state.cells)
         self.bench.run_ab(a, b, rounds, "a command")
         return list(self.watch.state.cells.values())[begun:]
+
+    def memory(self, spec: CellSpec) -> RankMemoryReport:
+        self.bench.ask_report("memory", spec)
+        self.bench.work()
+        content = list(self.watch.state.reports.values())[-1].content
+        assert isinstance(content, RankMemoryReport)
+        return content
 
     def begin(self, *specs: CellSpec) -> threading.Thread:
         thread = threading.Thread(target=self.bench.run, args=(specs, "a command"))
@@ -89,9 +97,43 @@ def test_what_draws_is_not_compared_and_says_so_and_time_ends_all_ranks_alike(ru
     assert len(said) == 1
 
 
-def test_reports_of_several_ranks_are_refused(runner: Runner):
-    with pytest.raises(SpecError, match="a report of memory is of one rank"):
-        runner.bench.ask_report("memory", shared_spec("ddp"))
+def test_reports_that_several_ranks_do_not_have_are_refused(runner: Runner):
+    with pytest.raises(SpecError, match="a report of precision is of one rank"):
+        runner.bench.ask_report("precision", shared_spec("ddp"))
+
+
+def test_memory_of_each_rank_by_use_round_optimizer_steps(runner: Runner):
+    ways = ("ddp", "zero1", "fsdp2", "adapters:get_ddp")
+    found = {way: runner.memory(shared_spec(way)) for way in ways}
+    whole = runner.watch.state.cells[0].num_params * 4
+    for way, report in found.items():
+        assert {moment.rank for moment in report.moments} == {0, 1}
+        moments = {(each.step, each.moment): [] for each in report.moments}
+        assert list(moments) == [
+            (0, "initialised"),
+            *((step, moment) for step in (1, 3) for moment in ("after forward", "before optimizer", "after optimizer")),
+        ]
+        for each in report.moments:
+            moments[each.step, each.moment].append(each)
+            assert each.rest_bytes >= 0
+            assert each.live_bytes <= each.peak_bytes
+
+        def uses(step: int, moment: str, use: str, moments: dict = moments) -> list[int]:
+            return [each.by_category[use] for each in moments[step, moment]]
+
+        shares = 2 if way == "fsdp2" else 1
+        sharded = 1 if way in ("ddp", "adapters:get_ddp") else 2
+        assert uses(0, "initialised", "parameters") == pytest.approx([whole / shares] * 2, rel=0.05)
+        assert uses(0, "initialised", "gradients") == uses(1, "before optimizer", "optimizer_state") == [0, 0]
+        assert uses(1, "before optimizer", "gradients") == pytest.approx([whole / shares] * 2, rel=0.05)
+        assert sum(uses(3, "after optimizer", "optimizer_state")) == pytest.approx(4 * whole / sharded, rel=0.02)
+
+
+def test_a_rank_that_fails_is_named_in_a_report_too(runner: Runner):
+    runner.bench.ask_report("memory", shared_spec("adapters:RunsOut"))
+    runner.bench.work()
+    ended = list(runner.watch.state.reports.values())[-1]
+    assert (ended.status, ended.error) == ("oom", "rank 0: no memory for it")
 
 
 def test_four_ranks_train_what_one_process_does(runner: Runner):

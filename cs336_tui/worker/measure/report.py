@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
 
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.reports import Report, ReportKind, ReportRequest
@@ -14,21 +17,36 @@ from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.measure.oom import explain_oom
 from cs336_tui.worker.measure.report_parts import Enter
 from cs336_tui.worker.measure.settings import no_garbage_collection, restored_settings
+from cs336_tui.worker.place import ALONE, Place
+from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.imported.problems import raise_interrupt
 
-_MAKERS: Mapping[ReportKind, Callable[[ReportRequest, Enter], Report]] = {
+
+def _rank_memory(request: ReportRequest, enter: Enter, place: Place = ALONE) -> Report:
+    from cs336_tui.worker.measure.rank_memory import record_rank_memory  # it imports much
+
+    return record_rank_memory(request, enter, place)
+
+
+_MAKERS: Mapping[ReportKind, Callable[..., Report]] = {
     "kernels": profile_kernels,
     "memory": record_memory,
+    "rank-memory": _rank_memory,
     "precision": read_dtypes,
     "oom": explain_oom,
 }
 
 
 def make_report(
-    request: ReportRequest, report: int, emit: Callable[[Event], None], cancelled: Callable[[], bool]
+    request: ReportRequest,
+    report: int,
+    emit: Callable[[Event], None],
+    cancelled: Callable[[], bool],
+    *,
+    place: Place = ALONE,
 ) -> None:
-    """Make one report here. Emits a `ReportStage` for each stage and always one `ReportFinished`. An error ends the
-    report, not the caller: status ``oom`` or ``failed``, as for a cell."""
+    """Make one report here, or the part of one rank of several. Emits a `ReportStage` for each stage and always one
+    `ReportFinished`. An error ends the report, not the caller: status ``oom`` or ``failed``, as for a cell."""
 
     def enter(stage: str) -> None:
         if cancelled():
@@ -37,7 +55,11 @@ def make_report(
 
     with restored_settings(), no_garbage_collection():
         try:
-            content = _MAKERS[request.kind](request, enter)
+            make = _MAKERS[request.kind]
+            if place.ranks > 1:
+                make = partial(make, place=place)
+            with Group(place, torch.device(place.device_of(request.spec))).joined(request.spec.backend):
+                content = make(request, enter)
             ended = ReportFinished(at=time.time(), report=report, status="ok", content=content)
         except Cancelled:
             ended = ReportFinished(at=time.time(), report=report, status="cancelled", error="stopped by the user")

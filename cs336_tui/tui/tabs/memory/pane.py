@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual.binding import Binding, BindingType
 
-from cs336_tui.events.reports import MemoryReport, OomReport, Prediction
+from cs336_tui.events.reports import MemoryReport, OomReport, Prediction, RankMemoryReport
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import ReportState
 from cs336_tui.tui.background import in_background
@@ -109,6 +109,13 @@ class MemoryPane(ReportPane):
 
     def draw(self, report: ReportState) -> None:
         record = report.content
+        if isinstance(record, RankMemoryReport):
+            from cs336_tui.export.formats import plain_text  # not for the first frame
+            from cs336_tui.export.rank_memory import rank_memory_table
+
+            told = plain_text(rank_memory_table([record])).splitlines()
+            self.fill((), [self.title(), (), *((Span(text, "text"),) for text in told)])
+            return
         assert isinstance(record, MemoryReport)
         timeline = self._timeline_of(record)
         if timeline is None:

@@ -1,0 +1,70 @@
+"""The memory of each rank by use as a table, cells that share a step in different ways below each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.reports import RankMemoryReport, RankMoment
+from cs336_tui.export.memory import UNITS, spaced
+from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
+from cs336_tui.stats.quantities import ByteUnit
+
+_CATEGORIES = ("parameters", "gradients", "optimizer_state", "buffers")
+
+
+class _Row(NamedTuple):
+    spec: CellSpec
+    moment: RankMoment
+
+
+def rank_memory_table(reports: Sequence[RankMemoryReport]) -> Table:
+    """A row for each moment, rank and cell: the cells of one rank at one moment are neighbours."""
+    rows = [_Row(report.spec, moment) for report in reports for moment in report.moments]
+    moments = list(dict.fromkeys((row.moment.step, row.moment.moment) for row in rows))
+    rows.sort(key=lambda row: (moments.index((row.moment.step, row.moment.moment)), row.moment.rank))
+    sizes = [row.moment.peak_bytes or sum(row.moment.by_category.values()) for row in rows]
+    unit = ByteUnit.for_largest(max(sizes, default=0))
+    columns: tuple[Column[_Row], ...] = (
+        Column("size", left=True, text=lambda row: row.spec.size_label),
+        Column("step", text=lambda row: str(row.moment.step or "")),
+        Column("moment", left=True),
+        Column("rank"),
+        Column("parallel", left=True),
+        *(Column(f"{name}_bytes", f"{spaced(name)} ({unit.name})", show=unit.fixed) for name in _CATEGORIES),
+        Column("rest_bytes", f"rest ({unit.name})", show=unit.fixed),
+        Column("live_bytes", f"allocated ({unit.name})", show=unit.fixed),
+        Column("peak_bytes", f"peak ({unit.name})", show=unit.fixed),
+    )
+    return Table.of(
+        rows,
+        columns,
+        record=_record,
+        caption="Memory of each rank",
+        footnotes=(*_notes(reports), UNITS),
+        label="rank-memory",
+    )
+
+
+def _record(row: _Row) -> dict[str, Value]:
+    moment = row.moment
+    return {
+        **cell_record(row.spec),
+        **attributes(row.spec, "ranks", "parallel", "backend"),
+        **attributes(moment, "step", "moment", "rank"),
+        **{f"{name}_bytes": moment.by_category.get(name, 0) for name in _CATEGORIES},
+        **attributes(moment, "rest_bytes", "live_bytes", "peak_bytes"),
+    }
+
+
+def _notes(reports: Sequence[RankMemoryReport]) -> Iterator[str]:
+    yield "of each rank by itself, of shards its own part; buffers: the model's, and the batch"
+    yield (
+        "rest: allocated less the uses before it: activations, after forward; at any moment the buckets of gradients "
+        "and the gathered weights of the container"
+    )
+    yield "peak: the most that was allocated since the moment before; step: of those that took an optimizer step"
+    yield "apart from timing; counted by: " + ", ".join(dict.fromkeys(report.recorder for report in reports))
+    yield "devices: " + ", ".join(dict.fromkeys(f"{r.device_name}, torch {r.torch}" for r in reports))
+    yield from dict.fromkeys(report.note for report in reports if report.note)

@@ -1,0 +1,197 @@
+"""The memory of one rank by use: once its model is there, and round optimizer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from itertools import accumulate
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.profiler import kineto_available
+
+from cs336_tui.events.reports import RankMemoryReport, RankMoment, ReportRequest
+from cs336_tui.worker.measure import report_parts
+from cs336_tui.worker.measure.allocator_events import CpuRecorder, Recording
+from cs336_tui.worker.place import ALONE, Place
+from cs336_tui.worker.ranks.parallel import share
+from cs336_tui.worker.workload.building import Workload, build, configure_torch
+from cs336_tui.worker.workload.passes import Step
+
+LATER_STEP = 3
+"""The later step that is looked at: containers settle their buckets in the steps before."""
+INITIALISED = "initialised"
+
+
+def record_rank_memory(request: ReportRequest, enter: report_parts.Enter, place: Place = ALONE) -> RankMemoryReport:
+    """Build this rank's part of the cell and run steps. The process group is joined. Raises what building and running
+    raise, such as torch's errors when memory runs out."""
+    spec = request.spec
+    enter("building")
+    device = configure_torch(spec, torch.device(place.device_of(spec)))
+    counter = _counter(device)
+    with counter:
+        workload = build(spec, device, as_written=True, rank=place.rank, share=partial(share, spec=spec, device=device))
+        uses = [(0, INITIALISED, _uses(workload))]
+        counter.mark()
+        enter("recording")
+        taken: list[int] = []  # The numbers of steps whose optimizer step was not skipped
+        for number in range(1, report_parts.MOST_WARMUP_STEPS + 1):
+            before = report_parts.steps_taken(workload.training)
+            for moment in _moments_of(workload.step(spec)):
+                uses.append((number, moment, _uses(workload)))
+                counter.mark()
+            if workload.training is None or report_parts.steps_taken(workload.training) > before:
+                taken.append(number)
+            if len(taken) == LATER_STEP:
+                break
+    kept = {0: 0, **{number: taken.index(number) + 1 for number in (*taken[:1], *taken[LATER_STEP - 1 :])}}
+    moments = zip(uses, counter.found(), strict=True)
+    return RankMemoryReport(
+        **report_parts.header(spec, device),
+        recorder=counter.name,
+        moments=tuple(
+            RankMoment(
+                rank=place.rank, step=kept[number], moment=moment, by_category=by_category,
+                live_bytes=found.live, peak_bytes=found.peak,
+            )
+            for (number, moment, by_category), found in moments
+            if number in kept
+        ),
+        note=report_parts.joined(*report_parts.left_out(spec)),
+    )  # fmt: skip
+
+
+def _moments_of(step: Step) -> Iterator[str]:
+    """Run a step; yields the name of each moment when it is reached."""
+    step.prepare()
+    phases = step.phases
+    for number, phase in enumerate(phases):
+        following = phases[number + 1] if number + 1 < len(phases) else ""
+        step.run(phase)
+        if phase == "optimizer":
+            yield "after optimizer"
+        elif following == "optimizer":
+            yield "before optimizer"
+        elif following == "backward" or (not following and phase != "zero_grad"):
+            yield f"after {'forward' if following else phase}"
+    step.clear()
+
+
+def _uses(workload: Workload) -> dict[str, int]:
+    """Bytes of this rank's own tensors by use, each storage once: of shards its own."""
+    seen: set[int] = set()
+    training = workload.training
+    parameters = list(dict.fromkeys((*workload.model.parameters(), *workload.shared.runs.parameters())))
+    batch = (part for part in workload.batch if isinstance(part, Tensor))
+    return {
+        "parameters": _bytes(parameters, seen),
+        "gradients": _bytes((each.grad for each in parameters if each.grad is not None), seen),
+        "optimizer_state": _bytes(_state(training.optimizer, set()) if training else (), seen),
+        "buffers": _bytes((*workload.model.buffers(), *batch), seen),
+    }
+
+
+def _state(optimizer: Optimizer, seen: set[int]) -> Iterator[Tensor]:
+    """The state of an optimizer and of those that it holds, as one that shards them does."""
+    seen.add(id(optimizer))
+    for state in optimizer.state.values():
+        yield from (value for value in state.values() if isinstance(value, Tensor))
+    for held in vars(optimizer).values():
+        if isinstance(held, Optimizer) and id(held) not in seen:
+            yield from _state(held, seen)
+
+
+def _bytes(tensors: Iterable[Tensor], seen: set[int]) -> int:
+    """Bytes of the storages that were not `seen` yet."""
+    found = 0
+    for tensor in tensors:
+        storage = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage()
+        if storage.nbytes() and storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            found += storage.nbytes()
+    return found
+
+
+class _Counted(NamedTuple):
+    """Bytes allocated at a mark, and the most since the mark before; None if nobody counts."""
+
+    live: int | None = None
+    peak: int | None = None
+
+
+Recorder = Literal["CUDA allocator", "CPU profiler", "tensors"]
+
+
+class _Counter(Protocol):
+    """Counts what the device's allocator hands out while it is entered."""
+
+    @property
+    def name(self) -> Recorder: ...
+    def __enter__(self) -> object: ...
+    def __exit__(self, *error: object) -> object: ...
+    def mark(self) -> None: ...
+    def found(self) -> list[_Counted]: ...
+
+
+def _counter(device: torch.device) -> _Counter:
+    if device.type == "cuda":
+        return _Cuda(device)
+    return _Cpu() if device.type == "cpu" and kineto_available() else _Nobody()
+
+
+class _Nobody(nullcontext[None]):
+    name: Recorder = "tensors"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._found: list[_Counted] = []
+
+    def mark(self) -> None:
+        self._found.append(_Counted())
+
+    def found(self) -> list[_Counted]:
+        return self._found
+
+
+class _Cuda(_Nobody):
+    name: Recorder = "CUDA allocator"
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+        torch.cuda.reset_peak_memory_stats(device)
+
+    def mark(self) -> None:
+        torch.cuda.synchronize(self._device)
+        self._found.append(
+            _Counted(torch.cuda.memory_allocated(self._device), torch.cuda.max_memory_allocated(self._device))
+        )
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+
+class _Cpu(CpuRecorder):
+    name: Recorder = "CPU profiler"
+
+    def found(self) -> list[_Counted]:
+        return counted(self.recording())
+
+
+def counted(recording: Recording) -> list[_Counted]:
+    """What was allocated since the recording began, at each of its marks. Frees of what was there before do not
+    count."""
+    sizes: dict[int, int] = {}
+    changes: list[int] = []
+    for event in recording.events:
+        change = -sizes.pop(event.address, 0)
+        if event.bytes > 0:
+            sizes[event.address] = event.bytes
+            change += event.bytes
+        changes.append(change)
+    live = list(accumulate(changes, initial=0))
+    ends = recording.marks
+    return [_Counted(live[end], max(live[begin : end + 1])) for begin, end in zip((0, *ends), ends, strict=False)]
