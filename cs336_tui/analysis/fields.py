@@ -131,8 +131,10 @@ def _with(results: Sequence[Result], key: str) -> Sequence[Result]:
 
 
 def shown_of(spec: CellSpec, key: str) -> str:
-    """Text of a choice or dimension of a spec; empty if it is not known of a recording."""
+    """Text of a choice or dimension of a spec; empty if it is not known of a recording, or a collective has none."""
     if spec.recording and not _OF_COLUMN[key].recorded:
+        return ""
+    if spec.is_collective and not _OF_COLUMN[key].is_in(spec.workload):
         return ""
     if key in _WORDS:
         return _WORDS[key](spec)
@@ -173,6 +175,7 @@ _WORDS: Mapping[str, Callable[[CellSpec], str]] = {
     "within": lambda spec: str(spec.within or "any"),
     "attention": lambda spec: OWN if is_imported(spec.model) else spec.attention,
     "norm": lambda spec: OWN if is_imported(spec.model) else spec.norm,
+    "backend": lambda spec: spec.backend_in_use if spec.is_collective else spec.backend,
     "causal": lambda spec: _YES_NO[spec.causal or spec.workload != "attention"],
 }
 """Texts of choices that are not one attribute."""

@@ -70,7 +70,7 @@ def label(result: Result, keys: Sequence[str]) -> str:
     return " · ".join(
         text if key in _BARE else f"{FIELDS[key].title} {text}"
         for key, text in zip(keys, shown(result, keys), strict=True)
-        if text != OWN
+        if text not in (OWN, "")
     )
 
 

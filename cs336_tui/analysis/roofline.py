@@ -148,7 +148,7 @@ def work_of(result: Result) -> Work | None:
     """By the session's prediction where there is one, else by formula; None of a recording, and of an imported model
     without a prediction. FLOPs are the model's, without what checkpointing or a fused backward computes again, and
     products in a user's own optimizer. Whether masked pairs of tokens are scored is by the kernel that ran."""
-    if result.spec.recording:
+    if result.spec.recording or result.spec.is_collective:
         return None
     spec, prediction, in_force = result.spec, result.state.prediction_of(result.spec), result.cell.in_force
     # Where torch was left to choose and came to the kernel that materialises scores, all pairs of tokens are scored.
@@ -164,10 +164,10 @@ def work_of(result: Result) -> Work | None:
 
 
 def why_unknown(result: Result) -> str:
-    """``FLOPs of GPT unknown: why`` of a measured cell whose work is not known; empty of any other. A norm alone has no
-    matrix products, which is known."""
+    """``FLOPs of GPT unknown: why`` of a measured cell whose work is not known; empty of any other. A norm alone and
+    a collective have no matrix products, which is known."""
     if (
-        result.spec.workload == "norm"
+        result.spec.workload in ("norm", "collective")
         or not result.is_measured
         or ((work := work_of(result)) and work.flops and work.bytes_moved)
     ):

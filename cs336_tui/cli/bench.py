@@ -47,7 +47,17 @@ _OF_BENCH = (
 @reports_option
 @options(*order_options)
 @bench_options
-def bench(
+def bench(**given: Any) -> int:
+    """Run every combination of the given choices, one cell after another.
+
+    Comma lists make a sweep. Progress goes to standard error. Exits with 0 when all cells have a result
+    (out-of-memory is one), 1 when a cell failed or something could not be written, 2 on bad usage, 130 when
+    interrupted.
+    """
+    return run_sweeps(**given)
+
+
+def run_sweeps(
     *,
     format_: str,
     output: Path | None,
@@ -58,12 +68,7 @@ def bench(
     preset_name: str | None = None,
     **given: Any,
 ) -> int:
-    """Run every combination of the given choices, one cell after another.
-
-    Comma lists make a sweep. Progress goes to standard error. Exits with 0 when all cells have a result
-    (out-of-memory is one), 1 when a cell failed or something could not be written, 2 on bad usage, 130 when
-    interrupted.
-    """
+    """Run the cells that these options ask for, in a session, and print its data; the exit code."""
     settings = {name: given.pop(name) for name in _OF_BENCH}
     also = preset(preset_name).also if preset_name else ()
     sweep = sweep_from(preset_name=preset_name, of_another_too=given if also else (), **given)

@@ -179,6 +179,20 @@ def _default_session_dir() -> Path:
     return default_session_dir()
 
 
+comm_options = options(
+    _PRESET,
+    click.option(
+        "--op", "collectives", type=WORDS, help=f"{', '.join(AXES['collective'].values)}. [default: all-reduce]"
+    ),
+    click.option("--size", "sizes", type=WORDS, help="Of the whole array: 10MB, 10MiB and the like. [default: 10MB]"),
+    click.option("--ranks", "ranks", type=comma_list(int), help="Processes that communicate. [default: 2]"),
+    *_options_of("backend"),
+    click.option("--precision", "--dtype", "precisions", type=WORDS, help="fp32, bf16. [default: fp32]"),
+    *_options_of("device", "warmup_steps", "measure_steps"),
+    _INTERVAL,
+    *_options_of("threads"),
+)
+"""The options that choose collectives."""
 choice_options = options(*_CHOICES)
 """The options that choose what to run, the same for the app and headless."""
 session_dir_option = click.option(

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ab": ("ab", "Run two cells in turns, step by step, and say which is faster."),
     "annotate": ("sessions", "Give a session a note."),
     "bench": ("bench", "Run benchmarks without the app; data on standard output."),
+    "comm": ("comm", "Time collectives of several ranks: all-reduce and others, over sizes."),
     "compare": ("compare", "Compare two sessions or two cells."),
     "delete": ("sessions", "Delete sessions for good; asks first."),
     "doctor": ("doctor", "Say what this machine offers and what is missing."),

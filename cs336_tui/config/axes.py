@@ -20,7 +20,7 @@ Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mix
 Arch = Literal["swiglu-rope", "gelu-learned"]
 Sync = Literal["each-step", "pipelined"]
 Edition = Literal["2024", "2025", "2026"]
-Work = Literal["language-model", "attention", "norm"]
+Work = Literal["language-model", "attention", "norm", "collective"]
 Compile = Literal["off", "default", "reduce-overhead", "max-autotune"]
 CudaGraph = Literal["off", "step"]
 Nesting = Literal["off", "halves"]
@@ -29,6 +29,7 @@ Switch = Literal["off", "on"]
 Gelu = Literal["exact", "tanh"]
 Backend = Literal["auto", "gloo", "nccl"]
 BatchIs = Literal["per-rank", "global"]
+Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all"]
 
 PASSES: tuple[str, ...] = get_args(Pass)
 WITHOUT_BACKWARD = ("inference", "forward", "forward+loss")
@@ -39,7 +40,8 @@ SYNCS: tuple[str, ...] = get_args(Sync)
 EDITIONS: tuple[str, ...] = get_args(Edition)
 WORKLOADS: tuple[str, ...] = get_args(Work)
 """``attention`` is attention alone, over random queries, keys and values, without heads or with several; ``norm`` is a
-norm alone, over random rows. The choice of how one is computed has its name."""
+norm alone, over random rows; ``collective`` is one operation of several ranks on a message, without a model. The choice
+of how one is computed has its name."""
 LANGUAGE_MODEL: Work = "language-model"
 COMPILES: tuple[str, ...] = get_args(Compile)
 """Modes of torch.compile; ``off`` runs the model as it is written."""
@@ -59,6 +61,8 @@ OPTIMIZERS = ("adamw", "adamw-fused", "adamw-foreach", "adamw-for-loop")
 FLOAT8 = (8, 9)
 """The first CUDA compute capability whose matrix products take float8."""
 _OF_MODEL = (LANGUAGE_MODEL,)
+COMPUTING = (*_OF_MODEL, "attention", "norm")
+"""Workloads that compute something; a collective only communicates."""
 _AS_VARIANT: tuple[Kind, ...] = ("prediction", "memory", "time")
 
 _WHOSE_BATCH = {"per-rank": "of each rank", "global": "of all ranks together"}
@@ -177,7 +181,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     `checkpoint` recomputes activations in groups of so many blocks, 0 for not at all; with `nesting` ``halves`` the
     groups lie in halves of halves. With workload ``attention``, `d_model` is the width of the queries, keys and values
     of all `num_heads` together, and `causal` is whether a token sees its past only. With ``norm`` it is the width of
-    each of the `batch_size` times `context_length` rows.
+    each of the `batch_size` times `context_length` rows. With ``collective`` `size` is that of the message, such as
+    10MB, `d_model` the number of its words of 4 bytes, and `collective` the operation.
     `recording` is the name of what others recorded; of such a cell the device alone is known, and nothing else counts.
 
     A choice that is added has a default, so that logs of before open.
@@ -205,15 +210,15 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     context_length: Annotated[int, Axis(
         sweep="contexts", several=True, usual=(128,), option="context", help="Context lengths", group="what",
         widget="chips", values=("128", "256", "512", "1024"), hint="other, as 64,96",
-        kinds=("prediction",), compared="work",
+        kinds=("prediction",), compared="work", workloads=COMPUTING,
     )]
     batch_size: Annotated[int, Axis(
         sweep="batches", several=True, usual=(4,), option="batch", help="Batch sizes", group="how",
-        kinds=("prediction",), compared="work",
+        kinds=("prediction",), compared="work", workloads=COMPUTING,
     )]
     pass_: Annotated[Pass, Axis(
         sweep="passes", several=True, usual=("forward", "forward+backward", "train-step"), help="{values}",
-        group="what", compared="work",
+        group="what", compared="work", workloads=COMPUTING,
     )]
     precision: Annotated[Precision, Axis(
         sweep="precisions", several=True, usual=("fp32",), help="{values}", check=_check_precision,
@@ -245,9 +250,10 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     warmup_for: Annotated[float | None, Axis(option="-", check=_check_warmup_for, kinds=())] = None
     steps_for: Annotated[float | None, Axis(option="-", check=_check_steps_for, kinds=(), compared="name")] = None
     workload: Annotated[Work, Axis(
-        help="{values}; attention, norm: that alone", group="variants", kinds=(*_AS_VARIANT, "pace"), compared="work",
+        help="{values}; attention, norm: that alone; collective: one operation of several ranks", group="variants",
+        kinds=(*_AS_VARIANT, "pace"), compared="work",
         tip="language-model: a whole model; attention: attention alone, over random queries, keys and values; "
-        "norm: a norm alone, over random rows.",
+        "norm: a norm alone, over random rows; collective: one operation of several ranks on a message of a size.",
     )] = "language-model"
     causal: Annotated[bool, Axis(
         help="With --workload attention", group="variants", widget="one", label="mask",
@@ -410,11 +416,17 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         "buckets; yours: package.module:get_ddp.",
     )] = "none"
     backend: Annotated[Backend, Axis(
-        group="variants", applies=lambda spec: spec.ranks > 1, kinds=("time",),
+        sweep="backends", several=True, group="variants", applies=lambda spec: spec.ranks > 1, kinds=("time",),
         help="Communication of several ranks: {values}; auto: nccl on cuda, gloo elsewhere",
         tip="Communication of several ranks; auto: nccl on cuda, gloo elsewhere.",
         said=lambda name: (name,),
     )] = "auto"
+    collective: Annotated[Operation, Axis(
+        sweep="collectives", several=True, option="op", group="variants", workloads=("collective",), title="operation",
+        column="op", kinds=("memory", "time", "pace"), compared="work",
+        help="With --workload collective: {values}",
+        tip="What the ranks do with a message of the size, such as 10MB.",
+    )] = "all-reduce"
     recording: Annotated[str, Axis(
         sweep="-", option="-", column="recording", kinds=(*_AS_VARIANT, "pace"), recorded=True,
         applies=lambda spec: bool(spec.recording),

@@ -78,6 +78,7 @@ DO_BENCH_USUAL: dict[str, Any] = {"warmups": Auto(MOST_BY_TIME, 0.025), "steps":
 USUAL_ALONE: dict[str, dict[str, Any]] = {
     "attention": {"passes": ("forward", "backward"), "contexts": (1024,), "batches": (8,)},
     "norm": {"passes": ("forward", "backward"), "contexts": (1024,), "batches": (8,), "head_dims": (1024,)},
+    "collective": {"passes": ("forward",), "contexts": (1,), "batches": (1,), "sizes": ("10MB",), "ranks": (2,)},
 }
 """Defaults of an operation alone that differ from a language model's."""
 
@@ -90,15 +91,17 @@ def _without_effect(sweep: Sweep, given: dict[str, Any]) -> dict[str, SpecError]
         "model_args": not own_model and "only a model of your own has arguments; give --model too",
         "model_path": not own and "nothing of your own to look for there; give --model too",
         "annotations": not own and "nothing of your own that could call it; give --model too",
-        "head_dims": not alone and "only with --workload attention or norm; a model's comes from its size",
+        "head_dims": not sweep.has_widths and "only with --workload attention or norm; a model's comes from its size",
         "causal": sweep.workload != "attention"
         and not sweep.causal
         and "only with --workload attention; a language model always is",
     } | dict.fromkeys(
-        ("sizes", "vocab_size", *RAW_DIMS),
+        (*("sizes",) * sweep.has_widths, "vocab_size", *RAW_DIMS),
         alone and f"{sweep.workload} alone has no model; give --{sweep.width_key.replace('_', '-')}",
     )
-    names = {"head_dims": "head_dim", "sizes": "size"}
+    if sweep.is_collective:
+        reasons |= dict.fromkeys(("contexts", "batches", "passes"), "a collective has none; leave it out")
+    names = {"head_dims": "head_dim", "sizes": "size", "contexts": "context", "batches": "batch", "passes": "pass"}
     return {
         field: SpecError(names.get(field, field), _in_words(given[field]), why)
         for field, why in reasons.items()
@@ -151,7 +154,7 @@ def sweep_of(specs: Sequence[CellSpec]) -> Sweep:
     found["model_args"] = _arguments(specs)
     if first.warmup_auto:
         found["warmups"] = (first.warmup_steps,)
-    if first.is_alone:
+    if first.is_alone and not first.is_collective:
         widths = tuple(dict.fromkeys(spec.head_dim for spec in specs))
         found |= {"sizes": plain.sizes, "vocab_size": plain.vocab_size, "head_dims": widths, "heads": first.num_heads}
     return Sweep(**found, dims=first.dims if first.size == CUSTOM_SIZE else None)

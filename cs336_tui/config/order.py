@@ -30,6 +30,8 @@ def relative_work(spec: CellSpec) -> float:
         return 2 * spec.tokens_per_step * spec.context_length * spec.d_model * passes
     if spec.workload == "norm":
         return spec.tokens_per_step * spec.d_model * passes
+    if spec.is_collective:
+        return spec.message_bytes
     if passes > 1:
         passes += recomputed_blocks(spec) / spec.num_layers
     scores = 2 * spec.num_layers * spec.context_length * spec.d_model
@@ -107,8 +109,13 @@ def rough_peak_bytes(spec: CellSpec) -> int:
     2022, section 4.1: 34 bytes an element of the residual stream and 5 a score in half precision, in forward alone too.
     With activation checkpointing, what enters each group of blocks and the activations of one. Fused attention may need
     less. Attention alone: queries, keys, values and output, with a gradient of each, and scores. A norm alone: rows and
-    output, with a gradient of each, and three tensors between them.
+    output, with a gradient of each, and three tensors between them. A collective: what goes in
+    and comes out, of all ranks.
     """
+    if spec.is_collective:
+        wholes = {"all-reduce": 1, "broadcast": 1, "all-to-all": 2}.get(spec.collective, 1 + 1 / spec.ranks)
+        on_device = 1 if spec.device.startswith("cuda") else spec.ranks
+        return int(wholes * spec.message_bytes * on_device)
     if spec.workload == "norm":
         copies = 1 if spec.pass_ in WITHOUT_BACKWARD else 2
         return (2 * copies + 3) * spec.tokens_per_step * spec.d_model * (2 if spec.precision == "bf16" else 4)

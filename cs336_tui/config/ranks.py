@@ -26,6 +26,21 @@ def bytes_of(text: str) -> int:
     return int(size)
 
 
+BYTES_OF_ELEMENT = {"fp32": 4, "bf16": 2}
+"""Precisions of messages."""
+
+
+WORD_BYTES = 4
+"""Unit in which a cell counts its message."""
+
+
+def message_bytes(words: int, precision: str, ranks: int) -> int:
+    """Bytes of a collective's whole array: those of so many words, rounded down so that each rank has as many elements.
+    Raises KeyError for what is no precision of messages."""
+    unit = BYTES_OF_ELEMENT[precision] * ranks
+    return words * WORD_BYTES // unit * unit
+
+
 class Sharing(NamedTuple):
     """One of `PARALLELS`, or a user's own wrapper, and the size of its buckets of gradients, None for its own."""
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from cs336_tui.config import axes
 from cs336_tui.config.axes import LANGUAGE_MODEL, Choices
 from cs336_tui.config.axis import SpecError
+from cs336_tui.config.ranks import BYTES_OF_ELEMENT, message_bytes
 from cs336_tui.config.variants import is_imported, option_of, short
 
 AXES = axes.all_axes(axes.Choices)
@@ -142,8 +143,27 @@ def _none_alone(field: str) -> Callable[[Choices], Iterator[SpecError]]:
     return refusals
 
 
-for _field in ("model", "attention", "optimizer", "loss", "checkpoint", "nesting", "batch_is", *_OF_OURS):
+for _field in (
+    "model", "attention", "optimizer", "loss", "checkpoint", "nesting", "parallel", "batch_is", "collective", *_OF_OURS,
+):  # fmt: skip
     _between(_field)(_none_alone(_field))
+
+
+@_between("size", "ranks", "precision", "pass_", "timer", "sync")
+def _message(cell: Choices) -> Iterator[SpecError]:
+    if cell.workload != "collective":
+        return
+    if cell.ranks == 1:
+        yield SpecError("ranks", 1, "a collective is of several; give --ranks 2 or more")
+    if cell.precision not in BYTES_OF_ELEMENT:
+        yield SpecError("precision", cell.precision, f"a message is {' or '.join(BYTES_OF_ELEMENT)}")
+        return
+    if cell.pass_ != "forward":
+        yield SpecError("pass", cell.pass_, "a collective has none; leave it out")
+    if cell.sync != "each-step":
+        yield SpecError("sync", cell.sync, "the ranks of a collective begin each step together; leave it out")
+    if not message_bytes(cell.d_model, cell.precision, cell.ranks):
+        yield SpecError("size", cell.size, f"less than one {cell.precision} number for each of {cell.ranks} ranks")
 
 
 @_between("cuda_graph", "pass_", "precision")

@@ -29,6 +29,7 @@ from cs336_tui.config.axes import (
 )
 from cs336_tui.config.axis import MAX_COUNT, SpecError
 from cs336_tui.config.counts import least_s, steps_in
+from cs336_tui.config.ranks import message_bytes
 from cs336_tui.config.rules import AXES, RULES
 from cs336_tui.config.variants import is_imported, short
 
@@ -125,6 +126,16 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
         return self.workload != LANGUAGE_MODEL
 
     @property
+    def is_collective(self) -> bool:
+        """True if it is one operation of several ranks, which computes nothing."""
+        return self.workload == "collective"
+
+    @property
+    def backend_in_use(self) -> str:
+        """Its backend of communication, with ``auto`` resolved."""
+        return self.backend if self.backend != "auto" else "nccl" if self.device.startswith("cuda") else "gloo"
+
+    @property
     def method(self) -> str:
         """The way in which an operation alone is computed, such as ``naive`` or ``rmsnorm``; empty of a model."""
         return getattr(self, self.workload) if self.is_alone else ""
@@ -149,6 +160,11 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
         return self.d_model // self.num_heads
 
     @property
+    def message_bytes(self) -> int:
+        """Bytes of a collective's whole array; 0 of other workloads."""
+        return message_bytes(self.d_model, self.precision, self.ranks) if self.is_collective else 0
+
+    @property
     def dims(self) -> ModelDims:
         return ModelDims(**{field: getattr(self, field) for field in ModelDims.__struct_fields__})
 
@@ -166,8 +182,8 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of each rank in a step."""
-        return self.rank_batch_size * self.context_length
+        """Tokens of each rank in a step; a collective has none."""
+        return 0 if self.is_collective else self.rank_batch_size * self.context_length
 
     @property
     def is_window(self) -> bool:
@@ -211,14 +227,18 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
     @property
     def heading(self) -> str:
         """The title with the batch size, if that is known."""
+        if self.recording or self.is_collective:
+            return self.title
         whose = f" {self.batch_is}" if self.ranks > 1 else ""
-        return self.title if self.recording else f"{self.title} · batch {self.batch_size}{whose}"
+        return f"{self.title} · batch {self.batch_size}{whose}"
 
     @property
     def title(self) -> str:
         """A heading that tells this cell from its neighbours."""
         if self.recording:
             return f"{self.recording} · {self.device}"
+        if self.is_collective:
+            return " · ".join((*self.variants[:1], self.size, self.precision, self.device, *self.variants[1:]))
         kind = (self.workload,) if self.is_alone else ()
         usual = (self.size_label, f"ctx {self.context_length}", self.pass_, self.precision, self.device)
         return " · ".join((*kind, *usual, *self.variants))

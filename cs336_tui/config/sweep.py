@@ -13,6 +13,7 @@ import msgspec
 from cs336_tui.config.axes import LANGUAGE_MODEL, Choices, canonical_device
 from cs336_tui.config.axis import MAX_COUNT, Axis, SpecError
 from cs336_tui.config.counts import INTERVAL, Auto, Counted, auto_words, check_most, share_words, warmup_words
+from cs336_tui.config.ranks import WORD_BYTES, bytes_of
 from cs336_tui.config.rules import RULES, Rule
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, ModelDims, dims_of
 from cs336_tui.config.variants import arguments_for, is_imported, short
@@ -43,8 +44,15 @@ _SHARED = tuple(f for f, axis in _IN_SWEEP.items() if axis.sweep == f and not ax
 _PRODUCT = (*_OUTER, *(f for f, axis in _IN_SWEEP.items() if axis.several and f not in _OUTER + _INNER), *_INNER)
 
 
+OF_COLLECTIVES = (
+    "collective", "size", "ranks", "backend", "precision", "device", "warmup_steps", "measure_steps", "threads",
+)  # fmt: skip
+"""Choices of collectives, in the order of the options of `cs336-tui comm`."""
+
+
 class _Beside(NamedTuple):
-    """The choice beside which another one counts, its value without that one, and why."""
+    """The choice beside which another one counts, its value without that one, and why; without a reason it is not
+    refused there, only left out."""
 
     other: str
     without: Any
@@ -56,6 +64,7 @@ _ONLY_BESIDE = {
         "checkpoint", 0, "without checkpointing there are no groups to nest; choose --checkpoint 1 or more"
     ),
     "parallel": _Beside("ranks", 1, "one rank has nothing to share; give --ranks 2 or more"),
+    "backend": _Beside("ranks", 1, ""),
 }
 """Choices that count only beside others: without them a sweep runs them once, with the default."""
 _PLAIN = {field: axis.alike for field, axis in AXES.items()}
@@ -83,7 +92,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     seconds, do the same for counts that come from time.
 
     With workload ``attention`` the widths of `head_dims`, of `heads` heads each, take the place of sizes; with ``norm``
-    they are the widths of rows. `model_args`
+    they are the widths of rows; with ``collective`` `sizes` are those of messages, such as ``10MB``. `model_args`
     are for every model of a user's own, or named ``Class.name`` for one of several. `reports` are made of the cells
     that end well, after all. `oom_skip` skips cells not smaller than one that ran out of memory.
 
@@ -109,7 +118,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         devices: tuple[str, ...]
         warmups: tuple[int, ...]
         ranks: tuple[int, ...]
-        backend: str
+        backends: tuple[str, ...]
         warmup_auto: bool
         warmup_for: float | None
         steps: int
@@ -214,7 +223,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         for field, only in _ONLY_BESIDE.items():
             given = getattr(self, AXES[field].sweep)
             alone = set(getattr(self, AXES[only.other].sweep)) == {only.without}
-            if alone and AXES[field].is_in(self.workload) and set(given) - {AXES[field].default}:
+            if only.why and alone and AXES[field].is_in(self.workload) and set(given) - {AXES[field].default}:
                 yield SpecError(field, ",".join(given), only.why)
         yield from self._ceilings()
         yield from self._arguments_of_nobody()
@@ -272,13 +281,24 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         return "width" if self.workload == "norm" else "head_dim"
 
     @property
+    def is_collective(self) -> bool:
+        return self.workload == "collective"
+
+    @property
+    def has_widths(self) -> bool:
+        """True if `head_dims` take the place of sizes."""
+        return self.is_alone and not self.is_collective
+
+    @property
     def _sizes(self) -> tuple[str | int, ...]:
-        if self.is_alone:
+        if self.has_widths:
             return self.head_dims
-        return (CUSTOM_SIZE,) if self.dims else self.sizes
+        return (CUSTOM_SIZE,) if self.dims and not self.is_collective else self.sizes
 
     def _dims_of(self, size: str | int) -> tuple[str, ModelDims]:
         """A size's name and dimensions; of an operation alone its width, which has neither layers nor tokens."""
+        if self.is_collective:
+            return str(size), _message(str(size))
         if self.is_alone:
             AXES["num_heads"].validate(self.heads)
             dims = ModelDims(d_model=int(size) * self.heads, d_ff=1, num_layers=1, num_heads=self.heads, vocab_size=1)
@@ -313,8 +333,10 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
 
     def command(self, ddof: int = 1) -> str:
         """The headless command line that runs this sweep again; `ddof` is named when it is not the default."""
-        words = ["cs336-tui", "bench", *self._workload_words()]
+        words = ["cs336-tui", "comm" if self.is_collective else "bench", *self._workload_words()]
         for axis in sorted(_IN_SWEEP.values(), key=_place_in_command):
+            if self.is_collective and axis.field not in OF_COLLECTIVES:
+                continue
             words += self._words_of(axis)
         if self.reports:
             words += ["--reports", ",".join(self.reports)]
@@ -326,12 +348,12 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
 
     def _workload_words(self) -> Iterator[str]:
         """The options of an operation alone, or of a model whose dimensions have no name."""
-        if self.is_alone:
+        if self.has_widths:
             option = f"--{self.width_key.replace('_', '-')}"
             yield from ("--workload", self.workload, option, ",".join(map(str, self.head_dims)))
             yield from () if self.heads == 1 else ("--num-heads", str(self.heads))
             yield from () if self.causal else ("--no-causal",)
-        elif self.dims:
+        elif self.dims and not self.is_collective:
             for field, value in msgspec.structs.asdict(self.dims).items():
                 yield from (f"--{AXES[field].option}", str(value))
 
@@ -342,7 +364,9 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         match axis.field:
             case "workload" | "causal" | "warmup_auto" | "warmup_for" | "steps_auto" | "steps_for":
                 return
-            case "size" | "vocab_size" if self.is_alone or self.dims:
+            case "size" if self.has_widths or (self.dims and not self.is_collective):
+                return
+            case "vocab_size" if self.is_alone or self.dims:
                 return
             case "model_path" | "annotations" if not self.own_code:
                 return
@@ -363,6 +387,17 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
             yield from () if value == axis.sweep_default else (f"--{'' if value else 'no-'}{axis.option}",)
         elif value is not None and not (axis.is_rare and value == axis.sweep_default):
             yield from (f"--{axis.option}", ",".join(map(str, given)))
+
+
+def _message(size: str) -> ModelDims:
+    """The dimensions that stand for a message of a size such as ``10MB``. Raises `SpecError`."""
+    try:
+        words = bytes_of(size) // WORD_BYTES
+    except ValueError as error:
+        raise SpecError("size", size, str(error)) from None
+    if not 0 < words <= MAX_COUNT:
+        raise SpecError("size", size, f"expected {WORD_BYTES}B to {MAX_COUNT * WORD_BYTES // 10**9}GB")
+    return ModelDims(d_model=words, d_ff=1, num_layers=1, num_heads=1, vocab_size=1)
 
 
 def _place_in_command(axis: Axis) -> int:

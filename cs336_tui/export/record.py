@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from cs336_tui.analysis.collectives import algbw, busbw, mean_step_s
 from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.fields import OWN, shown_of
 from cs336_tui.analysis.merge import Result, title_of
@@ -49,6 +50,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     host_phase_times_s: dict[str, tuple[float, ...]]
     rank_times_s: tuple[tuple[float, ...], ...]
     """Of several ranks: the measured steps of each. All other times are those of each step's slowest rank."""
+    algbw_bytes_per_s: float | None
+    """Of a collective: bytes of the whole array over the mean step time."""
+    busbw_bytes_per_s: float | None
+    """The same times the operation's factor, as nccl-tests has it."""
     summary: Summary | None
     skew: Summary | None
     """Of several ranks: over the measured steps, the time on the slowest rank less that on the fastest."""
@@ -167,6 +172,7 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
     if finished is None:
         raise ValueError(f"cell {cell.cell} is {cell.status}, not over")
     judgement, energy, point = judgement_of(cell, result.state), energy_of(cell), point_of(result, peaks)
+    step_s = mean_step_s(result)
     interval, prepared = judgement.interval if judgement else None, cell.prepared
     return RunRecord(
         **attributes(cell, *_OF_CELL),
@@ -190,6 +196,8 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         host_times_s=tuple(cell.times.host_s),
         host_phase_times_s={name: tuple(times) for name, times in cell.times.host_phases_s.items()},
         rank_times_s=tuple(map(tuple, cell.times.rank_s)),
+        algbw_bytes_per_s=step_s and algbw(result.spec, step_s),
+        busbw_bytes_per_s=step_s and busbw(result.spec, step_s),
         summary=cell.full_summary(result.state.ddof),
         skew=finished.skew.with_ddof(result.state.ddof) if finished.skew else None,
         verdicts=judgement.names if judgement else (),

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from cs336_tui.analysis.collectives import algbw, busbw, mean_step_s
 from cs336_tui.analysis.energy import Energy, energy_of
 from cs336_tui.analysis.fields import FIELDS, NUMBERS, OWN, VARIANTS, num_params, varies
 from cs336_tui.analysis.merge import Result, grouped, merge, title_of
 from cs336_tui.analysis.roofline import PeakLookup, RooflinePoint, point_of, why_unknown
 from cs336_tui.config.axis import UserError
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.footnotes import (
     ACTIVATIONS_MEAN,
@@ -56,12 +58,23 @@ _MAY_VARY = ("edition", "arch", "vocab", "sync", "seed", "threads", "repeat")
 _TIMES = ("warmup", "n", "mean", "std", "interval", "verdict", "median", "min", "max", "tokens")
 QUANTILES = ("p20", "p80")
 """Quantiles of the step times, beside the median, as `triton.testing.do_bench` gives them."""
+_OF_COLLECTIVES = (
+    "op", "backend", "device", "precision", "size", "ranks", "warmup", "n", "mean", "std", "min", "max", "skew",
+    "algbw", "busbw", "interval", "verdict", "status",
+)  # fmt: skip
+"""Columns where every cell is a collective."""
 _TIMES_AND_QUANTILES = tuple(chain.from_iterable((key, *QUANTILES * (key == "median")) for key in _TIMES))
 _ENERGY = ("energy", "tokens_per_joule")
 _WORK = frozenset(("flops", "sheet", "peak", "bandwidth"))
 ENERGY_NOTE = (
     "energy: mean power between the readings of the GPU's counter while the steps were measured, pauses between them "
     "included, times the mean step time"
+)
+
+
+BANDWIDTH_NOTE = (
+    "algbw: bytes of the whole array over the mean time of the slowest rank; busbw: that times 2(n-1)/n of all-reduce, "
+    "(n-1)/n of all-gather, reduce-scatter and all-to-all, 1 of broadcast, for n ranks; MB is 10⁶ bytes, MiB 2²⁰"
 )
 
 
@@ -149,6 +162,16 @@ def _bandwidth(row: _Row) -> float | None:
     return row.point.bytes_per_s if row.point and row.point.bound == "bandwidth" else None
 
 
+def _of_message(key: str, compute: Callable[[CellSpec, float], float]) -> Column[_Row]:
+    """A bandwidth of a collective over its mean step time."""
+
+    def read(row: _Row) -> float | None:
+        step_s = mean_step_s(row.result)
+        return None if step_s is None else compute(row.result.spec, step_s)
+
+    return Column(f"{key}_bytes_per_s", f"{key} (GB/s)", read=read, show=bandwidth)
+
+
 def _show_bandwidth(row: _Row) -> str:
     found = _bandwidth(row)
     share = row.point.share_of_bandwidth if row.point else None
@@ -189,6 +212,8 @@ COLUMNS: Mapping[str, Column[_Row]] = {
     "cell": Column("cell", read=lambda row: row.cell.cell, text=lambda row: str(row.cell.cell + 1)),
     "n": Column("n", read=lambda row: row.summary.n if row.summary else 0),
     **{word: _statistic(word) for word in ("mean", "std", "median", "min", "max", "p95", *QUANTILES)},
+    "algbw": _of_message("algbw", algbw),
+    "busbw": _of_message("busbw", busbw),
     "tokens": Column("tokens_per_s", "tokens/s", read=lambda row: row.cell.tokens_per_s, show=count),
     "skew": Column("skew_s", "skew ({unit})", read=_skew_s, text=_show_skew),
     "memory": _peak("peak allocated", "peak_allocated_bytes"),
@@ -305,6 +330,8 @@ def _work_notes(rows: Sequence[_Row], keys: Sequence[str], *, by_default: bool) 
         bases = Counter(row.activations.basis for row in rows if row.activations)
         how = " and ".join(f"{basis} of {counted(number, 'cell')}" for basis, number in bases.items())
         yield f"{ACTIVATIONS_MEAN}; {how or 'not known'}"
+    if "busbw" in keys or "algbw" in keys:
+        yield BANDWIDTH_NOTE
     if any(key in keys for key in _ENERGY):
         yield ENERGY_NOTE
         for device in dict.fromkeys(row.cell.spec.device for row in rows):
@@ -325,6 +352,8 @@ def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:
     several = len({result.source for result in results}) > 1
     cells = [result.cell for result in results]
     recorded = all(result.spec.recording for result in results)
+    if all(result.spec.is_collective for result in results):
+        return (*(key for key in ("session", "machine") if several and differs(key)), *_OF_COLLECTIVES)
     times = _TIMES_AND_QUANTILES if any(result.spec.timer == "do_bench" for result in results) else _TIMES
     return (
         *(key for key in ("session", "machine") if several and differs(key)),

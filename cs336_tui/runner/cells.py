@@ -169,6 +169,11 @@ def why_not_tried(specs: Sequence[CellSpec], device: DeviceInfo, predictor: Pred
     capacity = None if device.name.startswith("cuda") else device.memory_bytes
     if capacity is None or sum(map(rough_peak_bytes, specs)) < capacity * _MAY_MATTER:
         return ""
+    if specs[0].is_collective:
+        needed = rough_peak_bytes(specs[0])
+        if needed <= capacity:
+            return ""
+        return f"not tried: its ranks need {gigabytes(needed)} GB, and {device.name} has {gigabytes(capacity)} GB"
     try:
         found = predictor.predict(specs)
     except PredictionError as error:

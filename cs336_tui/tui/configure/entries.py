@@ -46,6 +46,10 @@ def chips_of(values: Iterable[str], labels: dict[str, str] | None = None) -> tup
     return tuple(Chip(value, (labels or {}).get(value, value)) for value in values)
 
 
+WIDTH_LABELS = {"norm": "width", "collective": "message"}
+"""Labels of the entry that takes the place of sizes, which is else the width of a head."""
+
+
 def entries_in(group: str, entries: Entries) -> Iterator[Entry]:
     """The entries of a group, filled; the device last."""
     for axis in sorted(entry_axes(), key=lambda axis: axis.field == "device"):

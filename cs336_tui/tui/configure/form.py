@@ -179,7 +179,7 @@ def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
         | {field: str(getattr(dims, field)) for field in DIMS}
         | {
             "size": (CUSTOM_SIZE,) if sweep.dims else sweep.sizes,
-            "head_dim": ",".join(map(str, sweep.head_dims)),
+            "head_dim": ",".join(sweep.sizes if sweep.is_collective else map(str, sweep.head_dims)),
             "heads": str(sweep.heads),
             "warmup_steps": ",".join(sweep.warmup_words),
             "measure_steps": steps_words(sweep.steps, sweep.steps_auto, sweep.steps_for),
@@ -267,7 +267,9 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
 
 
 def _dimensions(entries: Entries, reader: FormReader) -> dict[str, Any]:
-    """The widths of an operation alone, or the sizes of a language model."""
+    """The widths of an operation alone, the sizes of messages, or those of a language model."""
+    if entries.workload == "collective":
+        return {"sizes": tuple(word.strip() for word in entries.head_dim.split(","))}
     if entries.workload != LANGUAGE_MODEL:
         has_heads = entries.workload == "attention"
         return {
@@ -297,7 +299,7 @@ def _device_problems(sweep: Sweep, environment: Environment | None) -> Iterator[
         return
     for device in devices:
         values = {axis.field: getattr(sweep, axis.sweep) for axis in AXES.values() if axis.lacks}
-        yield from environment.refusals(device, values | {"ranks": sweep.ranks, "backend": (sweep.backend,)})
+        yield from environment.refusals(device, values | {"ranks": sweep.ranks, "backend": sweep.backends})
 
 
 def _pairs_words(pairs: tuple[tuple[str, str], ...]) -> str:
@@ -319,13 +321,14 @@ def _usual(choices: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
     return {field: getattr(entries, field) for field in fields}
 
 
-_ALONE = ("head_dim", *(axis.field for axis in entry_axes() if axis.sweep in USUAL_ALONE["norm"]))
+_USUAL_FIELDS = {field for usual in USUAL_ALONE.values() for field in usual} - {"sizes"}
+_ALONE = ("head_dim", *(axis.field for axis in entry_axes() if axis.sweep in _USUAL_FIELDS))
 _OF_TIMER = ("warmup_steps", "measure_steps")
 _BY_STEP = _usual({}, _OF_TIMER)
 _USUAL: dict[str, dict[Any, dict[str, Any]]] = {
     "workload": {
         LANGUAGE_MODEL: _usual({}, _ALONE),
-        **{workload: _usual(usual, _ALONE) for workload, usual in USUAL_ALONE.items()},
+        **{workload: _usual({"workload": workload, **usual}, _ALONE) for workload, usual in USUAL_ALONE.items()},
     },
     "timer": {
         ("step",): _BY_STEP,

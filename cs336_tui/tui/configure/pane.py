@@ -24,7 +24,7 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.runner.capabilities import LEFT_OUT, possible_here
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure import entries as parts
-from cs336_tui.tui.configure.form import AFTER_OOM, Entries, RunOptions, entries_of, read
+from cs336_tui.tui.configure.form import AFTER_OOM, Entries, RunOptions, entries_of, entry_axes, read
 from cs336_tui.tui.configure.preview import CellChoices
 from cs336_tui.tui.format import cut_to_lines
 from cs336_tui.tui.widgets.entries import Chips, Entry, Fold, PushButton, TextEntry
@@ -302,8 +302,12 @@ class ConfigurePane(Vertical):
         for entry in self.query("#variants > Entry").results(Entry):
             entry.display = parts.is_shown(entry.field, entries, self._recent)
         self.query_one("#entry-size").display = not alone
+        for axis in entry_axes():
+            if axis.group in ("what", "how") and axis.workloads:
+                for field in filter(None, (axis.name, axis.others)):
+                    self.query_one(f"#entry-{field.replace('_', '-')}").display = axis.is_in(entries.workload)
         widths = self.query_one("#entry-head-dim", TextEntry)
-        widths.display, widths.label = alone, "width" if entries.workload == "norm" else "head dim"
+        widths.display, widths.label = alone, parts.WIDTH_LABELS.get(entries.workload, "head dim")
         widths.refresh()
         self.query_one("#entry-heads").display = entries.workload == "attention"
         self.query_one(parts.PresetEntry).changed = entries != self._from_preset()

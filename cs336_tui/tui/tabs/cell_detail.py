@@ -242,6 +242,10 @@ def asked(spec: CellSpec, width: int) -> list[Line]:
 
 def _what(spec: CellSpec) -> Iterator[tuple[str, str]]:
     """The model and its dimensions, or those of an operation alone."""
+    if spec.is_collective:
+        yield "operation", spec.collective
+        yield "size", f"{spec.size}: {spec.message_bytes} bytes, the whole array"
+        return
     if spec.is_alone:
         yield "workload", f"{spec.workload} alone, no model around it"
     if spec.workload == "norm":

@@ -123,7 +123,7 @@ class _Round:
         self._begin()
         try:
             around.enter_context(fresh_compiler(*(side.spec.compile for side in self._sides)))
-            around.enter_context(self._turn.group.joined(self._turn.spec.backend))
+            around.enter_context(self._turn.group.joined(self._turn.spec.backend_in_use))
             for side in self._sides:
                 self._give_turn(side)
                 side.reporter.enter("building")

@@ -113,10 +113,17 @@ class CellRun:
                 self.flush.words if self.flush else f"none: {self.device.type} tells no size of an L2"
             )
         self._meter = PeakMeter(self.device, self.flush.bytes if self.flush else 0)
-        self.workload = build(self.spec, self.device, built=built, rank=self.group.place.rank, share=self._share)
+        self.workload = self._built(built)
         self.reporter.built(self.workload)
         self.step = step = self.workload.step(self.spec)
         return step
+
+    def _built(self, built: Callable[[], object]) -> Workload:
+        if self.spec.is_collective:
+            from cs336_tui.worker.ranks.collective import collective_workload
+
+            return collective_workload(self.spec, self.device, self.group.place.rank)
+        return build(self.spec, self.device, built=built, rank=self.group.place.rank, share=self._share)
 
     def _share(self, model: nn.Module) -> Shared:
         """The model as the ranks run it."""
@@ -224,7 +231,7 @@ class _SingleRun(CellRun):
             around.enter_context(fresh_compiler(self.spec.compile, always=self.spec.within is not None))
             if self.spec.within is not None:
                 self.reporter.cache_folder = environment_variables.USERS_CACHE_FOLDER
-            around.enter_context(self.group.joined(self.spec.backend))
+            around.enter_context(self.group.joined(self.spec.backend_in_use))
             self.check_ranks(self.spec)
             # The allocator's memory is given back so that a first step finds it as a plain script leaves it.
             written = self.build(self.spec, partial(_free_memory, self.device))
@@ -232,7 +239,7 @@ class _SingleRun(CellRun):
                 self._name(written)
             self._check_cancelled()
             self._time(self.prepare(written, self._check_cancelled))
-            if self.spec.is_alone and self.step is written:
+            if self.spec.is_alone and not self.spec.is_collective and self.step is written:
                 self.finish()
                 assert self.workload is not None
                 self.reporter.before_backward_bytes = self._before_backward_bytes(written, self.workload)

@@ -279,6 +279,8 @@ def why_not_cold(spec: CellSpec, found: Preparation | None) -> str | None:
     ran = []
     for code in filter(is_imported, (spec.attention, spec.norm)):
         ran.append(f"{code} was called once when it was built")
+    if spec.is_collective:
+        ran.append(f"one {spec.collective} ran ahead, to be checked")
     if found and found.runs:
         ran.append(f"compiling ran the model {found.runs} times")
     if spec.timer == "do_bench" and spec.steps_for is not None:

@@ -36,8 +36,6 @@ class Group:
             torch.cuda.set_device(self._device)
         faulthandler.register(STACK_SIGNAL, Path(place.stacks).open("w"), all_threads=False)  # noqa: SIM115
         self._store = dist.FileStore(place.meeting, place.ranks)
-        if backend == "auto":
-            backend = "nccl" if self._device.type == "cuda" else "gloo"
         dist.init_process_group(
             backend, store=dist.PrefixStore("group", self._store), rank=place.rank, world_size=place.ranks,
             timeout=timedelta(seconds=place.patience_s),

@@ -98,6 +98,8 @@ def build(
     is called between model and batch. `as_written` leaves out torch.compile and CUDA graphs. `autocast` makes the
     context of forward and loss, by default that of the precision. `rank` is this process's place among those of the
     spec, whose step `share` shares."""
+    if spec.is_collective:
+        raise ValueError("a collective is measured by its ranks together; no report or prediction is made of it")
     recipe = RECIPES[spec.precision]
     device_type = spec.device.partition(":")[0] if device.type == "meta" else device.type
     autocast = autocast or autocast_for(recipe, device.type)

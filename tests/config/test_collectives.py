@@ -1,0 +1,90 @@
+"""Choices of collectives: which cells they make, what is refused, which cells count as alike."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from click.testing import CliRunner
+
+from cs336_tui.cli.comm import comm
+from cs336_tui.config.axis import SpecError
+from cs336_tui.config.choices import sweep_from, sweep_of
+from cs336_tui.config.order import in_order, needs_at_least, rough_peak_bytes
+from cs336_tui.config.presets import Preset, from_toml, to_toml
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.report_keys import prediction_key
+
+
+def collectives(**choices: object) -> Sweep:
+    return sweep_from(**{"workload": "collective", "devices": ("cpu",)} | choices)
+
+
+def cells(**choices: object) -> tuple[CellSpec, ...]:
+    return collectives(**choices).cells()
+
+
+def test_a_sweep_is_a_product_and_keeps_its_sizes_names():
+    found = cells(sizes=("1GB", "1MB"), ranks=(2, 4), collectives=("all-reduce", "broadcast"), backends=("gloo",))
+    assert len(found) == 8
+    assert {spec.size for spec in found} == {"1GB", "1MB"}
+    assert [spec.size for spec in in_order(found)] == ["1MB"] * 4 + ["1GB"] * 4
+    assert found[0].title == "all-reduce · 1GB · fp32 · cpu · 2 ranks · gloo"
+    assert all(spec.tokens_per_step == 0 for spec in found)
+
+
+def test_its_command_and_its_preset_make_it_again():
+    sweep = collectives(sizes=("1MB", "10MiB"), ranks=(2, 6), collectives=("all-to-all",), precisions=("bf16",))
+    words = shlex.split(sweep.command())
+    assert words[:2] == ["cs336-tui", "comm"]
+    given = comm.make_context("comm", words[2:]).params
+    choices = {name: given[name] for name in ("sizes", "ranks", "collectives", "precisions", "devices")}
+    assert collectives(**choices).cells() == sweep.cells()
+    assert from_toml("mine", to_toml(Preset("mine", "", sweep))).sweep.cells() == sweep.cells()
+    assert sweep_of(sweep.cells()).cells() == sweep.cells()
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"sizes": ("10",)}, "size 10: expected a size such as"),
+        ({"sizes": ("4B",), "ranks": (4,)}, "size 4B: less than one fp32 number for each of 4 ranks"),
+        ({"sizes": ("9GB",)}, "size 9GB: expected 4B to 8GB"),
+        ({"ranks": (1,)}, "ranks 1: a collective is of several"),
+        ({"precisions": ("fp16-mixed",)}, "precision fp16-mixed: a message is fp32 or bf16"),
+        ({"contexts": (128,)}, "context 128: a collective has none"),
+        ({"passes": ("backward",)}, "pass backward: a collective has none"),
+        ({"parallels": ("ddp",)}, "parallel ddp: workload collective has none"),
+        ({"collectives": ("gather",)}, "collective gather: expected one of all-reduce"),
+        ({"reports": ("kernels",)}, "reports kernels: are of one rank, not of 2"),
+        ({"backends": ("nccl",)}, "backend nccl: runs on cuda, not on cpu"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(choices: dict[str, object], said: str):
+    with pytest.raises(SpecError) as caught:
+        collectives(**choices)
+    assert str(caught.value).startswith(said)
+
+
+def test_a_model_has_no_operation():
+    with pytest.raises(SpecError, match="workload language-model has none"):
+        sweep_from(collectives=("broadcast",), devices=("cpu",))
+
+
+def test_larger_messages_of_one_kind_need_more_memory():
+    small, large = cells(sizes=("1MB", "10MB"))
+    assert needs_at_least(large, small)
+    assert not needs_at_least(small, large)
+    assert prediction_key(small) != prediction_key(large)
+    (gathered,) = cells(collectives=("all-gather",), ranks=(4,), sizes=("8MB",))
+    assert rough_peak_bytes(gathered) == 4 * (8_000_000 + 2_000_000)
+
+
+def test_backends_of_one_rank_are_one_cell():
+    assert len(sweep_from(ranks=(1, 2), backends=("auto", "gloo"), passes=("forward",), devices=("cpu",)).cells()) == 3
+
+
+def test_help_names_every_operation():
+    text = CliRunner().invoke(comm, ["--help"]).output
+    assert all(name in text for name in ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all"))
