@@ -401,6 +401,13 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="Processes that run one cell together: 1, or several as 1,2,4. --batch-is says whose batch it is.",
         said=lambda ranks: (f"{ranks} ranks",), detail=lambda ranks: f"{ranks} processes",
     )] = 1
+    accumulate: Annotated[int, Axis(
+        sweep="accumulations", several=True, group="variants", workloads=_OF_MODEL, kinds=(*_AS_VARIANT, "pace"),
+        hint="1, or 1,2,4", help="Micro-batches into which a train-step divides the batch of each rank, for one "
+        "optimizer step; ranks communicate at the last one, where their wrapper can wait",
+        tip="Micro-batches of a train-step: 1, or several as 1,2,4. They divide the batch of each rank.",
+        said=lambda count: (f"{count} micro-batches",), detail=lambda count: f"{count} micro-batches a step",
+    )] = 1
     batch_is: Annotated[BatchIs, Axis(
         group="variants", workloads=_OF_MODEL, applies=lambda spec: spec.ranks > 1, kinds=(*_AS_VARIANT, "pace"),
         help="The batch of several ranks: {values}; global: of all together, divided equally",

@@ -144,7 +144,8 @@ def _none_alone(field: str) -> Callable[[Choices], Iterator[SpecError]]:
 
 
 for _field in (
-    "model", "attention", "optimizer", "loss", "checkpoint", "nesting", "parallel", "batch_is", "collective", *_OF_OURS,
+    "model", "attention", "optimizer", "loss", "checkpoint", "nesting", "parallel", "accumulate", "batch_is", "collective",
+    *_OF_OURS,
 ):  # fmt: skip
     _between(_field)(_none_alone(_field))
 
@@ -198,6 +199,26 @@ def _divided_equally(cell: Choices) -> Iterator[SpecError]:
     if cell.batch_is == "global" and cell.batch_size % cell.ranks:
         why = f"cannot be divided equally by {cell.ranks} ranks; choose a multiple, or --batch-is per-rank"
         yield SpecError("batch_size", cell.batch_size, why)
+
+
+@_between("accumulate", "pass_")
+def _something_to_accumulate(cell: Choices) -> Iterator[SpecError]:
+    if cell.accumulate > 1 and cell.pass_ != "train-step":
+        yield SpecError("accumulate", cell.accumulate, f"{cell.pass_} has one batch; choose --pass train-step")
+
+
+@_between("accumulate", "cuda_graph")
+def _captured_once(cell: Choices) -> Iterator[SpecError]:
+    if cell.accumulate > 1 and cell.cuda_graph != "off":
+        yield SpecError("accumulate", cell.accumulate, "a CUDA graph holds one batch; choose --cuda-graph off")
+
+
+@_between("accumulate", "batch_size", "ranks", "batch_is")
+def _equal_micro_batches(cell: Choices) -> Iterator[SpecError]:
+    size = cell.batch_size // cell.ranks if cell.batch_is == "global" else cell.batch_size
+    if size % cell.accumulate:
+        why = f"does not divide the {size} sequences of a rank's batch equally; choose a divisor"
+        yield SpecError("accumulate", cell.accumulate, why)
 
 
 @_between("ranks", "device", "backend")

@@ -119,6 +119,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         warmups: tuple[int, ...]
         ranks: tuple[int, ...]
         backends: tuple[str, ...]
+        accumulations: tuple[int, ...]
         warmup_auto: bool
         warmup_for: float | None
         steps: int
@@ -220,6 +221,9 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         if single and (several := [str(ranks) for ranks in self.ranks if ranks > 1]):
             why = f"of one rank, not of {', '.join(several)}; leave it out of --reports, or give --ranks 1"
             yield SpecError("reports", ",".join(single), why)
+        if self.reports and (micro := [str(count) for count in self.accumulations if count > 1]):
+            why = f"are of one batch a step, not of {', '.join(micro)}; give --reports none, or --accumulate 1"
+            yield SpecError("reports", ",".join(self.reports), why)
         for field, only in _ONLY_BESIDE.items():
             given = getattr(self, AXES[field].sweep)
             alone = set(getattr(self, AXES[only.other].sweep)) == {only.without}

@@ -186,6 +186,8 @@ class Bench:
         environment.check(spec)
         if spec.ranks > 1 and kind not in REPORTS_OF_RANKS:
             raise SpecError("ranks", spec.ranks, f"a report of {kind} is of one rank; choose --ranks 1")
+        if spec.accumulate > 1:
+            raise SpecError("accumulate", spec.accumulate, f"a report of {kind} is of one batch; choose 1")
         self._open_log(environment)
         self._predictions.add([spec])
         self.queue.ask(WaitingReport(kind, spec, cell))
@@ -248,7 +250,12 @@ class Bench:
             if taken.cell in self._cells.ended_well:
                 self._wanted.ended_well(taken.cell, taken.spec)
             ran_out = taken.cell in self._cells.out_of_memory
-            if ran_out and self._explain_oom and not self._in_process and taken.spec.ranks == 1:
+            if (
+                ran_out
+                and self._explain_oom
+                and not self._in_process
+                and taken.spec.ranks == taken.spec.accumulate == 1
+            ):
                 self.queue.ask(WaitingReport("oom", taken.spec, taken.cell))
             if code := self._cells.unusable.pop(taken.cell, None):
                 self.queue.skip_bringing(code, taken.spec, taken.cell)

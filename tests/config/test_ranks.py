@@ -37,3 +37,28 @@ def test_a_global_batch_is_divided_by_the_ranks_and_one_per_rank_is_not() -> Non
 def test_a_global_batch_that_cannot_be_divided_is_refused() -> None:
     with pytest.raises(SpecError, match="batch size 6: cannot be divided equally by 4 ranks; choose a multiple, or"):
         sweep_from(ranks=(1, 2, 4), batches=(6, 8), batch_is="global")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"passes": ("forward",)}, "accumulate 2: forward has one batch; choose --pass train-step"),
+        ({"cuda_graphs": ("step",)}, "accumulate 2: a CUDA graph holds one batch; choose --cuda-graph off"),
+        (
+            {"batches": (3,)},
+            "accumulate 2: does not divide the 3 sequences of a rank's batch equally; choose a divisor",
+        ),
+        (
+            {"batches": (4,), "ranks": (4,), "batch_is": "global"},
+            "accumulate 2: does not divide the 1 sequences of a rank's batch equally; choose a divisor",
+        ),
+        (
+            {"reports": ("memory",)},
+            "reports memory: are of one batch a step, not of 2; give --reports none, or --accumulate 1",
+        ),
+    ],
+)
+def test_micro_batches_that_cannot_be_are_refused(words: dict[str, object], said: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        sweep_from(**{"accumulations": (1, 2), "passes": ("train-step",), "devices": ("cpu",)} | words)
+    assert str(refused.value) == said

@@ -137,9 +137,11 @@ def test_a_rank_that_fails_is_named_in_a_report_too(runner: Runner):
 
 
 def test_four_ranks_train_what_one_process_does(runner: Runner):
-    cells = runner.run(*(shared_spec(way, ranks=4) for way in ("zero1", "fsdp2")))
+    dims = {"ranks": 4, "batch_size": 8, "batch_is": "global", "accumulate": 2}
+    cells = runner.run(*(shared_spec(way, **dims) for way in ("zero1", "fsdp2")))
     assert [cell.status for cell in cells] == ["ok", "ok"]
     assert [len(cell.times.rank_s) for cell in cells] == [4, 4]
+    assert all("accumulation" in cell.phase_times_s for cell in cells)
 
 
 def test_wrong_wrappers_fail_before_anything_is_timed(runner: Runner):

@@ -116,7 +116,7 @@ def rehearse(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Re
     step, attention = workload.step(spec), MetaAttention(device_type, capability)
     dropout = MetaDropout() if device_type == "cuda" else nullcontext()
     with attention, dropout, modes_kept_for_recomputation(), MetaKernels() as kernels, tracker:
-        for phase in prepared_phases(spec.pass_):
+        for phase in prepared_phases(spec.pass_, spec.accumulate):
             tracker.phase(phase)
             kernels.answers = phase == "optimizer"
             # A user's model on a CPU may create tensors without naming a device.

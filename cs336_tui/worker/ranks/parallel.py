@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
@@ -40,14 +42,25 @@ def share(model: nn.Module, *, spec: CellSpec, device: torch.device, offset: int
         for block in blocks_of(model):
             fully_shard(block)
         fully_shard(model)
-        return Shared(model)
+        return Shared(model, unsynced=partial(_without_reducing, model))
     if name == "none":
         return Shared(model)
     buckets = {} if bucket_bytes is None else {"bucket_cap_mb": bucket_bytes / _MEBIBYTE}  # torch counts in 2^20
     runs = DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None, **buckets)
     if name == "zero1":
-        return Shared(runs, partial(ZeroRedundancyOptimizer, optimizer_class=torch.optim.AdamW))
-    return Shared(runs)
+        make = partial(ZeroRedundancyOptimizer, optimizer_class=torch.optim.AdamW)
+        return Shared(runs, make, unsynced=runs.no_sync)
+    return Shared(runs, unsynced=runs.no_sync)
+
+
+@contextmanager
+def _without_reducing(model: FSDPModule) -> Iterator[None]:
+    """Leave the gradients of ``fully_shard`` unreduced inside."""
+    model.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        model.set_requires_gradient_sync(True)
 
 
 def _own(name: str, model: nn.Module, spec: CellSpec, bucket_bytes: int | None) -> Shared:
@@ -76,6 +89,7 @@ def _own(name: str, model: nn.Module, spec: CellSpec, bucket_bytes: int | None) 
         before=_called(beside(f"{stem}_on_train_batch_start")),
         after=_called(after),
         whole=gather and partial(gather, runs),
+        unsynced=getattr(runs, "no_sync", None),
     )
 
 

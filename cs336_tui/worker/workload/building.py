@@ -55,7 +55,13 @@ class Workload(NamedTuple):
         vocab_size = spec.vocab_size if own else None
         arguments = (self.runs, self.batch, self.autocast, self.training)
         return Step(
-            spec.pass_, *arguments, loss=self.loss, check_against=vocab_size, opening=opening, shared=self.shared
+            spec.pass_,
+            *arguments,
+            loss=self.loss,
+            check_against=vocab_size,
+            opening=opening,
+            shared=self.shared,
+            accumulate=spec.accumulate,
         )
 
     def gradients(self) -> Iterator[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
 from typing import ClassVar, NamedTuple
 
@@ -26,9 +27,19 @@ PHASES: dict[Pass, tuple[str, ...]] = {  # The timed phases of each pass, in the
 }
 
 
-def prepared_phases(pass_: Pass) -> tuple[str, ...]:
+ACCUMULATION = "accumulation"
+"""The phase of all micro-batches but the last: their forward, loss and backward."""
+
+
+def phases_of(pass_: Pass, accumulate: int = 1) -> tuple[str, ...]:
+    """The timed phases of a pass; forward, loss and backward are those of the last of its micro-batches."""
+    phases = PHASES[pass_]
+    return (*phases[:1], ACCUMULATION, *phases[1:]) if accumulate > 1 else phases
+
+
+def prepared_phases(pass_: Pass, accumulate: int = 1) -> tuple[str, ...]:
     """The phases of a pass, with the untimed forward and loss of `backward`."""
-    return PHASES["forward+backward" if pass_ == "backward" else pass_]
+    return phases_of("forward+backward" if pass_ == "backward" else pass_, accumulate)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -44,13 +55,15 @@ Hook = Callable[[nn.Module, Optimizer | None], object]
 class Shared(NamedTuple):
     """A model as the ranks of a cell run it, by itself where there is one rank. `optimizer` makes AdamW over its
     parameters; `before` and `after` are a user's work before a step and after its backward, None without; `whole` are
-    the whole parameters by name, of a container that shards them itself."""
+    the whole parameters by name, of a container that shards them itself. `unsynced` makes the context in which a
+    backward does not communicate; None if it always does, or never."""
 
     runs: nn.Module
     optimizer: Callable[..., Optimizer] = torch.optim.AdamW
     before: Hook | None = None
     after: Hook | None = None
     whole: Callable[[], Mapping[str, Tensor]] | None = None
+    unsynced: Callable[[], AbstractContextManager[object]] | None = None
 
 
 class Training:
@@ -122,10 +135,18 @@ class _Result(NamedTuple):
     loss: Tensor | None
 
 
+def micro_batches(batch: Batch, count: int) -> list[Batch]:
+    """Equal parts of a batch, in order."""
+    if count == 1:
+        return [batch]
+    return [Batch(*parts) for parts in zip(*(tensor.chunk(count) for tensor in batch), strict=True)]
+
+
 class Step:
     """A step of one pass over one batch: call `prepare`, `run` for each of `phases` in order, then `clear`. Only `run`
     is to be timed. `autocast` makes the context of forward and loss. A user's model or loss is checked against the
-    vocabulary size `check_against`. `opening` is called first in each step. `shared` is the model as ranks run it."""
+    vocabulary size `check_against`. `opening` is called first in each step. `shared` is the model as ranks run it.
+    `accumulate` divides the batch of a `train-step` into micro-batches, whose losses' mean is that of the step."""
 
     def __init__(
         self,
@@ -139,16 +160,17 @@ class Step:
         check_against: int | None = None,
         opening: Callable[[], object] | None = None,
         shared: Shared | None = None,
+        accumulate: int = 1,
     ) -> None:
         if (pass_ == "train-step") != (training is not None):
             raise ValueError(f"pass {pass_}: training belongs to train-step, and only to it")
         self._shared = shared or Shared(model)
-        self.phases = tuple(self._phases(pass_))
+        self.phases = tuple(self._phases(phases_of(pass_, accumulate)))
         self.logits_dtype: torch.dtype | None = None  # dtype of the last step's logits, None before the first
         self.failed_in: str | None = None  # The phase that raised, None while none has
         self._pass = pass_
         self._model = model
-        self._batch = batch
+        *self._earlier, self._batch = micro_batches(batch, accumulate)
         self._autocast = autocast
         self.training = training
         self._loss_of = loss
@@ -158,8 +180,8 @@ class Step:
         self._opening = opening
         self._result: _Result | None = None
 
-    def _phases(self, pass_: Pass) -> Iterator[str]:
-        for phase in PHASES[pass_]:
+    def _phases(self, phases: tuple[str, ...]) -> Iterator[str]:
+        for phase in phases:
             yield phase
             if phase == "backward" and self._shared.after is not None:
                 yield SYNC
@@ -212,6 +234,23 @@ class Step:
         self._logits = self._loss = None
         self.training.optimizer.zero_grad()  # to None; a user's own may take no argument that says so
 
+    def _accumulation(self) -> None:
+        """Run all micro-batches but the last, without communication where the wrapper can do without."""
+        last, alone = self._batch, self._shared.unsynced
+        with alone() if alone else nullcontext():
+            for batch in self._earlier:
+                self._batch = batch
+                self._forward()
+                self._compute_loss()
+                self._backward()
+                self._logits = self._loss = None
+                if alone is None:
+                    self._call(self._shared.after)
+                    self._call(self._shared.before)
+                if self._opening is not None:
+                    self._opening()
+        self._batch = last
+
     def _forward(self) -> None:
         with torch.inference_mode(self._pass == "inference"), self._autocast():
             output = self._model(self._batch.inputs)
@@ -225,8 +264,8 @@ class Step:
 
     def _backward(self) -> None:
         assert self._loss is not None
-        loss = self.training.scaler.scale(self._loss) if self.training else self._loss
-        loss.backward()
+        loss = self._loss / (len(self._earlier) + 1) if self._earlier else self._loss
+        (self.training.scaler.scale(loss) if self.training else loss).backward()
 
     def _sync(self) -> None:
         self._call(self._shared.after)
@@ -279,6 +318,7 @@ class Step:
 
     _RUN: ClassVar[dict[str, Callable[[Step], None]]] = {
         "zero_grad": _zero_grad,
+        ACCUMULATION: _accumulation,
         "forward": _forward,
         "loss": _compute_loss,
         "backward": _backward,

@@ -3,7 +3,7 @@
 import gc
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from cs336_tui.config.axes import WITHOUT_BACKWARD
 from cs336_tui.config.spec import PASSES, ModelDims, Pass
 from cs336_tui.worker.workload.building import make_optimizer
-from cs336_tui.worker.workload.passes import PHASES, Step, Training
+from cs336_tui.worker.workload.passes import PHASES, Shared, Step, Training
 from cs336_tui.worker.workload.transformer import Batch, Transformer, random_batch
 
 DIMS = ModelDims(d_model=16, d_ff=24, num_layers=2, num_heads=2, vocab_size=40)
@@ -201,3 +201,36 @@ def test_training_belongs_to_train_step() -> None:
         Step("train-step", model, a_batch(), nullcontext)
     with pytest.raises(ValueError, match="forward"):
         Step("forward", model, a_batch(), nullcontext, a_training(model))
+
+
+def test_micro_batches_add_up_to_the_gradients_of_the_whole_batch() -> None:
+    whole, parts = a_model(), a_model()
+    assert len(a_batch().inputs) == 2
+    step = Step("train-step", parts, a_batch(), nullcontext, a_training(parts), accumulate=2)
+    assert step.phases == ("zero_grad", "accumulation", "forward", "loss", "backward", "optimizer")
+    plain_loss(whole).backward()
+    for _ in range(2):  # nor do they add up over steps
+        for phase in step.phases[:-1]:
+            step.run(phase)
+        torch.testing.assert_close(gradients(parts), gradients(whole))
+
+
+def test_ranks_communicate_at_the_last_micro_batch_alone_where_their_wrapper_can_wait() -> None:
+    told: list[str] = []
+
+    @contextmanager
+    def quiet() -> Iterator[None]:
+        told.append("quiet")
+        yield
+        told.append("loud")
+
+    def calls(unsynced: Callable[[], AbstractContextManager[None]] | None) -> list[str]:
+        told.clear()
+        model = a_model()
+        before, after = (lambda *_, word=word: told.append(word) for word in ("before", "after"))
+        shared = Shared(model, before=before, after=after, unsynced=unsynced)
+        run(Step("train-step", model, a_batch(), nullcontext, a_training(model), shared=shared, accumulate=2))
+        return list(told)
+
+    assert calls(quiet) == ["before", "quiet", "loud", "after"]
+    assert calls(None) == ["before", "after", "before", "after"]
