@@ -198,7 +198,7 @@ def timed_steps(draw: st.DrawFn) -> events.StepsTimed:
 def cell_steps(draw: st.DrawFn) -> list[events.Event]:
     """One cell's consecutive steps as a child sends them: a batch or more of each kind, other events in between."""
     cell = draw(cells)
-    phases = draw(st.sets(st.sampled_from(["forward", "backward"])))
+    phases, ranks = draw(st.sets(st.sampled_from(["forward", "backward"]))), draw(st.sampled_from([0, 2]))
     found: list[events.Event] = []
     for kind in ("warm-up", "measured"):
         first = 0
@@ -214,6 +214,7 @@ def cell_steps(draw: st.DrawFn) -> list[events.Event]:
                     phases_s=dict.fromkeys(phases, times),
                     host_s=times,
                     host_phases_s=dict.fromkeys(phases, times),
+                    rank_times_s=(times, tuple(time_s / 2 for time_s in times))[:ranks],
                 )
             )
             first += size

@@ -65,6 +65,12 @@ class Environment(TorchEnvironment, frozen=True, kw_only=True):
     def device(self, name: str) -> DeviceInfo | None:
         return next((d for d in self.devices if d.name == name), None)
 
+    def others_of(self, spec: CellSpec) -> tuple[DeviceInfo, ...]:
+        """The GPUs of its ranks but for the first: those that follow the spec's."""
+        kind, _, index = spec.device.partition(":")
+        names = (f"{kind}:{int(index) + rank}" for rank in range(1, spec.ranks)) if index else ()
+        return tuple(found for name in names if (found := self.device(name)))
+
     def resolve(self, devices: tuple[str, ...]) -> tuple[str, ...]:
         """Device names: ``auto`` is the best here (CUDA, else MPS, else CPU), ``every`` all, the CPU first."""
         order = sorted(self.devices, key=lambda d: ("cuda", "mps", "cpu").index(d.name.partition(":")[0]))

@@ -307,6 +307,8 @@ class DeviceSampled(_EventBase, frozen=True):
     host: HostSample
     gpu: GpuSample | None = None
     why: str | None = None
+    other_gpus: tuple[GpuSample, ...] = ()
+    """Those of the running cell's further ranks, in their order; `gpu` is the first rank's."""
 
 
 class Notice(_EventBase, frozen=True):

@@ -99,7 +99,8 @@ def _run_round(
         return _record_ends(cells.record, *(_ended(side, "failed", str(error)) for side in (a, b)))
     pids = [child.process.pid for child in children]
     cells.record([CellStarted(at=started_at, cell=side.cell, pid=pids[0]) for side in (a, b)])
-    cells.watch.point(environment.device((a if b.spec.device == "cpu" else b).spec.device), *pids)
+    watched = (a if b.spec.device == "cpu" else b).spec
+    cells.watch.point(environment.device(watched.device), *pids, others=environment.others_of(watched))
     recorder = _RoundRecorder((a.cell, b.cell), cells.record)
     with ExitStack() as around:
         for child in children:

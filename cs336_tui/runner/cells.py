@@ -75,11 +75,11 @@ class CellRunner:
             self.watch.point(device, os.getpid())
             worker_entry.run_cell(spec, cell, lambda event: self.record([event]), self.stop.is_set, nvtx=self._nvtx)
         else:
-            self._run_in_children(self.launcher, cell, spec, device, timeout_s)
+            self._run_in_children(self.launcher, cell, spec, environment, timeout_s)
         self.watch.await_sample(self.stop)
 
     def _run_in_children(
-        self, launcher: Launcher, cell: int, spec: CellSpec, device: DeviceInfo | None, timeout_s: float | None
+        self, launcher: Launcher, cell: int, spec: CellSpec, environment: Environment, timeout_s: float | None
     ) -> None:
         """Run the cell in a process, or in one for each of its ranks."""
         started_at = time.time()
@@ -91,7 +91,8 @@ class CellRunner:
             return
         pid = children[0].process.pid
         self._recorder.record([CellStarted(at=started_at, cell=cell, pid=pid)])
-        self.watch.point(device, *(child.process.pid for child in children))
+        pids = (child.process.pid for child in children)
+        self.watch.point(environment.device(spec.device), *pids, others=environment.others_of(spec))
         with ExitStack() as around:
             for child in children:
                 around.enter_context(closing(child))

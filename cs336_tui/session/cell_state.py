@@ -47,7 +47,7 @@ class StepTimes:
             times, phases, ranks = self.warmup_s, self.warmup_phases_s, self.warmup_rank_s
         times.extend(steps.times_s)
         ranks += ([] for _ in steps.rank_times_s[len(ranks) :])
-        for of_rank, times_s in zip(ranks, steps.rank_times_s, strict=bool(steps.rank_times_s)):
+        for of_rank, times_s in zip(ranks, steps.rank_times_s, strict=False):
             of_rank.extend(times_s)
         _extend(phases, steps.phases_s)
 

@@ -92,3 +92,14 @@ def test_ranks_need_a_gpu_each_and_a_backend(choices: dict[str, object], said: s
 
 def test_a_log_that_does_not_tell_the_backends_refuses_none() -> None:
     assert machine("cpu", "cuda:0", "cuda:1").refusal(a_spec(device="cuda:0", ranks=2)) is None
+
+
+def test_the_ranks_of_a_cell_are_on_the_gpus_that_follow_its_first() -> None:
+    here = machine("cpu", "cuda:0", "cuda:1", "cuda:2")
+
+    def others(device: str, ranks: int) -> list[str]:
+        return [found.name for found in here.others_of(a_spec(device=device, ranks=ranks))]
+
+    assert others("cuda:0", 3) == ["cuda:1", "cuda:2"]
+    assert others("cuda:1", 2) == ["cuda:2"]
+    assert others("cuda:0", 1) == others("cpu", 4) == []

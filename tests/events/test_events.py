@@ -74,7 +74,7 @@ def cells_of(state: SessionState) -> list[object]:
 
 
 def everything(cell) -> dict[str, object]:
-    parts = vars(cell) | vars(cell.times) | {"n": cell.running.n}
+    parts = vars(cell) | vars(cell.times) | {"n": cell.running.n, "skew": vars(cell.times.skew)}
     return {name: value for name, value in parts.items() if name not in ("_times", "running")}
 
 

@@ -250,3 +250,19 @@ def test_the_process_of_a_rank_that_has_gone_is_not_available() -> None:
     sample = DeviceSampled(at=START, host=host)
     rows = [row.split() for row in text(device_lines(state_of([sample]), sample, None, None, 28, 30)).splitlines()]
     assert ["0", "1", "n/a", "n/a"] in rows
+
+
+def test_the_device_pane_lists_the_gpu_of_each_rank() -> None:
+    gpus = [
+        GpuSample(memory_used_bytes=61 * 10**9, memory_total_bytes=85 * 10**9, utilisation=0.99, power_w=512.0),
+        GpuSample(memory_used_bytes=60 * 10**9, memory_total_bytes=85 * 10**9, clock_reasons=("power cap",)),
+        GpuSample(uuid="GPU-c"),
+    ]
+    host = HostSample(child_rss_bytes=10**9, ranks=(RankSample(pid=1), RankSample(pid=2), RankSample(pid=3)))
+    sample = DeviceSampled(at=START, host=host, gpu=gpus[0], other_gpus=tuple(gpus[1:]))
+    shown = text(device_lines(state_of([sample]), sample, None, None, 28, 40)).splitlines()
+    assert " 0  61.0/85.0 GB  99 % 512 W" in shown
+    assert " 1! 60.0/85.0 GB   n/a   n/a" in shown
+    assert any(row.split() == ["2", "n/a", "n/a", "n/a"] for row in shown)
+    assert "cell RSS 1.00 GB at most" in shown
+    assert all(len(row) <= 28 for row in shown)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,7 @@ class DeviceSampler:
         self._emit = emit
         self._interval_s, self._idle_interval_s = interval_s, max(interval_s, idle_interval_s)
         self._uuid: str | None = None
+        self._other_uuids: tuple[str, ...] = ()
         self._children: tuple[int, ...] = ()
         self._changed = threading.Condition()
         self._woken = self._stopping = False
@@ -46,6 +47,7 @@ class DeviceSampler:
         self._thread = threading.Thread(target=self._run, name="device-sampler", daemon=True)
         self._host: HostReader | None = None
         self._gpu: GpuMonitor | None = None
+        self._other_gpus: list[GpuMonitor] = []
 
     def start(self) -> None:
         """Returns at once."""
@@ -60,13 +62,13 @@ class DeviceSampler:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    def watch(self, uuid: str | None, *pids: int | None) -> None:
-        """Set the GPU (None: CUDA's first) and the PIDs of the running cell's ranks, if any. A change is sampled at
-        once."""
-        children = tuple(pid for pid in pids if pid is not None)
+    def watch(self, uuid: str | None, *pids: int | None, other_uuids: tuple[str, ...] = ()) -> None:
+        """Set the GPU (None: CUDA's first) and the PIDs of the running cell's ranks, if any, and the GPUs of its other
+        ranks. A change is sampled at once."""
+        wanted = uuid, tuple(pid for pid in pids if pid is not None), other_uuids
         with self._changed:
-            if (uuid, children) != (self._uuid, self._children):
-                self._uuid, self._children = uuid, children
+            if wanted != (self._uuid, self._children, self._other_uuids):
+                self._uuid, self._children, self._other_uuids = wanted
                 self._wake()
 
     def sample_soon(self) -> threading.Event:
@@ -80,9 +82,11 @@ class DeviceSampler:
                 self._wake()
         return handed_on
 
-    def point(self, device: DeviceInfo | None, *pids: int | None) -> None:
-        """Watch the device and the processes of the running cell's ranks, or none between runs."""
-        self.watch(device.uuid if device else None, *pids)
+    def point(self, device: DeviceInfo | None, *pids: int | None, others: Iterable[DeviceInfo] = ()) -> None:
+        """Watch the device and the processes of the running cell's ranks, or none between runs. `others` are the
+        devices of its other ranks."""
+        other_uuids = tuple(other.uuid for other in others if other.uuid)
+        self.watch(device.uuid if device else None, *pids, other_uuids=other_uuids)
 
     def measured(self) -> None:
         """Sample at once after measuring: a short cell may have no sample. One before would disturb its first step."""
@@ -102,13 +106,14 @@ class DeviceSampler:
         while not self._stopping:
             with self._changed:
                 self._woken = False
-                uuid, children = self._uuid, self._children
+                uuid, children, other_uuids = self._uuid, self._children, self._other_uuids
                 awaited, self._awaited = self._awaited, []
             if self._gpu is None:
                 self._deliver(None, OPENING, children)
             began = time.monotonic()
             gpu, why = self._sample_gpu(uuid, children[0] if children else None, began, fresh=bool(awaited))
-            self._deliver(gpu, why, children, began)
+            others = self._sample_others(other_uuids, began) if gpu else ()
+            self._deliver(gpu, why, children, began, others)
             for event in awaited:
                 event.set()
             with self._changed:
@@ -116,17 +121,24 @@ class DeviceSampler:
                 self._changed.wait_for(lambda: self._woken or self._stopping, interval_s)
         for event in self._awaited:  # nothing is added once we are stopping
             event.set()
-        if self._gpu is not None:
-            self._gpu.close()
+        for monitor in (*filter(None, (self._gpu,)), *self._other_gpus):
+            monitor.close()
 
-    def _deliver(self, gpu: GpuSample | None, why: str | None, children: tuple[int, ...], began: float = 0.0) -> None:
+    def _deliver(
+        self,
+        gpu: GpuSample | None,
+        why: str | None,
+        children: tuple[int, ...],
+        began: float = 0.0,
+        others: tuple[GpuSample, ...] = (),
+    ) -> None:
         """Hand on the GPU as sampled from `began` (monotonic seconds) on, and the host as it is now."""
         host, host_why = self._sample_host(children)
         if gpu is not None and gpu.processes_age_s is not None:
             # The list was read before `at`, by as much as a slow driver took.
             gpu = msgspec.structs.replace(gpu, processes_age_s=gpu.processes_age_s + time.monotonic() - began)
         with suppress(Exception):  # a consumer that is closing must not end the sampling
-            self._emit(DeviceSampled(at=time.time(), host=host, gpu=gpu, why=host_why or why))
+            self._emit(DeviceSampled(at=time.time(), host=host, gpu=gpu, why=host_why or why, other_gpus=others))
 
     def _sample_host(self, children: tuple[int, ...]) -> tuple[HostSample, str | None]:
         try:
@@ -150,3 +162,17 @@ class DeviceSampler:
             return self._gpu.sample(now, child, fresh=fresh)
         except Exception as error:
             return None, f"the GPU cannot be sampled: {type(error).__name__}: {error}"
+
+    def _sample_others(self, uuids: tuple[str, ...], now: float) -> tuple[GpuSample, ...]:
+        """The GPUs of further ranks, in their order; of one that does not answer its UUID alone."""
+        from cs336_tui.runner.device.gpu import GpuMonitor
+
+        self._other_gpus += (GpuMonitor() for _ in uuids[len(self._other_gpus) :])
+        found: list[GpuSample] = []
+        for monitor, uuid in zip(self._other_gpus, uuids, strict=False):
+            sample = None
+            with suppress(Exception):
+                monitor.follow(uuid)
+                sample, _ = monitor.sample(now)
+            found.append(sample or GpuSample(uuid=uuid))
+        return tuple(found)

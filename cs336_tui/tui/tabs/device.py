@@ -62,7 +62,9 @@ def device_lines(
     """The pane's rows: figures, then as much history as fits."""
     figures = [*(_gpu(sample.gpu, energy_j, width) if sample.gpu else []), *_host(sample)]
     why = [(), *wrapped(sample.why, width, "muted")] if sample.why else []
-    if sample.host.ranks:
+    if sample.gpu and sample.other_gpus:
+        figures += _gpus((sample.gpu, *sample.other_gpus))
+    elif sample.host.ranks:
         figures += _ranks(sample.host.ranks, height - len(figures) - len(why))
     figures += why
     history = _history(state, sample, run, width, height - len(figures) - 1)
@@ -107,7 +109,9 @@ def _host(sample: DeviceSampled) -> list[Line]:
     """The host's figures; beside a GPU only those that affect a run."""
     host = sample.host
     load = format.NOT_AVAILABLE if host.load_1m is None else f"{host.load_1m:.1f}"
-    rss = [] if host.ranks else [_row("cell RSS", format.size(host.child_rss_bytes))]
+    most = " at most" if host.ranks else ""
+    listed = host.ranks and not sample.other_gpus
+    rss = [] if listed else [_row("cell RSS", format.size(host.child_rss_bytes) + most)]
     if sample.gpu:
         return [_row("host", f"CPU {format.percent(host.cpu)}, load {load}"), *rss]
     cores = f" on {host.cpu_count} CPUs" if host.cpu_count else ""
@@ -118,6 +122,17 @@ def _host(sample: DeviceSampled) -> list[Line]:
         *rss,
         _row("load", load + cores),
     ]
+
+
+def _gpus(gpus: Sequence[GpuSample]) -> list[Line]:
+    """A row for each rank's GPU; ``!`` marks lower clocks."""
+    rows: list[Line] = []
+    for rank, gpu in enumerate(gpus):
+        mark, role = ("!", "caution") if gpu.clock_reasons else (" ", "text")
+        memory = format.used_of(gpu.memory_used_bytes, gpu.memory_total_bytes)
+        figures = f"{memory:>13}{format.percent(gpu.utilisation):>6}{format.number(gpu.power_w, ' W'):>6}"
+        rows.append(line((f"{rank:>2}", "muted"), (mark, role), (figures, role)))
+    return [(), line((f"Ranks{'memory':>11}{'util':>6}{'power':>6}", "muted")), *rows]
 
 
 def _ranks(ranks: Sequence[RankSample], height: int) -> list[Line]:

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.events import DeviceSampled, HostSample
 from cs336_tui.runner.device.nvml import NO_LIBRARY
 from cs336_tui.runner.device.sampler import OPENING, DeviceSampler
@@ -314,3 +315,17 @@ def test_every_process_of_the_running_cell_is_sampled(start: Start) -> None:
     ranks = take(events).host.ranks
     assert [rank.pid for rank in ranks] == [os.getpid(), os.getppid()]
     assert all(rank.rss_bytes for rank in ranks)
+
+
+@pytest.mark.usefixtures("nvml_library")
+def test_the_gpu_of_every_rank_is_sampled_in_their_order(start: Start) -> None:
+    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    assert take(events, 2).other_gpus == ()
+    first, second, gone = (DeviceInfo(name="cuda:0", label="", precisions=(), uuid=f"GPU-{name}") for name in "abc")
+    sampler.point(first, os.getpid(), os.getppid(), others=(gone, second))
+    event = take(events)
+    assert event.gpu is not None
+    assert (event.gpu.uuid, [other.uuid for other in event.other_gpus]) == ("GPU-a", ["GPU-c", "GPU-b"])
+    assert [other.memory_used_bytes for other in event.other_gpus] == [None, 2 * 1024**3]
+    sampler.point(None)
+    assert take(events).other_gpus == ()
