@@ -218,7 +218,9 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
             if report not in ASKED_REPORTS:
                 yield SpecError("reports", report, f"expected one of {', '.join(ASKED_REPORTS)}")
         single = [report for report in self.reports if report not in REPORTS_OF_RANKS]
-        if single and (several := [str(ranks) for ranks in self.ranks if ranks > 1]):
+        if self.is_collective and self.reports:
+            yield SpecError("reports", ",".join(self.reports), "none is made of a collective; leave it out")
+        elif single and (several := [str(ranks) for ranks in self.ranks if ranks > 1]):
             why = f"of one rank, not of {', '.join(several)}; leave it out of --reports, or give --ranks 1"
             yield SpecError("reports", ",".join(single), why)
         if self.reports and (micro := [str(count) for count in self.accumulations if count > 1]):

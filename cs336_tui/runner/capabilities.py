@@ -11,8 +11,9 @@ from cs336_tui.config.spec import AXES, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
 
-LEFT_OUT = {axis.field: axis.sweep for axis in AXES.values() if axis.lacks}
-"""Fields of a cell that a device may lack a value of, each with the field of a sweep that holds its values."""
+LEFT_OUT = {axis.field: axis.sweep for axis in AXES.values() if axis.lacks} | {"ranks": "ranks"}
+"""Fields of a cell that a device, or their number, may lack a value of, each with the field of a sweep that holds its
+values."""
 
 
 def without_impossible(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -11,10 +12,13 @@ from cs336_tui.cli.comm import comm
 from cs336_tui.config.axis import SpecError
 from cs336_tui.config.choices import sweep_from, sweep_of
 from cs336_tui.config.order import in_order, needs_at_least, rough_peak_bytes
-from cs336_tui.config.presets import Preset, from_toml, to_toml
+from cs336_tui.config.presets import Preset, from_toml, preset, to_toml
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.runner.capabilities import fields_of_preset, without_impossible
+from tests.samples import ENVIRONMENT
 
 
 def collectives(**choices: object) -> Sweep:
@@ -57,7 +61,7 @@ def test_its_command_and_its_preset_make_it_again():
         ({"passes": ("backward",)}, "pass backward: a collective has none"),
         ({"parallels": ("ddp",)}, "parallel ddp: workload collective has none"),
         ({"collectives": ("gather",)}, "collective gather: expected one of all-reduce"),
-        ({"reports": ("kernels",)}, "reports kernels: are of one rank, not of 2"),
+        ({"reports": ("memory",)}, "reports memory: none is made of a collective"),
         ({"backends": ("nccl",)}, "backend nccl: runs on cuda, not on cpu"),
     ],
 )
@@ -88,3 +92,12 @@ def test_backends_of_one_rank_are_one_cell():
 def test_help_names_every_operation():
     text = CliRunner().invoke(comm, ["--help"]).output
     assert all(name in text for name in ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all"))
+
+
+def test_numbers_of_ranks_that_a_preset_asks_for_and_a_machine_lacks_are_left_out():
+    gpus = tuple(DeviceInfo(name=f"cuda:{number}", label="GPU", precisions=("fp32",)) for number in range(2))
+    machine = msgspec.structs.replace(ENVIRONMENT, devices=gpus, backends=("nccl",))
+    sweep = preset("2026/all_reduce").sweep.with_devices(("cuda:0",))
+    found, said = without_impossible(sweep, machine, fields_of_preset("2026/all_reduce", {}))
+    assert (found.ranks, len(said)) == ((2,), 2)
+    assert fields_of_preset("2026/all_reduce", {"ranks": (4,)}).count("ranks") == 0

@@ -69,6 +69,9 @@ EXPECTED = {
     "2024/rmsnorm_benchmarking": 4 * 3,
     "2024/compiled_norm": 4 * 2 * 2 * 2,
     "2024/norms": 5 * 2 * 3,
+    "2024/all_reduce": 7 * 3,
+    "2025/all_reduce": 4 * 3,
+    "2026/all_reduce": 4 * 3,
     "8gb": 20,
     "devices": 10,
 }
