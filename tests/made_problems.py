@@ -15,6 +15,7 @@ from tests.export.grids import grid_events
 from tests.made_kernels import a_kernel_report, a_prediction_for
 from tests.made_memory import a_memory_report
 from tests.made_precision import a_precision_report
+from tests.made_ranks import a_rank_memory_report
 from tests.samples import START, state_of
 
 
@@ -45,6 +46,8 @@ def _report(number: int, kind: str, spec: CellSpec) -> Iterator[Event]:
     named: ReportKind
     if kind == "kernels":
         named, made = "kernels", a_kernel_report(spec)
+    elif kind == "memory" and spec.ranks > 1:
+        named, made = "memory", a_rank_memory_report(spec)
     elif kind == "memory":
         named, made = "memory", a_memory_report(spec=spec, prediction=a_prediction_for(spec))
     else:

@@ -34,6 +34,7 @@ EXPECTED = {
     "2026/pytorch_attention": 4 * 5 * 2,
     "2026/compiled_attention": 4 * 5 * 2 * 2,
     "2026/flash_benchmarking": 4 * 10 * 3 * 2 * 2,
+    "2026/optimizer_state_sharding_accounting": 2,
     "2026/leaderboard": 1,
     "2026/gradient_checkpointing": 7 * 2,
     "2026/nested_checkpointing": 3 * 2,

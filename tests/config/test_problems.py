@@ -26,7 +26,7 @@ MEASURING = {
     "2026": {
         "benchmarking_script", "warmup", "end_to_end", "nsys_profile", "mixed_precision_accumulation",
         "benchmarking_mixed_precision", "memory_profiling", "gradient_checkpointing", "pytorch_attention",
-        "torch_compile", "flash_benchmarking", "leaderboard",
+        "torch_compile", "flash_benchmarking", "optimizer_state_sharding_accounting", "leaderboard",
     },
 }  # fmt: skip
 LETTERS = {"memory_profiling": {"2024": "abcde", "2025": "abcde", "2026": "abcdef"}, "nsys_profile": {"2026": "abcde"}}

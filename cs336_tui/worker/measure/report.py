@@ -58,7 +58,7 @@ def make_report(
             make = _MAKERS[request.kind]
             if place.ranks > 1:
                 make = partial(make, place=place)
-            with Group(place, torch.device(place.device_of(request.spec))).joined(request.spec.backend):
+            with Group(place, torch.device(place.device_of(request.spec))).joined(request.spec.backend_in_use):
                 content = make(request, enter)
             ended = ReportFinished(at=time.time(), report=report, status="ok", content=content)
         except Cancelled:
