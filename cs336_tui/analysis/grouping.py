@@ -14,7 +14,7 @@ TELLING = tuple(key for key, field in FIELDS.items() if field.kind in ("choice",
 SHARED = ("size", "context", "batch", "pass", "precision", "device", *VARIANTS)
 """Fields that say what a cell is, as far as it is to be said where they are the same for all."""
 
-_BARE = ("size", "pass", "precision", "device", "machine", "session")
+_BARE = ("size", "pass", "precision", "device", "op", "machine", "session")
 """Fields whose values speak for themselves."""
 
 

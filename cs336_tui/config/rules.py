@@ -144,8 +144,8 @@ def _none_alone(field: str) -> Callable[[Choices], Iterator[SpecError]]:
 
 
 for _field in (
-    "model", "attention", "optimizer", "loss", "checkpoint", "nesting", "parallel", "accumulate", "batch_is", "collective",
-    *_OF_OURS,
+    "model", "attention", "optimizer", "loss", "checkpoint", "nesting", "parallel", "accumulate", "batch_is",
+    "collective", *_OF_OURS,
 ):  # fmt: skip
     _between(_field)(_none_alone(_field))
 

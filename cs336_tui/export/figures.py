@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from cs336_tui.analysis.collectives import busbw, mean_step_s
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import TELLING, groups, label, settled, shared, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
@@ -37,7 +38,8 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 def drawings(results: Sequence[Result]) -> tuple[Drawing | Absent, ...]:
     """Every figure that these results may have."""
-    return step_times(results), passes_by_size(results), by_context(results), by_precision(results)
+    messages = (by_message(results),) if any(result.spec.is_collective for result in results) else ()
+    return step_times(results), passes_by_size(results), by_context(results), by_precision(results), *messages
 
 
 def step_times(results: Sequence[Result]) -> Drawing | Absent:
@@ -96,7 +98,7 @@ def _steps_panel(axis: Axes, result: Result) -> None:
 
 def passes_by_size(results: Sequence[Result]) -> Drawing | Absent:
     """Bars of the mean step time of each pass by size, with the std as error bars; other choices are panels."""
-    name = "passes-by-size"
+    name, results = "passes-by-size", [result for result in results if not result.spec.is_collective]
     if not measured(results):
         return Absent(name, "no cell has measured steps")
     tried = settled([result for result in results if result.cell.is_over])
@@ -201,6 +203,42 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
     return Drawing(name, title, (10 if memories else 6, height), draw)
 
 
+def by_message(results: Sequence[Result]) -> Drawing | Absent:
+    """Bus bandwidth of collectives against the size of their messages; a line for each other choice."""
+    name, timed = "busbw", [result for result in measured(results) if mean_step_s(result)]
+    keys = telling(timed, but=("size",))
+    every = {key: group for key, group in groups(timed, keys).items() if len(values(group, "size")) > 1}
+    if not every:
+        return Absent(name, "no collective was timed at two sizes")
+    lines = dict(list(every.items())[:MOST_LINES])
+    names = [wrapped(label(group[0], keys) or group[0].spec.collective, _LEGEND_WIDTH) for group in lines.values()]
+    ddof = ddof_of(results)
+
+    def draw(figure: Figure) -> None:
+        axis = figure.subplots()
+        for index, group in enumerate(lines.values()):
+            by_size = [(members[0].spec, pooled(members, ddof)) for members in groups(group, ("size",)).values()]
+            axis.plot(
+                [spec.message_bytes for spec, found in by_size if found and found.mean_s],
+                [busbw(spec, found.mean_s) / 1e9 for spec, found in by_size if found and found.mean_s],
+                color=_COLOURS[index % len(_COLOURS)],
+                marker=_MARKERS[index % len(_MARKERS)],
+                label=names[index],
+            )
+        axis.set_xscale("log")
+        ticks = {result.spec.size: result.spec.message_bytes for group in lines.values() for result in group}
+        axis.set_xticks(list(ticks.values()), list(ticks))
+        axis.minorticks_off()
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel("bytes of the whole array")
+        axis.set_ylabel("busbw (GB/s)")
+        _legend_below(figure)
+
+    some = f" (the first {len(lines)} of {len(every)} lines)" if len(lines) < len(every) else ""
+    title = _titled(f"Bus bandwidth against size{some}", [r for group in lines.values() for r in group], ("size",))
+    return Drawing(name, title, (6, 4.5 + 0.2 * len(names)), draw)
+
+
 def by_precision(results: Sequence[Result]) -> Drawing | Absent:
     """Bars of the mean step time in fp32 and in each other precision of the same cell, with the speed-up over fp32."""
     name, timed = "precision", measured(results)
@@ -293,4 +331,5 @@ def _legend_below(figure: Figure) -> None:
 
 
 def _legend_columns(names: Sequence[str]) -> int:
-    return 1 if max(map(len, names)) > 30 else min(4, len(names))
+    longest = max(map(len, names))
+    return 1 if longest > 30 else min(4 if longest < 18 else 2, len(names))

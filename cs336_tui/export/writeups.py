@@ -19,6 +19,7 @@ from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.analysis.warmup import Trace, array, trace
 from cs336_tui.export.alone import tables_alone
 from cs336_tui.export.checkpointing import checkpointing_tables
+from cs336_tui.export.collectives import collective_tables
 from cs336_tui.export.compiled import compiled_tables
 from cs336_tui.export.layout import (
     PLACES,
@@ -318,6 +319,9 @@ LAYOUTS: Mapping[str, WriteUp] = {
         "a norm alone: times, bandwidth and memory before backward of each kind of norm side by side, over width and "
         "rows",
         partial(tables_alone, "norm"),
+    ),
+    "collectives": WriteUp(
+        "times and busbw of collectives: a row a size, numbers of ranks side by side", collective_tables
     ),
     "compiled": WriteUp("each pass as it is written and under torch.compile, with the speed-up", compiled_tables),
     "checkpointing": WriteUp(

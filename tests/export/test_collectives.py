@@ -1,0 +1,75 @@
+"""The table and the figure of collectives, of times that are known."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.config.choices import sweep_from
+from cs336_tui.events import events as ev
+from cs336_tui.export.collectives import collective_tables
+from cs336_tui.export.drawing import Absent, Drawing
+from cs336_tui.export.figures import by_message, passes_by_size
+from cs336_tui.export.results import TableError, results_table
+from cs336_tui.session.state import SessionState
+from tests.samples import ENVIRONMENT, HEADER
+
+TIMES_S = {("1MB", 2): 1e-3, ("1MB", 4): 2e-3, ("100MB", 2): 50e-3, ("100MB", 4): 200e-3}
+
+
+def known(**choices: object) -> tuple[Result, ...]:
+    """A session of all-reduces whose steps took `TIMES_S`, and one rank half of that."""
+    sweep = sweep_from(
+        **{"workload": "collective", "devices": ("cpu",), "sizes": ("100MB", "1MB"), "ranks": (4, 2)} | choices
+    )
+    state = SessionState()
+    state.apply(HEADER)
+    state.apply(ev.EnvironmentRead(at=0.0, environment=ENVIRONMENT))
+    for number, spec in enumerate(sweep.cells()):
+        time_s = TIMES_S[spec.size, spec.ranks]
+        state.apply(ev.CellsQueued(at=0.0, first=number, specs=(spec,)))
+        state.apply(ev.CellStarted(at=0.0, cell=number))
+        ranks = ((time_s,) * 3, *((time_s / 2,) * 3 for _ in range(spec.ranks - 1)))
+        steps = ev.StepsTimed(at=1.0, cell=number, kind="measured", first=0, times_s=(time_s,) * 3, rank_times_s=ranks)
+        state.apply(steps)
+        state.apply(ev.CellFinished(at=2.0, cell=number, status="ok"))
+    return merge([("s", state)])
+
+
+def test_the_layout_has_sizes_below_each_other_and_ranks_side_by_side():
+    (table,) = collective_tables(known(), None)
+    assert [column.header for column in table.columns] == [
+        "size", "2 ranks (ms)", "4 ranks (ms)", "2 ranks busbw (GB/s)", "4 ranks busbw (GB/s)",
+    ]  # fmt: skip
+    assert table.texts("size") == ("1MB", "100MB")
+    # 1 MB in 1 ms over 2 ranks: 1 GB/s x 2/2; 100 MB in 200 ms over 4: 0.5 GB/s x 6/4.
+    assert [record["2 ranks busbw (GB/s)"] for record in table.records] == pytest.approx([1.0, 2.0])
+    assert [record["4 ranks busbw (GB/s)"] for record in table.records] == pytest.approx([0.75, 0.75])
+    assert [record["4 ranks (ms)"] for record in table.records] == pytest.approx([2.0, 200.0])
+
+
+def test_the_results_have_skew_and_both_bandwidths():
+    table = results_table(known(ranks=(4,)))
+    by_size = {record["size"]: record for record in table.records}
+    assert by_size["1MB"]["algbw_bytes_per_s"] == pytest.approx(0.5e9)
+    assert by_size["1MB"]["busbw_bytes_per_s"] == pytest.approx(0.75e9)
+    assert by_size["1MB"]["skew_s"] == pytest.approx(1e-3)
+    assert not {"context", "batch", "pass", "tokens_per_s"} & by_size["1MB"].keys()
+    assert any("2(n-1)/n" in note for note in table.footnotes)
+
+
+def test_the_figure_is_of_bandwidth_over_size():
+    figure = by_message(known())
+    assert isinstance(figure, Drawing)
+    text = "".join(ElementTree.fromstring(figure.files()["svg"]).itertext())
+    for words in ("busbw (GB/s)", "100MB", "ranks 2", "ranks 4"):
+        assert words in text
+    assert isinstance(by_message(known(sizes=("1MB",))), Absent)
+    assert isinstance(passes_by_size(known()), Absent)
+
+
+def test_a_session_without_collectives_has_no_such_table():
+    with pytest.raises(TableError, match="run some with cs336-tui comm"):
+        collective_tables((), None)
