@@ -29,7 +29,7 @@ from cs336_tui.config.axes import (
 )
 from cs336_tui.config.axis import MAX_COUNT, SpecError
 from cs336_tui.config.counts import least_s, steps_in
-from cs336_tui.config.ranks import message_bytes
+from cs336_tui.config.ranks import message_bytes, sharing_of
 from cs336_tui.config.rules import AXES, RULES
 from cs336_tui.config.variants import is_imported, short
 
@@ -112,8 +112,9 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
 
     @property
     def own_code(self) -> tuple[str, ...]:
-        """Names of the user's own code in it."""
-        return tuple(name for field, axis in AXES.items() if axis.own and is_imported(name := getattr(self, field)))
+        """Names of the user's own code in it, without sizes of buckets."""
+        named = (getattr(self, field) for field, axis in AXES.items() if axis.own)
+        return tuple(sharing_of(name).name for name in named if is_imported(name))
 
     @property
     def brings_own_code(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -86,6 +87,35 @@ def test_every_right_way_trains_what_one_process_does(runner: Runner):
     assert tuple(cells["adapters:get_ddp"].phase_times_s)[-5:] == OWN_SYNC
     assert "gradient sync" in cells["adapters:get_ddp_individual_parameters"].phase_times_s
     assert "gradient sync" not in cells["ddp"].phase_times_s
+
+
+def test_every_form_of_ones_own_trains_what_one_process_does(runner: Runner):
+    fp32, bf16, buckets, sharded = runner.run(
+        shared_spec("adapters:get_fsdp"),
+        shared_spec("adapters:get_fsdp_in_bf16", precision="bf16-mixed"),
+        shared_spec("adapters:get_ddp_bucketed:1KB", accumulate=2, batch_size=2),
+        shared_spec("ddp", optimizer="adapters:get_sharded_optimizer"),
+    )
+    cells = (fp32, bf16, buckets, sharded)
+    assert [cell.finished.error for cell in cells if cell.status != "ok"] == []
+    assert len({cell.num_params for cell in cells}) == 1
+    assert all("gradient sync" in cell.phase_times_s for cell in (fp32, bf16, buckets))
+
+
+def test_wrong_ones_of_other_forms_are_named_with_their_rank_and_place(runner: Runner):
+    sums, keeps, leaves_out, breaks, no_size = runner.run(
+        shared_spec("adapters:get_fsdp_that_sums"),
+        shared_spec("ddp", optimizer="adapters:Keeps"),
+        shared_spec("ddp", optimizer="adapters:LeavesOut"),
+        shared_spec("adapters:Breaks"),
+        shared_spec("adapters:get_ddp_bucketed"),
+    )
+    assert "by 1 of its norm" in sums.finished.error
+    assert "after one step parameter token_embedding.weight differs from rank 0's" in keeps.finished.error
+    assert "left parameter token_embedding.weight as it was" in leaves_out.finished.error
+    assert re.match(r"rank 1: KeyError: 'bucket 7' \(adapters.py:\d+ in finish_grad", breaks.finished.error)
+    assert "write adapters:get_ddp_bucketed:25MB" in no_size.finished.error
+    assert all(cell.status == "failed" for cell in (sums, keeps, leaves_out, breaks, no_size))
 
 
 def test_what_draws_is_not_compared_and_says_so_and_time_ends_all_ranks_alike(runner: Runner):

@@ -18,6 +18,9 @@ from cs336_tui.worker.workload.passes import Step
 
 TOLERANCE, TOLERANCE_16_BIT = 1e-5, 5e-2
 """Relative difference of a gradient, in norms, that the order of additions explains: in fp32 and in shorter formats."""
+_LARGE = 2.0**14
+"""Learning rate of the descent by which the gradients of sharded parameters are read: so large that the parameters do
+not hide them."""
 DRAWS = (
     "gradients were not compared with one process, because the model draws random numbers in its step, as dropout does"
 )
@@ -39,20 +42,31 @@ def check_ranks(spec: CellSpec, device: torch.device, rank: int) -> str:
         again = _gradients_of_one_process(spec, device, ranks=(0,), seed=1)
         other = _gradients_of_one_process(spec, device, ranks=(0,), seed=2)
         draws = any(not _difference(again[name], other[name]) <= tolerance for name in again)
-    offset = 0 if spec.parallel == "fsdp2" else rank  # it takes the weights of each rank as they are
+    offset = 0 if "fsdp" in spec.parallel else rank  # which takes the weights of each rank as they are
     workload = build(
         spec, device, rank=rank, as_written=True, share=partial(share, spec=spec, device=device, offset=offset)
     )
     step = workload.step(spec)
     _unscale(workload)
+    whole = workload.shared.whole
+    before = _copied(whole()) if whole else {}
     _run(step, without="optimizer")
-    found = dict(_gradients(workload.model))
+    if whole:
+        torch.optim.SGD(workload.shared.runs.parameters(), lr=_LARGE).step()
+        after = _copied(whole())
+        found = {name: (before[name] - tensor).cpu().double() / _LARGE for name, tensor in after.items()}
+    else:
+        found = dict(_gradients(workload.model))
     if not draws:
         _compare(found, expected, tolerance)
-    if "optimizer" in step.phases:
+    if "optimizer" in step.phases and not whole:
+        if is_imported(spec.optimizer) and spec.precision != "bf16":  # whose steps may be too small to be seen
+            before = _copied({name: each for name, each in workload.model.named_parameters() if name in expected})
         step.run("optimizer")
-    _compare_with_first(workload.model)
+    _compare_with_first(after if whole else dict(workload.model.named_parameters()))
     dist.barrier()
+    if not whole:
+        _compare_with_before(workload.model, before, expected)
     return DRAWS if draws else ""
 
 
@@ -96,8 +110,11 @@ def _gradients(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def _compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float) -> None:
     """Raise `WrongRanks` for the parameter whose gradient differs most."""
-    if missing := next(iter(expected.keys() - found.keys()), None):
+    if missing := next((name for name in expected if name not in found), None):
         raise WrongRanks(f"parameter {missing} has no gradient after backward; one process on the whole batch has one")
+    if other := next((name for name, whole in expected.items() if found[name].shape != whole.shape), None):
+        shapes = f"shape {tuple(found[other].shape)}, that of one process {tuple(expected[other].shape)}"
+        raise WrongRanks(f"the gradient of {other} has {shapes}; what shards needs fsdp_gather_full_params beside it")
     differences = {name: _difference(found[name], whole) for name, whole in expected.items()}
     name = max(differences, key=lambda each: differences[each])
     if not differences[name] <= tolerance:  # nor NaN
@@ -112,9 +129,23 @@ def _difference(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm().clamp(min=1e-30))
 
 
-def _compare_with_first(model: nn.Module) -> None:
+def _copied(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies by the names that the model gives them, without a container's own ``module.`` in front."""
+    return {name.removeprefix("module."): tensor.detach().clone() for name, tensor in parameters.items()}
+
+
+def _compare_with_before(model: nn.Module, before: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+    """Raise `WrongRanks` if a parameter with a gradient is as `before`, of those that are given, and another is not."""
+    own = {name: parameter for name, parameter in model.named_parameters() if name in before}
+    moved = {name: not torch.equal(before[name], own[name]) for name in own if gradients[name].any()}
+    if any(moved.values()) and not all(moved.values()):
+        name = next(name for name in moved if not moved[name])
+        raise WrongRanks(f"the optimizer step of all ranks left parameter {name} as it was, though it has a gradient")
+
+
+def _compare_with_first(parameters: Mapping[str, Tensor]) -> None:
     """Raise `WrongRanks` if a parameter that each rank has whole is not the first rank's."""
-    for name, parameter in model.named_parameters():
+    for name, parameter in parameters.items():
         own = parameter.detach()
         if isinstance(own, DTensor):
             continue

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short
-from cs336_tui.worker.workload.imported.argument_binding import parameters_of
+from cs336_tui.worker.workload.imported.argument_binding import parameters_of, required, signature_text
 from cs336_tui.worker.workload.imported.finding import find
 from cs336_tui.worker.workload.imported.problems import ImportProblem, explained, kind_of
 from cs336_tui.worker.workload.model_parts import blocks_of
@@ -26,6 +26,8 @@ _MEBIBYTE = 2**20
 _FINISH = "finish_gradient_synchronization"
 """Method of the course's containers, called after backward where no function of the user's does."""
 _GATHER = "fsdp_gather_full_params"
+_COMPUTED_IN = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
+"""``compute_dtype`` of containers that cast their weights, by precision; None for the parameters' own."""
 
 
 def share(model: nn.Module, *, spec: CellSpec, device: torch.device, offset: int = 0) -> Shared:
@@ -67,9 +69,16 @@ def _own(name: str, model: nn.Module, spec: CellSpec, bucket_bytes: int | None) 
     """A container made by the user's function, and what the functions beside it do in a step: of ``get_NAME`` those
     called ``NAME_on_train_batch_start`` and ``NAME_on_after_backward``."""
     make = find(name, spec.model_path)
+    if not callable(make):
+        raise ImportProblem(f"{name} is {kind_of(make)}, expected a function of a module that makes a container")
+    takes = parameters_of(make) or {}
     arguments = [model] if bucket_bytes is None else [model, bucket_bytes / 1e6]  # ``bucket_size_mb``
+    computing = {"compute_dtype": _COMPUTED_IN.get(spec.precision)} if "compute_dtype" in takes else {}
+    if missing := [each for each in required(takes)[len(arguments) :] if each not in computing]:
+        hint = f"; write {name}:25MB" if "bucket" in missing[0] else ""
+        raise ImportProblem(f"{signature_text(name, takes.values())} needs {missing[0]}, which has no default{hint}")
     with explained(short(name)):
-        runs = make(*arguments)
+        runs = make(*arguments, **computing)
     if not isinstance(runs, nn.Module):
         raise ImportProblem(f"{short(name)} made {kind_of(runs)}, expected a torch.nn.Module")
     module, stem = name.partition(":")[0], short(name).removeprefix("get_")

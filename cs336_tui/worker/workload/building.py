@@ -121,6 +121,7 @@ def build(
         checkpoint_blocks(model, spec.checkpoint, spec.nesting)
     built()
     batch = batch or _make_batch(spec, device, rank)
+    facts = facts_of(model, spec, revision, not_taken)  # before its parameters are sharded
     shared = share(model)
     mode = "off" if as_written else spec.compile
     training = None
@@ -140,7 +141,7 @@ def build(
         autocast=autocast,
         training=training,
         loss=_loss_of(spec),
-        facts=facts_of(model, spec, revision, not_taken),
+        facts=facts,
         shared=shared,
     )
 

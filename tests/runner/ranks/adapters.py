@@ -90,3 +90,174 @@ class RunsOut(Individual):
         if dist.get_rank() == 0 and self.forwards == 3:
             raise MemoryError("no memory for it")
         return super().forward(*arguments)
+
+
+class Bucketed(nn.Module):
+    """Sends gradients in buckets of at most so many megabytes, in the order in which backward makes them."""
+
+    def __init__(self, module: nn.Module, bucket_size_mb: float) -> None:
+        super().__init__()
+        self.module = module
+        self.buckets: list[list[torch.Tensor]] = [[]]
+        self.bucket_of: dict[torch.Tensor, int] = {}
+        self.waiting: list[int] = []
+        self.works: list[tuple[dist.Work, torch.Tensor, list[torch.Tensor]]] = []
+        size = 0.0
+        for parameter in reversed(list(module.parameters())):
+            dist.broadcast(parameter.data, src=0)
+            size += parameter.nbytes
+            if self.buckets[-1] and size > bucket_size_mb * 1e6:
+                self.buckets.append([])
+                size = parameter.nbytes
+            self.buckets[-1].append(parameter)
+            self.bucket_of[parameter] = len(self.buckets) - 1
+            parameter.register_post_accumulate_grad_hook(self._ready)
+
+    def start(self) -> None:
+        self.waiting = [len(bucket) for bucket in self.buckets]
+
+    def _ready(self, parameter: torch.Tensor) -> None:
+        number = self.bucket_of[parameter]
+        self.waiting[number] -= 1
+        if not self.waiting[number]:
+            bucket = self.buckets[number]
+            flat = torch.cat([each.grad.flatten() for each in bucket])
+            self.works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+    def forward(self, *arguments):
+        return self.module(*arguments)
+
+    def finish_gradient_synchronization(self) -> None:
+        for work, flat, bucket in self.works:
+            work.wait()
+            parts = (flat / dist.get_world_size()).split([each.numel() for each in bucket])
+            for parameter, part in zip(bucket, parts, strict=True):
+                parameter.grad.copy_(part.view_as(parameter))
+        self.works.clear()
+
+
+def get_ddp_bucketed(module: nn.Module, bucket_size_mb: float) -> nn.Module:
+    return Bucketed(module, bucket_size_mb)
+
+
+def ddp_bucketed_on_train_batch_start(ddp_model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    del optimizer
+    ddp_model.start()
+
+
+def ddp_bucketed_on_after_backward(ddp_model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    del optimizer
+    ddp_model.finish_gradient_synchronization()
+
+
+class Sharded(nn.Module):
+    """Each rank keeps an equal part of each parameter, and gathers the whole ones for a step."""
+
+    averages = True
+
+    def __init__(self, module: nn.Module, compute_dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.module, self.compute_dtype = module, compute_dtype
+        self.owners = [
+            (owner, name, f"{path}.{name}" if path else name, parameter.shape)
+            for path, owner in module.named_modules()
+            for name, parameter in owner.named_parameters(recurse=False)
+        ]
+        self.shards = nn.ParameterList()
+        self.used: list[torch.Tensor] = []
+        for owner, name, _, _ in self.owners:
+            flat = self._padded(owner._parameters.pop(name).detach())
+            self.shards.append(nn.Parameter(flat.chunk(dist.get_world_size())[dist.get_rank()].clone()))
+
+    @staticmethod
+    def _padded(whole: torch.Tensor) -> torch.Tensor:
+        flat = whole.flatten()
+        return torch.nn.functional.pad(flat, (0, -flat.numel() % dist.get_world_size()))
+
+    def gathered(self, shard: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        flat = shard.new_empty(shard.numel() * dist.get_world_size())
+        dist.all_gather_into_tensor(flat, shard.detach())
+        return flat[: shape.numel()].view(shape)
+
+    def forward(self, *arguments):
+        self.used = []
+        for (owner, name, _, shape), shard in zip(self.owners, self.shards, strict=True):
+            whole = self.gathered(shard, shape).to(self.compute_dtype or shard.dtype).requires_grad_()
+            setattr(owner, name, whole)
+            self.used.append(whole)
+        return self.module(*arguments)
+
+    def finish_gradient_synchronization(self) -> None:
+        for whole, shard in zip(self.used, self.shards, strict=True):
+            gradient = torch.empty_like(shard)
+            dist.reduce_scatter_tensor(gradient, self._padded(whole.grad).to(shard.dtype))
+            if self.averages:
+                gradient /= dist.get_world_size()
+            shard.grad = gradient if shard.grad is None else shard.grad + gradient
+
+
+class SumsShards(Sharded):
+    averages = False
+
+
+def get_fsdp(module: nn.Module, compute_dtype: torch.dtype | None = None) -> nn.Module:
+    return Sharded(module, compute_dtype)
+
+
+def get_fsdp_in_bf16(module: nn.Module, compute_dtype: torch.dtype) -> nn.Module:
+    """Nothing beside it but what gathers, and no default of its own."""
+    assert compute_dtype == torch.bfloat16
+    return Sharded(module, compute_dtype)
+
+
+def get_fsdp_that_sums(module: nn.Module, compute_dtype: torch.dtype | None = None) -> nn.Module:
+    return SumsShards(module, compute_dtype)
+
+
+def fsdp_on_after_backward(fsdp_model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    del optimizer
+    fsdp_model.finish_gradient_synchronization()
+
+
+def fsdp_gather_full_params(fsdp_model: nn.Module) -> dict[str, torch.Tensor]:
+    of_each = zip(fsdp_model.owners, fsdp_model.shards, strict=True)
+    return {path: fsdp_model.gathered(shard, shape) for (_, _, path, shape), shard in of_each}
+
+
+class ShardedOptimizer(torch.optim.Optimizer):
+    """Each rank updates every n-th parameter and sends it to the others."""
+
+    sends = True
+    leaves_out = 0
+
+    def __init__(self, params, optimizer_cls: type[torch.optim.Optimizer], **kwargs) -> None:
+        everything = list(params)
+        super().__init__(everything, kwargs)
+        self.everything = everything[self.leaves_out :]
+        self.inner = optimizer_cls(self.everything[dist.get_rank() :: dist.get_world_size()], **kwargs)
+
+    def step(self, closure=None):
+        self.inner.step(closure)
+        for number, parameter in enumerate(self.everything if self.sends else ()):
+            dist.broadcast(parameter.data, src=number % dist.get_world_size())
+
+
+class Keeps(ShardedOptimizer):
+    sends = False
+
+
+class LeavesOut(ShardedOptimizer):
+    leaves_out = 1
+
+
+def get_sharded_optimizer(params, optimizer_cls: type[torch.optim.Optimizer], **kwargs) -> torch.optim.Optimizer:
+    return ShardedOptimizer(params, optimizer_cls, **kwargs)
+
+
+class Breaks(Individual):
+    """The second rank's synchronisation has a mistake."""
+
+    def finish_gradient_synchronization(self) -> None:
+        super().finish_gradient_synchronization()
+        if dist.get_rank() == 1:
+            raise KeyError("bucket 7")

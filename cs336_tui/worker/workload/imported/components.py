@@ -210,6 +210,7 @@ def imported_norm(name: str, paths: tuple[str, ...], rows: Tensor) -> NormFuncti
 
 
 _LEARNING_RATE = 1e-3  # For an optimizer that has no default: that of torch's AdamW
+_OPTIMIZER_CLASSES = ("optimizer_cls", "optimizer_class")
 _TRIED = (2, 3, 5)  # B, T and V of the logits with which a loss is tried, all different
 
 
@@ -273,22 +274,31 @@ def _tried(name: str, loss: Loss, logits: Tensor, targets: Tensor) -> tuple[floa
     return float(found), None
 
 
+def _hint_of_ranks(error: BaseException) -> str:
+    if "process group" in problems.message_of(error):
+        return "; it is for several ranks: give --ranks 2 or more, or another optimizer"
+    return ""
+
+
 def imported_optimizer(name: str, paths: tuple[str, ...], parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """The named class or function's optimizer over these parameters, with its defaults and a learning rate of 1e-3 if
-    that has none. Raises `ImportProblem` if it needs more, or is no optimizer."""
+    that has none. One that asks for the class of the optimizer which it shards is given AdamW. Raises `ImportProblem`
+    if it needs more, or is no optimizer."""
     found = find(name, paths)
     if not callable(found):
         raise ImportProblem(f"{name} is {kind_of(found)}, expected a class of torch.optim.Optimizer")
     wanted = binding.parameters_of(found) or {}
     needed = binding.required(wanted)
-    others = [argument for argument in needed[1:] if argument != "lr"]
+    classes = [argument for argument in needed[1:2] if argument in _OPTIMIZER_CLASSES]
+    others = [argument for argument in needed[1:] if argument not in ("lr", *classes)]
     if others:
         raise ImportProblem(
             f"{signature_text(name, wanted.values())} needs {others[0]}, which has no default; name a function of "
             f"the parameters that gives it"
         )
-    options = {"lr": _LEARNING_RATE} if "lr" in needed else {}
-    with explained(short(name)):
+    options: dict[str, Any] = {"lr": _LEARNING_RATE} if "lr" in needed else {}
+    options |= dict.fromkeys(classes, torch.optim.AdamW)
+    with explained(short(name), _hint_of_ranks):
         optimizer = found(list(parameters), **options)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ImportProblem(f"{name} made {kind_of(optimizer)}, expected a torch.optim.Optimizer")
