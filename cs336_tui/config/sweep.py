@@ -24,7 +24,7 @@ UNRESOLVED = ("auto", "every")
 AskedReport = Literal["kernels", "memory", "precision"]
 """Reports that can be asked for with a sweep, and alone."""
 ASKED_REPORTS: tuple[str, ...] = get_args(AskedReport)
-REPORTS_OF_RANKS = ("memory",)
+REPORTS_OF_RANKS = ("kernels", "memory")
 """Those that are made of several ranks too."""
 
 MOST_CELLS = 10_000

@@ -174,6 +174,34 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True):
     overlapped_ns: int
 
 
+class RankTraffic(msgspec.Struct, frozen=True, kw_only=True):
+    """Communication beside compute on one rank of a profiled step."""
+
+    rank: int
+    span_ns: int
+    """Of the step on this rank."""
+    compute_ns: int
+    communication_ns: int
+    """Time with at least one operation of communication under way."""
+    overlapped_ns: int
+    """The part of it in which compute ran."""
+    operations: dict[str, int]
+    """Number of operations by name."""
+    compute_over_time: tuple[float, ...]
+    communication_over_time: tuple[float, ...]
+    """The share of each of equal parts of the step."""
+    trace: str | None = None
+
+    @property
+    def overlapped_share(self) -> float | None:
+        return self.overlapped_ns / self.communication_ns if self.communication_ns else None
+
+    @property
+    def uncovered_ns(self) -> int:
+        """Communication beside which nothing was computed."""
+        return self.communication_ns - self.overlapped_ns
+
+
 class KernelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """One profiled step, or what others recorded on one device (``spec.recording``). Every launch is in exactly one
     group; their sum is `total_ns`."""
@@ -209,6 +237,8 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """None without communication."""
     steps_ns: dict[str, int] = {}
     """Host times of the steps that a recording names, such as ``step 3``."""
+    ranks: tuple[RankTraffic, ...] = ()
+    """Of several ranks; all other fields are of the first."""
 
     @property
     def file_line(self) -> str:

@@ -27,6 +27,7 @@ from cs336_tui.export.kernel_use import (
     use_record,
     use_table,
 )
+from cs336_tui.export.rank_traffic import traffic_table
 from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
 from cs336_tui.stats.quantities import NONE, count
 
@@ -62,6 +63,7 @@ def kernel_tables(report: KernelReport, ddof: int = 1, ranges: Sequence[str] = (
         return (kernel_table(kernels.within(report, ranges), ranges=ranges, ddof=ddof),)
     phases = [share.name for share in kernels.by_phase(report)]
     return (
+        *((traffic_table(report),) if report.ranks else ()),
         use_table(report),
         *((gap_table(report),) if report.gaps and report.gaps.largest else ()),
         *((step_table(report),) if report.steps_ns else ()),
@@ -251,6 +253,7 @@ def kernel_document(report: KernelReport) -> dict[str, Any]:
             for group in report.groups
         ],
         "copies": [row._asdict() for row in kernels.rows_of(report.copies)],
+        "ranks": msgspec.to_builtins(report.ranks),
         "trace": report.trace,
         "note": report.note,
     }

@@ -184,7 +184,7 @@ class Bench:
             return
         environment = self._probe_for_cells()
         environment.check(spec)
-        if spec.ranks > 1 and kind not in REPORTS_OF_RANKS:
+        if spec.ranks > 1 and (kind not in REPORTS_OF_RANKS or spec.is_collective):
             raise SpecError("ranks", spec.ranks, f"a report of {kind} is of one rank; choose --ranks 1")
         if spec.accumulate > 1:
             raise SpecError("accumulate", spec.accumulate, f"a report of {kind} is of one batch; choose 1")

@@ -126,7 +126,7 @@ class CellRunner:
         ending = None if asked.cell is None else self.out_of_memory.get(asked.cell)
         several = asked.spec.ranks > 1
         request = ReportRequest(
-            kind="rank-memory" if several else asked.kind,
+            kind="rank-memory" if several and asked.kind == "memory" else asked.kind,
             spec=asked.spec,
             cell=asked.cell,
             folder=str(self._recorder.path.with_suffix(FILES_SUFFIX)),

@@ -26,7 +26,7 @@ from cs336_tui.events.events import (
     StageChanged,
     StepsTimed,
 )
-from cs336_tui.events.reports import RankMemoryReport
+from cs336_tui.events.reports import KernelReport, RankMemoryReport, Report
 from cs336_tui.runner.launcher import Child, Rank
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.supervise import Supervisor
@@ -299,10 +299,20 @@ class ReportFold:
             rank, end = min(failed, key=lambda each: _blame(each[1]))
             error = end.error if end.status == "cancelled" else f"rank {rank}: {end.error or end.status}"
             return msgspec.structs.replace(end, error=error)
-        parts = [end.content for end in ends if isinstance(end.content, RankMemoryReport)]
-        moments = tuple(moment for part in parts for moment in part.moments)
-        whole = msgspec.structs.replace(parts[0], moments=moments)
+        whole = _whole([end.content for end in ends])
         return msgspec.structs.replace(ends[0], at=max(end.at for end in ends), content=whole)
+
+
+def _whole(parts: Sequence[Report | None]) -> Report | None:
+    """The report of all ranks, from the part of each."""
+    match parts[0]:
+        case RankMemoryReport():
+            moments = (each for part in parts if isinstance(part, RankMemoryReport) for each in part.moments)
+            return msgspec.structs.replace(parts[0], moments=tuple(moments))
+        case KernelReport():
+            ranks = (each for part in parts if isinstance(part, KernelReport) for each in part.ranks)
+            return msgspec.structs.replace(parts[0], ranks=tuple(ranks))
+    return parts[0]
 
 
 def _kind(event: Event) -> tuple[type, str]:

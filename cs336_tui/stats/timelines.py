@@ -4,6 +4,7 @@ one unit; spans may overlap and come in any order."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,17 @@ def busy(begins: AnyTimes, ends: AnyTimes) -> int:
         return 0
     idle = np.maximum(begin[1:] - reached[:-1], 0).sum()
     return int(reached[-1] - begin[0] - idle)
+
+
+def shares_over_time(begins: AnyTimes, ends: AnyTimes, parts: int, *, first: int, last: int) -> tuple[float, ...]:
+    """The share of each of equal parts of the time from `first` to `last` in which at least one of the spans runs."""
+    begin, end = np.asarray(begins, np.int64), np.asarray(ends, np.int64)
+    edges = np.linspace(first, last, parts + 1).astype(np.int64)
+    found = []
+    for low, high in pairwise(edges):
+        inside = (begin < high) & (end > low)
+        found.append(busy(np.clip(begin[inside], low, high), np.clip(end[inside], low, high)) / max(int(high - low), 1))
+    return tuple(found)
 
 
 def extent(begins: AnyTimes, ends: AnyTimes) -> int:

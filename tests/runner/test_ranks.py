@@ -12,13 +12,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.events import Notice
-from cs336_tui.events.reports import RankMemoryReport
+from cs336_tui.events.reports import KernelReport, RankMemoryReport
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.worker.workload.building import build
 from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec
 
 CODE = Path(__file__).parent / "ranks"
@@ -135,7 +137,9 @@ def test_reports_that_several_ranks_do_not_have_are_refused(runner: Runner):
 def test_memory_of_each_rank_by_use_round_optimizer_steps(runner: Runner):
     ways = ("ddp", "zero1", "fsdp2", "adapters:get_ddp")
     found = {way: runner.memory(shared_spec(way)) for way in ways}
-    whole = runner.watch.state.cells[0].num_params * 4
+    whole = (
+        sum(parameter.numel() for parameter in build(shared_spec("none"), torch.device("cpu")).model.parameters()) * 4
+    )
     for way, report in found.items():
         assert {moment.rank for moment in report.moments} == {0, 1}
         moments = {(each.step, each.moment): [] for each in report.moments}
@@ -157,6 +161,22 @@ def test_memory_of_each_rank_by_use_round_optimizer_steps(runner: Runner):
         assert uses(0, "initialised", "gradients") == uses(1, "before optimizer", "optimizer_state") == [0, 0]
         assert uses(1, "before optimizer", "gradients") == pytest.approx([whole / shares] * 2, rel=0.05)
         assert sum(uses(3, "after optimizer", "optimizer_state")) == pytest.approx(4 * whole / sharded, rel=0.02)
+
+
+def test_kernels_of_each_rank_tell_communication_beside_compute(runner: Runner):
+    for way, operation in (("ddp", "gloo:all_reduce"), ("fsdp2", "gloo:all_gather"), ("none", "")):
+        runner.bench.ask_report("kernels", shared_spec(way))
+        runner.bench.work()
+        content = list(runner.watch.state.reports.values())[-1].content
+        assert isinstance(content, KernelReport)
+        assert [each.rank for each in content.ranks] == [0, 1]
+        assert len({each.trace for each in content.ranks}) == 2
+        for each in content.ranks:
+            assert Path(each.trace).exists()
+            assert bool(each.communication_ns) == (way != "none")
+            assert operation in each.operations or not operation
+            assert 0 <= each.overlapped_ns <= min(each.compute_ns, each.communication_ns)
+            assert 0 < each.compute_ns <= each.span_ns
 
 
 def test_a_rank_that_fails_is_named_in_a_report_too(runner: Runner):

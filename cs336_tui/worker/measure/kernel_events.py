@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
-from cs336_tui.events.device_timeline import gaps_of, overlap_of
+from cs336_tui.events.device_timeline import gaps_of, is_communication, overlap_of
 from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
-from cs336_tui.events.reports import NO_RANGE, RANGES, Gaps, KernelGroup, KernelKind, Overlap
-from cs336_tui.stats.timelines import busy, extent
+from cs336_tui.events.reports import NO_RANGE, RANGES, Gaps, KernelGroup, KernelKind, Overlap, RankTraffic
+from cs336_tui.stats.timelines import busy, extent, overlap, shares_over_time
 from cs336_tui.worker.workload.ranges import PHASE, RANGE
 
 HOST_INSTEAD = "Shown instead: operators of the host, by the time each took to enqueue its work."
@@ -138,6 +139,43 @@ def read_step(events: Sequence[RawEvent], phases: Sequence[str], device_type: st
             return StepRead(kernels, "kernels", "")
     note = {"cuda": NO_CUPTI, "mps": NO_METAL}.get(device_type, "")
     return StepRead(operators_of(events, phases), "operators", note)
+
+
+_PARTS = 60  # of a step's line of time
+_GLOO, _ATEN = "gloo:", "aten::"
+
+
+def traffic_of(events: Sequence[RawEvent], found: StepRead, phases: Sequence[str], rank: int) -> RankTraffic:
+    """Communication beside compute in these phases: of a GPU's kernels, on the host of gloo's operations, which run on
+    threads of their own, beside torch's."""
+    profile = found.profile
+    if found.activity == "kernels":
+        launches = [each for each in profile.launches if not each.name.startswith(("Memcpy", "Memset"))]
+        spans = [(each.name, each.begin_ns, each.end_ns) for each in launches]
+        own = [span for span in spans if is_communication(span[0])]
+        compute = [span for span in spans if not is_communication(span[0])]
+        every = spans
+    else:
+        steps = [e for e in events if e.is_user_annotation() and e.name().removeprefix(PHASE) in phases]
+        every = [(e.name(), e.start_ns(), e.end_ns()) for e in steps if e.name().startswith(PHASE)]
+        first, last = (min(span[1] for span in every), max(span[2] for span in every)) if every else (0, 0)
+        spans = [(e.name(), e.start_ns(), e.end_ns()) for e in events if first <= e.start_ns() <= last]
+        own = [span for span in spans if span[0].startswith(_GLOO)]
+        compute = [span for span in spans if span[0].startswith(_ATEN)]
+    begin, end = min((span[1] for span in every), default=0), max((span[2] for span in every), default=0)
+    own_begins, own_ends = [span[1] for span in own], [span[2] for span in own]
+    begins, ends = [span[1] for span in compute], [span[2] for span in compute]
+    shares = partial(shares_over_time, parts=_PARTS, first=begin, last=end)
+    return RankTraffic(
+        rank=rank,
+        span_ns=end - begin,
+        compute_ns=busy(begins, ends),
+        communication_ns=busy(own_begins, own_ends),
+        overlapped_ns=overlap(own_begins, own_ends, begins, ends) if own and compute else 0,
+        operations=dict(Counter(name for name, _, _ in own)),
+        compute_over_time=shares(begins, ends),
+        communication_over_time=shares(own_begins, own_ends),
+    )
 
 
 _KIND_OF_ACTIVITY = {

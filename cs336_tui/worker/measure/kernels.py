@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -10,47 +12,58 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import FUSED, NO_RANGE, KernelGroup, KernelReport, ReportRequest
+from cs336_tui.events.reports import FUSED, NO_RANGE, KernelGroup, KernelReport, RankTraffic, ReportRequest
 from cs336_tui.worker.measure import report_parts
-from cs336_tui.worker.measure.kernel_events import RawEvent, read_step
+from cs336_tui.worker.measure.kernel_events import RawEvent, read_step, traffic_of
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
 from cs336_tui.worker.measure.timing import Clock, clock_for
+from cs336_tui.worker.place import ALONE, Place
+from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_step
 
 WARMUP_STEPS = 2  # Before the profiled step, so that libraries are loaded and memory is allocated
 LONG_STEP_S = 2.0  # One step of this length is enough warm-up
+OF_FIRST = "Kernels are those of rank 0."
 COMPILED = "torch.compile has fused the model: forward and backward have no parts, and no kernel is of one alone."
 
 
-def profile_kernels(request: ReportRequest, enter: report_parts.Enter) -> KernelReport:
+def profile_kernels(request: ReportRequest, enter: report_parts.Enter, place: Place = ALONE) -> KernelReport:
     """Build the cell's workload, compile it if the cell is compiled, warm it up and profile one step: a GPU's kernels
     if the profiler sees them, else the host's operators. Saves the Chrome trace in the request's folder, if any. Raises
-    what building and running a cell raises."""
+    what building and running a cell raises. Of several ranks, whose process group is joined, each profiles the same
+    step."""
     spec = request.spec
     enter("building")
-    device = configure_torch(spec)
+    device = configure_torch(spec, torch.device(place.device_of(spec)))
     clock = clock_for(device)
     with fresh_compiler(spec.compile):
-        step = _ready_step(spec, device, enter)
+        step = _ready_step(spec, device, enter, place)
         _warm_up(step, clock, enter)
         enter("profiling")
         taken = report_parts.steps_taken(step.training)
-        profiler = _profile_step(step, clock, device)
+        profiler = _profile_step(step, clock, device, Group(place, device).barrier)
         skipped = report_parts.skipped_note("profiled", step.training, taken)
         step.clear()
     enter("attributing")
-    found, activity, unseen = read_step(raw_events(profiler), step.phases, device.type)
+    events = raw_events(profiler)
+    read = read_step(events, step.phases, device.type)
+    found, activity, unseen = read
     enter("predicting")
     rehearsal, unpredicted = report_parts.rehearsed(spec, missing="There are no FLOPs beside the times")
     enter("saving the trace")
-    name = ("kernels", spec.size, f"ctx{spec.context_length}", spec.pass_, spec.precision, spec.device)
+    of_rank = (spec.parallel, f"rank{place.rank}") if place.ranks > 1 else ()
+    name = ("kernels", spec.size, f"ctx{spec.context_length}", spec.pass_, spec.precision, spec.device, *of_rank)
     trace, unsaved = report_parts.save_file(
         "Chrome trace", request.folder, name, ".json.gz", lambda path: profiler.export_chrome_trace(str(path))
     )
     groups = found.groups() if spec.compile == "off" else tuple(map(_fused, found.groups()))
     compiled = COMPILED if spec.compile != "off" else ""
+    ranks: tuple[RankTraffic, ...] = ()
+    if place.ranks > 1:
+        ranks = (msgspec.structs.replace(traffic_of(events, read, step.phases, place.rank), trace=trace),)
+        compiled = report_parts.joined(compiled, OF_FIRST)
     launched = report_parts.GRAPH_LEFT_OUT if spec.cuda_graph != "off" else ""
     return KernelReport(
         **report_parts.header(spec, device),
@@ -66,14 +79,20 @@ def profile_kernels(request: ReportRequest, enter: report_parts.Enter) -> Kernel
         overlap=found.overlap() if activity == "kernels" else None,
         prediction=rehearsal.prediction if rehearsal else None,
         trace=trace,
+        ranks=ranks,
         note=report_parts.joined(unseen, compiled, launched, skipped, unpredicted, unsaved),
     )
 
 
-def _ready_step(spec: CellSpec, device: torch.device, enter: report_parts.Enter) -> Step:
+def _ready_step(spec: CellSpec, device: torch.device, enter: report_parts.Enter, place: Place) -> Step:
     """The step with its phases and parts named. Names would break a compiled model's graphs: its parts have none."""
     shown = msgspec.structs.replace(spec, cuda_graph="off")
-    workload = build(shown, device)
+    if place.ranks > 1:
+        from cs336_tui.worker.ranks.parallel import share  # it imports much
+
+        workload = build(shown, device, rank=place.rank, share=partial(share, spec=shown, device=device))
+    else:
+        workload = build(shown, device)
     step = workload.step(shown)
     if spec.compile == "off":
         name_step(step, workload.model, record_function, spec.annotations)
@@ -112,13 +131,14 @@ def _run(step: Step, clock: Clock) -> None:
     clock.synchronize()
 
 
-def _profile_step(step: Step, clock: Clock, device: torch.device) -> profile:
+def _profile_step(step: Step, clock: Clock, device: torch.device, barrier: Callable[[], object]) -> profile:
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     with profile(activities=activities):  # the first use sets the profiler up
         torch.ones(1, device=device).add_(1)
         clock.synchronize()
+    barrier()
     with profile(activities=activities) as profiler:
         _run(step, clock)
     return profiler
