@@ -121,10 +121,17 @@ class Child:
 
 
 class Rank(NamedTuple):
-    """The process of one rank of a cell, and the file that it writes its stack to when it is asked."""
+    """The process of one rank of a cell, the file that it writes its stack to when it is asked, and the one in which it
+    meets the others."""
 
     child: Child
     stacks: Path
+    meeting: Path
+
+    def clear(self) -> None:
+        """Remove its files, once its process is over."""
+        for path in (self.stacks, self.meeting):
+            path.unlink(missing_ok=True)
 
     def stack(self) -> str:
         """What it wrote; empty before."""
@@ -186,9 +193,8 @@ class Launcher:
             if patience_s is not None:
                 place = place._replace(patience_s=patience_s)
             try:
-                ranks.append(
-                    Rank(self._start(f"{name}-rank-{rank}", child.run_work, partial(work, place=place)), stacks)
-                )
+                started = self._start(f"{name}-rank-{rank}", child.run_work, partial(work, place=place))
+                ranks.append(Rank(started, stacks, meeting))
             except StartError:
                 for each in ranks:
                     each.child.close()

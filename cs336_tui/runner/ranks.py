@@ -94,6 +94,8 @@ def run_ranks(
     over.set()
     failed.set()
     ending.join()
+    for rank in ranks:
+        rank.clear()
     for fold in folds:
         if isinstance(fold, RankFold) and isinstance(first, RankFold):
             fold.end_like(first)

@@ -219,6 +219,21 @@ def test_a_hang_up_ends_everything(tmp_path: Path):
     assert all(wait_gone(process.pid) for process in running.family)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_several_ranks_leave_no_process_and_no_file(number: signal.Signals, tmp_path: Path, monkeypatch):
+    (temporary := tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    running = Background(tmp_path, *ENDLESS, *"--pass train-step --ranks 2 --parallel ddp".split())
+    assert list(temporary.rglob("*.meeting"))
+    mapped = {Path(region.path) for process in running.family for region in process.memory_maps()}
+    os.killpg(running.process.pid, number)
+    running.process.communicate(timeout=PATIENCE_S)
+    assert running.process.returncode == 130
+    assert all(wait_gone(process.pid) for process in running.family)
+    assert list(temporary.glob("cs336-tui-*")) == []
+    assert [path for path in mapped if path.is_relative_to("/dev/shm") and path.exists()] == []
+
+
 def test_a_failed_cell_makes_the_exit_code_1(tmp_path: Path):
     done = call_bench(*ENDLESS, "--pass", "forward", "--timeout", "1", "--format", "json", cwd=tmp_path)
     assert done.returncode == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -286,6 +287,19 @@ def test_a_rank_killed_in_turns_ends_both_sides_and_is_named(runner: Runner):
     for cell in list(runner.watch.state.cells.values())[number:]:
         assert cell.status == "killed"
         assert cell.finished.error.startswith("rank 1: the process was ended by SIGKILL")
+
+
+def test_cells_of_several_benches_at_once_do_not_clash_and_remove_their_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    several = [Runner(tmp_path / f"sessions-{number}") for number in range(4)]
+    threads = [each.begin(shared_spec("ddp"), shared_spec("fsdp2")) for each in several]
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    files = [path.name for path in tmp_path.rglob("*") if path.suffix in (".meeting", ".stacks")]
+    for each in several:
+        each.bench.close()
+    ended = [cell.finished.error or cell.status for each in several for cell in each.watch.state.cells.values()]
+    assert (ended, files) == (["ok"] * 8, [])
 
 
 def _steps_of(state: SessionState, number: int) -> int:
