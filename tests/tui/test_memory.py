@@ -16,6 +16,7 @@ from cs336_tui.tui.tabs.memory.views import difference, summary
 from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.rows import Rows
 from tests.made_memory import MB, MemoryMaker, a_memory_report, a_prediction
+from tests.made_ranks import a_rank_memory_report
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of
 from tests.tui.memory_tab import COMPACT, LARGE, SPEC, Tab, pressed, recorded, report_events, session, timed
 
@@ -140,6 +141,20 @@ async def test_a_pass_without_backward_says_that_nothing_is_saved() -> None:
         assert "Nothing is saved for backward: forward has no backward." in await pressed(pilot, "V")
         lost = a_memory_report(spec=SPEC, saved=())
         assert "does not say what is saved" in await app.about(pilot, recorded(lost))
+
+
+@pytest.mark.parametrize("size", [COMPACT, LARGE])
+async def test_memory_of_each_rank_is_shown_in_every_view(size: tuple[int, int]) -> None:
+    spec = a_spec(pass_="train-step", ranks=2, parallel="zero1")
+    made = report_events(a_rank_memory_report(spec))
+    app = Tab(Subject(state_of([*session_start([spec]), *cell_start(0), cell_end(0), *made]), spec, 0))
+    async with app.run_test(size=size) as pilot:
+        for keys in ((), ("left",), ("plus",), ("P",), ("enter",), ("v", "v"), ("v",), ("v",), ("v",)):
+            text = await pressed(pilot, *keys)
+            assert "optimizer state" in text
+        assert "zero1" in text
+        await pressed(pilot, "end")
+        assert "devices: cpu, torch 2.13.0" in app.pane.text
 
 
 async def test_a_recording_does_not_claim_that_its_step_has_no_backward() -> None:

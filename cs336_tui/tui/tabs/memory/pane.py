@@ -114,7 +114,7 @@ class MemoryPane(ReportPane):
             from cs336_tui.export.rank_memory import rank_memory_table
 
             told = plain_text(rank_memory_table([record])).splitlines()
-            self.fill((), [self.title(), (), *((Span(text, "text"),) for text in told)])
+            self.fill([(Span(text, "text"),) for text in told], [self.title()])
             return
         assert isinstance(record, MemoryReport)
         timeline = self._timeline_of(record)
