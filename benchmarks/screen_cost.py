@@ -18,6 +18,7 @@ from tests.terminal import Terminal
 
 COMMAND = app()
 STEP_S = 0.05
+RANKS_MEAN = "8 ranks: a small train-step under DDP on gloo"
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,20 @@ def batch_for_step_time(home: str) -> int:
     return max(1, round(STEP_S / step_s))
 
 
-def run_cost(home: str, batch: int, seconds: float, *extra: str) -> tuple[Cost, Cost]:
+OF_RANKS = (
+    "--d-model 64 --d-ff 128 --num-layers 2 --num-heads 2 --context 32 --batch 1 --pass train-step "
+    "--ranks 8 --parallel ddp"
+)
+"""A cell of 8 ranks whose steps take as long, or longer where they share few cores."""
+
+
+def of_one_rank(batch: int) -> str:
+    return f"--size tiny --context 128 --batch {batch} --pass forward"
+
+
+def run_cost(home: str, cell: str, seconds: float, *extra: str) -> tuple[Cost, Cost]:
     """Cost while a long cell runs, and idle after it was stopped."""
-    words = (
-        f"--size tiny --context 128 --batch {batch} --pass forward --threads 1 --warmup 5 --steps 100000 --device cpu"
-    )
+    words = f"{cell} --threads 1 --warmup 5 --steps 100000 --device cpu"
     terminal = Terminal([*COMMAND, *words.split(), "--session-dir", home, *extra], emulate=False)
     try:
         terminal.until_bytes(b"Configure")
@@ -77,8 +87,9 @@ def run_cost(home: str, batch: int, seconds: float, *extra: str) -> tuple[Cost, 
 def main(seconds: float, output: Path | None) -> None:
     with tempfile.TemporaryDirectory() as home:
         batch = batch_for_step_time(home)
-        running, idle = run_cost(home, batch, seconds)
-        low, _ = run_cost(home, batch, seconds, "--low-bandwidth")
+        running, idle = run_cost(home, of_one_rank(batch), seconds)
+        ranks, _ = run_cost(home, OF_RANKS, seconds)
+        low, _ = run_cost(home, of_one_rank(batch), seconds, "--low-bandwidth")
 
     def row(name: str, cost: Cost, bytes_mark: float, cpu_mark: float) -> list[str]:
         return [
@@ -93,11 +104,12 @@ def main(seconds: float, output: Path | None) -> None:
 
     rows = [
         row("running", running, 3.0, 0.03),
+        row("running, 8 ranks", ranks, 3.0, 0.03),
         row("running, --low-bandwidth", low, 1.0, 0.03),
         row("idle", idle, 0.3, 0.005),
     ]
     header = ["120x40", "kB/s", "mark", "of a core", "mark", "MB resident", "mark"]
-    body = f"tiny forward, context 128, batch {batch}, one thread: about {STEP_S * 1e3:.0f} ms a step\n\n"
+    body = f"tiny forward, context 128, batch {batch}, one thread: about {STEP_S * 1e3:.0f} ms a step; {RANKS_MEAN}\n\n"
     publish("Screen", f"python -m benchmarks.screen_cost --seconds {seconds:g}", body + table(header, rows), output)
 
 

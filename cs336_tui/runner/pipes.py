@@ -14,7 +14,8 @@ from pathlib import Path
 CELL_LIMIT = 1 << 20
 """Bytes of a child's output that are followed; the rest is cut with a line that says so."""
 _HEADER = struct.Struct("<I")
-_CHUNK = 1 << 20
+_CAPACITY = 1 << 20
+_READ = 1 << 17  # each rank of a running cell has a buffer of this size
 
 
 def enlarge(fd: int) -> None:
@@ -23,7 +24,7 @@ def enlarge(fd: int) -> None:
         import fcntl
 
         with suppress(OSError):  # over the user's limit: a very fast child then waits between steps
-            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _CHUNK)
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _CAPACITY)
 
 
 def write_frame(fd: int, payload: bytes) -> None:
@@ -38,8 +39,8 @@ class FrameReader:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        # One buffer for all reads: `os.read` would map and unmap a fresh megabyte each time.
-        self._arrived = memoryview(bytearray(_CHUNK))
+        # One buffer for all reads: `os.read` would make a fresh one each time.
+        self._arrived = memoryview(bytearray(_READ))
         self._buffer = bytearray()
         self.at_end = False
         """True once the writer has closed its end."""
