@@ -106,13 +106,15 @@ def test_every_form_of_ones_own_trains_what_one_process_does(runner: Runner):
 
 
 def test_wrong_ones_of_other_forms_are_named_with_their_rank_and_place(runner: Runner):
-    sums, keeps, leaves_out, breaks, no_size = runner.run(
+    unused, sums, keeps, leaves_out, breaks, no_size = runner.run(
+        shared_spec("ddp", model="adapters:HasUnused"),
         shared_spec("adapters:get_fsdp_that_sums"),
         shared_spec("ddp", optimizer="adapters:Keeps"),
         shared_spec("ddp", optimizer="adapters:LeavesOut"),
         shared_spec("adapters:Breaks"),
         shared_spec("adapters:get_ddp_bucketed"),
     )
+    assert "a step gives parameter unused no gradient, and DDP waits" in unused.finished.error
     assert "by 1 of its norm" in sums.finished.error
     assert "after one step parameter token_embedding.weight differs from rank 0's" in keeps.finished.error
     assert "left parameter token_embedding.weight as it was" in leaves_out.finished.error

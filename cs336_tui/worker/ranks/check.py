@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
@@ -46,6 +47,8 @@ def check_ranks(spec: CellSpec, device: torch.device, rank: int) -> str:
     workload = build(
         spec, device, rank=rank, as_written=True, share=partial(share, spec=spec, device=device, offset=offset)
     )
+    if isinstance(workload.shared.runs, DistributedDataParallel):
+        _check_each_is_used(workload.model, expected)
     step = workload.step(spec)
     _unscale(workload)
     whole = workload.shared.whole
@@ -68,6 +71,13 @@ def check_ranks(spec: CellSpec, device: torch.device, rank: int) -> str:
     if not whole:
         _compare_with_before(workload.model, before, expected)
     return DRAWS if draws else ""
+
+
+def _check_each_is_used(model: nn.Module, gradients: Mapping[str, Tensor]) -> None:
+    """Raise `WrongRanks` for a parameter whose gradient DistributedDataParallel would wait for in vain."""
+    trained = (name for name, parameter in model.named_parameters() if parameter.requires_grad)
+    if unused := next((name for name in trained if name not in gradients), None):
+        raise WrongRanks(f"a step gives parameter {unused} no gradient, and DDP waits for each; use it or freeze it")
 
 
 def _unscale(workload: Workload) -> None:

@@ -261,3 +261,11 @@ class Breaks(Individual):
         super().finish_gradient_synchronization()
         if dist.get_rank() == 1:
             raise KeyError("bucket 7")
+
+
+class HasUnused(nn.Embedding):
+    """A model with a parameter that no step uses."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(vocab_size, vocab_size)
+        self.unused = nn.Parameter(torch.zeros(3))
