@@ -17,6 +17,7 @@ import msgspec
 
 from cs336_tui.config.flops import parameters, step_flops
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.reports import Collective
 
 Strategy = Literal["dp", "fsdp", "tp", "fsdp+tp"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
@@ -243,3 +244,13 @@ def plan(
         limits=limits(work, device, shared_link=shared_link),
         rows=tuple(rank_row(work, device, each, shared_link=shared_link) for each in ranks),
     )
+
+
+_RINGS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
+
+
+def least_s(used: Collective, ranks: int, bytes_per_s: float) -> float:
+    """The least time of these collectives in rings: all-reduce 2 (n - 1) / n S / W, all-gather and reduce-scatter half
+    of that, broadcast S / W."""
+    share = _RINGS[used.op] * (ranks - 1) / ranks if used.op in _RINGS else 1
+    return share * used.bytes / bytes_per_s

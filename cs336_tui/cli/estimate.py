@@ -20,7 +20,8 @@ from cs336_tui.analysis.estimates import (
     total_s,
 )
 from cs336_tui.analysis.merge import grouped
-from cs336_tui.cli.flags import choice_options, file_options, gpu_option, options, session_dir_option
+from cs336_tui.analysis.scaling import least_s
+from cs336_tui.cli.flags import Parsed, choice_options, file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.run import EXIT_CELL_FAILED
 from cs336_tui.cli.targets import (
     AskedCells,
@@ -34,11 +35,12 @@ from cs336_tui.cli.targets import (
     to_json,
 )
 from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.ranks import bytes_per_s_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.report_keys import prediction_key
 from cs336_tui.events.reports import CATEGORIES, Prediction
-from cs336_tui.export.estimates import category_table, estimate_notes, estimate_table, sweep_note
+from cs336_tui.export.estimates import category_table, communication_table, estimate_notes, estimate_table, sweep_note
 from cs336_tui.export.formats import answer, plain_text
 from cs336_tui.export.tables import attributes
 from cs336_tui.session import store
@@ -66,6 +68,12 @@ _LARGEST_SHOWN = 8
     metavar="SECONDS",
     help="Give up a cell that takes longer than this to predict, and go on. [default: 60 for code of your own]",
 )
+@click.option(
+    "--link",
+    "link_bytes_per_s",
+    type=Parsed("RATE", bytes_per_s_of),
+    help="Outgoing bandwidth of a device: 450GB/s, or in bits 400Gb/s; gives several ranks' least time to communicate.",
+)
 @click.option("--session", metavar="SESSION", help="The measured cells of this session tell how fast the device is.")
 @options(*file_options("table"))
 @session_dir_option
@@ -74,6 +82,7 @@ def estimate_command(
     gpu: str | None,
     peak: float | None = None,
     timeout_s: float | None = None,
+    link_bytes_per_s: float | None = None,
     session: str | None = None,
     format_: str,
     output: Path | None,
@@ -110,7 +119,7 @@ def estimate_command(
     if failed and len(asked.specs) == 1:
         raise next(iter(failed.values()))
     cells = _judged(asked, predictions, failed, state)
-    text = deliver(_render(cells, format_), output, force=force)
+    text = deliver(_render(cells, format_, link_bytes_per_s), output, force=force)
     if not failed:
         return text
     click.echo(text, nl=False)
@@ -153,9 +162,11 @@ def _judged(
     return tuple(found[spec] for spec in asked.specs)
 
 
-def document(estimate: Estimate) -> dict[str, Any]:
+def document(estimate: Estimate, link_bytes_per_s: float | None = None) -> dict[str, Any]:
     """An estimate as data: bytes, seconds and FLOPs, None for what is unknown."""
     found, target = estimate.prediction, estimate.target
+    link, ranks = link_bytes_per_s, estimate.spec.ranks
+    used = [(each, least_s(each, ranks, link) if link else None) for each in found.communication]
     return {
         "spec": estimate.spec,
         **attributes(found, "num_params", "num_params_without_head"),
@@ -176,18 +187,19 @@ def document(estimate: Estimate) -> dict[str, Any]:
         "context_bytes": target.context_bytes,
         **attributes(estimate, "needed_bytes", "fits", "tight", "margin_bytes", "low_s", "high_s"),
         **attributes(estimate, "run_low_s", "run_high_s", "basis"),
+        "communication": [attributes(each, "op", "calls", "bytes") | {"least_s": time} for each, time in used],
         "note": found.note,
     }
 
 
-def _render(cells: Sequence[Estimate | Unpredicted], format_: str) -> str:
+def _render(cells: Sequence[Estimate | Unpredicted], format_: str, link_bytes_per_s: float | None) -> str:
     groups = grouped(cells, lambda cell: cell.spec.device).values()
     if format_ == "json":
         predicted = _predicted(cells)
         low, high = total_s(predicted)
         return to_json(
             {
-                "estimates": [document(estimate) for estimate in predicted],
+                "estimates": [document(estimate, link_bytes_per_s) for estimate in predicted],
                 "total_low_s": low,
                 "total_high_s": high,
                 "not_predicted": [
@@ -196,12 +208,13 @@ def _render(cells: Sequence[Estimate | Unpredicted], format_: str) -> str:
             }
         )
     if format_ == "table":
-        return "\n".join(map(_plain, groups))
+        return "\n".join(_plain(group, link_bytes_per_s) for group in groups)
     tables = []
     for group in groups:
         tables.append(estimate_table(group))
         if format_ != "csv" and (estimates := _predicted(group)):
             tables.append(category_table(estimates))
+            tables += filter(None, [communication_table(estimates, link_bytes_per_s)])
     return answer(tables, format_)
 
 
@@ -209,9 +222,11 @@ def _predicted(cells: Sequence[Estimate | Unpredicted]) -> list[Estimate]:
     return [cell for cell in cells if isinstance(cell, Estimate)]
 
 
-def _plain(group: Sequence[Estimate | Unpredicted]) -> str:
+def _plain(group: Sequence[Estimate | Unpredicted], link_bytes_per_s: float | None) -> str:
     only = group[0] if len(group) == 1 else None
-    return card(only) if isinstance(only, Estimate) else plain_text(estimate_table(group))
+    tables = filter(None, [communication_table(_predicted(group), link_bytes_per_s)])
+    first = card(only) if isinstance(only, Estimate) else plain_text(estimate_table(group))
+    return "\n".join([first, *map(plain_text, tables)])
 
 
 def card(estimate: Estimate) -> str:

@@ -2,7 +2,9 @@
 
 import msgspec
 
+from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import AXES, CellSpec
+from cs336_tui.config.variants import is_imported, short
 from cs336_tui.events.reports import Prediction
 
 _OF_PASS: dict[str, str] = {
@@ -19,6 +21,12 @@ def prediction_note(spec: CellSpec) -> str:
     found += [axis.unpredicted for axis in AXES.values() if getattr(spec, axis.field) != axis.default]
     if spec.checkpoint:
         found.append("FLOPs of backward include what activation checkpointing computes again")
+    if spec.ranks > 1:
+        name = sharing_of(spec.parallel).name
+        if is_imported(name):
+            found.append(f"memory of a rank alone: what {short(name)} keeps and sends is not predicted")
+        if name == "fsdp2" and spec.device != "cpu":
+            found.append("under fsdp2 tensors count as they are, without an allocator's rounding and workspaces")
     return "; ".join(filter(None, found))
 
 

@@ -63,6 +63,14 @@ class MemoryBlock(msgspec.Struct, frozen=True):
     dtype: str | None = None
 
 
+class Collective(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one collective operation of a rank, such as ``all-gather``; `bytes` are those of the whole arrays."""
+
+    op: str
+    calls: int
+    bytes: int
+
+
 class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Memory and FLOPs of a cell after warm-up, with the optimizer's state, computed on tensors without data. Memory is
     that of a caching allocator: each allocation rounded up to its unit, without the device's own context."""
@@ -103,6 +111,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The most bytes of `OF_ACTIVATIONS` that the step itself allocated and that live at once in `ACTIVE_PHASES`,
     without parameters, gradients, optimizer state, buffers and workspaces; None in old logs."""
     activation_peak_phase: str = ""
+    communication: tuple[Collective, ...] = ()
+    """Of one step of several ranks, an entry for each operation; empty where there is none, and in old logs."""
 
 
 class KernelSummary(msgspec.Struct, frozen=True, kw_only=True):

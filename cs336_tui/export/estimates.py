@@ -16,12 +16,13 @@ from cs336_tui.analysis.estimates import (
     total_s,
 )
 from cs336_tui.analysis.fitting import FIELD, STEP, Fit
+from cs336_tui.analysis.scaling import least_s
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import CATEGORIES, Prediction
+from cs336_tui.events.reports import CATEGORIES, Collective, Prediction
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
 from cs336_tui.export.tables import Column, Table, Value, as_text, attributes, cell_record, values_of
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.stats.quantities import UNKNOWN, gigabytes
+from cs336_tui.stats.quantities import UNKNOWN, bandwidth, fixed_milliseconds, gigabytes
 
 PREDICTED = (
     "predicted, not measured: what a caching allocator hands out for tensors, in a step after warm-up; "
@@ -177,6 +178,54 @@ def _category_table(needs: Sequence[_Need], caption: str = "") -> Table:
         footnotes=(PREDICTED, CATEGORIES_MEAN, *_notes_of(needs)),
         label="predicted-memory",
     )
+
+
+class _Use(NamedTuple):
+    """A collective of a cell's step, and its least time over a link, if one is given."""
+
+    need: _Row
+    collective: Collective
+    link_bytes_per_s: float | None
+
+    @property
+    def least_s(self) -> float | None:
+        link = self.link_bytes_per_s
+        return least_s(self.collective, self.need.spec.ranks, link) if link else None
+
+
+def communication_table(estimates: Sequence[Estimate], link_bytes_per_s: float | None = None) -> Table | None:
+    """A row a collective operation of each cell's step; None if no cell communicates."""
+    needs = [_need_of(estimate) for estimate in estimates if estimate.prediction.communication]
+    if not needs:
+        return None
+    cell = _cell_columns(needs)
+
+    def of_need(column: Column[_Row]) -> Column[_Use]:
+        return Column(column.key, column.title, column.left, text=lambda use: column.cell(use.need))
+
+    amounts: tuple[Column[_Use], ...] = (
+        Column("op", "operation", left=True, read=lambda use: use.collective.op),
+        Column("calls", read=lambda use: use.collective.calls),
+        Column("bytes", "GB", read=lambda use: use.collective.bytes, show=gigabytes),
+    )
+    if link_bytes_per_s is not None:
+        at_least = Column[_Use]("least_s", "at least (ms)", show=lambda time: fixed_milliseconds(time, 3))
+        amounts = (*amounts, at_least)
+    return Table.of(
+        (_Use(need, used, link_bytes_per_s) for need in needs for used in need.prediction.communication),
+        (*map(of_need, cell), *amounts),
+        record=lambda use: values_of(cell, use.need) | values_of(amounts, use),
+        caption="What a rank communicates in a step",
+        footnotes=communication_notes(link_bytes_per_s),
+        label="predicted-communication",
+    )
+
+
+def communication_notes(link_bytes_per_s: float | None) -> Iterator[str]:
+    """The meaning of bytes and of the least time."""
+    yield "GB: bytes of the whole arrays (10⁹), all calls of a step after the first"
+    if link_bytes_per_s is not None:
+        yield f"at least: rings over {bandwidth(link_bytes_per_s)} GB/s, without latency and overlap"
 
 
 def _moments(need: _Need) -> tuple[_Moment, _Moment]:

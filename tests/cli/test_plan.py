@@ -85,3 +85,18 @@ def test_rates_and_numbers_of_ranks() -> None:
     assert flops_per_s_of("700TFLOP/s") == flops_per_s_of("700T") == flops_per_s_of("7e14") == 7e14
     assert rank_counts_of("1..1024") == tuple(2**power for power in range(11))
     assert rank_counts_of("6,1..5") == (1, 2, 4, 5, 6)
+
+
+def test_an_estimate_of_several_ranks_says_what_they_communicate() -> None:
+    """By hand: a step's gradients are all-reduced once, 2 x 7/8 of their bytes over the link."""
+    dims = "--d-model 32 --d-ff 64 --num-layers 1 --num-heads 2 --vocab-size 64 --context 8 --batch 1".split()
+    words = ["estimate", *dims, *"--gpu H100 --pass train-step --ranks 8 --parallel ddp --link 1GB/s".split()]
+    (found,) = json.loads(call(*words, "--format", "json").stdout)["estimates"]
+    reduced = next(each for each in found["communication"] if each["op"] == "all-reduce")
+
+    assert reduced["calls"] == 1
+    assert reduced["bytes"] == 4 * found["num_params"]
+    assert reduced["least_s"] == pytest.approx(2 * 7 / 8 * reduced["bytes"] / 1e9)
+    said = call(*words).stdout
+    assert "What a rank communicates in a step" in said
+    assert "all-reduce" in said

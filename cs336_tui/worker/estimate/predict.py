@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from cs336_tui.config.flops import least_bytes, unread_rows
+from cs336_tui.config.ranks import WITH_BUCKETS, sharing_of
 from cs336_tui.config.recomputing import recomputed_blocks
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import REFERENCE, is_imported
@@ -42,9 +43,17 @@ def predict(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Pre
     Memory is, on a CUDA device of this compute `capability` (None for Hopper), ``torch.cuda.max_memory_allocated`` over
     the step, elsewhere the bytes of tensors. FLOPs per phase are those of the pass's own phases; FLOPs per range
     include the untimed forward of `backward`. The step is as written: torch.compile and a CUDA graph have unknown
-    effects.
+    effects. Of several ranks it is that of one, with what they communicate.
     """
-    return rehearse(spec, capability=capability).prediction
+    if spec.ranks == 1:
+        return rehearse(spec, capability=capability).prediction
+    from cs336_tui.worker.estimate.several import Sharers, of_several
+
+    shared: list[Sharers] = []
+    name = sharing_of(spec.parallel).name
+    watch = (lambda workload: shared.append(Sharers(workload, spec))) if name in WITH_BUCKETS else None
+    found = rehearse(spec, capability=capability, watch=watch).prediction
+    return of_several(found, shared[0] if shared else None)
 
 
 def _softmax_flops(spec: CellSpec, dims_not_taken: Collection[str]) -> tuple[int, int] | None:
@@ -95,14 +104,22 @@ class Rehearsal(NamedTuple):
 
 @torch.inference_mode(False)
 @torch.enable_grad()  # autograd must record, whatever the caller has switched off
-def rehearse(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Rehearsal:
+def rehearse(
+    spec: CellSpec,
+    *,
+    capability: tuple[int, int] | None = None,
+    watch: Callable[[Workload], object] | None = None,
+) -> Rehearsal:
     """Run one steady step of a cell on the meta device. A CUDA device's has AdamW over lists of tensors, CUDA's
     autocast, its caching allocator and a cuBLAS workspace (by the GPU's `capability`) for each thread that multiplies.
-    Scratch space of other kernels is not included. Raises what a user's code raises on such tensors."""
+    Scratch space of other kernels is not included. `watch` gets the workload before its first step. Raises what a
+    user's code raises on such tensors."""
     capability = capability or HOPPER
     device_type, dtype = spec.device.partition(":")[0], RECIPES[spec.precision].autocast
     autocast = nullcontext if dtype is None else partial(Autocast, device_type, dtype)
     workload = build(spec, META, as_written=True, autocast=autocast)
+    if watch is not None:
+        watch(workload)
     _take_optimizer_step(workload)
     counts_host_tensors = device_type == "cpu"
     tracker = MemoryTracker(device_type=None if counts_host_tensors else META.type)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
@@ -41,10 +42,7 @@ def share(model: nn.Module, *, spec: CellSpec, device: torch.device, offset: int
     if is_imported(name):
         return _own(name, model, spec, bucket_bytes)
     if name == "fsdp2":
-        for block in blocks_of(model):
-            fully_shard(block)
-        fully_shard(model)
-        return Shared(model, unsynced=partial(_without_reducing, model))
+        return shard_fully(model)
     if name == "none":
         return Shared(model)
     buckets = {} if bucket_bytes is None else {"bucket_cap_mb": bucket_bytes / _MEBIBYTE}  # torch counts in 2^20
@@ -63,6 +61,14 @@ def _without_reducing(model: FSDPModule) -> Iterator[None]:
         yield
     finally:
         model.set_requires_gradient_sync(True)
+
+
+def shard_fully(model: nn.Module, mesh: DeviceMesh | None = None) -> Shared:
+    """Shard each block, and the rest of the model, over the ranks of the mesh, all if there is none."""
+    for block in blocks_of(model):
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return Shared(model, unsynced=partial(_without_reducing, model))
 
 
 def _own(name: str, model: nn.Module, spec: CellSpec, bucket_bytes: int | None) -> Shared:

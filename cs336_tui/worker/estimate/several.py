@@ -1,0 +1,282 @@
+"""Predicts a cell of several ranks in one process: what each rank keeps, and what a step communicates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from cs336_tui.config.ranks import sharing_of
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.variants import is_imported
+from cs336_tui.events.reports import Category, Collective, Prediction
+from cs336_tui.worker.estimate.tracker import Args, Kwargs
+from cs336_tui.worker.ranks.parallel import shard_fully
+from cs336_tui.worker.workload.building import Workload, build
+from cs336_tui.worker.workload.passes import Shared, prepared_phases
+from cs336_tui.worker.workload.precision import RECIPES, autocast_for
+from cs336_tui.worker.workload.transformer import Batch
+
+_FIRST_BUCKET: int = dist._DEFAULT_FIRST_BUCKET_BYTES
+_BUCKET, _BROADCAST_BUCKET = 25 * 2**20, 250 * 2**20
+"""DistributedDataParallel's: 1 MiB for the first bucket of gradients, 25 MiB for others, 250 MiB of buffers."""
+_HOST = torch.device("cpu")
+_OPERATIONS = {
+    "_allgather_base_": "all-gather", "_reduce_scatter_base_": "reduce-scatter", "allreduce_": "all-reduce",
+    "broadcast_": "broadcast",
+}  # fmt: skip
+_CATEGORIES: dict[str, Category] = {
+    "Sharded Param": "parameters", "Unsharded Param": "parameters", "Buffer": "buffers", "Inputs": "buffers",
+    "Sharded Grad": "gradients", "Unsharded Grad": "gradients", "Activation": "activations",
+    "OptState": "optimizer_state",
+}  # fmt: skip
+"""Categories by FSDPMemTracker's names; its others, buffers of communication among them, are temporary."""
+
+
+class Sharers:
+    """The part of DDP and ZeRO-1 in a step on tensors without data: which parameters this rank's optimizer has, and the
+    order in which gradients come. The rank is the one whose optimizer has most."""
+
+    def __init__(self, workload: Workload, spec: CellSpec) -> None:
+        self._ready: list[Tensor] = []
+        self._buffers = list(workload.model.buffers())
+        self._trained = [each for each in workload.model.parameters() if each.requires_grad]
+        for parameter in self._trained:
+            parameter.register_post_accumulate_grad_hook(self._note)
+        self.name, self._bucket_bytes = sharing_of(spec.parallel)
+        if self.name == "zero1" and workload.training is not None:
+            _step_of_shard(workload.training.optimizer, _largest_shard(self._trained, spec.ranks))
+
+    def _note(self, parameter: Tensor) -> None:
+        if not any(each is parameter for each in self._ready):
+            self._ready.append(parameter)
+
+    @property
+    def bucket_bytes(self) -> int:
+        """DDP's copy of all gradients, in buckets, which lives as long as the model."""
+        return sum(each.nbytes for each in self._trained)
+
+    def communication(self, *, steps_optimizer: bool) -> Iterator[Collective]:
+        """A step's: buffers at the beginning of forward, buckets of gradients in backward, and under ZeRO-1 each
+        parameter from the rank that stepped it. Buckets are those that DDP makes anew after its first step."""
+        if broadcast := [each for each in self._buffers if each.numel()]:
+            yield _collective("broadcast", _buckets(broadcast, [_BROADCAST_BUCKET]))
+        if self._ready:
+            asked = self._bucket_bytes
+            yield _collective("all-reduce", _buckets(self._ready, [asked] if asked else [_FIRST_BUCKET, _BUCKET]))
+        if self.name == "zero1" and steps_optimizer:
+            yield _collective("broadcast", [[each] for each in self._trained])
+
+
+def _collective(op: str, groups: Sequence[Sequence[Tensor]]) -> Collective:
+    return Collective(op=op, calls=len(groups), bytes=sum(each.nbytes for group in groups for each in group))
+
+
+def _buckets(tensors: Sequence[Tensor], limits: Sequence[int]) -> list[list[Tensor]]:
+    """The tensors as torch puts them into buckets of at least so many bytes, the last limit for all further ones."""
+    indices, _ = dist._compute_bucket_assignment_by_size(list(tensors), list(limits), [False] * len(tensors), [])
+    return [[tensors[index] for index in bucket] for bucket in indices]
+
+
+def _largest_shard(parameters: Iterable[Tensor], ranks: int) -> list[Tensor]:
+    """The most that one rank gets of ZeroRedundancyOptimizer: the largest first, each to the rank with least."""
+    shards: list[list[Tensor]] = [[] for _ in range(ranks)]
+    sizes = [0] * ranks
+    for parameter in sorted(parameters, key=lambda each: each.numel(), reverse=True):
+        rank = sizes.index(min(sizes))
+        shards[rank].append(parameter)
+        sizes[rank] += parameter.numel()
+    return shards[sizes.index(max(sizes))]
+
+
+def _step_of_shard(optimizer: torch.optim.Optimizer, shard: Sequence[Tensor]) -> None:
+    """Let the optimizer step these parameters alone: others show it no gradient."""
+    kept = {id(each) for each in shard}
+    hidden: list[tuple[Tensor, Tensor]] = []
+
+    def hide(*_: object) -> None:
+        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+            if id(parameter) not in kept and parameter.grad is not None:
+                hidden.append((parameter, parameter.grad))
+                parameter.grad = None
+
+    def show(*_: object) -> None:
+        for parameter, gradient in hidden:
+            parameter.grad = gradient
+        hidden.clear()
+
+    optimizer.register_step_pre_hook(hide)
+    optimizer.register_step_post_hook(show)
+
+
+def of_several(found: Prediction, sharers: Sharers | None) -> Prediction:
+    """The prediction of a rank that trains alone as that of one of several; `sharers` are those of its step."""
+    spec = found.spec
+    name = sharing_of(spec.parallel).name
+    if name == "none" or is_imported(name):  # `prediction_note` says what is not known of the latter
+        return found
+    if name == "fsdp2":
+        return _sharded(found)
+    assert sharers is not None
+    buckets = sharers.bucket_bytes
+    used = tuple(sharers.communication(steps_optimizer=spec.pass_ == "train-step"))
+    return msgspec.structs.replace(
+        found,
+        communication=_joined(used),
+        peak_bytes=found.peak_bytes + buckets,
+        by_category=_with(found.by_category, buckets),
+        forward_peak_bytes=found.forward_peak_bytes + buckets,
+        forward_end_bytes=found.forward_end_bytes + buckets,
+        forward_end_by_category=_with(found.forward_end_by_category, buckets),
+    )
+
+
+def _with(by_category: Mapping[str, int], buckets: int) -> dict[str, int]:
+    return {**by_category, "gradients": by_category.get("gradients", 0) + buckets}
+
+
+def _joined(used: Iterable[Collective]) -> tuple[Collective, ...]:
+    """One entry for each operation."""
+    calls, sizes = Counter[str](), Counter[str]()
+    for each in used:
+        calls[each.op] += each.calls
+        sizes[each.op] += each.bytes
+    return tuple(Collective(op=op, calls=number, bytes=sizes[op]) for op, number in calls.items())
+
+
+class CollectiveCounter(TorchDispatchMode):
+    """Counts the collectives of a process group, and the bytes of their whole arrays: the larger of what goes in and
+    what comes out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: list[Collective] = []
+        self.largest: dict[str, int] = {}
+        """Bytes of the largest array of each operation."""
+
+    @property
+    def used(self) -> tuple[Collective, ...]:
+        return _joined(self._seen)
+
+    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
+        name = str(func.overloadpacket).rpartition(".")[2]
+        if func.namespace == "c10d" and name in _OPERATIONS:
+            sizes = [leaf.nbytes for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
+            op, size = _OPERATIONS[name], max(sizes)
+            self._seen.append(Collective(op=op, calls=1, bytes=size))
+            self.largest[op] = max(self.largest.get(op, 0), size)
+        return func(*args, **(kwargs or {}))
+
+
+class ShardedStep(NamedTuple):
+    """One step under fully_shard: the most bytes live in each phase, with what they are for, and those live at the end
+    of forward."""
+
+    phases: dict[str, dict[str, int]]
+    forward_end: dict[str, int]
+    used: tuple[Collective, ...]
+    largest_scattered: int
+    """Bytes of the largest array of a reduce-scatter."""
+
+
+_TOTAL = "Total"
+
+
+def follow(workload: Workload, spec: CellSpec) -> ShardedStep:
+    """Run two steps of a workload under fully_shard, and watch the second with FSDPMemTracker."""
+    optimizer = workload.training.optimizer if workload.training else None
+    tracker = FSDPMemTracker(workload.runs, optimizer)
+    tracker.track_inputs(tuple(workload.batch))
+    step, counter = workload.step(spec), CollectiveCounter()
+    phases: dict[str, dict[str, int]] = {}
+    forward_end: dict[str, int] = {}
+    with tracker:
+        for phase in prepared_phases(spec.pass_, spec.accumulate):
+            step.run(phase)
+        step.clear()
+        tracker.reset_mod_stats()
+        with counter:
+            for phase in prepared_phases(spec.pass_, spec.accumulate):
+                _forget_peak(tracker)
+                step.run(phase)
+                phases[phase] = _by_name(tracker.get_tracker_snapshot("peak"))
+                if phase == "forward":
+                    forward_end = _by_name(tracker.get_tracker_snapshot())
+    return ShardedStep(phases, forward_end, counter.used, counter.largest.get("reduce-scatter", 0))
+
+
+def _forget_peak(tracker: FSDPMemTracker) -> None:
+    """Begin a new peak at what is live now, as entering the tracker does."""
+    tracker._peak_mem_snap = tracker.get_tracker_snapshot()
+    tracker._peak_mem = {device: found[_TOTAL] for device, found in tracker._peak_mem_snap.items()}
+
+
+def _by_name(snapshot: Mapping[torch.device, Mapping[Any, int]]) -> dict[str, int]:
+    found = snapshot[_HOST]
+    return {getattr(kind, "value", kind): size for kind, size in found.items()}
+
+
+@contextmanager
+def _fake_ranks(ranks: int) -> Iterator[DeviceMesh]:
+    """A process group of so many ranks whose collectives do nothing; this process is the first."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        yield init_device_mesh("cpu", (ranks,))
+    finally:
+        dist.destroy_process_group()
+
+
+def _sharded(found: Prediction) -> Prediction:
+    """The prediction under fully_shard, by running it on the host's fake tensors among ranks that are not there."""
+    spec = found.spec
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with _fake_ranks(spec.ranks) as mesh:
+
+        def share(model: nn.Module) -> Shared:
+            with fake:
+                return shard_fully(model.to_empty(device=_HOST), mesh)
+
+        autocast = autocast_for(RECIPES[spec.precision], "cpu")
+        workload = build(spec, torch.device("meta"), as_written=True, autocast=autocast, share=share)
+        with fake:
+            batch = Batch(*(torch.zeros(each.shape, dtype=each.dtype) for each in workload.batch))
+            step = follow(workload._replace(batch=batch), spec)
+    if "backward" in step.phases and (spec.backend_in_use == "gloo"):
+        # ``ProcessGroupGloo::reduce_scatter_tensor_coalesced`` reduces a copy.
+        step.phases["backward"]["Gloo"] = step.largest_scattered
+        step.phases["backward"][_TOTAL] += step.largest_scattered
+    phase = max(step.phases, key=lambda name: step.phases[name][_TOTAL])
+    peak = step.phases[phase]
+    return msgspec.structs.replace(
+        found,
+        communication=step.used,
+        peak_bytes=peak[_TOTAL],
+        peak_phase=phase,
+        by_category=_in_categories(peak),
+        forward_peak_bytes=step.phases["forward"][_TOTAL],
+        forward_end_bytes=step.forward_end[_TOTAL],
+        forward_end_by_category=_in_categories(step.forward_end),
+        largest=(),
+        activation_peak_bytes=None,
+        activation_peak_phase="",
+    )
+
+
+def _in_categories(snapshot: Mapping[str, int]) -> dict[str, int]:
+    found = Counter[str]()
+    for name, size in snapshot.items():
+        if name != _TOTAL:
+            found[_CATEGORIES.get(name, "temporary")] += size
+    return dict(found)

@@ -1,0 +1,97 @@
+"""Predictions for several ranks, held against two real ranks on gloo, whose collectives and memory were watched."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+import torch.distributed as dist
+
+from cs336_tui.events.reports import Prediction
+from cs336_tui.worker.estimate.predict import predict
+from tests.watching import PATIENCE_S
+from tests.worker.estimate.ranks_in_turn import spec_of
+
+SHARED = ("ddp", "ddp:1MB", "zero1", "fsdp2")
+AS_GLOO = {"all-gather": "gloo:all_gather", "reduce-scatter": "gloo:all_reduce", "all-reduce": "gloo:all_reduce",
+           "broadcast": "gloo:broadcast"}  # fmt: skip
+"""gloo scatters a reduction by an all-reduce."""
+Seen = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Seen, ...]:
+    """What each of two real ranks saw."""
+    folder = tmp_path_factory.mktemp("ranks")
+    words = [sys.executable, "-m", "tests.worker.estimate.ranks_in_turn", str(folder), *SHARED, "none"]
+    subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE_S)
+    return tuple(json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1))
+
+
+@pytest.mark.parametrize("parallel", SHARED)
+def test_calls_and_bytes_are_those_of_real_ranks(parallel: str, ranks: tuple[Seen, ...]) -> None:
+    found = {AS_GLOO[each.op]: each for each in predict(spec_of(parallel)).communication}
+
+    for seen in ranks:
+        assert {name: each.calls for name, each in found.items()} == seen[parallel]["calls"]
+        assert bytes_as_gloo(found) == seen[parallel]["bytes"]
+
+
+def bytes_as_gloo(found: Seen) -> dict[str, int]:
+    """gloo is given a rank's share of what it gathers, and else the whole array."""
+    return {name: each.bytes // (2 if each.op == "all-gather" else 1) for name, each in found.items()}
+
+
+@pytest.mark.parametrize("parallel", ["none", *SHARED])
+def test_the_peak_is_that_of_the_real_rank_with_most(parallel: str, ranks: tuple[Seen, ...]) -> None:
+    most = max(seen[parallel]["peak_bytes"] for seen in ranks)
+
+    assert predict(spec_of(parallel)).peak_bytes == pytest.approx(most, rel=0.02)
+
+
+def test_categories_of_a_sharded_step_add_up() -> None:
+    found = predict(spec_of("fsdp2"))
+
+    assert sum(found.by_category.values()) == found.peak_bytes
+    assert sum(found.forward_end_by_category.values()) == found.forward_end_bytes
+
+
+def test_sharding_divides_what_is_kept_by_the_number_of_ranks() -> None:
+    alone = predict(spec_of("none"))
+    found = predict(spec_of("fsdp2"))
+
+    assert found.by_category["optimizer_state"] == pytest.approx(alone.by_category["optimizer_state"] / 2, rel=0.001)
+    assert found.flops == alone.flops
+    assert not dist.is_initialized()
+
+
+def test_many_ranks_are_predicted_as_two() -> None:
+    found = predict(msgspec.structs.replace(spec_of("fsdp2"), ranks=64))
+
+    assert [(each.op, each.calls) for each in found.communication] == [("all-gather", 5), ("reduce-scatter", 3)]
+    assert found.peak_bytes < predict(spec_of("fsdp2")).peak_bytes
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward", "forward+backward"])
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+def test_passes_without_optimizer_communicate_what_they_have(parallel: str, pass_: str) -> None:
+    used = {each.op: each.calls for each in predict(spec_of(parallel, pass_)).communication}
+
+    # Without a backward what is outside of blocks stays gathered from the first step on.
+    gathers = {"forward": {"all-gather": 2}, "backward": {"all-gather": 5, "reduce-scatter": 3}}
+    of_pass = "forward" if pass_ == "forward" else "backward"
+    copies = {"forward": {"broadcast": 1}, "backward": {"broadcast": 1, "all-reduce": 2}}
+    assert used == (gathers if parallel == "fsdp2" else copies)[of_pass]
+
+
+def test_a_wrapper_of_ones_own_is_said_not_to_be_predicted() -> None:
+    found: Prediction = predict(msgspec.structs.replace(spec_of("none"), parallel="adapters:get_ddp"))
+
+    assert found.communication == ()
+    assert "get_ddp" in found.note
+    assert torch.is_grad_enabled()
