@@ -25,6 +25,7 @@ from cs336_tui.events.reports import Category, Collective, Prediction
 from cs336_tui.worker.estimate.tracker import Args, Kwargs
 from cs336_tui.worker.ranks.parallel import shard_fully
 from cs336_tui.worker.workload.building import Workload, build
+from cs336_tui.worker.workload.imported.problems import OwnWords
 from cs336_tui.worker.workload.passes import Shared, prepared_phases
 from cs336_tui.worker.workload.precision import RECIPES, autocast_for
 from cs336_tui.worker.workload.transformer import Batch
@@ -241,6 +242,10 @@ def _fake_ranks(ranks: int) -> Iterator[DeviceMesh]:
 def _sharded(found: Prediction) -> Prediction:
     """The prediction under fully_shard, by running it on the host's fake tensors among ranks that are not there."""
     spec = found.spec
+    if spec.accumulate > 1:
+        raise OwnWords(
+            "fsdp2 with several micro-batches: torch's FSDPMemTracker follows one forward and backward a step"
+        )
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with _fake_ranks(spec.ranks) as mesh:
 
