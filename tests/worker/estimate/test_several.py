@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -101,7 +102,9 @@ def test_passes_without_optimizer_communicate_what_they_have(parallel: str, pass
 
 
 def test_a_wrapper_of_ones_own_is_said_not_to_be_predicted() -> None:
-    found: Prediction = predict(msgspec.structs.replace(spec_of("none"), parallel="adapters:get_ddp"))
+    folder = str(Path(__file__).parents[2] / "runner" / "ranks")
+    spec = msgspec.structs.replace(spec_of("none"), parallel="adapters:get_ddp", model_path=(folder,))
+    found: Prediction = predict(spec)
 
     assert found.communication == ()
     assert "get_ddp" in found.note
