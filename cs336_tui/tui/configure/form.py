@@ -246,7 +246,8 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     found = {a.sweep: _read(a, entries, reader) for a in entry_axes(entries.workload) if a.field not in _DIRECT}
     found |= _PLAIN.counts(reader.warmups(entries.warmup_steps), *reader.steps(entries.measure_steps))
     found |= {"reports": entries.reports, "oom_skip": entries.skips_after_oom}
-    sweep = Sweep(**found | _dimensions(entries, reader))
+    unseen = {name: value for name, value in USUAL_ALONE.get(entries.workload, {}).items() if name not in found}
+    sweep = Sweep(**unseen | found | _dimensions(entries, reader))
     folders = own_code_folders(reader.pieces("model_path", entries.model_path), bool(sweep.own_code))
     sweep = msgspec.structs.replace(sweep, model_path=folders)
     options = RunOptions(
