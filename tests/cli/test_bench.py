@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -221,8 +222,13 @@ def test_a_hang_up_ends_everything(tmp_path: Path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_several_ranks_leave_no_process_and_no_file(number: signal.Signals, tmp_path: Path, monkeypatch):
-    (temporary := tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(temporary))
+    # The names of sockets, which lie in it, are limited to about a hundred characters.
+    with tempfile.TemporaryDirectory(prefix="ranks-") as temporary:
+        monkeypatch.setenv("TMPDIR", temporary)
+        _end_several_ranks(number, tmp_path, Path(temporary))
+
+
+def _end_several_ranks(number: signal.Signals, tmp_path: Path, temporary: Path) -> None:
     running = Background(tmp_path, *ENDLESS, *"--pass train-step --ranks 2 --parallel ddp".split())
     assert list(temporary.rglob("*.meeting"))
     mapped = {Path(region.path) for process in running.family for region in process.memory_maps()}

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellsQueued, Event, ReportFinished, ReportStarted
@@ -31,6 +32,7 @@ SPECS = (
     *by([SMALL], pass_=["train-step"], optimizer=["adamw-fused"]),
     attention_spec(measure_steps=6),
     attention_spec(workload="norm", measure_steps=6),
+    *sweep_from(workload="collective", ranks=(2,), sizes=("1MB",), devices=("cpu",), steps=6).cells(),
 )
 NOTE = {0: "population standard deviation, n (ddof 0)", 1: "sample standard deviation, n − 1"}
 STD = {0: statistics.pstdev, 1: statistics.stdev}
