@@ -30,7 +30,7 @@ _TRIED = 20_000
 
 
 class Work(NamedTuple):
-    """What N devices share: of a whole batch on one device."""
+    """The work that N devices share: that of a whole batch on one device."""
 
     forward_flops: int
     weight_bytes: int
@@ -124,7 +124,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What N devices would do with a model: limits of each strategy, and times by number of ranks."""
+    """A model on N devices: limits of each strategy, and times by number of ranks."""
 
     spec: CellSpec
     part: Part

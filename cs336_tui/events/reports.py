@@ -393,7 +393,7 @@ class RankMoment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rest_bytes(self) -> int | None:
-        """What is live beside the categories: activations, after forward; buckets and gathered weights, at any time."""
+        """Bytes live beside the categories: activations, after forward; buckets and gathered weights, at any time."""
         return None if self.live_bytes is None else self.live_bytes - sum(self.by_category.values())
 
 

@@ -134,7 +134,7 @@ class Rank(NamedTuple):
             path.unlink(missing_ok=True)
 
     def stack(self) -> str:
-        """What it wrote; empty before."""
+        """The text that it wrote; empty before."""
         with contextlib.suppress(OSError):
             return self.stacks.read_text(errors="replace")
         return ""

@@ -182,7 +182,7 @@ class _Cpu(CpuRecorder):
 
 
 def counted(recording: Recording) -> list[_Counted]:
-    """What was allocated since the recording began, at each of its marks. Frees of what was there before do not
+    """Allocations since the recording began, at each of its marks. Frees of what was there before do not
     count."""
     sizes: dict[int, int] = {}
     changes: list[int] = []

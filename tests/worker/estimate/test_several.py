@@ -28,7 +28,7 @@ Seen = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Seen, ...]:
-    """What each of two real ranks saw."""
+    """The collectives that each of two real ranks saw."""
     folder = tmp_path_factory.mktemp("ranks")
     words = [sys.executable, "-m", "tests.worker.estimate.ranks_in_turn", str(folder), *SHARED, "none"]
     subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE_S)
