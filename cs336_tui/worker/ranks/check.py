@@ -57,7 +57,7 @@ def check_ranks(spec: CellSpec, device: torch.device, rank: int) -> str:
     if whole:
         torch.optim.SGD(workload.shared.runs.parameters(), lr=_LARGE).step()
         after = _copied(whole())
-        found = {name: (before[name] - tensor).cpu().double() / _LARGE for name, tensor in after.items()}
+        found = {name: (before[name] - tensor).cpu().float() / _LARGE for name, tensor in after.items()}
     else:
         found = dict(_gradients(workload.model))
     if not draws:
@@ -115,7 +115,7 @@ def _gradients(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Whole gradients on the host, by parameter; of sharded ones each rank gets its part from the others."""
     for name, parameter in model.named_parameters():
         if (gradient := parameter.grad) is not None:
-            yield name, (gradient.full_tensor() if isinstance(gradient, DTensor) else gradient).detach().cpu().double()
+            yield name, (gradient.full_tensor() if isinstance(gradient, DTensor) else gradient).detach().cpu().float()
 
 
 def _compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float) -> None:
