@@ -15,7 +15,8 @@ import click
 from benchmarks.reporting import publish, spread, table, verdict
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
-from cs336_tui.events.reports import KernelReport, ReportRequest
+from cs336_tui.events.kernel_report import KernelReport
+from cs336_tui.events.reports import ReportRequest
 from cs336_tui.export.formats import render_all
 from cs336_tui.export.kernels import kernel_tables
 from cs336_tui.runner.launcher import Launcher

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import KernelGroup, KernelKind, KernelReport, Prediction
+from cs336_tui.events.kernel_report import KernelGroup, KernelKind, KernelReport
+from cs336_tui.events.prediction import Prediction
 from tests.samples import a_spec
 
 GEMM = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize2x1x1_execute_segment_k_off_kernel__5x_cublas"  # noqa: E501

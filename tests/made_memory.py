@@ -8,20 +8,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import (
-    CATEGORIES,
+from cs336_tui.events.memory_report import (
     BlockMemory,
-    Category,
-    MemoryBlock,
     MemoryReport,
     OomReport,
     PhaseSpan,
-    Prediction,
     SavedBlock,
     SavedTensor,
-    Site,
     TensorForm,
 )
+from cs336_tui.events.prediction import CATEGORIES, Category, MemoryBlock, Prediction, Site
 from tests.samples import a_spec
 
 MB = 10**6

@@ -10,7 +10,7 @@ import msgspec
 from cs336_tui.config.axes import WITHOUT_BACKWARD
 from cs336_tui.config.order import relative_work
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import MemoryBlock, Prediction, Site
+from cs336_tui.events.prediction import MemoryBlock, Prediction, Site
 from cs336_tui.runner.predictor import PredictionError
 
 MIB = 2**20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import RankMemoryReport, RankMoment
+from cs336_tui.events.memory_report import RankMemoryReport, RankMoment
 
 MOMENTS = (
     (0, "initialised"),

@@ -24,7 +24,8 @@ from cs336_tui.cli.estimate import document as estimate_document
 from cs336_tui.cli.main import cli
 from cs336_tui.events.events import SCHEMA, Event, Status
 from cs336_tui.events.gpus import find_gpu
-from cs336_tui.events.reports import Prediction, Report
+from cs336_tui.events.prediction import Prediction
+from cs336_tui.events.reports import Report
 from cs336_tui.export.estimates import Fitted, fit_document
 from cs336_tui.export.record import SessionDocument, to_csv
 from cs336_tui.export.reports import document_of_reports

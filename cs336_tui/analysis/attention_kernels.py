@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from cs336_tui.analysis.kernels import MATMUL, in_phases, total_ns
 from cs336_tui.events import kernel_kinds
-from cs336_tui.events.reports import FUSED, KernelReport
+from cs336_tui.events.kernel_report import FUSED, KernelReport
 
 _ATTENTION_MATMULS = ("attention scores", "final matmul", "attention core")
 _UNPARTED = ("attention rest",)

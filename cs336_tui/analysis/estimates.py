@@ -12,8 +12,8 @@ from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.environment import DeviceInfo, Environment, capability_pair
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.gpus import GpuModel, cublas_workspace_bytes, gpu_of_label
+from cs336_tui.events.prediction import WORKSPACE_OP, Prediction
 from cs336_tui.events.report_keys import run_key
-from cs336_tui.events.reports import WORKSPACE_OP, Prediction
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import UNKNOWN, counted, duration, gigabytes, mebibytes, millisecond_decimals

@@ -16,16 +16,9 @@ from cs336_tui.analysis.kernel_names import short_name as short_name
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import (
-    FUSED,
-    KINDS,
-    NO_RANGE,
-    RANGES,
-    KernelGroup,
-    KernelKind,
-    KernelReport,
-    KernelSummary,
-)
+from cs336_tui.config.variants import RANGES
+from cs336_tui.events.kernel_report import FUSED, KINDS, KernelGroup, KernelKind, KernelReport, KernelSummary
+from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.session.state import SessionState
 
 Phases = str | tuple[str, ...] | None

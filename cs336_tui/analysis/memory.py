@@ -12,17 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import (
+from cs336_tui.events.memory_report import BlockMemory, MemoryReport, PhaseSpan, SavedTensor
+from cs336_tui.events.prediction import (
     ACTIVE_PHASES,
     ALL_CATEGORIES,
     OF_ACTIVATIONS,
     UNKNOWN_USE,
-    BlockMemory,
     Category,
     MemoryBlock,
-    MemoryReport,
-    PhaseSpan,
-    SavedTensor,
 )
 
 Ints: TypeAlias = npt.NDArray[np.int64]

@@ -11,7 +11,7 @@ from cs336_tui.analysis.comparison import Side, side_of
 from cs336_tui.analysis.fields import FIELDS, machine
 from cs336_tui.analysis.merge import Result, grouped, measured, runs_of
 from cs336_tui.config.spec import CellSpec, Precision
-from cs336_tui.events.reports import MemoryReport
+from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.stats.ratio import Outcome, Ratio, explain, outcome, ratio_of
 
 BASELINE: Precision = "fp32"

@@ -10,8 +10,8 @@ from cs336_tui.analysis.kernel_cells import CellPart, cell_parts
 from cs336_tui.analysis.kernel_names import short_name
 from cs336_tui.analysis.merge import Result, grouped, without_cells
 from cs336_tui.analysis.reference import PARTS, Figure, Match, Published, matching, own, published
+from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.report_keys import report_key
-from cs336_tui.events.reports import MemoryReport
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import gigabytes
 

@@ -17,7 +17,7 @@ import msgspec
 
 from cs336_tui.config.flops import parameters, step_flops
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import Collective
+from cs336_tui.events.prediction import Collective
 
 Strategy = Literal["dp", "fsdp", "tp", "fsdp+tp"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)

@@ -20,7 +20,7 @@ from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.environment import Environment, capability_pair
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.gpus import find_gpu
-from cs336_tui.events.reports import Prediction
+from cs336_tui.events.prediction import Prediction
 from cs336_tui.export.files import NoRoom, write_atomically
 
 if TYPE_CHECKING:

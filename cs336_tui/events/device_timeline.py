@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cs336_tui.events.kernel_kinds import COMMUNICATION
-from cs336_tui.events.reports import Gap, Gaps, Overlap
+from cs336_tui.events.kernel_report import Gap, Gaps, Overlap
 from cs336_tui.stats.timelines import AnyTimes as Times
 from cs336_tui.stats.timelines import FoundGaps, busy, overlap
 

@@ -7,7 +7,8 @@ import msgspec
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.reports import Prediction, Report, ReportKind
+from cs336_tui.events.prediction import Prediction
+from cs336_tui.events.reports import Report, ReportKind
 from cs336_tui.stats.summaries import Summary
 
 SCHEMA = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from cs336_tui.events.reports import KernelKind
+from cs336_tui.events.kernel_report import KernelKind
 
 COMMUNICATION = r"nccl|rccl|nvshmem|multimem|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce"
 """Kernels that move data between GPUs."""

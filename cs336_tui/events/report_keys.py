@@ -5,7 +5,7 @@ import msgspec
 from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.variants import is_imported, short
-from cs336_tui.events.reports import Prediction
+from cs336_tui.events.prediction import Prediction
 
 _OF_PASS: dict[str, str] = {
     "inference": "inference keeps no activations for a backward and has no gradients and no optimizer state",

@@ -13,7 +13,9 @@ from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured
 from cs336_tui.analysis.pivot import PivotError, pivot, suggest
 from cs336_tui.analysis.problems import Material, is_answered
 from cs336_tui.config.problem import Answer
-from cs336_tui.events.reports import MemoryReport, Prediction, Report
+from cs336_tui.events.memory_report import MemoryReport
+from cs336_tui.events.prediction import Prediction
+from cs336_tui.events.reports import Report
 from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.memory import ALLOCATOR_COUNTS
 from cs336_tui.export.pivot import pivot_table

@@ -18,7 +18,7 @@ from cs336_tui.analysis.estimates import (
 from cs336_tui.analysis.fitting import FIELD, STEP, Fit
 from cs336_tui.analysis.scaling import least_s
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import CATEGORIES, Collective, Prediction
+from cs336_tui.events.prediction import CATEGORIES, Collective, Prediction
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
 from cs336_tui.export.tables import Column, Table, Value, as_text, attributes, cell_record, values_of
 from cs336_tui.session.cell_state import CellState

@@ -8,7 +8,7 @@ from cs336_tui.analysis.fields import FIELDS, NUMBERS, device_label
 from cs336_tui.analysis.grouping import SHARED, TELLING, shared, telling
 from cs336_tui.analysis.kernel_cells import CellPart
 from cs336_tui.analysis.merge import Result, measured
-from cs336_tui.events.reports import FUSED, KernelReport
+from cs336_tui.events.kernel_report import FUSED, KernelReport
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.kernel_use import milliseconds
 from cs336_tui.export.kernel_use import percent as share

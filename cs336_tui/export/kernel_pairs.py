@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cs336_tui.analysis.kernel_names import short_name
 from cs336_tui.analysis.merge import grouped
-from cs336_tui.events.reports import KernelGroup, KernelReport
+from cs336_tui.events.kernel_report import KernelGroup, KernelReport
 from cs336_tui.export.kernel_use import milliseconds
 from cs336_tui.export.tables import Column, Table, Value, known
 from cs336_tui.stats.quantities import NONE

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import KernelRow
-from cs336_tui.events.reports import Gap, KernelReport
+from cs336_tui.events.kernel_report import Gap, KernelReport
 from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
 from cs336_tui.stats.quantities import NONE, Scale
 

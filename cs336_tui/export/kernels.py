@@ -12,7 +12,7 @@ from cs336_tui.analysis.attention_kernels import AttentionSplit, attention_split
 from cs336_tui.analysis.kernel_cells import profiled
 from cs336_tui.analysis.kernels import Phases, RangeShare, TimeShare, has_totals_alone, whole
 from cs336_tui.config.spec import known_choices
-from cs336_tui.events.reports import FUSED, KernelReport
+from cs336_tui.events.kernel_report import FUSED, KernelReport
 from cs336_tui.export.footnotes import std_kind
 from cs336_tui.export.kernel_use import (
     NSYS,

@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cs336_tui.analysis.estimates import stream_derivation, stream_text
-from cs336_tui.events.reports import (
-    ALL_CATEGORIES,
-    CATEGORIES,
-    UNKNOWN_USE,
-    MemoryBlock,
-    MemoryReport,
-    PhaseSpan,
-    SavedTensor,
-    Site,
-)
+from cs336_tui.events.memory_report import MemoryReport, PhaseSpan, SavedTensor
+from cs336_tui.events.prediction import ALL_CATEGORIES, CATEGORIES, UNKNOWN_USE, MemoryBlock, Site
 from cs336_tui.export.estimates import CATEGORIES_MEAN
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known, report_table

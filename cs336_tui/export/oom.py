@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cs336_tui.events.reports import CATEGORIES, OomReport
+from cs336_tui.events.memory_report import OomReport
+from cs336_tui.events.prediction import CATEGORIES
 from cs336_tui.export.memory import UNITS, operation, spaced, tensor_text
 from cs336_tui.export.tables import Column, Table, Value, cell_record, known
 from cs336_tui.stats.quantities import ByteUnit

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import RankMemoryReport, RankMoment
+from cs336_tui.events.memory_report import RankMemoryReport, RankMoment
 from cs336_tui.export.memory import UNITS, spaced
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
 from cs336_tui.stats.quantities import ByteUnit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cs336_tui.events.reports import KernelReport, RankTraffic
+from cs336_tui.events.kernel_report import KernelReport, RankTraffic
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known
 from cs336_tui.stats.quantities import NONE
 

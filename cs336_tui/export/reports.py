@@ -15,19 +15,13 @@ from cs336_tui.analysis.kernels import RangeError
 from cs336_tui.analysis.merge import Result, grouped, title_of
 from cs336_tui.analysis.roofline import points
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.kernel_report import KernelReport
+from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.events.precision_report import PrecisionReport
+from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.report_keys import prediction_key
-from cs336_tui.events.reports import (
-    REPORTS,
-    KernelReport,
-    MemoryReport,
-    OomReport,
-    Prediction,
-    RankMemoryReport,
-    Report,
-    ReportType,
-)
+from cs336_tui.events.reports import REPORTS, Report, ReportType
 from cs336_tui.export.ab import turns_table
 from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables

@@ -11,7 +11,8 @@ from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellFinished, CellStarted, Event, ReportFinished, ReportStarted, StageChanged
-from cs336_tui.events.reports import Prediction, ReportRequest
+from cs336_tui.events.prediction import Prediction
+from cs336_tui.events.reports import ReportRequest
 from cs336_tui.runner.child import IMPOSSIBLE
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.launcher import Launcher, StartError

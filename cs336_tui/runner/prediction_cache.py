@@ -21,8 +21,8 @@ import cs336_tui
 from cs336_tui.config.reading import UNREADABLE, read_small, write_quietly
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
+from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.report_keys import predicted_for, prediction_key
-from cs336_tui.events.reports import Prediction
 
 Capability = tuple[int, int]
 """Of a CUDA device, as (9, 0)."""
@@ -30,7 +30,7 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 """Of each file its path, its time of change and its size in bytes."""
 
 HASHED = (
-    "worker/estimate/**/*.py", "worker/workload/**/*.py", "events/reports.py", "config/flops.py",
+    "worker/estimate/**/*.py", "worker/workload/**/*.py", "events/prediction.py", "config/flops.py",
     "config/recomputing.py",
 )  # fmt: skip
 """Patterns of the package's files that a prediction depends on: a file of the cache holds for one content of them."""

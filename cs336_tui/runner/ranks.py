@@ -26,7 +26,9 @@ from cs336_tui.events.events import (
     StageChanged,
     StepsTimed,
 )
-from cs336_tui.events.reports import KernelReport, RankMemoryReport, Report
+from cs336_tui.events.kernel_report import KernelReport
+from cs336_tui.events.memory_report import RankMemoryReport
+from cs336_tui.events.reports import Report
 from cs336_tui.runner.launcher import Child, Rank
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.supervise import Supervisor

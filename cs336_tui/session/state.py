@@ -11,8 +11,10 @@ import msgspec
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment
+from cs336_tui.events.memory_report import MemoryReport
+from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.report_keys import predicted_for, prediction_key, report_key
-from cs336_tui.events.reports import MemoryReport, Prediction, Report, ReportKind
+from cs336_tui.events.reports import Report, ReportKind
 from cs336_tui.session.cell_state import CellState
 
 DEVICE_HISTORY = 1200

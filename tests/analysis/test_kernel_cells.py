@@ -14,7 +14,7 @@ from cs336_tui.analysis.kernels import rows
 from cs336_tui.analysis.merge import merge
 from cs336_tui.config.spec import CellSpec, recorded_spec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted, StageChanged, StepsTimed
-from cs336_tui.events.reports import KernelGroup, KernelReport, KernelSummary
+from cs336_tui.events.kernel_report import KernelGroup, KernelReport, KernelSummary
 from cs336_tui.session.state import SessionState
 from tests.made_kernels import ADAM, ADD, GEMM, SMALL_GEMM, SOFTMAX, STEP, a_group, a_kernel_report, an_operator_report
 from tests.samples import START, a_spec, cell_end, cell_start, state_of

@@ -22,7 +22,9 @@ from cs336_tui.analysis.kernels import (
     short_name,
     top_kernel,
 )
-from cs336_tui.events.reports import FUSED, KINDS, NO_RANGE, RANGES
+from cs336_tui.config.variants import RANGES
+from cs336_tui.events.kernel_report import FUSED, KINDS
+from cs336_tui.events.prediction import NO_RANGE
 from tests.made_kernels import (
     ADAM,
     ADD,

@@ -10,7 +10,9 @@ from click.testing import CliRunner
 
 from cs336_tui.cli.main import cli
 from cs336_tui.cli.reports import REPORT_COMMANDS
-from cs336_tui.events.reports import FUSED, RANGES, REPORTS
+from cs336_tui.config.variants import RANGES
+from cs336_tui.events.kernel_report import FUSED
+from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.reports import _EXPORTS, _FROM_CELLS
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.worker.measure.report import _MAKERS

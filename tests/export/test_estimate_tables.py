@@ -7,7 +7,7 @@ import pytest
 from cs336_tui.analysis.estimates import Estimate, Unpredicted, judge_all, named_target
 from cs336_tui.analysis.fitting import search
 from cs336_tui.events.gpus import find_gpu
-from cs336_tui.events.reports import CATEGORIES
+from cs336_tui.events.prediction import CATEGORIES
 from cs336_tui.export.estimates import (
     Fitted,
     category_table,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from cs336_tui.events.reports import KernelReport
+from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.export.kernel_pairs import kernel_pairs, pairs_table
 from cs336_tui.session.recordings import chrome
 from cs336_tui.session.recordings.recording import Opening

@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cs336_tui.events.reports import CATEGORIES, MemoryReport
+from cs336_tui.events.memory_report import MemoryReport
+from cs336_tui.events.prediction import CATEGORIES
 from cs336_tui.export.drawing import FIGURE_FORMATS
 from cs336_tui.export.formats import FORMATS, render, render_all
 from cs336_tui.export.memory import (

@@ -19,7 +19,8 @@ from cs336_tui.config.problem import Problem
 from cs336_tui.config.problems import every_problem, problem_named
 from cs336_tui.config.spec import recorded_spec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
-from cs336_tui.events.reports import KINDS, KernelReport, MemoryReport
+from cs336_tui.events.kernel_report import KINDS, KernelReport
+from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.export.answers import figures_for, tables_of
 from cs336_tui.export.formats import FORMATS
 from cs336_tui.export.problems import Exported, export_problem

@@ -9,7 +9,8 @@ import pytest
 
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.environment import DeviceInfo
-from cs336_tui.events.reports import KernelReport, ReportRequest
+from cs336_tui.events.kernel_report import KernelReport
+from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.measure.kernels import profile_kernels
 from cs336_tui.worker.measure.probe import probe
 from tests.worker.measure.cells import Report, small_spec

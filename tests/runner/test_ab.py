@@ -14,7 +14,7 @@ import pytest
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
-from cs336_tui.events.reports import Prediction
+from cs336_tui.events.prediction import Prediction
 from cs336_tui.runner.ab import BOTH_IN_MEMORY, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.cells import CellRunner, in_turns_bytes, resident_bytes, why_not_tried

@@ -11,7 +11,7 @@ import pytest
 
 import cs336_tui
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import CATEGORIES, Prediction
+from cs336_tui.events.prediction import CATEGORIES, Prediction
 from cs336_tui.runner.launcher import Child, Launcher
 from cs336_tui.runner.prediction_cache import HASHED, PredictionCache, hashed_files
 from cs336_tui.runner.predictor import PredictionError, Predictor
@@ -286,7 +286,7 @@ def test_predictions_on_disk_depend_on_files_that_exist() -> None:
         "worker/estimate/predict.py",
         "worker/workload/transformer.py",
         "worker/workload/imported/components.py",
-        "events/reports.py",
+        "events/prediction.py",
         "config/flops.py",
     }
 

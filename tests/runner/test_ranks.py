@@ -17,7 +17,8 @@ import torch
 
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.events import Notice
-from cs336_tui.events.reports import KernelReport, RankMemoryReport
+from cs336_tui.events.kernel_report import KernelReport
+from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState

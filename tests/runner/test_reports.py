@@ -13,8 +13,9 @@ import pytest
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellFinished, CellStarted, Event, ReportFinished, ReportStage, ReportStarted
+from cs336_tui.events.kernel_report import KernelReport
+from cs336_tui.events.memory_report import OomReport
 from cs336_tui.events.precision_report import PrecisionReport
-from cs336_tui.events.reports import KernelReport, OomReport
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.load import load
 from cs336_tui.session.log import FILES_SUFFIX, LogReader

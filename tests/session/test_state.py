@@ -28,7 +28,8 @@ from cs336_tui.events.events import (
     StageChanged,
     StepsTimed,
 )
-from cs336_tui.events.reports import KernelReport, MemoryReport
+from cs336_tui.events.kernel_report import KernelReport
+from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.export.record import document_of
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader, SessionLog

@@ -12,7 +12,7 @@ from cs336_tui.config.presets import Preset
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import CellsPredicted
-from cs336_tui.events.reports import Prediction
+from cs336_tui.events.prediction import Prediction
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.preview import needs
 from cs336_tui.tui.tabs.estimate import EstimateList, EstimatePane

@@ -15,7 +15,7 @@ from textual.widgets import Input
 
 from cs336_tui.config.spec import recorded_spec
 from cs336_tui.events.events import Event, ReportFinished, ReportStage, ReportStarted
-from cs336_tui.events.reports import KernelReport
+from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.session.state import fold
 from cs336_tui.stats.quantities import scale, time_text
 from cs336_tui.tui import themes

@@ -11,7 +11,7 @@ from cs336_tui.analysis.estimates import Target, judge
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted, Event
-from cs336_tui.events.reports import Prediction
+from cs336_tui.events.prediction import Prediction
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tabs.estimate import EstimatePane, EstimateRow, brief, flops, table
 from cs336_tui.tui.tabs.report import Subject

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cs336_tui.events.reports import WORKSPACE_OP, Site
+from cs336_tui.events.prediction import WORKSPACE_OP, Site
 
 
 class Phase:

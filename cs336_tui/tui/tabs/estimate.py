@@ -14,7 +14,7 @@ from textual.message import Message
 from cs336_tui.analysis.estimates import Estimate, Target, stream_text
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.gpus import UnknownGpu, find_gpu, known_gpus
-from cs336_tui.events.reports import CATEGORIES, MemoryBlock, Prediction
+from cs336_tui.events.prediction import CATEGORIES, MemoryBlock, Prediction
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format

@@ -13,10 +13,11 @@ from cs336_tui.config.flops import least_bytes, unread_rows
 from cs336_tui.config.ranks import WITH_BUCKETS, sharing_of
 from cs336_tui.config.recomputing import recomputed_blocks
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.variants import REFERENCE, is_imported
+from cs336_tui.config.variants import RANGES, REFERENCE, is_imported
 from cs336_tui.events.gpus import HOPPER, cublas_workspace_bytes
+from cs336_tui.events.memory_report import TensorForm
+from cs336_tui.events.prediction import WORKSPACE_OP, Prediction, Site
 from cs336_tui.events.report_keys import prediction_note
-from cs336_tui.events.reports import RANGES, WORKSPACE_OP, Prediction, Site, TensorForm
 from cs336_tui.worker.estimate.caching_allocator import as_cached
 from cs336_tui.worker.estimate.meta_device import (
     Autocast,

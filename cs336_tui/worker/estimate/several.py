@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
-from cs336_tui.events.reports import Category, Collective, Prediction
+from cs336_tui.events.prediction import Category, Collective, Prediction
 from cs336_tui.worker.estimate.tracker import Args, Kwargs
 from cs336_tui.worker.ranks.parallel import shard_fully
 from cs336_tui.worker.workload.building import Workload, build

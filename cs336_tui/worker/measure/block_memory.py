@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from cs336_tui.events.reports import BlockMemory
+from cs336_tui.events.memory_report import BlockMemory
 from cs336_tui.worker.estimate.tracker import TrackedTimeline
 from cs336_tui.worker.workload.model_parts import BlockGroup, block_groups
 

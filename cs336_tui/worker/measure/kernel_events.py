@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
+from cs336_tui.config.variants import RANGES
 from cs336_tui.events.device_timeline import gaps_of, is_communication, overlap_of
 from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
-from cs336_tui.events.reports import NO_RANGE, RANGES, Gaps, KernelGroup, KernelKind, Overlap, RankTraffic
+from cs336_tui.events.kernel_report import Gaps, KernelGroup, KernelKind, Overlap, RankTraffic
+from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.stats.timelines import busy, extent, overlap, shares_over_time
 from cs336_tui.worker.workload.ranges import PHASE, RANGE
 

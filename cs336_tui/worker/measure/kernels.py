@@ -12,7 +12,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import FUSED, NO_RANGE, KernelGroup, KernelReport, RankTraffic, ReportRequest
+from cs336_tui.events.kernel_report import FUSED, KernelGroup, KernelReport, RankTraffic
+from cs336_tui.events.prediction import NO_RANGE
+from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.measure import report_parts
 from cs336_tui.worker.measure.kernel_events import RawEvent, read_step, traffic_of
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler

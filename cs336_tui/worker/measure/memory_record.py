@@ -13,7 +13,9 @@ import torch
 from torch.profiler import kineto_available
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import CATEGORIES, BlockMemory, MemoryReport, ReportRequest, SavedBlock, Site
+from cs336_tui.events.memory_report import BlockMemory, MemoryReport, SavedBlock
+from cs336_tui.events.prediction import CATEGORIES, Site
+from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.estimate.tracker import Allocation, Args, Kwargs, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.measure import report_parts
 from cs336_tui.worker.measure.allocator_events import AllocatorEvent, CpuRecorder, CudaRecorder, Recording

@@ -14,7 +14,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.profiler import kineto_available
 
-from cs336_tui.events.reports import RankMemoryReport, RankMoment, ReportRequest
+from cs336_tui.events.memory_report import RankMemoryReport, RankMoment
+from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.measure import report_parts
 from cs336_tui.worker.measure.allocator_events import CpuRecorder, Recording
 from cs336_tui.worker.place import ALONE, Place

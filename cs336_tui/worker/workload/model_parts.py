@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cs336_tui.config.axes import Nesting
 from cs336_tui.config.recomputing import Segment, segments
-from cs336_tui.events.reports import Range
+from cs336_tui.config.variants import Range
 from cs336_tui.worker.workload.transformer import Transformer
 
 _NORM = re.compile(r"(^|_)(layer_?norm|rms_?norm|norm|ln)(_|\d|$)|norm$")

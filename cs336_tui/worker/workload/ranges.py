@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd import Function
 
-from cs336_tui.events.reports import RANGES, Range
+from cs336_tui.config.variants import RANGES, Range
 from cs336_tui.worker.workload.attention_only import AttentionOnly
 from cs336_tui.worker.workload.imported.finding import attribute_of
 from cs336_tui.worker.workload.imported.problems import ImportProblem, explained

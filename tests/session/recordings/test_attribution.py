@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cs336_tui.analysis import kernels
-from cs336_tui.events.reports import KernelGroup, KernelReport, Overlap
+from cs336_tui.events.kernel_report import KernelGroup, KernelReport, Overlap
 from cs336_tui.session.recordings import chrome
 from cs336_tui.session.recordings.enclosing import Spans
 from cs336_tui.session.recordings.recording import Opening, Recorded

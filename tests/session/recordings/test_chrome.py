@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.events.reports import KernelReport
+from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.session.recordings import chrome, recording, trace
 from cs336_tui.session.recordings.opening import read
 from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, RecordingError

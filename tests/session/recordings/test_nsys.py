@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cs336_tui.events.reports import KernelReport
+from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.session.recordings.opening import read
 from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, Recorded, RecordingError
 from tests.session.recordings.nsys_exports import (

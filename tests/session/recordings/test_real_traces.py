@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from cs336_tui.analysis import kernels
-from cs336_tui.events.reports import KernelReport
+from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.session.recordings import chrome
 from cs336_tui.session.recordings.recording import Opening, Recorded
 from tests.session.recordings.recordings import PART_KERNELS, TRACES, events_of, trace_path

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.events.gpus import cublas_workspace_bytes
-from cs336_tui.events.reports import Site, TensorForm
+from cs336_tui.events.memory_report import TensorForm
+from cs336_tui.events.prediction import Site
 from cs336_tui.worker.estimate.caching_allocator import CachingAllocator, as_cached
 from cs336_tui.worker.estimate.predict import workspace_bytes
 from cs336_tui.worker.estimate.tracker import Allocation, TrackedTimeline

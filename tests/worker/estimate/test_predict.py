@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.analysis.estimates import for_target, named_target
 from cs336_tui.config.spec import ARCHES, PASSES, CellSpec
+from cs336_tui.config.variants import RANGES
 from cs336_tui.events.gpus import find_gpu
-from cs336_tui.events.reports import CATEGORIES, RANGES, Prediction
+from cs336_tui.events.prediction import CATEGORIES, Prediction
 from cs336_tui.worker.estimate import meta_device
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.passes import PHASES

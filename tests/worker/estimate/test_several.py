@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from cs336_tui.events.reports import Prediction
+from cs336_tui.events.prediction import Prediction
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.imported.problems import OwnWords
 from tests.watching import PATIENCE_S

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.events.reports import Gap, Overlap
+from cs336_tui.events.kernel_report import Gap, Overlap
 from cs336_tui.worker.measure.kernel_events import kernels_of, read_step, traffic_of
 from cs336_tui.worker.workload.ranges import PHASE
 

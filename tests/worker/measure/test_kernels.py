@@ -16,7 +16,8 @@ from cs336_tui.analysis import kernels as findings
 from cs336_tui.analysis.attention_kernels import attention_split
 from cs336_tui.config.spec import PASSES, CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
-from cs336_tui.events.reports import KernelReport, ReportRequest
+from cs336_tui.events.kernel_report import KernelReport
+from cs336_tui.events.reports import ReportRequest
 from cs336_tui.session.recordings import chrome
 from cs336_tui.session.recordings.recording import Opening
 from cs336_tui.worker.estimate import predict

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from cs336_tui.config.spec import CellSpec, SpecError
-from cs336_tui.events.reports import RANGES
+from cs336_tui.config.variants import RANGES
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.imported.problems import ImportProblem
 from cs336_tui.worker.workload.model_parts import part_of_each

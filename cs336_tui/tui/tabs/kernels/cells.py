@@ -8,7 +8,7 @@ from typing import Any
 from cs336_tui.analysis.fields import FIELDS, NUMBERS, values
 from cs336_tui.analysis.grouping import shared
 from cs336_tui.analysis.kernel_cells import CellPart
-from cs336_tui.events.reports import FUSED
+from cs336_tui.events.kernel_report import FUSED
 from cs336_tui.export.kernel_cells import cell_keys, difference, notes, results_of, softmax, timed, yes_no
 from cs336_tui.export.tables import Column, Value, known
 from cs336_tui.stats.quantities import MILLISECONDS, scale, time_text

@@ -12,7 +12,8 @@ import msgspec
 
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import KernelRow, Phases, rows
-from cs336_tui.events.reports import KINDS, NO_RANGE, KernelReport
+from cs336_tui.events.kernel_report import KINDS, KernelReport
+from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import NONE, Scale, scale, time_text
 from cs336_tui.tui import format

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.attention_kernels import AttentionSplit, attention_split
 from cs336_tui.analysis.kernels import Phases, RangeShare
-from cs336_tui.events.reports import KINDS, Gap, KernelReport
+from cs336_tui.events.kernel_report import KINDS, Gap, KernelReport
 from cs336_tui.export.kernels import UNNAMED_RECORDING
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import FLOP_RATES, FLOPS, scale, time_text

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cs336_tui.config.axes import WITHOUT_BACKWARD
-from cs336_tui.events.reports import MemoryReport, SavedTensor
+from cs336_tui.events.memory_report import MemoryReport, SavedTensor
 from cs336_tui.export.tables import Column
 from cs336_tui.stats.quantities import NONE, ByteUnit
 from cs336_tui.tui import format

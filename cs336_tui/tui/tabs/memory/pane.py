@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual.binding import Binding, BindingType
 
-from cs336_tui.events.reports import MemoryReport, OomReport, Prediction, RankMemoryReport
+from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
+from cs336_tui.events.prediction import Prediction
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import ReportState
 from cs336_tui.tui.background import in_background

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from cs336_tui.config.order import is_as_predicted
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
-from cs336_tui.events.reports import MemoryReport, Prediction
+from cs336_tui.events.memory_report import MemoryReport
+from cs336_tui.events.prediction import Prediction
 from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState

@@ -1,0 +1,159 @@
+"""The content of a kernel report: launches of one step, or of a recording, and the ranks' communication beside compute.
+``*_ns`` are nanoseconds."""
+
+from typing import Literal, get_args
+
+import msgspec
+
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.prediction import Prediction
+
+FUSED = "fused"
+"""The range of kernels that torch.compile fused from several parts."""
+KernelKind = Literal["matrix multiply", "softmax", "elementwise", "reduction", "copy", "optimizer", "other"]
+KINDS: tuple[str, ...] = get_args(KernelKind)
+"""``softmax`` is its fused kernel; ``copy`` moves or fills memory; ``optimizer`` are kernels over lists of tensors."""
+
+
+class KernelSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a recording without single launches tells of a kernel; None for what it leaves out."""
+
+    instances: int
+    total_ns: int
+    avg_ns: float | None = None
+    med_ns: float | None = None
+    min_ns: int | None = None
+    max_ns: int | None = None
+    std_ns: float | None = None
+
+
+class KernelGroup(msgspec.Struct, frozen=True):
+    """All launches of one kernel, by its full name (on a CPU: calls of one operator, by self time), from one place."""
+
+    name: str
+    kind: KernelKind
+    phase: str
+    range: str
+    backward: bool
+    durations_ns: tuple[int, ...]
+    op: str = ""
+    """The operator that launched it; empty if unknown."""
+    path: tuple[str, ...] = ()
+    """Every range that encloses it, the outermost first; empty if `phase` and `range` are all."""
+
+    summary: KernelSummary | None = None
+    """In place of `durations_ns`, where a recording has no single launches."""
+
+    @property
+    def instances(self) -> int:
+        return len(self.durations_ns) if self.summary is None else self.summary.instances
+
+    @property
+    def total_ns(self) -> int:
+        return sum(self.durations_ns) if self.summary is None else self.summary.total_ns
+
+    @property
+    def ranges(self) -> tuple[str, ...]:
+        """Its phase and every range that encloses it, by name."""
+        return tuple(filter(None, (self.phase, *self.path, self.range)))
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Time in which the device ran nothing, and the kernels, copies or fills round it."""
+
+    ns: int
+    after: str
+    before: str
+
+
+class Gaps(msgspec.Struct, frozen=True, kw_only=True):
+    """The times in which the device ran nothing, between the first begin and the last end of what it ran."""
+
+    count: int
+    total_ns: int
+    median_ns: float
+    """0.0 without a gap."""
+    largest: tuple[Gap, ...]
+    """The longest first; at most 10."""
+
+
+class Overlap(msgspec.Struct, frozen=True, kw_only=True):
+    """Communication between GPUs, by NCCL's and other kernels, and the part of its time in which another kernel ran."""
+
+    communication_ns: int
+    overlapped_ns: int
+
+
+class RankTraffic(msgspec.Struct, frozen=True, kw_only=True):
+    """Communication beside compute on one rank of a profiled step."""
+
+    rank: int
+    span_ns: int
+    """Of the step on this rank."""
+    compute_ns: int
+    communication_ns: int
+    """Time with at least one operation of communication under way."""
+    overlapped_ns: int
+    """The part of it in which compute ran."""
+    operations: dict[str, int]
+    """Number of operations by name."""
+    compute_over_time: tuple[float, ...]
+    communication_over_time: tuple[float, ...]
+    """The share of each of equal parts of the step."""
+    trace: str | None = None
+
+    @property
+    def overlapped_share(self) -> float | None:
+        return self.overlapped_ns / self.communication_ns if self.communication_ns else None
+
+    @property
+    def uncovered_ns(self) -> int:
+        """Communication beside which nothing was computed."""
+        return self.communication_ns - self.overlapped_ns
+
+
+class KernelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """One profiled step, or what others recorded on one device (``spec.recording``). Every launch is in exactly one
+    group; their sum is `total_ns`."""
+
+    spec: CellSpec
+    activity: Literal["kernels", "operators"]
+    """Counted are kernels of a GPU, or operators of the host by self time if no kernels can be seen."""
+    device_name: str
+    torch: str
+    groups: tuple[KernelGroup, ...]
+    total_ns: int
+    """The profiler's own sum of the step."""
+    span_ns: int
+    """From the first launch's begin to the last one's end; of a recording its `copies` count as launches here. 0 if it
+    is not known."""
+    phase_spans_ns: dict[str, int]
+    busy_ns: int
+    """Time with at least one of them running; of a recording or one of its `copies`."""
+    launches: int
+    host_ns: int | None = None
+    """The host's time to enqueue the step; None on a CPU."""
+    prediction: Prediction | None = None
+    """For the FLOPs beside the times."""
+    trace: str | None = None
+    """File with the Chrome trace, to be opened in Perfetto; of a recording its file, whatever its format."""
+    note: str = ""
+    """Such as why no kernels could be seen and what is shown instead."""
+    copies: tuple[KernelGroup, ...] = ()
+    """Copies and fills of a recording, which are no kernels; those of a profiled step are among its `groups`."""
+    gaps: Gaps | None = None
+    """None if the device's own times are not known."""
+    overlap: Overlap | None = None
+    """None without communication."""
+    steps_ns: dict[str, int] = {}
+    """Host times of the steps that a recording names, such as ``step 3``."""
+    ranks: tuple[RankTraffic, ...] = ()
+    """Of several ranks; all other fields are of the first."""
+
+    @property
+    def file_line(self) -> str:
+        """The path of `trace`, with what opens it; empty without one."""
+        if not self.trace:
+            return ""
+        is_chrome = self.trace.endswith((".json", ".json.gz"))
+        return f"{'Chrome trace, for ui.perfetto.dev' if is_chrome else 'recorded in'}: {self.trace}"

@@ -1,0 +1,97 @@
+"""The prediction of a cell, and its words: uses of memory, places of allocations, collectives. Sizes are bytes."""
+
+from typing import Literal, get_args
+
+import msgspec
+
+from cs336_tui.config.spec import CellSpec
+
+Category = Literal["parameters", "gradients", "optimizer_state", "activations", "temporary", "buffers", "unknown"]
+UNKNOWN_USE: Category = "unknown"
+ALL_CATEGORIES: tuple[Category, ...] = get_args(Category)
+CATEGORIES: tuple[str, ...] = ALL_CATEGORIES[:-1]
+"""Uses of memory. Activations are kept by forward and loss for backward; buffers are the causal mask, rotary tables and
+the batch; temporary is freed within its phase, gradients of activations included. What others recorded does not tell
+the use of all: `UNKNOWN_USE`, last of `ALL_CATEGORIES`, is shown where it occurs."""
+OF_ACTIVATIONS: tuple[str, ...] = ("activations", "temporary")
+"""Categories of the activation peak: what forward and backward compute, apart from parameters, gradients, optimizer
+state and buffers. Recomputed activations and gradients of activations are temporary."""
+ACTIVE_PHASES: tuple[str, ...] = ("forward", "loss", "backward")
+"""Phases of the activation peak; the optimizer's temporary memory is none of it."""
+NO_RANGE = ""
+"""The range of everything outside of named ranges."""
+WORKSPACE_OP = "cuBLAS workspace"
+"""The operation of cuBLAS's own blocks."""
+
+
+class Site(msgspec.Struct, frozen=True):
+    """The place of an allocation: the operation, the first frame of the model's code, the named range, the phase."""
+
+    op: str
+    frame: str = ""
+    """As ``transformer.py:124 scores``; for a backward operation the frame of its forward one. Empty if unknown."""
+    range: str = NO_RANGE
+    phase: str = ""
+    backward: bool = False
+
+
+class MemoryBlock(msgspec.Struct, frozen=True):
+    """One live allocation."""
+
+    bytes: int
+    category: Category
+    site: Site
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+
+
+class Collective(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one collective operation of a rank, such as ``all-gather``; `bytes` are those of the whole arrays."""
+
+    op: str
+    calls: int
+    bytes: int
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Memory and FLOPs of a cell after warm-up, with the optimizer's state, computed on tensors without data. Memory is
+    that of a caching allocator: each allocation rounded up to its unit, without the device's own context."""
+
+    spec: CellSpec
+    num_params: int
+    num_params_without_head: int
+    flops: dict[str, int]
+    """Per phase: multiplications and additions of matrix products (2 m n k)."""
+    flops_by_range: dict[str, tuple[int, int]]
+    """Forward and backward FLOPs of the matrix products of each named range."""
+    softmax_flops: tuple[int, int] | None
+    """Of attention's softmax, forward and backward: 5 and 4 an element; None for a user's model of its own shape."""
+    min_bytes_moved: int
+    """Bytes that a step must read and write: parameters, gradients, optimizer state once each way, as its pass asks."""
+    peak_bytes: int
+    peak_phase: str
+    by_category: dict[str, int]
+    """At the peak; keys are `CATEGORIES`, the sum is `peak_bytes`."""
+    forward_peak_bytes: int
+    forward_end_bytes: int
+    forward_end_by_category: dict[str, int]
+    residual_stream_bytes: int
+    """One tensor of the residual stream: batch x context x d_model in the blocks' output dtype."""
+    largest: tuple[MemoryBlock, ...]
+    """The largest live allocations at the peak, largest first; at most 20."""
+    note: str = ""
+    """Such as that this pass has no gradients."""
+    workspaces: int = 0
+    """Number of cuBLAS workspaces, which are temporary all the time."""
+    workspace_bytes: int = 0
+    """Of one; it depends on the GPU and torch's version."""
+    torch: str = ""
+    """Version of torch; empty in old logs."""
+    recomputed_flops: int = 0
+    """The part of `flops` that backward computes again, as forward did not keep its activations."""
+    activation_peak_bytes: int | None = None
+    """The most bytes of `OF_ACTIVATIONS` that the step itself allocated and that live at once in `ACTIVE_PHASES`,
+    without parameters, gradients, optimizer state, buffers and workspaces; None in old logs."""
+    activation_peak_phase: str = ""
+    communication: tuple[Collective, ...] = ()
+    """Of one step of several ranks, an entry for each operation; empty where there is none, and in old logs."""
