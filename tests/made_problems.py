@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cs336_tui.analysis.problems import sweeps_of
-from cs336_tui.config.problem import Problem
+from cs336_tui.config.problems.problem import Problem
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.events.report_keys import report_key

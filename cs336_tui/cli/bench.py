@@ -24,7 +24,7 @@ from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, renderer
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.order import Order, in_order, in_rounds
 from cs336_tui.config.presets import preset
-from cs336_tui.config.problems import problem_of_preset
+from cs336_tui.config.problems.all_problems import problem_of_preset
 from cs336_tui.config.spec import AXES, CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.runner.bench import Bench

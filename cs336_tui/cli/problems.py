@@ -15,8 +15,8 @@ from cs336_tui.cli.estimate import complete
 from cs336_tui.cli.flags import file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, Predicts, deliver, predicting, read_machine
 from cs336_tui.config.order import relative_work, rough_peak_bytes
-from cs336_tui.config.problem import Problem
-from cs336_tui.config.problems import PROBLEMS, every_problem
+from cs336_tui.config.problems.all_problems import PROBLEMS, every_problem
+from cs336_tui.config.problems.problem import Problem
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.export.formats import answer

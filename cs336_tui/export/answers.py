@@ -12,7 +12,7 @@ from cs336_tui.analysis.fields import FIELDS, NUMBERS, varies
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured
 from cs336_tui.analysis.pivot import PivotError, pivot, suggest
 from cs336_tui.analysis.problems import Material, is_answered
-from cs336_tui.config.problem import Answer
+from cs336_tui.config.problems.problem import Answer
 from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.reports import Report

@@ -9,8 +9,8 @@ import msgspec
 
 from cs336_tui.analysis.estimates import Estimate, duration_range
 from cs336_tui.analysis.problems import Material, Progress, editions_of, is_answered
-from cs336_tui.config.problem import Part, Problem
-from cs336_tui.config.problems import every_problem, problem_named
+from cs336_tui.config.problems.all_problems import every_problem, problem_named
+from cs336_tui.config.problems.problem import Part, Problem
 from cs336_tui.export.answers import figures_for, tables_of
 from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.sections import Section, render_sections

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from cs336_tui.config.presets import bundled, preset
-from cs336_tui.config.problems import PROBLEMS, every_problem, problem_named
+from cs336_tui.config.problems.all_problems import PROBLEMS, every_problem, problem_named
 from cs336_tui.config.spec import SpecError
 from cs336_tui.config.sweep import ASKED_REPORTS
 

@@ -192,7 +192,7 @@ class ExportDialog(Dialog[str]):
 def _problems(state: SessionState) -> Iterator[tuple[str, str]]:
     """Labels and names of the problems that the session has something for."""
     from cs336_tui.analysis.problems import editions_of, progress_of
-    from cs336_tui.config.problems import every_problem
+    from cs336_tui.config.problems.all_problems import every_problem
     from cs336_tui.export.results import results_of
 
     results = results_of(state)

@@ -1,17 +1,8 @@
-"""The handouts' measuring problems, each declared once: what a session answers each part of it with.
-
-Derived from `PROBLEMS` are ``export --problem``, `cs336-tui problems`, the app's list of problems and the test of
-``docs/problems.md``. A preset named ``EDITION/NAME`` runs what the problem asks for. `export.answers` makes what an
-`Answer` names.
-"""
+"""The handouts' measuring problems of one device."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
-from cs336_tui.config.axis import SpecError
-from cs336_tui.config.problem import Answer, Pairs, Part, Problem
+from cs336_tui.config.problems.problem import Answer, Pairs, Part, Problem
 
 _MODEL: Pairs = (("workload", "language-model"),)
 _ALONE: Pairs = (("workload", "attention"),)
@@ -180,7 +171,7 @@ _OWN_NORM = (
     "your kernel is named with --norm rmsnorm,layernorm,package.module:function; without it torch's own is shown"
 )
 
-PROBLEMS: tuple[Problem, ...] = (
+ONE_DEVICE: tuple[Problem, ...] = (
     Problem(
         "benchmarking_script",
         ("2024", "2025", "2026"),
@@ -338,34 +329,10 @@ PROBLEMS: tuple[Problem, ...] = (
             ),
         ),
     ),
-    Problem(
-        "optimizer_state_sharding_accounting",
-        ("2026",),
-        "memory and step time of two ranks with and without sharded optimizer state",
-        (
-            Part(
-                "a",
-                "memory after initialisation, before and after the optimizer step, by what it holds",
-                (Answer("report", "rank-memory", over="parallel"),),
-                _COMMENT,
-            ),
-            Part(
-                "b",
-                "step time with and without",
-                (
-                    Answer(
-                        "results",
-                        where=_MODEL,
-                        columns=tuple("size context batch ranks parallel n mean std memory status".split()),
-                        over="parallel",
-                    ),
-                ),
-                "your sharded optimizer is named with --optimizer package.module:get_sharded_optimizer",
-            ),
-            Part("c", "ZeRO stage 1 beside it", person="how the two differ is an argument"),
-        ),
-        gpu="two GPUs and their times",
-    ),
+)
+"""In the order of the handouts."""
+
+LEADERBOARDS: tuple[Problem, ...] = (
     Problem(
         "leaderboard",
         ("2025",),
@@ -394,34 +361,3 @@ PROBLEMS: tuple[Problem, ...] = (
         gpu="180 GB and its times",
     ),
 )
-"""In the order of the handouts. A name has one row for each way in which editions ask for it."""
-
-
-def problem_named(name: str, editions: tuple[str, ...] = ()) -> tuple[Problem, str]:
-    """The problem of that name, ``EDITION/NAME`` or ``NAME``, and its edition: the first of `editions` that has it,
-    else its newest. Raises `SpecError` naming the known ones."""
-    asked, slash, word = name.rpartition("/")
-    rows = {edition: row for row in PROBLEMS if _plain(row.name) == _plain(word) for edition in row.editions}
-    for edition in (asked,) if slash else (*editions, *sorted(rows, reverse=True)):
-        if edition in rows:
-            return rows[edition], edition
-    known = ", ".join(dict.fromkeys(row.name for row in PROBLEMS if not slash or asked in row.editions))
-    if slash and not known:
-        known = ", ".join(dict.fromkeys(row.name for row in PROBLEMS))
-    raise SpecError("problem", name, f"expected one of {known}")
-
-
-def problem_of_preset(name: str) -> str:
-    """The problem whose preset this is; empty for another preset."""
-    return next((row.name for edition, row in every_problem() if row.preset(edition) == name), "")
-
-
-def every_problem() -> Iterator[tuple[str, Problem]]:
-    """Each edition with each of its problems, the newest edition first."""
-    for edition in sorted({edition for row in PROBLEMS for edition in row.editions}, reverse=True):
-        yield from ((edition, row) for row in PROBLEMS if edition in row.editions)
-
-
-def _plain(name: str) -> str:
-    """A name as people spell it: ``warm-up`` is ``warmup``."""
-    return re.sub(r"[-_ ]", "", name).lower()
