@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from cs336_tui.config.axes import WITHOUT_BACKWARD
 from cs336_tui.config.order import relative_work
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.events.prediction import MemoryBlock, Prediction, Site
 from cs336_tui.runner.predictor import PredictionError
 

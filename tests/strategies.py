@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from cs336_tui.config import axes, spec, variants
+from cs336_tui.config import spec, values, variants
 from cs336_tui.config.counts import FEWEST, INTERVAL
 from cs336_tui.config.spec import CellSpec, ModelDims, size_names
 from cs336_tui.config.sweep import ASKED_REPORTS, Sweep
@@ -63,9 +63,9 @@ def run_specs(draw: st.DrawFn) -> CellSpec:
     )
 
 
-def some(values: st.SearchStrategy, max_size: int = 3) -> st.SearchStrategy:
-    """A tuple of different values."""
-    return st.lists(values, min_size=1, max_size=max_size, unique=True).map(tuple)
+def some(offered: st.SearchStrategy, max_size: int = 3) -> st.SearchStrategy:
+    """A tuple of different offered."""
+    return st.lists(offered, min_size=1, max_size=max_size, unique=True).map(tuple)
 
 
 imported = st.sampled_from(["my.model:LM", "course.nn:Transformer.of", "x:y", "repo.optim:AdamW"])
@@ -80,12 +80,12 @@ pairs = st.lists(st.tuples(_arguments, texts.map(str.strip)), max_size=2).map(tu
 
 
 @st.composite
-def sweeps(draw: st.DrawFn, workloads: Sequence[str] = axes.COMPUTING) -> Sweep:
+def sweeps(draw: st.DrawFn, workloads: Sequence[str] = values.COMPUTING) -> Sweep:
     """Sweeps whose every cell is valid: of named sizes, of raw dimensions, or of an operation alone; of collectives
     see tests/config/test_collectives.py."""
     edition = draw(st.sampled_from(spec.EDITIONS))
     workload = draw(st.sampled_from(workloads))
-    alone = workload != axes.LANGUAGE_MODEL
+    alone = workload != values.LANGUAGE_MODEL
     graphs = draw(st.booleans())
     made: dict[str, Any] = draw(_ALONE[workload]() if alone else _models(edition))
     dims = made.get("dims")
@@ -110,8 +110,8 @@ def sweeps(draw: st.DrawFn, workloads: Sequence[str] = axes.COMPUTING) -> Sweep:
         threads=draw(st.none() | st.integers(1, 256)),
         reports=draw(st.just(()) | some(st.sampled_from(ASKED_REPORTS))),
         oom_skip=draw(st.booleans()),
-        compiles=draw(some(st.sampled_from(["off", "default"] if graphs else axes.COMPILES), 2)),
-        cuda_graphs=draw(some(st.sampled_from(axes.CUDA_GRAPHS))) if graphs else ("off",),
+        compiles=draw(some(st.sampled_from(["off", "default"] if graphs else values.COMPILES), 2)),
+        cuda_graphs=draw(some(st.sampled_from(values.CUDA_GRAPHS))) if graphs else ("off",),
         model_path=draw(st.lists(folders, min_size=int(brought), max_size=2).map(tuple)),
     )
 
@@ -124,7 +124,7 @@ def _attention(draw: st.DrawFn) -> dict[str, Any]:
         "head_dims": draw(some(counts)),
         "heads": draw(st.sampled_from([1, 1, 2, 16])),
         "causal": draw(st.booleans()),
-        "attentions": draw(some(st.sampled_from(axes.ATTENTIONS) | imported)),
+        "attentions": draw(some(st.sampled_from(values.ATTENTIONS) | imported)),
     }
 
 
@@ -134,7 +134,7 @@ def _norm(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "workload": "norm",
         "head_dims": draw(some(counts)),
-        "norms": draw(some(st.sampled_from(axes.NORMS) | imported)),
+        "norms": draw(some(st.sampled_from(values.NORMS) | imported)),
     }
 
 
@@ -152,9 +152,9 @@ def _models(draw: st.DrawFn, edition: str) -> dict[str, Any]:
         "models": draw(some(imported | st.just(variants.REFERENCE), 2)) if own else (variants.REFERENCE,),
         "model_args": draw(pairs),
         "annotations": draw(st.lists(st.tuples(st.sampled_from(variants.RANGES), imported), max_size=2).map(tuple)),
-        "attentions": ("naive",) if own else draw(some(st.sampled_from(axes.ATTENTIONS) | imported, 2)),
-        "norms": ("rmsnorm",) if own else draw(some(st.sampled_from(axes.NORMS) | imported, 2)),
-        "optimizers": draw(some(st.sampled_from(axes.OPTIMIZERS) | imported, 2)),
+        "attentions": ("naive",) if own else draw(some(st.sampled_from(values.ATTENTIONS) | imported, 2)),
+        "norms": ("rmsnorm",) if own else draw(some(st.sampled_from(values.NORMS) | imported, 2)),
+        "optimizers": draw(some(st.sampled_from(values.OPTIMIZERS) | imported, 2)),
         "loss": draw(st.just(variants.CROSS_ENTROPY) | imported),
         "checkpoints": checkpoints,
         "nestings": draw(some(st.sampled_from(("off", "halves")), 2)) if any(checkpoints) else ("off",),

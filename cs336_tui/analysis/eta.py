@@ -11,10 +11,10 @@ from itertools import accumulate, chain
 from statistics import fmean, median
 from typing import NamedTuple
 
-from cs336_tui.config.axes import WITHOUT_BACKWARD
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.order import pace, relative_work, time_kind
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 

@@ -24,6 +24,7 @@ from cs336_tui.cli.flags import (
 )
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, RunProgress, carry_out
 from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.command import command_of
 from cs336_tui.config.spec import PASSES, RAW_DIMS, CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
@@ -62,7 +63,7 @@ def side_sweep(name: str, own: Mapping[str, Any], shared: Mapping[str, Any]) -> 
     return sweep
 
 
-def command_of(a: Sweep, b: Sweep, rounds: int) -> str:
+def command_of_turns(a: Sweep, b: Sweep, rounds: int) -> str:
     """The command line that runs A and B in turns again: what both have beside what each has of its own."""
     sides = [_flags(sweep) for sweep in (a, b)]
     shared = [pair for pair in sides[0] if pair in sides[1]]
@@ -74,7 +75,7 @@ def command_of(a: Sweep, b: Sweep, rounds: int) -> str:
 def _flags(sweep: Sweep) -> list[tuple[str, ...]]:
     """Each option with its value, if it has one."""
     found: list[tuple[str, ...]] = []
-    for word in shlex.split(sweep.command())[2:]:
+    for word in shlex.split(command_of(sweep))[2:]:
         if word.startswith("--"):
             found.append((word,))
         else:
@@ -208,7 +209,7 @@ def ab(
 
     def work() -> None:
         sweep_a, sweep_b = bench.resolve(asked_a), bench.resolve(asked_b)
-        command = command_of(sweep_a, sweep_b, rounds)
+        command = command_of_turns(sweep_a, sweep_b, rounds)
         bench.run_ab(_one_cell("--a", sweep_a), _one_cell("--b", sweep_b), rounds, command)
 
     return carry_out(bench, run, work, Outputs(lambda state: _text(state, format_), output, force))

@@ -22,6 +22,7 @@ from cs336_tui.cli.flags import (
 )
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, renderer
 from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.command import command_of
 from cs336_tui.config.order import Order, in_order, in_rounds
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems.all_problems import problem_of_preset
@@ -89,7 +90,7 @@ def run_sweeps(
             specs = [spec for spec in resolved.cells() if spec not in known]
             known.update(specs)
             cells = in_rounds(in_order(specs, order), repeats)
-            runner.add(cells, resolved.command(runner.ddof), resolved.reports)
+            runner.add(cells, command_of(resolved, runner.ddof), resolved.reports)
             if len(resolved.checkpoints) > 1:  # their table holds measured peaks against predicted ones
                 runner.predict_now(resolved.cells(), run.progress.say)
         runner.work()

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from cs336_tui.cli.flags import session_dir_option
+from cs336_tui.config.command import command_of
 from cs336_tui.config.presets import all_presets, to_toml, user_preset_dir
 from cs336_tui.export.texts import one_line
 
@@ -34,4 +35,4 @@ def presets(context: click.Context, session_dir: Path) -> None:  # noqa: ARG001 
 def presets_show(name: str, session_dir: Path) -> str:  # noqa: ARG001
     """Show what the preset NAME holds, as TOML."""
     preset = all_presets().find(name)
-    return f"# {preset.name}\n{to_toml(preset)}\n# {preset.sweep.command()}"
+    return f"# {preset.name}\n{to_toml(preset)}\n# {command_of(preset.sweep)}"

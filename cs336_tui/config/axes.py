@@ -1,152 +1,54 @@
 """The choices of a cell, each declared once: a field of `Choices` with its `Axis`.
 
 Derived from them are the checks of a value, `Sweep`, the options of `cs336-tui bench`, the keys of presets, the form,
-the columns, filters and pivots of tables, and which cells count as alike. Rules between choices stand in `config.spec`.
+the columns, filters and pivots of tables, and which cells count as alike. Values stand in `config.values`, rules
+between choices in `config.rules`.
 """
 
-import re
-from functools import partial
-from typing import Annotated, Literal, get_args
+from typing import Annotated
 
 import msgspec
 
-from cs336_tui.config.axis import Axis, Cell, Device, Kind, SpecError, axes_of
-from cs336_tui.config.counts import check_duration
+from cs336_tui.config.axis import Axis, Cell, Kind, axes_of
 from cs336_tui.config.ranks import PARALLELS, check_parallel
-from cs336_tui.config.variants import CROSS_ENTROPY, RANGES, REFERENCE, is_imported, is_well_formed, short
+from cs336_tui.config.values import (
+    ATTENTIONS,
+    COMPUTING,
+    LANGUAGE_MODEL,
+    NORMS,
+    OPTIMIZERS,
+    Arch,
+    Backend,
+    BatchIs,
+    Compile,
+    CudaGraph,
+    Edition,
+    Gelu,
+    Nesting,
+    Operation,
+    Pass,
+    Precision,
+    Switch,
+    Sync,
+    Timer,
+    Work,
+    check_annotations,
+    check_device,
+    check_dropout,
+    check_precision,
+    check_share,
+    check_steps_for,
+    check_warmup_for,
+    lacks_attention,
+    lacks_graphs,
+    lacks_precision,
+)
+from cs336_tui.config.variants import CROSS_ENTROPY, REFERENCE, is_imported, short
 
-Pass = Literal["inference", "forward", "forward+loss", "backward", "forward+backward", "train-step"]
-Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed"]
-Arch = Literal["swiglu-rope", "gelu-learned"]
-Sync = Literal["each-step", "pipelined"]
-Edition = Literal["2024", "2025", "2026"]
-Work = Literal["language-model", "attention", "norm", "collective"]
-Compile = Literal["off", "default", "reduce-overhead", "max-autotune"]
-CudaGraph = Literal["off", "step"]
-Nesting = Literal["off", "halves"]
-Timer = Literal["step", "do_bench"]
-Switch = Literal["off", "on"]
-Gelu = Literal["exact", "tanh"]
-Backend = Literal["auto", "gloo", "nccl"]
-BatchIs = Literal["per-rank", "global"]
-Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all"]
-
-PASSES: tuple[str, ...] = get_args(Pass)
-WITHOUT_BACKWARD = ("inference", "forward", "forward+loss")
-"""Passes that run no backward, timed or not."""
-PRECISIONS: tuple[str, ...] = get_args(Precision)
-ARCHES: tuple[str, ...] = get_args(Arch)
-SYNCS: tuple[str, ...] = get_args(Sync)
-EDITIONS: tuple[str, ...] = get_args(Edition)
-WORKLOADS: tuple[str, ...] = get_args(Work)
-"""``attention`` is attention alone, over random queries, keys and values, without heads or with several; ``norm`` is a
-norm alone, over random rows; ``collective`` is one operation of several ranks on a message, without a model. The choice
-of how one is computed has its name."""
-LANGUAGE_MODEL: Work = "language-model"
-COMPILES: tuple[str, ...] = get_args(Compile)
-"""Modes of torch.compile; ``off`` runs the model as it is written."""
-CUDA_GRAPHS: tuple[str, ...] = get_args(CudaGraph)
-"""``step`` replays one CUDA graph of the whole step."""
-TIMERS: tuple[str, ...] = get_args(Timer)
-"""``step`` times each step and its phases; ``do_bench`` times as `triton.testing.do_bench` does."""
-ATTENTIONS = ("naive", "sdpa", "flash", "memory-efficient", "cudnn", "math")
-"""Attention of the reference model: ``naive`` materialises its scores; ``sdpa`` is torch's
-scaled_dot_product_attention with the backend that torch chooses, the others are its backends by name."""
-NORMS = ("rmsnorm", "layernorm", "torch-rmsnorm")
-"""Norm of the reference model: ``rmsnorm`` in elementwise operations; the others are torch's own functions,
-``layernorm`` with a bias."""
-OPTIMIZERS = ("adamw", "adamw-fused", "adamw-foreach", "adamw-for-loop")
-"""torch's AdamW: ``adamw`` with the implementation that torch chooses on the device, the others by name."""
-
-FLOAT8 = (8, 9)
-"""The first CUDA compute capability whose matrix products take float8."""
 _OF_MODEL = (LANGUAGE_MODEL,)
-COMPUTING = (*_OF_MODEL, "attention", "norm")
-"""Workloads that compute something; a collective only communicates."""
 _AS_VARIANT: tuple[Kind, ...] = ("prediction", "memory", "time")
 
 _WHOSE_BATCH = {"per-rank": "of each rank", "global": "of all ranks together"}
-
-_USUAL_NAMES = {
-    "float32": "fp32", "float": "fp32", "fp32-true": "fp32", "32": "fp32", "tensorfloat32": "tf32",
-    "bfloat16": "bf16 or bf16-mixed", "bf16-true": "bf16", "fp16": "fp16-mixed", "float16": "fp16-mixed",
-    "half": "fp16-mixed", "fp16-true": "fp16-mixed", "amp": "bf16-mixed or fp16-mixed", "mixed": "bf16-mixed",
-    "fp8": "fp8-mixed", "float8": "fp8-mixed", "e4m3": "fp8-mixed", "hybrid": "fp8-mixed", "fp64": "fp32",
-    "float64": "fp32", "double": "fp32",
-}  # fmt: skip
-"""Other tools' names of precisions, each with ours, or the nearest."""
-_NO_TRAINING = ("int8", "int4", "fp4", "nvfp4", "mxfp4", "mxfp6", "mxfp8", "fp6", "nf4")
-"""Formats in which torch has no training step."""
-
-
-def canonical_device(name: str) -> str:
-    """``cpu``, ``mps`` or ``cuda:N`` for any accepted spelling (``cuda`` is ``cuda:0``).
-
-    Raises `SpecError` for anything else, ``auto`` included: that is resolved before a cell exists.
-    """
-    if name in ("cpu", "mps"):
-        return name
-    if match := re.fullmatch(r"cuda(?::(\d{1,3}))?", name):
-        return f"cuda:{int(match[1] or 0)}"
-    raise SpecError("device", name, "expected auto, cpu, mps, cuda or cuda:N")
-
-
-def _check_device(name: str) -> None:
-    if canonical_device(name) != name:
-        raise SpecError("device", name, f"expected {canonical_device(name)}")
-
-
-def _check_precision(name: str) -> None:
-    named = f"expected one of {', '.join(PRECISIONS)}"
-    if name.lower() in _NO_TRAINING:
-        raise SpecError("precision", name, f"not offered: torch has no training step in it; {named}")
-    if name not in PRECISIONS:
-        near = _USUAL_NAMES.get(name.lower())
-        raise SpecError("precision", name, f"choose {near}; {named}" if near else named)
-
-
-_check_warmup_for = partial(check_duration, field="warmup_for")
-_check_steps_for = partial(check_duration, field="steps_for")
-
-
-def _check_share(share: float | None) -> None:
-    if share is not None and not 0 < share < 1:
-        raise SpecError("steps_auto", share, "expected a share of the mean between 0 and 1")
-
-
-def _check_dropout(share: float) -> None:
-    if not 0 <= share < 1:
-        raise SpecError("dropout", share, "expected a share of at least 0 and less than 1, such as 0.1")
-
-
-def _check_annotations(pairs: tuple[tuple[str, str], ...]) -> None:
-    for part, function in pairs:
-        if part not in RANGES:
-            raise SpecError("annotations", part, f"expected one of {', '.join(RANGES)}")
-        if not is_well_formed(function):
-            raise SpecError("annotations", f"{part}={function}", "expected RANGE=package.module:function")
-
-
-def _lacks_precision(precision: str, device: Device) -> str:
-    if precision in device.precisions:
-        return ""
-    can = f"{device.name} ({device.label}) can do {', '.join(device.precisions)}"
-    if precision != "fp8-mixed":
-        return can
-    needed = ".".join(map(str, FLOAT8))
-    has = f"{device.name} has {device.capability}" if device.capability else f"{device.name} is none"
-    return f"{can}; it needs an NVIDIA GPU of compute capability {needed} or later, {has}"
-
-
-def _lacks_attention(attention: str, device: Device) -> str:
-    if attention not in ATTENTIONS or not device.attentions or attention in device.attentions:
-        return ""
-    return f"{device.name} ({device.label}) can do {', '.join(device.attentions)}"
-
-
-def _lacks_graphs(choice: str, device: Device) -> str:
-    can = choice == "off" or device.name.startswith("cuda")
-    return "" if can else f"{device.name} ({device.label}) has none; only cuda has"
 
 
 def _own_words(name: str) -> tuple[str, ...]:
@@ -221,12 +123,12 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         group="what", compared="work", workloads=COMPUTING,
     )]
     precision: Annotated[Precision, Axis(
-        sweep="precisions", several=True, usual=("fp32",), help="{values}", check=_check_precision,
-        lacks=_lacks_precision, group="what", kinds=(*_AS_VARIANT, "pace"), stand_in="fp32",
+        sweep="precisions", several=True, usual=("fp32",), help="{values}", check=check_precision,
+        lacks=lacks_precision, group="what", kinds=(*_AS_VARIANT, "pace"), stand_in="fp32",
     )]
     device: Annotated[str, Axis(
         sweep="devices", several=True, usual=("auto",), help="auto, every, cpu, mps, cuda, cuda:N",
-        check=_check_device, group="how", widget="chips", kinds=(*_AS_VARIANT, "pace"), stand_in="cpu", recorded=True,
+        check=check_device, group="how", widget="chips", kinds=(*_AS_VARIANT, "pace"), stand_in="cpu", recorded=True,
     )]
     sync: Annotated[Sync, Axis(help="{values}", group="more", kinds=())] = "each-step"
     warmup_steps: Annotated[int, Axis(
@@ -246,9 +148,9 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         help="torch's intra-op threads", group="more", hint="torch's own", kinds=("time",), compared="name",
     )] = None
     warmup_auto: Annotated[bool, Axis(option="-", kinds=())] = False
-    steps_auto: Annotated[float | None, Axis(option="-", check=_check_share, kinds=(), compared="name")] = None
-    warmup_for: Annotated[float | None, Axis(option="-", check=_check_warmup_for, kinds=())] = None
-    steps_for: Annotated[float | None, Axis(option="-", check=_check_steps_for, kinds=(), compared="name")] = None
+    steps_auto: Annotated[float | None, Axis(option="-", check=check_share, kinds=(), compared="name")] = None
+    warmup_for: Annotated[float | None, Axis(option="-", check=check_warmup_for, kinds=())] = None
+    steps_for: Annotated[float | None, Axis(option="-", check=check_steps_for, kinds=(), compared="name")] = None
     workload: Annotated[Work, Axis(
         help="{values}; attention, norm: that alone; collective: one operation of several ranks", group="variants",
         kinds=(*_AS_VARIANT, "pace"), compared="work",
@@ -284,7 +186,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )] = ()
     annotations: Annotated[tuple[tuple[str, str], ...], Axis(
         option="annotate", column="-", group="variants", widget="pairs", metavar="RANGE=package.module:function",
-        check=_check_annotations, kinds=("prediction",), compared="name",
+        check=check_annotations, kinds=("prediction",), compared="name",
         help="Of your own model: count this function's time and memory to this part, such as softmax; may be repeated.",
         hint="part=module:name", workloads=_OF_MODEL,
         applies=lambda spec: is_imported(spec.model),
@@ -292,7 +194,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )] = ()
     attention: Annotated[str, Axis(
         sweep="attentions", several=True, values=ATTENTIONS, own="function", help="How attention is computed: {values}",
-        lacks=_lacks_attention, group="variants", hint="or your module:name", kinds=(*_AS_VARIANT, "pace"),
+        lacks=lacks_attention, group="variants", hint="or your module:name", kinds=(*_AS_VARIANT, "pace"),
         said=_own_words, workloads=(*_OF_MODEL, "attention"),
         tip="naive materialises the scores; sdpa lets torch choose; the others are torch's backends by name.",
     )] = "naive"
@@ -333,7 +235,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )] = "off"
     cuda_graph: Annotated[CudaGraph, Axis(
         sweep="cuda_graphs", several=True, help="{values}; step: replay the whole step as one CUDA graph",
-        lacks=_lacks_graphs, group="variants", title="CUDA graph", kinds=("memory", "time", "pace"),
+        lacks=lacks_graphs, group="variants", title="CUDA graph", kinds=("memory", "time", "pace"),
         unpredicted="predicted is the step without its CUDA graph, which keeps what it uses for itself",
         said=lambda _: ("CUDA graph",), detail=lambda _: "of the whole step",
         tip="step: replay the whole step as one CUDA graph.",
@@ -359,14 +261,14 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="Seconds in which the whole run is to end, from empty compile caches; shown beside what it took.",
     )] = None
     dropout: Annotated[float, Axis(
-        sweep="dropouts", several=True, check=_check_dropout, group="variants", workloads=_OF_MODEL,
+        sweep="dropouts", several=True, check=check_dropout, group="variants", workloads=_OF_MODEL,
         hint="0, or 0.1", applies=_is_ours,
         help="Share of the embeddings and of each sublayer's output that is dropped",
         tip="Of the reference model: after the embeddings and after each sublayer, before it is added.",
         said=lambda share: (f"dropout {share:g}",),
     )] = 0.0
     attention_dropout: Annotated[float, Axis(
-        sweep="attention_dropouts", several=True, check=_check_dropout, group="variants", workloads=_OF_MODEL,
+        sweep="attention_dropouts", several=True, check=check_dropout, group="variants", workloads=_OF_MODEL,
         label="attn drop", hint="0, or 0.1", applies=_is_ours,
         help="Share of naive attention's weights that is dropped",
         tip="Of the reference model with naive attention: after the softmax.",

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from cs336_tui.config.axes import LANGUAGE_MODEL
 from cs336_tui.config.counts import MOST_BY_TIME, Auto
 from cs336_tui.config.presets import preset
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, CellSpec, ModelDims, SpecError
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.config.variants import is_imported, short
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cs336_tui.config.axes import WITHOUT_BACKWARD
 from cs336_tui.config.spec import CellSpec, Pass
+from cs336_tui.config.values import WITHOUT_BACKWARD
 
 _FORWARDS_TIMED: dict[Pass, int] = {
     "inference": 1, "forward": 1, "forward+loss": 1, "backward": 2, "forward+backward": 3, "train-step": 3,

@@ -9,11 +9,11 @@ from typing import Literal
 import msgspec
 
 from cs336_tui.config.attention_accounting import FUSED
-from cs336_tui.config.axes import WITHOUT_BACKWARD
 from cs336_tui.config.axis import Kind
 from cs336_tui.config.flops import parameters
 from cs336_tui.config.recomputing import inputs_at_once, recomputed_blocks
 from cs336_tui.config.spec import AXES, CellSpec
+from cs336_tui.config.values import WITHOUT_BACKWARD
 
 Order = Literal["smallest-first", "as-given"]
 

@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 import platformdirs
 
-from cs336_tui.config.axes import LANGUAGE_MODEL
 from cs336_tui.config.axis import NUMBERS
 from cs336_tui.config.counts import Auto, Counted, auto_of, auto_words, share_of
 from cs336_tui.config.reading import TomlError, parse_toml, read_text
 from cs336_tui.config.spec import AXES, RAW_DIMS, ModelDims, SpecError
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.values import LANGUAGE_MODEL
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*(/[A-Za-z0-9][A-Za-z0-9 ._+-]*)*")
 _DEPTH = 3

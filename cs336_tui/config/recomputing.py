@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cs336_tui.config.axes import Choices, Nesting
+from cs336_tui.config.axes import Choices
+from cs336_tui.config.values import Nesting
 
 
 class Segment(NamedTuple):

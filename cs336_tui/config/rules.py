@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from cs336_tui.config import axes
-from cs336_tui.config.axes import LANGUAGE_MODEL, Choices
+from cs336_tui.config.axes import Choices
 from cs336_tui.config.axis import SpecError
 from cs336_tui.config.ranks import BYTES_OF_ELEMENT, message_bytes
+from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.config.variants import is_imported, option_of, short
 
 AXES = axes.all_axes(axes.Choices)

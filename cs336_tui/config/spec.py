@@ -12,7 +12,12 @@ from typing import Any
 import msgspec
 
 from cs336_tui.config import axes
-from cs336_tui.config.axes import (
+from cs336_tui.config.axes import Choices
+from cs336_tui.config.axis import MAX_COUNT, SpecError
+from cs336_tui.config.counts import least_s, steps_in
+from cs336_tui.config.ranks import message_bytes, sharing_of
+from cs336_tui.config.rules import AXES, RULES
+from cs336_tui.config.values import (
     ARCHES,
     EDITIONS,
     LANGUAGE_MODEL,
@@ -20,17 +25,12 @@ from cs336_tui.config.axes import (
     PRECISIONS,
     SYNCS,
     Arch,
-    Choices,
     Edition,
     Pass,
     Precision,
     Sync,
     canonical_device,
 )
-from cs336_tui.config.axis import MAX_COUNT, SpecError
-from cs336_tui.config.counts import least_s, steps_in
-from cs336_tui.config.ranks import message_bytes, sharing_of
-from cs336_tui.config.rules import AXES, RULES
 from cs336_tui.config.variants import is_imported, short
 
 __all__ = [

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from cs336_tui.config.axes import LANGUAGE_MODEL, Choices, canonical_device
-from cs336_tui.config.axis import MAX_COUNT, Axis, SpecError
-from cs336_tui.config.counts import INTERVAL, Auto, Counted, auto_words, check_most, share_words, warmup_words
+from cs336_tui.config.axes import Choices
+from cs336_tui.config.axis import MAX_COUNT, SpecError
+from cs336_tui.config.counts import INTERVAL, Auto, Counted, check_most, share_words, warmup_words
 from cs336_tui.config.ranks import WORD_BYTES, bytes_of
 from cs336_tui.config.rules import RULES, Rule
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, ModelDims, dims_of
+from cs336_tui.config.values import LANGUAGE_MODEL, canonical_device
 from cs336_tui.config.variants import arguments_for, is_imported, short
 
 UNRESOLVED = ("auto", "every")
@@ -337,63 +337,6 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         """Each warm-up setting as it is entered."""
         return tuple(warmup_words(warmup, self.warmup_auto, self.warmup_for) for warmup in self.warmups)
 
-    def command(self, ddof: int = 1) -> str:
-        """The headless command line that runs this sweep again; `ddof` is named when it is not the default."""
-        words = ["cs336-tui", "comm" if self.is_collective else "bench", *self._workload_words()]
-        for axis in sorted(_IN_SWEEP.values(), key=_place_in_command):
-            if self.is_collective and axis.field not in OF_COLLECTIVES:
-                continue
-            words += self._words_of(axis)
-        if self.reports:
-            words += ["--reports", ",".join(self.reports)]
-        if not self.oom_skip:
-            words.append(NO_OOM_SKIP)
-        if ddof != 1:
-            words += ["--ddof", str(ddof)]
-        return shlex.join(words)
-
-    def _workload_words(self) -> Iterator[str]:
-        """The options of an operation alone, or of a model whose dimensions have no name."""
-        if self.has_widths:
-            option = f"--{self.width_key.replace('_', '-')}"
-            yield from ("--workload", self.workload, option, ",".join(map(str, self.head_dims)))
-            yield from () if self.heads == 1 else ("--num-heads", str(self.heads))
-            yield from () if self.causal else ("--no-causal",)
-        elif self.dims and not self.is_collective:
-            for field, value in msgspec.structs.asdict(self.dims).items():
-                yield from (f"--{AXES[field].option}", str(value))
-
-    def _words_of(self, axis: Axis) -> Iterator[str]:
-        """The option of a choice; none if it is a default that commands leave out."""
-        value = getattr(self, axis.sweep)
-        given = value if isinstance(value, tuple) else (value,)
-        match axis.field:
-            case "workload" | "causal" | "warmup_auto" | "warmup_for" | "steps_auto" | "steps_for":
-                return
-            case "size" if self.has_widths or (self.dims and not self.is_collective):
-                return
-            case "vocab_size" if self.is_alone or self.dims:
-                return
-            case "model_path" | "annotations" if not self.own_code:
-                return
-            case "model_args" if not any(map(is_imported, self.models)):
-                return
-            case "warmup_steps":
-                given = self.warmup_words
-            case "measure_steps" if self.steps_for is not None:
-                given = (auto_words("measure_steps", self.steps, self.steps_for),)
-            case "measure_steps" if self.steps_auto is not None:
-                given = (auto_words("measure_steps", self.steps), "--interval", share_words(self.steps_auto))
-                yield from ("--steps", *given)
-                return
-        if axis.widget in ("pairs", "pieces"):
-            for each in given:
-                yield from (f"--{axis.option}", each if isinstance(each, str) else "=".join(each))
-        elif axis.kind is bool:
-            yield from () if value == axis.sweep_default else (f"--{'' if value else 'no-'}{axis.option}",)
-        elif value is not None and not (axis.is_rare and value == axis.sweep_default):
-            yield from (f"--{axis.option}", ",".join(map(str, given)))
-
 
 def _message(size: str) -> ModelDims:
     """The dimensions that stand for a message of a size such as ``10MB``. Raises `SpecError`."""
@@ -404,11 +347,6 @@ def _message(size: str) -> ModelDims:
     if not 0 < words <= MAX_COUNT:
         raise SpecError("size", size, f"expected {WORD_BYTES}B to {MAX_COUNT * WORD_BYTES // 10**9}GB")
     return ModelDims(d_model=words, d_ff=1, num_layers=1, num_heads=1, vocab_size=1)
-
-
-def _place_in_command(axis: Axis) -> int:
-    """The device after the steps, then variants, and last what is seldom changed."""
-    return 1 if axis.field == "device" else {"variants": 2, "more": 3}.get(axis.group, 0)
 
 
 def _one_spelling(device: str) -> str:

@@ -8,9 +8,9 @@ from importlib.resources import files
 
 import msgspec
 
-from cs336_tui.config.axes import FLOAT8
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import Precision
+from cs336_tui.config.values import FLOAT8
 from cs336_tui.events.environment import capability_pair
 
 _MEANT: dict[Precision, str] = {

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from textual.message import Message
 
+from cs336_tui.config.command import command_of
 from cs336_tui.config.order import in_order, in_rounds
 from cs336_tui.config.spec import CellSpec, Precision, SpecError
 from cs336_tui.config.sweep import Sweep
@@ -104,7 +105,7 @@ class LiveSource:
         def resolve() -> tuple[tuple[tuple[CellSpec, int], ...], str, tuple[str, ...]]:
             resolved = bench.resolve(sweep)
             cells = in_rounds(in_order(resolved.cells()), options.repeats)
-            return cells, resolved.command(bench.ddof), resolved.reports
+            return cells, command_of(resolved, bench.ddof), resolved.reports
 
         self._begin("run", resolve, lambda resolved: bench.add(*resolved))
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cs336_tui.cli.ab import SIDE, command_of, side_sweep
+from cs336_tui.cli.ab import SIDE, command_of_turns, side_sweep
 from cs336_tui.cli.main import cli, main
 from cs336_tui.session.load import load
 from tests.commands import COMMAND
@@ -160,7 +160,7 @@ def test_the_command_line_gives_the_same_sides_again():
     shared = {"sizes": ("tiny",), "devices": ("cpu",), "steps": 7}
     a = side_sweep("--a", own("--precision bf16"), shared)
     b = side_sweep("--b", own("--d-model 32 --d-ff 64 --num-layers 1 --num-heads 2 --warmup 2"), shared)
-    words = shlex.split(command_of(a, b, 3))
+    words = shlex.split(command_of_turns(a, b, 3))
     assert words[:2] == ["cs336-tui", "ab"]
     said = {words[place]: words[place + 1] for place in (2, 4, 6)}
     assert said["--rounds"] == "3"
@@ -172,7 +172,7 @@ def test_the_command_line_gives_the_same_sides_again():
 def test_the_command_line_of_attention_that_is_not_causal():
     shared = own("--workload attention --no-causal --context 64 --device cpu")
     a, b = (side_sweep(name, own(f"--attention {kind}"), shared) for name, kind in (("--a", "naive"), ("--b", "math")))
-    words = shlex.split(command_of(a, b, 3))
+    words = shlex.split(command_of_turns(a, b, 3))
     both = own(shlex.join(words[8:]))
     assert both["causal"] is False
     assert (side_sweep("--a", own(words[3]), both), side_sweep("--b", own(words[5]), both)) == (a, b)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.config.choices import sweep_from, sweep_of
+from cs336_tui.config.command import command_of
 from cs336_tui.config.counts import (
     MOST_BY_TIME,
     Auto,
@@ -63,10 +64,10 @@ def test_as_many_steps_as_fit_whole(for_s: float, step_s: float, steps: int) -> 
 
 def test_a_sweep_by_time_round_trips_through_command_preset_and_cells() -> None:
     sweep = sweep_from(warmups=Auto(MOST_BY_TIME, 10.0), steps=Auto(500, 0.1), devices=("cpu",), contexts=(64, 128))
-    assert "--warmup 10s --steps 100ms:500" in sweep.command()
+    assert "--warmup 10s --steps 100ms:500" in command_of(sweep)
     assert 'warmup = "10s"' in to_toml(Preset("mine", "", sweep)).splitlines()
     assert from_toml("mine", to_toml(Preset("mine", "", sweep))).sweep == sweep
-    assert sweep_of(sweep.cells()).command() == sweep.command()
+    assert command_of(sweep_of(sweep.cells())) == command_of(sweep)
     (cell, _) = {(cell.warmup_for, cell.steps_for, cell.measure_steps) for cell in sweep.cells()}, None
     assert cell == {(10.0, 0.1, 500)}
 
@@ -109,12 +110,14 @@ def test_do_bench_looks_at_no_step(changes, says):
 
 def test_do_bench_has_tritons_times_unless_others_are_given() -> None:
     sweep = sweep_from(timers=("do_bench",), devices=("cpu",))
-    assert "--warmup 25ms --steps 100ms" in sweep.command()
-    assert "--timer do_bench" in sweep.command()
-    assert "--warmup 10s --steps 100ms" in sweep_from(timers=("do_bench",), warmups=Auto(MOST_BY_TIME, 10.0)).command()
+    assert "--warmup 25ms --steps 100ms" in command_of(sweep)
+    assert "--timer do_bench" in command_of(sweep)
+    assert "--warmup 10s --steps 100ms" in command_of(
+        sweep_from(timers=("do_bench",), warmups=Auto(MOST_BY_TIME, 10.0))
+    )
     both = sweep_from(timers=("step", "do_bench"), devices=("cpu",))
-    assert "--warmup 5 --steps 10" in both.command()
-    assert "--timer step,do_bench" in both.command()
+    assert "--warmup 5 --steps 10" in command_of(both)
+    assert "--timer step,do_bench" in command_of(both)
 
 
 def test_only_cuda_has_an_l2_to_flush() -> None:

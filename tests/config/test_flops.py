@@ -8,9 +8,9 @@ from hypothesis import given, settings
 
 from cs336_tui.analysis.estimates import timed_flops
 from cs336_tui.analysis.fields import implied_params
-from cs336_tui.config.axes import NORMS
 from cs336_tui.config.flops import least_bytes, step_flops
 from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, CellSpec
+from cs336_tui.config.values import NORMS
 from cs336_tui.worker.estimate.predict import predict
 from tests.attention_cells import attention_spec
 from tests.samples import a_spec

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cs336_tui.cli.flags import choice_options, oom_option, reports_option
 from cs336_tui.config.choices import sweep_from, sweep_of
+from cs336_tui.config.command import command_of
 from cs336_tui.config.counts import share_of, share_words
 from cs336_tui.config.flops import parameters
 from cs336_tui.config.presets import Preset, bundled, from_toml, preset, to_toml
@@ -170,7 +171,7 @@ def parsed(command: str) -> Sweep:
 
 @given(sweeps())
 def test_the_command_runs_the_same_cells_again(sweep: Sweep) -> None:
-    again = parsed(sweep.command())
+    again = parsed(command_of(sweep))
     assert again.cells() == sweep.cells()
     assert again.oom_skip == sweep.oom_skip
 
@@ -197,9 +198,9 @@ def there(sweep: Sweep) -> Sweep:
 
 @given((automatic_sweeps() | sweeps()).map(there))
 def test_the_flags_make_the_same_cells_of_the_command(sweep: Sweep) -> None:
-    found = said(shlex.split(sweep.command())[2:])
+    found = said(shlex.split(command_of(sweep))[2:])
     assert found.cells() == sweep.cells()
-    assert found.command() == sweep.command()
+    assert command_of(found) == command_of(sweep)
 
 
 def test_automatic_counts_have_usual_ceilings() -> None:
@@ -207,10 +208,9 @@ def test_automatic_counts_have_usual_ceilings() -> None:
     assert (sweep.warmup_auto, sweep.warmups, sweep.steps_auto, sweep.steps) == (True, (100,), 0.01, 1000)
     sweep = said("--warmup auto:50 --steps auto:200 --interval 2%".split())
     assert (sweep.warmup_auto, sweep.warmups, sweep.steps_auto, sweep.steps) == (True, (50,), 0.02, 200)
-    assert "--warmup auto:50 --steps auto:200 --interval 2%" in sweep.command()
-    assert (
-        said("--warmup AUTO:50 --steps Auto".split()).command()
-        == said("--warmup auto:50 --steps auto".split()).command()
+    assert "--warmup auto:50 --steps auto:200 --interval 2%" in command_of(sweep)
+    assert command_of(said("--warmup AUTO:50 --steps Auto".split())) == command_of(
+        said("--warmup auto:50 --steps auto".split())
     )
 
 
@@ -319,12 +319,12 @@ def test_attention_alone_has_as_many_heads_as_are_asked_for() -> None:
         ("16xd64", 1024, 16, 64),
         ("16xd128", 2048, 16, 128),
     ]
-    assert "--head-dim 64,128 --num-heads 16" in sweep.command()
-    assert sweep_of(sweep.cells()).command() == sweep.command()
+    assert "--head-dim 64,128 --num-heads 16" in command_of(sweep)
+    assert command_of(sweep_of(sweep.cells())) == command_of(sweep)
     assert "16xd64" in sweep.cells()[0].title
     one = said("--workload attention --head-dim 64 --device cpu".split())
     assert (one.heads, one.cells()[0].size) == (1, "d64")
-    assert "--num-heads" not in one.command()
+    assert "--num-heads" not in command_of(one)
     assert said("--preset 2025/leaderboard --num-heads 4".split()).heads == 4
     with pytest.raises(SpecError, match="num heads 0: expected a whole number, at least 1"):
         said("--workload attention --num-heads 0".split())
@@ -336,8 +336,8 @@ def test_a_norm_alone_has_widths_and_rows() -> None:
     assert len(cells) == 2 * 2 * 2
     assert (first.size, first.d_model, first.tokens_per_step, first.method) == ("d64", 64, 100, "rmsnorm")
     assert {cell.pass_ for cell in cells} == {"forward", "backward"}
-    assert "--workload norm --width 64,128" in sweep.command()
-    assert sweep_of(cells).command() == sweep.command()
+    assert "--workload norm --width 64,128" in command_of(sweep)
+    assert command_of(sweep_of(cells)) == command_of(sweep)
     assert from_toml("a", to_toml(Preset("a", "", sweep))).sweep == sweep
     assert "width = [" in to_toml(Preset("a", "", sweep))
     assert said("--preset 2024/pytorch_layernorm --width 32".split()).head_dims == (32,)

@@ -12,6 +12,7 @@ import pytest
 
 from cs336_tui.cli.flags import choice_options
 from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.command import command_of
 from cs336_tui.config.presets import Preset, PresetError, from_toml, to_toml
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
@@ -193,7 +194,7 @@ def test_what_has_no_effect_in_a_file_is_harmless() -> None:
     held = msgspec.structs.replace(Sweep(devices=("cpu",)), model_path=("/no/such",), model_args=(("x", "1"),))
     (*_, cell) = held.cells()
     assert (cell.model_path, cell.model_args) == ((), ())
-    assert chosen(" ".join(shlex.split(held.command())[2:])).cells() == held.cells()
+    assert chosen(" ".join(shlex.split(command_of(held))[2:])).cells() == held.cells()
 
 
 def test_arguments_of_one_of_several_models() -> None:
@@ -230,7 +231,7 @@ def test_a_model_of_ones_own_needs_no_d_ff() -> None:
 )
 def test_the_command_and_the_file_say_the_whole_choice(line: str) -> None:
     sweep = chosen(line)
-    assert chosen(" ".join(shlex.quote(word) for word in shlex.split(sweep.command())[2:])) == sweep
+    assert chosen(" ".join(shlex.quote(word) for word in shlex.split(command_of(sweep))[2:])) == sweep
     written = to_toml(Preset("x", "why", sweep))
     assert from_toml("x", written) == Preset("x", "why", sweep)
 

@@ -71,6 +71,7 @@ from cs336_tui.analysis.fields import shown_of  # noqa: E402
 from cs336_tui.cli.bench import bench  # noqa: E402
 from cs336_tui.cli.main import cli  # noqa: E402
 from cs336_tui.config.choices import sweep_from, sweep_of  # noqa: E402
+from cs336_tui.config.command import command_of  # noqa: E402
 from cs336_tui.config.order import time_kind  # noqa: E402
 from cs336_tui.config.presets import Preset, PresetError, from_toml, to_toml  # noqa: E402
 from cs336_tui.config.spec import SpecError  # noqa: E402
@@ -128,9 +129,9 @@ def others() -> list[list[object]]:
     sweep = msgspec.structs.replace(BOTH, hot=True, grains=3)
     there = [sweep, from_toml("mine", to_toml(Preset("mine", "", sweep))).sweep, read(entries_of(sweep)).sweep]
     there += [sweep_of(sweep.cells()), sweep_from(flavours=BOTH.flavours, hot=True, grains=3)]
-    assert "--hot" in sweep.command()
-    assert "--grains 3" in sweep.command()
-    assert "hot" not in BOTH.command()
+    assert "--hot" in command_of(sweep)
+    assert "--grains 3" in command_of(sweep)
+    assert "hot" not in command_of(BOTH)
     assert shown_of(sweep.cells()[0], "hot") == "yes"
     return [[each.hot, each.grains] for each in there if each is not None]
 
@@ -138,7 +139,7 @@ def others() -> list[list[object]]:
 def decimals(folder: Path) -> dict[str, Any]:
     """Choices that are decimal numbers: each way there and back, a log of them, and its tables."""
     sweep = msgspec.structs.replace(BOTH, flavours=("plain",), doses=(2.0, 0.5, 10.0), heat=0.25, shares=(0.25, 0.75))
-    words = bench.make_context("bench", shlex.split(sweep.command())[2:]).params
+    words = bench.make_context("bench", shlex.split(command_of(sweep))[2:]).params
     given = {name: words.get(name) for name in Sweep.__struct_fields__}
     text = to_toml(Preset("mine", "", sweep))
     there = [sweep, from_toml("mine", text).sweep, read(entries_of(sweep)).sweep, sweep_of(sweep.cells())]
@@ -150,7 +151,7 @@ def decimals(folder: Path) -> dict[str, Any]:
     return {
         "sweeps": [[each.doses, each.heat, each.shares] for each in there if each is not None],
         "types": sorted({type(x).__name__ for each in there if each for x in (*each.doses, each.heat, *each.shares)}),
-        "command": sweep.command(),
+        "command": command_of(sweep),
         "preset": text,
         "whole": from_toml("mine", "dose = 2\nheat = 3").sweep.doses,
         "title": sweep.cells()[0].title,
@@ -188,7 +189,7 @@ def found(folder: Path) -> dict[str, Any]:
     return {
         "help": output("bench", "--help"),
         "option": sweep_from(flavours=("salted",)).flavours,
-        "command": BOTH.command(),
+        "command": command_of(BOTH),
         "others": others(),
         "decimals": decimals(folder),
         "preset": preset,

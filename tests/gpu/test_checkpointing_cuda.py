@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cs336_tui.config.axes import OPTIMIZERS
 from cs336_tui.config.spec import CellSpec, Precision
+from cs336_tui.config.values import OPTIMIZERS
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.building import build, configure_torch
 from tests.gpu.cells import gpu_spec, low_precision, needs

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.config.axes import COMPILES
 from cs336_tui.config.spec import PASSES
+from cs336_tui.config.values import COMPILES
 from cs336_tui.events.events import ModelPrepared
 from cs336_tui.worker.workload.compiling import why_cannot_compile
 from tests.worker.measure.cells import Report, run, small_spec

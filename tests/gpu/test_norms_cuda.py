@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.config.axes import NORMS
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import NORMS
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.building import build, configure_torch
 from tests.attention_cells import attention_spec

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.config.axes import ATTENTIONS, COMPILES, OPTIMIZERS
 from cs336_tui.config.spec import CellSpec, Pass
+from cs336_tui.config.values import ATTENTIONS, COMPILES, OPTIMIZERS
 from cs336_tui.events.events import ModelPrepared
 from cs336_tui.worker.workload.compiling import why_cannot_compile
 from tests.gpu.cells import low_precision, needs, the_gpu

@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+from cs336_tui.config.command import command_of
 from cs336_tui.config.order import relative_work
 from cs336_tui.config.spec import PRECISIONS, CellSpec
 from cs336_tui.config.sweep import Sweep
@@ -221,7 +222,7 @@ def demo_events() -> Iterator[Event]:
     first = 0
     for sweep in (SWEEP, TOO_LARGE):
         specs = sweep.cells()
-        yield CellsQueued(at=machine.now, first=first, specs=specs, command=sweep.command())
+        yield CellsQueued(at=machine.now, first=first, specs=specs, command=command_of(sweep))
         for cell, spec in enumerate(specs, first):
             yield from _cell(machine, cell, spec)
         first += len(specs)

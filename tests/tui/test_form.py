@@ -11,12 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cs336_tui.config import spec
-from cs336_tui.config.axes import ATTENTIONS, COMPILES, CUDA_GRAPHS, NORMS, OPTIMIZERS, WORKLOADS
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.counts import Auto
 from cs336_tui.config.presets import Preset, bundled
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, SpecError
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.values import ATTENTIONS, COMPILES, CUDA_GRAPHS, NORMS, OPTIMIZERS, WORKLOADS
 from cs336_tui.events.environment import Environment
 from cs336_tui.tui.configure.form import MAX_CELLS, Entries, RunOptions, entries_of, read
 from tests.strategies import automatic_sweeps, sweeps

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from cs336_tui.analysis.merge import merge
-from cs336_tui.config.axes import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS
 from cs336_tui.config.presets import Preset
 from cs336_tui.config.recent_models import RecentModel, recent_models, remember
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.values import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS
 from cs336_tui.events.events import CellStarted, EffectiveSettings, ModelBuilt, ModelPrepared, Notice, StageChanged
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.entries import RecentEntry, fold_label

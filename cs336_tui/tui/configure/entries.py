@@ -13,13 +13,13 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.reactive import reactive
 
-from cs336_tui.config.axes import LANGUAGE_MODEL
 from cs336_tui.config.axis import Axis
 from cs336_tui.config.counts import INTERVAL, USUAL_MOST
 from cs336_tui.config.presets import QUICK, Preset, all_presets
 from cs336_tui.config.recent_models import RecentModel
 from cs336_tui.config.spec import AXES
 from cs336_tui.config.sweep import ASKED_REPORTS, Sweep
+from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.config.variants import short
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, entry_axes

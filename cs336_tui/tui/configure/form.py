@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cs336_tui.config.axes import LANGUAGE_MODEL
 from cs336_tui.config.axis import Axis, SpecError
 from cs336_tui.config.choices import DO_BENCH_USUAL, USUAL_ALONE, own_code_folders
 from cs336_tui.config.counts import steps_words
 from cs336_tui.config.recent_models import RecentModel
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, dims_of
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
+from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
 from cs336_tui.stats.quantities import duration

@@ -15,11 +15,11 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
-from cs336_tui.config.axes import LANGUAGE_MODEL
 from cs336_tui.config.presets import QUICK, Preset
 from cs336_tui.config.recent_models import RecentModel, recent_models
 from cs336_tui.config.spec import CUSTOM_SIZE, SpecError, size_names
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.events.environment import Environment
 from cs336_tui.runner.capabilities import LEFT_OUT, possible_here
 from cs336_tui.session.state import SessionState

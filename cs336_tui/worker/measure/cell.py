@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from cs336_tui.config import environment_variables
-from cs336_tui.config.axes import WITHOUT_BACKWARD
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.events.events import Event, Status, StepKind
 from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.measure import settings, stopping_rule

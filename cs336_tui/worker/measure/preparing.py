@@ -20,8 +20,8 @@ import psutil
 import torch
 
 from cs336_tui.config import environment_variables
-from cs336_tui.config.axes import Compile
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import Compile
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import Stage, StepKind
 from cs336_tui.worker.measure.failures import chain_of, says_out_of_memory

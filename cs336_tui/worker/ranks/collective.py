@@ -45,7 +45,7 @@ OPERATIONS: Mapping[str, _Operation] = {
     "broadcast": _Operation(lambda array, _: dist.broadcast(array, src=0), lambda p, _: p, in_place=True),
     "all-to-all": _Operation(dist.all_to_all_single, lambda p, k: k + 3 * p),
 }
-"""By the names of `config.axes.Operation`. Rank r sends (i + p + 3 r) mod `_PERIOD` as element i of part p, so that
+"""By the names of `config.values.Operation`. Rank r sends (i + p + 3 r) mod `_PERIOD` as element i of part p, so that
 other ranks, parts and places have other numbers; of an all-gather its only part is r."""
 
 

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cs336_tui.config.axes import ATTENTIONS
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import ATTENTIONS
 from cs336_tui.config.variants import is_imported
 from cs336_tui.worker.workload.compiling import nothing_compiled
 from cs336_tui.worker.workload.imported.components import ImportedAttention, imported_attention

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from cs336_tui.config.axes import Compile
+from cs336_tui.config.values import Compile
 
 _OFF = "or choose --compile off"
 _CAPTURING: tuple[Compile, ...] = ("reduce-overhead", "max-autotune")  # They capture CUDA graphs

@@ -71,7 +71,7 @@ class OwnNorm(RMSNorm):
 
 
 NORM_CLASSES: Mapping[str, MakeNorm] = {"rmsnorm": RMSNorm, "layernorm": LayerNorm, "torch-rmsnorm": TorchRMSNorm}
-"""Those that come along, by the names of `config.axes.NORMS`."""
+"""Those that come along, by the names of `config.values.NORMS`."""
 
 
 def own_norm(function: NormFunction) -> MakeNorm:

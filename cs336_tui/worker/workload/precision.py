@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_tui.config.axes import FLOAT8
 from cs336_tui.config.rules import FLOAT8_MULTIPLE
 from cs336_tui.config.spec import Precision
+from cs336_tui.config.values import FLOAT8
 from cs336_tui.worker.workload.transformer import Linear, Transformer
 
 Context = Callable[[], AbstractContextManager[object]]  # Makes a context

@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.analysis.memory import activation_peak
-from cs336_tui.config.axes import OPTIMIZERS
 from cs336_tui.config.flops import step_flops
 from cs336_tui.config.spec import ARCHES, CellSpec
+from cs336_tui.config.values import OPTIMIZERS
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure.memory_record import record_memory

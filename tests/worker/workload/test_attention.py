@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cs336_tui.config.axes import ATTENTIONS
 from cs336_tui.config.spec import ARCHES, CellSpec
+from cs336_tui.config.values import ATTENTIONS
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.attention import attentions_on, core_of, first_reason
 from cs336_tui.worker.workload.building import Workload, build

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_tui.config.axes import Nesting
 from cs336_tui.config.recomputing import Segment, recomputed_blocks, segments
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import Nesting
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.model_parts import block_groups, block_list, blocks_of, checkpoint_blocks
 from cs336_tui.worker.workload.transformer import Block

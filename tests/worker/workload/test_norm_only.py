@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.config.axes import NORMS
 from cs336_tui.config.flops import parameters
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import NORMS
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.imported.problems import ImportProblem
 from cs336_tui.worker.workload.norms import NORM_CLASSES

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cs336_tui.config.axes import OPTIMIZERS
+from cs336_tui.config.values import OPTIMIZERS
 from cs336_tui.worker.workload.building import make_optimizer
 
 

@@ -13,8 +13,8 @@ from cs336_tui.analysis.fields import FIELDS, field_named, shown_of, values
 from cs336_tui.analysis.grouping import label, telling
 from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.analysis.pivot import VALUES, Figure, Key, Pivot, PivotError, Value, pivot, select, suggest
-from cs336_tui.config.axes import LANGUAGE_MODEL
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.export.comparison import pair_columns
 from cs336_tui.export.pivot import figure_text
 from cs336_tui.export.tables import Column

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cs336_tui.config.axes import WITHOUT_BACKWARD
+from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.events.memory_report import MemoryReport, SavedTensor
 from cs336_tui.export.tables import Column
 from cs336_tui.stats.quantities import NONE, ByteUnit

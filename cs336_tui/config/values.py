@@ -1,0 +1,137 @@
+"""The values of choices that have names, the checks of a value, and why a device lacks one."""
+
+import re
+from functools import partial
+from typing import Literal, get_args
+
+from cs336_tui.config.axis import Device, SpecError
+from cs336_tui.config.counts import check_duration
+from cs336_tui.config.variants import RANGES, is_well_formed
+
+Pass = Literal["inference", "forward", "forward+loss", "backward", "forward+backward", "train-step"]
+Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed"]
+Arch = Literal["swiglu-rope", "gelu-learned"]
+Sync = Literal["each-step", "pipelined"]
+Edition = Literal["2024", "2025", "2026"]
+Work = Literal["language-model", "attention", "norm", "collective"]
+Compile = Literal["off", "default", "reduce-overhead", "max-autotune"]
+CudaGraph = Literal["off", "step"]
+Nesting = Literal["off", "halves"]
+Timer = Literal["step", "do_bench"]
+Switch = Literal["off", "on"]
+Gelu = Literal["exact", "tanh"]
+Backend = Literal["auto", "gloo", "nccl"]
+BatchIs = Literal["per-rank", "global"]
+Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all"]
+
+PASSES: tuple[str, ...] = get_args(Pass)
+WITHOUT_BACKWARD = ("inference", "forward", "forward+loss")
+"""Passes that run no backward, timed or not."""
+PRECISIONS: tuple[str, ...] = get_args(Precision)
+ARCHES: tuple[str, ...] = get_args(Arch)
+SYNCS: tuple[str, ...] = get_args(Sync)
+EDITIONS: tuple[str, ...] = get_args(Edition)
+WORKLOADS: tuple[str, ...] = get_args(Work)
+"""``attention`` is attention alone, over random queries, keys and values, without heads or with several; ``norm`` is a
+norm alone, over random rows; ``collective`` is one operation of several ranks on a message, without a model. The choice
+of how one is computed has its name."""
+LANGUAGE_MODEL: Work = "language-model"
+COMPUTING = (LANGUAGE_MODEL, "attention", "norm")
+"""Workloads that compute something; a collective only communicates."""
+COMPILES: tuple[str, ...] = get_args(Compile)
+"""Modes of torch.compile; ``off`` runs the model as it is written."""
+CUDA_GRAPHS: tuple[str, ...] = get_args(CudaGraph)
+"""``step`` replays one CUDA graph of the whole step."""
+TIMERS: tuple[str, ...] = get_args(Timer)
+"""``step`` times each step and its phases; ``do_bench`` times as `triton.testing.do_bench` does."""
+ATTENTIONS = ("naive", "sdpa", "flash", "memory-efficient", "cudnn", "math")
+"""Attention of the reference model: ``naive`` materialises its scores; ``sdpa`` is torch's
+scaled_dot_product_attention with the backend that torch chooses, the others are its backends by name."""
+NORMS = ("rmsnorm", "layernorm", "torch-rmsnorm")
+"""Norm of the reference model: ``rmsnorm`` in elementwise operations; the others are torch's own functions,
+``layernorm`` with a bias."""
+OPTIMIZERS = ("adamw", "adamw-fused", "adamw-foreach", "adamw-for-loop")
+"""torch's AdamW: ``adamw`` with the implementation that torch chooses on the device, the others by name."""
+
+FLOAT8 = (8, 9)
+"""The first CUDA compute capability whose matrix products take float8."""
+_USUAL_NAMES = {
+    "float32": "fp32", "float": "fp32", "fp32-true": "fp32", "32": "fp32", "tensorfloat32": "tf32",
+    "bfloat16": "bf16 or bf16-mixed", "bf16-true": "bf16", "fp16": "fp16-mixed", "float16": "fp16-mixed",
+    "half": "fp16-mixed", "fp16-true": "fp16-mixed", "amp": "bf16-mixed or fp16-mixed", "mixed": "bf16-mixed",
+    "fp8": "fp8-mixed", "float8": "fp8-mixed", "e4m3": "fp8-mixed", "hybrid": "fp8-mixed", "fp64": "fp32",
+    "float64": "fp32", "double": "fp32",
+}  # fmt: skip
+"""Other tools' names of precisions, each with ours, or the nearest."""
+_NO_TRAINING = ("int8", "int4", "fp4", "nvfp4", "mxfp4", "mxfp6", "mxfp8", "fp6", "nf4")
+"""Formats in which torch has no training step."""
+
+
+def canonical_device(name: str) -> str:
+    """``cpu``, ``mps`` or ``cuda:N`` for any accepted spelling (``cuda`` is ``cuda:0``).
+
+    Raises `SpecError` for anything else, ``auto`` included: that is resolved before a cell exists.
+    """
+    if name in ("cpu", "mps"):
+        return name
+    if match := re.fullmatch(r"cuda(?::(\d{1,3}))?", name):
+        return f"cuda:{int(match[1] or 0)}"
+    raise SpecError("device", name, "expected auto, cpu, mps, cuda or cuda:N")
+
+
+def check_device(name: str) -> None:
+    if canonical_device(name) != name:
+        raise SpecError("device", name, f"expected {canonical_device(name)}")
+
+
+def check_precision(name: str) -> None:
+    named = f"expected one of {', '.join(PRECISIONS)}"
+    if name.lower() in _NO_TRAINING:
+        raise SpecError("precision", name, f"not offered: torch has no training step in it; {named}")
+    if name not in PRECISIONS:
+        near = _USUAL_NAMES.get(name.lower())
+        raise SpecError("precision", name, f"choose {near}; {named}" if near else named)
+
+
+check_warmup_for = partial(check_duration, field="warmup_for")
+check_steps_for = partial(check_duration, field="steps_for")
+
+
+def check_share(share: float | None) -> None:
+    if share is not None and not 0 < share < 1:
+        raise SpecError("steps_auto", share, "expected a share of the mean between 0 and 1")
+
+
+def check_dropout(share: float) -> None:
+    if not 0 <= share < 1:
+        raise SpecError("dropout", share, "expected a share of at least 0 and less than 1, such as 0.1")
+
+
+def check_annotations(pairs: tuple[tuple[str, str], ...]) -> None:
+    for part, function in pairs:
+        if part not in RANGES:
+            raise SpecError("annotations", part, f"expected one of {', '.join(RANGES)}")
+        if not is_well_formed(function):
+            raise SpecError("annotations", f"{part}={function}", "expected RANGE=package.module:function")
+
+
+def lacks_precision(precision: str, device: Device) -> str:
+    if precision in device.precisions:
+        return ""
+    can = f"{device.name} ({device.label}) can do {', '.join(device.precisions)}"
+    if precision != "fp8-mixed":
+        return can
+    needed = ".".join(map(str, FLOAT8))
+    has = f"{device.name} has {device.capability}" if device.capability else f"{device.name} is none"
+    return f"{can}; it needs an NVIDIA GPU of compute capability {needed} or later, {has}"
+
+
+def lacks_attention(attention: str, device: Device) -> str:
+    if attention not in ATTENTIONS or not device.attentions or attention in device.attentions:
+        return ""
+    return f"{device.name} ({device.label}) can do {', '.join(device.attentions)}"
+
+
+def lacks_graphs(choice: str, device: Device) -> str:
+    can = choice == "off" or device.name.startswith("cuda")
+    return "" if can else f"{device.name} ({device.label}) has none; only cuda has"
