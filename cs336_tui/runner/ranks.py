@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -42,6 +42,7 @@ LAST_WORDS_S = 0.5
 _WAITS = re.compile(r"\b(wait|barrier|all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|backward)\w*\(")
 _WRAPPERS = ("wrapper", "inner")  # of torch's decorators
 _Number = TypeVar("_Number", int, float)
+_End = TypeVar("_End", CellFinished, ReportFinished)
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused")
 """In the errors of ranks whose peer has ended: the consequence of a failure, not its cause."""
 
@@ -165,7 +166,33 @@ def _wait(stack: Sequence[Frame]) -> str:
     return str(stack[0]) if stack else "what it did not tell"
 
 
-class RankFold:
+class _Fold(Generic[_End]):
+    """Ends of the ranks of a cell or of a report, each as its rank told it."""
+
+    def __init__(self, *, cell: int | None = None, report: int | None = None) -> None:
+        self.hung = ""
+        """Why it was ended at its timeout, if it was."""
+        self.cell, self.report = cell, report
+        self.name = f"cell-{cell}" if report is None else f"report-{report}"
+        self._ends: dict[int, _End] = {}
+
+    @property
+    def has_failed(self) -> bool:
+        return any(end.status != "ok" for end in self._ends.values())
+
+    def _end(self) -> _End:
+        """That of the rank that hung or failed first, which it names; of the first rank, if all ended well."""
+        if self.hung:
+            return msgspec.structs.replace(self._ends[0], status="killed", error=self.hung)
+        failed = [(rank, end) for rank, end in self._ends.items() if end.status != "ok"]
+        if not failed:
+            return self._ends[0]
+        rank, end = min(failed, key=lambda each: _blame(each[1]))
+        error = end.error if end.status == "cancelled" else f"rank {rank}: {end.error or end.status}"
+        return msgspec.structs.replace(end, error=error)
+
+
+class RankFold(_Fold[CellFinished]):
     """Folds the events of `ranks` ranks into those of one cell.
 
     An event of which each rank tells one is passed on when the last rank has told it: the cell is where its slowest
@@ -174,18 +201,11 @@ class RankFold:
     """
 
     def __init__(self, cell: int, ranks: int) -> None:
-        self.hung = ""
-        """Why the cell was ended at its timeout, if it was."""
-        self.cell, self.report, self.name = cell, None, f"cell-{cell}"
+        super().__init__(cell=cell)
         self._waiting: list[deque[Event]] = [deque() for _ in range(ranks)]
-        self._ends: dict[int, CellFinished] = {}
         self._measured_s: list[float] = []
         self._skews_s: list[float] = []
         self._told: set[str] = set()  # notices
-
-    @property
-    def has_failed(self) -> bool:
-        return any(end.status != "ok" for end in self._ends.values())
 
     def add(self, rank: int, event: Event) -> Iterator[Event]:
         """Take an event of a rank; yields the cell's events that are now complete, without its end."""
@@ -247,17 +267,8 @@ class RankFold:
     def end(self) -> CellFinished:
         """The cell's end, once each rank has ended: that of the rank that failed first, or of all together."""
         ends = [self._ends[rank] for rank in sorted(self._ends)]
-        failed = [(rank, end) for rank, end in self._ends.items() if end.status != "ok"]
-        if self.hung:
-            end = msgspec.structs.replace(ends[0], status="killed", error=self.hung)
-        elif failed:
-            rank, end = min(failed, key=lambda each: _blame(each[1]))
-            error = end.error if end.status == "cancelled" else f"rank {rank}: {end.error or end.status}"
-            end = msgspec.structs.replace(end, error=error)
-        else:
-            end = ends[0]
         return msgspec.structs.replace(
-            end,
+            self._end(),
             at=max(each.at for each in ends),
             peak_allocated_bytes=_largest(each.peak_allocated_bytes for each in ends),
             peak_reserved_bytes=_largest(each.peak_reserved_bytes for each in ends),
@@ -274,18 +285,12 @@ class RankFold:
         )
 
 
-class ReportFold:
+class ReportFold(_Fold[ReportFinished]):
     """Folds the events of ranks into those of one report: its stages are those of the first rank, its content
     has the parts of all."""
 
     def __init__(self, report: int) -> None:
-        self.hung = ""
-        self.cell, self.report, self.name = None, report, f"report-{report}"
-        self._ends: dict[int, ReportFinished] = {}
-
-    @property
-    def has_failed(self) -> bool:
-        return any(end.status != "ok" for end in self._ends.values())
+        super().__init__(report=report)
 
     def add(self, rank: int, event: Event) -> Iterator[Event]:
         """Take an event of a rank; yields those of the report, without its end."""
@@ -297,14 +302,8 @@ class ReportFold:
     def end(self) -> ReportFinished:
         """The report's end, once each rank has ended."""
         ends = [self._ends[rank] for rank in sorted(self._ends)]
-        if self.hung:
-            return msgspec.structs.replace(ends[0], status="killed", error=self.hung, content=None)
-        if failed := [(rank, end) for rank, end in self._ends.items() if end.status != "ok"]:
-            rank, end = min(failed, key=lambda each: _blame(each[1]))
-            error = end.error if end.status == "cancelled" else f"rank {rank}: {end.error or end.status}"
-            return msgspec.structs.replace(end, error=error)
-        whole = _whole([end.content for end in ends])
-        return msgspec.structs.replace(ends[0], at=max(end.at for end in ends), content=whole)
+        whole = None if self.hung or self.has_failed else _whole([end.content for end in ends])
+        return msgspec.structs.replace(self._end(), at=max(end.at for end in ends), content=whole)
 
 
 def _whole(parts: Sequence[Report | None]) -> Report | None:
