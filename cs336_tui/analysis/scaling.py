@@ -9,8 +9,9 @@ https://jax-ml.github.io/scaling-book/training.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -26,7 +27,17 @@ PARTS: tuple[Part, ...] = get_args(Part)
 PASSES: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
 _FORWARDS = {"forward": 1, "backward": 2}
 """A backward multiplies twice for each product of the forward: for the gradient of either factor."""
+_ON_WEIGHTS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("dp", "backward"): ("all-reduce", "all-reduce"),  # two rings
+    ("fsdp", "forward"): ("all-gather",),
+    ("fsdp", "backward"): ("all-gather", "reduce-scatter"),
+}
+"""Rings over all weights or their gradients, by strategy and pass."""
 _TRIED = 20_000
+
+
+def _rings(strategy: Strategy, name: str) -> tuple[str, ...]:
+    return _ON_WEIGHTS.get((strategy.partition("+")[0], name), ())
 
 
 class Work(NamedTuple):
@@ -41,10 +52,15 @@ class Work(NamedTuple):
 
 
 class Device(NamedTuple):
-    """A device's speed in FLOP/s and its outgoing bandwidth in bytes/s."""
+    """A device's speed in FLOP/s and its outgoing bandwidth in bytes/s, of single operations where it was measured."""
 
     flops_per_s: float
     bytes_per_s: float
+    by_operation: Mapping[str, float] = MappingProxyType({})
+    """busbw of operations such as ``all-gather``, in place of `bytes_per_s`."""
+
+    def bandwidth(self, operation: str) -> float:
+        return self.by_operation.get(operation, self.bytes_per_s)
 
 
 class Split(NamedTuple):
@@ -113,14 +129,15 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     strategy: Strategy
     forward: int | None
     backward: int | None
-    split: Split | None
-    """The best split of `most` ranks."""
+    split: Split
+    """The best split of the most ranks on which neither pass is bound by communication."""
+    real: float
+    """That number of ranks where ranks need not be whole."""
 
     @property
-    def most(self) -> int | None:
+    def most(self) -> int:
         """The largest N: neither pass is bound by communication."""
-        known = [each for each in (self.forward, self.backward) if each is not None]
-        return min(known) if known else None
+        return self.split.ranks
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +150,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     shared_link: bool
     limits: tuple[Limit, ...]
     rows: tuple[RankRow, ...]
+    sources: tuple[str, ...] = ()
+    """The sources of FLOP/s and bandwidth, in words."""
 
 
 def work_of(spec: CellSpec, part: Part, width: int) -> Work:
@@ -167,10 +186,10 @@ def _pass_time(work: Work, device: Device, strategy: Strategy, split: Split, nam
     the batch.
     """
     data, tensor = split
-    rings = 2 if name == "backward" else 0 if strategy == "dp" else 1
-    weights_s = rings * (data - 1) / data * work.weight_bytes / tensor / device.bytes_per_s
+    ring_s = [(data - 1) / data * work.weight_bytes / tensor / device.bandwidth(op) for op in _rings(strategy, name)]
+    weights_s = sum(ring_s)
     reduced = work.all_reduces * work.activation_bytes / data
-    activations_s = 2 * (tensor - 1) / tensor * reduced / device.bytes_per_s
+    activations_s = 2 * (tensor - 1) / tensor * reduced / device.bandwidth("all-reduce")
     both = (weights_s, activations_s)
     return PassTime(
         compute_s=_FORWARDS[name] * work.forward_flops / split.ranks / device.flops_per_s,
@@ -195,43 +214,105 @@ def rank_row(work: Work, device: Device, ranks: int, *, shared_link: bool = Fals
     return RankRow(ranks=ranks, by_strategy=found)
 
 
+class _Room(NamedTuple):
+    """The most that either axis may have less 1, if the other has 1 rank."""
+
+    data: Fraction
+    tensor: Fraction
+
+
 def limits(work: Work, device: Device, *, shared_link: bool = False) -> tuple[Limit, ...]:
     """The most ranks of each strategy that computation bounds, in whole ranks.
 
     With a = F W / (S C) for weights of S bytes and b = F W / (2 r A C) for r all-reduces of A bytes, F the FLOPs of a
     forward: N - 1 <= a for DP and FSDP, N - 1 <= b for TP's forward and 2 b for its backward. Of both together either
-    condition holds on its own axis; on a shared link (N_FSDP - 1) / a + (N_TP - 1) / b <= 1.
+    condition holds on its own axis; on a shared link (N_FSDP - 1) / a + (N_TP - 1) / b <= 1. Where each operation has
+    its own W, a pass of FSDP has that of its rings: the harmonic mean in the backward.
     """
-    speed = Fraction(device.bytes_per_s) / Fraction(device.flops_per_s)
-    by_weights = work.forward_flops * speed / work.weight_bytes
-    by_activations = work.forward_flops * speed / (2 * work.all_reduces * work.activation_bytes)
-    data, forward, backward = (math.floor(1 + each) for each in (by_weights, by_activations, 2 * by_activations))
-    splits = [_largest_split(by_weights, times * by_activations, shared_link) for times in (1, 2)]
+    reduced = _most_data("dp", "backward", work, device)
+    rooms = [_Room(_most_data("fsdp", name, work, device), _most_tensor(name, work, device)) for name in PASSES]
+    forward, backward = rooms
+    gathered, tensor = min(each.data for each in rooms), min(each.tensor for each in rooms)
+    splits = [_largest_split([each], shared_link) for each in rooms]
+    both = _largest_split(rooms, shared_link)
     return (
-        Limit(strategy="dp", forward=None, backward=data, split=Split(data, 1)),
-        Limit(strategy="fsdp", forward=data, backward=data, split=Split(data, 1)),
-        Limit(strategy="tp", forward=forward, backward=backward, split=Split(1, forward)),
-        Limit(strategy="fsdp+tp", forward=splits[0].ranks, backward=splits[1].ranks, split=splits[0]),
-    )
+        Limit(
+            strategy="dp", forward=None, backward=_whole(reduced),
+            split=Split(_whole(reduced), 1), real=float(1 + reduced),
+        ),
+        Limit(
+            strategy="fsdp", forward=_whole(forward.data), backward=_whole(backward.data),
+            split=Split(_whole(gathered), 1), real=float(1 + gathered),
+        ),
+        Limit(
+            strategy="tp", forward=_whole(forward.tensor), backward=_whole(backward.tensor),
+            split=Split(1, _whole(tensor)), real=float(1 + tensor),
+        ),
+        Limit(
+            strategy="fsdp+tp", forward=splits[0].ranks, backward=splits[1].ranks, split=both,
+            real=_largest_real(rooms, shared_link),
+        ),
+    )  # fmt: skip
 
 
-def _largest_split(by_weights: Fraction, by_activations: Fraction, shared_link: bool) -> Split:
-    """The split of the most ranks that computation bounds. On a shared link the product's maximum lies where either
-    axis has half, or an end; whole numbers next to it are tried."""
+def _whole(room: Fraction) -> int:
+    return math.floor(1 + room)
+
+
+def _most_data(strategy: Strategy, name: str, work: Work, device: Device) -> Fraction:
+    """The most of N - 1 on the axis of the batch."""
+    slowness = sum(1 / Fraction(device.bandwidth(op)) for op in _rings(strategy, name))
+    return _FORWARDS[name] * work.forward_flops / (work.weight_bytes * Fraction(device.flops_per_s) * slowness)
+
+
+def _most_tensor(name: str, work: Work, device: Device) -> Fraction:
+    """The most of N - 1 on the axis of products."""
+    speed = Fraction(device.bandwidth("all-reduce")) / Fraction(device.flops_per_s)
+    return _FORWARDS[name] * work.forward_flops * speed / (2 * work.all_reduces * work.activation_bytes)
+
+
+def _largest_split(rooms: Sequence[_Room], shared_link: bool) -> Split:
+    """The split of the most ranks that computation bounds in each of the passes. On a shared link the product's maximum
+    lies where either axis has half, or an end; whole numbers next to it are tried."""
+    largest = min(_whole(room.tensor) for room in rooms)
     if not shared_link:
-        return Split(math.floor(1 + by_weights), math.floor(1 + by_activations))
-    largest = math.floor(1 + by_activations)
+        return Split(min(_whole(room.data) for room in rooms), largest)
     tried = range(1, largest + 1)
     if largest > _TRIED:
-        middle = by_activations * (1 + 1 / by_weights + 1 / by_activations) / 2
-        near = min(max(math.floor(middle), 1), largest)
-        tried = range(max(near - _TRIED // 2, 1), min(near + _TRIED // 2, largest) + 1)
-    splits = (Split(math.floor(1 + by_weights * (1 - (tensor - 1) / by_activations)), tensor) for tensor in tried)
+        near = [min(max(math.floor(_middle(room)), 1), largest) for room in rooms]
+        tried = range(max(min(near) - _TRIED // 2, 1), min(max(near) + _TRIED // 2, largest) + 1)
+    splits = (
+        Split(min(_whole(room.data * (1 - (tensor - 1) / room.tensor)) for room in rooms), tensor) for tensor in tried
+    )
     return max(splits, key=lambda split: (split.ranks, split.data))
 
 
+def _middle(room: _Room) -> Fraction:
+    """The ranks that share each product where N_FSDP N_TP is greatest on a shared link, in real numbers."""
+    return room.tensor * (1 + 1 / room.data + 1 / room.tensor) / 2
+
+
+def _largest_real(rooms: Sequence[_Room], shared_link: bool) -> float:
+    """N_FSDP N_TP in real numbers. On a shared link that of the pass with less: a b (1 + 1/a + 1/b)^2 / 4, or one axis
+    alone where the other would have less than 1 rank."""
+    if not shared_link:
+        return float((1 + min(room.data for room in rooms)) * (1 + min(room.tensor for room in rooms)))
+    found = []
+    for room in rooms:
+        tensor = min(max(_middle(room), Fraction(1)), 1 + room.tensor)
+        found.append((1 + room.data * (1 - (tensor - 1) / room.tensor)) * tensor)
+    return float(min(found))
+
+
 def plan(
-    spec: CellSpec, part: Part, width: int, device: Device, ranks: Sequence[int], *, shared_link: bool = False
+    spec: CellSpec,
+    part: Part,
+    width: int,
+    device: Device,
+    ranks: Sequence[int],
+    *,
+    shared_link: bool = False,
+    sources: Sequence[str] = (),
 ) -> Plan:
     """The plan of a model's training step on these numbers of ranks, the batch being the same whole one."""
     work = work_of(spec, part, width)
@@ -243,6 +324,7 @@ def plan(
         shared_link=shared_link,
         limits=limits(work, device, shared_link=shared_link),
         rows=tuple(rank_row(work, device, each, shared_link=shared_link) for each in ranks),
+        sources=tuple(sources),
     )
 
 

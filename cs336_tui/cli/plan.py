@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import click
 import msgspec
 
+from cs336_tui.analysis.measured_rates import IN_RINGS, PRECISIONS_OF, Format, LinkRate, link_rates, speed_of
+from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.scaling import PARTS, Device, Part
 from cs336_tui.analysis.scaling import plan as planned
 from cs336_tui.cli.export import write_figures
-from cs336_tui.cli.flags import DIRECTORY, Parsed, choices_of, file_options, gpu_option, options
+from cs336_tui.cli.flags import (
+    DIRECTORY,
+    Parsed,
+    choices_of,
+    file_options,
+    gpu_option,
+    options,
+    session_dir_option,
+)
 from cs336_tui.cli.targets import deliver, to_json
+from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.ranks import bytes_per_s_of, flops_per_s_of, rank_counts_of
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.gpus import find_gpu
+from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.formats import answer
 from cs336_tui.export.scaling import limit_table, plan_document, plan_figure, rank_table
+from cs336_tui.session import store
+from cs336_tui.stats.quantities import Rate, bandwidth
 
-_BYTES = {"bf16": 2, "tf32": 4, "fp32": 4}
+_BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
 
 
 @choices_of("size", "edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length")
@@ -41,8 +57,15 @@ _BYTES = {"bf16": 2, "tf32": 4, "fp32": 4}
     "--link",
     "link_bytes_per_s",
     type=Parsed("RATE", bytes_per_s_of),
-    required=True,
     help="Outgoing bandwidth of a device: 450GB/s, or in bits 400Gb/s.",
+)
+@click.option(
+    "--measured",
+    "sessions",
+    multiple=True,
+    metavar="SESSION",
+    help="In place of --link the busbw of this session's collectives, in place of --gpu the FLOP/s of its cells or its "
+    "device's measured peak; may be repeated.",
 )
 @click.option(
     "--ranks",
@@ -70,20 +93,24 @@ _BYTES = {"bf16": 2, "tf32": 4, "fp32": 4}
 )
 @click.option("--figures", type=DIRECTORY, metavar="DIR", help="Also write figures here, as SVG, PDF and PNG.")
 @options(*file_options("table"))
+@session_dir_option
 def plan_command(
     *,
     batches: int | None,
     gpu: str | None,
     flops_per_s: float | None,
-    link_bytes_per_s: float,
+    link_bytes_per_s: float | None,
+    sessions: Sequence[str],
     ranks: tuple[int, ...],
     part: Part,
-    precision: Literal["bf16", "tf32", "fp32"],
+    precision: Format,
     shared_link: bool,
     figures: Path | None,
     format_: str,
     output: Path | None,
     force: bool,
+    session_dir: Path,
+    peaks: PeakCache | None = None,
     **choices: Any,
 ) -> str:
     """Say on how many ranks communication begins to bound DP, FSDP, TP and FSDP+TP, and which split is best.
@@ -95,9 +122,19 @@ def plan_command(
     """
     choices |= {"batches": batches and (batches,), "passes": ("train-step",), "devices": ("cpu",)}
     sweep = sweep_from(**choices)
-    device = Device(_speed(gpu, flops_per_s, precision), link_bytes_per_s)
-    specs = [msgspec.structs.replace(spec, precision=precision) for spec in sweep.cells()]
-    plans = [planned(spec, part, _BYTES[precision], device, ranks, shared_link=shared_link) for spec in specs]
+    found = _measured(sessions, session_dir)
+    if found and link_bytes_per_s is not None and (gpu or flops_per_s is not None):
+        raise click.UsageError("--measured takes the place of --link and of --gpu or --flops; leave one of them out")
+    link = _given_link(link_bytes_per_s) if link_bytes_per_s is not None else _measured_link(found)
+    plans = []
+    for spec in (msgspec.structs.replace(each, precision=precision) for each in sweep.cells()):
+        if gpu is not None or flops_per_s is not None:
+            speed, source = _speed(gpu, flops_per_s, precision)
+        else:
+            speed, source = _measured_speed(found, spec, precision, link, peaks or PeakCache())
+        device = Device(speed, link.bytes_per_s, link.by_operation)
+        sources = (source, *link.sources)
+        plans.append(planned(spec, part, _BYTES[precision], device, ranks, shared_link=shared_link, sources=sources))
     if figures is not None:
         write_figures([plan_figure(each) for each in plans], figures, overwrite=force)
     if format_ == "json":
@@ -106,16 +143,84 @@ def plan_command(
     return deliver(answer(tables, format_), output, force=force)
 
 
-def _speed(gpu: str | None, flops_per_s: float | None, precision: Literal["bf16", "tf32", "fp32"]) -> float:
+class _Link(NamedTuple):
+    bytes_per_s: float
+    by_operation: dict[str, float]
+    sources: tuple[str, ...]
+    kind: str | None = None
+    """The kind of the device that it was measured on."""
+
+
+class _Measured(NamedTuple):
+    names: str
+    results: tuple[Result, ...]
+
+
+def _measured(sessions: Sequence[str], folder: Path) -> _Measured | None:
+    states = [store.load(store.find(name, folder)) for name in sessions]
+    results = merge([(title_of(state), state) for state in states])
+    return _Measured(f"session {', '.join(sessions)}", results) if sessions else None
+
+
+def _given_link(bytes_per_s: float) -> _Link:
+    return _Link(bytes_per_s, {}, (f"{bandwidth(bytes_per_s)} GB/s: --link",))
+
+
+def _measured_link(found: _Measured | None) -> _Link:
+    if found is None:
+        raise click.UsageError("how fast is a link? give --link, such as 450GB/s, or --measured SESSION")
+    rates = link_rates(found.results)
+    if not rates:
+        meant = f"cs336-tui comm --op {','.join(IN_RINGS)} --size 100MB --ranks 2"
+        raise UserError(f"{found.names}: no collective was measured there; run {meant}, or give --link")
+    used = {operation: rates.get(operation) or _instead(rates) for operation in IN_RINGS}
+    sources = tuple(_source(operation, used[operation], operation in rates) for operation in IN_RINGS)
+    by_operation = {operation: rate.bytes_per_s for operation, rate in used.items()}
+    return _Link(by_operation["all-reduce"], by_operation, sources, used["all-reduce"].kind)
+
+
+def _instead(rates: dict[str, LinkRate]) -> LinkRate:
+    """What stands in for an operation that was not measured."""
+    return rates.get("all-reduce") or min(rates.values(), key=lambda each: each.bytes_per_s)
+
+
+def _source(operation: str, rate: LinkRate, own: bool) -> str:
+    instead = "" if own else f"not measured, as {rate.spec.collective}: "
+    return f"{bandwidth(rate.bytes_per_s)} GB/s busbw of {operation}: {instead}{rate.text}"
+
+
+def _measured_speed(
+    found: _Measured | None, spec: CellSpec, precision: Format, link: _Link, peaks: PeakCache
+) -> tuple[float, str]:
+    if found is None:
+        raise click.UsageError(
+            'how fast is a device? give --gpu, such as "H100", --flops, such as 700TFLOP/s, or --measured SESSION'
+        )
+    speed = speed_of(found.results, spec, precision, peaks.get, link.kind)
+    if speed is None:
+        named = PRECISIONS_OF[precision][-1]
+        where = f" on {link.kind}" if link.kind else ""
+        raise UserError(
+            f"{found.names}: no FLOP/s in {precision} were measured{where}; run cs336-tui peak --precision {named}, or "
+            f"bench cells with --precision {named}, choose another --precision, or give --gpu or --flops"
+        )
+    return speed.flops_per_s, f"{_rate(speed.flops_per_s)}: {speed.text}"
+
+
+def _speed(gpu: str | None, flops_per_s: float | None, precision: Format) -> tuple[float, str]:
     if flops_per_s is not None:
-        return flops_per_s
-    if gpu is None:
-        raise click.UsageError('how fast is a device? give --gpu, such as "H100", or --flops, such as 700TFLOP/s')
+        return flops_per_s, f"{_rate(flops_per_s)}: --flops"
+    assert gpu is not None
     found = find_gpu(gpu)
     peak = found.peak_flops(precision)
     if peak is None:
         raise click.UsageError(f"{found.name}: no data sheet states its peak in {precision}; give --flops")
-    return peak
+    return peak, f"{_rate(peak)}: dense {precision} of {found.name}, {found.source}"
+
+
+def _rate(flops_per_s: float) -> str:
+    rate = Rate.for_all([flops_per_s])
+    return f"{rate.show(flops_per_s)} {rate.name}"
 
 
 plan = click.command("plan")(plan_command)

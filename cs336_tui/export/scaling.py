@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cs336_tui.analysis.scaling import PASSES, STRATEGIES, Limit, PassTime, Plan, RankRow, Strategy, StrategyTime
 from cs336_tui.export.drawing import Drawing, plain_ticks
 from cs336_tui.export.tables import Column, Table, Value, attributes
-from cs336_tui.stats.quantities import NONE, Rate, Scale, bandwidth, counted, gigabytes, scale
+from cs336_tui.stats.quantities import Rate, Scale, bandwidth, counted, gigabytes, scale
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +30,8 @@ def limit_table(plan: Plan) -> Table:
         Column("strategy", left=True, read=lambda limit: NAMES[limit.strategy]),
         Column("forward", "forward, at most", show=most),
         Column("backward", "backward, at most", show=most),
-        Column("most", "largest N", show=most),
+        Column("most", "largest N", show=str),
+        Column("real", "N real", show="{:.4g}".format),
         Column("split", "best split", left=True, text=lambda limit: _split_text(limit.split)),
     ]
     return Table.of(
@@ -89,8 +90,8 @@ def _pass(time: StrategyTime, name: str) -> PassTime:
     return time.forward if name == "forward" else time.backward
 
 
-def _split_text(split: tuple[int, int] | None) -> str:
-    return NONE if split is None else f"{split[0]} × {split[1]}"
+def _split_text(split: tuple[int, int]) -> str:
+    return f"{split[0]} × {split[1]}"
 
 
 def _title(plan: Plan) -> str:
@@ -103,7 +104,9 @@ def _title(plan: Plan) -> str:
 
 def _limit_notes(plan: Plan) -> Iterator[str]:
     yield "largest N: neither forward nor backward takes longer to communicate than to compute; DP's forward is silent"
+    yield "N real: the same if ranks need not be whole, as the formulas have it"
     yield "best split: ranks that share the batch × ranks that share each product"
+    yield from plan.sources
     work = plan.work
     yield (
         f"weights {gigabytes(work.weight_bytes)} GB, forward {work.forward_flops / 1e12:.4g} TFLOP, "
@@ -136,13 +139,14 @@ def _settings(plan: Plan) -> dict[str, Value]:
         "context": spec.context_length,
         **attributes(spec, "d_model", "d_ff", "num_layers"),
         **attributes(plan.device, "flops_per_s", link_bytes_per_s="bytes_per_s"),
+        **{f"{name.replace('-', '_')}_bytes_per_s": rate for name, rate in plan.device.by_operation.items()},
         **attributes(plan.work, "forward_flops", "weight_bytes", "activation_bytes", "all_reduces"),
         "shared_link": plan.shared_link,
     }
 
 
 def _limit_record(limit: Limit) -> dict[str, Value]:
-    found = attributes(limit, "strategy", "forward", "backward", "most")
+    found = attributes(limit, "strategy", "forward", "backward", "most", "real")
     return found | attributes(limit.split, best_data_ranks="data", best_tensor_ranks="tensor")
 
 
@@ -173,7 +177,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         }
         for row in plan.rows
     ]
-    return _settings(plan) | {"limits": [_limit_record(limit) for limit in plan.limits], "rows": rows}
+    limits = [_limit_record(limit) for limit in plan.limits]
+    return _settings(plan) | {"sources": list(plan.sources), "limits": limits, "rows": rows}
 
 
 def plan_figure(plan: Plan) -> Drawing:

@@ -111,6 +111,56 @@ def test_limits_are_where_times_cross(link: float, shared: bool) -> None:
     assert not bound("fsdp+tp", found["fsdp+tp"].split, "forward")
 
 
+def test_limits_in_real_numbers_are_the_formulas() -> None:
+    device = Device(1e15, 1.1e12)  # B W / C = 8.8, 3/2 D_FF W / C = 6.6
+    apart, shared = ({each.strategy: each.real for each in limits(FFN, device, shared_link=s)} for s in (False, True))
+
+    assert apart == pytest.approx({"dp": 9.8, "fsdp": 9.8, "tp": 7.6, "fsdp+tp": 9.8 * 7.6})
+    # The handout's last question: 3 D_FF N_FSDP + 2 B N_TP <= 3 B D_FF W / C + 3 D_FF + 2 B, at best both terms alike.
+    most = 3 * B * D_FF * 1.1e-3 + 3 * D_FF + 2 * B
+    assert shared["fsdp+tp"] == pytest.approx(most**2 / (24 * B * D_FF))
+
+
+def test_on_a_shared_link_an_axis_has_at_least_one_rank() -> None:
+    """A small batch: N_FSDP would be K / (6 D_FF) < 1, so that TP is alone with 1 + 3/2 D_FF W / C."""
+    small = FFN._replace(forward_flops=6 * 100 * D * D_FF, activation_bytes=2 * 100 * D)
+    found = limits(small, SLOW_LINK, shared_link=True)[3]
+
+    assert found.real == pytest.approx(1 + 1.5 * D_FF / 1000)
+    assert found.split == Split(1, 7)
+
+
+MEASURED = Device(1e15, 1e12, {"all-reduce": 1e12, "all-gather": 0.5e12, "reduce-scatter": 0.25e12})
+
+
+def test_measured_operations_each_have_their_own_bandwidth() -> None:
+    found = {name: strategy_time(FFN, MEASURED, name, Split(4, 1)) for name in ("dp", "fsdp")}
+
+    share = 3 / 4 * 6 * D * D_FF
+    assert found["dp"].backward.communication_s == pytest.approx(2 * share / 1e12)
+    assert found["fsdp"].forward.communication_s == pytest.approx(share / 0.5e12)
+    assert found["fsdp"].backward.communication_s == pytest.approx(share / 0.5e12 + share / 0.25e12)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_limits_by_measured_operations_are_where_times_cross(shared: bool) -> None:
+    """By hand: FSDP's forward has N - 1 <= 8 x 0.5, its backward 8 x 2 / (1 / 0.5 + 1 / 0.25) = 2.67."""
+    found = {limit.strategy: limit for limit in limits(FFN, MEASURED, shared_link=shared)}
+
+    assert (found["dp"].most, found["fsdp"].forward, found["fsdp"].backward) == (9, 5, 3)
+    free = [
+        Split(n, m)
+        for n, m in itertools.product(range(1, 40), repeat=2)
+        if all(
+            time.bound == "compute"
+            for each in [strategy_time(FFN, MEASURED, "fsdp+tp", Split(n, m), shared_link=shared)]
+            for time in (each.forward, each.backward)
+        )
+    ]
+    assert found["fsdp+tp"].most == max(split.ranks for split in free)
+    assert found["fsdp+tp"].split in free
+
+
 def test_one_rank_communicates_nothing() -> None:
     row = rank_row(FFN, SLOW_LINK, 1)
 

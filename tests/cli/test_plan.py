@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from cs336_tui.config.flops import step_flops
 from cs336_tui.config.ranks import bytes_per_s_of, flops_per_s_of, rank_counts_of
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.formats import FORMATS
+from cs336_tui.session.log import SessionLog
+from tests.analysis.test_measured_rates import events_of, message
 from tests.commands import call
+from tests.samples import a_spec
 
 LAYER = "plan --d-model 1000 --d-ff 4000 --num-layers 2 --num-heads 10 --context 500 --batch 16 --part ffn".split()
 SLOW = ["--flops", "1e15", "--link", "1000GB/s"]
@@ -73,6 +79,44 @@ def test_figures_are_written(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_planned_is_one_line(words: str, said: str) -> None:
     done = call("plan", *words.split())
+
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def kept(folder: Path, name: str, cells: Iterable[tuple[CellSpec, float]]) -> None:
+    SessionLog(folder / f"{name}.jsonl").write(events_of(cells))
+
+
+def test_a_measured_session_takes_the_place_of_link_and_gpu(tmp_path: Path) -> None:
+    kept(tmp_path, "links", [(message("all-reduce", "100MB", 4, devices=("cuda:0",)), 0.2)])  # 0.5 GB/s x 2 x 3/4
+    kept(tmp_path, "cells", [(a_spec(), 0.1)])
+    words = ["plan", "--size", "small", "--precision", "fp32", "--session-dir", str(tmp_path)]
+    (found,) = json.loads(call(*words, *"--measured links --measured cells --format json".split()).stdout)["plans"]
+
+    assert found["link_bytes_per_s"] == found["all_gather_bytes_per_s"] == pytest.approx(0.75e9)
+    assert found["flops_per_s"] == pytest.approx(step_flops(a_spec()) / 0.1)
+    assert any("all-gather: not measured, as all-reduce: nccl, 4 ranks, 100MB" in each for each in found["sources"])
+    mixed = call(*words, *"--measured links --gpu H100".split()).stdout
+    assert "0.75 GB/s busbw of all-reduce" in mixed
+    assert "67 TFLOP/s: dense fp32 of H100" in mixed
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--measured cells", "run cs336-tui comm"),
+        ("--measured links", "run cs336-tui peak --precision fp32"),
+        ("--measured links --precision bf16", "run cs336-tui peak --precision bf16"),
+        ("--measured links --link 1GB/s --gpu H100", "leave one"),
+        ("--measured nothing", "cs336-tui sessions"),
+    ],
+)
+def test_a_session_that_lacks_what_is_asked_says_what_to_run(tmp_path: Path, words: str, said: str) -> None:
+    kept(tmp_path, "links", [(message("all-reduce", "1MB", 2), 0.2)])
+    kept(tmp_path, "cells", [(a_spec(), 0.1)])
+    done = call(*"plan --size small --precision fp32 --session-dir".split(), str(tmp_path), *words.split())
 
     assert done.returncode == 2
     assert said in done.stderr

@@ -1,0 +1,101 @@
+"""Measured bandwidths and speeds that plans are made of, from sessions whose times are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from cs336_tui.analysis.measured_rates import link_rates, speed_of
+from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.flops import step_flops
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events import events as ev
+from cs336_tui.events.peaks import PeakKey
+from cs336_tui.session.state import SessionState
+from tests.made_peaks import made_peak
+from tests.samples import ENVIRONMENT, HEADER, a_spec
+
+
+def message(operation: str, size: str, ranks: int, **choices: Any) -> CellSpec:
+    fields = {"workload": "collective", "devices": ("cpu",), "sizes": (size,), "ranks": (ranks,)}
+    (spec,) = sweep_from(**fields | {"collectives": (operation,)} | choices).cells()
+    return spec
+
+
+def events_of(cells: Iterable[tuple[CellSpec, float]]) -> Iterator[ev.Event]:
+    """A session of cells with three measured steps of so many seconds each."""
+    yield from (HEADER, ev.EnvironmentRead(at=0.0, environment=ENVIRONMENT))
+    for number, (spec, time_s) in enumerate(cells):
+        yield ev.CellsQueued(at=0.0, first=number, specs=(spec,))
+        yield ev.CellStarted(at=0.0, cell=number)
+        yield ev.StepsTimed(at=1.0, cell=number, kind="measured", first=0, times_s=(time_s,) * 3)
+        yield ev.CellFinished(at=2.0, cell=number, status="ok")
+
+
+def session(cells: Iterable[tuple[CellSpec, float]]) -> tuple[Result, ...]:
+    state = SessionState()
+    for event in events_of(cells):
+        state.apply(event)
+    return merge([("s", state)])
+
+
+def test_a_link_is_as_fast_as_the_most_ranks_with_the_largest_size() -> None:
+    found = link_rates(session([
+        (message("all-reduce", "100MB", 4), 0.2),  # 0.5 GB/s x 2 x 3/4
+        (message("all-reduce", "1MB", 4), 0.0001),
+        (message("all-reduce", "100MB", 2), 0.01),
+        (message("all-gather", "100MB", 2), 0.1),  # 1 GB/s x 1/2
+        (message("broadcast", "100MB", 4), 0.1),
+    ]))  # fmt: skip
+
+    assert {name: rate.bytes_per_s for name, rate in found.items()} == pytest.approx(
+        {"all-reduce": 0.75e9, "all-gather": 0.5e9}
+    )
+    assert found["all-reduce"].text == "gloo, 4 ranks, 100MB, fp32, Some CPU 9000"
+
+
+def test_links_of_gpus_go_before_those_of_a_cpu() -> None:
+    found = link_rates(session([
+        (message("all-reduce", "1MB", 2, devices=("cuda:0",)), 0.001),
+        (message("all-reduce", "100MB", 4), 0.2),
+        (message("all-gather", "100MB", 4), 0.2),
+    ]))  # fmt: skip
+
+    assert list(found) == ["all-reduce"]
+    assert found["all-reduce"].kind == "cuda"
+
+
+def test_a_speed_is_what_a_cell_of_the_same_dimensions_achieved() -> None:
+    spec, other = a_spec(), a_spec(d_model=1024, d_ff=4096, num_heads=16, size="custom")
+    found = speed_of(session([(spec, 0.1), (other, 0.001)]), spec, "fp32", lambda _: made_peak())
+
+    assert found is not None
+    assert found.flops_per_s == pytest.approx(step_flops(spec) / 0.1)
+    assert spec.title in found.text
+
+
+def test_what_communicates_or_computes_in_another_format_tells_no_speed() -> None:
+    spec = a_spec()
+    cells = [(a_spec(ranks=2, parallel="ddp"), 0.1), (a_spec(precision="bf16-mixed"), 0.1)]
+
+    assert speed_of(session(cells), spec, "fp32", lambda _: None) is None
+    assert speed_of(session([(a_spec(ranks=2, parallel="none"), 0.1)]), spec, "fp32", lambda _: None) is not None
+    assert speed_of(session([(spec, 0.1)]), spec, "fp32", lambda _: None, "cpu") is None
+
+
+def test_without_cells_the_measured_peak_of_the_device_is_the_speed() -> None:
+    asked: list[PeakKey] = []
+
+    def peaks(key: PeakKey) -> Any:
+        asked.append(key)
+        return made_peak(60e12, precision="bf16")
+
+    found = speed_of(session([(message("all-reduce", "1MB", 2, devices=("cuda:0",)), 0.1)]), a_spec(), "bf16", peaks)
+
+    assert found is not None
+    assert found.flops_per_s == pytest.approx(60e12)
+    assert {key.precision for key in asked} == {"bf16", "bf16-mixed"}
+    assert "measured peak in bf16" in found.text
