@@ -140,7 +140,8 @@ def _keys() -> Iterator[str]:
     yield from ("", "## CSV of a session", "")
     yield "`--format csv` has a row for each finished cell. Lists are joined by `;`. Its columns are:"
     yield from ("", textwrap.fill(", ".join(map(_code, to_csv(SessionState()).strip().split(","))), 120), "")
-    yield "Then come `phase_NAME_times_s` and `host_phase_NAME_times_s` for each phase that a cell has."
+    yield "Then come `phase_NAME_times_s` and `host_phase_NAME_times_s` for each phase that a cell has,"
+    yield "and `rank_N_times_s` for each rank of cells of several."
     yield "Rows of several sessions begin with `session`."
     yield from ("", "## Columns of the results table", "")
     yield "`export --columns` takes the columns on the left. Their keys in CSV and JSON of that table are on the right."

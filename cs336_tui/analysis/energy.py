@@ -36,7 +36,7 @@ def energy_of(cell: CellState) -> Energy:
     per_step = power_w * step_s
     return Energy(
         joules_per_step=per_step,
-        tokens_per_joule=cell.spec.tokens_per_step / per_step if per_step else None,
+        tokens_per_joule=cell.spec.tokens_per_step / per_step if per_step and cell.spec.tokens_per_step else None,
         mean_power_w=power_w,
     )
 

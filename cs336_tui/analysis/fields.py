@@ -10,7 +10,7 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.counts import steps_words, warmup_words
 from cs336_tui.config.flops import parameters
-from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, has_choice
 from cs336_tui.config.variants import REFERENCE, is_imported, short
 from cs336_tui.events.environment import Environment
 from cs336_tui.session.cell_state import CellState
@@ -47,7 +47,10 @@ _OF_MODELS = ("edition", "arch", "vocab")
 
 
 def num_params(result: Result) -> int | None:
-    """Parameters of the model as built, else of a reference as its dimensions imply; None of a user's own not built."""
+    """Parameters of the model as built, else of a reference as its dimensions imply; None of a user's own not built,
+    and of a collective."""
+    if result.spec.is_collective:
+        return None
     unknown = is_imported(result.spec.model) or bool(result.spec.recording)
     return result.cell.num_params or (None if unknown else implied_params(result.spec))
 
@@ -132,9 +135,7 @@ def _with(results: Sequence[Result], key: str) -> Sequence[Result]:
 
 def shown_of(spec: CellSpec, key: str) -> str:
     """Text of a choice or dimension of a spec; empty if it is not known of a recording, or a collective has none."""
-    if spec.recording and not _OF_COLUMN[key].recorded:
-        return ""
-    if spec.is_collective and not _OF_COLUMN[key].is_in(spec.workload):
+    if not has_choice(spec, _OF_COLUMN[key].field):
         return ""
     if key in _WORDS:
         return _WORDS[key](spec)
@@ -207,6 +208,8 @@ _PLAIN = CellSpec(
 def _size_order(result: Result) -> tuple[int, str]:
     spec = result.spec
     # Of an operation alone by its width: how many numbers that makes depends on the context, which is not its size.
+    if spec.is_collective:
+        return spec.message_bytes, spec.size_label
     return spec.d_model if spec.is_alone else implied_params(spec), spec.size_label
 
 

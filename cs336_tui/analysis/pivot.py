@@ -107,7 +107,7 @@ VALUES: Mapping[Value, str] = {
 WHOLE_PROCESS = "peak RSS of the whole process"
 """Mark of a memory figure from a device whose memory no allocator counts."""
 
-_MISSING = {"std": "one step", "memory": "not counted", "activations": "not known"}
+_MISSING = {"std": "one step", "tokens": "no tokens", "memory": "not counted", "activations": "not known"}
 """The notes of figures without these values."""
 _PREFERRED = ("size", "pass", "precision", "warmup", "device", "context")
 
@@ -289,7 +289,7 @@ def _figure(cells: Sequence[Result], value: Value, ddof: int, marks: tuple[str, 
     peak = max(filter(None, map(_peak, measured(cells))), default=None)
     apart = max(filter(None, map(_apart, measured(cells))), default=None) if value == "activations" else None
     tokens = cells[0].spec.tokens_per_step * cells[0].spec.ranks / summary.mean_s
-    values = times | {"tokens": tokens, "memory": peak, "activations": apart.bytes if apart else None}
+    values = times | {"tokens": tokens or None, "memory": peak, "activations": apart.bytes if apart else None}
     found = values.get(value)
     return Figure(
         value=found,

@@ -84,7 +84,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     groups lie in halves of halves. With workload ``attention``, `d_model` is the width of the queries, keys and values
     of all `num_heads` together, and `causal` is whether a token sees its past only. With ``norm`` it is the width of
     each of the `batch_size` times `context_length` rows. With ``collective`` `size` is that of the message, such as
-    10MB, `d_model` the number of its words of 4 bytes, and `collective` the operation.
+    10MB, which `d_model` and `d_ff` number, and `collective` the operation.
     `recording` is the name of what others recorded; of such a cell the device alone is known, and nothing else counts.
 
     A choice that is added has a default, so that logs of before open.
@@ -96,9 +96,11 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )]
     edition: Annotated[Edition, Axis(
         usual="2026", help="Handout edition, which names the sizes: {values}", group="more", kinds=(), compared="name",
-        stand_in="2026",
+        stand_in="2026", workloads=COMPUTING,
     )]
-    arch: Annotated[Arch, Axis(usual="swiglu-rope", help="{values}", group="more", stand_in="gelu-learned")]
+    arch: Annotated[Arch, Axis(
+        usual="swiglu-rope", help="{values}", group="more", stand_in="gelu-learned", workloads=COMPUTING,
+    )]
     d_model: Annotated[int, msgspec.structs.replace(_DIMENSION, title="d_model", help="Raw dimensions replace --size.")]
     d_ff: Annotated[int, msgspec.structs.replace(_DIMENSION, title="d_ff")]
     num_layers: Annotated[int, msgspec.structs.replace(_DIMENSION, title="layers")]

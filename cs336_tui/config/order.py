@@ -87,6 +87,8 @@ def needs_at_least(spec: CellSpec, other: CellSpec) -> bool:
     """True if `spec` surely needs as much memory as `other`: it is of the same kind and no dimension is smaller."""
 
     def extent(cell: CellSpec) -> tuple[int, ...]:
+        if cell.is_collective:
+            return (cell.message_bytes,)
         return (*msgspec.structs.astuple(cell.dims), cell.context_length, cell.batch_size)
 
     return _memory_kind(spec) == _memory_kind(other) and all(

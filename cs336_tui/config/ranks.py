@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from cs336_tui.config.axis import SpecError
+from cs336_tui.config.axis import MAX_COUNT, SpecError
 from cs336_tui.config.variants import is_imported, is_well_formed, likely_meant
 
 PARALLELS = ("none", "ddp", "zero1", "fsdp2")
@@ -30,15 +30,28 @@ BYTES_OF_ELEMENT = {"fp32": 4, "bf16": 2}
 """Precisions of messages."""
 
 
-WORD_BYTES = 4
-"""Unit in which a cell counts its message."""
+_WORD_BYTES = 4
+LARGEST_MESSAGE = "1TB"
 
 
-def message_bytes(words: int, precision: str, ranks: int) -> int:
-    """Bytes of a collective's whole array: those of so many words, rounded down so that each rank has as many elements.
-    Raises KeyError for what is no precision of messages."""
+def message_dims(size: str) -> tuple[int, int]:
+    """The two dimensions, each at most `MAX_COUNT`, that number a message's size such as ``10MB``. Raises
+    `SpecError`."""
+    try:
+        words = bytes_of(size) // _WORD_BYTES
+    except ValueError as error:
+        raise SpecError("size", size, str(error)) from None
+    if not 0 < words <= bytes_of(LARGEST_MESSAGE) // _WORD_BYTES:
+        raise SpecError("size", size, f"expected {_WORD_BYTES}B to {LARGEST_MESSAGE}")
+    more, rest = divmod(words - 1, MAX_COUNT)
+    return rest + 1, more + 1
+
+
+def message_bytes(dims: tuple[int, int], precision: str, ranks: int) -> int:
+    """Bytes of a collective's whole array, of a size by its `message_dims`, rounded down so that each rank has as many
+    elements. Raises KeyError for what is no precision of messages."""
     unit = BYTES_OF_ELEMENT[precision] * ranks
-    return words * WORD_BYTES // unit * unit
+    return ((dims[1] - 1) * MAX_COUNT + dims[0]) * _WORD_BYTES // unit * unit
 
 
 class Sharing(NamedTuple):

@@ -155,8 +155,9 @@ for _field in (
 def _message(cell: Choices) -> Iterator[SpecError]:
     if cell.workload != "collective":
         return
-    if cell.ranks == 1:
-        yield SpecError("ranks", 1, "a collective is of several; give --ranks 2 or more")
+    if cell.ranks < 2:
+        yield SpecError("ranks", cell.ranks, "a collective is of several; give --ranks 2 or more")
+        return
     if cell.precision not in BYTES_OF_ELEMENT:
         yield SpecError("precision", cell.precision, f"a message is {' or '.join(BYTES_OF_ELEMENT)}")
         return
@@ -164,7 +165,7 @@ def _message(cell: Choices) -> Iterator[SpecError]:
         yield SpecError("pass", cell.pass_, "a collective has none; leave it out")
     if cell.sync != "each-step":
         yield SpecError("sync", cell.sync, "the ranks of a collective begin each step together; leave it out")
-    if not message_bytes(cell.d_model, cell.precision, cell.ranks):
+    if not message_bytes((cell.d_model, cell.d_ff), cell.precision, cell.ranks):
         yield SpecError("size", cell.size, f"less than one {cell.precision} number for each of {cell.ranks} ranks")
 
 

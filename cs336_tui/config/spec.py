@@ -163,7 +163,7 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
     @property
     def message_bytes(self) -> int:
         """Bytes of a collective's whole array; 0 of other workloads."""
-        return message_bytes(self.d_model, self.precision, self.ranks) if self.is_collective else 0
+        return message_bytes((self.d_model, self.d_ff), self.precision, self.ranks) if self.is_collective else 0
 
     @property
     def dims(self) -> ModelDims:
@@ -263,12 +263,25 @@ def recorded_spec(recording: str, device: str) -> CellSpec:
 
 
 def known_choices(spec: CellSpec) -> dict[str, Any]:
-    """The choices of a cell as plain data, None for those that are not known of a recording."""
+    """The choices of a cell as plain data, None for those that `has_choice` denies."""
     found: dict[str, Any] = msgspec.to_builtins(spec)
-    if not spec.recording:
+    if not has_stand_ins(spec):
         return found
-    known = {axis.name for axis in AXES.values() if axis.recorded}
+    known = {axis.name for field, axis in AXES.items() if has_choice(spec, field)}
     return {name: value if name in known else None for name, value in found.items()}
+
+
+def has_stand_ins(spec: CellSpec) -> bool:
+    """True of a recording and of a collective: choices stand in for those that the cell does not have."""
+    return bool(spec.recording) or spec.is_collective
+
+
+def has_choice(spec: CellSpec, field: str) -> bool:
+    """True if a cell's choice or dimension is its own, and no stand-in."""
+    axis = AXES[field]
+    if spec.recording:
+        return axis.recorded
+    return not spec.is_collective or (axis.is_in(spec.workload) and field not in RAW_DIMS)
 
 
 _CHECKS = tuple(

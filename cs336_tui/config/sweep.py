@@ -12,7 +12,7 @@ import msgspec
 from cs336_tui.config.axes import Choices
 from cs336_tui.config.axis import MAX_COUNT, SpecError
 from cs336_tui.config.counts import INTERVAL, Auto, Counted, check_most, share_words, warmup_words
-from cs336_tui.config.ranks import WORD_BYTES, bytes_of
+from cs336_tui.config.ranks import message_dims
 from cs336_tui.config.rules import RULES, Rule
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, ModelDims, dims_of
 from cs336_tui.config.values import LANGUAGE_MODEL, canonical_device
@@ -340,13 +340,8 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
 
 def _message(size: str) -> ModelDims:
     """The dimensions that stand for a message of a size such as ``10MB``. Raises `SpecError`."""
-    try:
-        words = bytes_of(size) // WORD_BYTES
-    except ValueError as error:
-        raise SpecError("size", size, str(error)) from None
-    if not 0 < words <= MAX_COUNT:
-        raise SpecError("size", size, f"expected {WORD_BYTES}B to {MAX_COUNT * WORD_BYTES // 10**9}GB")
-    return ModelDims(d_model=words, d_ff=1, num_layers=1, num_heads=1, vocab_size=1)
+    d_model, d_ff = message_dims(size)
+    return ModelDims(d_model=d_model, d_ff=d_ff, num_layers=1, num_heads=1, vocab_size=1)
 
 
 def _one_spelling(device: str) -> str:

@@ -6,6 +6,9 @@ import msgspec
 
 from cs336_tui.config.spec import AXES, CellSpec, SpecError, canonical_device
 
+_RANK_BYTES = 200_000_000
+"""About the memory of a rank's process on a CPU that it shares with no other, without tensors."""
+
 
 class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A device of torch's (``cpu``, ``mps``, ``cuda:N``), with its UUID in NVML's spelling and its total memory."""
@@ -105,8 +108,14 @@ class Environment(TorchEnvironment, frozen=True, kw_only=True):
             yield from self._refusals_of_ranks(name, several, values["backend"])
 
     def _refusals_of_ranks(self, name: str, ranks: Iterable[int], backends: Iterable[object]) -> Iterator[SpecError]:
-        """Errors for several ranks from this device on: each needs a GPU of its own, and all a backend."""
+        """Errors for several ranks from this device on: each needs a GPU or memory of its own, and all a backend."""
         kind, _, index = name.partition(":")
+        if kind == "cpu" and self.memory_bytes:
+            most = max(self.memory_bytes // _RANK_BYTES, 1)
+            for number in ranks:
+                if number > most:
+                    allowed = f"each is a process of about {_RANK_BYTES / 1e9:g} GB, and there is room for {most} here"
+                    yield SpecError("ranks", number, allowed)
         if kind == "cuda":
             here = sum(device.name.startswith("cuda") for device in self.devices) - int(index)
             for number in ranks:

@@ -27,8 +27,8 @@ RANKS_NOTES = (
     "phases are that rank's, too",
     "skew: a step's time on its slowest rank less that on its fastest, mean over the measured steps",
     "memory of several ranks is that of the rank that has most, never a sum",
-    "tokens/s of several ranks are those of all together, FLOP/s those of one",
 )
+RATES_OF_RANKS = "tokens/s of several ranks are those of all together, FLOP/s those of one"
 FAILED = ("oom", "failed", "killed")
 _TIMED = {
     "each-step": "host clock between two device synchronisations, one after every step",
@@ -135,8 +135,9 @@ def reading_notes(state: SessionState, cells: Sequence[CellState], unit: str = "
     for how in dict.fromkeys(cell.spec.sync if cell.spec.timer == "step" else cell.spec.timer for cell in cells):
         yield f"a step's time, {how}: {_TIMED[how]}"
     if any(cell.spec.ranks > 1 for cell in cells):
-        yield from _whose_batch(cells)
-        yield from RANKS_NOTES
+        with_tokens = [cell for cell in cells if not cell.spec.is_collective]
+        yield from _whose_batch(with_tokens) if with_tokens else ()
+        yield from (*RANKS_NOTES, *(RATES_OF_RANKS,) * bool(with_tokens))
     if any(cell.spec.timer == "do_bench" for cell in cells):
         yield "p20, p80: 20 and 80 % quantiles of the n measured steps, linear between neighbours"
     if shows_allocated(cells):

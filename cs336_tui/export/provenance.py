@@ -98,7 +98,9 @@ def _precision_notes(cells: Sequence[CellState]) -> Iterator[str]:
     for cell in cells:
         if found := cell.in_force:
             named = f"{cell.spec.precision} on {cell.spec.device}, as read back: {_as_read_back(found)}"
-            logits[named] = logits.get(named) or found.logits_dtype
+            if cell.spec.is_collective:
+                named = f"{cell.spec.precision} on {cell.spec.device}: messages of {found.parameter_dtype}"
+            logits[named] = logits.get(named) or (None if cell.spec.is_collective else found.logits_dtype)
     for named, dtype in logits.items():
         yield f"{named}, logits {dtype}" if dtype else named
 

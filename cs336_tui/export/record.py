@@ -12,7 +12,7 @@ from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.fields import OWN, shown_of
 from cs336_tui.analysis.merge import Result, title_of
 from cs336_tui.analysis.roofline import PeakLookup, point_of, work_of
-from cs336_tui.config.spec import AXES, CellSpec, known_choices
+from cs336_tui.config.spec import AXES, CellSpec, has_stand_ins, known_choices
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import EffectiveSettings, Stage, Status
 from cs336_tui.events.peaks import PeakCache
@@ -174,8 +174,11 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
     judgement, energy, point = judgement_of(cell, result.state), energy_of(cell), point_of(result, peaks)
     step_s = mean_step_s(result)
     interval, prepared = judgement.interval if judgement else None, cell.prepared
+    own = attributes(cell, *_OF_CELL)
+    if result.spec.is_collective:  # as logs of before counted its message
+        own |= {"num_params": None, "num_params_without_head": None}
     return RunRecord(
-        **attributes(cell, *_OF_CELL),
+        **own,
         **attributes(finished, *_OF_END),
         **attributes(cell.surroundings, *_OF_SURROUNDINGS),
         **attributes(judgement, "warmup_advice"),
@@ -244,7 +247,9 @@ def document_of(
 
 _FIRST = ("cell", "status")
 _BY_PHASE = ("phase_times_s", "host_phase_times_s")
-_NESTED = ("spec", "summary", "in_force", *_BY_PHASE)
+_BY_RANK = "rank_times_s"
+_NESTED = ("spec", "summary", "in_force", "skew", _BY_RANK, *_BY_PHASE)
+_SKEWS = {f"skew_{name}": name for name in ("mean_s", "std_s", "min_s", "max_s")}
 _TEXTS = ("verdict_evidence", "verdict_advice")
 """Texts by name; ``name: text`` in CSV."""
 _PAIRS = tuple(field for field, axis in AXES.items() if axis.widget == "pairs")
@@ -257,6 +262,7 @@ _COLUMNS = (
     *CellSpec.__struct_encode_fields__,
     *Summary.__struct_encode_fields__,
     *(name for name in RunRecord.__struct_encode_fields__ if name not in (*_FIRST, *_NESTED, "environment")),
+    *_SKEWS,
     *(f"in_force_{name}" for name in EffectiveSettings.__struct_encode_fields__),
     *_MACHINE,
 )
@@ -280,7 +286,7 @@ def to_csv(state: SessionState) -> str:
 def documents_to_json(documents: Sequence[SessionDocument]) -> str:
     """One session as its document, several as ``{"schema": 1, "sessions": [...]}``."""
     found: Any = documents[0] if len(documents) == 1 else {"schema": RECORD_SCHEMA, "sessions": documents}
-    if any(run.spec.recording for document in documents for run in document.runs):
+    if any(has_stand_ins(run.spec) for document in documents for run in document.runs):
         found = _without_stand_ins(found)
     return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
 
@@ -313,7 +319,8 @@ def documents_to_csv(documents: Sequence[SessionDocument]) -> str:
         for run in document.runs
         for phase in getattr(run, field)
     )
-    return csv_text((*first, *_COLUMNS, *phases), rows)
+    ranks = max((len(run.rank_times_s) for document in documents for run in document.runs), default=0)
+    return csv_text((*first, *_COLUMNS, *phases, *map(_rank_column, range(ranks))), rows)
 
 
 def _machine(document: SessionDocument, run: RunRecord) -> dict[str, Any]:
@@ -324,10 +331,12 @@ def _machine(document: SessionDocument, run: RunRecord) -> dict[str, Any]:
 
 def _row(run: RunRecord) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.to_builtins(run)
-    spec, summary, in_force, *by_phase = (row.pop(name) for name in _NESTED)
+    spec, summary, in_force, skew, by_rank, *by_phase = (row.pop(name) for name in _NESTED)
     spec = known_choices(run.spec)
     del row["environment"]
     row |= {name: [f"{of}: {text}" for of, text in row[name].items()] for name in _TEXTS}
+    row |= {name: skew[of] for name, of in _SKEWS.items()} if skew else {}
+    row |= {_rank_column(rank): times for rank, times in enumerate(by_rank)}
     row |= spec | (summary or {}) | {name: OWN for name in _OF_MODEL if shown_of(run.spec, name) == OWN}
     row |= {name: [f"{of}={value}" for of, value in spec[name] or ()] for name in _PAIRS}
     row |= {f"in_force_{name}": value for name, value in (in_force or {}).items()}
@@ -339,3 +348,7 @@ def _row(run: RunRecord) -> dict[str, Any]:
 def _phase_column(field: str, phase: str) -> str:
     """``phase_forward_times_s``, ``host_phase_forward_times_s``."""
     return field.replace("times_s", f"{plain(phase)}_times_s")
+
+
+def _rank_column(rank: int) -> str:
+    return f"rank_{rank}_times_s"

@@ -227,9 +227,9 @@ class CellState:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens of one step of all ranks over the mean measured step time."""
+        """Tokens of one step of all ranks over the mean measured step time; None of a collective."""
         running, tokens = self.running, self.spec.tokens_per_step * self.spec.ranks
-        return tokens / running.mean if running.n and running.mean else None
+        return tokens / running.mean if tokens and running.n and running.mean else None
 
 
 def _extend(lists: dict[str, list[float]], more: Mapping[str, Sequence[float]]) -> None:

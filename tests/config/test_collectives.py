@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from cs336_tui.config.choices import sweep_from, sweep_of
 from cs336_tui.config.command import command_of
 from cs336_tui.config.order import in_order, needs_at_least, rough_peak_bytes
 from cs336_tui.config.presets import Preset, from_toml, preset, to_toml
+from cs336_tui.config.ranks import bytes_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import DeviceInfo
@@ -55,7 +57,8 @@ def test_its_command_and_its_preset_make_it_again():
     [
         ({"sizes": ("10",)}, "size 10: expected a size such as"),
         ({"sizes": ("4B",), "ranks": (4,)}, "size 4B: less than one fp32 number for each of 4 ranks"),
-        ({"sizes": ("9GB",)}, "size 9GB: expected 4B to 8GB"),
+        ({"sizes": ("2TB",)}, "size 2TB: expected 4B to 1TB"),
+        ({"ranks": (0,)}, "ranks 0: expected a whole number, at least 1"),
         ({"ranks": (1,)}, "ranks 1: a collective is of several"),
         ({"precisions": ("fp16-mixed",)}, "precision fp16-mixed: a message is fp32 or bf16"),
         ({"contexts": (128,)}, "context 128: a collective has none"),
@@ -70,6 +73,28 @@ def test_what_cannot_be_is_refused_in_one_line(choices: dict[str, object], said:
     with pytest.raises(SpecError) as caught:
         collectives(**choices)
     assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize("size", ["8GB", "9GB", "12GB", "64GiB", "1TB"])
+def test_a_message_is_as_large_as_its_size_says(size: str):
+    (spec,) = cells(sizes=(size,))
+    assert abs(spec.message_bytes - bytes_of(size)) < 8
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=CellSpec) == spec
+
+
+def test_a_larger_message_needs_more_even_past_what_one_dimension_counts():
+    found = cells(sizes=("8GB", "10GB", "18GB", "26GB"))
+    for small, large in pairwise(found):
+        assert needs_at_least(large, small)
+        assert not needs_at_least(small, large)
+    assert len({prediction_key(spec) for spec in found}) == 4
+
+
+def test_ranks_for_which_a_machine_has_no_memory_are_refused_before_they_start():
+    (few,), (many,) = cells(ranks=(2,)), cells(ranks=(1000,))
+    machine = msgspec.structs.replace(ENVIRONMENT, memory_bytes=16_000_000_000)
+    assert machine.refusal(few) is None
+    assert "room for 80 here" in str(machine.refusal(many))
 
 
 def test_a_model_has_no_operation():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from xml.etree import ElementTree
 
 import pytest
@@ -12,8 +15,10 @@ from cs336_tui.events import events as ev
 from cs336_tui.export.collectives import collective_tables
 from cs336_tui.export.drawing import Absent, Drawing
 from cs336_tui.export.figures import by_message, passes_by_size
+from cs336_tui.export.record import to_csv, to_json
 from cs336_tui.export.results import TableError, results_table
 from cs336_tui.session.state import SessionState
+from cs336_tui.stats.summaries import summarize
 from tests.samples import ENVIRONMENT, HEADER
 
 TIMES_S = {("1MB", 2): 1e-3, ("1MB", 4): 2e-3, ("100MB", 2): 50e-3, ("100MB", 4): 200e-3}
@@ -34,7 +39,8 @@ def known(**choices: object) -> tuple[Result, ...]:
         ranks = ((time_s,) * 3, *((time_s / 2,) * 3 for _ in range(spec.ranks - 1)))
         steps = ev.StepsTimed(at=1.0, cell=number, kind="measured", first=0, times_s=(time_s,) * 3, rank_times_s=ranks)
         state.apply(steps)
-        state.apply(ev.CellFinished(at=2.0, cell=number, status="ok"))
+        skew = summarize([time_s / 2] * 3)
+        state.apply(ev.CellFinished(at=2.0, cell=number, status="ok", skew=skew))
     return merge([("s", state)])
 
 
@@ -68,6 +74,34 @@ def test_the_figure_is_of_bandwidth_over_size():
         assert words in text
     assert isinstance(by_message(known(sizes=("1MB",))), Absent)
     assert isinstance(passes_by_size(known()), Absent)
+
+
+def test_data_of_a_collective_have_no_stand_ins_for_what_it_lacks():
+    state = known(ranks=(2,), sizes=("1MB",))[0].state
+    (run,) = json.loads(to_json(state))["runs"]
+    lacking = (
+        "pass", "context_length", "batch_size", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "edition",
+        "arch", "attention", "norm", "optimizer", "loss", "parallel", "batch_is",
+    )  # fmt: skip
+    assert {name: run["spec"][name] for name in lacking} == dict.fromkeys(lacking)
+    held = {"size": "1MB", "collective": "all-reduce", "ranks": 2, "precision": "fp32", "device": "cpu"}
+    assert {name: run["spec"][name] for name in held} == held
+    assert run["spec"]["workload"] == "collective"
+    assert [run[name] for name in ("num_params", "num_params_without_head", "tokens_per_s", "flops_per_s")] == [
+        None
+    ] * 4
+    (row,) = csv.DictReader(io.StringIO(to_csv(state)))
+    assert {name: row[name] for name in (*lacking, "num_params", "tokens_per_s")} == dict.fromkeys(
+        (*lacking, "num_params", "tokens_per_s"), ""
+    )
+    assert (row["rank_0_times_s"], row["rank_1_times_s"]) == ("0.001;0.001;0.001", "0.0005;0.0005;0.0005")
+    assert float(row["skew_mean_s"]) == pytest.approx(0.5e-3)
+
+
+def test_notes_of_collectives_speak_of_no_tokens_and_batches():
+    notes = " ".join(results_table(known(ranks=(4,))).footnotes)
+    assert "slowest rank" in notes
+    assert not any(word in notes for word in ("tokens", "batch", "logits", "FLOP"))
 
 
 def test_a_session_without_collectives_has_no_such_table():

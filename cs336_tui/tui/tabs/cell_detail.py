@@ -79,7 +79,7 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
             *([row("20 to 80 %", _span(summary.p20_s, summary.p80_s, std))] if summary.p20_s is not None else []),
             row("min to max", _span(summary.min_s, summary.max_s, std)),
             *([row("p95", f"{format.ms(summary.p95_s, std)} ms")] if summary.p95_s is not None else []),
-            row("tokens/s", format.rate(cell.tokens_per_s)),
+            *([row("tokens/s", format.rate(cell.tokens_per_s))] if cell.tokens_per_s else []),
             *_found(cell, found, width),
         ]
     if finished := cell.finished:

@@ -226,7 +226,7 @@ def _rates(state: SessionState, cell: CellState, found: Assessment | None) -> Li
             parts.append(f"peak RSS {format.size(finished.peak_rss_bytes)}")
     elif state.devices and (rss := state.devices[-1][0].host.child_rss_bytes) is not None:
         parts.append(f"RSS {format.size(rss)}{' a rank at most' * (cell.spec.ranks > 1)}")
-    if cell.num_params is not None:
+    if cell.num_params is not None and not cell.spec.is_collective:
         parts.append(f"{quantities.count(cell.num_params)} parameters")
     return line((" · ".join(parts), "text"))
 
