@@ -215,6 +215,7 @@ def cell_steps(draw: st.DrawFn) -> list[events.Event]:
                     host_s=times,
                     host_phases_s=dict.fromkeys(phases, times),
                     rank_times_s=(times, tuple(time_s / 2 for time_s in times))[:ranks],
+                    rank_sync_s=(tuple(time_s / 4 for time_s in times), times)[:ranks],
                 )
             )
             first += size

@@ -82,7 +82,7 @@ def _problem(event: Event, line: bytes) -> str | None:
         return f"at {event.at}: expected Unix seconds"
     if isinstance(event, StepsTimed):
         one = [event.host_s] if event.host_s else []
-        several = (event.times_s, *event.phases_s.values(), *event.rank_times_s, *one)
+        several = (event.times_s, *event.phases_s.values(), *event.rank_times_s, *event.rank_sync_s, *one)
         if any(len(times_s) != len(event.times_s) for times_s in several):
             return "times of steps, of phases, of ranks and of the host differ in number"
         return _impossible_time(itertools.chain(*several))
@@ -136,11 +136,15 @@ def _merged(steps: Sequence[StepsTimed]) -> list[Event]:
         phases_s={name: tuple(t for each in steps for t in each.phases_s[name]) for name in steps[0].phases_s},
         host_s=tuple(t for each in steps for t in each.host_s),
         host_phases_s={n: tuple(t for each in steps for t in each.host_phases_s[n]) for n in steps[0].host_phases_s},
-        rank_times_s=tuple(
-            tuple(itertools.chain(*of_rank)) for of_rank in zip(*(each.rank_times_s for each in steps), strict=True)
-        ),
+        rank_times_s=_end_to_end([each.rank_times_s for each in steps]),
+        rank_sync_s=_end_to_end([each.rank_sync_s for each in steps]),
     )
     return [last]
+
+
+def _end_to_end(several: Sequence[tuple[tuple[float, ...], ...]]) -> tuple[tuple[float, ...], ...]:
+    """The lists of each rank joined."""
+    return tuple(tuple(itertools.chain(*of_rank)) for of_rank in zip(*several, strict=True))
 
 
 def _adjoin(earlier: StepsTimed, later: StepsTimed) -> bool:
@@ -151,4 +155,5 @@ def _adjoin(earlier: StepsTimed, later: StepsTimed) -> bool:
         and bool(earlier.host_s) == bool(later.host_s)
         and earlier.host_phases_s.keys() == later.host_phases_s.keys()
         and len(earlier.rank_times_s) == len(later.rank_times_s)
+        and len(earlier.rank_sync_s) == len(later.rank_sync_s)
     )

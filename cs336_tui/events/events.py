@@ -17,6 +17,8 @@ SCHEMA = 4
 Stage = Literal["starting", "building", "compiling", "capturing", "warm-up", "measuring", "finishing"]
 """`compiling` is torch.compile's work before the first warm-up step, `capturing` a CUDA graph's."""
 StepKind = Literal["warm-up", "measured"]
+GRADIENT_SYNC = "gradient sync"
+"""The phase after backward in which a user's container ends the communication of gradients."""
 Status = Literal["ok", "oom", "failed", "killed", "cancelled"]
 
 
@@ -158,6 +160,8 @@ class StepsTimed(_CellEvent, frozen=True):
     host_phases_s: dict[str, tuple[float, ...]] = {}
     rank_times_s: tuple[tuple[float, ...], ...] = ()
     """Of several ranks: the times of each; `times_s` and all others are then those of each step's slowest rank."""
+    rank_sync_s: tuple[tuple[float, ...], ...] = ()
+    """Of several ranks with a phase `GRADIENT_SYNC`: that of each. The rank that comes to it last waits for none."""
 
 
 class CellFinished(_CellEvent, frozen=True):

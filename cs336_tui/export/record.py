@@ -50,6 +50,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     host_phase_times_s: dict[str, tuple[float, ...]]
     rank_times_s: tuple[tuple[float, ...], ...]
     """Of several ranks: the measured steps of each. All other times are those of each step's slowest rank."""
+    rank_sync_times_s: tuple[tuple[float, ...], ...]
+    """Of several ranks with a phase gradient sync: that of each in the measured steps, with its wait for the others."""
     algbw_bytes_per_s: float | None
     """Of a collective: bytes of the whole array over the mean step time."""
     busbw_bytes_per_s: float | None
@@ -199,6 +201,7 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         host_times_s=tuple(cell.times.host_s),
         host_phase_times_s={name: tuple(times) for name, times in cell.times.host_phases_s.items()},
         rank_times_s=tuple(map(tuple, cell.times.rank_s)),
+        rank_sync_times_s=tuple(map(tuple, cell.times.rank_sync_s)),
         algbw_bytes_per_s=step_s and algbw(result.spec, step_s),
         busbw_bytes_per_s=step_s and busbw(result.spec, step_s),
         summary=cell.full_summary(result.state.ddof),

@@ -16,6 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 
 from cs336_tui.events.events import (
+    GRADIENT_SYNC,
     CellFinished,
     Event,
     ModelBuilt,
@@ -257,6 +258,7 @@ class RankFold(_Fold[CellFinished]):
             host_s=tuple(several[rank].host_s[n] for n, rank in enumerate(slowest)) if several[0].host_s else (),
             host_phases_s=_of_slowest([each.host_phases_s for each in several], slowest),
             rank_times_s=tuple(each.times_s for each in several),
+            rank_sync_s=tuple(each.phases_s[GRADIENT_SYNC] for each in several if GRADIENT_SYNC in each.phases_s),
         )
 
     def end_like(self, other: RankFold) -> None:

@@ -29,6 +29,8 @@ class StepTimes:
         self.rank_s: list[list[float]] = []
         """Of measured steps of several ranks, a list for each; the other times are those of each step's slowest."""
         self.warmup_rank_s: list[list[float]] = []
+        self.rank_sync_s: list[list[float]] = []
+        """Of measured steps of several ranks, the phase gradient sync of each; empty without it."""
         self.running = RunningStats()
         """Over the measured steps."""
         self.skew = RunningStats()
@@ -39,6 +41,7 @@ class StepTimes:
             times, phases, ranks = self.measured_s, self.measured_phases_s, self.rank_s
             self.host_s.extend(steps.host_s)
             _extend(self.host_phases_s, steps.host_phases_s)
+            _extend_ranks(self.rank_sync_s, steps.rank_sync_s)
             for skew_s in skews(steps.rank_times_s):
                 self.skew.add(skew_s)
             for time_s in steps.times_s:
@@ -46,9 +49,7 @@ class StepTimes:
         else:
             times, phases, ranks = self.warmup_s, self.warmup_phases_s, self.warmup_rank_s
         times.extend(steps.times_s)
-        ranks += ([] for _ in steps.rank_times_s[len(ranks) :])
-        for of_rank, times_s in zip(ranks, steps.rank_times_s, strict=False):
-            of_rank.extend(times_s)
+        _extend_ranks(ranks, steps.rank_times_s)
         _extend(phases, steps.phases_s)
 
 
@@ -235,6 +236,12 @@ class CellState:
 def _extend(lists: dict[str, list[float]], more: Mapping[str, Sequence[float]]) -> None:
     for name, values in more.items():
         lists.setdefault(name, []).extend(values)
+
+
+def _extend_ranks(ranks: list[list[float]], more: Sequence[Sequence[float]]) -> None:
+    ranks += ([] for _ in more[len(ranks) :])
+    for of_rank, times_s in zip(ranks, more, strict=False):
+        of_rank.extend(times_s)
 
 
 def _bare(uuid: str) -> str:

@@ -30,6 +30,18 @@ def test_a_step_is_as_long_as_on_its_slowest_rank_and_has_its_phases():
     assert event.rank_times_s == ((1.0, 4.0), (3.0, 2.0))
 
 
+def test_the_gradient_sync_of_each_rank_is_kept_beside_that_of_the_slowest():
+    """Rank 1 comes to it last and waits for none: its 1 s is communication, the 3 s of rank 0 are mostly waiting."""
+    several = [
+        StepsTimed(at=1.0, cell=3, kind="measured", first=0, times_s=(total_s,), phases_s={"gradient sync": (sync_s,)})
+        for total_s, sync_s in ((5.0, 3.0), (4.9, 1.0))
+    ]
+    _, (event,) = fold(*enumerate(several))
+    assert event.phases_s == {"gradient sync": (3.0,)}
+    assert event.rank_sync_s == ((3.0,), (1.0,))
+    assert fold((0, steps(0, 1.0)), (1, steps(0, 2.0)))[1][0].rank_sync_s == ()
+
+
 def test_steps_of_a_rank_that_is_ahead_wait_for_the_others():
     _, found = fold((0, steps(0, 1.0, 2.0, 3.0)), (1, steps(0, 1.5)), (1, steps(1, 1.0, 1.0)))
     assert [(event.first, event.times_s) for event in found] == [(0, (1.5,)), (1, (2.0, 3.0))]

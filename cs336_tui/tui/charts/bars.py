@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from cs336_tui.events.events import GRADIENT_SYNC
 from cs336_tui.tui import format
 from cs336_tui.tui.widgets.lines import Line, Span, bar, width_of
 
 _PHASE_ROLES = 5
-_SYNC = "gradient sync"
 AXIS = 10
 """Columns of an axis on the left with its labels."""
-SHORT_NAMES = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", _SYNC: "sync", "optimizer": "opt"}
+SHORT_NAMES = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", GRADIENT_SYNC: "sync", "optimizer": "opt"}
 """Names of phases for narrow columns."""
 
 
@@ -24,7 +24,7 @@ def phase_bars(means_s: Mapping[str, float], *, width: int) -> list[Line]:
     name_width = max(map(len, means_s))
     figures = {name: format.ms(value, total / 1000) for name, value in means_s.items()}
     figure_width = max(map(len, figures.values()))
-    in_order = [name for name in means_s if name != _SYNC]
+    in_order = [name for name in means_s if name != GRADIENT_SYNC]
     bar_width = max(width - name_width - figure_width - 11, 4)
     return [
         (
@@ -39,7 +39,7 @@ def phase_bars(means_s: Mapping[str, float], *, width: int) -> list[Line]:
 
 def _phase_role(name: str, in_order: Sequence[str]) -> str:
     """Gradient sync has a role of its own, the others have theirs with and without it."""
-    return "sync" if name == _SYNC else f"phase-{in_order.index(name) % _PHASE_ROLES + 1}"
+    return "sync" if name == GRADIENT_SYNC else f"phase-{in_order.index(name) % _PHASE_ROLES + 1}"
 
 
 def phase_line(means_s: Mapping[str, float], *, width: int) -> Line:

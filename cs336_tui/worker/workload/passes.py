@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cs336_tui.config.spec import Pass
+from cs336_tui.events.events import GRADIENT_SYNC
 from cs336_tui.worker.workload.imported.problems import ImportProblem, place_of, raise_interrupt, told
 from cs336_tui.worker.workload.precision import Context
 from cs336_tui.worker.workload.transformer import Batch, Loss
@@ -47,8 +48,6 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-SYNC = "gradient sync"
-"""The phase after backward in which a user's container ends the communication of gradients."""
 Hook = Callable[[nn.Module, Optimizer | None], object]
 
 
@@ -184,7 +183,7 @@ class Step:
         for phase in phases:
             yield phase
             if phase == "backward" and self._shared.after is not None:
-                yield SYNC
+                yield GRADIENT_SYNC
 
     @property
     def back_to_back(self) -> bool:
@@ -322,6 +321,6 @@ class Step:
         "forward": _forward,
         "loss": _compute_loss,
         "backward": _backward,
-        SYNC: _sync,
+        GRADIENT_SYNC: _sync,
         "optimizer": _optimizer,
     }
