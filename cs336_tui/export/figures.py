@@ -8,12 +8,17 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from cs336_tui.analysis.collectives import busbw, mean_step_s
+from cs336_tui.analysis.communication import efficiency
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import TELLING, groups, label, settled, shared, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.export.data_parallel import wrapper_name
 from cs336_tui.export.drawing import Absent, Drawing, plain_ticks, wrapped
 from cs336_tui.export.footnotes import std_kind
+from cs336_tui.export.rank_scaling import SCALING, beside, several_ranks, times_of_one_rank
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -39,7 +44,8 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 def drawings(results: Sequence[Result]) -> tuple[Drawing | Absent, ...]:
     """Every figure that these results may have."""
     messages = (by_message(results),) if any(result.spec.is_collective for result in results) else ()
-    return step_times(results), passes_by_size(results), by_context(results), by_precision(results), *messages
+    ranks = (by_ranks(results),) if any(several_ranks(results).values()) else ()
+    return step_times(results), passes_by_size(results), by_context(results), by_precision(results), *messages, *ranks
 
 
 def step_times(results: Sequence[Result]) -> Drawing | Absent:
@@ -237,6 +243,48 @@ def by_message(results: Sequence[Result]) -> Drawing | Absent:
     some = f" (the first {len(lines)} of {len(every)} lines)" if len(lines) < len(every) else ""
     title = _titled(f"Bus bandwidth against size{some}", [r for group in lines.values() for r in group], ("size",))
     return Drawing(name, title, (6, 4.5 + 0.2 * len(names)), draw)
+
+
+def by_ranks(results: Sequence[Result]) -> Drawing | Absent:
+    """Step time and efficiency over the number of ranks; a line for each wrapper and other choice, of weak and of
+    strong scaling."""
+    name, ones, of = "scaling", times_of_one_rank(results), several_ranks(results)
+    timed = [result for several in of.values() for result in measured(several)]
+    keys = telling(timed, but=("ranks",))
+    lines = groups(timed, keys)
+    if not any(len(values(group, "ranks")) + (beside(group[0]) in ones) > 1 for group in lines.values()):
+        return Absent(name, "no cell was timed on two numbers of ranks")
+    shown = list(lines.values())[:MOST_LINES]
+    names = [wrapped(label(group[0], keys) or wrapper_name(group[0].spec), _LEGEND_WIDTH) for group in shown]
+    ddof = ddof_of(results)
+    kinds = " and ".join(f"{SCALING[kind].lower()} (batch {kind})" for kind in of)
+
+    def draw(figure: Figure) -> None:
+        times, shares = figure.subplots(1, 2)
+        for index, group in enumerate(shown):
+            spec, one_s = group[0].spec, ones.get(beside(group[0]))
+            runs = [(r[0].spec, pooled(r, ddof)) for r in groups(group, ("ranks",)).values()]
+            points = [(each.ranks, found.mean_s, found.std_s or 0.0) for each, found in runs if found and found.mean_s]
+            points = [*([(1, one_s, 0.0)] if one_s else []), *points]
+            ranks, means_s, stds_s = zip(*points, strict=True)
+            look = {"color": _COLOURS[index % len(_COLOURS)], "marker": _MARKERS[index % len(_MARKERS)]}
+            stds = [_ms(std_s) for std_s in stds_s]
+            times.errorbar(ranks, [_ms(mean_s) for mean_s in means_s], stds, label=names[index], capsize=2, **look)
+            if one_s:
+                of_ranks = [msgspec.structs.replace(spec, ranks=number) for number in ranks]
+                found = [100 * efficiency(each, one_s, mean_s) for each, mean_s in zip(of_ranks, means_s, strict=True)]
+                shares.plot(ranks, found, **look)
+        for axis, what in ((times, "mean step time of the slowest rank (ms)"), (shares, "efficiency (%)")):
+            axis.set_xticks(sorted({1, *(result.spec.ranks for result in timed)}))
+            axis.set_ylim(bottom=0)
+            axis.set_xlabel("ranks")
+            axis.set_ylabel(what)
+        shares.axhline(100, color="#999999", linewidth=0.8, zorder=0)
+        _legend_below(figure)
+
+    some = f" (the first {len(shown)} of {len(lines)} lines)" if len(shown) < len(lines) else ""
+    said = f"Step time and efficiency over ranks{some}\n{kinds}; error bars: {std_kind(ddof)}"
+    return Drawing(name, _titled(said, timed, ("ranks", "batch-is")), (9, 4.5 + 0.2 * len(names)), draw)
 
 
 def by_precision(results: Sequence[Result]) -> Drawing | Absent:

@@ -21,6 +21,7 @@ from cs336_tui.export.alone import tables_alone
 from cs336_tui.export.checkpointing import checkpointing_tables
 from cs336_tui.export.collectives import collective_tables
 from cs336_tui.export.compiled import compiled_tables
+from cs336_tui.export.data_parallel import data_parallel_tables, sharding_tables
 from cs336_tui.export.layout import (
     PLACES,
     Row,
@@ -33,6 +34,7 @@ from cs336_tui.export.layout import (
     time_column,
 )
 from cs336_tui.export.optimizers import optimizers_tables
+from cs336_tui.export.rank_scaling import scaling_tables
 from cs336_tui.export.results import LEFT, TableError
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation, millisecond_decimals
@@ -322,6 +324,18 @@ LAYOUTS: Mapping[str, WriteUp] = {
     ),
     "collectives": WriteUp(
         "times and busbw of collectives: a row a size, numbers of ranks side by side", collective_tables
+    ),
+    "data-parallel": WriteUp(
+        "several ranks: step time, gradient sync and exposed communication of each wrapper and size of its buckets, "
+        "with their share of the step",
+        data_parallel_tables,
+    ),
+    "sharding": WriteUp(
+        "several ranks: peak memory and step time with and without sharding, and what sharding saves", sharding_tables
+    ),
+    "scaling": WriteUp(
+        "several ranks: step time, tokens/s and efficiency over ranks, weak (batch per rank) or strong (global)",
+        scaling_tables,
     ),
     "compiled": WriteUp("each pass as it is written and under torch.compile, with the speed-up", compiled_tables),
     "checkpointing": WriteUp(

@@ -1,0 +1,86 @@
+"""Communication of training steps of several ranks: what a wrapper does after backward, and what steps wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.analysis.ab import Exposed, Turns, runs_in_turns, turns_of
+from cs336_tui.analysis.merge import Result, measured
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.variants import is_imported
+from cs336_tui.stats.summaries import Summary, skews, summarize
+
+NO_COMMUNICATION = "none"
+"""The way to share a step in which each rank trains alone."""
+
+
+class GradientSync(NamedTuple):
+    """The phase gradient sync over measured steps. `last` is, of each step, that of the rank that comes to it last: all
+    ranks leave it together, so that the others' includes their wait for this one. `wait` is how much longer the phase
+    is on the rank that comes first."""
+
+    last: Summary
+    wait: Summary
+
+
+def gradient_sync(runs: Iterable[Result], ddof: int) -> GradientSync | None:
+    """That of all measured runs together; None where no wrapper synchronises after backward."""
+    of_runs = [run.cell.times.rank_sync_s for run in measured(runs)]
+    last_s = [min(step) for ranks in of_runs for step in zip(*ranks, strict=True)]
+    if not last_s:
+        return None
+    return GradientSync(summarize(last_s, ddof), summarize([wait for ranks in of_runs for wait in skews(ranks)], ddof))
+
+
+class InTurns(NamedTuple):
+    """The communication that the steps of a cell wait for, of so many rounds in turns with the same ranks without."""
+
+    exposed: Exposed
+    rounds: int
+    level: float
+
+
+def exposed_in_turns(results: Sequence[Result]) -> dict[CellSpec, InTurns]:
+    """By `work_of_ranks`, of each cell that was timed in turns with the same ranks without communication. An optimizer
+    of one's own may communicate too: of such cells nothing is known."""
+    found: dict[CellSpec, InTurns] = {}
+    for rounds in runs_in_turns(results):
+        if rounds[0][0].spec.parallel == NO_COMMUNICATION:
+            rounds = tuple((b, a) for a, b in rounds)
+        turns = turns_of(rounds)
+        if (exposed := turns.exposed) and not is_imported(turns.a.spec.optimizer):
+            found[work_of_ranks(turns.a.spec)] = _in_turns(exposed, turns)
+    return found
+
+
+def _in_turns(exposed: Exposed, turns: Turns) -> InTurns:
+    return InTurns(exposed, len(turns.counted), turns.level)
+
+
+def work_of_ranks(spec: CellSpec) -> CellSpec:
+    """Equal for cells whose steps do the same, whatever their number."""
+    return msgspec.structs.replace(
+        spec, warmup_steps=0, measure_steps=1, warmup_auto=False, steps_auto=None, warmup_for=None, steps_for=None,
+        seed=0, model_path=(),
+    )  # fmt: skip
+
+
+def one_rank_of(spec: CellSpec) -> CellSpec:
+    """By `work_of_ranks`, the cell of one rank beside which this one is said to scale; of one rank itself."""
+    return msgspec.structs.replace(
+        work_of_ranks(spec), ranks=1, parallel=NO_COMMUNICATION, backend="auto", batch_is="per-rank"
+    )
+
+
+def speed_up(spec: CellSpec, one_s: float, several_s: float) -> float:
+    """Tokens/s of all ranks over those of one, from the time of a step on one rank and on these. Each rank has a batch
+    of its own (weak scaling), or all divide one (strong)."""
+    return one_s / several_s * (1 if spec.batch_is == "global" else spec.ranks)
+
+
+def efficiency(spec: CellSpec, one_s: float, several_s: float) -> float:
+    """The speed-up over the number of ranks: T1 / Tn for weak scaling, T1 / (n Tn) for strong."""
+    return speed_up(spec, one_s, several_s) / spec.ranks

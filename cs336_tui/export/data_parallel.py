@@ -1,0 +1,303 @@
+"""Ways to share a training step beside each other: their communication, and the memory that sharding saves."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.analysis.communication import (
+    NO_COMMUNICATION,
+    GradientSync,
+    InTurns,
+    exposed_in_turns,
+    gradient_sync,
+    work_of_ranks,
+)
+from cs336_tui.analysis.fields import FIELDS, varies
+from cs336_tui.analysis.grouping import telling
+from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured
+from cs336_tui.config.choices import sweep_of
+from cs336_tui.config.ranks import sharing_of
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.variants import is_imported, short
+from cs336_tui.export.layout import (
+    Row,
+    layout_column,
+    not_timed,
+    setting,
+    size_column,
+    statistic,
+    tables_of,
+    time_column,
+)
+from cs336_tui.export.results import TableError
+from cs336_tui.export.tables import Column, Table, known
+from cs336_tui.stats.quantities import NONE, Notation, gigabytes, percent
+from cs336_tui.stats.summaries import Summary, summarize
+
+ROWS_BY = ("size", "ranks", "parallel", "optimizer")
+POOLED = ("warmup", "steps", "seed", "session")
+"""Fields in which cells in turns differ from the others; a row has them all."""
+BASELINE = "ddp"
+"""The way to share a step to which sharding is compared."""
+_WHOLE = "adamw"
+"""The optimizer to which one's own is compared."""
+SLOWEST = "step: of each step its slowest rank; skew: that less the fastest rank, mean"
+
+
+class _Cells(NamedTuple):
+    """The cells of several ranks of a layout, those in turns only where no other is like them."""
+
+    kept: list[Result]
+    exposed: Mapping[CellSpec, InTurns]
+
+    def of(self, row: Row) -> InTurns | None:
+        return self.exposed.get(work_of_ranks(row.first.spec))
+
+
+def data_parallel_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
+    """As `cs336_tui.export.layout.WriteUp.make`: a row for each wrapper and size of its buckets. Raises `TableError`
+    where nothing is to be shown."""
+    cells, notation = _cells("data-parallel", results), Notation("ms", decimals)
+    columns = (
+        *names(cells.kept),
+        *step_columns(notation),
+        _sync("gradient sync (ms)", lambda found: found.last, notation),
+        _share("of step (%)", _sync_share),
+        _sync("longest wait (ms)", lambda found: found.wait, notation),
+        *_exposed(cells, notation),
+    )
+    notes = (SLOWEST, *_sync_notes(cells.kept), *_exposed_notes(cells), *not_timed(cells.kept))
+    return _tables(cells, columns, "Ways to share a step", notes)
+
+
+def sharding_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
+    """As `data_parallel_tables`: step time and memory of each way to share a step, and what it saves against ddp."""
+    cells, notation = _cells("sharding", results), Notation("ms", decimals)
+    by_work: dict[CellSpec, list[Result]] = grouped(cells.kept, lambda result: work_of_ranks(result.spec))
+
+    def unsharded(row: Row) -> int | None:
+        """The peak without sharding of a row that is not without it itself."""
+        beside = (by_work[key] for key in _unsharded(row.first.spec) if key in by_work)
+        return next(filter(None, map(_peak, beside)), None)
+
+    def saved(row: Row) -> int | None:
+        mine, whole = _peak(row.runs), unsharded(row)
+        return None if mine is None or whole is None else whole - mine
+
+    def share(row: Row) -> float | None:
+        whole, less = unsharded(row), saved(row)
+        return less / whole if whole and less is not None else None
+
+    columns = (
+        *names(cells.kept),
+        *step_columns(notation),
+        time_column("optimizer (ms)", _optimizer, "mean_s", notation, lambda _: NONE),
+        size_column(f"peak {_counted(cells.kept)} (GB)", lambda row: _peak(row.runs), 1e9, gigabytes),
+        size_column("saved (GB)", saved, 1e9, gigabytes),
+        _share("saved (%)", share),
+        *_exposed(cells, notation),
+    )
+    notes = (
+        SLOWEST,
+        "peak: of the rank with the most, over the measured steps; what it is made of is in the report on memory",
+        *([_RESIDENT] if _counted(cells.kept) == "RSS" else []),
+        f"saved: against {BASELINE} here, or of an optimizer of your own against the same wrapper with {_WHOLE}",
+        "optimizer: the phase of the slowest rank, with what its shards communicate",
+        *_exposed_notes(cells),
+        *not_timed(cells.kept),
+    )
+    return _tables(cells, columns, "Memory and time with and without sharding", notes)
+
+
+def _unsharded(spec: CellSpec) -> Iterator[CellSpec]:
+    """The cells, by `work_of_ranks`, one of which this one is compared to, the nearest first."""
+    work = work_of_ranks(spec)
+    if is_imported(spec.optimizer):
+        work = msgspec.structs.replace(work, optimizer=_WHOLE)
+        yield work
+    if spec.parallel not in (BASELINE, NO_COMMUNICATION):
+        yield msgspec.structs.replace(work, parallel=BASELINE)
+
+
+def _cells(layout: str, results: Sequence[Result]) -> _Cells:
+    several = [each for each in results if each.spec.ranks > 1 and not each.spec.is_collective]
+    if not several:
+        raise TableError(f"layout {layout}: no cell of several ranks; run some with --ranks 2 --parallel ddp")
+    alone = [each for each in several if not each.cell.in_turns]
+    known = {work_of_ranks(each.spec) for each in measured(alone)}
+    turns = [each for each in several if each.cell.in_turns and work_of_ranks(each.spec) not in known]
+    return _Cells([*alone, *turns], exposed_in_turns(several))
+
+
+def _tables(cells: _Cells, columns: Sequence[Column[Row]], caption: str, notes: Sequence[str]) -> tuple[Table, ...]:
+    """In the order in which the cells were asked for."""
+    apart = telling(cells.kept, but=(*ROWS_BY, *POOLED))
+    place = {result.spec: float(number) for number, result in reversed(list(enumerate(cells.kept)))}
+    return tables_of(
+        cells.kept,
+        columns,
+        caption,
+        notes,
+        rows_by=ROWS_BY,
+        apart=apart,
+        places=POOLED,
+        sort=lambda row: place[row.first.spec],
+    )
+
+
+def wrapper_name(spec: CellSpec) -> str:
+    """``ddp``, or the name of a user's function."""
+    name = sharing_of(spec.parallel).name
+    return short(name) if is_imported(name) else name
+
+
+def names(kept: Sequence[Result]) -> Iterator[Column[Row]]:
+    """Columns that say which cells a row is of."""
+    yield setting("size", "size", left=True)
+    yield setting("ranks", "ranks")
+    yield layout_column("wrapper", lambda row: wrapper_name(row.first.spec), left=True)
+    if any(sharing_of(result.spec.parallel).bucket_bytes for result in kept):
+        yield layout_column("buckets (MB)", _bucket_mb, lambda row: known("{:g}", NONE)(_bucket_mb(row)))
+    if varies(kept, "optimizer"):
+        yield layout_column("optimizer", lambda row: short(FIELDS["optimizer"].show(row.first)), left=True)
+
+
+def _bucket_mb(row: Row) -> float | None:
+    size = sharing_of(row.first.spec.parallel).bucket_bytes
+    return None if size is None else size / 1e6
+
+
+def step_columns(notation: Notation) -> Iterator[Column[Row]]:
+    """Step time of the slowest rank, and skew."""
+    yield statistic("step (ms)", "mean_s", notation)
+    yield statistic("std (ms)", "std_s", notation)
+    yield time_column("skew (ms)", _skew, "mean_s", notation, lambda _: NONE)
+
+
+def _skew(row: Row) -> Summary | None:
+    skews_s = [skew for run in measured(row.runs) for skew in _skews(run)]
+    return summarize(skews_s, ddof_of(row.runs)) if skews_s else None
+
+
+def _skews(run: Result) -> list[float]:
+    return [max(step) - min(step) for step in zip(*run.cell.times.rank_s, strict=True)]
+
+
+def _found_sync(row: Row) -> GradientSync | None:
+    return gradient_sync(row.runs, ddof_of(row.runs))
+
+
+def _sync(header: str, of: Callable[[GradientSync], Summary], notation: Notation) -> Column[Row]:
+    def read(row: Row) -> Summary | None:
+        return of(found) if (found := _found_sync(row)) else None
+
+    return time_column(header, read, "mean_s", notation, lambda _: NONE)
+
+
+def _sync_share(row: Row) -> float | None:
+    found, step = _found_sync(row), row.summary
+    if found is None or step is None or not step.mean_s or found.last.mean_s is None:
+        return None
+    return found.last.mean_s / step.mean_s
+
+
+def _share(header: str, read: Callable[[Row], float | None]) -> Column[Row]:
+    return layout_column(
+        header,
+        lambda row: None if (share := read(row)) is None else share * 100,
+        lambda row: percent(read(row), NONE),
+    )
+
+
+def _exposed(cells: _Cells, notation: Notation) -> Iterator[Column[Row]]:
+    def times_s(row: Row) -> tuple[float | None, ...]:
+        """Mean, low, high; empty if it is not known."""
+        return (found.exposed.mean_s, found.exposed.low_s, found.exposed.high_s) if (found := cells.of(row)) else ()
+
+    def texts(row: Row) -> list[str]:
+        (mean_s, low_s, high_s), found = times_s(row), cells.of(row)
+        spread_s = None if low_s is None or high_s is None else (high_s - low_s) / 4
+        step_s = found.exposed.step_s if found else None
+        return [notation.time(each, mean_s=step_s, std_s=spread_s) for each in (mean_s, low_s, high_s)]
+
+    def in_ms(row: Row) -> tuple[float, ...]:
+        return tuple(time_s * 1e3 for time_s in times_s(row) if time_s is not None)
+
+    yield layout_column(
+        "exposed (ms)",
+        lambda row: in_ms(row)[0] if in_ms(row) else None,
+        lambda row: texts(row)[0] if in_ms(row) else NONE,
+    )
+    yield layout_column(
+        "exposed interval (ms)",
+        lambda row: in_ms(row)[1:],
+        lambda row: " to ".join(texts(row)[1:]) if in_ms(row)[1:] else NONE,
+    )
+    yield _share("exposed of step (%)", lambda row: found.exposed.share if (found := cells.of(row)) else None)
+
+
+def _sync_notes(kept: Sequence[Result]) -> Iterator[str]:
+    if any(result.cell.times.rank_sync_s for result in measured(kept)):
+        yield (
+            "gradient sync: the phase after backward, of the rank that comes to it last in each step and waits for "
+            "none; longest wait: how much longer it is on the rank that comes first"
+        )
+        yield (
+            "gradient sync is all communication of a wrapper that begins it after backward, and of one that overlaps "
+            "it only what backward did not hide; torch's wrappers have no such phase"
+        )
+
+
+def _exposed_notes(cells: _Cells) -> Iterator[str]:
+    if cells.exposed:
+        rounds = sorted({each.rounds for each in cells.exposed.values()})
+        level = next(iter(cells.exposed.values())).level
+        yield (
+            "exposed: communication that a step waits for, its time less that of the same ranks with --parallel "
+            f"{NO_COMMUNICATION}, measured in turns (cs336-tui ab, {' to '.join(map(str, rounds))} rounds), "
+            f"with its {level * 100:g} % interval"
+        )
+    lacking = [
+        each.spec
+        for each in cells.kept
+        if each.is_measured
+        and each.spec.parallel != NO_COMMUNICATION
+        and not is_imported(each.spec.optimizer)
+        and work_of_ranks(each.spec) not in cells.exposed
+    ]
+    if lacking:
+        names = ", ".join(dict.fromkeys(spec.parallel for spec in lacking))
+        yield f"exposed communication is not measured of {names}: {in_turns_command(lacking[0])}"
+
+
+def in_turns_command(spec: CellSpec) -> str:
+    """The command that times a cell in turns with the same ranks without communication."""
+    words = shlex.split(sweep_of([spec]).command())[2:]
+    at = words.index("--parallel")
+    both = [*words[:at], *words[at + 2 :]]
+    sides = ["--a", f"--parallel {shlex.quote(spec.parallel)}", "--b", f"--parallel {NO_COMMUNICATION}"]
+    return shlex.join(["cs336-tui", "ab", *sides, *both])
+
+
+def _optimizer(row: Row) -> Summary | None:
+    times_s = [time_s for run in measured(row.runs) for time_s in run.cell.phase_times_s.get("optimizer", ())]
+    return summarize(times_s, ddof_of(row.runs)) if times_s else None
+
+
+_RESIDENT = "RSS: resident memory of a rank's process, torch and what was freed and kept included; not of tensors alone"
+
+
+def _counted(kept: Sequence[Result]) -> str:
+    """The kind of peak that a rank has."""
+    ends = (result.cell.finished for result in kept)
+    return "allocated" if any(end and end.peak_allocated_bytes is not None for end in ends) else "RSS"
+
+
+def _peak(runs: Sequence[Result]) -> int | None:
+    """Of the rank with the most; unknown of cells in turns, whose processes hold two models."""
+    ends = [run.cell.finished for run in measured(runs) if not run.cell.in_turns]
+    return max((peak for end in ends if end for peak in end.rank_peak_bytes if peak), default=None)
