@@ -20,6 +20,7 @@ from cs336_tui.analysis.fields import FIELDS, varies
 from cs336_tui.analysis.grouping import telling
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured
 from cs336_tui.config.choices import sweep_of
+from cs336_tui.config.command import command_of
 from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short
@@ -276,7 +277,7 @@ def _exposed_notes(cells: _Cells) -> Iterator[str]:
 
 def in_turns_command(spec: CellSpec) -> str:
     """The command that times a cell in turns with the same ranks without communication."""
-    words = shlex.split(sweep_of([spec]).command())[2:]
+    words = shlex.split(command_of(sweep_of([spec])))[2:]
     at = words.index("--parallel")
     both = [*words[:at], *words[at + 2 :]]
     sides = ["--a", f"--parallel {shlex.quote(spec.parallel)}", "--b", f"--parallel {NO_COMMUNICATION}"]
