@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.kernel_report import AllGather, KernelReport, RankTraffic
 from cs336_tui.events.memory_report import RankMemoryReport, RankMoment
+from tests.made_kernels import a_kernel_report
+from tests.samples import a_spec
 
 MOMENTS = (
     (0, "initialised"),
@@ -35,3 +40,35 @@ def _moment(spec: CellSpec, rank: int, step: int, moment: str) -> RankMoment:
     return RankMoment(
         rank=rank, step=step, moment=moment, by_category=uses, live_bytes=live, peak_bytes=live + 1_000_000
     )
+
+
+ALL_GATHERS = (
+    AllGather(module="embedding, head", pass_="forward", bytes=2_000_000, begin_ns=500_000, end_ns=1_600_000,
+              alone_ns=1_100_000, ready_ns=100_000, waited_ns=1_500_000),
+    AllGather(module="layers.0", pass_="backward", bytes=1_000_000, begin_ns=3_000_000, end_ns=3_750_000,
+              alone_ns=500_000, ready_ns=4_000_000, waited_ns=0),
+    AllGather(module="", pass_="", bytes=None, begin_ns=5_000_000, end_ns=5_300_000, alone_ns=300_000),
+)  # fmt: skip
+
+
+def a_traffic_report(ranks: int = 2, **changes: Any) -> KernelReport:
+    """A step of 8 ms under fsdp2 whose first half computes; rank 1 has more of its communication beside it."""
+    spec = a_spec(ranks=ranks, parallel="fsdp2", pass_="train-step")
+    return a_kernel_report(spec, ranks=tuple(_traffic(rank, changes) for rank in range(ranks)))
+
+
+def _traffic(rank: int, changes: dict[str, Any]) -> RankTraffic:
+    overlapped = 1_000_000 if not rank else 2_000_000
+    fields = {
+        "rank": rank,
+        "span_ns": 8_000_000,
+        "compute_ns": 4_000_000,
+        "communication_ns": 4_000_000,
+        "overlapped_ns": overlapped,
+        "operations": {"gloo:all_gather": 3, "gloo:all_reduce": 2},
+        "compute_over_time": (1.0,) * 30 + (0.0,) * 30,
+        "communication_over_time": (0.0,) * 20 + (1.0,) * 10 + (0.25,) * 20 + (0.0,) * 10,
+        "trace": f"/traces/rank{rank}.json.gz",
+        "all_gathers": ALL_GATHERS,
+    }
+    return RankTraffic(**(fields | changes))

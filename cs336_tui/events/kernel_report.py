@@ -84,6 +84,31 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True):
     overlapped_ns: int
 
 
+class AllGather(msgspec.Struct, frozen=True, kw_only=True):
+    """An all-gather of a profiled step beside the pass of the module that uses what it gathers. Times count from the
+    step's begin."""
+
+    module: str
+    """Of the model, as ``layers.0``; empty if none is known to use it."""
+    pass_: str
+    """``forward`` or ``backward``: the first that uses it; empty if unknown."""
+    bytes: int | None
+    """Of the whole array."""
+    begin_ns: int
+    end_ns: int
+    alone_ns: int
+    """The part of its time in which nothing was computed."""
+    ready_ns: int | None = None
+    """The moment from which the pass of the module could have begun, had the weights been there."""
+    waited_ns: int | None = None
+    """Time from then to its end in which nothing was computed; 0 if it had ended."""
+
+    @property
+    def early_ns(self) -> int | None:
+        """Time from its end to that moment; None if it ended later."""
+        return None if self.ready_ns is None or self.end_ns > self.ready_ns else self.ready_ns - self.end_ns
+
+
 class RankTraffic(msgspec.Struct, frozen=True, kw_only=True):
     """Communication beside compute on one rank of a profiled step."""
 
@@ -101,6 +126,8 @@ class RankTraffic(msgspec.Struct, frozen=True, kw_only=True):
     communication_over_time: tuple[float, ...]
     """The share of each of equal parts of the step."""
     trace: str | None = None
+    all_gathers: tuple[AllGather, ...] = ()
+    """In the order in which they ran."""
 
     @property
     def overlapped_share(self) -> float | None:

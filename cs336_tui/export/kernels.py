@@ -27,7 +27,7 @@ from cs336_tui.export.kernel_use import (
     use_record,
     use_table,
 )
-from cs336_tui.export.rank_traffic import traffic_table
+from cs336_tui.export.rank_traffic import gathers_of, gathers_table, traffic_table
 from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
 from cs336_tui.stats.quantities import NONE, count
 
@@ -64,6 +64,7 @@ def kernel_tables(report: KernelReport, ddof: int = 1, ranges: Sequence[str] = (
     phases = [share.name for share in kernels.by_phase(report)]
     return (
         *((traffic_table(report),) if report.ranks else ()),
+        *((gathers_table(report),) if gathers_of(report) else ()),
         use_table(report),
         *((gap_table(report),) if report.gaps and report.gaps.largest else ()),
         *((step_table(report),) if report.steps_ns else ()),

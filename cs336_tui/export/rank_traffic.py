@@ -1,12 +1,14 @@
-"""Communication beside compute on each rank of a profiled step, as a table with a line of time below it."""
+"""Communication beside compute on each rank of a profiled step, as a table with a line of time below it; and its
+all-gathers beside what uses them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from cs336_tui.events.kernel_report import KernelReport, RankTraffic
+from cs336_tui.events.kernel_report import AllGather, KernelReport, RankTraffic
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known
-from cs336_tui.stats.quantities import NONE
+from cs336_tui.stats.quantities import NONE, counted
 
 _SHADES = "·░▒▓█"
 
@@ -31,6 +33,75 @@ def traffic_table(report: KernelReport) -> Table:
         footnotes=_notes(report),
         label=f"rank-communication-{report.spec.title}",
     )
+
+
+class Gather(NamedTuple):
+    """An all-gather of a rank."""
+
+    rank: int
+    it: AllGather
+
+    @property
+    def verdict(self) -> str:
+        """``ended 1.234 ms before its backward``, ``its forward waited 0.567 ms``; a dash if neither is known."""
+        if self.it.early_ns is not None:
+            return f"ended {self.it.early_ns / 1e6:.3f} ms before its {self.it.pass_}"
+        return NONE if self.it.waited_ns is None else f"its {self.it.pass_} waited {self.it.waited_ns / 1e6:.3f} ms"
+
+
+def gathers_of(report: KernelReport, rank: int | None = None) -> list[Gather]:
+    """The all-gathers of a rank, or of all."""
+    return [Gather(each.rank, it) for each in report.ranks if rank in (None, each.rank) for it in each.all_gathers]
+
+
+GATHERS: tuple[Column[Gather], ...] = (
+    Column("rank"),
+    Column("module", left=True, text=lambda each: each.it.module or NONE),
+    Column("bytes", "MB", rank=1, text=lambda each: NONE if each.it.bytes is None else f"{each.it.bytes / 1e6:.3f}"),
+    Column("begin_ns", "begin (ms)", rank=2, text=lambda each: f"{each.it.begin_ns / 1e6:.3f}"),
+    Column("took_ns", "time (ms)", text=lambda each: f"{(each.it.end_ns - each.it.begin_ns) / 1e6:.3f}"),
+    Column("alone_ns", "of it alone (ms)", text=lambda each: f"{each.it.alone_ns / 1e6:.3f}"),
+    Column("verdict", "in time", left=True),
+)
+
+
+def gathers_table(report: KernelReport) -> Table:
+    """A row for each all-gather of each rank: whether it ended before the pass that uses it could begin."""
+    return Table.of(
+        gathers_of(report),
+        GATHERS,
+        record=lambda each: cell_record(report.spec) | _gather_record(each),
+        caption=f"All-gathers: {report.spec.heading} · {report.device_name}, torch {report.torch}",
+        footnotes=gather_notes(report),
+        label=f"all-gathers-{report.spec.title}",
+    )
+
+
+def _gather_record(each: Gather) -> dict[str, Value]:
+    times = ("begin_ns", "end_ns", "alone_ns", "ready_ns", "early_ns", "waited_ns")
+    known_of = {"rank": each.rank, "module": each.it.module or None, "of_pass": each.it.pass_ or None}
+    return known_of | attributes(each.it, "bytes", *times)
+
+
+def gather_notes(report: KernelReport) -> Iterator[str]:
+    """The sums of each rank, and what the columns mean."""
+    for rank in report.ranks:
+        told = [each for each in rank.all_gathers if each.waited_ns is not None]
+        early = sum(each.early_ns is not None for each in told)
+        waited_ns, alone_ns = (
+            sum(getattr(each, key) or 0 for each in rank.all_gathers) for key in ("waited_ns", "alone_ns")
+        )
+        yield (
+            f"rank {rank.rank}: {early} of {counted(len(told), 'all-gather')} ended before the pass that uses it, "
+            f"passes waited {waited_ns / 1e6:.3f} ms, {alone_ns / 1e6:.3f} ms of all-gathers had no compute beside them"
+        )
+        if unknown := len(rank.all_gathers) - len(told):
+            yield f"rank {rank.rank}: {counted(unknown, 'all-gather')} that no module of the model was seen to use"
+    yield (
+        "ended before: between the all-gather's end and the moment from which the forward or backward of the module "
+        "could have begun; waited: from that moment to the all-gather's end, while nothing was computed"
+    )
+    yield "of it alone: without compute beside it, also where the call itself blocks the host; MB: 10^6 bytes"
 
 
 def _milliseconds(key: str, title: str) -> Column[RankTraffic]:

@@ -167,6 +167,12 @@ def test_memory_of_each_rank_by_use_round_optimizer_steps(runner: Runner):
         assert sum(uses(3, "after optimizer", "optimizer_state")) == pytest.approx(4 * whole / sharded, rel=0.02)
 
 
+GATHERED = [
+    ("token_embedding, final_norm, head", "forward"), ("layers.0", "forward"), ("layers.1", "forward"),
+    ("layers.1", "backward"), ("layers.0", "backward"),
+]  # fmt: skip
+
+
 def test_kernels_of_each_rank_tell_communication_beside_compute(runner: Runner):
     for way, operation in (("ddp", "gloo:all_reduce"), ("fsdp2", "gloo:all_gather"), ("none", "")):
         runner.bench.ask_report("kernels", shared_spec(way))
@@ -181,6 +187,10 @@ def test_kernels_of_each_rank_tell_communication_beside_compute(runner: Runner):
             assert operation in each.operations or not operation
             assert 0 <= each.overlapped_ns <= min(each.compute_ns, each.communication_ns)
             assert 0 < each.compute_ns <= each.span_ns
+            assert [(it.module, it.pass_) for it in each.all_gathers] == (GATHERED if way == "fsdp2" else [])
+            for it in each.all_gathers:
+                assert 0 <= it.alone_ns <= it.end_ns - it.begin_ns
+                assert (it.early_ns is None) == (it.waited_ns > 0)
 
 
 def test_a_rank_that_fails_is_named_in_a_report_too(runner: Runner):

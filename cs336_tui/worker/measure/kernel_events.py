@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
 from cs336_tui.config.variants import RANGES
-from cs336_tui.events.device_timeline import gaps_of, is_communication, overlap_of
+from cs336_tui.events.device_timeline import gaps_of, overlap_of
 from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
-from cs336_tui.events.kernel_report import Gaps, KernelGroup, KernelKind, Overlap, RankTraffic
+from cs336_tui.events.kernel_report import Gaps, KernelGroup, KernelKind, Overlap
 from cs336_tui.events.prediction import NO_RANGE
-from cs336_tui.stats.timelines import busy, extent, overlap, shares_over_time
+from cs336_tui.stats.timelines import busy, extent
 from cs336_tui.worker.workload.ranges import PHASE, RANGE
 
 HOST_INSTEAD = "Shown instead: operators of the host, by the time each took to enqueue its work."
@@ -96,7 +95,7 @@ class StepRead(NamedTuple):
 
 def operators_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
     """The operators of the host that began in one of these phases. Time between operators is not assigned."""
-    host = [event for event in events if _kind(event) == "operator"]
+    host = [event for event in events if kind_of(event) == "operator"]
     times = phase_times(host)
     launches = tuple(
         Launch(each.name, operator_kind(each.name), each.phase, each.range, each.begin_ns, each.end_ns, each.self_ns)
@@ -111,13 +110,13 @@ def kernels_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
     the operator whose `correlation_id` is its `linked_correlation_id`; else those at its launch, CUDA's runtime call
     with its own `correlation_id`; else the phase of the kernel before it on its stream."""
     events = list(events)
-    host = [event for event in events if _kind(event) == "operator"]
+    host = [event for event in events if kind_of(event) == "operator"]
     times = phase_times(host)
     operators = {each.correlation: each for each in attribute(host, times) if each.correlation}
-    calls_ns = {event.correlation_id(): event.start_ns() for event in events if _kind(event) == "runtime"}
+    calls_ns = {event.correlation_id(): event.start_ns() for event in events if kind_of(event) == "runtime"}
     before: dict[tuple[int, int], str] = {}
     launches = []
-    for event in sorted((event for event in events if _kind(event) == "kernel"), key=lambda event: event.start_ns()):
+    for event in sorted((event for event in events if kind_of(event) == "kernel"), key=lambda event: event.start_ns()):
         stream = event.device_index(), event.device_resource_id()
         phase, range_, op = before.get(stream, ""), NO_RANGE, ""
         if operator := operators.get(event.linked_correlation_id()):
@@ -143,43 +142,6 @@ def read_step(events: Sequence[RawEvent], phases: Sequence[str], device_type: st
     return StepRead(operators_of(events, phases), "operators", note)
 
 
-_PARTS = 60  # of a step's line of time
-_GLOO, _ATEN = "gloo:", "aten::"
-
-
-def traffic_of(events: Sequence[RawEvent], found: StepRead, phases: Sequence[str], rank: int) -> RankTraffic:
-    """Communication beside compute in these phases: of a GPU's kernels, on the host of gloo's operations, which run on
-    threads of their own, beside torch's."""
-    profile = found.profile
-    if found.activity == "kernels":
-        launches = [each for each in profile.launches if not each.name.startswith(("Memcpy", "Memset"))]
-        spans = [(each.name, each.begin_ns, each.end_ns) for each in launches]
-        own = [span for span in spans if is_communication(span[0])]
-        compute = [span for span in spans if not is_communication(span[0])]
-        every = spans
-    else:
-        steps = [e for e in events if e.is_user_annotation() and e.name().removeprefix(PHASE) in phases]
-        every = [(e.name(), e.start_ns(), e.end_ns()) for e in steps if e.name().startswith(PHASE)]
-        first, last = (min(span[1] for span in every), max(span[2] for span in every)) if every else (0, 0)
-        spans = [(e.name(), e.start_ns(), e.end_ns()) for e in events if first <= e.start_ns() <= last]
-        own = [span for span in spans if span[0].startswith(_GLOO)]
-        compute = [span for span in spans if span[0].startswith(_ATEN)]
-    begin, end = min((span[1] for span in every), default=0), max((span[2] for span in every), default=0)
-    own_begins, own_ends = [span[1] for span in own], [span[2] for span in own]
-    begins, ends = [span[1] for span in compute], [span[2] for span in compute]
-    shares = partial(shares_over_time, parts=_PARTS, first=begin, last=end)
-    return RankTraffic(
-        rank=rank,
-        span_ns=end - begin,
-        compute_ns=busy(begins, ends),
-        communication_ns=busy(own_begins, own_ends),
-        overlapped_ns=overlap(own_begins, own_ends, begins, ends) if own and compute else 0,
-        operations=dict(Counter(name for name, _, _ in own)),
-        compute_over_time=shares(begins, ends),
-        communication_over_time=shares(own_begins, own_ends),
-    )
-
-
 _KIND_OF_ACTIVITY = {
     **dict.fromkeys(("cpu_op", "user_annotation"), "operator"),
     **dict.fromkeys(("cuda_runtime", "cuda_driver"), "runtime"),
@@ -187,7 +149,7 @@ _KIND_OF_ACTIVITY = {
 }
 
 
-def _kind(event: RawEvent) -> str:
+def kind_of(event: RawEvent) -> str:
     """``operator`` for one of the host, an autograd node or an annotation; ``runtime`` for a call of CUDA's runtime or
     driver, such as ``cudaLaunchKernel``; ``kernel`` for a kernel, copy or fill; empty for anything else."""
     if read := getattr(event, "activity_type", None):  # not in every torch

@@ -9,15 +9,19 @@ from typing import Any
 
 import msgspec
 import torch
+from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.variants import is_imported
 from cs336_tui.events.kernel_report import FUSED, KernelGroup, KernelReport, RankTraffic
 from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.measure import report_parts
-from cs336_tui.worker.measure.kernel_events import RawEvent, read_step, traffic_of
+from cs336_tui.worker.measure.kernel_events import RawEvent, read_step
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
+from cs336_tui.worker.measure.rank_traffic import Gathered, traffic_of
 from cs336_tui.worker.measure.timing import Clock, clock_for
 from cs336_tui.worker.place import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
@@ -41,8 +45,9 @@ def profile_kernels(request: ReportRequest, enter: report_parts.Enter, place: Pl
     device = configure_torch(spec, torch.device(place.device_of(spec)))
     clock = clock_for(device)
     with fresh_compiler(spec.compile):
-        step = _ready_step(spec, device, enter, place)
+        step, model = _ready_step(spec, device, enter, place)
         _warm_up(step, clock, enter)
+        gathered = _gathers(spec, step, model, enter)
         enter("profiling")
         taken = report_parts.steps_taken(step.training)
         profiler = _profile_step(step, clock, device, Group(place, device).barrier)
@@ -64,7 +69,7 @@ def profile_kernels(request: ReportRequest, enter: report_parts.Enter, place: Pl
     compiled = COMPILED if spec.compile != "off" else ""
     ranks: tuple[RankTraffic, ...] = ()
     if place.ranks > 1:
-        ranks = (msgspec.structs.replace(traffic_of(events, read, step.phases, place.rank), trace=trace),)
+        ranks = (msgspec.structs.replace(traffic_of(events, read, step.phases, place.rank, gathered), trace=trace),)
         compiled = report_parts.joined(compiled, OF_FIRST)
     launched = report_parts.GRAPH_LEFT_OUT if spec.cuda_graph != "off" else ""
     return KernelReport(
@@ -86,8 +91,24 @@ def profile_kernels(request: ReportRequest, enter: report_parts.Enter, place: Pl
     )
 
 
-def _ready_step(spec: CellSpec, device: torch.device, enter: report_parts.Enter, place: Place) -> Step:
-    """The step with its phases and parts named. Names would break a compiled model's graphs: its parts have none."""
+def _gathers(spec: CellSpec, step: Step, model: nn.Module, enter: report_parts.Enter) -> tuple[Gathered, ...]:
+    """The all-gathers of a step of several ranks that FSDP or a user's own shares; each module marks its begin."""
+    name = sharing_of(spec.parallel).name
+    if spec.ranks == 1 or not (name == "fsdp2" or is_imported(name)):
+        return ()
+    enter("following all-gathers")
+    from cs336_tui.worker.ranks.gathers import follow_gathers, mark_begins
+
+    found = follow_gathers(step, model)
+    mark_begins(model, found)
+    return found
+
+
+def _ready_step(
+    spec: CellSpec, device: torch.device, enter: report_parts.Enter, place: Place
+) -> tuple[Step, nn.Module]:
+    """The step with its phases and parts named, and its model. Names would break a compiled model's graphs: its parts
+    have none."""
     shown = msgspec.structs.replace(spec, cuda_graph="off")
     if place.ranks > 1:
         from cs336_tui.worker.ranks.parallel import share  # it imports much
@@ -98,14 +119,14 @@ def _ready_step(spec: CellSpec, device: torch.device, enter: report_parts.Enter,
     step = workload.step(shown)
     if spec.compile == "off":
         name_step(step, workload.model, record_function, spec.annotations)
-        return step
+        return step, workload.model
     enter("compiling")
     from torch._inductor import config
 
     with config.patch({"cpp.enable_kernel_profile": True}):  # a CPU's code reports each of its loops
         compile_ahead(step, device, spec.compile, lambda: enter("compiling"))
     name_step(step, None, record_function)
-    return step
+    return step, workload.model
 
 
 def _fused(group: KernelGroup) -> KernelGroup:

@@ -206,6 +206,7 @@ def _wrap(owner: nn.Module, method: str, context: Context) -> None:
 
 
 PHASE, RANGE = "phase/", "range/"  # Prefixes of the names of phases and of ranges
+READY = "ready/"  # of marks: the pass of a module could begin, but for weights that are still to come
 
 
 def name_step(step: Step, model: nn.Module | None, around: Around, annotations: Sequence[Annotation] = ()) -> None:

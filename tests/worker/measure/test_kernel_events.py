@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from cs336_tui.events.kernel_report import Gap, Overlap
-from cs336_tui.worker.measure.kernel_events import kernels_of, read_step, traffic_of
-from cs336_tui.worker.workload.ranges import PHASE
+from cs336_tui.worker.measure.kernel_events import kernels_of, read_step
 
 
 class Made:
@@ -217,45 +216,3 @@ def test_where_kernels_are_seen_they_are_what_is_shown() -> None:
         "",
         ["mul_kernel"],
     )
-
-
-def test_gloo_on_its_threads_is_communication_beside_torchs_operators() -> None:
-    """Backward from 0 to 600; the second all-reduce ends where nothing is computed, the third is of a later step."""
-    host = [
-        named(f"{PHASE}backward", 0, 600),
-        at_host("aten::mm", 0, 300),
-        at_host("aten::copy_", 100, 200),
-        at_host("c10d::allreduce_", 300, 310),
-        named_on_thread("gloo:all_reduce", 200, 400, 2),
-        named_on_thread("gloo:all_reduce", 350, 500, 3),
-        named_on_thread("gloo:all_reduce", 700, 900, 3),
-    ]
-    read = read_step(host, ("backward",), "cpu")
-    found = traffic_of(host, read, ("backward",), 1)
-    assert (found.rank, found.span_ns, found.compute_ns) == (1, 600, 300)
-    assert (found.communication_ns, found.overlapped_ns, found.uncovered_ns) == (300, 100, 200)
-    assert found.overlapped_share == pytest.approx(1 / 3)
-    assert found.operations == {"gloo:all_reduce": 2}
-    assert found.compute_over_time == (1.0,) * 30 + (0.0,) * 30
-    assert found.communication_over_time == (0.0,) * 20 + (1.0,) * 30 + (0.0,) * 10
-
-
-def test_on_a_gpu_communication_is_nccls_kernels() -> None:
-    gpu = (
-        on_gpu("ncclDevKernel_AllReduce", 1000, 1100, linked_correlation_id=1),
-        on_gpu("gemm", 1080, 1120, linked_correlation_id=2, device_resource_id=9),
-    )
-    events = [*HOST, *gpu]
-    found = traffic_of(events, read_step(events, ("forward",), "cuda"), ("forward",), 0)
-    assert (found.span_ns, found.communication_ns, found.overlapped_ns, found.compute_ns) == (120, 100, 20, 40)
-
-
-def test_without_communication_there_is_no_share() -> None:
-    found = traffic_of(list(HOST), read_step(list(HOST), ("forward",), "cpu"), ("forward",), 0)
-    assert (found.communication_ns, found.overlapped_share, set(found.communication_over_time)) == (0, None, {0.0})
-    assert found.compute_ns > 0
-
-
-def named_on_thread(name: str, begin: int, end: int, thread: int) -> Made:
-    """As torch records an operation of gloo: an annotation that begins and ends elsewhere."""
-    return at_host(name, begin, end, activity="user_annotation", thread=thread, is_async=True)
