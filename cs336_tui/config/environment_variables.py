@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 CACHE_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
@@ -19,6 +20,21 @@ USERS_CACHE_FOLDER = os.environ.get(CACHE_FOLDER)
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
 MOST_CHARACTERS = 100
 """Maximum length of a recorded value."""
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables, and restore them at the end."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 class TimingVariable(NamedTuple):

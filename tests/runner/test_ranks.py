@@ -94,14 +94,18 @@ def test_every_right_way_trains_what_one_process_does(runner: Runner):
 
 
 def test_every_form_of_ones_own_trains_what_one_process_does(runner: Runner):
-    fp32, bf16, buckets, sharded = runner.run(
+    toy = {"model": "adapters:Toy"}
+    fp32, bf16, buckets, sharded, *others = runner.run(
         shared_spec("adapters:get_fsdp"),
         shared_spec("adapters:get_fsdp_in_bf16", precision="bf16-mixed"),
         shared_spec("adapters:get_ddp_bucketed:1KB", accumulate=2, batch_size=2),
         shared_spec("ddp", optimizer="adapters:get_sharded_optimizer"),
+        shared_spec("adapters:Zero3"),
+        shared_spec("adapters:AsUnderTorchrun", optimizer="adapters:BareOptimizer", **toy),
+        shared_spec("adapters:get_ddp_bucketed:1KB", **toy),
     )
     cells = (fp32, bf16, buckets, sharded)
-    assert [cell.finished.error for cell in cells if cell.status != "ok"] == []
+    assert [cell.finished.error for cell in (*cells, *others) if cell.status != "ok"] == []
     assert len({cell.num_params for cell in cells}) == 1
     assert all("gradient sync" in cell.phase_times_s for cell in (fp32, bf16, buckets))
 

@@ -48,12 +48,13 @@ def predict(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Pre
     """
     if spec.ranks == 1:
         return rehearse(spec, capability=capability).prediction
-    from cs336_tui.worker.estimate.several import Sharers, of_several
+    from cs336_tui.worker.estimate.several import Sharers, fake_ranks, of_several
 
     shared: list[Sharers] = []
     name = sharing_of(spec.parallel).name
     watch = (lambda workload: shared.append(Sharers(workload, spec))) if name in WITH_BUCKETS else None
-    found = rehearse(spec, capability=capability, watch=watch).prediction
+    with fake_ranks(spec.ranks) if is_imported(spec.optimizer) else nullcontext():  # it may ask for its rank
+        found = rehearse(spec, capability=capability, watch=watch).prediction
     return of_several(found, shared[0] if shared else None)
 
 

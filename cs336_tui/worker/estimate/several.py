@@ -230,7 +230,7 @@ def _by_name(snapshot: Mapping[torch.device, Mapping[Any, int]]) -> dict[str, in
 
 
 @contextmanager
-def _fake_ranks(ranks: int) -> Iterator[DeviceMesh]:
+def fake_ranks(ranks: int) -> Iterator[DeviceMesh]:
     """A process group of so many ranks whose collectives do nothing; this process is the first."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     try:
@@ -247,7 +247,7 @@ def _sharded(found: Prediction) -> Prediction:
             "fsdp2 with several micro-batches: torch's FSDPMemTracker follows one forward and backward a step"
         )
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with _fake_ranks(spec.ranks) as mesh:
+    with fake_ranks(spec.ranks) as mesh:
 
         def share(model: nn.Module) -> Shared:
             with fake:

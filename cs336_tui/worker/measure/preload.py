@@ -18,7 +18,8 @@ import traceback
 from pathlib import Path
 
 from cs336_tui.config import environment_variables
-from cs336_tui.worker.measure.process import driver_initialised, environment
+from cs336_tui.config.environment_variables import environment
+from cs336_tui.worker.measure.process import driver_initialised
 
 OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
 _PR_SET_CHILD_SUBREAPER = 36

@@ -25,7 +25,6 @@ from cs336_tui.config.values import Compile
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import Stage, StepKind
 from cs336_tui.worker.measure.failures import chain_of, says_out_of_memory
-from cs336_tui.worker.measure.process import environment
 from cs336_tui.worker.measure.timing import ESTIMATING_RUNS, clock_for
 from cs336_tui.worker.workload.compiling import break_reasons, captures, compilations, forget_compiled
 from cs336_tui.worker.workload.cuda_graph import WARMUP_STEPS, CapturedStep, ReadyStep, captured
@@ -73,7 +72,9 @@ def fresh_compiler(*modes: Compile, always: bool = False) -> Iterator[None]:
             made = tempfile.TemporaryDirectory(prefix="compile-", ignore_cleanup_errors=True)
             folder = around.enter_context(made)
             within = {name: os.path.join(folder, inner) for name, inner in _WITHIN_CACHE.items()}  # noqa: PTH118
-            around.enter_context(environment({environment_variables.CACHE_FOLDER: folder, **within}))
+            around.enter_context(
+                environment_variables.environment({environment_variables.CACHE_FOLDER: folder, **within})
+            )
         around.enter_context(_headers_in(folder))
         yield
 

@@ -6,8 +6,7 @@ import ctypes
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -27,21 +26,6 @@ _VARIABLES = (  # Environment variables of glibc's malloc (mallopt(3)), of jemal
 )
 
 _keeps_freed_memory = False  # True once `keep_freed_memory` has worked: malloc itself cannot be asked
-
-
-@contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, and restore them at the end."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def keep_freed_memory() -> None:

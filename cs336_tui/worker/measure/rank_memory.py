@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
 from torch.profiler import kineto_available
 
 from cs336_tui.events.memory_report import RankMemoryReport, RankMoment
@@ -86,25 +85,14 @@ def _moments_of(step: Step) -> Iterator[str]:
 def _uses(workload: Workload) -> dict[str, int]:
     """Bytes of this rank's own tensors by use, each storage once: of shards its own."""
     seen: set[int] = set()
-    training = workload.training
     parameters = list(dict.fromkeys((*workload.model.parameters(), *workload.shared.runs.parameters())))
     batch = (part for part in workload.batch if isinstance(part, Tensor))
     return {
         "parameters": _bytes(parameters, seen),
         "gradients": _bytes((each.grad for each in parameters if each.grad is not None), seen),
-        "optimizer_state": _bytes(_state(training.optimizer, set()) if training else (), seen),
+        "optimizer_state": _bytes(workload.optimizer_state(), seen),
         "buffers": _bytes((*workload.model.buffers(), *batch), seen),
     }
-
-
-def _state(optimizer: Optimizer, seen: set[int]) -> Iterator[Tensor]:
-    """The state of an optimizer and of those that it holds, as one that shards them does."""
-    seen.add(id(optimizer))
-    for state in optimizer.state.values():
-        yield from (value for value in state.values() if isinstance(value, Tensor))
-    for held in vars(optimizer).values():
-        if isinstance(held, Optimizer) and id(held) not in seen:
-            yield from _state(held, seen)
 
 
 def _bytes(tensors: Iterable[Tensor], seen: set[int]) -> int:

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
-from cs336_tui.worker.ranks.parallel import share
+from cs336_tui.worker.ranks.parallel import shards_by_name, share
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.passes import Step
 
@@ -43,10 +43,9 @@ def check_ranks(spec: CellSpec, device: torch.device, rank: int) -> str:
         again = _gradients_of_one_process(spec, device, ranks=(0,), seed=1)
         other = _gradients_of_one_process(spec, device, ranks=(0,), seed=2)
         draws = any(not _difference(again[name], other[name]) <= tolerance for name in again)
-    offset = 0 if "fsdp" in spec.parallel else rank  # which takes the weights of each rank as they are
-    workload = build(
-        spec, device, rank=rank, as_written=True, share=partial(share, spec=spec, device=device, offset=offset)
-    )
+    workload = _built(spec, device, rank, offset=0 if shards_by_name(spec.parallel) else rank)
+    if workload.shared.whole and not shards_by_name(spec.parallel):
+        workload = _built(spec, device, rank, offset=0)
     if isinstance(workload.shared.runs, DistributedDataParallel):
         _check_each_is_used(workload.model, expected)
     step = workload.step(spec)
@@ -71,6 +70,12 @@ def check_ranks(spec: CellSpec, device: torch.device, rank: int) -> str:
     if not whole:
         _compare_with_before(workload.model, before, expected)
     return DRAWS if draws else ""
+
+
+def _built(spec: CellSpec, device: torch.device, rank: int, offset: int) -> Workload:
+    """The workload that ranks share, its weights greater by `offset` before they do."""
+    share_it = partial(share, spec=spec, device=device, offset=offset)
+    return build(spec, device, rank=rank, as_written=True, share=share_it)
 
 
 def _check_each_is_used(model: nn.Module, gradients: Mapping[str, Tensor]) -> None:

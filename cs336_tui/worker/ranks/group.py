@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from cs336_tui.config.environment_variables import environment
 from cs336_tui.worker.place import STACK_SIGNAL, Place
 
 _Number = TypeVar("_Number", bool, int)
@@ -41,9 +42,18 @@ class Group:
             timeout=timedelta(seconds=place.patience_s),
         )  # fmt: skip
         try:
-            yield
+            with environment(self._environment()):
+                yield
         finally:
             dist.destroy_process_group()
+
+    def _environment(self) -> dict[str, str]:
+        """The variables by which torchrun tells a process its rank; a local rank is the number of its GPU."""
+        place, index = self.place, self._device.index
+        return {
+            "RANK": str(place.rank), "LOCAL_RANK": str(place.rank if index is None else index),
+            "WORLD_SIZE": str(place.ranks), "LOCAL_WORLD_SIZE": str(place.ranks),
+        }  # fmt: skip
 
     def barrier(self) -> None:
         """Wait for every rank."""

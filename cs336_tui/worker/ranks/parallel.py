@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -18,8 +19,8 @@ from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.worker.workload.imported.argument_binding import parameters_of, required, signature_text
-from cs336_tui.worker.workload.imported.finding import find
-from cs336_tui.worker.workload.imported.problems import ImportProblem, explained, kind_of
+from cs336_tui.worker.workload.imported.finding import find, hint_of_import
+from cs336_tui.worker.workload.imported.problems import ImportProblem, explained, kind_of, message_of
 from cs336_tui.worker.workload.model_parts import blocks_of
 from cs336_tui.worker.workload.passes import Hook, Shared
 
@@ -27,6 +28,10 @@ _MEBIBYTE = 2**20
 _FINISH = "finish_gradient_synchronization"
 """Method of the course's containers, called after backward where no function of the user's does."""
 _GATHER = "fsdp_gather_full_params"
+_SHARDS_NOTHING = (
+    "{} sharded no parameter: containers that shard layers of one class alone need the model that has them, as "
+    "--model cs336_basics.model:BasicsTransformerLM"
+)
 _COMPUTED_IN = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
 """``compute_dtype`` of containers that cast their weights, by precision; None for the parameters' own."""
 
@@ -77,17 +82,10 @@ def _own(name: str, model: nn.Module, spec: CellSpec, bucket_bytes: int | None) 
     make = find(name, spec.model_path)
     if not callable(make):
         raise ImportProblem(f"{name} is {kind_of(make)}, expected a function of a module that makes a container")
-    takes = parameters_of(make) or {}
-    arguments = [model] if bucket_bytes is None else [model, bucket_bytes / 1e6]  # ``bucket_size_mb``
-    computing = {"compute_dtype": _COMPUTED_IN.get(spec.precision)} if "compute_dtype" in takes else {}
-    if missing := [each for each in required(takes)[len(arguments) :] if each not in computing]:
-        hint = f"; write {name}:25MB" if "bucket" in missing[0] else ""
-        raise ImportProblem(f"{signature_text(name, takes.values())} needs {missing[0]}, which has no default{hint}")
-    with explained(short(name)):
-        runs = make(*arguments, **computing)
-    if not isinstance(runs, nn.Module):
-        raise ImportProblem(f"{short(name)} made {kind_of(runs)}, expected a torch.nn.Module")
-    module, stem = name.partition(":")[0], short(name).removeprefix("get_")
+    shapes = _shapes(model)
+    runs = _made(make, name, model, spec, bucket_bytes)
+    module, called = name.partition(":")[0], short(name)
+    stem = called.removeprefix("get_")
 
     def beside(called: str) -> Any:
         try:
@@ -98,14 +96,60 @@ def _own(name: str, model: nn.Module, spec: CellSpec, bucket_bytes: int | None) 
     after = beside(f"{stem}_on_after_backward")
     if after is None and hasattr(runs, _FINISH):
         after = _finish
-    gather = beside(_GATHER) if "fsdp" in stem else None
+    shards = _shapes(model) != shapes
+    whole = _gathering(runs, beside(_GATHER)) if shards else None
+    says_so = shards_by_name(name) and not shards and spec.ranks > 1
     return Shared(
         runs,
         before=_called(beside(f"{stem}_on_train_batch_start")),
         after=_called(after),
-        whole=gather and partial(gather, runs),
+        whole=whole,
         unsynced=getattr(runs, "no_sync", None),
+        remarks=(_SHARDS_NOTHING.format(called),) if says_so else (),
     )
+
+
+def _made(make: Any, name: str, model: nn.Module, spec: CellSpec, bucket_bytes: int | None) -> nn.Module:
+    """The container. Besides the model it may take the size of its buckets, and by name what is known here."""
+    takes = parameters_of(make) or {}
+    arguments = [model] if bucket_bytes is None else [model, bucket_bytes / 1e6]  # ``bucket_size_mb``
+    known = {
+        "compute_dtype": _COMPUTED_IN.get(spec.precision),
+        "rank": dist.get_rank(),
+        "world_size": dist.get_world_size(),
+    }
+    by_name = {each: known[each] for each in list(takes)[len(arguments) :] if each in known}
+    if missing := [each for each in required(takes)[len(arguments) :] if each not in by_name]:
+        hint = f"; write {name}:25MB" if "bucket" in missing[0] else ""
+        raise ImportProblem(f"{signature_text(name, takes.values())} needs {missing[0]}, which has no default{hint}")
+    with explained(short(name), _hint):
+        runs = make(*arguments, **by_name)
+    if not isinstance(runs, nn.Module):
+        raise ImportProblem(f"{short(name)} made {kind_of(runs)}, expected a torch.nn.Module")
+    return runs
+
+
+def _hint(error: BaseException) -> str:
+    """The remedy for a container that joins a process group itself."""
+    if "process group twice" in message_of(error):
+        return "; the ranks have joined one: put `if not dist.is_initialized():` before it"
+    return hint_of_import(error)
+
+
+def _shapes(model: nn.Module) -> dict[str, torch.Size]:
+    return {name: parameter.shape for name, parameter in model.named_parameters()}
+
+
+def shards_by_name(choice: str) -> bool:
+    """True for FSDP, torch's or a user's, which takes the weights of each rank as they are."""
+    return "fsdp" in short(sharing_of(choice).name).lower()
+
+
+def _gathering(runs: nn.Module, beside: Any) -> Callable[[], Mapping[str, Tensor]] | None:
+    """The function that gathers the parameters of a container that shards them: the user's, or its own method."""
+    if beside is not None:
+        return partial(beside, runs)
+    return next((getattr(runs, name) for name in (_GATHER, "gather_full_params") if hasattr(runs, name)), None)
 
 
 def _finish(runs: nn.Module, _optimizer: torch.optim.Optimizer | None) -> None:

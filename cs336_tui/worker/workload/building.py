@@ -21,7 +21,7 @@ from cs336_tui.worker.workload.imported.components import (
     imported_norm,
     imported_optimizer,
 )
-from cs336_tui.worker.workload.imported.finding import revisions_of
+from cs336_tui.worker.workload.imported.finding import joined, revisions_of, revisions_of_classes
 from cs336_tui.worker.workload.model_parts import checkpoint_blocks
 from cs336_tui.worker.workload.norms import NORM_CLASSES, MakeNorm, NormOnly, norm_loss, own_norm
 from cs336_tui.worker.workload.passes import Shared, Step, Training, cross_entropy
@@ -68,8 +68,17 @@ class Workload(NamedTuple):
         return (parameter.grad for parameter in self.model.parameters() if parameter.grad is not None)
 
     def optimizer_state(self) -> Iterator[Tensor]:
-        states = self.training.optimizer.state.values() if self.training else ()
-        return (value for state in states for value in state.values() if isinstance(value, Tensor))
+        return _state_of(self.training.optimizer, set()) if self.training else iter(())
+
+
+def _state_of(optimizer: torch.optim.Optimizer, seen: set[int]) -> Iterator[Tensor]:
+    """The state of an optimizer and of those that it holds, as one that shards them does."""
+    seen.add(id(optimizer))
+    for state in optimizer.state.values():
+        yield from (value for value in state.values() if isinstance(value, Tensor))
+    for held in vars(optimizer).values():
+        if isinstance(held, torch.optim.Optimizer) and id(held) not in seen:
+            yield from _state_of(held, seen)
 
 
 def configure_torch(spec: CellSpec, device: torch.device | None = None) -> torch.device:
@@ -123,6 +132,7 @@ def build(
     batch = batch or _make_batch(spec, device, rank)
     facts = facts_of(model, spec, revision, not_taken)  # before its parameters are sharded
     shared = share(model)
+    facts = facts.shared_by(shared, own=is_imported(spec.parallel))
     mode = "off" if as_written else spec.compile
     training = None
     if spec.pass_ == "train-step":
@@ -135,7 +145,7 @@ def build(
             )
         training = Training(optimizer, name, device_type, scale_gradients=recipe.scale_gradients)
     return Workload(
-        model=model,
+        model=_trained(shared.runs, model),
         runs=shared.runs if mode == "off" else compiled(model, mode, device),
         batch=batch,
         autocast=autocast,
@@ -144,6 +154,12 @@ def build(
         facts=facts,
         shared=shared,
     )
+
+
+def _trained(runs: nn.Module, model: nn.Module) -> nn.Module:
+    """The model in a container, which may hold a copy of the one that it was given."""
+    inside = [each for each in runs.modules() if type(each) is type(model)]
+    return inside[0] if inside and model not in inside else model
 
 
 def _make_model(spec: CellSpec, device: torch.device, autocast: Context, rank: int) -> ImportedModel:
@@ -208,6 +224,11 @@ class ModelFacts(NamedTuple):
     revision: str | None = None
     remarks: tuple[str, ...] = ()
     dims_not_taken: tuple[str, ...] = ()  # Dimensions that a user's model did not ask for
+
+    def shared_by(self, shared: Shared, *, own: bool) -> ModelFacts:
+        """With the remarks of sharing it, and the revision of a container that is the user's `own`."""
+        revisions = (self.revision, *revisions_of_classes(shared.runs)) if own else (self.revision,)
+        return self._replace(revision=joined(revisions), remarks=self.remarks + shared.remarks)
 
 
 def facts_of(

@@ -55,7 +55,7 @@ class Shared(NamedTuple):
     """A model as the ranks of a cell run it, by itself where there is one rank. `optimizer` makes AdamW over its
     parameters; `before` and `after` are a user's work before a step and after its backward, None without; `whole` are
     the whole parameters by name, of a container that shards them itself. `unsynced` makes the context in which a
-    backward does not communicate; None if it always does, or never."""
+    backward does not communicate; None if it always does, or never. `remarks` are on the cell's numbers."""
 
     runs: nn.Module
     optimizer: Callable[..., Optimizer] = torch.optim.AdamW
@@ -63,6 +63,7 @@ class Shared(NamedTuple):
     after: Hook | None = None
     whole: Callable[[], Mapping[str, Tensor]] | None = None
     unsynced: Callable[[], AbstractContextManager[object]] | None = None
+    remarks: tuple[str, ...] = ()
 
 
 class Training:
@@ -72,6 +73,8 @@ class Training:
         self.optimizer, self.name = optimizer, name
         self.scaler = torch.amp.GradScaler(device_type, enabled=scale_gradients)
         self._taken = _Counter()
+        if not hasattr(optimizer, "_optimizer_step_post_hooks"):  # a user's, which does not call super().__init__()
+            optimizer.__setstate__({"defaults": vars(optimizer).get("defaults", {})})
         optimizer.register_step_post_hook(self._taken)
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import threading
 
 import torch
@@ -41,6 +43,15 @@ class Individual(nn.Module):
             if self.averages:
                 gradient /= dist.get_world_size()
         self.works.clear()
+
+
+class AsUnderTorchrun(Individual):
+    """Asks for its rank by name and in the environment, and trains a copy of the model."""
+
+    def __init__(self, module: nn.Module, rank: int, world_size: int) -> None:
+        told = [int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")]
+        assert told == [rank, rank, world_size, world_size] == [dist.get_rank()] * 2 + [dist.get_world_size()] * 2
+        super().__init__(copy.deepcopy(module))
 
 
 class Sums(Individual):
@@ -105,6 +116,8 @@ class Bucketed(nn.Module):
         size = 0.0
         for parameter in reversed(list(module.parameters())):
             dist.broadcast(parameter.data, src=0)
+            if not parameter.requires_grad:
+                continue
             size += parameter.nbytes
             if self.buckets[-1] and size > bucket_size_mb * 1e6:
                 self.buckets.append([])
@@ -176,7 +189,7 @@ class Sharded(nn.Module):
 
     def gathered(self, shard: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         flat = shard.new_empty(shard.numel() * dist.get_world_size())
-        dist.all_gather_into_tensor(flat, shard.detach())
+        dist.all_gather(list(flat.chunk(dist.get_world_size())), shard.detach())
         return flat[: shape.numel()].view(shape)
 
     def forward(self, *arguments):
@@ -194,6 +207,13 @@ class Sharded(nn.Module):
             if self.averages:
                 gradient /= dist.get_world_size()
             shard.grad = gradient if shard.grad is None else shard.grad + gradient
+
+
+class Zero3(Sharded):
+    """Nothing in its name says that it shards, and it gathers by a method of its own."""
+
+    def gather_full_params(self) -> dict[str, torch.Tensor]:
+        return fsdp_gather_full_params(self)
 
 
 class SumsShards(Sharded):
@@ -242,6 +262,25 @@ class ShardedOptimizer(torch.optim.Optimizer):
             dist.broadcast(parameter.data, src=number % dist.get_world_size())
 
 
+class BareOptimizer(torch.optim.Optimizer):
+    """Passes the course's tests without the constructor of its base class."""
+
+    def __init__(self, params, optimizer_cls: type[torch.optim.Optimizer], **kwargs) -> None:
+        self.everything = list(params)
+        self.inner = optimizer_cls(self.everything[dist.get_rank() :: dist.get_world_size()], **kwargs)
+        self.param_groups, self.state = self.inner.param_groups, self.inner.state
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        del set_to_none
+        for parameter in self.everything:
+            parameter.grad = None
+
+    def step(self, closure=None):
+        self.inner.step(closure)
+        for number, parameter in enumerate(self.everything):
+            dist.broadcast(parameter.data, src=number % dist.get_world_size())
+
+
 class Keeps(ShardedOptimizer):
     sends = False
 
@@ -269,3 +308,20 @@ class HasUnused(nn.Embedding):
     def __init__(self, vocab_size: int) -> None:
         super().__init__(vocab_size, vocab_size)
         self.unused = nn.Parameter(torch.zeros(3))
+
+
+class Toy(nn.Module):
+    """Tied weights, a frozen bias and parameter, and a buffer, as the models of the course's tests have them."""
+
+    def __init__(self, vocab_size: int, d_model: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        self.linear = nn.Linear(d_model, d_model)
+        self.linear.bias.requires_grad = False
+        self.head = nn.Linear(d_model, vocab_size, bias=False)
+        self.head.weight = self.embedding.weight
+        self.fixed = nn.Parameter(torch.tensor([2.0, 2.0]), requires_grad=False)
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.linear(self.embedding(tokens)) * self.scale)

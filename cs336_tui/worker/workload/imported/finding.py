@@ -162,6 +162,11 @@ def _hint(error: BaseException, name: str, paths: tuple[str, ...]) -> str:
         if packages and packages[0].name.isidentifier():
             return f"; it is part of a package: write {packages[0].name}.{name} with --model-path {packages[0].parent}"
         return "; it is part of a package: write package.module:name with --model-path for the folder above the package"
+    return hint_of_import(error)
+
+
+def hint_of_import(error: BaseException) -> str:
+    """The remedy for a module or a package's metadata that is missing; empty for other errors."""
     if isinstance(error, PackageNotFoundError):
         return "; install that package beside cs336-tui (pip install --no-deps -e FOLDER)"
     if isinstance(error, ModuleNotFoundError):
@@ -286,6 +291,7 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+_BETWEEN = "; "  # Revisions
 _GIT_TIMEOUT_S = 3.0
 _HASH_LETTERS = 12
 _OF_ANOTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")  # That git sets for its hooks
@@ -300,16 +306,22 @@ def revisions_of(spec: CellSpec, model: nn.Module) -> str | None:
     for name, thing in found:
         revisions.append(revision_of(thing))
         if name == spec.model:
-            revisions += [revision_of(kind) for kind in _own_classes(model)]
-    return "; ".join(dict.fromkeys(revisions)) or None
+            revisions += revisions_of_classes(model)
+    return joined(revisions)
 
 
-def _own_classes(model: nn.Module) -> list[type]:
-    """The user's classes among those of its modules and their base classes, the outermost first."""
+def joined(revisions: Iterable[str | None]) -> str | None:
+    """Each revision once, those of joined ones too; None if there is none."""
+    each = (revision for several in revisions if several for revision in several.split(_BETWEEN))
+    return _BETWEEN.join(dict.fromkeys(each)) or None
+
+
+def revisions_of_classes(model: nn.Module) -> list[str]:
+    """Revisions of the user's classes among those of its modules and their base classes, the outermost first."""
     kinds = dict.fromkeys(type(module) for module in model.modules())
     classes = dict.fromkeys(base for kind in kinds for base in kind.__mro__)
     files = ((kind, getattr(sys.modules.get(kind.__module__), "__file__", None)) for kind in classes)
-    return [kind for kind, file in files if file and is_users_file(file, named_only=True)]
+    return [revision_of(kind) for kind, file in files if file and is_users_file(file, named_only=True)]
 
 
 def revision_of(thing: Callable[..., Any]) -> str:
