@@ -1,8 +1,14 @@
-"""Bandwidth of collectives, as nccl-tests defines it (its PERFORMANCE.md)."""
+"""Bandwidth of collectives, as nccl-tests defines it (its PERFORMANCE.md), and its curves over sizes of messages."""
 
 from __future__ import annotations
 
-from cs336_tui.analysis.merge import Result
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from cs336_tui.analysis.grouping import groups, label, telling
+from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.analysis.published import Published
+from cs336_tui.config.ranks import bytes_of
 from cs336_tui.config.spec import CellSpec
 
 
@@ -29,3 +35,50 @@ def busbw(spec: CellSpec, step_s: float) -> float:
 def mean_step_s(result: Result) -> float | None:
     """Mean step time of a collective; None of another cell, or without a measured step."""
     return result.cell.running.mean or None if result.spec.is_collective and result.cell.running.n else None
+
+
+class Point(NamedTuple):
+    """A message: its size as it was asked for, bytes of the whole array, busbw in bytes/s."""
+
+    size: str
+    bytes: int
+    busbw: float
+
+
+class Curve(NamedTuple):
+    """Bandwidths of one operation over its sizes, smallest first, all other choices alike; `name` tells it from other
+    curves, `spec` is one of its cells."""
+
+    name: str
+    spec: CellSpec
+    points: tuple[Point, ...]
+
+
+def curves(results: Iterable[Result]) -> tuple[Curve, ...]:
+    """A curve for each combination of the choices, but for the size, of collectives that were timed."""
+    timed = [result for result in measured(results) if mean_step_s(result)]
+    keys, ddof = telling(timed, but=("size",)), ddof_of(timed) if timed else 1
+    return tuple(
+        Curve(label(group[0], keys) or group[0].spec.collective, group[0].spec, tuple(_points(group, ddof)))
+        for group in groups(timed, keys).values()
+    )
+
+
+def _points(group: Sequence[Result], ddof: int) -> Iterator[Point]:
+    for members in groups(group, ("size",)).values():
+        spec, found = members[0].spec, pooled(members, ddof)
+        if found and found.mean_s:
+            yield Point(spec.size, spec.message_bytes, busbw(spec, found.mean_s))
+
+
+def published_curves(spec: CellSpec, rows: Iterable[Published]) -> tuple[Curve, ...]:
+    """What others published for this operation, backend and number of ranks, a curve for each source."""
+    found: dict[str, list[Point]] = {}
+    for row in rows:
+        if (row.op, row.backend, row.ranks) == (spec.collective, spec.backend_in_use, spec.ranks) and row.mean_ms:
+            size = bytes_of(row.size)
+            rate = size / (row.mean_ms / 1e3) * bus_factor(row.op, spec.ranks)
+            found.setdefault(f"{row.device}, {row.source}", []).append(Point(row.size, size, rate))
+    return tuple(
+        Curve(name, spec, tuple(sorted(points, key=lambda point: point.bytes))) for name, points in found.items()
+    )

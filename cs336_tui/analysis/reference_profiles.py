@@ -9,7 +9,8 @@ from cs336_tui.analysis.fields import machine
 from cs336_tui.analysis.kernel_cells import CellPart, cell_parts
 from cs336_tui.analysis.kernel_names import short_name
 from cs336_tui.analysis.merge import Result, grouped, without_cells
-from cs336_tui.analysis.reference import PARTS, Figure, Match, Published, matching, own, published
+from cs336_tui.analysis.published import PARTS, Figure, Published, own, published
+from cs336_tui.analysis.reference import Match, matching
 from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.report_keys import report_key
 from cs336_tui.session.state import SessionState

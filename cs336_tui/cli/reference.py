@@ -8,7 +8,8 @@ import click
 
 from cs336_tui.analysis.fields import machine
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, merge, pooled, title_of
-from cs336_tui.analysis.reference import REMARK, add_from, matching, own, published, sentence
+from cs336_tui.analysis.published import own, published
+from cs336_tui.analysis.reference import REMARK, add_from, matching, sentence
 from cs336_tui.analysis.reference_profiles import profiles_said
 from cs336_tui.cli.flags import session_argument, session_dir_option
 from cs336_tui.session import store

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cs336_tui.analysis.collectives import busbw, mean_step_s
+from cs336_tui.analysis.collectives import curves, published_curves
 from cs336_tui.analysis.communication import efficiency
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import TELLING, groups, label, settled, shared, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.analysis.published import published
 from cs336_tui.export.data_parallel import wrapper_name
 from cs336_tui.export.drawing import Absent, Drawing, plain_ticks, wrapped
 from cs336_tui.export.footnotes import std_kind
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _ROW_WIDTH = 38
 """Characters of the name of a row of bars, which must leave room for the bars."""
+_APART = 0.5
+"""Least difference of logarithms of two labelled sizes."""
 _LEGEND_WIDTH = 70
 """Characters of a legend's line that fit below the narrowest figure."""
 
@@ -210,29 +213,39 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
 
 
 def by_message(results: Sequence[Result]) -> Drawing | Absent:
-    """Bus bandwidth of collectives against the size of their messages; a line for each other choice."""
-    name, timed = "busbw", [result for result in measured(results) if mean_step_s(result)]
-    keys = telling(timed, but=("size",))
-    every = {key: group for key, group in groups(timed, keys).items() if len(values(group, "size")) > 1}
+    """Bus bandwidth of collectives against the size of their messages: a line for each other choice, and a dashed one
+    for what others published of the same operation, backend and number of ranks."""
+    every = [curve for curve in curves(results) if len(curve.points) > 1]
     if not every:
-        return Absent(name, "no collective was timed at two sizes")
-    lines = dict(list(every.items())[:MOST_LINES])
-    names = [wrapped(label(group[0], keys) or group[0].spec.collective, _LEGEND_WIDTH) for group in lines.values()]
-    ddof = ddof_of(results)
+        return Absent("busbw", "no collective was timed at two sizes")
+    lines = every[:MOST_LINES]
+    alike = {(line.spec.collective, line.spec.backend_in_use, line.spec.ranks): line.spec for line in lines}
+    several = len(alike) > 1
+    others = [(spec, curve) for spec in alike.values() for curve in published_curves(spec, published())]
+    others = others[: MOST_LINES - len(lines)]
+    drawn = [*lines, *(curve for _, curve in others)]
+    names = [wrapped(line.name, _LEGEND_WIDTH) for line in lines]
+    names += [
+        wrapped(f"published{f', {spec.ranks} ranks' * several}: {curve.name}", _LEGEND_WIDTH) for spec, curve in others
+    ]
 
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
-        for index, group in enumerate(lines.values()):
-            by_size = [(members[0].spec, pooled(members, ddof)) for members in groups(group, ("size",)).values()]
+        for index, line in enumerate(drawn):
             axis.plot(
-                [spec.message_bytes for spec, found in by_size if found and found.mean_s],
-                [busbw(spec, found.mean_s) / 1e9 for spec, found in by_size if found and found.mean_s],
+                [point.bytes for point in line.points],
+                [point.busbw / 1e9 for point in line.points],
                 color=_COLOURS[index % len(_COLOURS)],
                 marker=_MARKERS[index % len(_MARKERS)],
                 label=names[index],
+                linestyle="solid" if index < len(lines) else "dashed",
+                markerfacecolor=None if index < len(lines) else "white",
             )
         axis.set_xscale("log")
-        ticks = {result.spec.size: result.spec.message_bytes for group in lines.values() for result in group}
+        ticks: dict[str, int] = {}
+        for point in (point for line in drawn for point in line.points):
+            if all(abs(math.log(point.bytes / tick)) > _APART for tick in ticks.values()):
+                ticks[point.size] = point.bytes
         axis.set_xticks(list(ticks.values()), list(ticks))
         axis.minorticks_off()
         axis.set_ylim(bottom=0)
@@ -241,8 +254,10 @@ def by_message(results: Sequence[Result]) -> Drawing | Absent:
         _legend_below(figure)
 
     some = f" (the first {len(lines)} of {len(every)} lines)" if len(lines) < len(every) else ""
-    title = _titled(f"Bus bandwidth against size{some}", [r for group in lines.values() for r in group], ("size",))
-    return Drawing(name, title, (6, 4.5 + 0.2 * len(names)), draw)
+    operations = {line.spec.collective for line in every}
+    of = f" of {operations.pop()}" if len(operations) == 1 else ""
+    title = _titled(f"Bus bandwidth{of} against size{some}", [r for r in results if r.spec.is_collective], ("size",))
+    return Drawing("busbw", title, (6, 4.5 + 0.2 * sum(name.count("\n") + 1 for name in names)), draw)
 
 
 def by_ranks(results: Sequence[Result]) -> Drawing | Absent:

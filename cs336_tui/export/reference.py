@@ -8,7 +8,8 @@ import msgspec
 
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled
-from cs336_tui.analysis.reference import REMARK, Match, Published, matching
+from cs336_tui.analysis.published import Published
+from cs336_tui.analysis.reference import REMARK, Match, matching, nothing_published
 from cs336_tui.analysis.reference_profiles import KernelsBeside, PeakBeside, kernel_name, kernels_beside, peaks_beside
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.results import TableError, data_value
@@ -100,7 +101,7 @@ def _table(
 
 
 def _own_text(result: Result, found: Summary, notation: Notation, *, matched: bool) -> _Texts:
-    remark = "" if matched else "nothing published for this size and pass"
+    remark = "" if matched else nothing_published(result.spec)
     mean, std = notation.of(found, "mean_s"), notation.of(found, "std_s")
     return _cell(result, f"warm-up {FIELDS['warmup'].show(result)}"), mean, std, "", *_here(result), remark
 
@@ -211,6 +212,8 @@ def _cell_record(result: Result) -> dict[str, Value]:
 
 def _cell(result: Result, *more: str) -> str:
     spec = result.spec
+    if spec.is_collective:
+        return " · ".join((spec.title, *(spec.backend_in_use,) * (spec.backend == "auto"), *more))
     named = (spec.size_label, spec.pass_, spec.precision, f"ctx {spec.context_length}", f"batch {spec.batch_size}")
     return " · ".join((*named, *more, *spec.variants))
 

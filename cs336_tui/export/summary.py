@@ -21,7 +21,7 @@ import msgspec
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.merge import title_of as session_title
 from cs336_tui.analysis.pivot import PivotError, pivot, suggest
-from cs336_tui.analysis.reference import ReferenceFileError
+from cs336_tui.analysis.published import ReferenceFileError
 from cs336_tui.analysis.roofline import points
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export import provenance

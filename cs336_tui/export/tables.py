@@ -147,11 +147,13 @@ def values_of(columns: Iterable[Column[T]], item: T) -> dict[str, Value]:
 
 def cell_record(spec: CellSpec, *keys: str) -> dict[str, Value]:
     """Keys and values that tell cells apart in one list of records, as in CSV; if given, these keys alone. What is not
-    known of a recording is None."""
+    known of a recording, and what a collective does not have, is None."""
     found: dict[str, Value] = {
         "size": spec.size_label, "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
         "variants": ", ".join(spec.variants), "precision": spec.precision, "device": spec.device,
     }  # fmt: skip
+    if spec.is_collective:
+        found |= dict.fromkeys(("context", "batch", "pass"))
     if spec.recording:
         found = dict.fromkeys(found) | {"device": spec.device, "recording": spec.recording}
     return {key: found[key] for key in keys or found}

@@ -24,7 +24,7 @@ from cs336_tui.analysis.estimates import (
     total_s,
 )
 from cs336_tui.analysis.eta import remaining_s
-from cs336_tui.analysis.reference import published
+from cs336_tui.analysis.published import published
 from cs336_tui.config.spec import PRECISIONS, dims_of
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.events import CellsPredicted, DeviceSampled, GpuProcess, GpuSample, HostSample, RankSample

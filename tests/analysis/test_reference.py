@@ -8,18 +8,9 @@ from typing import get_args
 import msgspec
 import pytest
 
-from cs336_tui.analysis.reference import (
-    COLUMNS,
-    Figure,
-    Published,
-    ReferenceFileError,
-    add_from,
-    matching,
-    own,
-    parse,
-    published,
-    sentence,
-)
+from cs336_tui.analysis.published import COLUMNS, Figure, Published, ReferenceFileError, own, parse, published
+from cs336_tui.analysis.reference import add_from, matching, sentence
+from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec, dims_of
 from cs336_tui.events.events import EffectiveSettings
 from tests.samples import a_spec
@@ -44,10 +35,14 @@ def here(**changes: object) -> CellSpec:
 
 
 def test_the_published_points_are_all_there_with_their_sources() -> None:
-    rows = [row for row in published() if row.holds("time")]
+    timed = [row for row in published() if row.holds("time")]
+    rows = [row for row in timed if not row.op]
     assert len(rows) == 166
-    assert all(row.source and row.device and row.mean_ms and not row.own for row in rows)
+    assert all(row.source and row.device and row.mean_ms and not row.own for row in timed)
     assert len({row.source for row in rows}) == 9
+    collectives = [(row.backend, row.ranks, row.size, row.mean_ms) for row in timed if row.op == "all-reduce"]
+    assert len(collectives) == len(set(collectives)) == len(timed) - len(rows) == 32
+    assert {("nccl", 6, "1000MiB", 4.15), ("gloo", 4, "10MiB", 15.07), ("nccl", 4, "1GB", 45.3239)} <= {*collectives}
     assert len([row for row in published() if row.holds("peak")]) == 58
     assert len([row for row in published() if row.holds("kernels")]) == 76
     assert all(row.source and row.device and sum(map(row.holds, FIGURES)) == 1 for row in published())
@@ -107,7 +102,7 @@ def test_points_of_one_figure_are_not_those_of_another() -> None:
 
 
 def test_every_published_point_is_found_by_a_cell_of_its_own() -> None:
-    for row in (row for row in published() if row.holds("time")):
+    for row in (row for row in published() if row.holds("time") and not row.op):
         spec = here(
             size=row.size, edition=row.edition, arch=row.arch, pass_=row.pass_, batch_size=row.batch or 4,
             context_length=row.context or 256, warmup_steps=row.warmup or 0, measure_steps=row.steps or 10,
@@ -233,6 +228,8 @@ def test_what_cannot_be_kept_leaves_the_file_as_it_was(tmp_path: Path) -> None:
 HEADER = ",".join(COLUMNS[:13])
 """The columns of step times, which older files have alone."""
 FULL = ",".join(COLUMNS)
+PROFILES = ",".join(COLUMNS[:19])
+"""The columns without those of collectives, which older files lack too."""
 PROFILED = "me,A100,2026,small,512,4,forward,fp32,,,,,,forward"
 GOOD = "me,A100,2026,small,512,4,forward,fp32,5,10,44.4,,"
 
@@ -254,18 +251,66 @@ GOOD = "me,A100,2026,small,512,4,forward,fp32,5,10,44.4,,"
         (f"{HEADER}\n{GOOD},\n", "f.csv, line 2: expected 13 fields"),
         (f"{HEADER}\nme,A100\n", "f.csv, line 2: expected 13 fields"),
         ("", "f.csv, line 1: no column source"),
-        (f"{FULL}\n{PROFILED},46,,,,\n", "f.csv, line 2: peak 46: expected a number of GB or GiB"),
-        (f"{FULL}\n{PROFILED},46 TB,,,,\n", "f.csv, line 2: peak 46 TB: expected"),
-        (f"{FULL}\n{PROFILED},,,many,,\n", "f.csv, line 2: top_launches many: expected a whole number"),
-        (f"{FULL}\n{PROFILED},,gemm,3,146,\n", "f.csv, line 2: top_percent 146: expected 0 to 100"),
-        (f"{FULL}\n{PROFILED},,,3,,\n", "f.csv, line 2: mean_ms is empty, and so are peak"),
-        (f"{FULL}\n{PROFILED.replace('forward,fp32', 'train-step,fp32')}x,46 GB,,,,\n", "f.csv, line 2: part forwardx"),
+        (f"{PROFILES}\n{PROFILED},46,,,,\n", "f.csv, line 2: peak 46: expected a number of GB or GiB"),
+        (f"{PROFILES}\n{PROFILED},46 TB,,,,\n", "f.csv, line 2: peak 46 TB: expected"),
+        (f"{PROFILES}\n{PROFILED},,,many,,\n", "f.csv, line 2: top_launches many: expected a whole number"),
+        (f"{PROFILES}\n{PROFILED},,gemm,3,146,\n", "f.csv, line 2: top_percent 146: expected 0 to 100"),
+        (f"{PROFILES}\n{PROFILED},,,3,,\n", "f.csv, line 2: mean_ms is empty, and so are peak"),
+        (
+            f"{PROFILES}\n{PROFILED.replace('forward,fp32', 'train-step,fp32')}x,46 GB,,,,\n",
+            "f.csv, line 2: part forwardx",
+        ),
     ],
 )
 def test_a_damaged_file_names_the_line(text: str, said: str) -> None:
     with pytest.raises(ReferenceFileError) as error:
         parse(text, "f.csv")
     assert str(error.value).startswith(said)
+
+
+def of_message(**choices: object) -> CellSpec:
+    (spec,) = sweep_from(**{"workload": "collective", "devices": ("cpu",), "warmups": (5,)} | choices).cells()
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("size", "ranks", "found"), [("1GB", 6, [1037.66]), ("1000MiB", 6, [1037.66]), ("1GB", 3, []), ("2GB", 6, [])]
+)
+def test_a_collective_stands_beside_published_ones_of_its_backend_size_and_ranks(
+    size: str, ranks: int, found: list[float]
+) -> None:
+    matches = matching(of_message(sizes=(size,), ranks=(ranks,)), rows=published())
+    assert [match.row.mean_ms for match in matches] == found
+    said = "; ".join(caveat for match in matches for caveat in match.caveats)
+    assert ("size 1000MiB there, 1GB here" in said) == bool(found and size == "1GB")
+    assert ("mean over ranks, not the slowest" in said) == bool(found)
+
+
+def test_a_collective_is_kept_and_found_again(tmp_path: Path) -> None:
+    spec, path = of_message(sizes=("10MB",), collectives=("broadcast",)), tmp_path / "reference.csv"
+    assert add_from(results_of(Cell(spec, [0.002, 0.004])), "mine", path).left_out == ()
+    (match,) = matching(spec, rows=own(path))
+    kept = match.row
+    assert (kept.op, kept.backend, kept.ranks, kept.size, kept.mean_ms) == ("broadcast", "gloo", 2, "10MB", 3.0)
+    assert (kept.pass_, kept.context, kept.batch) == ("", None, None)
+    assert matching(a_spec(), rows=own(path)) == ()
+    line = sentence(spec, 0.003, [match])
+    assert line.startswith("broadcast · 10MB · fp32 · cpu · 2 ranks: 3.00 ms here; 3.00 noted as mine")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ("10MB,,,,fp32,5,10,4.2,,,,,,,,,reduce,gloo,2", "op reduce: expected one of all-reduce"),
+        ("10MB,,,,fp32,5,10,4.2,,,,,,,,,all-reduce,mpi,2", "backend mpi: expected one of gloo, nccl"),
+        ("small,,,,fp32,5,10,4.2,,,,,,,,,all-reduce,gloo,2", "size small: expected a size such as 512KB"),
+        ("10MB,,,forward,fp32,5,10,4.2,,,,,,,,,all-reduce,gloo,2", "op all-reduce: expected 2 or more ranks"),
+        ("10MB,,,,fp32,5,10,4.2,,,,,,,,,all-reduce,gloo,", "op all-reduce: expected 2 or more ranks"),
+    ],
+)
+def test_a_damaged_row_of_a_collective_says_what_is_allowed(fields: str, said: str) -> None:
+    with pytest.raises(ReferenceFileError, match=f"f.csv, line 2: {said}"):
+        parse(f"{FULL}\nme,CPU,2026,{fields}\n", "f.csv")
 
 
 def test_of_a_model_of_one_s_own_no_architecture_is_said() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from cs336_tui.analysis.merge import merge
-from cs336_tui.analysis.reference import Published, published
+from cs336_tui.analysis.published import Published, published
 from cs336_tui.analysis.reference_profiles import (
     KernelsBeside,
     PeakBeside,

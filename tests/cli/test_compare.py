@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cs336_tui.analysis.reference import ReferenceFileError
+from cs336_tui.analysis.published import ReferenceFileError
 from cs336_tui.cli.compare import compare_command
 from cs336_tui.cli.main import cli
 from cs336_tui.cli.reference import keep_command, reference_view

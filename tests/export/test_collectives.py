@@ -9,13 +9,16 @@ from xml.etree import ElementTree
 
 import pytest
 
+from cs336_tui.analysis.collectives import published_curves
 from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.analysis.published import published
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.events import events as ev
 from cs336_tui.export.collectives import collective_tables
 from cs336_tui.export.drawing import Absent, Drawing
 from cs336_tui.export.figures import by_message, passes_by_size
 from cs336_tui.export.record import to_csv, to_json
+from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.results import TableError, results_table
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import summarize
@@ -74,6 +77,32 @@ def test_the_figure_is_of_bandwidth_over_size():
         assert words in text
     assert isinstance(by_message(known(sizes=("1MB",))), Absent)
     assert isinstance(passes_by_size(known()), Absent)
+
+
+def test_the_figure_has_what_others_published_of_the_same_operation_backend_and_ranks():
+    figure = by_message(known())
+    assert isinstance(figure, Drawing)
+    text = "".join(ElementTree.fromstring(figure.files()["svg"]).itertext())
+    assert "published, 2 ranks: CPU of a machine with H100s" in text
+    assert "PCIe" not in text  # which is of NCCL
+
+
+def test_published_busbw_is_that_of_the_published_time():
+    by_ranks = {result.spec.ranks: result.spec for result in known()}
+    (found,) = published_curves(by_ranks[4], published())
+    # 10 MiB in 15.07 ms over 4 ranks, 100 MiB in 58.17 ms, by 6/4
+    assert [point.size for point in found.points] == ["1MiB", "10MiB", "100MiB", "1000MiB"]
+    assert found.points[1].busbw == pytest.approx(10 * 2**20 / 15.07e-3 * 1.5)
+    assert found.points[2].busbw == pytest.approx(100 * 2**20 / 58.17e-3 * 1.5)
+
+
+def test_tables_set_published_times_beside_ones_own():
+    (table,) = reference_tables(known(ranks=(2,), sizes=("1MB",)))
+    own, there = table.rows
+    assert own[0].startswith("all-reduce · 1MB · fp32 · cpu · 2 ranks · gloo")
+    assert (there[1], there[3]) == ("0.57", "1.75")  # 1 ms here, 0.57 ms there
+    assert {record["reference_mean_s"] for record in table.records} == {0.57e-3}
+    assert {record["pass"] for record in table.records} == {None}
 
 
 def test_data_of_a_collective_have_no_stand_ins_for_what_it_lacks():

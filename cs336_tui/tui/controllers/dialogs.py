@@ -116,7 +116,8 @@ def save_preset(app: Host) -> None:
 
 
 def keep_as_reference(app: Host, results: Sequence[Result]) -> None:
-    from cs336_tui.analysis.reference import ReferenceFileError, add_from
+    from cs336_tui.analysis.published import ReferenceFileError
+    from cs336_tui.analysis.reference import add_from
 
     def kept(title: str) -> str:
         try:

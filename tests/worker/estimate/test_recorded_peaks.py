@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.analysis.reference import published
+from cs336_tui.analysis.published import published
 from cs336_tui.session.recordings import safe_pickle
 from cs336_tui.worker.estimate.predict import predict
 from tests.samples import a_spec, sized

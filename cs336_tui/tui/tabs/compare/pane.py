@@ -12,7 +12,8 @@ from textual.message import Message
 
 from cs336_tui.analysis.merge import Result, grouped, measured, merge
 from cs336_tui.analysis.pivot import VALUES, PivotError, varying
-from cs336_tui.analysis.reference import REMARK, ReferenceFileError, matching, own, published, sentence
+from cs336_tui.analysis.published import ReferenceFileError, own, published
+from cs336_tui.analysis.reference import REMARK, matching, sentence
 from cs336_tui.analysis.reference_profiles import Said, profiles_said
 from cs336_tui.analysis.warmup import Trace, warmup_groups
 from cs336_tui.tui import format
