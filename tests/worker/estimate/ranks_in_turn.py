@@ -63,7 +63,7 @@ class HeapPeak(TorchDispatchMode):
         return out
 
 
-def seen(parallel: str, rank: int) -> dict[str, object]:
+def seen(parallel: str, rank: int, steps: int = STEPS) -> dict[str, object]:
     """The peak of the median step, since gloo's threads hold copies by chance; of one more step calls and bytes of
     collectives: float32 arrays as gloo gets them."""
     spec = spec_of(parallel)
@@ -80,7 +80,7 @@ def seen(parallel: str, rank: int) -> dict[str, object]:
     run()
     gc.collect()
     peaks = []
-    for _ in range(STEPS):
+    for _ in range(steps):
         with HeapPeak() as heap:
             run()
         peaks.append(heap.most - before)
@@ -99,7 +99,7 @@ def work(rank: int, folder: str, parallels: list[str]) -> None:
     place = Path(folder)
     dist.init_process_group("gloo", init_method=f"file://{place / 'meeting'}", rank=rank, world_size=RANKS)
     for parallel in parallels:
-        seen(parallel, rank)  # what the first step of a kind keeps, modules among it, is no cell's
+        seen(parallel, rank, steps=1)  # what the first step of a kind keeps, modules among it, is no cell's
     found = {parallel: seen(parallel, rank) for parallel in parallels}
     (place / f"rank-{rank}.json").write_text(json.dumps(found))
     dist.barrier()

@@ -31,7 +31,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Seen, ...]:
     """The collectives that each of two real ranks saw."""
     folder = tmp_path_factory.mktemp("ranks")
     words = [sys.executable, "-m", "tests.worker.estimate.ranks_in_turn", str(folder), *SHARED, "none"]
-    subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE_S)
+    subprocess.run(words, check=True, capture_output=True, timeout=3 * PATIENCE_S)
     return tuple(json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1))
 
 
