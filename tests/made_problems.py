@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from cs336_tui.analysis.problems import sweeps_of
 from cs336_tui.config.problems.problem import Problem
 from cs336_tui.config.spec import CellSpec
@@ -15,7 +17,7 @@ from tests.export.grids import grid_events
 from tests.made_kernels import a_kernel_report, a_prediction_for
 from tests.made_memory import a_memory_report
 from tests.made_precision import a_precision_report
-from tests.made_ranks import a_rank_memory_report
+from tests.made_ranks import a_rank_memory_report, a_traffic_report
 from tests.samples import START, state_of
 
 
@@ -44,7 +46,10 @@ def _times(spec: CellSpec) -> list[float]:
 def _report(number: int, kind: str, spec: CellSpec) -> Iterator[Event]:
     made: Report
     named: ReportKind
-    if kind == "kernels":
+    if kind == "kernels" and spec.ranks > 1:
+        gathered = {} if spec.parallel == "fsdp2" else {"all_gathers": ()}
+        named, made = "kernels", msgspec.structs.replace(a_traffic_report(spec.ranks, **gathered), spec=spec)
+    elif kind == "kernels":
         named, made = "kernels", a_kernel_report(spec)
     elif kind == "memory" and spec.ranks > 1:
         named, made = "memory", a_rank_memory_report(spec)

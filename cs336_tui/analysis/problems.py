@@ -55,9 +55,15 @@ fp32."""
 def _has(result: Result, pairs: Pairs) -> bool:
     shown = ((key, text, FIELDS[key].show(result)) for key, text in pairs)
     return all(
-        value in text.split(",") or (not value and (key in _MAY_BE_UNKNOWN or (key, text) == ("precision", "fp32")))
+        any(_is(value, wanted) for wanted in text.split(","))
+        or (not value and (key in _MAY_BE_UNKNOWN or (key, text) == ("precision", "fp32")))
         for key, text, value in shown
     )
+
+
+def _is(value: str, wanted: str) -> bool:
+    """True if the value is the wanted one, or of ``2+`` is 2 or more."""
+    return value == wanted or (wanted.endswith("+") and value.isdigit() and int(value) >= int(wanted[:-1]))
 
 
 def is_answered(answer: Answer, material: Material) -> bool:
@@ -125,7 +131,9 @@ def progress_of(problem: Problem, edition: str, states: Sequence[SessionState], 
 
 
 def sweeps_of(problem: Problem, edition: str) -> dict[str, Sweep]:
-    """The presets that a problem's command runs, each with its sweep."""
+    """The presets that a problem's command runs, each with its sweep; none of one that is calculated."""
+    if not problem.is_measured:
+        return {}
     found = all_presets()
     name = problem.preset(edition)
     return {each: found.find(each).sweep for each in (name, *found.find(name).also)}

@@ -77,6 +77,8 @@ def _lines(problem: Problem, edition: str, part: Part, material: Material, *, ha
     if part.answers and not (has_any and all(is_answered(answer, material) for answer in part.answers)):
         what = "not all of it is" if has_any else "nothing of it is"
         yield f"{what} in this session: cs336-tui bench --preset {problem.preset(edition, part)}"
+    if part.command:
+        yield f"by calculation: {part.command}"
     if part.person:
         yield f"for a person: {part.person}"
 

@@ -35,7 +35,16 @@ EXPECTED = {
     "2026/pytorch_attention": 4 * 5 * 2,
     "2026/compiled_attention": 4 * 5 * 2 * 2,
     "2026/flash_benchmarking": 4 * 10 * 3 * 2 * 2,
-    "2026/optimizer_state_sharding_accounting": 2,
+    **{
+        f"{edition}/{name}_benchmarking": 2 * (5 if edition == "2024" else 1)
+        for edition in ("2024", "2025", "2026")
+        for name in ("naive_ddp", "minimal_ddp_flat", "ddp_overlap_individual_parameters")
+    },
+    **{f"{edition}/optimizer_state_sharding_accounting": 2 for edition in ("2024", "2025", "2026")},
+    "2024/sharded_sizes": 5 * 2,
+    "2024/ddp_bucketed_benchmarking": 3 * 5 * 2,
+    "2025/ddp_bucketed_benchmarking": 4,
+    "2026/fsdp_accounting": 2,
     "2026/leaderboard": 1,
     "2026/gradient_checkpointing": 7 * 2,
     "2026/nested_checkpointing": 3 * 2,

@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 
 import pytest
+from click.testing import CliRunner
 
+from cs336_tui.cli.main import cli
 from cs336_tui.config.presets import bundled, preset
-from cs336_tui.config.problems.all_problems import PROBLEMS, every_problem, problem_named
+from cs336_tui.config.problems.all_problems import PROBLEMS, every_problem, problem_named, problem_of_preset
 from cs336_tui.config.spec import SpecError
 from cs336_tui.config.sweep import ASKED_REPORTS
 
 EVERY = list(every_problem())
-MEASURING = {
+_DDP = (
+    "distributed_communication_single_node", "naive_ddp_benchmarking", "minimal_ddp_flat_benchmarking",
+    "ddp_overlap_individual_parameters_benchmarking", "optimizer_state_sharding_accounting",
+)  # fmt: skip
+NAMED = {
     "2024": {
         "benchmarking_script", "warmup", "function_call_table", "flame_graph", "benchmarking_mixed_precision",
         "memory_profiling", "torch_compile", "pytorch_layernorm", "rmsnorm_forward_benchmarking",
-        "rmsnorm_benchmarking",
+        "rmsnorm_benchmarking", *_DDP, "ddp_bucketed_benchmarking",
     },
     "2025": {
         "benchmarking_script", "warmup", "end_to_end", "nsys_profile", "mixed_precision_accumulation",
         "benchmarking_mixed_precision", "memory_profiling", "pytorch_attention", "torch_compile", "flash_benchmarking",
-        "leaderboard",
+        "leaderboard", *_DDP, "ddp_bucketed_benchmarking", "communication_accounting",
     },
     "2026": {
         "benchmarking_script", "warmup", "end_to_end", "nsys_profile", "mixed_precision_accumulation",
         "benchmarking_mixed_precision", "memory_profiling", "gradient_checkpointing", "pytorch_attention",
-        "torch_compile", "flash_benchmarking", "optimizer_state_sharding_accounting", "leaderboard",
+        "torch_compile", "flash_benchmarking", "leaderboard", *_DDP, "fsdp_accounting", "data_parallel_calcs",
+        "fsdp_calcs", "tp_calcs", "fsdp_tp_calcs",
     },
 }  # fmt: skip
-LETTERS = {"memory_profiling": {"2024": "abcde", "2025": "abcde", "2026": "abcdef"}, "nsys_profile": {"2026": "abcde"}}
+LETTERS = {
+    "memory_profiling": {"2024": "abcde", "2025": "abcde", "2026": "abcdef"}, "nsys_profile": {"2026": "abcde"},
+    "ddp_overlap_individual_parameters_benchmarking": {"2024": "abc", "2025": "ab", "2026": "ab"},
+    "ddp_bucketed_benchmarking": {"2024": "ab", "2025": "ab"}, "fsdp_accounting": {"2026": "ab"},
+    "optimizer_state_sharding_accounting": {"2024": "abc", "2025": "abc", "2026": "abc"},
+    "communication_accounting": {"2025": "abcd"}, "data_parallel_calcs": {"2026": "abc"}, "fsdp_calcs": {"2026": "abc"},
+    "tp_calcs": {"2026": "abcd"}, "fsdp_tp_calcs": {"2026": "abcd"},
+}  # fmt: skip
 
 
 def test_every_measuring_problem_of_every_edition_is_there_once() -> None:
-    assert {edition: {row.name for each, row in EVERY if each == edition} for edition in MEASURING} == MEASURING
+    assert {edition: {row.name for each, row in EVERY if each == edition} for edition in NAMED} == NAMED
     assert len(EVERY) == len({(edition, row.name) for edition, row in EVERY})
 
 
@@ -49,17 +65,40 @@ def test_the_parts_are_the_handouts() -> None:
         assert len(letters) == 1 or all(letters)
 
 
+def test_what_is_calculated_has_a_command_that_runs() -> None:
+    calculated = [problem for _, problem in EVERY if not problem.is_measured]
+    assert {problem.name for problem in calculated} == {
+        "communication_accounting", "data_parallel_calcs", "fsdp_calcs", "tp_calcs", "fsdp_tp_calcs"
+    }  # fmt: skip
+    for command in {part.command for problem in calculated for part in problem.parts} - {""}:
+        program, name, *words = shlex.split(command)
+        assert (program, name) == ("cs336-tui", "plan")
+        found = CliRunner().invoke(cli, ["plan", *words, "--format", "json"])
+        assert found.exit_code == 0, found.output
+        (made,) = json.loads(found.output)["plans"]
+        assert ("--shared-link" in words) == made["shared_link"]
+
+
+def test_a_problem_is_found_by_its_presets_name() -> None:
+    assert problem_named("2025/all_reduce")[0].name == "distributed_communication_single_node"
+    assert problem_of_preset("2024/all_reduce") == "distributed_communication_single_node"
+
+
 @pytest.mark.parametrize(("edition", "problem"), EVERY, ids=lambda each: each if isinstance(each, str) else each.name)
 def test_its_preset_runs_what_its_answers_are_made_of(edition: str, problem) -> None:  # type: ignore[no-untyped-def]
     names = {each.name for each in bundled()}
-    for part in problem.parts:
+    for part in problem.parts if problem.is_measured else ():
         name = problem.preset(edition, part)
         assert name in names
         sweeps = [preset(each).sweep for each in (name, *preset(name).also)]
         assert edition in {sweep.edition for sweep in sweeps}
         reports = {report for sweep in sweeps for report in sweep.reports}
         for answer in part.answers:
-            kind = "memory" if answer.name == "memory-timeline" else answer.name.partition("/")[0].partition("-over")[0]
+            kind = (
+                "memory"
+                if answer.name in ("memory-timeline", "rank-memory")
+                else answer.name.partition("/")[0].partition("-over")[0]
+            )
             assert kind in reports or kind not in ASKED_REPORTS
 
 

@@ -163,7 +163,7 @@ async def test_another_edition_offers_its_sizes_and_names_those_it_lacks() -> No
 
 
 async def test_a_preset_is_picked_from_a_list_and_fills_everything() -> None:
-    async with opened((90, 120)) as hand:
+    async with opened((90, 180)) as hand:
         await hand.unfold()
         await hand.type("batch_size", "nonsense")
         await hand.go_to(hand.pane.query_one(PresetEntry))

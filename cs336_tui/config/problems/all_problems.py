@@ -20,10 +20,15 @@ PROBLEMS: tuple[Problem, ...] = (*ONE_DEVICE, *SEVERAL_RANKS, *LEADERBOARDS)
 
 
 def problem_named(name: str, editions: tuple[str, ...] = ()) -> tuple[Problem, str]:
-    """The problem of that name, ``EDITION/NAME`` or ``NAME``, and its edition: the first of `editions` that has it,
-    else its newest. Raises `SpecError` naming the known ones."""
+    """The problem of that name, ``EDITION/NAME`` or ``NAME``, its own or its preset's, and its edition: the first of
+    `editions` that has it, else its newest. Raises `SpecError` naming the known ones."""
     asked, slash, word = name.rpartition("/")
-    rows = {edition: row for row in PROBLEMS if _plain(row.name) == _plain(word) for edition in row.editions}
+    rows = {
+        edition: row
+        for row in PROBLEMS
+        if _plain(word) in (_plain(row.name), _plain(row.preset_name or row.name))
+        for edition in row.editions
+    }
     for edition in (asked,) if slash else (*editions, *sorted(rows, reverse=True)):
         if edition in rows:
             return rows[edition], edition

@@ -16,7 +16,7 @@ class Answer(NamedTuple):
     source: Source
     name: str = ""
     where: Pairs = ()
-    """Of these cells alone, as ``--where`` takes them."""
+    """Of these cells alone, as ``--where`` takes them; of a number ``2+`` is 2 or more."""
     rows: Pairs = ()
     """Of a report's table the rows whose records have these values."""
     but: Pairs = ()
@@ -42,6 +42,8 @@ class Part(NamedTuple):
     """The reason why a person must do it, or the rest of it."""
     preset: str = ""
     """The preset's name without its edition, if it is not the problem's."""
+    command: str = ""
+    """The command that answers it by calculation, without cells."""
 
 
 class Problem(NamedTuple):
@@ -52,7 +54,14 @@ class Problem(NamedTuple):
     title: str
     parts: tuple[Part, ...]
     gpu: str = "times of a GPU"
+    preset_name: str = ""
+    """The preset's name without its edition, if it is another one."""
+
+    @property
+    def is_measured(self) -> bool:
+        """True if cells answer any part of it; else it has no preset."""
+        return any(part.answers for part in self.parts)
 
     def preset(self, edition: str, part: Part | None = None) -> str:
         """The preset that runs it, or what a part of it needs."""
-        return f"{edition}/{(part.preset if part else '') or self.name}"
+        return f"{edition}/{(part.preset if part else '') or self.preset_name or self.name}"
