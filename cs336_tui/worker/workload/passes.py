@@ -71,7 +71,8 @@ class Training:
 
     def __init__(self, optimizer: Optimizer, name: str, device_type: str, *, scale_gradients: bool) -> None:
         self.optimizer, self.name = optimizer, name
-        self.scaler = torch.amp.GradScaler(device_type, enabled=scale_gradients)
+        scales = scale_gradients and (device_type != "cuda" or torch.cuda.is_available())  # predicted without a GPU
+        self.scaler = torch.amp.GradScaler(device_type, enabled=scales)
         self._taken = _Counter()
         if not hasattr(optimizer, "_optimizer_step_post_hooks"):  # a user's, which does not call super().__init__()
             optimizer.__setstate__({"defaults": vars(optimizer).get("defaults", {})})

@@ -258,6 +258,7 @@ print(finished.stage, finished.error)
 
 @can_compile
 @pytest.mark.usefixtures("warm_cache")
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin `sys.exit:UserWarning")
 def test_what_is_wrong_with_a_model_is_told_as_without_torch_compile(own: dict[str, Any]) -> None:
     shapes = run(small_spec(model="own_compiled_models:Misshapen", **own)).finished
     line = next(number for number, text in enumerate(OWN.splitlines(), 1) if text.endswith("# misshapen"))
