@@ -34,6 +34,8 @@ def _moment(spec: CellSpec, rank: int, step: int, moment: str) -> RankMoment:
         "parameters": 10_000_000,
         "gradients": 10_000_000 if "optimizer" in moment else 0,
         "optimizer_state": state if has_state else 0,
+        "activations": 1_000_000,
+        "communication": 10_000_000,
         "buffers": 100_000,
     }
     live = sum(uses.values()) + 3_000_000

@@ -12,7 +12,7 @@ from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.environment import DeviceInfo, Environment, capability_pair
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.gpus import GpuModel, cublas_workspace_bytes, gpu_of_label
-from cs336_tui.events.prediction import WORKSPACE_OP, Prediction
+from cs336_tui.events.prediction import WORKSPACE_OP, PhaseMemory, Prediction
 from cs336_tui.events.report_keys import run_key
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -260,6 +260,10 @@ def for_target(prediction: Prediction, target: Target) -> Prediction:
         forward_peak_bytes=prediction.forward_peak_bytes + more,
         forward_end_bytes=prediction.forward_end_bytes + more,
         forward_end_by_category=shifted(prediction.forward_end_by_category),
+        phases={
+            name: PhaseMemory(by_category=shifted(each.by_category), peak_bytes=each.peak_bytes + more)
+            for name, each in prediction.phases.items()
+        },
         largest=tuple(
             msgspec.structs.replace(block, bytes=workspace) if block.site.op == WORKSPACE_OP else block
             for block in prediction.largest

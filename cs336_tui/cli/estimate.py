@@ -38,7 +38,7 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.ranks import bytes_per_s_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted
-from cs336_tui.events.prediction import CATEGORIES, Prediction
+from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.report_keys import prediction_key
 from cs336_tui.export.estimates import category_table, communication_table, estimate_notes, estimate_table, sweep_note
 from cs336_tui.export.formats import answer, plain_text
@@ -248,9 +248,10 @@ def card(estimate: Estimate) -> str:
     title = " · ".join((*usual, *spec.variants))
     lines = [f"{title} on {estimate.target.name}", "", *(f"{name:<17}{value}" for name, value in facts.items()), ""]
     lines += [f"{'GB':<17}{'end of forward':>16}{f'peak, in {found.peak_phase}':>24}"]
-    rows = [(name, found.forward_end_by_category.get(name, 0), found.by_category.get(name, 0)) for name in CATEGORIES]
-    for name, end, peak in (*rows, ("total", found.forward_end_bytes, found.peak_bytes)):
-        lines.append(f"{name.replace('_', ' '):<17}{gigabytes(end):>16}{gigabytes(peak):>24}")
+    end, peak = found.forward_end_by_category, found.by_category
+    rows = [(name, end.get(name, 0), peak.get(name, 0)) for name in found.categories]
+    for name, at_end, at_peak in (*rows, ("total", found.forward_end_bytes, found.peak_bytes)):
+        lines.append(f"{name.replace('_', ' '):<17}{gigabytes(at_end):>16}{gigabytes(at_peak):>24}")
     if found.largest:
         lines += ["", "largest at the peak", *_largest(found)]
     return "\n".join([*lines, "", *estimate_notes([estimate]), ""])

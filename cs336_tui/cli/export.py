@@ -341,6 +341,8 @@ def _reports(
     name = choice.report or ""
     states = [source.state for source in sources]
     found = report_tables(states, results, _wanted(states, where), ddof, choice.ranges)
+    if name == "memory" and (of_ranks := found.get("rank-memory")):
+        return [*found.get(name, ()), *of_ranks]
     if name not in found:
         have = f"there are {', '.join(found)}" if found else "there are none at all"
         raise click.UsageError(f"--report {name}: no such report in what was named; {have}{_REMEDY.get(name, '')}")

@@ -133,8 +133,8 @@ class RankMoment(msgspec.Struct, frozen=True, kw_only=True):
     moment: str
     """``initialised``, ``after forward`` (with the loss), ``before optimizer``, ``after optimizer``."""
     by_category: dict[str, int]
-    """``parameters``, ``gradients``, ``optimizer_state`` and ``buffers`` (with the batch) of this rank: of shards its
-    own."""
+    """``parameters``, ``gradients``, ``optimizer_state``, ``buffers`` (with the batch), ``activations`` (with logits
+    and loss) and ``communication`` of this rank: of shards its own. Old logs lack the last two."""
     live_bytes: int | None = None
     """All that the allocator has handed out; None if it does not tell."""
     peak_bytes: int | None = None
@@ -142,7 +142,7 @@ class RankMoment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rest_bytes(self) -> int | None:
-        """Bytes live beside the categories: activations, after forward; buckets and gathered weights, at any time."""
+        """Bytes live beside the categories: what no tensor has that Python knows, such as rounding and workspaces."""
         return None if self.live_bytes is None else self.live_bytes - sum(self.by_category.values())
 
 

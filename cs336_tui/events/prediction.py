@@ -13,6 +13,10 @@ CATEGORIES: tuple[str, ...] = ALL_CATEGORIES[:-1]
 """Uses of memory. Activations are kept by forward and loss for backward; buffers are the causal mask, rotary tables and
 the batch; temporary is freed within its phase, gradients of activations included. What others recorded does not tell
 the use of all: `UNKNOWN_USE`, last of `ALL_CATEGORIES`, is shown where it occurs."""
+COMMUNICATION = "communication"
+"""The use of memory that only ranks have: buckets of gradients, gathered weights and their gradients, buffers."""
+OF_RANKS: tuple[str, ...] = (*CATEGORIES, COMMUNICATION)
+"""Uses of memory of one of several ranks."""
 OF_ACTIVATIONS: tuple[str, ...] = ("activations", "temporary")
 """Categories of the activation peak: what forward and backward compute, apart from parameters, gradients, optimizer
 state and buffers. Recomputed activations and gradients of activations are temporary."""
@@ -53,6 +57,17 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
+class PhaseMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one phase of a step: live at its end, and the most in it."""
+
+    by_category: dict[str, int]
+    peak_bytes: int
+
+    @property
+    def end_bytes(self) -> int:
+        return sum(self.by_category.values())
+
+
 class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Memory and FLOPs of a cell after warm-up, with the optimizer's state, computed on tensors without data. Memory is
     that of a caching allocator: each allocation rounded up to its unit, without the device's own context."""
@@ -71,7 +86,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     peak_bytes: int
     peak_phase: str
     by_category: dict[str, int]
-    """At the peak; keys are `CATEGORIES`, the sum is `peak_bytes`."""
+    """At the peak; keys are `CATEGORIES`, of several ranks `OF_RANKS`; the sum is `peak_bytes`."""
     forward_peak_bytes: int
     forward_end_bytes: int
     forward_end_by_category: dict[str, int]
@@ -95,3 +110,10 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     activation_peak_phase: str = ""
     communication: tuple[Collective, ...] = ()
     """Of one step of several ranks, an entry for each operation; empty where there is none, and in old logs."""
+    phases: dict[str, PhaseMemory] = {}
+    """By phase, in the order in which they run; empty in old logs."""
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Uses of memory that it tells of."""
+        return OF_RANKS if COMMUNICATION in self.by_category else CATEGORIES

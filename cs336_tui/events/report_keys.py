@@ -26,7 +26,7 @@ def prediction_note(spec: CellSpec) -> str:
         if is_imported(name):
             found.append(f"memory of a rank alone: what {short(name)} keeps and sends is not predicted")
         if name == "fsdp2" and spec.device != "cpu":
-            found.append("under fsdp2 tensors count as they are, without an allocator's rounding and workspaces")
+            found.append("under fsdp2 tensors count as they are, without an allocator's rounding")
     return "; ".join(filter(None, found))
 
 

@@ -18,7 +18,7 @@ from cs336_tui.analysis.estimates import (
 from cs336_tui.analysis.fitting import FIELD, STEP, Fit
 from cs336_tui.analysis.scaling import least_s
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.prediction import CATEGORIES, Collective, Prediction
+from cs336_tui.events.prediction import CATEGORIES, COMMUNICATION, Collective, Prediction
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
 from cs336_tui.export.tables import Column, Table, Value, as_text, attributes, cell_record, values_of
 from cs336_tui.session.cell_state import CellState
@@ -32,6 +32,9 @@ FLOPS = "FLOPs: multiplications and additions of the matrix products (2 m n k) o
 CATEGORIES_MEAN = (
     "activations: what forward and loss leave for backward; buffers: those of the model, such as causal mask and "
     "rotary tables, and the batch; temporary: what is let go within its phase, gradients of activations included"
+)
+COMMUNICATION_MEANS = (
+    "communication: buckets of gradients, gathered weights and their whole gradients, buffers of collectives"
 )
 _MOST_DERIVED = 4
 """Most derivations of the residual stream under a table."""
@@ -164,7 +167,8 @@ def _category_table(needs: Sequence[_Need], caption: str = "") -> Table:
     def of_need(column: Column[_Row]) -> Column[_Moment]:
         return Column(column.key, column.title, column.left, text=lambda m: column.cell(m.need))
 
-    sizes = (*map(size, CATEGORIES), Column("total_bytes", "total (GB)", read=lambda m: m.total, show=gigabytes))
+    shown = max((need.prediction.categories for need in needs), key=len, default=CATEGORIES)
+    sizes = (*map(size, shown), Column("total_bytes", "total (GB)", read=lambda m: m.total, show=gigabytes))
     columns: tuple[Column[_Moment], ...] = (
         *map(of_need, cell),
         Column("moment", left=True, text=lambda m: f"peak, in {m.phase}" if m.name == "peak" else m.name),
@@ -175,7 +179,12 @@ def _category_table(needs: Sequence[_Need], caption: str = "") -> Table:
         columns,
         record=lambda m: values_of(cell, m.need) | {"moment": m.name, "phase": m.phase} | values_of(sizes, m),
         caption=caption or "What memory is held for",
-        footnotes=(PREDICTED, CATEGORIES_MEAN, *_notes_of(needs)),
+        footnotes=(
+            PREDICTED,
+            CATEGORIES_MEAN,
+            *([COMMUNICATION_MEANS] if COMMUNICATION in shown else []),
+            *_notes_of(needs),
+        ),
         label="predicted-memory",
     )
 

@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.memory_report import RankMemoryReport, RankMoment
+from cs336_tui.events.prediction import COMMUNICATION, PhaseMemory
 from cs336_tui.export.memory import UNITS, spaced
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
 from cs336_tui.stats.quantities import ByteUnit
 
-_CATEGORIES = ("parameters", "gradients", "optimizer_state", "buffers")
+_CATEGORIES = ("parameters", "gradients", "optimizer_state", "activations", COMMUNICATION, "buffers")
+_UP_TO: Mapping[str, tuple[str, ...]] = {
+    "after forward": ("zero_grad", "forward", "loss"),
+    "before optimizer": ("backward",),
+    "after backward": ("backward",),
+    "after optimizer": ("optimizer",),
+}
+"""Phases between a moment and the one before."""
 
 
 class _Row(NamedTuple):
     spec: CellSpec
     moment: RankMoment
+    predicted: PhaseMemory | None = None
+    """Live bytes at the moment, and the most since the moment before."""
 
 
 def rank_memory_table(reports: Sequence[RankMemoryReport]) -> Table:
     """A row for each moment, rank and cell: the cells of one rank at one moment are neighbours."""
-    rows = [_Row(report.spec, moment) for report in reports for moment in report.moments]
+    rows = [_Row(report.spec, moment, _predicted(report, moment)) for report in reports for moment in report.moments]
     moments = list(dict.fromkeys((row.moment.step, row.moment.moment) for row in rows))
     rows.sort(key=lambda row: (moments.index((row.moment.step, row.moment.moment)), row.moment.rank))
     sizes = [row.moment.peak_bytes or sum(row.moment.by_category.values()) for row in rows]
     unit = ByteUnit.for_largest(max(sizes, default=0))
+
+    def predicted(key: str) -> Iterator[Column[_Row]]:
+        if any(row.predicted for row in rows):
+            yield Column(key, f"predicted ({unit.name})", show=unit.fixed)
+
     columns: tuple[Column[_Row], ...] = (
         Column("size", left=True, text=lambda row: row.spec.size_label),
         Column("step", text=lambda row: str(row.moment.step or "")),
@@ -35,7 +50,9 @@ def rank_memory_table(reports: Sequence[RankMemoryReport]) -> Table:
         *(Column(f"{name}_bytes", f"{spaced(name)} ({unit.name})", show=unit.fixed) for name in _CATEGORIES),
         Column("rest_bytes", f"rest ({unit.name})", show=unit.fixed),
         Column("live_bytes", f"allocated ({unit.name})", show=unit.fixed),
+        *predicted("predicted_live_bytes"),
         Column("peak_bytes", f"peak ({unit.name})", show=unit.fixed),
+        *predicted("predicted_peak_bytes"),
     )
     return Table.of(
         rows,
@@ -47,23 +64,42 @@ def rank_memory_table(reports: Sequence[RankMemoryReport]) -> Table:
     )
 
 
+def _predicted(report: RankMemoryReport, moment: RankMoment) -> PhaseMemory | None:
+    """None of the first step, which no prediction is of."""
+    phases = report.prediction.phases if report.prediction else {}
+    found = [phases[name] for name in _UP_TO.get(moment.moment, ()) if name in phases]
+    if not found or moment.step <= 1:
+        return None
+    return PhaseMemory(by_category=found[-1].by_category, peak_bytes=max(each.peak_bytes for each in found))
+
+
 def _record(row: _Row) -> dict[str, Value]:
-    moment = row.moment
+    moment, predicted = row.moment, row.predicted
     return {
         **cell_record(row.spec),
         **attributes(row.spec, "ranks", "parallel", "backend"),
         **attributes(moment, "step", "moment", "rank"),
-        **{f"{name}_bytes": moment.by_category.get(name, 0) for name in _CATEGORIES},
-        **attributes(moment, "rest_bytes", "live_bytes", "peak_bytes"),
+        **{f"{name}_bytes": moment.by_category.get(name) for name in _CATEGORIES},
+        **attributes(moment, "rest_bytes", "live_bytes"),
+        "predicted_live_bytes": predicted and predicted.end_bytes,
+        **attributes(moment, "peak_bytes"),
+        "predicted_peak_bytes": predicted and predicted.peak_bytes,
     }
 
 
 def _notes(reports: Sequence[RankMemoryReport]) -> Iterator[str]:
     yield "of each rank by itself, of shards its own part; buffers: the model's, and the batch"
+    yield "activations: what autograd keeps for backward, logits and loss; a train-step has the logits to its end"
     yield (
-        "rest: allocated less the uses before it: activations, after forward; at any moment the buckets of gradients "
-        "and the gathered weights of the container"
+        "communication: what the container keeps for it: buckets of gradients (DDP's are copies), gathered weights, "
+        "tensors of its own"
     )
+    yield (
+        "rest: allocated less the uses before it: no tensor's, such as rounding, cuBLAS workspaces, copies that gloo's "
+        "threads still hold"
+    )
+    if any(report.prediction for report in reports):
+        yield "predicted: of a later step, on the rank whose optimizer has most"
     yield "peak: the most that was allocated since the moment before; step: of those that took an optimizer step"
     yield "apart from timing; counted by: " + ", ".join(dict.fromkeys(report.recorder for report in reports))
     yield "devices: " + ", ".join(dict.fromkeys(f"{r.device_name}, torch {r.torch}" for r in reports))

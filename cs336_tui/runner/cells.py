@@ -7,10 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 
+import msgspec
+
 from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellFinished, CellStarted, Event, ReportFinished, ReportStarted, StageChanged
+from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.runner.child import IMPOSSIBLE
@@ -20,7 +23,7 @@ from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.runner.queue import WaitingReport
 from cs336_tui.runner.ranks import RankFold, ReportFold, run_ranks
-from cs336_tui.runner.session_predictions import SessionPredictions
+from cs336_tui.runner.session_predictions import AFTERWARDS_WITHIN_S, SessionPredictions
 from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.session.log import FILES_SUFFIX
 from cs336_tui.session.recorder import SessionRecorder
@@ -157,9 +160,25 @@ class CellRunner:
             for child in children:
                 around.enter_context(closing(child))
             if ranks:
-                run_ranks(ranks, [ReportFold(number)], record, self.stop, timeout_s)
+                run_ranks(ranks, [ReportFold(number)], self._with_prediction, self.stop, timeout_s)
             else:
                 Supervisor(children[0], None, record, self.stop, timeout_s, report=number).run()
+
+    def _with_prediction(self, events: Sequence[Event]) -> None:
+        """Record the events of a report of ranks; one of memory gets its prediction, if there can be one."""
+        self._recorder.record([self._predicted(event) for event in events])
+
+    def _predicted(self, event: Event) -> Event:
+        if not (isinstance(event, ReportFinished) and isinstance(event.content, RankMemoryReport)):
+            return event
+        report = event.content
+        try:
+            (found,) = self._predictions.predictor.predict([report.spec], within_s=AFTERWARDS_WITHIN_S)
+            report = msgspec.structs.replace(report, prediction=found)
+        except PredictionError as error:
+            note = " ".join(filter(None, (report.note, f"There is no prediction: {error.why}.")))
+            report = msgspec.structs.replace(report, note=note)
+        return msgspec.structs.replace(event, content=report)
 
     def _fail(self, cell: int, error: str) -> None:
         self._recorder.record([CellFinished(at=time.time(), cell=cell, status="failed", error=error)])

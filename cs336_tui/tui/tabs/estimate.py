@@ -14,7 +14,7 @@ from textual.message import Message
 from cs336_tui.analysis.estimates import Estimate, Target, stream_text
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.gpus import UnknownGpu, find_gpu, known_gpus
-from cs336_tui.events.prediction import CATEGORIES, MemoryBlock, Prediction
+from cs336_tui.events.prediction import MemoryBlock, Prediction
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
@@ -174,7 +174,7 @@ def _memory(row: EstimateRow, prediction: Prediction, width: int) -> list[Line]:
         line((f"{'peak':<{_LABEL}}", "muted"), (f"{format.size(peak)} in {prediction.peak_phase}", "strong"), measured),
         line((f"{'':<{_LABEL}}{'at the peak':>11} {'':<{room}} {'end of forward':>15}", "muted")),
     ]
-    for name in CATEGORIES:
+    for name in prediction.categories:
         at_peak, at_end = prediction.by_category.get(name, 0), prediction.forward_end_by_category.get(name, 0)
         if at_peak or at_end:
             label = (f"{name.replace('_', ' '):<{_LABEL}}", "muted")

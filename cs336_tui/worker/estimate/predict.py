@@ -16,7 +16,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import RANGES, REFERENCE, is_imported
 from cs336_tui.events.gpus import HOPPER, cublas_workspace_bytes
 from cs336_tui.events.memory_report import TensorForm
-from cs336_tui.events.prediction import WORKSPACE_OP, Prediction, Site
+from cs336_tui.events.prediction import WORKSPACE_OP, PhaseMemory, Prediction, Site
 from cs336_tui.events.report_keys import prediction_note
 from cs336_tui.worker.estimate.caching_allocator import as_cached
 from cs336_tui.worker.estimate.meta_device import (
@@ -177,6 +177,11 @@ def rehearse(
         recomputed_flops=tracker.recomputed_flops,
         activation_peak_bytes=activations.bytes,
         activation_peak_phase=activations.phase,
+        phases={
+            span.phase: PhaseMemory(by_category=timeline.by_category(span.end - 1), peak_bytes=span.peak_bytes)
+            for name in prepared_phases(spec.pass_, spec.accumulate)
+            if (span := timeline.phase(name))
+        },
     )
     return Rehearsal(timeline, prediction)
 

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
-from cs336_tui.events.prediction import Category, Collective, Prediction
+from cs336_tui.events.prediction import COMMUNICATION, OF_RANKS, Collective, PhaseMemory, Prediction
 from cs336_tui.worker.estimate.tracker import Args, Kwargs
 from cs336_tui.worker.ranks.parallel import shard_fully
 from cs336_tui.worker.workload.building import Workload, build
@@ -38,12 +38,13 @@ _OPERATIONS = {
     "_allgather_base_": "all-gather", "_reduce_scatter_base_": "reduce-scatter", "allreduce_": "all-reduce",
     "broadcast_": "broadcast",
 }  # fmt: skip
-_CATEGORIES: dict[str, Category] = {
-    "Sharded Param": "parameters", "Unsharded Param": "parameters", "Buffer": "buffers", "Inputs": "buffers",
-    "Sharded Grad": "gradients", "Unsharded Grad": "gradients", "Activation": "activations",
-    "OptState": "optimizer_state",
+_GLOO = "Gloo"
+_CATEGORIES: dict[str, str] = {
+    "Sharded Param": "parameters", "Unsharded Param": COMMUNICATION, "Buffer": "buffers", "Inputs": "buffers",
+    "Sharded Grad": "gradients", "Unsharded Grad": COMMUNICATION, "Activation": "activations",
+    "OptState": "optimizer_state", "All Gather": COMMUNICATION, "Reduce Scatter": COMMUNICATION, _GLOO: COMMUNICATION,
 }  # fmt: skip
-"""Categories by FSDPMemTracker's names; its others, buffers of communication among them, are temporary."""
+"""Categories by FSDPMemTracker's names; its others are temporary."""
 
 
 class Sharers:
@@ -141,11 +142,15 @@ def of_several(found: Prediction, sharers: Sharers | None) -> Prediction:
         forward_peak_bytes=found.forward_peak_bytes + buckets,
         forward_end_bytes=found.forward_end_bytes + buckets,
         forward_end_by_category=_with(found.forward_end_by_category, buckets),
+        phases={
+            name: PhaseMemory(by_category=_with(each.by_category, buckets), peak_bytes=each.peak_bytes + buckets)
+            for name, each in found.phases.items()
+        },
     )
 
 
 def _with(by_category: Mapping[str, int], buckets: int) -> dict[str, int]:
-    return {**by_category, "gradients": by_category.get("gradients", 0) + buckets}
+    return {**by_category, COMMUNICATION: buckets}
 
 
 def _joined(used: Iterable[Collective]) -> tuple[Collective, ...]:
@@ -182,11 +187,10 @@ class CollectiveCounter(TorchDispatchMode):
 
 
 class ShardedStep(NamedTuple):
-    """One step under fully_shard: the most bytes live in each phase, with what they are for, and those live at the end
-    of forward."""
+    """One step under fully_shard: the most bytes live in each phase and those at its end, with what they are for."""
 
     phases: dict[str, dict[str, int]]
-    forward_end: dict[str, int]
+    ends: dict[str, dict[str, int]]
     used: tuple[Collective, ...]
     largest_scattered: int
     """Bytes of the largest array of a reduce-scatter."""
@@ -202,7 +206,7 @@ def follow(workload: Workload, spec: CellSpec) -> ShardedStep:
     tracker.track_inputs(tuple(workload.batch))
     step, counter = workload.step(spec), CollectiveCounter()
     phases: dict[str, dict[str, int]] = {}
-    forward_end: dict[str, int] = {}
+    ends: dict[str, dict[str, int]] = {}
     with tracker:
         for phase in prepared_phases(spec.pass_, spec.accumulate):
             step.run(phase)
@@ -213,9 +217,8 @@ def follow(workload: Workload, spec: CellSpec) -> ShardedStep:
                 _forget_peak(tracker)
                 step.run(phase)
                 phases[phase] = _by_name(tracker.get_tracker_snapshot("peak"))
-                if phase == "forward":
-                    forward_end = _by_name(tracker.get_tracker_snapshot())
-    return ShardedStep(phases, forward_end, counter.used, counter.largest.get("reduce-scatter", 0))
+                ends[phase] = _by_name(tracker.get_tracker_snapshot())
+    return ShardedStep(phases, ends, counter.used, counter.largest.get("reduce-scatter", 0))
 
 
 def _forget_peak(tracker: FSDPMemTracker) -> None:
@@ -260,8 +263,12 @@ def _sharded(found: Prediction) -> Prediction:
             step = follow(workload._replace(batch=batch), spec)
     if "backward" in step.phases and (spec.backend_in_use == "gloo"):
         # ``ProcessGroupGloo::reduce_scatter_tensor_coalesced`` reduces a copy.
-        step.phases["backward"]["Gloo"] = step.largest_scattered
+        step.phases["backward"][_GLOO] = step.largest_scattered
         step.phases["backward"][_TOTAL] += step.largest_scattered
+    workspaces = found.workspaces * found.workspace_bytes
+    for snapshot in (*step.phases.values(), *step.ends.values()):
+        snapshot["Workspaces"] = workspaces
+        snapshot[_TOTAL] += workspaces
     phase = max(step.phases, key=lambda name: step.phases[name][_TOTAL])
     peak = step.phases[phase]
     return msgspec.structs.replace(
@@ -271,17 +278,21 @@ def _sharded(found: Prediction) -> Prediction:
         peak_phase=phase,
         by_category=_in_categories(peak),
         forward_peak_bytes=step.phases["forward"][_TOTAL],
-        forward_end_bytes=step.forward_end[_TOTAL],
-        forward_end_by_category=_in_categories(step.forward_end),
+        forward_end_bytes=step.ends["forward"][_TOTAL],
+        forward_end_by_category=_in_categories(step.ends["forward"]),
         largest=(),
         activation_peak_bytes=None,
         activation_peak_phase="",
+        phases={
+            name: PhaseMemory(by_category=_in_categories(step.ends[name]), peak_bytes=most[_TOTAL])
+            for name, most in step.phases.items()
+        },
     )
 
 
 def _in_categories(snapshot: Mapping[str, int]) -> dict[str, int]:
-    found = Counter[str]()
+    found = dict.fromkeys(OF_RANKS, 0)
     for name, size in snapshot.items():
         if name != _TOTAL:
             found[_CATEGORIES.get(name, "temporary")] += size
-    return dict(found)
+    return found

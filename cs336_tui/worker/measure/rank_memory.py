@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import gc
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import accumulate
@@ -10,6 +11,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
 from torch.profiler import kineto_available
 
@@ -18,7 +20,7 @@ from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.measure import report_parts
 from cs336_tui.worker.measure.allocator_events import CpuRecorder, Recording
 from cs336_tui.worker.place import ALONE, Place
-from cs336_tui.worker.ranks.parallel import share
+from cs336_tui.worker.ranks.parallel import bucket_bytes, gathered, held_by, shards, share
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.passes import Step
 
@@ -33,17 +35,17 @@ def record_rank_memory(request: ReportRequest, enter: report_parts.Enter, place:
     spec = request.spec
     enter("building")
     device = configure_torch(spec, torch.device(place.device_of(spec)))
-    counter = _counter(device)
-    with counter:
+    counter, there = _counter(device), list(_tensors())
+    with counter, saved_tensors_hooks(_as_it_is, _as_it_is):
         workload = build(spec, device, as_written=True, rank=place.rank, share=partial(share, spec=spec, device=device))
-        uses = [(0, INITIALISED, _uses(workload))]
+        uses = [(0, INITIALISED, _uses(workload, there))]
         counter.mark()
         enter("recording")
         taken: list[int] = []  # The numbers of steps whose optimizer step was not skipped
         for number in range(1, report_parts.MOST_WARMUP_STEPS + 1):
             before = report_parts.steps_taken(workload.training)
             for moment in _moments_of(workload.step(spec)):
-                uses.append((number, moment, _uses(workload)))
+                uses.append((number, moment, _uses(workload, there)))
                 counter.mark()
             if workload.training is None or report_parts.steps_taken(workload.training) > before:
                 taken.append(number)
@@ -82,16 +84,42 @@ def _moments_of(step: Step) -> Iterator[str]:
     step.clear()
 
 
-def _uses(workload: Workload) -> dict[str, int]:
-    """Bytes of this rank's own tensors by use, each storage once: of shards its own."""
+def _as_it_is(tensor: Tensor) -> Tensor:
+    """Saves a tensor for backward, or gives it back; in hooks autograd keeps what it saves as an object of Python."""
+    return tensor
+
+
+def _tensors() -> Iterator[Tensor]:
+    """Every tensor that Python knows of."""
+    return (each for each in gc.get_objects() if issubclass(type(each), Tensor))
+
+
+def _uses(workload: Workload, there: Sequence[Tensor]) -> dict[str, int]:
+    """Bytes of this rank's own tensors by use, each storage once and by the first use that it has: of shards its own.
+
+    Communication: what the container keeps for it: buckets, gathered weights, tensors of its own. Activations: all
+    other tensors but those that were `there` before the model: autograd's, the logits, the loss.
+    """
     seen: set[int] = set()
-    parameters = list(dict.fromkeys((*workload.model.parameters(), *workload.shared.runs.parameters())))
+    _bytes(there, seen)
+    training, runs = workload.training, workload.shared.runs
+    device = workload.batch.inputs.device
+    parameters = list(dict.fromkeys((*shards(workload.model), *workload.model.parameters(), *runs.parameters())))
+    whole = [each for each in gathered(workload.model) if each.untyped_storage().nbytes()]
     batch = (part for part in workload.batch if isinstance(part, Tensor))
-    return {
+    communicated = _bytes(whole, seen)
+    uses = {
         "parameters": _bytes(parameters, seen),
-        "gradients": _bytes((each.grad for each in parameters if each.grad is not None), seen),
+        "gradients": (gradients := _bytes((each.grad for each in parameters if each.grad is not None), seen)),
         "optimizer_state": _bytes(workload.optimizer_state(), seen),
         "buffers": _bytes((*workload.model.buffers(), *batch), seen),
+    }
+    buckets, is_shared = bucket_bytes(runs)
+    kept = _bytes(held_by(runs, training.optimizer if training else None), seen)
+    others = (each for each in _tensors() if each.device == device)
+    return uses | {
+        "communication": communicated + kept + max(buckets - (gradients if is_shared else 0), 0),
+        "activations": _bytes(others, seen),
     }
 
 

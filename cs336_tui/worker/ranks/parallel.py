@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -164,3 +166,53 @@ def _called(function: Any) -> Hook | None:
     if takes is not None and len(takes) == 1:
         return lambda runs, _: function(runs)
     return lambda runs, optimizer: function(runs, optimizer)
+
+
+def shards(model: nn.Module) -> Iterator[Tensor]:
+    """This rank's parts of the parameters under ``fully_shard``; of other models none."""
+    return (each.sharded_param for each in _sharded(model))
+
+
+def gathered(model: nn.Module) -> Iterator[Tensor]:
+    """The gathered weights of ``fully_shard``, whose storages are empty while they are not gathered."""
+    return (tensor for each in _sharded(model) for tensor in each.all_gather_outputs)
+
+
+def _sharded(model: nn.Module) -> Iterator[Any]:
+    """torch's record of each sharded parameter."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            state = module._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # up to torch 2.10: one
+            yield from (each for group in groups if group is not None for each in group.fsdp_params)
+
+
+def bucket_bytes(runs: nn.Module) -> tuple[int, bool]:
+    """Bytes of the buckets of gradients of torch's DistributedDataParallel, 0 of others; true if gradients are views of
+    them."""
+    if not isinstance(runs, DistributedDataParallel):
+        return 0, False
+    told = runs._get_ddp_logging_data()
+    key = "rebuilt_bucket_sizes" if told.get("has_rebuilt_buckets") else "bucket_sizes"
+    return sum(int(size) for size in str(told.get(key, "")).split(",") if size.strip()), runs.gradient_as_bucket_view
+
+
+def held_by(*holders: object) -> Iterator[Tensor]:
+    """Tensors in the attributes of objects, and in what is in these: lists, dicts, other objects with attributes; and
+    the gradients of tensors."""
+    seen: set[int] = set()
+    waiting = list(holders)
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen or isinstance(found, type | ModuleType | str | bytes | int | float):
+            continue
+        seen.add(id(found))
+        if isinstance(found, Tensor):
+            yield found
+            waiting.append(found.grad if found.is_leaf else None)
+        elif isinstance(found, Mapping):
+            waiting += found.values()
+        elif isinstance(found, list | tuple | set | frozenset | deque):
+            waiting += found
+        else:
+            waiting += vars(found).values() if hasattr(found, "__dict__") else ()
