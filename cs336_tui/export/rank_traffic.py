@@ -3,14 +3,16 @@ all-gathers beside what uses them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cs336_tui.events.kernel_report import AllGather, KernelReport, RankTraffic
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known
-from cs336_tui.stats.quantities import NONE, counted
+from cs336_tui.stats.quantities import NONE, counted, time_text
 
-_SHADES = "·░▒▓█"
+SHADES = "·░▒▓█"
+"""None of the time to all of it."""
 
 
 def traffic_table(report: KernelReport) -> Table:
@@ -42,11 +44,19 @@ class Gather(NamedTuple):
     it: AllGather
 
     @property
-    def verdict(self) -> str:
-        """``ended 1.234 ms before its backward``, ``its forward waited 0.567 ms``; a dash if neither is known."""
+    def megabytes(self) -> float | None:
+        return None if self.it.bytes is None else self.it.bytes / 1e6
+
+    @property
+    def took_ns(self) -> int:
+        return self.it.end_ns - self.it.begin_ns
+
+    @property
+    def in_time(self) -> str:
+        """``ended 1.234 ms before its backward``, ``its forward waited 56.78 µs``; a dash if neither is known."""
         if self.it.early_ns is not None:
-            return f"ended {self.it.early_ns / 1e6:.3f} ms before its {self.it.pass_}"
-        return NONE if self.it.waited_ns is None else f"its {self.it.pass_} waited {self.it.waited_ns / 1e6:.3f} ms"
+            return f"ended {time_text(self.it.early_ns)} before its {self.it.pass_}"
+        return NONE if self.it.waited_ns is None else f"its {self.it.pass_} waited {time_text(self.it.waited_ns)}"
 
 
 def gathers_of(report: KernelReport, rank: int | None = None) -> list[Gather]:
@@ -54,14 +64,14 @@ def gathers_of(report: KernelReport, rank: int | None = None) -> list[Gather]:
     return [Gather(each.rank, it) for each in report.ranks if rank in (None, each.rank) for it in each.all_gathers]
 
 
-GATHERS: tuple[Column[Gather], ...] = (
+_GATHERS: tuple[Column[Gather], ...] = (
     Column("rank"),
     Column("module", left=True, text=lambda each: each.it.module or NONE),
-    Column("bytes", "MB", rank=1, text=lambda each: NONE if each.it.bytes is None else f"{each.it.bytes / 1e6:.3f}"),
-    Column("begin_ns", "begin (ms)", rank=2, text=lambda each: f"{each.it.begin_ns / 1e6:.3f}"),
-    Column("took_ns", "time (ms)", text=lambda each: f"{(each.it.end_ns - each.it.begin_ns) / 1e6:.3f}"),
+    Column("megabytes", "MB", show=known("{:.3f}", NONE), read=lambda each: each.megabytes),
+    Column("begin_ns", "begin (ms)", text=lambda each: f"{each.it.begin_ns / 1e6:.3f}"),
+    Column("took_ns", "time (ms)", text=lambda each: f"{each.took_ns / 1e6:.3f}"),
     Column("alone_ns", "of it alone (ms)", text=lambda each: f"{each.it.alone_ns / 1e6:.3f}"),
-    Column("verdict", "in time", left=True),
+    Column("in_time", "in time", left=True),
 )
 
 
@@ -69,7 +79,7 @@ def gathers_table(report: KernelReport) -> Table:
     """A row for each all-gather of each rank: whether it ended before the pass that uses it could begin."""
     return Table.of(
         gathers_of(report),
-        GATHERS,
+        _GATHERS,
         record=lambda each: cell_record(report.spec) | _gather_record(each),
         caption=f"All-gathers: {report.spec.heading} · {report.device_name}, torch {report.torch}",
         footnotes=gather_notes(report),
@@ -86,22 +96,26 @@ def _gather_record(each: Gather) -> dict[str, Value]:
 def gather_notes(report: KernelReport) -> Iterator[str]:
     """The sums of each rank, and what the columns mean."""
     for rank in report.ranks:
-        told = [each for each in rank.all_gathers if each.waited_ns is not None]
-        early = sum(each.early_ns is not None for each in told)
-        waited_ns, alone_ns = (
-            sum(getattr(each, key) or 0 for each in rank.all_gathers) for key in ("waited_ns", "alone_ns")
-        )
-        yield (
-            f"rank {rank.rank}: {early} of {counted(len(told), 'all-gather')} ended before the pass that uses it, "
-            f"passes waited {waited_ns / 1e6:.3f} ms, {alone_ns / 1e6:.3f} ms of all-gathers had no compute beside them"
-        )
-        if unknown := len(rank.all_gathers) - len(told):
-            yield f"rank {rank.rank}: {counted(unknown, 'all-gather')} that no module of the model was seen to use"
+        yield from gather_sums(rank)
     yield (
         "ended before: between the all-gather's end and the moment from which the forward or backward of the module "
         "could have begun; waited: from that moment to the all-gather's end, while nothing was computed"
     )
     yield "of it alone: without compute beside it, also where the call itself blocks the host; MB: 10^6 bytes"
+
+
+def gather_sums(rank: RankTraffic) -> Iterator[str]:
+    """The all-gathers of a rank together."""
+    told = [each for each in rank.all_gathers if each.waited_ns is not None]
+    early = sum(each.early_ns is not None for each in told)
+    waited_ns = sum(each.waited_ns or 0 for each in told)
+    alone_ns = sum(each.alone_ns for each in rank.all_gathers)
+    yield (
+        f"rank {rank.rank}: {early} of {counted(len(told), 'all-gather')} ended before the pass that uses it, "
+        f"passes waited {time_text(waited_ns)}, {time_text(alone_ns)} of all-gathers had no compute beside them"
+    )
+    if unknown := len(rank.all_gathers) - len(told):
+        yield f"rank {rank.rank}: {counted(unknown, 'all-gather')} that no module of the model was seen to use"
 
 
 def _milliseconds(key: str, title: str) -> Column[RankTraffic]:
@@ -121,14 +135,24 @@ def _notes(report: KernelReport) -> Iterator[str]:
     yield "one profiled step, apart from timing; a profiled step is slower than a timed one"
     counted = "NCCL's and other kernels beside all others" if report.activity == "kernels" else "gloo's beside aten's"
     yield f"communication: {counted}; overlap: the share of its time in which compute ran"
-    yield f"over the step, from {_SHADES[0]} none of the time to {_SHADES[-1]} all of it:"
+    yield f"over the step, from {SHADES[0]} none of the time to {SHADES[-1]} all of it:"
     for each in report.ranks:
-        yield f"rank {each.rank} compute       {_line(each.compute_over_time)}"
-        yield f"rank {each.rank} communication {_line(each.communication_over_time)}"
+        yield f"rank {each.rank} compute       {shades(each.compute_over_time)}"
+        yield f"rank {each.rank} communication {shades(each.communication_over_time)}"
     for each in report.ranks:
         if each.trace:
             yield f"rank {each.rank}, Chrome trace, for ui.perfetto.dev: {each.trace}"
 
 
-def _line(shares: Sequence[float]) -> str:
-    return "".join(_SHADES[-(-round(share * 100) * (len(_SHADES) - 1) // 100)] for share in shares)
+def shades(shares: Sequence[float], width: int | None = None) -> str:
+    """A line of time, a character for each share; over `width` characters if it is given."""
+    if width is not None:
+        shares = [_mean_of(shares, place / width, (place + 1) / width) for place in range(width)]
+    return "".join(SHADES[-(-round(share * 100) * (len(SHADES) - 1) // 100)] for share in shares)
+
+
+def _mean_of(shares: Sequence[float], begin: float, end: float) -> float:
+    """The mean from one place to another, from 0 to 1, of equal parts."""
+    low, high, count = begin * len(shares), end * len(shares), len(shares)
+    inside = (min(high, part + 1) - max(low, part) for part in range(int(low), min(math.ceil(high), count)))
+    return sum(share * shares[part] for part, share in zip(range(int(low), count), inside, strict=False)) / (high - low)

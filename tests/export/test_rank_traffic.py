@@ -26,7 +26,7 @@ def test_a_row_a_rank_and_its_step_as_a_line_of_time(report: KernelReport) -> No
 def test_each_all_gather_ended_in_time_or_was_waited_for(report: KernelReport) -> None:
     table = kernel_tables(report)[1]
     assert table.texts("rank") == ("0", "0", "0", "1", "1", "1")
-    assert table.texts("verdict")[:3] == ("its forward waited 1.500 ms", "ended 0.250 ms before its backward", "–")
+    assert table.texts("in_time")[:3] == ("its forward waited 1.500 ms", "ended 250.0 µs before its backward", "–")
     assert table.texts("module")[:3] == ("embedding, head", "layers.0", "–")
     assert [record["bytes"] for record in table.records[:3]] == [2_000_000, 1_000_000, None]
     assert [record["early_ns"] for record in table.records[:3]] == [None, 250_000, None]

@@ -36,6 +36,7 @@ from tests.made_kernels import (
     a_prediction_for,
     an_operator_report,
 )
+from tests.made_ranks import a_traffic_report
 from tests.samples import a_spec
 from tests.tui.configuring import STYLES
 
@@ -105,7 +106,8 @@ def with_flops(report: KernelReport) -> KernelReport:
 
 @pytest.mark.parametrize("size", [COMPACT, LOWER_PANEL, WIDE, (40, 10), (12, 3)])
 async def test_every_view_is_drawn_in_every_room(size: tuple[int, int]) -> None:
-    async with showing(made(with_flops(a_kernel_report(note="a note", trace="/tmp/trace.json.gz"))), size) as it:
+    report = msgspec.structs.replace(a_traffic_report(), note="a note", trace="/tmp/trace.json.gz")
+    async with showing(made(with_flops(report)), size) as it:
         pilot, pane, _ = it
         for view in VIEWS:
             assert pane.view == view

@@ -19,15 +19,17 @@ from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.questions import AskText, ChoiceList
 from cs336_tui.tui.dialogs.window import Reader
-from cs336_tui.tui.tabs.kernels import cells, listing, sheets
+from cs336_tui.tui.tabs.kernels import cells, listing, ranks, sheets
 from cs336_tui.tui.tabs.kernels.listing import Selection
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.status import settled_of
 from cs336_tui.tui.widgets.columns import Laid, Sheet
 from cs336_tui.tui.widgets.lines import Line, facts, joined, line, views_line, wrapped
 
-KernelsView = Literal["kernels", "kinds", "parts", "attention", "gaps", "cells"]
-VIEWS: tuple[KernelsView, ...] = ("kernels", "kinds", "parts", "attention", "gaps", "cells")
+KernelsView = Literal["kernels", "kinds", "parts", "attention", "gaps", "ranks", "cells"]
+VIEWS: tuple[KernelsView, ...] = ("kernels", "kinds", "parts", "attention", "gaps", "ranks", "cells")
+_OF_RANKS: tuple[KernelsView, ...] = ("ranks",)
+"""The views of a step of several ranks alone."""
 _WITHOUT_REPORT: tuple[KernelsView, ...] = ("kernels", "cells")
 """The views of a cell that has no report, where another one has."""
 _SHEETS: dict[KernelsView, Callable[[KernelReport], Sheet]] = {
@@ -35,6 +37,7 @@ _SHEETS: dict[KernelsView, Callable[[KernelReport], Sheet]] = {
     "parts": sheets.parts_sheet,
     "attention": sheets.attention_sheet,
     "gaps": sheets.gaps_sheet,
+    "ranks": ranks.ranks_sheet,
 }
 _AT_ONCE = 100
 """Most cells whose kernels are set side by side within a frame; those of more are on a thread."""
@@ -44,7 +47,7 @@ _TALL = 16
 
 class KernelsPane(ReportPane):
     """Shows one view of a kernel report, or of those of all cells. Enter opens a kernel, the kernels of a kind or part,
-    or all figures of a cell's part."""
+    all figures of a rank or of a cell's part."""
 
     kind = "kernels"
     elsewhere = "Kernels are in a trace of torch's profiler or an nsys report of that run: o in Sessions (7) opens it."
@@ -109,7 +112,11 @@ class KernelsPane(ReportPane):
 
     @property
     def _views(self) -> tuple[KernelsView, ...]:
-        return VIEWS if self.report is not None else _WITHOUT_REPORT
+        if self.report is None:
+            return _WITHOUT_REPORT
+        content = self.report.content
+        several = isinstance(content, KernelReport) and bool(content.ranks)
+        return tuple(view for view in VIEWS if several or view not in _OF_RANKS)
 
     def above(self) -> list[Line]:
         return [self.title(), *([views_line(self._views, self.view)] if self._any_profile else [])]
@@ -139,9 +146,17 @@ class KernelsPane(ReportPane):
         if content is not self._shown:
             self._shown, self._laid = content, None
             self.selection = listing.still_valid(content, self.selection)
+            if self.view not in self._views:
+                self.view = "kernels"
         self._laid = laid = self._laid.at(width) if self._laid else Laid(self._sheet(content), width)
         heading = self._heading(content, laid)
-        self.draw_from(len(laid), lambda first, last: (heading, laid.lines(first, last)), heading_rows=len(heading))
+        below = [*ranks.timelines(content, width)] if self.view == "ranks" else []
+
+        def lines(first: int, last: int) -> tuple[Sequence[Line], Sequence[Line]]:
+            after = below[max(first - len(laid), 0) : max(last - len(laid), 0)]
+            return heading, [*laid.lines(first, last), *after]
+
+        self.draw_from(len(laid) + len(below), lines, heading_rows=len(heading))
 
     def _sheet(self, content: KernelReport) -> Sheet:
         if self.view != "kernels":
@@ -154,13 +169,15 @@ class KernelsPane(ReportPane):
     def _heading(self, content: KernelReport, laid: Laid) -> list[Line]:
         width, tall = self.content_size.width, self.content_size.height >= _TALL
         room = width - len("  000–000 of 000")  # the rows in sight
-        lines = joined([self.title(), views_line(VIEWS, self.view)], room)
+        lines = joined([self.title(), views_line(self._views, self.view)], room)
         shorter, *longer = accumulate(sheets.summary(content), "{} · {}".format)
         about = line(max((text for text in longer if len(text) <= width), key=len, default=shorter))
         chosen, *more = (line((part, "strong")) for part in self._selected.split(" · "))
         filters = [facts(chosen, more, room)] if self.view == "kernels" else []
         lines += joined([about, *filters], room)
-        if tall:
+        if self.view in _OF_RANKS:  # which tells of all ranks, and of their traces
+            pass
+        elif tall:
             lines += listing.remarks(content, width)
         elif content.note:
             lines.append(line((f"! {format.plain(content.note)}", "caution")))
@@ -233,6 +250,9 @@ class KernelsPane(ReportPane):
         if self.view == "kernels" and key is not None:
             title = listing.noun(content, 1).capitalize()
             self.app.push_screen(Reader(title, lambda width: listing.detail(content, key, phase, width)))
+        elif self.view == "ranks" and key is not None:
+            rank = int(key)
+            self.app.push_screen(Reader(f"Rank {rank}", lambda width: ranks.detail(content, rank, width)))
         elif field := {"kinds": "kind", "parts": "range"}.get(self.view):
             self.selection = msgspec.structs.replace(self.selection.cleared(), **{field: key})
             self._open("kernels")
