@@ -213,7 +213,7 @@ async def test_every_pass_and_precision_is_offered() -> None:
 
 
 async def test_the_list_of_presets_tells_what_the_shown_session_has_of_each_problem() -> None:
-    async with opened((90, 120)) as hand:
+    async with opened((90, 180)) as hand:
         hand.pane.look_at(problem_state(*problem_named("2026/nsys_profile")))
         await hand.go_to(hand.pane.query_one(PresetEntry))
         await hand.press("enter")

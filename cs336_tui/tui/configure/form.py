@@ -247,6 +247,7 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     found |= _PLAIN.counts(reader.warmups(entries.warmup_steps), *reader.steps(entries.measure_steps))
     found |= {"reports": entries.reports, "oom_skip": entries.skips_after_oom}
     unseen = {name: value for name, value in USUAL_ALONE.get(entries.workload, {}).items() if name not in found}
+    unseen["edition"] = entries.text("edition")  # the problem's, which a collective has no entry for
     sweep = Sweep(**unseen | found | _dimensions(entries, reader))
     folders = own_code_folders(reader.pieces("model_path", entries.model_path), bool(sweep.own_code))
     sweep = msgspec.structs.replace(sweep, model_path=folders)
