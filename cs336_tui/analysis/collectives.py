@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cs336_tui.analysis.grouping import groups, label, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
-from cs336_tui.analysis.published import Published
 from cs336_tui.config.ranks import bytes_of
 from cs336_tui.config.spec import CellSpec
+
+if TYPE_CHECKING:
+    from cs336_tui.analysis.published import Published
 
 
 def bus_factor(operation: str, ranks: int) -> float:
@@ -47,11 +49,12 @@ class Point(NamedTuple):
 
 class Curve(NamedTuple):
     """Bandwidths of one operation over its sizes, smallest first, all other choices alike; `name` tells it from other
-    curves, `spec` is one of its cells."""
+    curves, `spec` is one of its cells. A published one has the name of its device, and its `source`."""
 
     name: str
     spec: CellSpec
     points: tuple[Point, ...]
+    source: str = ""
 
 
 def curves(results: Iterable[Result]) -> tuple[Curve, ...]:
@@ -73,12 +76,13 @@ def _points(group: Sequence[Result], ddof: int) -> Iterator[Point]:
 
 def published_curves(spec: CellSpec, rows: Iterable[Published]) -> tuple[Curve, ...]:
     """What others published for this operation, backend and number of ranks, a curve for each source."""
-    found: dict[str, list[Point]] = {}
+    found: dict[tuple[str, str], list[Point]] = {}
     for row in rows:
         if (row.op, row.backend, row.ranks) == (spec.collective, spec.backend_in_use, spec.ranks) and row.mean_ms:
             size = bytes_of(row.size)
             rate = size / (row.mean_ms / 1e3) * bus_factor(row.op, spec.ranks)
-            found.setdefault(f"{row.device}, {row.source}", []).append(Point(row.size, size, rate))
+            found.setdefault((row.device, row.source), []).append(Point(row.size, size, rate))
     return tuple(
-        Curve(name, spec, tuple(sorted(points, key=lambda point: point.bytes))) for name, points in found.items()
+        Curve(device, spec, tuple(sorted(points, key=lambda point: point.bytes)), source)
+        for (device, source), points in found.items()
     )

@@ -226,7 +226,8 @@ def by_message(results: Sequence[Result]) -> Drawing | Absent:
     drawn = [*lines, *(curve for _, curve in others)]
     names = [wrapped(line.name, _LEGEND_WIDTH) for line in lines]
     names += [
-        wrapped(f"published{f', {spec.ranks} ranks' * several}: {curve.name}", _LEGEND_WIDTH) for spec, curve in others
+        wrapped(f"published{f', {spec.ranks} ranks' * several}: {curve.name}, {curve.source}", _LEGEND_WIDTH)
+        for spec, curve in others
     ]
 
     def draw(figure: Figure) -> None:

@@ -26,7 +26,8 @@ _LEAST = (24, 5)
 
 
 class Roof(NamedTuple):
-    """A ceiling: the most FLOP/s at an intensity, and its style."""
+    """A line over the axis: a ceiling, the most FLOP/s at an intensity, or a curve, which is 0 where it ends; and its
+    style."""
 
     attainable: Callable[[float], float]
     ridge: float | None
@@ -35,19 +36,39 @@ class Roof(NamedTuple):
 
 
 class CellPoint(NamedTuple):
-    """A measured cell: FLOPs per byte, FLOP/s, its number and style."""
+    """A measured cell: its place on both axes, FLOPs per byte and FLOP/s unless they are other ones, its number and
+    style."""
 
     intensity: float
     flops_per_s: float
-    number: int
+    number: int | None
+    """None: it has no number beside it."""
     role: str = "strong"
+    sign: str = "●"
+
+
+class Across(NamedTuple):
+    """The horizontal axis: its unit, and the text of a value on it."""
+
+    unit: str
+    text: Callable[[float], str]
+
+
+INTENSITY = Across("FLOP/B", "{:g}".format)
 
 
 def roofline_chart(
-    roofs: Sequence[Roof], marks: Sequence[CellPoint], *, width: int, height: int, unit: tuple[str, float]
+    roofs: Sequence[Roof],
+    marks: Sequence[CellPoint],
+    *,
+    width: int,
+    height: int,
+    unit: tuple[str, float],
+    below: Across = INTENSITY,
 ) -> list[Line]:
-    """`height` rows of `width` characters, the last two the axis of intensities; none without room. `unit`: name and
-    FLOP/s of the vertical axis's unit. Marks in one place have the style of the last, and all numbers that fit."""
+    """`height` rows of `width` characters, the last two the axis of intensities; none without room. `unit`: name of the
+    vertical axis's unit and its size, FLOP/s. Marks in one place have the style of the last, and all numbers that
+    fit."""
     if width < _LEAST[0] or height < _LEAST[1] or not marks:
         return []
     columns, rows = width - _MARGIN, height - 2
@@ -70,7 +91,7 @@ def roofline_chart(
         label = "" if tick is None else f"{tick / unit[1]:.4g}"
         axis = f"{label:>{_LABEL}} ┤" if label and row else f"{unit[0] if row == 0 else '':>{_LABEL}} │"
         lines.append((Span(axis, "axis"), *runs(chars[row], roles[row])))
-    return [*lines, *_bottom(across, columns)]
+    return [*lines, *_bottom(across, columns, below)]
 
 
 class _Scale(NamedTuple):
@@ -96,7 +117,11 @@ def _dots(roof: Roof, across: _Scale, up: _Scale, columns: int, rows: int) -> Ma
     found: dict[tuple[int, int], int] = {}
     before: int | None = None
     for x in range(wide):
-        y = up.place(roof.attainable(across.at((x + 0.5) / wide)), high)
+        reached = roof.attainable(across.at((x + 0.5) / wide))
+        if reached <= 0:
+            before = None
+            continue
+        y = up.place(reached, high)
         begin = y if before is None or before == y else min(before + 1, y)
         before = y
         if roof.dashed and x // _DASH % 2:
@@ -119,11 +144,12 @@ def _place(
         column = min(max(across.place(mark.intensity, columns), 0), columns - 1)
         places.setdefault((row, column), []).append(mark)
     for (row, column), here in places.items():
-        chars[row][column], roles[row][column] = "●", here[-1].role
+        chars[row][column], roles[row][column] = here[-1].sign, here[-1].role
     taken = set(places)
     for (row, column), here in reversed(places.items()):
-        every = ",".join(str(mark.number) for mark in here)
-        for text in (every, f"{here[-1].number}…") if len(here) > 1 else (every,):
+        numbers = [str(mark.number) for mark in here if mark.number is not None]
+        every = ",".join(numbers)
+        for text in (every, f"{numbers[-1]}…") if len(numbers) > 1 else (every,):
             starts = (column + 1, column - len(text))
             start = next((at for at in starts if _is_free(row, column, at, len(text), columns, taken)), None)
             if start is not None:
@@ -152,13 +178,13 @@ def _ticks(scale: _Scale, places: int, free: range) -> dict[int, float]:
     return found
 
 
-def _bottom(across: _Scale, columns: int) -> list[Line]:
-    title = "FLOP/B"
+def _bottom(across: _Scale, columns: int, below: Across) -> list[Line]:
+    title = below.unit
     axis, labels = ["─"] * columns, [" "] * columns
     labels[columns - len(title) :] = title
     for column, value in _ticks(across, columns, range(columns)).items():
         axis[column] = "┴"
-        text = f"{value:g}"
+        text = below.text(value)
         start = max(column - len(text) // 2, 0)
         room = labels[max(start - 1, 0) : start + len(text) + 1]
         if start + len(text) < columns and not "".join(room).strip():

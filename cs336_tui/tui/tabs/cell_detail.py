@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cs336_tui.analysis.collectives import algbw, busbw
 from cs336_tui.config.counts import INTERVAL, steps_words, warmup_words
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.variants import is_imported
@@ -11,7 +12,7 @@ from cs336_tui.events.events import EffectiveSettings
 from cs336_tui.export.footnotes import limit_words
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import percent
+from cs336_tui.stats.quantities import bandwidth, percent
 from cs336_tui.stats.summaries import summarize
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import phase_bars
@@ -40,14 +41,14 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
         _error(cell, width),
         _statistics(state, cell, found, width),
         _titled("Ranks", _ranks(state, cell, width)),
-        _titled("Mean of each phase", phase_bars(phase_means(cell), width=width)),
+        _titled("Mean of each phase", phase_bars({} if cell.spec.is_collective else phase_means(cell), width=width)),
         _titled("Warm-up steps, ms (not measured)", _times(cell.warmup_times_s, None, width, "warmup")),
         _titled("Measured steps, ms", _times(cell.step_times_s, cell.running.std(state.ddof), width, "measured")),
         _titled("What was looked for in them", all_checks(found.judgement, width) if found and found.judgement else []),
         _titled("Before the first step", _prepared(cell, width)),
         _limit(cell, width),
         _titled("Asked for", asked(cell.spec, width)),
-        _titled("In force, read back", _in_force(cell.in_force, width) if cell.in_force else []),
+        _titled("In force, read back", _in_force(cell, cell.in_force, width) if cell.in_force else []),
         _titled("Machine", _machine(state, cell)),
         _titled("Output of the process", [line(format.plain(row)) for row in cell.output.splitlines()[-_OUTPUT_ROWS:]]),
     ]
@@ -80,6 +81,7 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
             row("min to max", _span(summary.min_s, summary.max_s, std)),
             *([row("p95", f"{format.ms(summary.p95_s, std)} ms")] if summary.p95_s is not None else []),
             *([row("tokens/s", format.rate(cell.tokens_per_s))] if cell.tokens_per_s else []),
+            *_bandwidths(cell),
             *_found(cell, found, width),
         ]
     if finished := cell.finished:
@@ -100,6 +102,13 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
             again = f"! compiled again {times} in the course of the steps, whose times hold that"
             lines += wrapped(again, width, "caution", "  ")
     return _titled("Result", lines)
+
+
+def _bandwidths(cell: CellState) -> list[Line]:
+    if not cell.spec.is_collective or not cell.running.mean:
+        return []
+    rates = {"algbw": algbw, "busbw": busbw}
+    return [row(name, f"{bandwidth(rate(cell.spec, cell.running.mean))} GB/s") for name, rate in rates.items()]
 
 
 def _ranks(state: SessionState, cell: CellState, width: int) -> list[Line]:
@@ -174,7 +183,10 @@ def _prepared(cell: CellState, width: int) -> list[Line]:
     return lines
 
 
-def _in_force(real: EffectiveSettings, width: int) -> list[Line]:
+_OF_A_MESSAGE = ("device", "parameters", "allocator", "variables", "threads", "interop threads")
+
+
+def _in_force(cell: CellState, real: EffectiveSettings, width: int) -> list[Line]:
     names = {
         "device": real.device_name,
         "float32 matmul": real.matmul_precision,
@@ -196,6 +208,8 @@ def _in_force(real: EffectiveSettings, width: int) -> list[Line]:
     }
     words = {True: "yes", False: "no"}
     known = {name: value for name, value in names.items() if value is not None}
+    if cell.spec.is_collective:
+        known = {"message" if name == "parameters" else name: known[name] for name in _OF_A_MESSAGE if name in known}
     texts = ((name, words[value] if isinstance(value, bool) else str(value)) for name, value in known.items())
     return [row for name, text in texts for row in labelled(name, text, width)]
 

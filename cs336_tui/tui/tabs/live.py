@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from cs336_tui.analysis.collectives import algbw, busbw
 from cs336_tui.analysis.eta import remaining_s, share_done
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.session.cell_state import CellState
@@ -115,7 +116,7 @@ def live_lines(
         told = "Recorded elsewhere: Kernels and Memory show what the file holds; no step was timed here."
         title = [line((row, "title")) for row in title_rows(cell.spec.title, width, 2)]
         return [*title, _where(state, cell, held), (), *wrapped(told, width, "muted")][:height]
-    means = detail.phases
+    means = {} if cell.spec.is_collective else detail.phases  # its one phase is its step
     airy = height >= 22
     blank: list[Line] = [()] if airy else []
     lines = [
@@ -210,6 +211,9 @@ def _headline(state: SessionState, cell: CellState) -> Line:
 
 def _rates(state: SessionState, cell: CellState, found: Assessment | None) -> Line:
     parts = [f"{format.rate(cell.tokens_per_s)} tokens/s"] if cell.tokens_per_s else []
+    if cell.spec.is_collective and (step_s := cell.running.mean):
+        shown = [quantities.bandwidth(rate(cell.spec, step_s)) for rate in (algbw, busbw)]
+        parts.append(f"algbw {shown[0]}, busbw {shown[1]} GB/s")
     if found and not cell.is_over and (share := found.share_of_peak(cell.running.mean)) is not None:
         peak = "a wrong peak" if share > WRONG_PEAK else "peak"
         parts.append(f"{format.percent(share)} of " + (peak if found.peak_is_measured else "data sheet"))
@@ -236,7 +240,8 @@ def _steps(cell: CellState, ddof: int, count: int, width: int, height: int) -> l
     rows = height - 2
     if rows < 2 or not count:
         return []
-    names = list(cell.phase_times_s or cell.times.warmup_phases_s)[: max(width - _STEP_COLUMNS, 0) // _PHASE_COLUMNS]
+    by_phase = {} if cell.spec.is_collective else cell.phase_times_s or cell.times.warmup_phases_s
+    names = list(by_phase)[: max(width - _STEP_COLUMNS, 0) // _PHASE_COLUMNS]
     room, std = max(rows // 2, 1), cell.running.std(ddof)
     first = math.ceil(max(count - rows, 0) / room) * room
     heading = f"{'step':>5} {'kind':<9}{'ms':>10}" + "".join(

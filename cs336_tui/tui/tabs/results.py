@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from cs336_tui.analysis.fields import FIELDS
+from cs336_tui.analysis.collectives import algbw, busbw
+from cs336_tui.analysis.fields import FIELDS, NUMBERS, shown_of
 from cs336_tui.config.counts import duration_words
 from cs336_tui.events.events import CellFinished
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import bandwidth
 from cs336_tui.tui import format
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.tabs import status
@@ -23,6 +25,9 @@ from cs336_tui.tui.titles import CELL_KEYS, cell_columns, told_variants, unique_
 from cs336_tui.tui.widgets.columns import Layout, lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line
 from cs336_tui.tui.widgets.rows import Rows
+
+if TYPE_CHECKING:
+    from cs336_tui.tui.charts.bandwidth import Bandwidths
 
 
 class _ShownCell(NamedTuple):
@@ -60,6 +65,22 @@ class _ShownCell(NamedTuple):
     def skew(self) -> str:
         skew = self.cell.skew
         return format.ms(skew.mean, skew.std(self.state.ddof)) if skew.n else format.NOT_YET
+
+    @property
+    def algbw(self) -> str:
+        step_s = self._collective_s
+        return bandwidth(algbw(self.cell.spec, step_s)) if step_s else format.NOT_YET
+
+    @property
+    def busbw(self) -> str:
+        step_s = self._collective_s
+        return bandwidth(busbw(self.cell.spec, step_s)) if step_s else format.NOT_YET
+
+    @property
+    def _collective_s(self) -> float | None:
+        """Mean step time of a collective."""
+        running = self.cell.running
+        return running.mean if self.cell.spec.is_collective and running.n else None
 
     @property
     def flops(self) -> str:
@@ -115,8 +136,48 @@ def _columns(
 COLUMNS = _columns({})
 
 
+def _columns_of_collectives(
+    variants: Mapping[str, set[str]], *, repeats: bool = False
+) -> tuple[Column[_ShownCell], ...]:
+    """The columns where every cell is a collective; both bandwidths are in GB/s."""
+
+    def named(key: str, rank: int = 0, title: str = "") -> Column[_ShownCell]:
+        field = FIELDS[key]
+        left = key not in NUMBERS
+        return Column(key, title or field.title, left, rank, text=lambda item: shown_of(item.cell.spec, key))
+
+    return (
+        Column("#", rank=9, text=lambda item: str(status.number(item.cell))),
+        named("op"),
+        named("size"),
+        named("ranks"),
+        *(
+            named(key, 1)
+            for key, shown in variants.items()
+            if len(shown) > 1 and key not in ("op", "ranks", "workload")
+        ),
+        named("precision", 8),
+        named("device", 10),
+        Column("warmup", "warm-up", rank=7),
+        Column("n", rank=6, text=lambda item: str(item.cell.running.n)),
+        Column("mean", "mean ms"),
+        Column("std", "std ms", rank=5),
+        Column("skew", "skew ms", rank=2),
+        Column("algbw", rank=4),
+        Column("busbw"),
+        Column("verdict", left=True, rank=3, text=lambda item: verdict(item.cell, item.found).text),
+        Column("median", rank=11),
+        Column("peak", rank=12),
+        *([Column[_ShownCell]("run", rank=4, text=lambda item: str(item.cell.repeat))] if repeats else []),
+    )
+
+
 _STATUS = "status"
 _WIDEST_STATUS = 11
+_LEAST_ROWS = 5
+"""Rows of the table that a chart leaves."""
+_CHART_ROWS = (9, 16)
+"""Fewest and most rows of a chart."""
 _WHOLE_VERDICTS = 110
 """Width from which all verdicts are named; below it the first and the number of others."""
 _FEW = 200
@@ -146,6 +207,9 @@ class ResultsPane(Rows):
     _least: Sequence[int] = ()
     _ddof = 1
     _marked: Sequence[CellState] = ()
+    _of_messages = False
+    """True if every cell is a collective."""
+    _charts: Bandwidths | None = None
 
     def show(
         self,
@@ -164,7 +228,24 @@ class ResultsPane(Rows):
             return
         if in_sight is not None and not self.has_focus:
             self.cursor = self._places.get(in_sight.cell, self.cursor)
-        self.draw_from(len(self._cells), self._rows_in_sight, heading_rows=2 if self._in_common else 1)
+        heading_rows = 2 if self._in_common else 1
+        below = self._chart(state, heading_rows) if self._of_messages else ()
+        self.draw_from(len(self._cells), self._rows_in_sight, heading_rows=heading_rows, below=below)
+
+    def _chart(self, state: SessionState, heading_rows: int) -> Sequence[Line]:
+        """Bandwidth over size of the operation under the cursor, where the table leaves room for it."""
+        fewest, most = _CHART_ROWS
+        width, height = self.content_size
+        rows = height - heading_rows - max(min(len(self._cells), height // 3), _LEAST_ROWS) - 1
+        if rows < fewest:
+            return ()
+        if self._charts is None:
+            from cs336_tui.tui.charts.bandwidth import Bandwidths
+
+            self._charts = Bandwidths()
+        spec = self._cells[min(self.cursor, len(self._cells) - 1)].spec
+        drawn = self._charts.lines(state, status.settled_of(state), spec, width, min(rows, most))
+        return [(), *drawn] if drawn else ()
 
     def _take(self, state: SessionState) -> None:
         if state is not self._state or state.ddof != self._ddof:
@@ -175,14 +256,22 @@ class ResultsPane(Rows):
             return
         self._places = {cell.cell: place for place, cell in enumerate(self._cells)}
         variants = told_variants(cell.spec for cell in self._cells)
-        self._columns = _columns(
-            variants,
-            repeats=any(cell.repeat > 1 for cell in self._cells),
-            recorded=all(cell.spec.recording for cell in self._cells),
-            has_ranks=any(cell.spec.ranks > 1 for cell in self._cells),
+        repeats = any(cell.repeat > 1 for cell in self._cells)
+        self._of_messages = bool(self._cells) and all(cell.spec.is_collective for cell in self._cells)
+        self._columns = (
+            _columns_of_collectives(variants, repeats=repeats)
+            if self._of_messages
+            else _columns(
+                variants,
+                repeats=repeats,
+                recorded=all(cell.spec.recording for cell in self._cells),
+                has_ranks=any(cell.spec.ranks > 1 for cell in self._cells),
+            )
         )
         alike = {FIELDS[key].title: next(iter(shown)) for key, shown in variants.items() if len(shown) == 1}
         self._in_common = ", ".join(f"{title} {value}" for title, value in alike.items())  # columns are dropped first
+        if self._of_messages:
+            self._in_common += " · algbw, busbw in GB/s · l: busbw over size"
         self._least, self._done = (), {}
         if len(self._cells) <= _FEW:
             self._alike = ()
@@ -205,7 +294,7 @@ class ResultsPane(Rows):
         texts = [self._texts(cell, known) for cell, known in zip(counted, found, strict=True)]
         marks = [status.status(cell) for cell in counted]
         status_width = max(len(mark.text) for mark in marks) if few and marks else _WIDEST_STATUS
-        width = self.content_size.width - self.position_width
+        width = self.content_size.width - (0 if self._of_messages else self.position_width)  # it is in the line above
         columns, at = self._columns, self._verdict_at
         alike = list(self._alike or (None,) * len(columns))
         alike[at] = False  # it tells even where it is the same everywhere

@@ -27,6 +27,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import NONE, Rate, bandwidth
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
+from cs336_tui.tui.charts.bandwidth import Bandwidths
 from cs336_tui.tui.charts.roofline import CellPoint, Roof, roofline_chart
 from cs336_tui.tui.live_source import PeakView, WantedPeak
 from cs336_tui.tui.tabs import status
@@ -262,6 +263,7 @@ class RooflinePane(Container):
         self._view: PeakView | None = None
         self._in_sight: CellState | None = None
         self._laid: Laid | None = None
+        self._charts = Bandwidths()
 
     def compose(self) -> ComposeResult:
         yield self._chart
@@ -309,7 +311,8 @@ class RooflinePane(Container):
         chart, rows, roofline = self._chart, self._rows, self._roofline
         width, height = chart.content_size
         if roofline is None or self._laid is None or not roofline.points:
-            chart.paint(self._without(state, width))
+            drawn = self._bandwidths(state, width, height) if roofline is not None else ()
+            chart.paint(drawn or self._without(state, width))
             rows.fill(())
             return
         chosen = min(rows.cursor, len(roofline.points) - 1)
@@ -318,12 +321,21 @@ class RooflinePane(Container):
         self._laid = laid = self._laid.at(max(rows.content_size.width, 12))
         rows.draw_from(len(laid), lambda first, last: ([laid.heading], laid.lines(first, last)), heading_rows=1)
 
+    def _bandwidths(self, state: SessionState, width: int, height: int) -> Sequence[Line]:
+        """Of collectives, which compute nothing, busbw over size."""
+        cells = [cell for cell in state.cells.values() if cell.spec.is_collective]
+        here = self._in_sight if self._in_sight in cells else cells[-1] if cells else None
+        return self._charts.lines(state, status.settled_of(state), here.spec, width, height) if here else ()
+
     def _without(self, state: SessionState, width: int) -> list[Line]:
         """In place of a roofline: why there is none."""
         if self._roofline is None:
             return [line(("making the roofline ...", "muted"))]
         if absent := self._roofline.left_out:
             return paragraphs((f"! {text}" for text in absent), width, "caution")
+        if any(cell.spec.is_collective for cell in state.cells.values()):
+            why = "A collective computes nothing: once two sizes of one are timed, its busbw over size is drawn here."
+            return wrapped(why, width, "muted")
         if state.is_recorded:
             why = (
                 "Recorded elsewhere: no step was timed, and the model's FLOPs are not known, so there is no point here."

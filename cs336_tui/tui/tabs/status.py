@@ -54,7 +54,7 @@ def stage(cell: CellState, now: float | None = None) -> str:
     if cell.stage in ("warm-up", "measuring"):
         return f"{cell.stage} {steps_so_far(cell, now)}"
     words = {
-        "building": "building the model",
+        "building": "making the message, checking the operation" if cell.spec.is_collective else "building the model",
         "compiling": f"compiling the model{since}",
         "capturing": f"capturing a CUDA graph{since}",
     }

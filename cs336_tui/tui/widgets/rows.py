@@ -64,6 +64,7 @@ class Rows(Lines, can_focus=True):
         super().__init__(id=id)
         self._count = self._heading_rows = 0
         self._draw: Draw = lambda _first, _last: ((), ())
+        self._below: Sequence[Line] = ()
         self._offset = 0
         self._following = follow
         self._has_cursor = cursor
@@ -74,9 +75,9 @@ class Rows(Lines, can_focus=True):
         fixed = tuple(heading)
         self.draw_from(len(rows), lambda first, last: (fixed, rows[first:last]), heading_rows=len(fixed))
 
-    def draw_from(self, count: int, draw: Draw, *, heading_rows: int) -> None:
-        """As `fill`, but only the rows in sight are made."""
-        self._count, self._draw, self._heading_rows = count, draw, heading_rows
+    def draw_from(self, count: int, draw: Draw, *, heading_rows: int, below: Sequence[Line] = ()) -> None:
+        """As `fill`, but only the rows in sight are made. `below` them these lines keep the end of the pane."""
+        self._count, self._draw, self._heading_rows, self._below = count, draw, heading_rows, below
         if self._has_cursor:
             self.cursor = min(max(self.cursor, 0), max(count - 1, 0))
         self.show_again()
@@ -84,7 +85,7 @@ class Rows(Lines, can_focus=True):
     @property
     def room(self) -> int:
         """Rows that fit under the heading."""
-        return max(self.content_size.height - self._heading_rows, 0)
+        return max(self.content_size.height - self._heading_rows - len(self._below), 0)
 
     @property
     def position_width(self) -> int:
@@ -105,7 +106,8 @@ class Rows(Lines, can_focus=True):
         at = cursor - self._offset
         if self._has_cursor and self.has_focus and at < len(visible):
             visible[at] = self._under_cursor(visible[at])
-        self.paint([*self._with_position(heading), *visible])
+        gap: list[Line] = [()] * (room - len(visible)) if self._below else []
+        self.paint([*self._with_position(heading), *visible, *gap, *self._below])
 
     def _with_position(self, heading: Sequence[Line]) -> list[Line]:
         """The heading; if not all rows fit, its first line gives the rows in sight."""
@@ -157,7 +159,8 @@ class Rows(Lines, can_focus=True):
         if offset is None or not self._has_cursor:
             return
         index = self._offset + offset.y - self._heading_rows
-        if offset.y >= self._heading_rows and index < self._count:
+        in_sight = self._heading_rows <= offset.y < self._heading_rows + self.room
+        if in_sight and index < self._count:
             again = index == self.cursor
             self._move(index - self.cursor)
             if again:
