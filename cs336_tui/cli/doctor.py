@@ -27,8 +27,16 @@ def _machine(env: Environment, nvml: NvmlReport) -> list[str]:
         "CUDA": f"{env.cuda}, cuDNN {env.cudnn or 'n/a'}" if env.cuda else "this torch is built without CUDA",
         "driver": env.driver or no_driver,
         "children": f"started by {env.start_method}",
+        "ranks": ranks_row(env),
     }
     return [f"{name:<10} {value}" for name, value in rows.items()]
+
+
+def ranks_row(env: Environment) -> str:
+    """The backends by which several ranks communicate, and on how many GPUs there may be ranks."""
+    gpus = sum(device.name.startswith("cuda") for device in env.devices)
+    most = f"up to {gpus} on GPUs" if gpus > 1 else "on the CPU only"
+    return f"{most}, with {' and '.join(env.backends)}" if env.backends else "this torch has no backend for several"
 
 
 def _devices(env: Environment) -> list[str]:

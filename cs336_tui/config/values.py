@@ -42,8 +42,6 @@ COMPILES: tuple[str, ...] = get_args(Compile)
 """Modes of torch.compile; ``off`` runs the model as it is written."""
 CUDA_GRAPHS: tuple[str, ...] = get_args(CudaGraph)
 """``step`` replays one CUDA graph of the whole step."""
-TIMERS: tuple[str, ...] = get_args(Timer)
-"""``step`` times each step and its phases; ``do_bench`` times as `triton.testing.do_bench` does."""
 ATTENTIONS = ("naive", "sdpa", "flash", "memory-efficient", "cudnn", "math")
 """Attention of the reference model: ``naive`` materialises its scores; ``sdpa`` is torch's
 scaled_dot_product_attention with the backend that torch chooses, the others are its backends by name."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from cs336_tui.cli.doctor import missing
+from cs336_tui.cli.doctor import missing, ranks_row
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.runner.device.nvml import NO_LIBRARY, nvml_report
 from tests.runner.device import fake_nvml as fake
@@ -84,3 +85,11 @@ def test_a_healthy_gpu_lacks_nothing(install_nvml: Install) -> None:
     install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a")))
     assert said(environment(CPU, CUDA)) == "nothing is missing"
     assert "install a CUDA build of torch" in said(environment(CPU, cuda=None))
+
+
+def test_what_several_ranks_communicate_by_is_told():
+    two = (CUDA, msgspec.structs.replace(CUDA, name="cuda:1"))
+    here = msgspec.structs.replace(environment(*two), backends=("gloo", "nccl"))
+    assert ranks_row(here) == "up to 2 on GPUs, with gloo and nccl"
+    assert ranks_row(msgspec.structs.replace(environment(CPU), backends=("gloo",))) == "on the CPU only, with gloo"
+    assert ranks_row(environment(CPU)) == "this torch has no backend for several"
