@@ -104,8 +104,8 @@ def _gradients_of_one_process(
             torch.manual_seed(seed)
         _run(workload.step(spec), without="optimizer")
         for name, gradient in _gradients(workload.model):
-            share = gradient / len(ranks or range(spec.ranks))
-            found[name] = found[name] + share if name in found else share
+            part = gradient / len(ranks or range(spec.ranks))
+            found[name] = found[name] + part if name in found else part
     return found
 
 
