@@ -17,7 +17,7 @@ import msgspec
 import platformdirs
 
 from cs336_tui.config.axis import UserError
-from cs336_tui.config.ranks import message_dims
+from cs336_tui.config.ranks import message_dims, sharing_of
 from cs336_tui.config.reading import read_text
 from cs336_tui.config.spec import AXES, EDITIONS, PASSES, PRECISIONS, SpecError, dims_of
 
@@ -26,18 +26,26 @@ MIXED = "mixed"
 
 _TEXTS = ("source", "device", "edition", "size", "precision")
 _COUNTS = ("context", "batch", "warmup", "steps", "ranks")
-_TIMES = ("mean_ms", "std_ms")
+_TIMES = ("mean_ms", "std_ms", "communication_ms")
 _PERCENTS = ("top_percent", "matmul_percent")
 _TIMED = ("source", "device", "edition", "size", "context", "batch", "pass", "precision", "warmup", "steps",
           "mean_ms", "std_ms", "note")  # fmt: skip
 """Columns that every file has."""
-COLUMNS = (*_TIMED, "part", "peak", "top_kernel", "top_launches", *_PERCENTS, "op", "backend", "ranks")
+COLUMNS = (*_TIMED, "part", "peak", "top_kernel", "top_launches", *_PERCENTS, "op", "backend", "ranks",
+           "parallel", "communication_ms")  # fmt: skip
 """Columns of the published and of a person's own file; what is unstated is empty."""
 PARTS = ("forward", "loss", "backward", "optimizer", "forward+backward")
 """The parts of a step that a peak or kernels may be of."""
 _PEAK = re.compile(r"([0-9]+(?:\.[0-9]+)?) (GB|GiB)")
 _BACKENDS = tuple(name for name in AXES["backend"].values if name != "auto")
 _BYTES = {"GB": 10**9, "GiB": 2**30}
+
+WAYS = {
+    "none": "none", "naive": "data parallel", "flat": "data parallel", "overlap": "data parallel",
+    "bucketed": "data parallel", "ddp": "data parallel", "sharded-optimizer": "sharded optimizer",
+    "zero1": "sharded optimizer", "fsdp": "FSDP", "fsdp2": "FSDP",
+}  # fmt: skip
+"""Ways in which published ranks share a step, and torch's, each with what it is a kind of."""
 
 Figure = Literal["time", "peak", "kernels"]
 """The figures that a reference point may hold."""
@@ -79,6 +87,11 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pas
     """Of a collective: the operation. Its `size` is that of the whole array, such as ``10MB``; it has no pass."""
     backend: str = ""
     ranks: int | None = None
+    """Of a model None is 1; its `batch` is that of each rank."""
+    parallel: str = ""
+    """The way in which several ranks share a step, one of `WAYS`, perhaps with its buckets: ``bucketed:10MB``."""
+    communication_ms: float | None = None
+    """Time in which gradients were communicated, after backward."""
     own: bool = False
 
     @property
@@ -185,8 +198,12 @@ def _parsed(fields: dict[Any, Any]) -> Published:
     else:
         dims_of(fields["size"], fields["edition"])
     numbers = {name: _count(name, fields.get(name, "").strip()) for name in (*_COUNTS, "top_launches")}
-    times = {name: _number(name, fields[name].strip(), "milliseconds") for name in _TIMES}
+    times = {name: _number(name, fields.get(name, "").strip(), "milliseconds") for name in _TIMES}
     percents = {name: _number(name, fields.get(name, "").strip(), "0 to 100", 100) for name in _PERCENTS}
+    parallel = fields.get("parallel", "")
+    shares = not op and (numbers["ranks"] or 1) > 1
+    if shares != bool(parallel) or (parallel and sharing_of(parallel).name not in WAYS):
+        raise ValueError(f"parallel {parallel}: expected one of {', '.join(WAYS)} of a model on 2 or more ranks")
     row = msgspec.convert(fields | numbers | times | percents, Published)
     if op and (row.pass_ or row.context or row.batch or (row.ranks or 0) < 2 or row.mean_ms is None):
         raise ValueError(f"op {op}: expected 2 or more ranks and mean_ms, no pass, no context and no batch")

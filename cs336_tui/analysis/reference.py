@@ -15,6 +15,7 @@ from cs336_tui.analysis.fields import device_label, shown_of
 from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.analysis.published import (
     MIXED,
+    WAYS,
     Figure,
     Published,
     ReferenceFileError,
@@ -24,9 +25,9 @@ from cs336_tui.analysis.published import (
     published,
     write,
 )
-from cs336_tui.config.ranks import bytes_of
+from cs336_tui.config.ranks import bytes_of, sharing_of
 from cs336_tui.config.spec import CUSTOM_SIZE, CellSpec, dims_of
-from cs336_tui.config.variants import is_imported
+from cs336_tui.config.variants import is_imported, short
 from cs336_tui.events.events import EffectiveSettings
 from cs336_tui.stats.quantities import count
 from cs336_tui.stats.summaries import summarize
@@ -81,7 +82,28 @@ def matching(
 
 
 def _is_model(row: Published, spec: CellSpec) -> bool:
-    return not row.op and dims_of(row.size, row.edition, spec.vocab_size) == spec.dims
+    """True if it is the cell's model on as many ranks, which share the step in the same kind of way."""
+    if row.op or (row.ranks or 1) != spec.ranks or dims_of(row.size, row.edition, spec.vocab_size) != spec.dims:
+        return False
+    return spec.ranks == 1 or WAYS[sharing_of(row.parallel).name] == _way(spec)
+
+
+def _way(spec: CellSpec) -> str:
+    """The kind of way in which the cell's ranks share a step."""
+    name = sharing_of(spec.parallel).name
+    if is_imported(name) and "fsdp" in short(name).lower():
+        return "FSDP"
+    if is_imported(name) or name == "ddp":
+        return "sharded optimizer" if is_imported(spec.optimizer) else "data parallel"
+    return WAYS[name]
+
+
+def _variants(spec: CellSpec) -> tuple[str, ...]:
+    """Variants of the model and of how it is run, but not those of several ranks."""
+    whole = msgspec.structs.replace(spec, ranks=1, parallel="none", batch_is="per-rank", backend="auto")
+    if _way(spec) == "sharded optimizer":
+        whole = msgspec.structs.replace(whole, optimizer="adamw")
+    return whole.variants
 
 
 def _is_operation(row: Published, spec: CellSpec) -> bool:
@@ -114,7 +136,8 @@ def sentence(spec: CellSpec, mean_s: float, matches: Iterable[Match]) -> str:
 
 
 def nothing_published(spec: CellSpec) -> str:
-    alike = "operation, backend, size and number of ranks" if spec.is_collective else "size and pass"
+    ranks = "" if spec.ranks == 1 else ", number of ranks and way to share a step"
+    alike = "operation, backend, size and number of ranks" if spec.is_collective else f"size and pass{ranks}"
     return f"nothing published for this {alike}"
 
 
@@ -152,8 +175,10 @@ def _why_not(result: Result) -> str | None:
         return f"reference points have vocabulary {_VOCABULARY:,}, not {spec.vocab_size:,}"
     if spec.arch != arch_of(spec.edition):
         return f"reference points of edition {spec.edition} are {arch_of(spec.edition)}, not {spec.arch}"
-    if spec.variants:
-        return f"reference points are of the reference model as it is written, not {', '.join(spec.variants)}"
+    if is_imported(spec.parallel):
+        return f"reference points are of torch's own ways to share a step, not {short(spec.parallel)}"
+    if variants := _variants(spec):
+        return f"reference points are of the reference model as it is written, not {', '.join(variants)}"
     if spec.sync != "each-step":
         return f"reference points are synchronised each step, not {spec.sync}"
     return None
@@ -170,7 +195,7 @@ def _row(spec: CellSpec, device: str, source: str, cells: Sequence[Result]) -> P
         edition=spec.edition,
         size=spec.size,
         context=spec.context_length if has_model else None,
-        batch=spec.batch_size if has_model else None,
+        batch=spec.rank_batch_size if has_model else None,
         pass_=spec.pass_ if has_model else "",
         precision=spec.precision,
         warmup=len(cells[0].cell.warmup_times_s) if spec.warmup_is_open else spec.warmup_steps,
@@ -180,8 +205,9 @@ def _row(spec: CellSpec, device: str, source: str, cells: Sequence[Result]) -> P
         note=f"{len(cells)} runs" if len(cells) > 1 else "",
         peak=f"{peak / 1e9:.6f} GB" if peak and has_model else "",
         op="" if has_model else spec.collective,
-        backend="" if has_model else spec.backend_in_use,
-        ranks=None if has_model else spec.ranks,
+        backend="" if spec.ranks == 1 else spec.backend_in_use,
+        ranks=None if spec.ranks == 1 else spec.ranks,
+        parallel=spec.parallel if has_model and spec.ranks > 1 else "",
         own=True,
     )
 
@@ -190,7 +216,7 @@ def _differences(spec: CellSpec, in_force: EffectiveSettings | None, row: Publis
     """Differences that change the figure, a caveat each."""
     settings: list[tuple[str, int | str, int | str | None]] = [
         ("context", spec.context_length, row.context),
-        ("batch", spec.batch_size, row.batch),
+        ("batch" if spec.ranks == 1 else "batch of a rank", spec.rank_batch_size, row.batch),
     ]
     if row.op:
         sizes = {bytes_of(row.size), bytes_of(spec.size)}
@@ -212,7 +238,9 @@ def _differences(spec: CellSpec, in_force: EffectiveSettings | None, row: Publis
         return
     if row.arch != spec.arch and not is_imported(spec.model):  # whose architecture is its own, whatever the spec says
         yield f"{row.arch} there, {spec.arch} here"
-    yield from (f"{variant} here" for variant in spec.variants)
+    yield from (f"{variant} here" for variant in _variants(spec))
+    if spec.ranks > 1 and row.backend and row.backend != spec.backend_in_use:
+        yield f"{row.backend} there, {spec.backend_in_use} here"
     if spec.vocab_size != _VOCABULARY:
         yield f"vocabulary {count(_VOCABULARY)} there, {count(spec.vocab_size)} here"
     if spec.sync != "each-step" and figure == "time":
@@ -221,6 +249,12 @@ def _differences(spec: CellSpec, in_force: EffectiveSettings | None, row: Publis
 
 def _remarks(spec: CellSpec, row: Published) -> Iterator[str]:
     """Differences that change no figure, a caveat each."""
+    if row.parallel and row.parallel != spec.parallel:
+        way = short(spec.parallel) if is_imported(spec.parallel) else spec.parallel
+        yield f"{row.parallel} there, {way} here"
+    if row.communication_ms is not None and row.mean_ms:
+        share = row.communication_ms / row.mean_ms * 100
+        yield f"of it {row.communication_ms:g} ms communication after backward there ({share:.1f} %)"
     if row.pass_ != spec.pass_ and not row.op:
         yield f"pass {row.pass_} there"
     if row.edition != spec.edition and not row.op:

@@ -21,6 +21,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted, Event, ReportFinished, ReportStarted
 from cs336_tui.session.state import SessionState
 from tests.analysis.test_kernel_cells import a_session, report
+from tests.analysis.test_reference import OURS
 from tests.made_kernels import a_kernel_report, an_operator_report
 from tests.made_memory import a_memory_report
 from tests.made_predictions import made_prediction
@@ -161,6 +162,8 @@ def test_every_published_peak_and_kernel_is_found_by_a_cell_of_its_own() -> None
             arch=row.arch,
             pass_=row.pass_,
             context_length=row.context,
+            ranks=row.ranks or 1,
+            parallel=OURS.get(row.parallel, "none"),
             precision=precision,
         )
         state = a_session(cells=[Cell(spec, status=None)])

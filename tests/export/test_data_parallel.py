@@ -17,9 +17,10 @@ from cs336_tui.export.data_parallel import data_parallel_tables, in_turns_comman
 from cs336_tui.export.drawing import Absent, Drawing
 from cs336_tui.export.figures import by_ranks
 from cs336_tui.export.rank_scaling import scaling_tables
+from cs336_tui.export.reference import reference_table
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table
-from tests.samples import ENVIRONMENT, HEADER, a_spec, state_of
+from tests.samples import ENVIRONMENT, HEADER, a_spec, sized, state_of
 
 SYNCS_S = ((0.052, 0.050), (0.011, 0.012))
 """Gradient sync of rank 0, which waits for rank 1, and of rank 1, in two steps."""
@@ -192,6 +193,16 @@ def test_without_a_cell_of_one_rank_there_is_no_efficiency_but_a_word_on_it() ->
     assert [each["efficiency (%)"] for each in records(table)] == [None]
     assert any("--ranks 1,2,4" in note for note in table.footnotes)
     assert isinstance(by_ranks(results_of([Ran(ranks_spec("ddp"), 0.5, 0.5)])), Absent)
+
+
+def test_the_own_row_beside_published_steps_tells_its_gradient_sync() -> None:
+    xl = {**sized("xl", "2025"), "batch_size": 16, "batch_is": "global", "warmup_steps": 5}
+    cell = Ran(ranks_spec("my.adapters:get_naive", **xl), 0.5, 0.6, syncs_s=SYNCS_S)
+    table = reference_table(results_of([cell]))
+    own, *theirs = table.texts("what differs")
+    assert own == "of it 11.50 ms gradient sync here (2.1 %)"
+    assert len(theirs) == 7
+    assert table.texts("here / there")[1] == f"{550 / 531.74:.2f}"
 
 
 @pytest.mark.parametrize("make", [data_parallel_tables, sharding_tables, scaling_tables])
