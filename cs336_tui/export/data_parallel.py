@@ -66,12 +66,10 @@ def data_parallel_tables(results: Sequence[Result], decimals: int | None) -> tup
     columns = (
         *names(cells.kept),
         *step_columns(notation),
-        _sync("gradient sync (ms)", lambda found: found.last, notation),
-        _share("of step (%)", _sync_share),
-        _sync("longest wait (ms)", lambda found: found.wait, notation),
+        *(_sync_columns(notation) if any(result.cell.times.rank_sync_s for result in measured(cells.kept)) else ()),
         *_exposed(cells, notation),
     )
-    notes = (SLOWEST, *_sync_notes(cells.kept), *_exposed_notes(cells), *not_timed(cells.kept))
+    notes = (SLOWEST, *_sync_notes(cells.kept), *_other_notes(cells), *not_timed(cells.kept))
     return _tables(cells, columns, "Ways to share a step", notes)
 
 
@@ -108,7 +106,7 @@ def sharding_tables(results: Sequence[Result], decimals: int | None) -> tuple[Ta
         *([_RESIDENT] if _counted(cells.kept) == "RSS" else []),
         f"saved: against {BASELINE} here, or of an optimizer of your own against the same wrapper with {_WHOLE}",
         "optimizer: the phase of the slowest rank, with what its shards communicate",
-        *_exposed_notes(cells),
+        *_other_notes(cells),
         *not_timed(cells.kept),
     )
     return _tables(cells, columns, "Memory and time with and without sharding", notes)
@@ -192,6 +190,12 @@ def _found_sync(row: Row) -> GradientSync | None:
     return gradient_sync(row.runs, ddof_of(row.runs))
 
 
+def _sync_columns(notation: Notation) -> Iterator[Column[Row]]:
+    yield _sync("gradient sync (ms)", lambda found: found.last, notation)
+    yield _share("of step (%)", _sync_share)
+    yield _sync("longest wait (ms)", lambda found: found.wait, notation)
+
+
 def _sync(header: str, of: Callable[[GradientSync], Summary], notation: Notation) -> Column[Row]:
     def read(row: Row) -> Summary | None:
         return of(found) if (found := _found_sync(row)) else None
@@ -215,6 +219,9 @@ def _share(header: str, read: Callable[[Row], float | None]) -> Column[Row]:
 
 
 def _exposed(cells: _Cells, notation: Notation) -> Iterator[Column[Row]]:
+    if not cells.exposed:
+        return
+
     def times_s(row: Row) -> tuple[float | None, ...]:
         """Mean, low, high; empty if it is not known."""
         return (found.exposed.mean_s, found.exposed.low_s, found.exposed.high_s) if (found := cells.of(row)) else ()
@@ -253,7 +260,9 @@ def _sync_notes(kept: Sequence[Result]) -> Iterator[str]:
         )
 
 
-def _exposed_notes(cells: _Cells) -> Iterator[str]:
+def _other_notes(cells: _Cells) -> Iterator[str]:
+    if any(sharing_of(result.spec.parallel).bucket_bytes for result in cells.kept):
+        yield "buckets: MB of 10^6 bytes"
     if cells.exposed:
         rounds = sorted({each.rounds for each in cells.exposed.values()})
         level = next(iter(cells.exposed.values())).level

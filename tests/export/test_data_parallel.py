@@ -122,7 +122,7 @@ def test_exposed_communication_is_of_rounds_in_turns_and_has_an_interval(a: str,
 
 def test_cells_that_ran_one_after_the_other_give_no_exposed_communication_and_say_what_does() -> None:
     (table,) = data_parallel_tables(results_of([Ran(ranks_spec(each), 0.5, 0.5) for each in ("none", "ddp")]), None)
-    assert [each["exposed (ms)"] for each in records(table)] == [None, None]
+    assert not {"exposed (ms)", "gradient sync (ms)"} & records(table)[0].keys()
     (hint,) = [note for note in table.footnotes if note.startswith("exposed communication is not measured of ddp: ")]
     command = shlex.split(hint.partition(": ")[2])
     assert command[:2] == ["cs336-tui", "ab"]
@@ -202,7 +202,8 @@ def test_the_own_row_beside_published_steps_tells_its_gradient_sync() -> None:
     own, *theirs = table.texts("what differs")
     assert own == "of it 11.50 ms gradient sync here (2.1 %)"
     assert len(theirs) == 7
-    assert table.texts("here / there")[1] == f"{550 / 531.74:.2f}"
+    naive = next(place for place, text in enumerate(table.texts("what differs")) if text.startswith("naive there"))
+    assert table.texts("here / there")[naive] == f"{550 / 531.74:.2f}"
 
 
 @pytest.mark.parametrize("make", [data_parallel_tables, sharding_tables, scaling_tables])
