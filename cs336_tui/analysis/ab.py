@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Literal
 
 import msgspec
 
@@ -36,6 +37,8 @@ class Exposed(msgspec.Struct, frozen=True, kw_only=True):
     synchronisation, with the interval that the ratio of the two implies; without one low and high are None. `share` is
     of the step, and so are its bounds."""
 
+    side: Literal["A", "B"]
+    """The one that communicates."""
     mean_s: float
     low_s: float | None
     high_s: float | None
@@ -68,14 +71,27 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exposed(self) -> Exposed | None:
-        """The communication of A's steps that nothing hides; None unless B is the same ranks without any."""
-        if not (self.ratio and _is_without_communication(self.a.spec, self.b.spec)):
+        """The communication of a side's steps that nothing hides; None unless the other is the same ranks without any.
+        With R the ratio of its step to the other's it is ``step * (1 - 1 / R)``."""
+        ratio, bounds = self.ratio, [] if self.ratio is None else [self.ratio.low, self.ratio.high]
+        if ratio and _is_without_communication(self.a.spec, self.b.spec):
+            name: Literal["A", "B"] = "A"
+            side, other = self.a, self.b
+        elif ratio and _is_without_communication(self.b.spec, self.a.spec):
+            name, side, other = "B", self.b, self.a
+            bounds = [bound and 1 / bound for bound in reversed(bounds)]
+        else:
             return None
-        step_s, without_s = (side.summary.mean_s if side.summary else None for side in (self.a, self.b))
+        step_s, without_s = (of.summary.mean_s if of.summary else None for of in (side, other))
         if step_s is None or without_s is None:
             return None
-        low, high = (None if bound is None else step_s * (1 - 1 / bound) for bound in (self.ratio.low, self.ratio.high))
-        return Exposed(mean_s=step_s - without_s, low_s=low, high_s=high, step_s=step_s)
+        low, high = (None if bound is None else step_s * (1 - 1 / bound) for bound in bounds)
+        return Exposed(side=name, mean_s=step_s - without_s, low_s=low, high_s=high, step_s=step_s)
+
+    @property
+    def communicating(self) -> Side:
+        """The side whose `exposed` communication it is; without any, A."""
+        return self.b if self.exposed and self.exposed.side == "B" else self.a
 
 
 def turns_of(results: Sequence[tuple[Result, Result]], *, level: float = LEVEL, margin: float = MARGIN) -> Turns:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.analysis.ab import Exposed, Turns, runs_in_turns, turns_of
+from cs336_tui.analysis.ab import Exposed, runs_in_turns, turns_of
 from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
@@ -48,16 +48,11 @@ def exposed_in_turns(results: Sequence[Result]) -> dict[CellSpec, InTurns]:
     of one's own may communicate too: of such cells nothing is known."""
     found: dict[CellSpec, InTurns] = {}
     for rounds in runs_in_turns(results):
-        if rounds[0][0].spec.parallel == NO_COMMUNICATION:
-            rounds = tuple((b, a) for a, b in rounds)
         turns = turns_of(rounds)
-        if (exposed := turns.exposed) and not is_imported(turns.a.spec.optimizer):
-            found[work_of_ranks(turns.a.spec)] = _in_turns(exposed, turns)
+        spec = turns.communicating.spec
+        if turns.exposed and not is_imported(spec.optimizer):
+            found[work_of_ranks(spec)] = InTurns(turns.exposed, len(turns.counted), turns.level)
     return found
-
-
-def _in_turns(exposed: Exposed, turns: Turns) -> InTurns:
-    return InTurns(exposed, len(turns.counted), turns.level)
 
 
 def work_of_ranks(spec: CellSpec) -> CellSpec:

@@ -10,6 +10,7 @@ import msgspec
 from cs336_tui.analysis.ab import Exposed, Round, Turns
 from cs336_tui.analysis.comparison import Side
 from cs336_tui.analysis.merge import Result
+from cs336_tui.config.variants import is_imported
 from cs336_tui.export.comparison import outcome_note
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.tables import Column, Table, Value, attributes, ratio_record, summary_record
@@ -89,7 +90,9 @@ def _record(turns: Turns, of: Round | None) -> dict[str, Value]:
 def _notes(turns: Turns, notation: Notation) -> Iterator[str]:
     yield turns.explanation
     if turns.exposed:
-        yield _exposed(turns.exposed, turns.level, notation)
+        yield exposed_words(turns.exposed, turns.level, notation)
+        if is_imported(turns.communicating.spec.optimizer):
+            yield "the optimizer of one's own runs on both sides: what it communicates is not in the difference"
     for name, side, judged in (("A", turns.a, turns.a_judged), ("B", turns.b, turns.b_judged)):
         yield f"{name}: {_title(side)}" + (f"; its numbers: {_counts(judged, side.runs)}" if judged else "")
     yield f"differs, A | B: {'; '.join(turns.differs) or 'nothing'}"
@@ -108,7 +111,7 @@ def _notes(turns: Turns, notation: Notation) -> Iterator[str]:
     yield "peaks of memory: not observable, as both models are in memory at once"
 
 
-def _exposed(of: Exposed, level: float, notation: Notation) -> str:
+def exposed_words(of: Exposed, level: float, notation: Notation = MILLISECONDS) -> str:
     """``exposed communication of A: 12.1 ms (10.9 to 13.4; 95 %), 8.0 % of the step (7.2 to 8.9)``."""
     low_s, high_s, step_s = of.low_s, of.high_s, of.step_s
     text, bounds, shares = partial(notation.time, mean_s=step_s, std_s=None), " (no interval)", ""
@@ -117,8 +120,8 @@ def _exposed(of: Exposed, level: float, notation: Notation) -> str:
         bounds = f" ({text(low_s)} to {text(high_s)}; {level * 100:g} %)"
         shares = f" ({low_s / step_s * 100:.1f} to {high_s / step_s * 100:.1f})"
     return (
-        f"exposed communication of A: {text(of.mean_s)} {notation.symbol}{bounds}, {of.share * 100:.1f} % of the "
-        f"step{shares}: its step less that of the same ranks without communication"
+        f"exposed communication of {of.side}: {text(of.mean_s)} {notation.symbol}{bounds}, {of.share * 100:.1f} % of "
+        f"the step{shares}: its step less that of the same ranks without communication"
     )
 
 

@@ -167,6 +167,27 @@ def test_exposed_communication_is_the_step_less_that_without_communication() -> 
     assert table.records[0]["exposed_s"] is None
 
 
+def test_either_side_may_be_the_one_that_communicates() -> None:
+    factors, bases = (1.25, 1.26, 1.24), (0.010, 0.012, 0.011)
+    ways = [
+        turns_of(rounds_of(*(a_round(f, s) for f, s in zip(factors, bases, strict=True)), **RANKS)),
+        turns_of(rounds_of(*(a_round(1 / f, f * s) for f, s in zip(factors, bases, strict=True)),
+                           a=RANKS["b"], b=RANKS["a"])),
+    ]  # fmt: skip
+    one, other = (turns.exposed for turns in ways)
+    assert (one.side, other.side) == ("A", "B")
+    assert ways[1].communicating.spec == RANKS["a"]
+    for name in ("mean_s", "low_s", "high_s", "step_s", "share"):
+        assert getattr(other, name) == pytest.approx(getattr(one, name), rel=0.05), name
+    assert other.low_s < other.mean_s < other.high_s
+
+
+def test_an_optimizer_of_ones_own_is_told_beside_exposed_communication() -> None:
+    own = {side: msgspec.structs.replace(spec, optimizer="mine:get_sharded") for side, spec in RANKS.items()}
+    notes = table_of(rounds_of(a_round(1.25), a_round(1.25, 0.012), **own)).footnotes
+    assert any("optimizer of one's own" in note for note in notes)
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [

@@ -109,7 +109,7 @@ async def test_warm_up_settings_stand_side_by_side_as_arrays(tmp_path: Path) -> 
     app = Cs336App(replay=log_of(measured_session(1.0), tmp_path), speed=0)
     async with app.run_test(size=WIDE) as pilot:
         await opened(pilot, app)
-        await pilot.press("v", "v")
+        await pilot.press("v", "v", "v")
         text = await until(pilot, "raw step times")
         assert "[900.0] │ [100.0, 100.4, 99.6, 100.1, 100.0, " in text
         assert "[900.0, 100.0, 100.4, 99.6, 100.1, 100.0, " in text
@@ -252,7 +252,8 @@ async def test_without_results_each_view_says_so() -> None:
     async with app.run_test(size=WIDE) as pilot:
         await opened(pilot, app)
         await until(pilot, "nothing to pivot")
-        for seen in ("Mark two sessions", "No cell has been measured", "No cell has been measured"):
+        measured = "No cell has been measured"
+        for seen in ("Mark two sessions", "No two cells of this session ran in turns", measured, measured):
             await pilot.press("v")
             await until(pilot, seen)
         assert DEMO not in screen_text(app)

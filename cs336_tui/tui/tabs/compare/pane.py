@@ -1,4 +1,4 @@
-"""The Compare tab: a pivot, two sides against each other, warm-up, and reference points."""
+"""The Compare tab: a pivot, two sides against each other, cells in turns, warm-up, and reference points."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from cs336_tui.tui.tabs.status import settled_of
 from cs336_tui.tui.widgets.lines import Line, Span, line, views_line, wrapped
 from cs336_tui.tui.widgets.rows import Page, Rows, message
 
-CompareView = Literal["pivot", "pairs", "warm-up", "reference"]
-VIEWS: tuple[CompareView, ...] = ("pivot", "pairs", "warm-up", "reference")
+CompareView = Literal["pivot", "pairs", "turns", "warm-up", "reference"]
+VIEWS: tuple[CompareView, ...] = ("pivot", "pairs", "turns", "warm-up", "reference")
 _ONLY_IN = dict.fromkeys(("value", "baseline", "swap", "columns"), "pivot") | {"keep": "reference"}
 """The view in which an action is offered, if not in all."""
 _OF_RECORDINGS = (
@@ -93,7 +93,7 @@ class ComparePane(Rows):
         make = self._maker(width)
         take = partial(self._take_unjudged if self.view == "pivot" else self._take, self._made_of)
         has_sides = 2 in (len(self._compared.cells), len(self._compared.sessions))
-        if len(self._results) <= _AT_ONCE and not (self.view == "pairs" and has_sides):
+        if len(self._results) <= _AT_ONCE and not (self.view == "turns" or (self.view == "pairs" and has_sides)):
             take(make())
         else:
             in_background(self, make, take)
@@ -110,6 +110,8 @@ class ComparePane(Rows):
         match self.view:
             case "pivot":
                 return lambda: pages.pivot_page(choice, results, width)
+            case "turns":
+                return partial(_giving_way, lambda: _turns_page(results, width))
             case "warm-up":
                 return lambda: warmup_page(results, width)
             case "reference":
@@ -205,6 +207,12 @@ class ComparePane(Rows):
 def _giving_way(make: Callable[[], Page]) -> Page:
     give_way()
     return make()
+
+
+def _turns_page(results: Sequence[Result], width: int) -> Page:
+    from cs336_tui.tui.tabs.compare.turns import turns_page  # with what writes commands
+
+    return turns_page(results, width)
 
 
 def warmup_page(results: Sequence[Result], width: int) -> Page:
