@@ -171,17 +171,11 @@ class Launcher:
         """Start a process that runs the cell. Raises `StartError` when no process can be made."""
         return self._start(f"cell-{cell}", child.run_work, partial(worker_entry.run_cell, spec, cell, nvtx=nvtx))
 
-    def start_ranks(
-        self, cell: int, spec: CellSpec, *, nvtx: bool = False, patience_s: float | None = None
-    ) -> tuple[Rank, ...]:
+    def start_ranks(self, cell: int, spec: CellSpec, *, nvtx: bool = False) -> tuple[Rank, ...]:
         """Start a process for each rank of the cell. Raises like `start_cell`; none is left then."""
-        return self._start_ranks(
-            f"cell-{cell}", spec.ranks, partial(worker_entry.run_cell, spec, cell, nvtx=nvtx), patience_s
-        )
+        return self._start_ranks(f"cell-{cell}", spec.ranks, partial(worker_entry.run_cell, spec, cell, nvtx=nvtx))
 
-    def _start_ranks(
-        self, name: str, count: int, work: Callable[..., object], patience_s: float | None = None
-    ) -> tuple[Rank, ...]:
+    def _start_ranks(self, name: str, count: int, work: Callable[..., object]) -> tuple[Rank, ...]:
         """Start a process for each rank of `work`, which takes the `place` of one."""
         meeting = self._output_dir / f"{name}.meeting"
         meeting.unlink(missing_ok=True)
@@ -190,8 +184,6 @@ class Launcher:
             stacks = self._output_dir / f"{name}-rank-{rank}.stacks"
             stacks.unlink(missing_ok=True)
             place = worker_entry.Place(rank, count, str(meeting), str(stacks))
-            if patience_s is not None:
-                place = place._replace(patience_s=patience_s)
             try:
                 started = self._start(f"{name}-rank-{rank}", child.run_work, partial(work, place=place))
                 ranks.append(Rank(started, stacks, meeting))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import linecache
-import os
-import re
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -30,18 +26,17 @@ from cs336_tui.events.events import (
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.events.reports import Report
+from cs336_tui.runner.hanging import Pulse, where
 from cs336_tui.runner.launcher import Child, Rank
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.stats.summaries import skews, summarize
-from cs336_tui.worker.worker_entry import ENDED_THE_ROUND, STACK_SIGNAL
+from cs336_tui.worker.worker_entry import ENDED_THE_ROUND
 
-STACKS_S = 1.0
-"""Seconds in which ranks may write their stacks."""
+SILENCE_S = 600.0
+"""Seconds after which ranks of which none tells anything are taken to hang, unless the cell's timeout is longer."""
 LAST_WORDS_S = 0.5
 """Seconds in which the other ranks may end by themselves once one has failed."""
-_WAITS = re.compile(r"\b(wait|barrier|all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|backward)\w*\(")
-_WRAPPERS = ("wrapper", "inner")  # of torch's decorators
 _Number = TypeVar("_Number", int, float)
 _End = TypeVar("_End", CellFinished, ReportFinished)
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused")
@@ -57,14 +52,16 @@ def run_ranks(
 ) -> None:
     """Watch the processes of all ranks, in their order, to their end; `record` receives the events of the cell or
     report that they run, or of two cells in turns, by the fold of each, last exactly the end of each. Once a rank
-    has failed the others are ended: without it they would wait for ever."""
+    has failed the others are ended: without it they would wait for ever. All are ended after `timeout_s`, and when none
+    has told anything for `SILENCE_S`."""
     first = folds[0]
     by_cell = {fold.cell: fold for fold in folds}
-    folding, failed = threading.Lock(), threading.Event()
+    folding, failed, pulse = threading.Lock(), threading.Event(), Pulse()
 
     def watch(number: int, child: Child) -> None:
         def note(events: Sequence[Event]) -> None:
             with folding:
+                pulse.feel(events)
                 found = [each for event in events for each in by_cell.get(_cell_of(event), first).add(number, event)]
                 if found:
                     record(found)
@@ -78,12 +75,17 @@ def run_ranks(
         for number, rank in enumerate(ranks)
     ]
     over = threading.Event()
+    end_by = math.inf if timeout_s is None else time.monotonic() + timeout_s
 
     def end_rest() -> None:
-        if not failed.wait(timeout_s) and not over.is_set():
-            hung = hanging(ranks, timeout_s or 0.0)
-            for fold in folds:
-                fold.hung = hung
+        silence_s = max(SILENCE_S, timeout_s or 0.0)
+        while (left_s := min(end_by, pulse.at + silence_s) - time.monotonic()) > 0 and not failed.is_set():
+            failed.wait(min(left_s, threading.TIMEOUT_MAX))
+        if not failed.is_set():
+            limit = "" if timeout_s is None else f"no result within the per-cell timeout of {timeout_s:g} s"
+            told = () if pulse.beats() else (*where(ranks), f"silent for {time.monotonic() - pulse.at:.3g} s")
+            for fold in () if over.is_set() else folds:
+                fold.ended_because = "; ".join(filter(None, (*told, limit)))
         end_at = time.monotonic() + (LAST_WORDS_S if failed.is_set() else 0.0)
         for watched, rank in zip(watches, ranks, strict=True):
             watched.join(max(0.0, end_at - time.monotonic()))
@@ -110,69 +112,12 @@ def _cell_of(event: Event) -> int | None:
     return getattr(event, "cell", None)
 
 
-def hanging(ranks: Sequence[Rank], timeout_s: float) -> str:
-    """Which of these ranks hang, and what the others wait in, by the stack that each writes when it is asked."""
-    for rank in ranks:
-        with contextlib.suppress(ProcessLookupError, TypeError):
-            os.kill(rank.child.process.pid or 0, STACK_SIGNAL)
-    end_at = time.monotonic() + STACKS_S
-    while time.monotonic() < end_at and not all(rank.stack() for rank in ranks):
-        time.sleep(0.01)
-    stacks = [frames_of(rank.stack()) for rank in ranks]
-    hung = [number for number, stack in enumerate(stacks) if stack and not stack[0].waits_for_ranks]
-    told = [f"rank {number} hangs in {_place(stacks[number])}" for number in hung]
-    told += [f"rank {number} waits in {_wait(stack)}" for number, stack in enumerate(stacks) if number not in hung]
-    return f"{'; '.join(told)}; no result within the per-cell timeout of {timeout_s:g} s"
-
-
-class Frame(NamedTuple):
-    """A line of a stack."""
-
-    file: str
-    line: int
-    function: str
-
-    @property
-    def is_torchs(self) -> bool:
-        return "/torch/" in self.file
-
-    @property
-    def waits_for_ranks(self) -> bool:
-        """True if, as the innermost one, it waits for other ranks: torch's own waits leave no frame."""
-        return self.is_torchs or bool(_WAITS.search(linecache.getline(self.file, self.line)))
-
-    def __str__(self) -> str:
-        return f"{self.function} ({Path(self.file).name}:{self.line})"
-
-
-_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>\S+)', re.MULTILINE)
-
-
-def frames_of(stack: str) -> list[Frame]:
-    """The frames of a stack as `faulthandler` writes it, innermost first."""
-    return [Frame(found["file"], int(found["line"]), found["function"]) for found in _FRAME.finditer(stack)]
-
-
-def _place(stack: Sequence[Frame]) -> str:
-    """The innermost frame of code that is neither Python's nor torch's."""
-    return str(next((frame for frame in stack if not (frame.is_torchs or "/lib/python" in frame.file)), stack[0]))
-
-
-def _wait(stack: Sequence[Frame]) -> str:
-    """The operation of `torch.distributed` in which a rank waits, else its innermost frame."""
-    collective = (frame for frame in stack if "/torch/distributed/" in frame.file and frame.function not in _WRAPPERS)
-    found = next(collective, None)
-    if found is not None:
-        return found.function
-    return str(stack[0]) if stack else "what it did not tell"
-
-
 class _Fold(Generic[_End]):
     """Ends of the ranks of a cell or of a report, each as its rank told it."""
 
     def __init__(self, *, cell: int | None = None, report: int | None = None) -> None:
-        self.hung = ""
-        """Why it was ended at its timeout, if it was."""
+        self.ended_because = ""
+        """Why the runner ended ranks that hung or took too long, if it did."""
         self.cell, self.report = cell, report
         self.name = f"cell-{cell}" if report is None else f"report-{report}"
         self._ends: dict[int, _End] = {}
@@ -182,9 +127,10 @@ class _Fold(Generic[_End]):
         return any(end.status != "ok" for end in self._ends.values())
 
     def _end(self) -> _End:
-        """That of the rank that hung or failed first, which it names; of the first rank, if all ended well."""
-        if self.hung:
-            return msgspec.structs.replace(self._ends[0], status="killed", error=self.hung)
+        """Why all were ended, or the end of the rank that failed first, which it names; of the first, if all ended
+        well."""
+        if self.ended_because:
+            return msgspec.structs.replace(self._ends[0], status="killed", error=self.ended_because)
         failed = [(rank, end) for rank, end in self._ends.items() if end.status != "ok"]
         if not failed:
             return self._ends[0]
@@ -304,7 +250,7 @@ class ReportFold(_Fold[ReportFinished]):
     def end(self) -> ReportFinished:
         """The report's end, once each rank has ended."""
         ends = [self._ends[rank] for rank in sorted(self._ends)]
-        whole = None if self.hung or self.has_failed else _whole([end.content for end in ends])
+        whole = None if self.ended_because or self.has_failed else _whole([end.content for end in ends])
         return msgspec.structs.replace(self._end(), at=max(end.at for end in ends), content=whole)
 
 

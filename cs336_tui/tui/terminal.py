@@ -188,6 +188,10 @@ def _is_no_size(message: Message) -> bool:
     return isinstance(message, events.Resize) and not 0 < message.size.width * message.size.height <= _MOST_CELLS
 
 
+_LOCAL_MODES = 3
+"""The place of a terminal's local modes among its settings."""
+
+
 class Driver(LinuxDriver):
     """Textual's driver with a `Parser`, and with a sign for each byte that is not UTF-8."""
 
@@ -197,6 +201,12 @@ class Driver(LinuxDriver):
     def stop_application_mode(self) -> None:
         self._usual, self.attrs_before = self.attrs_before, None
         super().stop_application_mode()
+
+    def _sigcont_application(self, *_: object) -> None:
+        """Begin anew after a stop. A terminal that goes sends this signal, too, to an app that was not stopped."""
+        with contextlib.suppress(termios.error):
+            if termios.tcgetattr(self.fileno)[_LOCAL_MODES] & termios.ICANON:  # which is the shell's
+                super()._sigcont_application()
 
     def close(self) -> None:
         super().close()

@@ -14,14 +14,13 @@ ENDED_THE_ROUND = "which ended the round"
 
 
 class Place(NamedTuple):
-    """One rank of several. They meet in the file `meeting`; one that waits longer than `patience_s` gives up; each
-    writes its stack to the file `stacks` when it is asked."""
+    """One rank of several. They meet in the file `meeting`; each writes its stack to the file `stacks` when it is
+    asked."""
 
     rank: int = 0
     ranks: int = 1
     meeting: str = ""
     stacks: str = ""
-    patience_s: float = 600.0
 
     def device_of(self, spec: CellSpec) -> str:
         """The device of this rank: the spec's for the first, the GPUs that follow it for the others."""

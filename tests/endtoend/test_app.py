@@ -17,6 +17,7 @@ import pytest
 
 from cs336_tui.events.events import CellFinished, SessionEnded, StepsTimed
 from cs336_tui.session.log import LogReader
+from cs336_tui.tui.signals import LIMIT_S
 from tests.commands import COMMAND
 from tests.terminal import Terminal
 from tests.watching import wait_gone
@@ -136,8 +137,10 @@ def test_quitting_while_cells_run_asks_and_ends_everything(start):
 def test_closing_the_terminal_ends_everything_and_keeps_every_step(start):
     app = running(start(*ENDLESS))
     pid, family = app.terminal.pid, app.family()
+    began = time.monotonic()
     app.terminal.hang_up()
     assert wait_gone(pid)
+    assert time.monotonic() - began < LIMIT_S  # in good order
     assert family
     assert all(wait_gone(process.pid) for process in family)
     events = app.logged()

@@ -16,6 +16,8 @@ from cs336_tui.config.environment_variables import environment
 from cs336_tui.worker.place import STACK_SIGNAL, Place
 
 _Number = TypeVar("_Number", bool, int)
+_PATIENCE = timedelta(days=1)
+"""Time limit of an operation: torch names no rank that hangs, so the runner ends them before."""
 
 
 class Group:
@@ -39,7 +41,7 @@ class Group:
         self._store = dist.FileStore(place.meeting, place.ranks)
         dist.init_process_group(
             backend, store=dist.PrefixStore("group", self._store), rank=place.rank, world_size=place.ranks,
-            timeout=timedelta(seconds=place.patience_s),
+            timeout=_PATIENCE,
         )  # fmt: skip
         try:
             with environment(self._environment()):

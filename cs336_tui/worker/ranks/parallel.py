@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from cs336_tui.config.ranks import sharing_of
@@ -55,6 +54,8 @@ def share(model: nn.Module, *, spec: CellSpec, device: torch.device, offset: int
     buckets = {} if bucket_bytes is None else {"bucket_cap_mb": bucket_bytes / _MEBIBYTE}  # torch counts in 2^20
     runs = DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None, **buckets)
     if name == "zero1":
+        from torch.distributed.optim import ZeroRedundancyOptimizer  # compiles scripts on import
+
         make = partial(ZeroRedundancyOptimizer, optimizer_class=torch.optim.AdamW)
         return Shared(runs, make, unsynced=runs.no_sync)
     return Shared(runs, unsynced=runs.no_sync)

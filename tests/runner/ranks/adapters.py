@@ -80,13 +80,10 @@ def get_ddp_individual_parameters(module: nn.Module) -> nn.Module:
 
 
 class Hangs(Individual):
-    """The last rank never ends its third forward."""
-
-    forwards = 0
+    """The last rank never ends its first forward."""
 
     def forward(self, *arguments):
-        self.forwards += 1
-        if dist.get_rank() == dist.get_world_size() - 1 and self.forwards == 3:
+        if dist.get_rank() == dist.get_world_size() - 1:
             threading.Event().wait()
         return super().forward(*arguments)
 

@@ -1,0 +1,104 @@
+"""Ranks that hang: noticed by their silence, and named by the stacks that all write when they are asked."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+import re
+import time
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+from cs336_tui.events.events import Event, StepsTimed
+from cs336_tui.runner.launcher import Rank
+from cs336_tui.worker.worker_entry import STACK_SIGNAL
+
+ALIVE_S = 0.5
+"""Seconds for which ranks that told something do not hang."""
+STACKS_S = 1.0
+"""Seconds in which ranks may write their stacks."""
+_WAITS = re.compile(r"\b(wait|barrier|all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|backward)\w*\(")
+_WRAPPERS = ("wrapper", "inner")  # of torch's decorators
+
+
+class Pulse:
+    """When a rank last told something, `at` (monotonic seconds), and whether that is usual for the cell's steps."""
+
+    def __init__(self) -> None:
+        self.at = time.monotonic()
+        self._step_at: float | None = None
+        self._longest_s = 0.0  # between two messages of steps
+
+    def feel(self, events: Sequence[Event]) -> None:
+        self.at = time.monotonic()
+        if any(isinstance(event, StepsTimed) for event in events):
+            self._longest_s = max(self._longest_s, self.at - (self._step_at or self.at))
+            self._step_at = self.at
+
+    def beats(self) -> bool:
+        """True if ranks run, by the pauses between their steps."""
+        return time.monotonic() - self.at < max(ALIVE_S, 2 * self._longest_s)
+
+
+def where(ranks: Sequence[Rank]) -> list[str]:
+    """Which of these ranks hang, and what the others wait in, by the stack that each writes when it is asked."""
+    for rank in ranks:
+        if pid := rank.child.process.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, STACK_SIGNAL)
+    end_at = time.monotonic() + STACKS_S
+    while time.monotonic() < end_at and not all(rank.stack() for rank in ranks):
+        time.sleep(0.01)
+    stacks = [frames_of(rank.stack()) for rank in ranks]
+    hung = [number for number, stack in enumerate(stacks) if not (stack and stack[0].waits_for_ranks)]
+    told = [f"rank {number} hangs {_place(stacks[number])}" for number in hung]
+    return told + [
+        f"rank {number} waits in {_wait(stack)}" for number, stack in enumerate(stacks) if number not in hung
+    ]
+
+
+class Frame(NamedTuple):
+    """A line of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def is_torchs(self) -> bool:
+        return "/torch/" in self.file
+
+    @property
+    def waits_for_ranks(self) -> bool:
+        """True if, as the innermost one, it waits for other ranks: torch's own waits leave no frame."""
+        return self.is_torchs or bool(_WAITS.search(linecache.getline(self.file, self.line)))
+
+    def __str__(self) -> str:
+        return f"{self.function} ({Path(self.file).name}:{self.line})"
+
+
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>\S+)', re.MULTILINE)
+
+
+def frames_of(stack: str) -> list[Frame]:
+    """The frames of a stack as `faulthandler` writes it, innermost first."""
+    return [Frame(found["file"], int(found["line"]), found["function"]) for found in _FRAME.finditer(stack)]
+
+
+def _place(stack: Sequence[Frame]) -> str:
+    """The innermost frame of code that is neither Python's nor torch's."""
+    if not stack:
+        return "and does not answer"
+    return f"in {next((frame for frame in stack if not (frame.is_torchs or '/lib/python' in frame.file)), stack[0])}"
+
+
+def _wait(stack: Sequence[Frame]) -> str:
+    """The operation of `torch.distributed` in which a rank waits, else the function of torch that was called."""
+    within = list(takewhile(lambda frame: frame.is_torchs, stack))
+    collective = (each for each in within if "/torch/distributed/" in each.file and each.function not in _WRAPPERS)
+    if found := next(collective, None):
+        return found.function
+    return str(within[-1] if within else stack[0])
