@@ -231,10 +231,10 @@ def _where_ranks_run(cell: Choices) -> Iterator[SpecError]:
         yield SpecError("backend", cell.backend, f"runs on cuda, not on {cell.device}; choose gloo")
 
 
-@_between("ranks", "cuda_graph", "timer", "compile", "sync")
+@_between("ranks", "cuda_graph", "timer", "sync")
 def _by_one_rank_only(cell: Choices) -> Iterator[SpecError]:
     if cell.ranks == 1:
         return
-    for field in ("cuda_graph", "timer", "compile", "sync"):
+    for field in ("cuda_graph", "timer", "sync"):
         if (value := getattr(cell, field)) != AXES[field].default:
             yield SpecError(field, value, "is of one rank; leave it out, or choose --ranks 1")

@@ -11,7 +11,6 @@ from cs336_tui.config.spec import SpecError
     [
         ({"sync": "pipelined"}, "sync pipelined: is of one rank; leave it out, or choose --ranks 1"),
         ({"timers": ("do_bench",)}, "timer do_bench: is of one rank; leave it out, or choose --ranks 1"),
-        ({"compiles": ("default",)}, "compile default: is of one rank; leave it out, or choose --ranks 1"),
         (
             {"reports": ("memory", "precision")},
             "reports precision: of one rank, not of 2; leave it out of --reports, or give --ranks 1",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.events.events import Event, StepKind
 from cs336_tui.worker.measure import stopping_rule
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, spilled
+from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.measure.preparing import allocates_in_steps, prepare
 from cs336_tui.worker.measure.process import RunQueueMeter
 from cs336_tui.worker.measure.reporter import CellReporter
@@ -28,6 +30,9 @@ from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.cuda_graph import ReadyStep
 from cs336_tui.worker.workload.passes import Shared, Step
+
+if TYPE_CHECKING:
+    from cs336_tui.worker.ranks.check import Expected
 
 
 class CellRun:
@@ -44,6 +49,7 @@ class CellRun:
         self.peaks: Peaks | None = None  # None if the device could not be reached
         self.flush: L2Flush | None = None
         self._meter: PeakMeter | None = None
+        self._expected: Expected | None = None  # Gradients with which the compiled step of all ranks is compared
         self._taken_before: int | None = None  # Optimizer steps before the measured ones, if some may be skipped
 
     def check_ranks(self, spec: CellSpec) -> None:
@@ -54,8 +60,11 @@ class CellRun:
         from cs336_tui.worker.ranks.check import check_ranks  # it imports much
 
         configure_torch(spec, self.device)
-        if not_compared := check_ranks(self.spec, self.device, self.group.place.rank):
-            self.reporter.notice(not_compared)
+        expected = check_ranks(self.spec, self.device, self.group, is_out_of_memory)
+        if expected.note:
+            self.reporter.notice(expected.note)
+        if spec.compile != "off" and not (expected.note or expected.still):
+            self._expected = expected
         free_memory(self.device)
 
     def build(self, spec: CellSpec, built: Callable[[], object] = lambda: None) -> Step:
@@ -90,10 +99,24 @@ class CellRun:
 
     def prepare(self, step: Step, go_on: Callable[[], object]) -> StepTimer:
         """Compile or capture the step if the spec asks for it; `go_on` may raise between two runs."""
-        self.step, preparation = prepare(step, self.spec, self.device, self.reporter.enter, go_on)
+        self.step, preparation = prepare(
+            step, self.spec, self.device, self.reporter.enter, go_on, settled=self.group.all
+        )
         self.reporter.prepared(preparation, self.spec)
+        self._compare_compiled(step)
         self.timer = StepTimer(self.step, clock_for(self.device), self.flush, self.group.barrier)
         return self.timer
+
+    def _compare_compiled(self, step: Step) -> None:
+        """Compare the compiled step of all ranks with one process, too."""
+        if self._expected is None:
+            return
+        from cs336_tui.worker.ranks.check import compare_step
+
+        assert self.workload is not None
+        compare_step(step, self.workload, self._expected, self.device)
+        self._expected = None
+        step.end_trial()
 
     def begin_measuring(self) -> None:
         assert self._meter is not None

@@ -21,7 +21,7 @@ import torch
 
 from cs336_tui.config import environment_variables
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.values import Compile
+from cs336_tui.config.values import WITHOUT_BACKWARD, Compile
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import Stage, StepKind
 from cs336_tui.worker.measure.failures import chain_of, says_out_of_memory
@@ -79,11 +79,14 @@ def fresh_compiler(*modes: Compile, always: bool = False) -> Iterator[None]:
         yield
 
 
-def compile_ahead(step: Step, device: torch.device, mode: Compile, go_on: Callable[[], object]) -> Preparation:
+def compile_ahead(
+    step: Step, device: torch.device, mode: Compile, go_on: Callable[[], object], settled: Callable[[bool], bool] = bool
+) -> Preparation:
     """Run forward, loss and backward of the step, as far as its pass has them, until nothing is compiled any more.
 
     `compile_s` is that of all runs but the last: compiling, first runs and recording of CUDA graphs. Without the
-    optimizer parameters keep their values; gradients are dropped. `go_on` is called between runs and may raise. Raises
+    optimizer parameters keep their values; gradients are dropped. `go_on` is called between runs and may raise;
+    `settled` tells of all ranks, from each one's own, whether nothing is compiled any more. Raises
     `CompileError` if torch.compile fails, `ImportProblem` if it finds a fault of the model, and what the model raises.
     """
     least = LEAST_CAPTURING_RUNS if captures(mode, device.type) else LEAST_RUNS
@@ -104,7 +107,7 @@ def compile_ahead(step: Step, device: torch.device, mode: Compile, go_on: Callab
                 if (problem := _problem_of(error)) is not None:
                     raise problem from error
                 raise
-            if number + 1 >= least and compilations() == seen:
+            if number + 1 >= least and settled(compilations() == seen):
                 break
         else:
             seconds = time.perf_counter() - began
@@ -163,9 +166,7 @@ def _run_once(step: Step) -> None:
     for phase in step.phases:
         if phase != "optimizer":
             step.run(phase)
-    step.clear()
-    if step.back_to_back:
-        step.run("zero_grad")
+    step.end_trial()
 
 
 def _problem_of(error: Exception) -> Exception | None:
@@ -246,18 +247,24 @@ def _compilers_that_end_with_this_process() -> Iterator[None]:
 
 
 def prepare(
-    step: Step, spec: CellSpec, device: torch.device, enter: Callable[[Stage], object], go_on: Callable[[], object]
+    step: Step,
+    spec: CellSpec,
+    device: torch.device,
+    enter: Callable[[Stage], object],
+    go_on: Callable[[], object],
+    *,
+    settled: Callable[[bool], bool] = bool,
 ) -> tuple[ReadyStep, Preparation | None]:
     """Compile and capture the step if the spec asks for it: the step to be timed, and what that took. `enter` is called
-    with each stage, `go_on` between runs; both may raise. `Step.check` checks the first run. Raises `CompileError` or
-    ValueError, in one line, for what cannot be compiled or captured."""
+    with each stage, `go_on` between runs; both may raise. `settled` is that of `compile_ahead`. `Step.check` checks the
+    first run. Raises `CompileError` or ValueError, in one line, for what cannot be compiled or captured."""
     if spec.compile == spec.cuda_graph == "off":
         return step, None
     ready: ReadyStep = step
     done = Preparation()
     if spec.compile != "off":
         enter("compiling")
-        done = compile_ahead(step, device, spec.compile, go_on)
+        done = compile_ahead(step, device, spec.compile, go_on, settled)
         step.check()
     if spec.cuda_graph != "off":
         enter("capturing")
@@ -282,6 +289,8 @@ def why_not_cold(spec: CellSpec, found: Preparation | None) -> str | None:
         ran.append(f"{code} was called once when it was built")
     if spec.is_collective:
         ran.append(f"one {spec.collective} ran ahead, to be checked")
+    elif spec.parallel != "none" and spec.pass_ not in WITHOUT_BACKWARD:
+        ran.append("steps were compared with one process")
     if found and found.runs:
         ran.append(f"compiling ran the model {found.runs} times")
     if spec.timer == "do_bench" and spec.steps_for is not None:

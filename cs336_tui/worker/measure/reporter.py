@@ -223,7 +223,9 @@ def read_effective_settings(workload: Workload) -> events.EffectiveSettings:
     return events.EffectiveSettings(
         matmul_precision=_answer(lambda: effective_matmul(device.type), UNKNOWN),
         allow_tf32=_answer(tf32_allowed, None) if device.type == "cuda" else None,
-        parameter_dtype=_answer(lambda: "+".join(sorted({dtype_name(p.dtype) for p in model.parameters()})), UNKNOWN),
+        parameter_dtype=_answer(
+            lambda: "+".join(sorted({dtype_name(p.dtype) for p in workload.shared.runs.parameters()})), UNKNOWN
+        ),
         autocast_dtype=dtype_name(autocast_dtype) if isinstance(autocast_dtype, torch.dtype) else autocast_dtype,
         float8=_answer(lambda: float8_description(model), None),
         grad_scaler=training.scales_gradients if training is not None else False,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -13,125 +17,230 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
+from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.ranks.parallel import shards_by_name, share
 from cs336_tui.worker.workload.building import Workload, build
-from cs336_tui.worker.workload.passes import Step
+from cs336_tui.worker.workload.passes import Shared, Step
 
 TOLERANCE, TOLERANCE_16_BIT = 1e-5, 5e-2
 """Relative difference of a gradient, in norms, that the order of additions explains: in fp32 and in shorter formats."""
-_LARGE = 2.0**14
-"""Learning rate of the descent by which the gradients of sharded parameters are read: so large that the parameters do
-not hide them."""
 DRAWS = (
-    "gradients were not compared with one process, because the model draws random numbers in its step, as dropout does"
+    "gradients were not compared with one process, because the model draws random numbers in its step, in evaluation "
+    "mode too"
 )
+NO_ROOM = "gradients were not compared with one process: one alone has no room for a step"
 
 
 class WrongRanks(ValueError):
     """Ranks together train something else than one process would; says on which parameter and by how much."""
 
 
-def check_ranks(spec: CellSpec, device: torch.device, rank: int) -> str:
-    """Run one step of all ranks and compare: the gradients with those of one process on the whole batch, then the
-    parameters with the first rank's. Where a wrapper has to make weights equal, ranks begin with unequal ones. All that
-    is built is dropped. Each rank calls it. Returns what could not be compared and why, empty if all was. Raises
-    `WrongRanks`."""
-    tolerance = TOLERANCE if spec.precision == "fp32" else TOLERANCE_16_BIT
-    expected = _gradients_of_one_process(spec, device)
-    draws = bool(spec.dropout or spec.attention_dropout)
-    if is_imported(spec.model):
-        again = _gradients_of_one_process(spec, device, ranks=(0,), seed=1)
-        other = _gradients_of_one_process(spec, device, ranks=(0,), seed=2)
-        draws = any(not _difference(again[name], other[name]) <= tolerance for name in again)
-    workload = _built(spec, device, rank, offset=0 if shards_by_name(spec.parallel) else rank)
+class Expected(NamedTuple):
+    """Gradients of one process on the whole batch: on the host of the first rank, their shapes on each; `note` says why
+    they are not to be compared, `still` that they are of evaluation mode."""
+
+    shapes: dict[str, tuple[int, ...]]
+    gradients: dict[str, Tensor]
+    tolerance: float
+    still: bool
+    note: str
+
+
+def check_ranks(
+    spec: CellSpec, device: torch.device, group: Group, runs_out: Callable[[BaseException], bool]
+) -> Expected:
+    """Run one step of all ranks and compare: the gradients with those of one process on the whole batch, which the
+    first rank works out, then the parameters with the first rank's. Where a wrapper has to make weights equal, ranks
+    begin with unequal ones. A model that draws random numbers is compared in evaluation mode. All that is built is
+    dropped; gradients are kept for `compare_step` if the step is to be compiled. Each rank calls it. `runs_out` tells
+    an error for lack of memory. Raises `WrongRanks`."""
+    rank = group.place.rank
+    expected = _expected(spec, device, group, runs_out)
+    workload = _built(spec, device, rank, offset=0 if shards_by_name(spec.parallel) else rank, still=expected.still)
     if workload.shared.whole and not shards_by_name(spec.parallel):
-        workload = _built(spec, device, rank, offset=0)
-    if isinstance(workload.shared.runs, DistributedDataParallel):
-        _check_each_is_used(workload.model, expected)
+        workload = _built(spec, device, rank, offset=0, still=expected.still)
+    if isinstance(workload.shared.runs, DistributedDataParallel) and expected.note != NO_ROOM:
+        _check_each_is_used(workload.model, expected.shapes)
     step = workload.step(spec)
-    _unscale(workload)
     whole = workload.shared.whole
-    before = _copied(whole()) if whole else {}
-    _run(step, without="optimizer")
-    if whole:
-        torch.optim.SGD(workload.shared.runs.parameters(), lr=_LARGE).step()
-        after = _copied(whole())
-        found = {name: (before[name] - tensor).cpu().float() / _LARGE for name, tensor in after.items()}
-    else:
-        found = dict(_gradients(workload.model))
-    if not draws:
-        _compare(found, expected, tolerance)
-    if "optimizer" in step.phases and not whole:
-        if is_imported(spec.optimizer) and spec.precision != "bf16":  # whose steps may be too small to be seen
-            before = _copied({name: each for name, each in workload.model.named_parameters() if name in expected})
-        step.run("optimizer")
-    _compare_with_first(after if whole else dict(workload.model.named_parameters()))
-    dist.barrier()
-    if not whole:
-        _compare_with_before(workload.model, before, expected)
-    return DRAWS if draws else ""
+    parameters = whole or partial(_named, workload.model)
+    with _unscaled(workload):
+        _run(step)
+        if not whole:
+            _compare_with_first(parameters(), "before the first optimizer step", "begin with equal weights")
+        if not expected.note:
+            _compare(workload, expected, device)
+        if spec.compile == "off":
+            expected.gradients.clear()
+        if "optimizer" in step.phases:
+            before: dict[str, Tensor] = {}
+            if is_imported(spec.optimizer) and spec.precision != "bf16":  # whose steps may be too small to be seen
+                trained = workload.model.named_parameters()
+                before = {name: _own_part(each.detach()).clone() for name, each in trained if name in expected.shapes}
+            step.run("optimizer")
+            _compare_with_first(parameters(), "after one step", "take equal steps")
+            dist.barrier()
+            _compare_with_before(workload.model, before)
+    return expected
 
 
-def _built(spec: CellSpec, device: torch.device, rank: int, offset: int) -> Workload:
+def _built(spec: CellSpec, device: torch.device, rank: int, *, offset: int, still: bool) -> Workload:
     """The workload that ranks share, its weights greater by `offset` before they do."""
-    share_it = partial(share, spec=spec, device=device, offset=offset)
-    return build(spec, device, rank=rank, as_written=True, share=share_it)
+
+    def shared_of(model: nn.Module) -> Shared:
+        return share(model.eval() if still else model, spec=spec, device=device, offset=offset)
+
+    return build(spec, device, rank=rank, as_written=True, share=shared_of)
 
 
-def _check_each_is_used(model: nn.Module, gradients: Mapping[str, Tensor]) -> None:
+def compare_step(step: Step, workload: Workload, expected: Expected, device: torch.device) -> None:
+    """Run a step without its optimizer and compare its gradients, which are left, with those of one process. Each rank
+    calls it. Raises `WrongRanks`."""
+    with _unscaled(workload):
+        _run(step)
+        _compare(workload, expected, device)
+
+
+@contextmanager
+def _unscaled(workload: Workload) -> Iterator[None]:
+    """Leave gradients unscaled inside, which might overflow in a first step."""
+    training = workload.training
+    if training is None:
+        yield
+        return
+    scaler, training.scaler = training.scaler, torch.amp.GradScaler(enabled=False)
+    try:
+        yield
+    finally:
+        training.scaler = scaler
+
+
+def _named(model: nn.Module) -> Mapping[str, Tensor]:
+    return dict(model.named_parameters())
+
+
+def _expected(
+    spec: CellSpec, device: torch.device, group: Group, runs_out: Callable[[BaseException], bool]
+) -> Expected:
+    """What the gradients of all ranks are to come to."""
+    alone = msgspec.structs.replace(  # without an optimizer, which a user's ranks may make together
+        spec, pass_="forward+backward", accumulate=1
+    )
+    gradients: dict[str, Tensor] = {}
+    tolerance = TOLERANCE if spec.precision == "fp32" else TOLERANCE_16_BIT
+    still, draws, has_room = bool(spec.dropout or spec.attention_dropout), False, True
+    if group.place.rank == 0:
+        try:
+            if is_imported(spec.model) and _draws(alone, device, tolerance, still=False):
+                still, draws = True, _draws(alone, device, tolerance, still=True)
+            for rank in range(spec.ranks):
+                _add_gradients(gradients, alone, device, rank, still=still)
+        except Exception as error:
+            if not runs_out(error):
+                raise
+            gradients, has_room = {}, False
+    still, draws, has_room = map(group.agree, (still, draws, has_room))
+    shapes = group.first_says(json.dumps({name: list(each.shape) for name, each in gradients.items()}))
+    note = NO_ROOM if not has_room else DRAWS if draws else ""
+    by_name = {name: tuple(shape) for name, shape in json.loads(shapes).items()}
+    return Expected(by_name, gradients, tolerance, still, note)
+
+
+def _draws(spec: CellSpec, device: torch.device, tolerance: float, *, still: bool) -> bool:
+    """True if gradients depend on the random numbers that a step of the first rank draws."""
+    found: tuple[dict[str, Tensor], ...] = ({}, {})
+    for seed, gradients in enumerate(found, 1):
+        _add_gradients(gradients, spec, device, 0, still=still, seed=seed)
+    one, other = found
+    return any(not _difference(one[name], other[name]) <= tolerance for name in one)
+
+
+def _add_gradients(
+    gradients: dict[str, Tensor],
+    spec: CellSpec,
+    device: torch.device,
+    rank: int,
+    *,
+    still: bool,
+    seed: int | None = None,
+) -> None:
+    """Add one process's gradients of a rank's batch, as a part of the mean over all, by parameter, on the host. `seed`
+    is that of what a model draws in its step."""
+    workload = build(
+        spec, device, rank=rank, as_written=True, share=lambda model: Shared(model.eval() if still else model)
+    )
+    if seed is not None:
+        torch.manual_seed(seed)
+    _run(workload.step(spec))
+    for name, parameter in workload.model.named_parameters():
+        if (gradient := _gradient(parameter)) is None:
+            continue
+        part = gradient.cpu() / spec.ranks
+        gradients[name] = gradients[name].add_(part) if name in gradients else part
+
+
+def _check_each_is_used(model: nn.Module, gradients: Mapping[str, object]) -> None:
     """Raise `WrongRanks` for a parameter whose gradient DistributedDataParallel would wait for in vain."""
     trained = (name for name, parameter in model.named_parameters() if parameter.requires_grad)
     if unused := next((name for name in trained if name not in gradients), None):
         raise WrongRanks(f"a step gives parameter {unused} no gradient, and DDP waits for each; use it or freeze it")
 
 
-def _unscale(workload: Workload) -> None:
-    """Leave gradients unscaled, which might overflow in a first step."""
-    if workload.training:
-        workload.training.scaler = torch.amp.GradScaler(enabled=False)
-
-
-def _gradients_of_one_process(
-    spec: CellSpec, device: torch.device, *, ranks: Sequence[int] = (), seed: int | None = None
-) -> dict[str, Tensor]:
-    """Gradients of the mean loss over the batches of these ranks, by default all, by parameter, on the host. `seed` is
-    that of what a model draws in its step."""
-    found: dict[str, Tensor] = {}
-    for rank in ranks or range(spec.ranks):
-        workload = build(spec, device, rank=rank, as_written=True)
-        _unscale(workload)
-        if seed is not None:
-            torch.manual_seed(seed)
-        _run(workload.step(spec), without="optimizer")
-        for name, gradient in _gradients(workload.model):
-            part = gradient / len(ranks or range(spec.ranks))
-            found[name] = found[name] + part if name in found else part
-    return found
-
-
-def _run(step: Step, *, without: str) -> None:
+def _run(step: Step) -> None:
+    """Run a step without its optimizer."""
     step.prepare()
     for phase in step.phases:
-        if phase != without:
+        if phase != "optimizer":
             step.run(phase)
 
 
-def _gradients(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Whole gradients on the host, by parameter; of sharded ones each rank gets its part from the others."""
-    for name, parameter in model.named_parameters():
-        if (gradient := parameter.grad) is not None:
-            yield name, (gradient.full_tensor() if isinstance(gradient, DTensor) else gradient).detach().cpu().float()
+def _gradient(parameter: nn.Parameter | None) -> Tensor | None:
+    """Whole gradient, None without one; of a sharded one each rank gets its part from the others."""
+    gradient = None if parameter is None else parameter.grad
+    if gradient is None:
+        return None
+    return (gradient.full_tensor() if isinstance(gradient, DTensor) else gradient).detach().float()
 
 
-def _compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float) -> None:
-    """Raise `WrongRanks` for the parameter whose gradient differs most."""
-    if missing := next((name for name in expected if name not in found), None):
+def _gathered_gradients(shared: Shared) -> dict[str, Tensor]:
+    """Whole gradients of a container that shards its parameters: it gathers them in place of the parameters."""
+    assert shared.whole is not None
+    parameters = list(shared.runs.parameters())
+    kept = [parameter.detach().clone() for parameter in parameters]
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+        # Copies by the names that the model gives them, without a container's own ``module.`` in front.
+        found = {name.removeprefix("module."): each.detach().float().clone() for name, each in shared.whole().items()}
+        for parameter, before in zip(parameters, kept, strict=True):
+            parameter.copy_(before)
+    return found
+
+
+def _compare(workload: Workload, expected: Expected, device: torch.device) -> None:
+    """Raise `WrongRanks` for the parameter whose gradient differs most. The first rank sends what is expected, one
+    parameter after the other."""
+    shared = workload.shared
+    gradients = _gathered_gradients(shared) if shared.whole else {}
+    parameters = dict(workload.model.named_parameters())
+    differences: dict[str, float] = {}
+    missing, shapes = "", ""
+    for name, shape in expected.shapes.items():
+        found = gradients.get(name) if shared.whole else _gradient(parameters.get(name))
+        wanted = expected.gradients[name].to(device) if expected.gradients else torch.empty(shape, device=device)
+        dist.broadcast(wanted, src=0)
+        if found is None:
+            missing = missing or name
+        elif tuple(found.shape) != shape:
+            shapes = shapes or f"the gradient of {name} has shape {tuple(found.shape)}, that of one process {shape}"
+        else:
+            differences[name] = _difference(found, wanted)
+    if missing:
         raise WrongRanks(f"parameter {missing} has no gradient after backward; one process on the whole batch has one")
-    if other := next((name for name, whole in expected.items() if found[name].shape != whole.shape), None):
-        shapes = f"shape {tuple(found[other].shape)}, that of one process {tuple(expected[other].shape)}"
-        raise WrongRanks(f"the gradient of {other} has {shapes}; what shards needs fsdp_gather_full_params beside it")
-    differences = {name: _difference(found[name], whole) for name, whole in expected.items()}
+    if shapes:
+        raise WrongRanks(f"{shapes}; what shards needs fsdp_gather_full_params beside it")
     name = max(differences, key=lambda each: differences[each])
+    tolerance = expected.tolerance
     if not differences[name] <= tolerance:  # nor NaN
         several = sum(not each <= tolerance for each in differences.values())
         raise WrongRanks(
@@ -144,21 +253,23 @@ def _difference(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm().clamp(min=1e-30))
 
 
-def _copied(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies by the names that the model gives them, without a container's own ``module.`` in front."""
-    return {name.removeprefix("module."): tensor.detach().clone() for name, tensor in parameters.items()}
+def _own_part(tensor: Tensor) -> Tensor:
+    """This rank's part of a sharded tensor; any other tensor itself."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _compare_with_before(model: nn.Module, before: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+def _compare_with_before(model: nn.Module, before: Mapping[str, Tensor]) -> None:
     """Raise `WrongRanks` if a parameter with a gradient is as `before`, of those that are given, and another is not."""
-    own = {name: parameter for name, parameter in model.named_parameters() if name in before}
-    moved = {name: not torch.equal(before[name], own[name]) for name in own if gradients[name].any()}
+    moved: dict[str, bool] = {}
+    for name, parameter in model.named_parameters():
+        if name in before and parameter.grad is not None and _own_part(parameter.grad).any():
+            moved[name] = not torch.equal(before[name], _own_part(parameter.detach()))
     if any(moved.values()) and not all(moved.values()):
         name = next(name for name in moved if not moved[name])
         raise WrongRanks(f"the optimizer step of all ranks left parameter {name} as it was, though it has a gradient")
 
 
-def _compare_with_first(parameters: Mapping[str, Tensor]) -> None:
+def _compare_with_first(parameters: Mapping[str, Tensor], when: str, remedy: str) -> None:
     """Raise `WrongRanks` if a parameter that each rank has whole is not the first rank's."""
     for name, parameter in parameters.items():
         own = parameter.detach()
@@ -169,6 +280,5 @@ def _compare_with_first(parameters: Mapping[str, Tensor]) -> None:
         if not torch.equal(first, own):
             difference = _difference(own.double(), first.double())
             raise WrongRanks(
-                f"after one step parameter {name} differs from rank 0's by {difference:.2g} of its norm; "
-                f"ranks have to begin with equal weights and take equal steps"
+                f"{when} parameter {name} differs from rank 0's by {difference:.2g} of its norm; ranks have to {remedy}"
             )

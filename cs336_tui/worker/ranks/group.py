@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -26,7 +26,7 @@ class Group:
     def __init__(self, place: Place, device: torch.device) -> None:
         self.place, self._device = place, device
         self._store: dist.Store | None = None
-        self._agreed = 0
+        self._asked = 0
 
     @contextmanager
     def joined(self, backend: str) -> Iterator[None]:
@@ -64,10 +64,22 @@ class Group:
 
     def agree(self, value: _Number) -> _Number:
         """The first rank's value, on each rank; asked by all in the same order, and never in a timed region."""
-        if self._store is None:
-            return value
-        self._agreed += 1
-        key = f"agreed-{self._agreed}"
-        if self.place.rank == 0:
-            self._store.set(key, str(int(value)))
-        return type(value)(int(self._store.get(key)))
+        return type(value)(int(self.first_says(str(int(value)))))
+
+    def first_says(self, text: str) -> str:
+        """The first rank's text, on each rank, as `agree`."""
+        return text if self._store is None else self._told(text, (0,))[0]
+
+    def all(self, value: bool) -> bool:
+        """True if it is so on each rank, as `agree`."""
+        return value if self._store is None else "0" not in self._told(str(int(value)), range(self.place.ranks))
+
+    def _told(self, text: str, ranks: Sequence[int]) -> list[str]:
+        """The texts of these ranks, in which each rank's own is this one."""
+        assert self._store is not None
+        self._asked += 1
+        if self.place.rank in ranks:
+            self._store.set(f"told-{self._asked}-{self.place.rank}", text)
+        keys = [f"told-{self._asked}-{rank}" for rank in ranks]
+        self._store.wait(keys, timedelta(seconds=self.place.patience_s))
+        return [self._store.get(key).decode() for key in keys]

@@ -146,7 +146,7 @@ def build(
         training = Training(optimizer, name, device_type, scale_gradients=recipe.scale_gradients)
     return Workload(
         model=_trained(shared.runs, model),
-        runs=shared.runs if mode == "off" else compiled(model, mode, device),
+        runs=shared.runs if mode == "off" else compiled(shared.runs, mode, device),
         batch=batch,
         autocast=autocast,
         training=training,

@@ -18,6 +18,7 @@ from torch import nn
 from cs336_tui.config.values import Compile
 
 _OFF = "or choose --compile off"
+_WRAPPER = str(Path("torch", "nn", "parallel", "distributed.py"))
 _CAPTURING: tuple[Compile, ...] = ("reduce-overhead", "max-autotune")  # They capture CUDA graphs
 
 
@@ -87,8 +88,18 @@ def break_reasons(since: Compilations) -> tuple[str, ...]:
     """Reasons of the graph breaks since then, a line each: place in the model's source, and what was not compiled."""
     utils = sys.modules.get("torch._dynamo.utils")
     reasons = getattr(utils, "graph_break_reasons", [])[since.breaks :]
-    lines = (_break_line(each.reason, each.user_stack) for each in reasons if getattr(each, "graph_break", True))
-    return tuple(dict.fromkeys(lines))
+    broken = (
+        each
+        for each in reasons
+        if getattr(each, "graph_break", True) and not _is_of_wrapper(each.reason, each.user_stack)
+    )
+    return tuple(dict.fromkeys(_break_line(each.reason, each.user_stack) for each in broken))
+
+
+def _is_of_wrapper(reason: object, stack: Sequence[object]) -> bool:
+    """True if torch's DistributedDataParallel ends the graph, which it does round every model."""
+    within = any(str(getattr(frame, "filename", "")).endswith(_WRAPPER) for frame in stack)
+    return within or "`DistributedDataParallel." in str(reason)
 
 
 def _break_line(reason: object, stack: Sequence[object]) -> str:

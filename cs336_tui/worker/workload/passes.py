@@ -232,6 +232,12 @@ class Step:
             self._logits = self._loss = None
             self._model.zero_grad(set_to_none=True)
 
+    def end_trial(self) -> None:
+        """Drop outputs, graph and gradients of a step that ran without its optimizer."""
+        self.clear()
+        if self.back_to_back:
+            self.run("zero_grad")
+
     def _zero_grad(self) -> None:
         assert self.training is not None
         self._logits = self._loss = None

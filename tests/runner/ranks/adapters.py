@@ -322,3 +322,49 @@ class Toy(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.head(self.linear(self.embedding(tokens)) * self.scale)
+
+
+class Draws(nn.Embedding):
+    """A model that drops in evaluation, too."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(vocab_size, vocab_size)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(super().forward(tokens), 0.5, training=True)
+
+
+class Drops(nn.Sequential):
+    """A model that drops in training only."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(nn.Embedding(vocab_size, vocab_size), nn.Dropout(0.5))
+
+
+class HasNoRoomAlone(nn.Embedding):
+    """A model whose first step has no memory on the first rank."""
+
+    forwards = 0
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(vocab_size, vocab_size)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        HasNoRoomAlone.forwards += 1
+        if HasNoRoomAlone.forwards == 1 and dist.get_rank() == 0:
+            raise MemoryError("no memory for it")
+        return super().forward(tokens)
+
+
+class WrongWhenCompiled(Individual):
+    """Computes something else once it is compiled."""
+
+    def forward(self, *arguments):
+        return super().forward(*arguments) * (2 if torch.compiler.is_compiling() else 1)
+
+
+class Plain(nn.Embedding):
+    """A model that is compiled in a moment."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(vocab_size, vocab_size)
