@@ -81,5 +81,5 @@ class Group:
         if self.place.rank in ranks:
             self._store.set(f"told-{self._asked}-{self.place.rank}", text)
         keys = [f"told-{self._asked}-{rank}" for rank in ranks]
-        self._store.wait(keys, timedelta(seconds=self.place.patience_s))
+        self._store.wait(keys, _PATIENCE)
         return [self._store.get(key).decode() for key in keys]
