@@ -8,6 +8,8 @@ import click
 
 from cs336_tui.cli.bench import run_sweeps
 from cs336_tui.cli.flags import bench_options, comm_options, data_options, ddof_option, options, order_options
+from cs336_tui.config.axis import SpecError
+from cs336_tui.config.ranks import BYTES_OF_ELEMENT
 
 
 @click.command("comm")
@@ -24,4 +26,7 @@ def comm(**given: Any) -> int:
     algbw is the size over the mean time, busbw that times 2(n-1)/n of all-reduce, (n-1)/n of all-gather,
     reduce-scatter and all-to-all, 1 of broadcast, for n ranks. Progress and exit codes are those of bench.
     """
+    for name in given["precisions"] or ():
+        if name not in BYTES_OF_ELEMENT:
+            raise SpecError("dtype", name, f"a message is {' or '.join(BYTES_OF_ELEMENT)}")
     return run_sweeps(workload="collective", in_process=False, nvtx=False, **given)

@@ -34,7 +34,7 @@ from cs336_tui.cli.targets import (
     settle,
     to_json,
 )
-from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.ranks import bytes_per_s_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted
@@ -102,7 +102,7 @@ def estimate_command(
     are; empty when it went to a file. Prints it and returns the exit code where some could not be predicted. Raises
     `UserError` or `click.ClickException`, also when the only cell could not be predicted.
     """
-    asked = settle(sweep_from(**choices), gpu, peak, read)
+    asked = settle(with_model(sweep_from(**choices), "prediction"), gpu, peak, read)
     state = store.load(store.find(session, session_dir)) if session else None
     failed: dict[CellSpec, PredictionError] = {}
     counter = Counter("predicting", len(asked.specs))

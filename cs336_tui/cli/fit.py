@@ -14,7 +14,7 @@ from cs336_tui.analysis.fitting import Dimension, search
 from cs336_tui.cli.flags import choice_options, file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.targets import Counter, Machine, Predicts, deliver, predicting, read_machine, settle, to_json
-from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.report_keys import prediction_key
@@ -57,7 +57,7 @@ def fit_command(
     As JSON ``{"fits": [...]}``, for every combination of the other choices. With `confirm` the largest is run, and on a
     GPU the next larger one too. Raises `SpecError` or `click.ClickException` for what cannot be asked.
     """
-    sweep = sweep_from(**choices)
+    sweep = with_model(sweep_from(**choices), "prediction")
     starts = sweep.batches if by == "batch" else sweep.contexts
     if len(starts) > 1:
         given = ",".join(map(str, starts))

@@ -22,7 +22,7 @@ from cs336_tui.cli.flags import (
 )
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.targets import to_json
-from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.order import in_order
 from cs336_tui.config.spec import PASSES
 from cs336_tui.config.variants import RANGES
@@ -56,12 +56,13 @@ def report_command(
 
     Raises `SpecError` or `click.ClickException` for choices that cannot be run, before anything was.
     """
-    if choices.get("passes") is None and choices.get("preset_name") is None:
+    own_pass = choices.get("passes") is not None or choices.get("workload") == "collective"
+    if not own_pass and choices.get("preset_name") is None:
         choices["passes"] = REPORTS[kind].passes
     if (phase or part) and format_ == "json":
         option = f"--phase {phase}" if phase else f"--part {part}"
         raise click.UsageError(f"{option}: JSON has every phase and part, in groups; leave it out, or use --format csv")
-    sweep = sweep_from(**choices)
+    sweep = with_model(sweep_from(**choices), f"report of {kind}")
     if figures is not None:
         _check_folder(figures, overwrite=force)
     run = HeadlessRun()

@@ -11,6 +11,7 @@ import msgspec
 
 from cs336_tui.config.counts import MOST_BY_TIME, Auto
 from cs336_tui.config.presets import preset
+from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, CellSpec, ModelDims, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
@@ -70,6 +71,13 @@ def sweep_from(
         kept = "dims" if field in RAW_DIMS else field
         sweep = msgspec.structs.replace(sweep, **{kept: getattr(base, kept)})
     _check_folders(sweep)
+    return sweep
+
+
+def with_model(sweep: Sweep, what: str) -> Sweep:
+    """The sweep. Raises `SpecError` if its cells are collectives, of which there is no such thing as `what`."""
+    if sweep.is_collective:
+        raise SpecError("workload", sweep.workload, f"{NO_MODEL}, so there is no {what}; cs336-tui comm times it")
     return sweep
 
 

@@ -32,6 +32,7 @@ BYTES_OF_ELEMENT = {"fp32": 4, "bf16": 2}
 
 _WORD_BYTES = 4
 LARGEST_MESSAGE = "1TB"
+NO_MODEL = "a collective has no model"
 
 
 def message_dims(size: str) -> tuple[int, int]:

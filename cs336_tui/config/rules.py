@@ -9,7 +9,7 @@ from cs336_tui.config import axes
 from cs336_tui.config.axes import Choices
 from cs336_tui.config.axis import SpecError
 from cs336_tui.config.ranks import BYTES_OF_ELEMENT, message_bytes
-from cs336_tui.config.values import LANGUAGE_MODEL
+from cs336_tui.config.values import COMPUTING, LANGUAGE_MODEL
 from cs336_tui.config.variants import is_imported, option_of, short
 
 AXES = axes.all_axes(axes.Choices)
@@ -125,7 +125,7 @@ def _captured_draws(cell: Choices) -> Iterator[SpecError]:
 
 @_between("pass_")
 def _nothing_to_train(cell: Choices) -> Iterator[SpecError]:
-    if cell.workload != LANGUAGE_MODEL and cell.pass_ == "train-step":
+    if cell.workload in COMPUTING and cell.workload != LANGUAGE_MODEL and cell.pass_ == "train-step":
         yield SpecError("pass", cell.pass_, f"{cell.workload} alone has nothing to train; choose another pass")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from cs336_tui import __version__
+from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import CellSpec, Precision, SpecError
 from cs336_tui.config.sweep import NO_OOM_SKIP, REPORTS_OF_RANKS, Sweep
 from cs336_tui.events import events as ev
@@ -184,7 +185,9 @@ class Bench:
             return
         environment = self._probe_for_cells()
         environment.check(spec)
-        if spec.ranks > 1 and (kind not in REPORTS_OF_RANKS or spec.is_collective):
+        if spec.is_collective:
+            raise SpecError("workload", spec.workload, f"{NO_MODEL}, so there is no report of {kind}")
+        if spec.ranks > 1 and kind not in REPORTS_OF_RANKS:
             raise SpecError("ranks", spec.ranks, f"a report of {kind} is of one rank; choose --ranks 1")
         if spec.accumulate > 1:
             raise SpecError("accumulate", spec.accumulate, f"a report of {kind} is of one batch; choose 1")

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from cs336_tui.cli.comm import comm
+from cs336_tui.cli.main import cli
 from cs336_tui.config.axis import SpecError
 from cs336_tui.config.choices import sweep_from, sweep_of
 from cs336_tui.config.command import command_of
@@ -113,6 +114,18 @@ def test_larger_messages_of_one_kind_need_more_memory():
 
 def test_backends_of_one_rank_are_one_cell():
     assert len(sweep_from(ranks=(1, 2), backends=("auto", "gloo"), passes=("forward",), devices=("cpu",)).cells()) == 3
+
+
+@pytest.mark.parametrize("command", ["kernels", "memory", "precision", "estimate", "fit"])
+def test_what_needs_a_model_is_refused_in_one_line(command: str):
+    result = CliRunner().invoke(cli, [command, "--workload", "collective", "--size", "1MB", "--device", "cpu"])
+    assert result.exit_code == 2
+    assert "workload collective: a collective has no model, so there is no " in result.stderr
+
+
+def test_a_precision_of_models_is_none_of_messages():
+    result = CliRunner().invoke(cli, ["comm", "--dtype", "fp16"])
+    assert "dtype fp16: a message is fp32 or bf16" in result.stderr
 
 
 def test_help_names_every_operation():

@@ -99,6 +99,16 @@ def test_live_and_details_speak_of_messages_alone() -> None:
         assert word not in shown
 
 
+async def test_reports_of_a_collective_are_not_offered(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(events_of(*cells()), tmp_path), speed=0)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        for key in ("9", "0", "p"):
+            await pilot.press(key)
+            shown = await until(pilot, lambda shown: "A collective has no model" in shown)
+            assert "Press n" not in shown
+
+
 def test_points_between_two_sizes_lie_on_a_line() -> None:
     from cs336_tui.tui.charts.bandwidth import _between
 

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.session.state import ReportState, SessionState
@@ -16,6 +17,7 @@ from cs336_tui.tui import format
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
+_CURVE = "Results (3) has its bandwidths, Roofline (l) their curve over sizes."
 _NONE = ("This session has none of this cell.", "muted")
 _ENDINGS = {"cancelled": "was stopped", "oom": "ran out of memory", "killed": "was killed", None: "was interrupted"}
 
@@ -126,6 +128,8 @@ class ReportPane(Rows):
             others = any(subject.state.report_of(self.kind, cell.spec) for cell in subject.state.cells.values())
             more = " [ ] goes to a cell of this session that has it." if others else ""
             return wrapped(f"This recording has none. {self.elsewhere}{more}", width, "muted")
+        if subject.spec is not None and subject.spec.is_collective:
+            return wrapped(f"{NO_MODEL[0].upper()}{NO_MODEL[1:]}: no report is made of it. {_CURVE}", width, "muted")
         if subject.spec is None:
             return wrapped("Choose cells in Configure (1), or put the cursor on one in Results (3).", width, "muted")
         if latest is not None and latest.status is None and not subject.state.ended:
@@ -147,7 +151,8 @@ class ReportPane(Rows):
 
     @property
     def _can_make(self) -> bool:
-        return self.subject.can_ask and self.subject.spec is not None
+        spec = self.subject.spec
+        return self.subject.can_ask and spec is not None and not spec.is_collective
 
     def action_make(self) -> None:
         if self._can_make:

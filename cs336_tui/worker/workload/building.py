@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.worker.workload.attention import core_of
@@ -22,6 +23,7 @@ from cs336_tui.worker.workload.imported.components import (
     imported_optimizer,
 )
 from cs336_tui.worker.workload.imported.finding import joined, revisions_of, revisions_of_classes
+from cs336_tui.worker.workload.imported.problems import OwnWords
 from cs336_tui.worker.workload.model_parts import checkpoint_blocks
 from cs336_tui.worker.workload.norms import NORM_CLASSES, MakeNorm, NormOnly, norm_loss, own_norm
 from cs336_tui.worker.workload.passes import Shared, Step, Training, cross_entropy
@@ -114,7 +116,7 @@ def build(
     context of forward and loss, by default that of the precision. `rank` is this process's place among those of the
     spec, whose step `share` shares."""
     if spec.is_collective:
-        raise ValueError("a collective is measured by its ranks together; no report or prediction is made of it")
+        raise OwnWords(NO_MODEL)
     recipe = RECIPES[spec.precision]
     device_type = spec.device.partition(":")[0] if device.type == "meta" else device.type
     autocast = autocast or autocast_for(recipe, device.type)
