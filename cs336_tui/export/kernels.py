@@ -64,7 +64,6 @@ def kernel_tables(report: KernelReport, ddof: int = 1, ranges: Sequence[str] = (
     phases = [share.name for share in kernels.by_phase(report)]
     return (
         *((traffic_table(report),) if report.ranks else ()),
-        *((gathers_table(report),) if gathers_of(report) else ()),
         use_table(report),
         *((gap_table(report),) if report.gaps and report.gaps.largest else ()),
         *((step_table(report),) if report.steps_ns else ()),
@@ -72,6 +71,7 @@ def kernel_tables(report: KernelReport, ddof: int = 1, ranges: Sequence[str] = (
         kind_table(report),
         *((range_table(report),) if not report.spec.recording or kernels.named_share(report) else ()),
         *((attention_table(report),) if not report.spec.recording or tells_attention(report) else ()),
+        *((gathers_table(report),) if gathers_of(report) else ()),
         *((copy_table(report, ddof),) if report.copies else ()),
         kernel_table(report, ddof=ddof),
         *(kernel_table(report, phase, ddof=ddof) for phase in phases if len(phases) > 1),

@@ -82,7 +82,7 @@ def gathers_table(report: KernelReport) -> Table:
         _GATHERS,
         record=lambda each: cell_record(report.spec) | _gather_record(each),
         caption=f"All-gathers: {report.spec.heading} · {report.device_name}, torch {report.torch}",
-        footnotes=gather_notes(report),
+        footnotes=gather_notes(),
         label=f"all-gathers-{report.spec.title}",
     )
 
@@ -93,10 +93,7 @@ def _gather_record(each: Gather) -> dict[str, Value]:
     return known_of | attributes(each.it, "bytes", *times)
 
 
-def gather_notes(report: KernelReport) -> Iterator[str]:
-    """The sums of each rank, and what the columns mean."""
-    for rank in report.ranks:
-        yield from gather_sums(rank)
+def gather_notes() -> Iterator[str]:
     yield (
         "ended before: between the all-gather's end and the moment from which the forward or backward of the module "
         "could have begun; waited: from that moment to the all-gather's end, while nothing was computed"
@@ -105,14 +102,17 @@ def gather_notes(report: KernelReport) -> Iterator[str]:
 
 
 def gather_sums(rank: RankTraffic) -> Iterator[str]:
-    """The all-gathers of a rank together."""
+    """The all-gathers of a rank together; nothing without any."""
+    if not rank.all_gathers:
+        return
     told = [each for each in rank.all_gathers if each.waited_ns is not None]
     early = sum(each.early_ns is not None for each in told)
     waited_ns = sum(each.waited_ns or 0 for each in told)
+    waited = f"passes waited {time_text(waited_ns)}" if waited_ns else "no pass waited"
     alone_ns = sum(each.alone_ns for each in rank.all_gathers)
     yield (
         f"rank {rank.rank}: {early} of {counted(len(told), 'all-gather')} ended before the pass that uses it, "
-        f"passes waited {time_text(waited_ns)}, {time_text(alone_ns)} of all-gathers had no compute beside them"
+        f"{waited}, {time_text(alone_ns)} of all-gathers had no compute beside them"
     )
     if unknown := len(rank.all_gathers) - len(told):
         yield f"rank {rank.rank}: {counted(unknown, 'all-gather')} that no module of the model was seen to use"
@@ -135,6 +135,8 @@ def _notes(report: KernelReport) -> Iterator[str]:
     yield "one profiled step, apart from timing; a profiled step is slower than a timed one"
     counted = "NCCL's and other kernels beside all others" if report.activity == "kernels" else "gloo's beside aten's"
     yield f"communication: {counted}; overlap: the share of its time in which compute ran"
+    for each in report.ranks:
+        yield from gather_sums(each)
     yield f"over the step, from {SHADES[0]} none of the time to {SHADES[-1]} all of it:"
     for each in report.ranks:
         yield f"rank {each.rank} compute       {shades(each.compute_over_time)}"
