@@ -47,6 +47,7 @@ FORMER = {
     "2026/checkpointing": "2026/gradient_checkpointing",
     "2026/flash": "2026/flash_benchmarking",
     "2026/mixed_precision": "2026/benchmarking_mixed_precision",
+    **{f"{each}/distributed_communication_single_node": f"{each}/all_reduce" for each in ("2024", "2025", "2026")},
 }
 """Other names of bundled presets, which still find them."""
 _KINDS = {str: "a text", bool: "true or false", **NUMBERS}

@@ -9,10 +9,12 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.analysis.communication import (
+    FEWEST_REPEATS,
     NO_COMMUNICATION,
     GradientSync,
-    InTurns,
-    exposed_in_turns,
+    How,
+    Waited,
+    exposed_communication,
     gradient_sync,
     work_of_ranks,
 )
@@ -53,9 +55,9 @@ class _Cells(NamedTuple):
     """The cells of several ranks of a layout, those in turns only where no other is like them."""
 
     kept: list[Result]
-    exposed: Mapping[CellSpec, InTurns]
+    exposed: Mapping[CellSpec, Waited]
 
-    def of(self, row: Row) -> InTurns | None:
+    def of(self, row: Row) -> Waited | None:
         return self.exposed.get(work_of_ranks(row.first.spec))
 
 
@@ -129,7 +131,7 @@ def _cells(layout: str, results: Sequence[Result]) -> _Cells:
     alone = [each for each in several if not each.cell.in_turns]
     known = {work_of_ranks(each.spec) for each in measured(alone)}
     turns = [each for each in several if each.cell.in_turns and work_of_ranks(each.spec) not in known]
-    return _Cells([*alone, *turns], exposed_in_turns(several))
+    return _Cells([*alone, *turns], exposed_communication(several))
 
 
 def _tables(cells: _Cells, columns: Sequence[Column[Row]], caption: str, notes: Sequence[str]) -> tuple[Table, ...]:
@@ -260,17 +262,22 @@ def _sync_notes(kept: Sequence[Result]) -> Iterator[str]:
         )
 
 
+_MEASURED: Mapping[How, str] = {
+    "in turns": "measured in turns in one process (cs336-tui ab)",
+    "repeats": "from repeats round after round (bench --repeats), which differ as the machine drifts",
+}
+
+
 def _other_notes(cells: _Cells) -> Iterator[str]:
     if any(sharing_of(result.spec.parallel).bucket_bytes for result in cells.kept):
         yield "buckets: MB of 10^6 bytes"
-    if cells.exposed:
-        rounds = sorted({each.rounds for each in cells.exposed.values()})
-        level = next(iter(cells.exposed.values())).level
-        yield (
-            "exposed: communication that a step waits for, its time less that of the same ranks with --parallel "
-            f"{NO_COMMUNICATION}, measured in turns (cs336-tui ab, {' to '.join(map(str, rounds))} rounds), "
-            f"with its {level * 100:g} % interval"
-        )
+    for how, told in _MEASURED.items():
+        if several := [each for each in cells.exposed.values() if each.how == how]:
+            rounds = " to ".join(map(str, sorted({each.rounds for each in several})))
+            yield (
+                "exposed: communication that a step waits for, its time less that of the same ranks with --parallel "
+                f"{NO_COMMUNICATION}, {told}, {rounds} rounds; with its {several[0].level * 100:g} % interval"
+            )
     lacking = [
         each.spec
         for each in cells.kept
@@ -281,7 +288,10 @@ def _other_notes(cells: _Cells) -> Iterator[str]:
     ]
     if lacking:
         names = ", ".join(dict.fromkeys(spec.parallel for spec in lacking))
-        yield f"exposed communication is not measured of {names}: {in_turns_command(lacking[0])}"
+        yield (
+            f"exposed communication is not measured of {names}: {in_turns_command(lacking[0])}; or, if two models "
+            f"have no room, repeat these with {NO_COMMUNICATION} among them: bench --repeats {FEWEST_REPEATS} or more"
+        )
 
 
 def in_turns_command(spec: CellSpec) -> str:

@@ -119,14 +119,14 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
             "needed_bytes",
             "memory (GB)",
             read=lambda row: row.largest.needed_bytes if row.largest else None,
-            show=lambda size: UNKNOWN if size is None else gigabytes(size),
+            text=lambda row: gigabytes(row.largest.needed_bytes) if row.largest else UNKNOWN if row.cells else NONE,
         ),
         Column(
             "high_s",
             "time",
             left=True,
             read=lambda row: row.high_s,
-            text=lambda row: duration_range(row.low_s, row.high_s),
+            text=lambda row: duration_range(row.low_s, row.high_s) if row.cells else NONE,
         ),
         Column("gpu", "a GPU for", left=True, read=lambda row: row.problem.gpu, show=lambda text: text or "nothing"),
         *(
@@ -154,7 +154,8 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
         },
         caption=f"Problems of the handouts, on {device}",
         footnotes=(
-            "each is a preset's name, too: cs336-tui bench --preset NAME; then cs336-tui export last --problem NAME",
+            "each with cells is a preset's name, too: cs336-tui bench --preset NAME; then cs336-tui export last "
+            "--problem NAME, which says of those without cells by which command they are calculated",
             "memory: predicted peak of the largest cell, with what torch's process takes besides; fit: cells that "
             "about fit, the others become out-of-memory rows",
             "time: of the cells that fit, by their work against the largest one's, without compiling and reports"
