@@ -9,8 +9,8 @@ from typing import Any
 import click
 import msgspec
 
-from cs336_tui.analysis.estimates import Target
 from cs336_tui.analysis.fitting import Dimension, search
+from cs336_tui.analysis.targets import Target
 from cs336_tui.cli.flags import choice_options, file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.targets import Counter, Machine, Predicts, deliver, predicting, read_machine, settle, to_json
@@ -18,7 +18,7 @@ from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.report_keys import prediction_key
-from cs336_tui.export.estimates import Fitted, fit_document, fit_table
+from cs336_tui.export.fits import Fitted, fit_document, fit_table
 from cs336_tui.export.formats import answer
 from cs336_tui.session.state import SessionState
 

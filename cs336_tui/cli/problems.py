@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import click
 
-from cs336_tui.analysis.estimates import Estimate, judge_all, named_target
+from cs336_tui.analysis.estimates import Estimate, judge_all
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.problems import editions_of, progress_of, sweeps_of
+from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.estimate import complete
 from cs336_tui.cli.flags import file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, Predicts, deliver, predicting, read_machine

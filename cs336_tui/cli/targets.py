@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import click
 import msgspec
 
-from cs336_tui.analysis.estimates import Target, named_target, target_here
+from cs336_tui.analysis.targets import Target, named_target, target_here
 from cs336_tui.cli.streams import StatusLine
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep

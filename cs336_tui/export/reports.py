@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cs336_tui.analysis.ab import runs_in_turns, turns_of
-from cs336_tui.analysis.estimates import judge_all, target_here
+from cs336_tui.analysis.estimates import judge_all
 from cs336_tui.analysis.kernel_cells import kernel_cells
 from cs336_tui.analysis.kernels import RangeError
 from cs336_tui.analysis.merge import Result, grouped, title_of
 from cs336_tui.analysis.roofline import points
+from cs336_tui.analysis.targets import target_here
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport

@@ -10,21 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.analysis.estimates import (
-    CONTEXT_BYTES,
     NOT_MEASURED,
-    Target,
     duration_range,
     for_target,
     judge,
     judge_all,
     measured_cells,
-    named_target,
-    target_here,
     time_range,
     total_s,
 )
 from cs336_tui.analysis.eta import remaining_s
 from cs336_tui.analysis.published import published
+from cs336_tui.analysis.targets import CONTEXT_BYTES, Target, named_target, target_here
 from cs336_tui.config.spec import PRECISIONS, dims_of
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.events import CellsPredicted, DeviceSampled, GpuProcess, GpuSample, HostSample, RankSample

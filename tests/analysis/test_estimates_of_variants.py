@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.analysis.estimates import Estimate, judge_all, target_here
+from cs336_tui.analysis.estimates import Estimate, judge_all
+from cs336_tui.analysis.targets import target_here
 from cs336_tui.config.spec import CellSpec
 from tests.analysis.test_estimates import predicted
 from tests.made_predictions import made_prediction, on

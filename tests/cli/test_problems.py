@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cs336_tui.analysis.estimates import judge, named_target
+from cs336_tui.analysis.estimates import judge
+from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.bench import name_of_log
 from cs336_tui.cli.main import cli
 from cs336_tui.cli.problems import problems_command

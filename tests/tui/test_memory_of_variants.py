@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cs336_tui.analysis.estimates import Target, judge
+from cs336_tui.analysis.estimates import judge
+from cs336_tui.analysis.targets import Target
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted, Event

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import msgspec
 from textual.timer import Timer
 
-from cs336_tui.analysis.estimates import Estimate, Target, duration_range, judge_all, named_target, target_here, total_s
+from cs336_tui.analysis.estimates import Estimate, duration_range, judge_all, total_s
+from cs336_tui.analysis.targets import Target, named_target, target_here
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.gpus import GpuModel, find_gpu
 from cs336_tui.session.state import SessionState

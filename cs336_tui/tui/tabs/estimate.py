@@ -11,7 +11,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.message import Message
 
-from cs336_tui.analysis.estimates import Estimate, Target, stream_text
+from cs336_tui.analysis.estimates import Estimate, stream_text
+from cs336_tui.analysis.targets import Target
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.gpus import UnknownGpu, find_gpu, known_gpus
 from cs336_tui.events.prediction import MemoryBlock, Prediction

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 
 from benchmarks.predicted_peak import cpu_peak
-from cs336_tui.analysis.estimates import for_target, named_target
+from cs336_tui.analysis.estimates import for_target
+from cs336_tui.analysis.targets import named_target
 from cs336_tui.config.spec import ARCHES, PASSES, CellSpec
 from cs336_tui.config.variants import RANGES
 from cs336_tui.events.gpus import find_gpu

@@ -1,0 +1,99 @@
+"""Devices that cells are to run on, here or elsewhere: their memory, speed and links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from cs336_tui.config.spec import Precision
+from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.events import DeviceSampled
+from cs336_tui.events.gpus import GpuModel, gpu_of_label
+
+CONTEXT_BYTES = {"cuda": 2**29, "mps": 2**29, "cpu": 2**28}
+"""The memory of a torch process besides its tensors. On CUDA, context and loaded kernels are assumed to take 0.5 GiB;
+on a CPU, an interpreter that has imported torch was seen to take 0.23 GiB."""
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that cells are to run on, here or elsewhere. None is unknown."""
+
+    name: str
+    """As its maker calls it."""
+    device: str
+    """torch's name: ``cpu``, ``mps``, ``cuda:N``."""
+    capacity_bytes: int | None
+    free_bytes: int | None
+    source: str
+    """The source of the two, in words."""
+    gpu: GpuModel | None = None
+    stated_flops: float | None = None
+    """Peak FLOP/s that a person stated; goes before the data sheet's."""
+
+    @property
+    def kind(self) -> str:
+        return self.device.partition(":")[0]
+
+    @property
+    def context_bytes(self) -> int:
+        return CONTEXT_BYTES[self.kind]
+
+    def peak_flops(self, precision: Precision) -> float | None:
+        """FLOP/s of dense matrix products at best."""
+        if self.stated_flops is not None:
+            return self.stated_flops
+        return self.gpu.peak_flops(precision) if self.gpu else None
+
+
+def named_target(gpu: GpuModel) -> Target:
+    """A GPU that need not be here, with nothing else on it."""
+    memory = gpu.memory_bytes
+    source = "all that torch shows of this GPU's memory, with nothing else on it"
+    return Target(name=gpu.name, device="cuda:0", capacity_bytes=memory, free_bytes=memory, source=source, gpu=gpu)
+
+
+def target_here(
+    device: DeviceInfo, environment: Environment, samples: Iterable[tuple[DeviceSampled, int | None]] = ()
+) -> Target:
+    """A device of this machine. `samples`, oldest first, each with the cell that ran then: what others use is not
+    free; what the session's own cell used then will be."""
+    cuda = device.name.startswith("cuda")
+    capacity = device.memory_bytes or (environment.memory_bytes if device.name == "cpu" else None)
+    used, source = None, "all of it; what is in use is not known"
+    for sample, cell in reversed(tuple(samples)):
+        used = _used_on_gpu(sample, cell, device.uuid) if cuda else _used_on_host(sample, cell)
+        if used is not None:
+            source = "free now" if cell is None else "free once the running cell is over"
+            break
+    total = capacity if cuda or device.name == "cpu" else environment.memory_bytes
+    free = None if capacity is None or total is None else max(min(capacity, total - (used or 0)), 0)
+    return Target(
+        name=device.label,
+        device=device.name,
+        capacity_bytes=capacity,
+        free_bytes=free,
+        source=source,
+        gpu=gpu_of_label(device.label) if cuda else None,
+    )
+
+
+def _used_on_gpu(sample: DeviceSampled, cell: int | None, uuid: str | None) -> int | None:
+    """Bytes that others use; None where the sample cannot tell."""
+    gpu = sample.gpu
+    if gpu is None or (uuid and gpu.uuid and gpu.uuid != uuid):
+        return None
+    if cell is None:
+        return gpu.memory_used_bytes
+    if gpu.other_processes is None or any(process.memory_bytes is None for process in gpu.other_processes):
+        return None
+    return sum(process.memory_bytes or 0 for process in gpu.other_processes)
+
+
+def _used_on_host(sample: DeviceSampled, cell: int | None) -> int | None:
+    host = sample.host
+    ranks = [each.rss_bytes for each in host.ranks if each.rss_bytes is not None]
+    used, own = host.memory_used_bytes, sum(ranks) if ranks else host.child_rss_bytes
+    if used is None or (cell is not None and own is None):
+        return None
+    return used - (own or 0)
