@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from cs336_tui.analysis.scaling import least_s
 from cs336_tui.analysis.targets import Target
 from cs336_tui.config.order import variant_kind
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import capability_pair
 from cs336_tui.events.gpus import cublas_workspace_bytes, gpu_of_label
-from cs336_tui.events.prediction import WORKSPACE_OP, PhaseMemory, Prediction
+from cs336_tui.events.prediction import WORKSPACE_OP, Collective, PhaseMemory, Prediction
 from cs336_tui.events.report_keys import run_key
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -34,7 +35,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     prediction: Prediction
     target: Target
     needed_bytes: int
-    """Predicted peak and what the process takes besides."""
+    """Predicted peak and what the process takes besides; of all ranks where these have one memory together."""
     fits: bool | None
     tight: bool
     """It fits, with next to nothing to spare."""
@@ -186,15 +187,22 @@ def for_target(prediction: Prediction, target: Target) -> Prediction:
     )
 
 
+def least_times(estimate: Estimate) -> tuple[tuple[Collective, float | None], ...]:
+    """A step's collectives, each with its least time in seconds over the target's links; None if these are unknown."""
+    link, ranks = estimate.target.link_bytes_per_s, estimate.spec.ranks
+    return tuple((used, least_s(used, ranks, link) if link else None) for used in estimate.prediction.communication)
+
+
 def stream_derivation(prediction: Prediction) -> str | None:
     """The size of one tensor of the residual stream, step by step: ``B × T × d_model × 4 bytes = 4 × 512 × 2560 × 4 =
     20.0 MiB``. None where its size is not that product, as in a user's model of another shape."""
     spec, size = prediction.spec, prediction.residual_stream_bytes
-    elements = spec.tokens_per_step * spec.d_model
+    batch = spec.rank_batch_size // spec.accumulate
+    elements = batch * spec.context_length * spec.d_model
     each, left = divmod(size, elements)
     if left or not each:
         return None
-    factors = " × ".join(map(str, (spec.batch_size, spec.context_length, spec.d_model, each)))
+    factors = " × ".join(map(str, (batch, spec.context_length, spec.d_model, each)))
     return f"B × T × d_model × {each} bytes = {factors} = {mebibytes(size)} MiB"
 
 
@@ -205,7 +213,7 @@ def stream_text(prediction: Prediction) -> str:
 
 def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: _Known) -> Estimate:
     prediction = for_target(prediction, target)
-    needed = prediction.peak_bytes + target.context_bytes
+    needed = (prediction.peak_bytes + target.context_bytes) * (spec.ranks if target.shares_memory else 1)
     margin = None if target.free_bytes is None else target.free_bytes - needed
     fits = None if margin is None else margin >= 0
     told = ((known[likeness], unlike) for likeness, unlike in _likenesses(spec) if likeness in known)

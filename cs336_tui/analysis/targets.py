@@ -10,6 +10,7 @@ from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.gpus import GpuModel, gpu_of_label
+from cs336_tui.stats.quantities import bandwidth
 
 CONTEXT_BYTES = {"cuda": 2**29, "mps": 2**29, "cpu": 2**28}
 """The memory of a torch process besides its tensors. On CUDA, context and loaded kernels are assumed to take 0.5 GiB;
@@ -30,6 +31,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     gpu: GpuModel | None = None
     stated_flops: float | None = None
     """Peak FLOP/s that a person stated; goes before the data sheet's."""
+    stated_link: float | None = None
+    """Outgoing bandwidth in bytes/s that a person stated; goes before the data sheet's."""
 
     @property
     def kind(self) -> str:
@@ -38,6 +41,25 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def context_bytes(self) -> int:
         return CONTEXT_BYTES[self.kind]
+
+    @property
+    def shares_memory(self) -> bool:
+        """True if the ranks of a cell have one memory together."""
+        return self.kind != "cuda"
+
+    @property
+    def link_bytes_per_s(self) -> float | None:
+        """Outgoing bandwidth of a device to others, None if unknown."""
+        return self.stated_link or (self.gpu.link_bytes_per_s if self.gpu else None)
+
+    @property
+    def link_text(self) -> str:
+        """The bandwidth and its source: ``450 GB/s, NVLink of H100 SXM 80GB by its data sheet``; empty if unknown."""
+        if self.stated_link is not None:
+            return f"{bandwidth(self.stated_link)} GB/s, as given"
+        if self.gpu is None or self.gpu.link_bytes_per_s is None:
+            return ""
+        return f"{bandwidth(self.gpu.link_bytes_per_s)} GB/s, NVLink of {self.gpu.name} by its data sheet"
 
     def peak_flops(self, precision: Precision) -> float | None:
         """FLOP/s of dense matrix products at best."""

@@ -14,13 +14,13 @@ from cs336_tui.analysis.estimates import (
     Estimate,
     Unpredicted,
     judge_all,
+    least_times,
     stream_derivation,
     stream_text,
     timed_flops,
     total_s,
 )
 from cs336_tui.analysis.merge import grouped
-from cs336_tui.analysis.scaling import least_s
 from cs336_tui.cli.flags import Parsed, choice_options, file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.run import EXIT_CELL_FAILED
 from cs336_tui.cli.targets import (
@@ -72,7 +72,8 @@ _LARGEST_SHOWN = 8
     "--link",
     "link_bytes_per_s",
     type=Parsed("RATE", bytes_per_s_of),
-    help="Outgoing bandwidth of a device: 450GB/s, or in bits 400Gb/s; gives several ranks' least time to communicate.",
+    help="Outgoing bandwidth of a device: 450GB/s, or in bits 400Gb/s; gives several ranks' "
+    "least time to communicate. [default: NVLink's by the GPU's data sheet]",
 )
 @click.option("--session", metavar="SESSION", help="The measured cells of this session tell how fast the device is.")
 @options(*file_options("table"))
@@ -102,7 +103,7 @@ def estimate_command(
     are; empty when it went to a file. Prints it and returns the exit code where some could not be predicted. Raises
     `UserError` or `click.ClickException`, also when the only cell could not be predicted.
     """
-    asked = settle(with_model(sweep_from(**choices), "prediction"), gpu, peak, read)
+    asked = settle(with_model(sweep_from(**choices), "prediction"), gpu, peak, read, link_bytes_per_s)
     state = store.load(store.find(session, session_dir)) if session else None
     failed: dict[CellSpec, PredictionError] = {}
     counter = Counter("predicting", len(asked.specs))
@@ -119,7 +120,7 @@ def estimate_command(
     if failed and len(asked.specs) == 1:
         raise next(iter(failed.values()))
     cells = _judged(asked, predictions, failed, state)
-    text = deliver(_render(cells, format_, link_bytes_per_s), output, force=force)
+    text = deliver(_render(cells, format_), output, force=force)
     if not failed:
         return text
     click.echo(text, nl=False)
@@ -162,11 +163,9 @@ def _judged(
     return tuple(found[spec] for spec in asked.specs)
 
 
-def document(estimate: Estimate, link_bytes_per_s: float | None = None) -> dict[str, Any]:
+def document(estimate: Estimate) -> dict[str, Any]:
     """An estimate as data: bytes, seconds and FLOPs, None for what is unknown."""
     found, target = estimate.prediction, estimate.target
-    link, ranks = link_bytes_per_s, estimate.spec.ranks
-    used = [(each, least_s(each, ranks, link) if link else None) for each in found.communication]
     return {
         "spec": estimate.spec,
         **attributes(found, "num_params", "num_params_without_head"),
@@ -187,19 +186,22 @@ def document(estimate: Estimate, link_bytes_per_s: float | None = None) -> dict[
         "context_bytes": target.context_bytes,
         **attributes(estimate, "needed_bytes", "fits", "tight", "margin_bytes", "low_s", "high_s"),
         **attributes(estimate, "run_low_s", "run_high_s", "basis"),
-        "communication": [attributes(each, "op", "calls", "bytes") | {"least_s": time} for each, time in used],
+        "communication": [
+            attributes(each, "op", "calls", "bytes") | {"least_s": time} for each, time in least_times(estimate)
+        ],
+        **attributes(target, "link_bytes_per_s"),
         "note": found.note,
     }
 
 
-def _render(cells: Sequence[Estimate | Unpredicted], format_: str, link_bytes_per_s: float | None) -> str:
+def _render(cells: Sequence[Estimate | Unpredicted], format_: str) -> str:
     groups = grouped(cells, lambda cell: cell.spec.device).values()
     if format_ == "json":
         predicted = _predicted(cells)
         low, high = total_s(predicted)
         return to_json(
             {
-                "estimates": [document(estimate, link_bytes_per_s) for estimate in predicted],
+                "estimates": [document(estimate) for estimate in predicted],
                 "total_low_s": low,
                 "total_high_s": high,
                 "not_predicted": [
@@ -208,13 +210,13 @@ def _render(cells: Sequence[Estimate | Unpredicted], format_: str, link_bytes_pe
             }
         )
     if format_ == "table":
-        return "\n".join(_plain(group, link_bytes_per_s) for group in groups)
+        return "\n".join(_plain(group) for group in groups)
     tables = []
     for group in groups:
         tables.append(estimate_table(group))
         if format_ != "csv" and (estimates := _predicted(group)):
             tables.append(category_table(estimates))
-            tables += filter(None, [communication_table(estimates, link_bytes_per_s)])
+            tables += filter(None, [communication_table(estimates)])
     return answer(tables, format_)
 
 
@@ -222,9 +224,9 @@ def _predicted(cells: Sequence[Estimate | Unpredicted]) -> list[Estimate]:
     return [cell for cell in cells if isinstance(cell, Estimate)]
 
 
-def _plain(group: Sequence[Estimate | Unpredicted], link_bytes_per_s: float | None) -> str:
+def _plain(group: Sequence[Estimate | Unpredicted]) -> str:
     only = group[0] if len(group) == 1 else None
-    tables = filter(None, [communication_table(_predicted(group), link_bytes_per_s)])
+    tables = filter(None, [communication_table(_predicted(group))])
     first = card(only) if isinstance(only, Estimate) else plain_text(estimate_table(group))
     return "\n".join([first, *map(plain_text, tables)])
 

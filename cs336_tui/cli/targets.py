@@ -65,15 +65,24 @@ class AskedCells(NamedTuple):
         return capability_pair(target.gpu.capability) if target and target.gpu else None
 
 
-def settle(sweep: Sweep, gpu: str | None, peak: float | None, read: Callable[[], Machine]) -> AskedCells:
+def settle(
+    sweep: Sweep,
+    gpu: str | None,
+    peak: float | None,
+    read: Callable[[], Machine],
+    link_bytes_per_s: float | None = None,
+) -> AskedCells:
     """The sweep's cells and what they are to run on: the GPU of that name, or this machine's devices.
 
-    `peak` states TFLOP/s. Raises `SpecError` or `click.UsageError` for what a device cannot do.
+    `peak` states TFLOP/s, `link_bytes_per_s` what a device sends. Raises `SpecError` or `click.UsageError` for what a
+    device cannot do.
     """
     asked = _on_named(sweep, gpu) if gpu is not None else _on_this_machine(sweep, read())
-    if peak is None:
-        return asked
-    stated = {name: msgspec.structs.replace(each, stated_flops=peak * 1e12) for name, each in asked.targets.items()}
+    flops = None if peak is None else peak * 1e12
+    stated = {
+        name: msgspec.structs.replace(each, stated_flops=flops, stated_link=link_bytes_per_s)
+        for name, each in asked.targets.items()
+    }
     return asked._replace(targets=stated)
 
 

@@ -196,7 +196,11 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise the first problem that is not of devices which only the machine can resolve."""
         named = tuple(device for device in self.devices if device not in UNRESOLVED)
-        for problem in self.with_devices(named or ("cpu",)).problems():
+        problems = self.with_devices(named or ("cpu",)).problems()
+        if problems and not named:  # the machine may have a GPU
+            there_too = set(map(str, self.with_devices(("cuda:0",)).problems()))
+            problems = tuple(problem for problem in problems if str(problem) in there_too)
+        for problem in problems:
             raise problem
 
     def problems(self) -> tuple[SpecError, ...]:

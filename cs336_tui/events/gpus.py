@@ -51,6 +51,8 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
     """Its total memory as torch shows it."""
     bandwidth_gb_per_s: float
     tflops: dict[str, float]
+    nvlink_gb_per_s: float | None = None
+    """Outgoing; None where a machine with it need not have NVLink."""
     source: str
 
     @property
@@ -60,6 +62,11 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def bandwidth_bytes_per_s(self) -> float:
         return self.bandwidth_gb_per_s * 1e9
+
+    @property
+    def link_bytes_per_s(self) -> float | None:
+        """Outgoing bandwidth to other GPUs of its kind in the same machine, None where that is not known."""
+        return None if self.nvlink_gb_per_s is None else self.nvlink_gb_per_s * 1e9
 
     @property
     def precisions(self) -> tuple[Precision, ...]:

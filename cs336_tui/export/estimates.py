@@ -6,14 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from cs336_tui.analysis.estimates import Estimate, Unpredicted, duration_range, stream_derivation, timed_flops, total_s
-from cs336_tui.analysis.scaling import least_s
+from cs336_tui.analysis.estimates import (
+    Estimate,
+    Unpredicted,
+    duration_range,
+    least_times,
+    stream_derivation,
+    timed_flops,
+    total_s,
+)
 from cs336_tui.analysis.targets import Target
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import CATEGORIES, COMMUNICATION, Collective, Prediction
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
 from cs336_tui.export.tables import Column, Table, Value, attributes, values_of
-from cs336_tui.stats.quantities import UNKNOWN, bandwidth, fixed_milliseconds, gigabytes
+from cs336_tui.stats.quantities import UNKNOWN, fixed_milliseconds, gigabytes
 
 PREDICTED = (
     "predicted, not measured: what a caching allocator hands out for tensors, in a step after warm-up; "
@@ -181,23 +188,20 @@ def _category_table(needs: Sequence[_Need], caption: str = "") -> Table:
 
 
 class _Use(NamedTuple):
-    """A collective of a cell's step, and its least time over a link, if one is given."""
+    """A collective of a cell's step, and its least time over the device's link, if that is known."""
 
     need: _Row
     collective: Collective
-    link_bytes_per_s: float | None
-
-    @property
-    def least_s(self) -> float | None:
-        link = self.link_bytes_per_s
-        return least_s(self.collective, self.need.spec.ranks, link) if link else None
+    least_s: float | None
 
 
-def communication_table(estimates: Sequence[Estimate], link_bytes_per_s: float | None = None) -> Table | None:
-    """A row a collective operation of each cell's step; None if no cell communicates."""
-    needs = [_need_of(estimate) for estimate in estimates if estimate.prediction.communication]
-    if not needs:
+def communication_table(estimates: Sequence[Estimate]) -> Table | None:
+    """A row a collective operation of each cell's step; None if no cell communicates. All are for one target."""
+    uses = [_Use(_need_of(each), used, time_s) for each in estimates for used, time_s in least_times(each)]
+    if not uses:
         return None
+    needs = [use.need for use in uses]
+    target = estimates[0].target
     cell = _cell_columns(needs)
 
     def of_need(column: Column[_Row]) -> Column[_Use]:
@@ -208,24 +212,25 @@ def communication_table(estimates: Sequence[Estimate], link_bytes_per_s: float |
         Column("calls", read=lambda use: use.collective.calls),
         Column("bytes", "GB", read=lambda use: use.collective.bytes, show=gigabytes),
     )
-    if link_bytes_per_s is not None:
+    if target.link_bytes_per_s is not None:
         at_least = Column[_Use]("least_s", "at least (ms)", show=lambda time: fixed_milliseconds(time, 3))
         amounts = (*amounts, at_least)
     return Table.of(
-        (_Use(need, used, link_bytes_per_s) for need in needs for used in need.prediction.communication),
+        uses,
         (*map(of_need, cell), *amounts),
         record=lambda use: values_of(cell, use.need) | values_of(amounts, use),
         caption="What a rank communicates in a step",
-        footnotes=communication_notes(link_bytes_per_s),
+        footnotes=_communication_notes(target),
         label="predicted-communication",
     )
 
 
-def communication_notes(link_bytes_per_s: float | None) -> Iterator[str]:
-    """The meaning of bytes and of the least time."""
+def _communication_notes(target: Target) -> Iterator[str]:
     yield "GB: bytes of the whole arrays (10⁹), all calls of a step after the first"
-    if link_bytes_per_s is not None:
-        yield f"at least: rings over {bandwidth(link_bytes_per_s)} GB/s, without latency and overlap"
+    if target.link_text:
+        yield f"at least: rings over links of {target.link_text}; without latency and overlap"
+    else:
+        yield "--link gives the least time, such as --link 450GB/s"
 
 
 def _moments(need: _Need) -> tuple[_Moment, _Moment]:
