@@ -13,6 +13,7 @@ from cs336_tui.analysis.measured_rates import IN_RINGS, PRECISIONS_OF, Format, L
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.scaling import PARTS, Device, Part
 from cs336_tui.analysis.scaling import plan as planned
+from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.export import write_figures
 from cs336_tui.cli.flags import (
     DIRECTORY,
@@ -57,7 +58,7 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
     "--link",
     "link_bytes_per_s",
     type=Parsed("RATE", bytes_per_s_of),
-    help="Outgoing bandwidth of a device: 450GB/s, or in bits 400Gb/s.",
+    help="Outgoing bandwidth of a device: 450GB/s, or in bits 400Gb/s. [default: NVLink's by the GPU's data sheet]",
 )
 @click.option(
     "--measured",
@@ -125,7 +126,7 @@ def plan_command(
     found = _measured(sessions, session_dir)
     if found and link_bytes_per_s is not None and (gpu or flops_per_s is not None):
         raise click.UsageError("--measured takes the place of --link and of --gpu or --flops; leave one of them out")
-    link = _given_link(link_bytes_per_s) if link_bytes_per_s is not None else _measured_link(found)
+    link = _given_link(gpu, link_bytes_per_s) if found is None or link_bytes_per_s else _measured_link(found)
     plans = []
     for spec in (msgspec.structs.replace(each, precision=precision) for each in sweep.cells()):
         if gpu is not None or flops_per_s is not None:
@@ -162,13 +163,17 @@ def _measured(sessions: Sequence[str], folder: Path) -> _Measured | None:
     return _Measured(f"session {', '.join(sessions)}", results) if sessions else None
 
 
-def _given_link(bytes_per_s: float) -> _Link:
-    return _Link(bytes_per_s, {}, (f"{bandwidth(bytes_per_s)} GB/s: --link",))
-
-
-def _measured_link(found: _Measured | None) -> _Link:
-    if found is None:
+def _given_link(gpu: str | None, bytes_per_s: float | None) -> _Link:
+    """The bandwidth that was given, or that of the GPU's data sheet."""
+    if bytes_per_s is not None:
+        return _Link(bytes_per_s, {}, (f"{bandwidth(bytes_per_s)} GB/s: --link",))
+    target = named_target(find_gpu(gpu)) if gpu is not None else None
+    if target is None or target.link_bytes_per_s is None:
         raise click.UsageError("how fast is a link? give --link, such as 450GB/s, or --measured SESSION")
+    return _Link(target.link_bytes_per_s, {}, (target.link_text,))
+
+
+def _measured_link(found: _Measured) -> _Link:
     rates = link_rates(found.results)
     if not rates:
         meant = f"cs336-tui comm --op {','.join(IN_RINGS)} --size 100MB --ranks 2"

@@ -20,7 +20,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import CATEGORIES, COMMUNICATION, Collective, Prediction
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
 from cs336_tui.export.tables import Column, Table, Value, attributes, values_of
-from cs336_tui.stats.quantities import UNKNOWN, fixed_milliseconds, gigabytes
+from cs336_tui.stats.quantities import UNKNOWN, ByteUnit, fixed_milliseconds, gigabytes
 
 PREDICTED = (
     "predicted, not measured: what a caching allocator hands out for tensors, in a step after warm-up; "
@@ -202,6 +202,7 @@ def communication_table(estimates: Sequence[Estimate]) -> Table | None:
         return None
     needs = [use.need for use in uses]
     target = estimates[0].target
+    unit = ByteUnit.for_largest(max(use.collective.bytes for use in uses))
     cell = _cell_columns(needs)
 
     def of_need(column: Column[_Row]) -> Column[_Use]:
@@ -210,7 +211,7 @@ def communication_table(estimates: Sequence[Estimate]) -> Table | None:
     amounts: tuple[Column[_Use], ...] = (
         Column("op", "operation", left=True, read=lambda use: use.collective.op),
         Column("calls", read=lambda use: use.collective.calls),
-        Column("bytes", "GB", read=lambda use: use.collective.bytes, show=gigabytes),
+        Column("bytes", unit.name, read=lambda use: use.collective.bytes, show=unit.figure),
     )
     if target.link_bytes_per_s is not None:
         at_least = Column[_Use]("least_s", "at least (ms)", show=lambda time: fixed_milliseconds(time, 3))
@@ -220,13 +221,13 @@ def communication_table(estimates: Sequence[Estimate]) -> Table | None:
         (*map(of_need, cell), *amounts),
         record=lambda use: values_of(cell, use.need) | values_of(amounts, use),
         caption="What a rank communicates in a step",
-        footnotes=_communication_notes(target),
+        footnotes=_communication_notes(unit, target),
         label="predicted-communication",
     )
 
 
-def _communication_notes(target: Target) -> Iterator[str]:
-    yield "GB: bytes of the whole arrays (10⁹), all calls of a step after the first"
+def _communication_notes(unit: ByteUnit, target: Target) -> Iterator[str]:
+    yield f"{unit.name}: bytes of the whole arrays, all calls of a step after the first; GB = 10⁹ bytes, MB = 10⁶ bytes"
     if target.link_text:
         yield f"at least: rings over links of {target.link_text}; without latency and overlap"
     else:
@@ -249,6 +250,9 @@ def estimate_notes(cells: Sequence[Estimate | Unpredicted]) -> Iterator[str]:
     yield PREDICTED
     yield FLOPS
     yield from _prediction_notes(estimate.prediction for estimate in estimates)
+    if any(estimate.spec.ranks > 1 for estimate in estimates):
+        one = cells[0].target.shares_memory
+        yield f"several ranks: memory and FLOPs are of one{'; all of them together must fit' if one else ''}"
     for basis, number in Counter(estimate.basis for estimate in estimates).items():
         of = f" of {number} cell{'s' if number > 1 else ''}" if number < len(estimates) else ""
         yield f"time per step{of}: {basis}"

@@ -14,7 +14,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellFinished, CellStarted, Event, ReportFinished, ReportStarted, StageChanged
 from cs336_tui.events.memory_report import RankMemoryReport
-from cs336_tui.events.prediction import Prediction
+from cs336_tui.events.prediction import COMMUNICATION, Prediction
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.runner.child import IMPOSSIBLE
 from cs336_tui.runner.device.sampler import DeviceSampler
@@ -188,7 +188,8 @@ def why_not_tried(specs: Sequence[CellSpec], device: DeviceInfo, predictor: Pred
     """The reason why a cell, or two in turns, has no room on the device by prediction; empty if there is room, and on
     CUDA, where running out of memory does no harm. May take seconds for a prediction, also given to `predicted`."""
     capacity = None if device.name.startswith("cuda") else device.memory_bytes
-    if capacity is None or sum(map(rough_peak_bytes, specs)) < capacity * _MAY_MATTER:
+    ranks = 1 if specs[0].is_collective else max(spec.ranks for spec in specs)
+    if capacity is None or ranks * sum(map(rough_peak_bytes, specs)) < capacity * _MAY_MATTER:
         return ""
     if specs[0].is_collective:
         needed = rough_peak_bytes(specs[0])
@@ -200,10 +201,10 @@ def why_not_tried(specs: Sequence[CellSpec], device: DeviceInfo, predictor: Pred
     except PredictionError as error:
         return f"not tried: {error}" if IMPOSSIBLE in str(error) else ""
     predicted(found)
-    needed = in_turns_bytes(*found) if len(found) == 2 else found[0].peak_bytes
+    needed = ranks * (in_turns_bytes(*found) if len(found) == 2 else found[0].peak_bytes)
     if needed <= capacity:
         return ""
-    who = "A and B together need" if len(found) == 2 else "it needs"
+    who = "A and B together need" if len(found) == 2 else "it needs" if ranks == 1 else "its ranks need"
     have = gigabytes(capacity)
     return f"not tried: by prediction {who} {gigabytes(needed)} GB, and {device.name} has {have} GB"
 
@@ -212,7 +213,7 @@ def resident_bytes(prediction: Prediction) -> int:
     """Bytes held between two steps: parameters, buffers, optimizer state; after a train-step gradients, too."""
     held = prediction.by_category
     gradients = held["parameters"] if prediction.spec.pass_ == "train-step" else 0
-    return held["parameters"] + gradients + held["optimizer_state"] + held["buffers"]
+    return held["parameters"] + gradients + held["optimizer_state"] + held["buffers"] + held.get(COMMUNICATION, 0)
 
 
 def in_turns_bytes(a: Prediction, b: Prediction) -> int:

@@ -385,6 +385,10 @@ class Cs336App(SteadyApp):
         self._painter.estimates().turn()
         self.paint()
 
+    def on_estimate_pane_link_named(self, message: EstimatePane.LinkNamed) -> None:
+        self._painter.estimates().name_link(message.bytes_per_s)
+        self.paint()
+
     def on_estimate_pane_gpu_named(self, message: EstimatePane.GpuNamed) -> None:
         self._painter.estimates().name_gpu(message.name)
         self.paint()

@@ -15,7 +15,9 @@ from cs336_tui.analysis.estimates import (
     for_target,
     judge,
     judge_all,
+    least_times,
     measured_cells,
+    stream_derivation,
     time_range,
     total_s,
 )
@@ -26,6 +28,7 @@ from cs336_tui.config.spec import PRECISIONS, dims_of
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.events import CellsPredicted, DeviceSampled, GpuProcess, GpuSample, HostSample, RankSample
 from cs336_tui.events.gpus import find_gpu, gpu_of_label
+from cs336_tui.events.prediction import Collective
 from cs336_tui.session.state import SessionState
 from tests.attention_cells import attention_spec
 from tests.made_predictions import made_prediction
@@ -68,6 +71,40 @@ def test_a_cell_fits_where_its_peak_and_the_process_do() -> None:
     assert (ample.fits, ample.tight) == (True, False)
     unknown = judge(prediction, target(None))
     assert (unknown.fits, unknown.margin_bytes, unknown.fit) == (None, None, "n/a")
+
+
+def test_ranks_need_a_gpu_each_or_the_memory_of_the_host_together() -> None:
+    spec = a_spec(ranks=4, parallel="ddp")
+    prediction = made_prediction(spec)
+    one = prediction.peak_bytes + CONTEXT_BYTES["cuda"]
+    host = target_here(CPU, ENVIRONMENT)
+
+    assert judge(prediction, target(one)).fits
+    assert judge(prediction, host).needed_bytes == 4 * (prediction.peak_bytes + CONTEXT_BYTES["cpu"])
+
+
+@pytest.mark.parametrize(
+    ("choices", "sequences"), [({"batch_is": "global", "ranks": 2}, 4), ({"accumulate": 4, "pass_": "train-step"}, 2)]
+)
+def test_a_tensor_of_the_residual_stream_is_of_a_ranks_micro_batch(choices: dict[str, Any], sequences: int) -> None:
+    spec = a_spec(batch_size=8, **choices)
+    prediction = made_prediction(spec, residual_stream_bytes=sequences * 128 * 768 * 4)
+
+    said = f"B × T × d_model × 4 bytes = {sequences} × 128 × 768 × 4 = "
+    assert (stream_derivation(prediction) or "").startswith(said)
+
+
+def test_links_are_as_stated_or_by_the_data_sheet_or_unknown() -> None:
+    used = Collective(op="all-reduce", calls=2, bytes=900)
+    prediction = made_prediction(a_spec(ranks=2, parallel="ddp"), communication=(used,))
+    stated = msgspec.structs.replace(H100, stated_link=100.0)
+
+    assert least_times(judge(prediction, H100)) == ((used, 2 / 2 * 900 / 450e9),)
+    assert least_times(judge(prediction, stated)) == ((used, 9.0),)
+    assert least_times(judge(prediction, named_target(find_gpu("L4")))) == ((used, None),)
+    assert (H100.link_text, stated.link_text) == (
+        "450 GB/s, NVLink of H100 SXM 80GB by its data sheet", "1e-07 GB/s, as given"
+    )  # fmt: skip
 
 
 def test_the_verdict_says_by_how_much() -> None:

@@ -46,6 +46,13 @@ def test_a_gpu_has_the_speed_of_its_data_sheet_and_numbers_of_the_precisions_wid
     assert [row["ranks"] for row in half["rows"]] == [2**power for power in range(11)]
 
 
+def test_without_a_link_it_is_nvlink_by_the_data_sheet() -> None:
+    (found,) = json.loads(call(*"plan --size xl --gpu A100 --format json".split()).stdout)["plans"]
+
+    assert found["link_bytes_per_s"] == 300e9
+    assert "300 GB/s, NVLink of A100 SXM 80GB by its data sheet" in found["sources"]
+
+
 def test_a_table_marks_where_communication_bounds() -> None:
     said = call(*LAYER, *SLOW, "--ranks", "9,10").stdout
 
@@ -74,7 +81,7 @@ def test_figures_are_written(tmp_path: Path) -> None:
         ("--gpu H100 --link 450GB/s --ranks 4..2", "1..1024"),
         ("--gpu H100 --link 450GB/s --flops fast", "7e14"),
         ("--gpu T4 --link 1GB/s", "--flops"),
-        ("--gpu H100", "--link"),
+        ("--gpu L4", "--link"),
     ],
 )
 def test_what_cannot_be_planned_is_one_line(words: str, said: str) -> None:

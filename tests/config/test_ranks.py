@@ -23,6 +23,14 @@ def test_what_is_of_one_rank_is_refused_of_several(words: dict[str, object], sai
     assert str(refused.value) == said
 
 
+def test_a_backend_of_gpus_waits_for_the_machine_to_tell_its_devices() -> None:
+    sweep = sweep_from(ranks=(2,), backends=("nccl",))
+
+    assert sweep.with_devices(("cuda:0",)).cells()[0].backend == "nccl"
+    with pytest.raises(SpecError, match="backend nccl: runs on cuda, not on cpu"):
+        sweep.with_devices(("cpu",)).cells()
+
+
 def test_a_global_batch_is_divided_by_the_ranks_and_one_per_rank_is_not() -> None:
     each, whole = (sweep_from(ranks=(4,), batches=(8,), batch_is=whose).with_devices(("cpu",)).cells()[0]
                    for whose in ("per-rank", "global"))  # fmt: skip

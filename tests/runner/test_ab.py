@@ -240,6 +240,18 @@ def test_two_that_fit_alone_but_not_together_are_refused(predictor: Predictor) -
     assert {prediction.spec for prediction in found} == {a, b}
 
 
+def test_ranks_on_a_cpu_have_its_memory_together(predictor: Predictor) -> None:
+    spec = small_spec(pass_="train-step", ranks=4, parallel="ddp")
+    (one,) = predictor.predict([spec])
+    tight, enough = (
+        DeviceInfo(name="cpu", label="a CPU", precisions=("fp32",), memory_bytes=size)
+        for size in (4 * one.peak_bytes - 1, 4 * one.peak_bytes)
+    )
+
+    assert why_not_tried([spec], tight, predictor, lambda _: None).startswith("not tried: by prediction its ranks need")
+    assert why_not_tried([spec], enough, predictor, lambda _: None) == ""
+
+
 def test_a_round_that_is_refused_is_said_of_both_and_starts_no_process(tmp_path: Path) -> None:
     class Refusing(CellRunner):
         def why_not(self, environment: Environment, *specs: CellSpec) -> str:

@@ -14,7 +14,8 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted, Event
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.tabs.estimate import EstimatePane, EstimateRow, brief, flops, table
+from cs336_tui.tui.tabs.estimate import EstimatePane
+from cs336_tui.tui.tabs.estimate_texts import EstimateRow, brief, flops, table
 from cs336_tui.tui.tabs.report import Subject
 from tests.made_memory import MB, a_prediction
 from tests.made_predictions import made_prediction

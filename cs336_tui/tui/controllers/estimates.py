@@ -16,7 +16,8 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
 from cs336_tui.tui.controllers.protocol import Host
-from cs336_tui.tui.tabs.estimate import Estimated, EstimateRow, Whose, target_text
+from cs336_tui.tui.tabs.estimate import Estimated, Whose
+from cs336_tui.tui.tabs.estimate_texts import EstimateRow, target_text
 
 SETTLED_S = 0.3
 """Predictions are asked for when the choices have stayed the same for this time."""
@@ -38,6 +39,8 @@ class EstimateController:
         self._app = app
         self._gpu: GpuModel | None = None
         """The GPU that the Estimate tab is about; None for the machine's own devices."""
+        self._link: float | None = None
+        """Bandwidth of links in bytes/s that the user named."""
         self._targets: dict[tuple[int, str], tuple[float, Target]] = {}
         self._judged: dict[str, tuple[tuple[object, ...], tuple[Estimate | None, ...]]] = {}
         self._whose: Whose = "chosen"
@@ -180,6 +183,9 @@ class EstimateController:
     def name_gpu(self, name: str | None) -> None:
         self._gpu = find_gpu(name) if name else None
 
+    def name_link(self, bytes_per_s: float | None) -> None:
+        self._link = bytes_per_s
+
     def ask(self) -> None:
         """Have predicted what is wanted, once that has stayed the same for a moment."""
         source = self._app.live.source
@@ -226,13 +232,17 @@ class EstimateController:
     def _here(self, state: SessionState, needs: Sequence[Need]) -> tuple[Estimate | None, ...]:
         """Each on its device of the session's machine; None where the prediction or the device is not known."""
         devices = dict.fromkeys(need.spec.device for need in needs)
-        return self._judge("here", state, needs, {device: self._target_of(state, device) for device in devices})
+        targets = {device: self._target_of(state, device) for device in devices}
+        return self._judge("here", state, needs, {name: each and self._linked(each) for name, each in targets.items()})
+
+    def _linked(self, target: Target) -> Target:
+        return msgspec.structs.replace(target, stated_link=self._link)
 
     def _there(self, state: SessionState, needs: Sequence[Need]) -> tuple[Estimate | None, ...]:
         """As `_here`, on the named GPU where there is one."""
         if self._gpu is None:
             return self._here(state, needs)
-        target = named_target(self._gpu)
+        target = self._linked(named_target(self._gpu))
         return self._judge("there", state, needs, {need.spec.device: target for need in needs})
 
     def _judge(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 from textual import events, on
@@ -11,195 +10,14 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.message import Message
 
-from cs336_tui.analysis.estimates import Estimate, stream_text
-from cs336_tui.analysis.targets import Target
-from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.ranks import bytes_per_s_of
 from cs336_tui.events.gpus import UnknownGpu, find_gpu, known_gpus
-from cs336_tui.events.prediction import MemoryBlock, Prediction
-from cs336_tui.export.tables import Column, Table
-from cs336_tui.stats import quantities
-from cs336_tui.tui import format
 from cs336_tui.tui.dialogs.questions import AskText, problem_of
 from cs336_tui.tui.dialogs.window import Reader
-from cs336_tui.tui.titles import cell_columns, told_variants, unique_names
-from cs336_tui.tui.widgets.columns import shown_table, table_lines
-from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, facts, labelled, line, wrapped
+from cs336_tui.tui.tabs.estimate_texts import EstimateRow, brief, detail, mark, table
+from cs336_tui.tui.widgets.columns import table_lines
+from cs336_tui.tui.widgets.lines import Line, Lines, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
-
-_LABEL = 16
-_INDENT = " " * _LABEL
-_WORTH_A_WORD = 5 * 10**5
-"""Least bytes of a category that a low screen names."""
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_BAR = 20
-"""Most columns of a bar."""
-
-
-class EstimateRow(NamedTuple):
-    """A cell of the list."""
-
-    spec: CellSpec
-    estimate: Estimate | None
-    measured_bytes: int | None = None
-    """The allocator's peak, if the cell has run."""
-    refused: str = ""
-    """Why the device cannot run it; empty if it can."""
-    unpredictable: str = ""
-    """Why its needs could not be predicted; empty if they could."""
-
-
-def table(rows: Sequence[EstimateRow]) -> Table:
-    """The list, with columns of variants and of measured peaks if there are any."""
-
-    def needs(key: str, title: str, rank: int, show: Callable[[Prediction], str]) -> Column[EstimateRow]:
-        return Column(key, title, rank=rank,
-                      text=lambda row: show(row.estimate.prediction) if row.estimate else format.NOT_YET)  # fmt: skip
-
-    def measured(row: EstimateRow) -> str:
-        return "" if row.measured_bytes is None else quantities.gigabytes(row.measured_bytes)
-
-    variants = {key: unique_names(shown) for key, shown in told_variants(row.spec for row in rows).items()}
-    ranks = {"context": 3, "batch": 8, "pass": 1, "precision": 4, "device": 9}
-    some_measured = any(row.measured_bytes is not None for row in rows)
-    return shown_table(rows, (
-        *cell_columns(lambda row: row.spec, ranks, variants, recorded=all(row.spec.recording for row in rows)),
-        needs("num_params", "params", 6, lambda found: quantities.count(found.num_params)),
-        needs("flops", "TFLOP", 5, lambda found: f"{sum(found.flops.values()) / 1e12:.3g}"),
-        needs("peak_bytes", "peak GB", 0, lambda found: quantities.gigabytes(found.peak_bytes)),
-        needs("activation_peak_bytes", "activations GB", 4,
-              lambda found: quantities.gigabytes(found.activation_peak_bytes)),
-        *([Column[EstimateRow]("measured", rank=2, text=measured)] if some_measured else []),
-        Column("step_time", "a step", rank=7,
-               text=lambda row: row.estimate.step_time if row.estimate else format.NOT_YET),
-    ))  # fmt: skip
-
-
-def mark(row: EstimateRow) -> Span:
-    """The mark at the end of a row: whether the cell fits."""
-    found = row.estimate
-    if row.refused:
-        return Span("✗ not on it", "bad")
-    if found is None and row.unpredictable:
-        return Span("! unknown", "caution")
-    if found is None or found.fits is None:
-        return Span(format.NOT_YET if found is None else "? n/a", "muted")
-    if not found.fits:
-        return Span("✗ does not fit", "bad")
-    return Span("! tight", "caution") if found.tight else Span("✓ fits", "good")
-
-
-def flops(count: int) -> str:
-    """``2.31 TFLOP``, ``48.0 GFLOP``, ``524 kFLOP``."""
-    factor, prefix = next((pair for pair in _PREFIXES if count >= pair[0]), _PREFIXES[-1])
-    shown = count / factor
-    return f"{shown:.{max(0, 2 - len(str(int(shown))) + 1)}f} {prefix}FLOP"
-
-
-def detail(row: EstimateRow, width: int, waiting: str = "") -> list[Line]:
-    """Everything predicted of a cell; `waiting` if there is no prediction yet."""
-    lines = wrapped(row.spec.title, width, "title", "  ")
-    lines += wrapped(f"✗ {row.refused}", width, "bad") if row.refused else []
-    if row.estimate is None and row.unpredictable:
-        return lines + wrapped(f"! not predicted: {row.unpredictable}", width, "caution")
-    if row.estimate is None:
-        return lines + wrapped(waiting, width, "muted")
-    found, prediction, target = row.estimate, row.estimate.prediction, row.estimate.target
-    headless = f"{prediction.num_params_without_head:,} less the head"
-    lines += labelled("parameters", f"{prediction.num_params:,} ({headless})", width)
-    by_phase = " · ".join(f"{name} {flops(value)}" for name, value in prediction.flops.items() if value)
-    lines += labelled("FLOPs a step", f"{flops(sum(prediction.flops.values()))}: {by_phase}", width)
-    lines += labelled("a step takes", f"{found.step_time}, {found.basis}", width)
-    lines += _memory(row, prediction, width)
-    lines += labelled("residual stream", f"{stream_text(prediction)} a tensor", width)
-    besides = f"the peak and {format.size(target.context_bytes)} of the process itself"
-    role = "bad" if found.fits is False else "caution" if found.tight else "good" if found.fits else "muted"
-    lines += labelled("device", f"{target_text(target)} ({target.source})", width)
-    lines += labelled("needs", f"{format.size(found.needed_bytes)}: {besides}", width)
-    lines += labelled("fits", found.fit, width, role=role)
-    if prediction.note:
-        lines += [(), *wrapped(prediction.note, width, "caution")]
-    if prediction.largest:
-        lines += [(), line(("largest allocations at the peak", "title"))]
-        lines += [row for block in prediction.largest for row in _allocation(block, width)]
-    return lines
-
-
-def brief(row: EstimateRow, width: int) -> list[Line]:
-    """The prediction in two lines, for a low screen; what has no room is left out."""
-    if row.estimate is None or row.refused:
-        why = format.plain(row.unpredictable) if not row.refused else ""
-        return [line((f"! not predicted: {why}", "caution")), ()] if why else []
-    found, prediction = row.estimate, row.estimate.prediction
-    stream, apart = prediction.residual_stream_bytes, prediction.activation_peak_bytes
-    categories = [
-        line((f"{name.replace('_', ' ')} {format.fine_size(size)}", "muted"))
-        for name, size in sorted(prediction.by_category.items(), key=lambda item: -item[1])
-        if size >= _WORTH_A_WORD
-    ]
-    peak = line((f"peak {format.fine_size(prediction.peak_bytes)} in {prediction.peak_phase}", "strong"))
-    work = line(f"{quantities.count(prediction.num_params)} parameters"), line(flops(sum(prediction.flops.values())))
-    return [
-        facts(
-            peak, [*([line(f"activation peak {format.fine_size(apart)}")] if apart is not None else []), *work], width
-        ),
-        facts(
-            line(found.fit),
-            [*([line(f"residual stream {quantities.mebibytes(stream)} MiB")] if stream else []), *categories],
-            width,
-        ),
-    ]
-
-
-def target_text(target: Target) -> str:
-    """A device and its memory in words."""
-    some = target.free_bytes not in (None, target.capacity_bytes)
-    free = f", {format.size(target.free_bytes)} free" if some else ""
-    return f"{format.plain(target.name)}: {format.size(target.capacity_bytes, 'memory unknown')}{free}"
-
-
-def _amount(size: int) -> str:
-    """Bytes as ``1.07 GB``, ``515 MB`` or ``0.12 MB``."""
-    decimals = (size < 10**8) + (size < 10**7)
-    return format.size(size) if size >= 10**9 else f"{size / 1e6:.{decimals}f} MB"
-
-
-def _memory(row: EstimateRow, prediction: Prediction, width: int) -> list[Line]:
-    """Peak and end of forward by category, each with its share of the peak as a bar."""
-    peak, end = prediction.peak_bytes, prediction.forward_end_bytes
-    measured = ""
-    if row.measured_bytes:
-        measured = f" · measured {format.size(row.measured_bytes)} ({(peak / row.measured_bytes - 1) * 100:+.1f} %)"
-    room = max(min(_BAR, width - _LABEL - 24), 0)
-    lines = [
-        (),
-        line((f"{'peak':<{_LABEL}}", "muted"), (f"{format.size(peak)} in {prediction.peak_phase}", "strong"), measured),
-        line((f"{'':<{_LABEL}}{'at the peak':>11} {'':<{room}} {'end of forward':>15}", "muted")),
-    ]
-    for name in prediction.categories:
-        at_peak, at_end = prediction.by_category.get(name, 0), prediction.forward_end_by_category.get(name, 0)
-        if at_peak or at_end:
-            label = (f"{name.replace('_', ' '):<{_LABEL}}", "muted")
-            share = (bar(at_peak / peak if peak else 0, room), "memory")
-            lines.append(line(label, f"{_amount(at_peak):>11} ", share, f" {_amount(at_end):>15}"))
-    lines.append(line(f"{'in all':<{_LABEL}}{format.size(peak):>11} {'':<{room}} {format.size(end):>15}"))
-    if prediction.forward_peak_bytes != peak:
-        alone = f"forward alone peaks at {format.size(prediction.forward_peak_bytes)}"
-        lines.append(line((_INDENT + alone, "muted")))
-    if prediction.activation_peak_bytes is not None:
-        apart = f"activations alone peak at {format.size(prediction.activation_peak_bytes)}"
-        lines.append(line((f"{_INDENT}{apart} in {prediction.activation_peak_phase}", "muted")))
-    return [*lines, ()]
-
-
-def _allocation(block: MemoryBlock, width: int) -> list[Line]:
-    site = block.site
-    shape = "×".join(map(str, block.shape)) if block.shape is not None else ""
-    part = " ".join(filter(None, (site.range or site.op, "(backward)" if site.backward else "")))
-    tensor = " ".join(filter(None, (block.dtype, shape)))
-    text = " · ".join(filter(None, (block.category.replace("_", " "), part, tensor, site.frame)))
-    (_, *first), *rest = labelled("", text, width, label_width=12)
-    return [(Span(f"{_amount(block.bytes):>10}  ", "strong"), *first), *rest]
-
 
 _BESIDE_FROM = 150
 """Width from which the detail is beside the list."""
@@ -236,12 +54,14 @@ class EstimateList(Rows):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "Details", id="estimate.detail"),
         Binding("g", "gpu", "Another GPU", id="estimate.gpu"),
+        Binding("k", "link", "Link", id="estimate.link"),
         Binding("v", "switch", "Choices or session", id="estimate.switch"),
     ]
     can_switch = False
+    of_ranks = False
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        return self.can_switch if action == "switch" else True
+        return {"switch": self.can_switch, "link": self.of_ranks}.get(action, True)
 
     def action_gpu(self) -> None:
         def entered(name: str | None) -> None:
@@ -256,6 +76,21 @@ class EstimateList(Rows):
 
         self.app.push_screen(AskText("GPU", about, check=check), entered)
 
+    def action_link(self) -> None:
+        def entered(rate: str | None) -> None:
+            if rate is not None:
+                self.post_message(EstimatePane.LinkNamed(bytes_per_s_of(rate) if rate else None))
+
+        about = (
+            "What a device sends to others, such as 450GB/s, or 400Gb/s in bits;\n"
+            "empty: NVLink by the GPU's data sheet, where it has one."
+        )
+
+        def check(rate: str) -> str:
+            return problem_of(lambda: rate and bytes_per_s_of(rate), ValueError)
+
+        self.app.push_screen(AskText("Link", about, check=check), entered)
+
     def action_switch(self) -> None:
         self.post_message(EstimatePane.Switched())
 
@@ -269,6 +104,13 @@ class EstimatePane(Container):
         def __init__(self, name: str | None) -> None:
             super().__init__()
             self.name = name
+
+    class LinkNamed(Message):
+        """Estimate for links of this bandwidth; None: as the data sheet has it."""
+
+        def __init__(self, bytes_per_s: float | None) -> None:
+            super().__init__()
+            self.bytes_per_s = bytes_per_s
 
     class Switched(Message):
         """The user wants the other cells: the session's instead of Configure's, or back."""
@@ -297,8 +139,9 @@ class EstimatePane(Container):
         """Paint; the cursor stays on its row."""
         if not self.is_mounted:
             return
-        if estimated.can_switch != self._list.can_switch:
-            self._list.can_switch = estimated.can_switch
+        of_ranks = any(row.spec.ranks > 1 for row in estimated.rows)
+        if (estimated.can_switch, of_ranks) != (self._list.can_switch, self._list.of_ranks):
+            self._list.can_switch, self._list.of_ranks = estimated.can_switch, of_ranks
             self.refresh_bindings()
         if estimated.whose != self._shown.whose:
             self._list.cursor = 0
