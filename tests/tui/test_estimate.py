@@ -162,23 +162,28 @@ async def test_another_gpu_is_named_by_key_and_its_name_checked(bench: Benches) 
 
 
 async def test_what_ranks_communicate_and_how_long_that_takes_by_the_link_that_is_named(bench: Benches) -> None:
-    ranks = msgspec.structs.replace(SWEEP, contexts=(128,), passes=("train-step",), ranks=(4,), parallels=("ddp",))
+    choices = {"contexts": (128,), "passes": ("train-step",), "ranks": (4,), "parallels": ("ddp",), "devices": ("cpu",)}
+    ranks = msgspec.structs.replace(SWEEP, **choices)
     used = Collective(op="all-reduce", calls=3, bytes=9 * GB)
     app = Cs336App(bench, initial=ranks)
-    async with app.run_test(size=WIDE) as pilot:
+    async with app.run_test(size=(200, 60)) as pilot:
         await until(pilot, lambda _: app.live.state.environment is not None)
         await pilot.press("escape", "i")
         await asked(pilot, bench)
         answer(app, bench, lambda spec: made_prediction(spec, communication=(used,)))
         pane = app.main.query_one(EstimatePane)
-        # 2 x 3/4 x 9 GB over NVLink of an H100, which sends 450 GB/s.
-        await until(pilot, lambda _: "all-reduce 3 calls, 9.00 GB, at least 30.000 ms" in pane.text)
+        await until(pilot, lambda _: "unknown; k names it" in pane.text)
         assert "of each rank" in pane.text
         await pilot.press("k", *"fast", "enter")
         await until(pilot, "expected a bandwidth such as 450GB/s")
         await pilot.press("ctrl+u", *"400Gb/s", "enter")
-        await until(pilot, lambda _: "at least 270.000 ms" in pane.text)
-        assert "50 GB/s, as given" in pane.text
+        # 2 x 3/4 x 9 GB over links of 50 GB/s, then of an H100's 450 GB/s.
+        await until(pilot, lambda _: "all-reduce 3 calls, 9.00 GB, at least 270.000 ms" in pane.text)
+        await pilot.press("k", "enter", "g", *"H100", "enter")
+        await asked(pilot, bench, 2)
+        answer(app, bench, lambda spec: made_prediction(spec, communication=(used,)))
+        await until(pilot, lambda _: "at least 30.000 ms" in pane.text)
+        assert "450 GB/s, NVLink of H100 SXM 80GB by its data sheet" in " ".join(pane.text.split())
 
 
 async def test_the_cells_of_the_session_stand_beside_what_was_measured(tmp_path: Path) -> None:
