@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -26,6 +27,7 @@ from cs336_tui.config.command import command_of
 from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short
+from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.export.layout import (
     Row,
     layout_column,
@@ -80,13 +82,20 @@ def sharding_tables(results: Sequence[Result], decimals: int | None) -> tuple[Ta
     cells, notation = _cells("sharding", results), Notation("ms", decimals)
     by_work: dict[CellSpec, list[Result]] = grouped(cells.kept, lambda result: work_of_ranks(result.spec))
 
+    kind = _kind_of_peak(cells.kept)
+
+    def peak(runs: Sequence[Result]) -> int | None:
+        """Unknown of cells in turns, whose processes hold two models."""
+        found = (_PEAKS[kind].of(run) for run in measured(runs) if not run.cell.in_turns)
+        return max(filter(None, found), default=None)
+
     def unsharded(row: Row) -> int | None:
         """The peak without sharding of a row that is not without it itself."""
         beside = (by_work[key] for key in _unsharded(row.first.spec) if key in by_work)
-        return next(filter(None, map(_peak, beside)), None)
+        return next(filter(None, map(peak, beside)), None)
 
     def saved(row: Row) -> int | None:
-        mine, whole = _peak(row.runs), unsharded(row)
+        mine, whole = peak(row.runs), unsharded(row)
         return None if mine is None or whole is None else whole - mine
 
     def share(row: Row) -> float | None:
@@ -97,15 +106,14 @@ def sharding_tables(results: Sequence[Result], decimals: int | None) -> tuple[Ta
         *names(cells.kept),
         *step_columns(notation),
         time_column("optimizer (ms)", _optimizer, "mean_s", notation, lambda _: NONE),
-        size_column(f"peak {_counted(cells.kept)} (GB)", lambda row: _peak(row.runs), 1e9, gigabytes),
+        size_column(f"peak {kind} (GB)", lambda row: peak(row.runs), 1e9, gigabytes),
         size_column("saved (GB)", saved, 1e9, gigabytes),
         _share("saved (%)", share),
         *_exposed(cells, notation),
     )
     notes = (
         SLOWEST,
-        "peak: of the rank with the most, over the measured steps; what it is made of is in the report on memory",
-        *([_RESIDENT] if _counted(cells.kept) == "RSS" else []),
+        f"peak: of the rank with the most, {_PEAKS[kind].about}; what it is made of is in the report on memory",
         f"saved: against {BASELINE} here, or of an optimizer of your own against the same wrapper with {_WHOLE}",
         "optimizer: the phase of the slowest rank, with what its shards communicate",
         *_other_notes(cells),
@@ -308,16 +316,36 @@ def _optimizer(row: Row) -> Summary | None:
     return summarize(times_s, ddof_of(row.runs)) if times_s else None
 
 
-_RESIDENT = "RSS: resident memory of a rank's process, torch and what was freed and kept included; not of tensors alone"
+class _Peak(NamedTuple):
+    """A kind of peak of the rank with the most: where it is from, and that of a cell, None where nothing gives it."""
+
+    about: str
+    of: Callable[[Result], int | None]
 
 
-def _counted(kept: Sequence[Result]) -> str:
-    """The kind of peak that a rank has."""
-    ends = (result.cell.finished for result in kept)
-    return "allocated" if any(end and end.peak_allocated_bytes is not None for end in ends) else "RSS"
+def _of_ranks(result: Result, *, allocated: bool) -> int | None:
+    end = result.cell.finished
+    if end is None or (end.peak_allocated_bytes is not None) != allocated:
+        return None
+    return max(filter(None, end.rank_peak_bytes), default=None)
 
 
-def _peak(runs: Sequence[Result]) -> int | None:
-    """Of the rank with the most; unknown of cells in turns, whose processes hold two models."""
-    ends = [run.cell.finished for run in measured(runs) if not run.cell.in_turns]
-    return max((peak for end in ends if end for peak in end.rank_peak_bytes if peak), default=None)
+def _of_report(result: Result) -> int | None:
+    report = result.state.content_of(RankMemoryReport, result.spec)
+    return max((each.peak_bytes or 0 for each in report.moments), default=0) or None if report else None
+
+
+_PEAKS: Mapping[str, _Peak] = {
+    "allocated": _Peak("as its allocator counted it over the measured steps", partial(_of_ranks, allocated=True)),
+    "of tensors": _Peak("as the report on memory counted it, in steps of its own", _of_report),
+    "RSS": _Peak(
+        "as resident memory of its process, with torch and what was freed (--reports memory counts tensors)",
+        partial(_of_ranks, allocated=False),
+    ),
+}
+"""The kinds of peak, the first that all cells have is shown."""
+
+
+def _kind_of_peak(kept: Sequence[Result]) -> str:
+    timed = [result for result in measured(kept) if not result.cell.in_turns]
+    return next((kind for kind, peak in _PEAKS.items() if timed and all(map(peak.of, timed))), "RSS")

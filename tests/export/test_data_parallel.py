@@ -12,7 +12,16 @@ import pytest
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.cli.ab import ab
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import CellFinished, CellsQueued, CellStarted, EnvironmentRead, Event, StepsTimed
+from cs336_tui.events.events import (
+    CellFinished,
+    CellsQueued,
+    CellStarted,
+    EnvironmentRead,
+    Event,
+    ReportFinished,
+    ReportStarted,
+    StepsTimed,
+)
 from cs336_tui.export.data_parallel import data_parallel_tables, in_turns_command, sharding_tables
 from cs336_tui.export.drawing import Absent, Drawing
 from cs336_tui.export.figures import by_ranks
@@ -20,6 +29,7 @@ from cs336_tui.export.rank_scaling import scaling_tables
 from cs336_tui.export.reference import reference_table
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table
+from tests.made_ranks import a_rank_memory_report
 from tests.samples import ENVIRONMENT, HEADER, a_spec, sized, state_of
 
 SYNCS_S = ((0.052, 0.050), (0.011, 0.012))
@@ -64,7 +74,10 @@ def cell_events(cell: int, ran: Ran) -> list[Event]:
             at=2.0, cell=cell, kind="measured", first=0, times_s=ran.times_s, phases_s=phases, rank_times_s=several,
             rank_sync_s=syncs_s,
         ),
-        CellFinished(at=3.0, cell=cell, status="ok", peak_allocated_bytes=max(peaks), rank_peak_bytes=peaks),
+        CellFinished(
+            at=3.0, cell=cell, status="ok", rank_peak_bytes=peaks,
+            peak_allocated_bytes=max(peaks) if ran.more.get("allocator", True) else None,
+        ),
     ]  # fmt: skip
 
 
@@ -183,6 +196,21 @@ def test_sharding_saves_against_ddp_and_own_optimizers_against_the_same_wrapper(
     assert records(table)[1]["saved (%)"] == pytest.approx(25)
     assert [each["optimizer (ms)"] for each in records(table)] == pytest.approx([275, 325, 300, 350])
     assert table.texts("optimizer") == ("adamw", "adamw", "adamw", "get_sharded_optimizer")
+
+
+def test_without_an_allocator_the_peak_is_that_of_tensors_as_reports_count_them_else_resident_memory() -> None:
+    cells = [Ran(ranks_spec(way), 0.5, 0.5, allocator=False) for way in ("ddp", "zero1")]
+    events = events_of(cells)
+    (table,) = sharding_tables(merge([("s", state_of(events))]), None)
+    assert [each["peak RSS (GB)"] for each in records(table)] == [10, 10]
+    for number, ran in enumerate(cells):
+        report = a_rank_memory_report(ran.spec)
+        events.append(ReportStarted(at=4.0, report=number, kind="memory", spec=ran.spec))
+        events.append(ReportFinished(at=5.0, report=number, status="ok", content=report))
+    (table,) = sharding_tables(merge([("s", state_of(events))]), None)
+    whole = max(each.peak_bytes for each in a_rank_memory_report(cells[0].spec).moments)
+    assert records(table)[0]["peak of tensors (GB)"] == pytest.approx(whole / 1e9)
+    assert records(table)[1]["saved (GB)"] == pytest.approx(0.009), "of 20 MB of state rank 1 has 11"
 
 
 def test_weak_and_strong_scaling_are_tables_of_their_own_with_their_own_efficiency() -> None:
