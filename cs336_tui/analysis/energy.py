@@ -23,7 +23,8 @@ class Energy(msgspec.Struct, frozen=True, kw_only=True):
 def energy_of(cell: CellState) -> Energy:
     """Joules of a mean step, from NVML's energy counter (``nvmlDeviceGetTotalEnergyConsumption``): the mean power
     between its first and its last reading while the cell measured, times the mean step time. It is of the whole GPU,
-    with its memory, idle draw, other processes, and pauses between steps; without the host."""
+    of several ranks of all their GPUs, with memory, idle draw, other processes, and pauses between steps; without the
+    host."""
     step_s = cell.running.mean if cell.running.n else 0.0
     if not step_s:
         return Energy(why="no step was measured")
@@ -33,10 +34,10 @@ def energy_of(cell: CellState) -> Energy:
     assert counted is not None
     joules, seconds = counted
     power_w = joules / seconds
-    per_step = power_w * step_s
+    per_step, tokens = power_w * step_s, cell.spec.tokens_per_step * cell.spec.ranks
     return Energy(
         joules_per_step=per_step,
-        tokens_per_joule=cell.spec.tokens_per_step / per_step if per_step and cell.spec.tokens_per_step else None,
+        tokens_per_joule=tokens / per_step if per_step and tokens else None,
         mean_power_w=power_w,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -288,12 +288,19 @@ def _throttled(cell: CellState) -> Finding:
     window = f"{counted(around.reasons_known, 'sample')} of the window"
     if not bad:
         return Finding(False, f"no thermal, hardware or power supply slowdown in {window}")
-    said = ", ".join(f"{reason} in {seen}" for reason, seen in bad.items()) + f" of {window}"
+    said = ", ".join(f"{reason} in {seen}{_on_ranks(around.ranks_of.get(reason, ()))}" for reason, seen in bad.items())
+    said += f" of {window}"
     if around.lowest_clock_mhz is not None:
         said += f", SM clock down to {around.lowest_clock_mhz} MHz"
         if around.clock_before_mhz is not None:
             said += f" from {around.clock_before_mhz} MHz before it"
     return Finding(True, said, "let it cool, or lower its clocks by nvidia-smi -lgc, and repeat it")
+
+
+def _on_ranks(ranks: Sequence[int]) -> str:
+    if not ranks:
+        return ""
+    return f" (GPU of rank {ranks[0]})" if len(ranks) == 1 else f" (GPUs of ranks {', '.join(map(str, ranks))})"
 
 
 def _allocator_retry(cell: CellState) -> Finding:

@@ -231,6 +231,18 @@ def _where_ranks_run(cell: Choices) -> Iterator[SpecError]:
         yield SpecError("backend", cell.backend, f"runs on cuda, not on {cell.device}; choose gloo")
 
 
+@_between("ranks", "parallel", "optimizer", "pass_")
+def _one_optimizer(cell: Choices) -> Iterator[SpecError]:
+    if (
+        cell.ranks > 1
+        and cell.parallel.startswith("zero1")
+        and cell.pass_ == "train-step"
+        and is_imported(cell.optimizer)
+    ):
+        why = "shards torch's AdamW by ZeroRedundancyOptimizer; with an optimizer of your own choose ddp"
+        yield SpecError("parallel", cell.parallel, why)
+
+
 @_between("ranks", "cuda_graph", "timer", "sync")
 def _by_one_rank_only(cell: Choices) -> Iterator[SpecError]:
     if cell.ranks == 1:

@@ -138,16 +138,21 @@ class CellState:
         if gpu is None:
             return sample
         if not device.startswith("cuda"):
-            return msgspec.structs.replace(sample, gpu=None)
+            return msgspec.structs.replace(sample, gpu=None, other_gpus=())
+        others = sample.other_gpus[: self.spec.ranks - 1]
+        none = msgspec.structs.replace(sample, gpu=None, other_gpus=())
+        if len(others) < self.spec.ranks - 1:
+            return msgspec.structs.replace(none, why="not every rank's GPU was sampled")
+        sample = msgspec.structs.replace(sample, other_gpus=others)
         own = self.environment.device(device) if self.environment else None
         if own is None or own.uuid is None or gpu.uuid is None:
             devices = self.environment.devices if self.environment else ()
             if [each.name for each in devices if each.name.startswith("cuda")] == [device]:
                 return sample
-            return msgspec.structs.replace(sample, gpu=None, why=f"whether {device} was sampled is not known")
+            return msgspec.structs.replace(none, why=f"whether {device} was sampled is not known")
         if _bare(gpu.uuid) == _bare(own.uuid):
             return sample
-        return msgspec.structs.replace(sample, gpu=None, why=f"another GPU than {device} was sampled, {gpu.uuid}")
+        return msgspec.structs.replace(none, why=f"another GPU than {device} was sampled, {gpu.uuid}")
 
     @property
     def warmup_times_s(self) -> list[float]:

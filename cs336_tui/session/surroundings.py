@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
 import msgspec
 
 from cs336_tui.events.events import DeviceSampled, GpuProcess, GpuSample, HostSample, Stage
 
+_Value = TypeVar("_Value")
 AFTER_S = 2.0
 """Seconds after the window within which a list of the GPU's processes still counts."""
 _LAST = 8  # energy readings kept beside the first: the last may come after the window, before its end is known
@@ -19,7 +23,8 @@ class Window(msgspec.Struct):
 
 
 class Surroundings(msgspec.Struct):
-    """Sums up the samples of one cell's life, taken in order, with the cell's own GPU: a cell may run for days."""
+    """Sums up the samples of one cell's life, taken in order, with the cell's own GPU: a cell may run for days. Of
+    several ranks the GPU is all of theirs together (`together`)."""
 
     window: Window = msgspec.field(default_factory=Window)
     samples: int = 0
@@ -36,6 +41,8 @@ class Surroundings(msgspec.Struct):
     """Samples of the window with clock-event reasons."""
     reasons: dict[str, int] = {}
     """Number of samples of the window with each clock-event reason."""
+    ranks_of: dict[str, tuple[int, ...]] = {}
+    """Ranks on whose GPUs each reason was seen, of several."""
     others_known: int = 0
     """Samples of the window with a list of the GPU's other processes that was read within it."""
     others_stale: int = 0
@@ -63,7 +70,7 @@ class Surroundings(msgspec.Struct):
 
     def take(self, sample: DeviceSampled, stage: Stage | None) -> None:
         """Add a sample that was taken at this stage of the cell, None if it was over."""
-        gpu = sample.gpu
+        gpu = together((sample.gpu, *sample.other_gpus)) if sample.gpu else None
         if gpu is not None and gpu.persistence_mode is not None:
             self.persistence_mode = gpu.persistence_mode
         if stage in ("starting", "building", "warm-up"):
@@ -74,6 +81,9 @@ class Surroundings(msgspec.Struct):
             self._take_host(sample.host)
             if gpu is not None:
                 self._take_gpu(gpu, sample.at)
+            for rank, each in enumerate((sample.gpu, *sample.other_gpus) if sample.other_gpus else ()):
+                for reason in (each and each.clock_reasons) or ():
+                    self.ranks_of[reason] = tuple(sorted({*self.ranks_of.get(reason, ()), rank}))
         elif not self._is_past:
             self._is_past = True
             self.other_cores_around = _other_cores(sample.host)
@@ -140,6 +150,36 @@ class Surroundings(msgspec.Struct):
             if len(self._energies) > _LAST:
                 del self._energies[1]
             self._energies.append((at, gpu.energy_j))
+
+
+def together(gpus: Sequence[GpuSample]) -> GpuSample:
+    """The GPUs of a cell's ranks as one: the lowest clock, the sum of energies, the reasons and processes of any. What
+    one does not tell is not known of all, except for reasons and processes that another has."""
+    if len(gpus) == 1:
+        return gpus[0]
+    processes = {each.pid: each for gpu in gpus for each in gpu.other_processes or ()}
+    reasons = tuple(dict.fromkeys(reason for gpu in gpus for reason in gpu.clock_reasons or ()))
+    energies, clocks = _all(gpu.energy_j for gpu in gpus), _all(gpu.sm_clock_mhz for gpu in gpus)
+    ages = _all(gpu.processes_age_s for gpu in gpus if gpu.other_processes is not None)
+    modes = _all(gpu.persistence_mode for gpu in gpus)
+    return msgspec.structs.replace(
+        gpus[0],
+        energy_j=sum(energies) if energies else None,
+        sm_clock_mhz=min(clocks) if clocks else None,
+        persistence_mode=all(modes) if modes else None,
+        clock_reasons=reasons if reasons or all(gpu.clock_reasons is not None for gpu in gpus) else None,
+        other_processes=tuple(processes.values())
+        if processes or all(gpu.other_processes is not None for gpu in gpus)
+        else None,
+        processes_age_s=max(ages) if ages else None,
+    )
+
+
+def _all(values: Iterable[_Value | None]) -> list[_Value]:
+    """The values, none if one of them is not known."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return known if len(known) == len(found) else []
 
 
 def _other_cores(host: HostSample) -> float | None:

@@ -5,13 +5,30 @@ from __future__ import annotations
 import math
 import time
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.verdicts import VerdictName, judge
-from tests.analysis.judging import FLAT, ON_CPU, SERIES, VERDICTS, a_cell, evidence, judged, sample, series
+from cs336_tui.events.events import DeviceSampled, GpuProcess, GpuSample
+from cs336_tui.session.cell_state import CellState
+from tests.analysis.judging import (
+    AT,
+    FLAT,
+    GPU,
+    ON_CPU,
+    QUIET,
+    SERIES,
+    VERDICTS,
+    a_cell,
+    evidence,
+    judged,
+    sample,
+    series,
+)
 from tests.samples import a_spec, session_start, state_of
 
 
@@ -168,3 +185,38 @@ def test_too_few_steps_by_time_want_more_time() -> None:
     found = judged(a_cell([0.1] * 3, spec=by_time))
     (check,) = (check for check in found.holding if check.name == "too-few-steps")
     assert check.advice == "--steps above 100ms"
+
+
+def several_gpus(*others: GpuSample, at: float = AT, energy_j: float = 0.0) -> DeviceSampled:
+    gpu = msgspec.structs.replace(GPU, energy_j=energy_j)
+    return DeviceSampled(at=at, host=QUIET, gpu=gpu, other_gpus=others)
+
+
+def test_gpus_of_all_ranks_are_judged() -> None:
+    ranks = {"ranks": 3, "parallel": "ddp"}
+
+    def of(*others: GpuSample) -> CellState:
+        return a_cell(FLAT, samples=[several_gpus(*others)], spec=ranks)
+
+    hot = msgspec.structs.replace(GPU, clock_reasons=("hw thermal slowdown",), sm_clock_mhz=900)
+    throttled, said = evidence(judged(of(GPU, hot)), "throttled")
+    assert throttled
+    assert said == "hw thermal slowdown in 1 (GPU of rank 2) of 1 sample of the window, SM clock down to 900 MHz"
+    used = msgspec.structs.replace(GPU, other_processes=(GpuProcess(pid=7, name="other"),))
+    assert evidence(judged(of(used, GPU)), "contended") == (True, "also on the GPU: other (7)")
+    assert evidence(judged(of(GPU, GPU)), "throttled")[0] is False
+    untold = GpuSample(uuid="GPU-lost")
+    for name in ("throttled", "contended"):
+        assert evidence(judged(of(GPU, untold)), name)[0] is None
+    assert evidence(judged(of(GPU)), "throttled") == (None, "not every rank's GPU was sampled")
+
+
+def test_energy_of_several_ranks_is_of_all_their_gpus() -> None:
+    def at(seconds: float, *joules: float) -> DeviceSampled:
+        others = (msgspec.structs.replace(GPU, energy_j=each) for each in joules[1:])
+        return several_gpus(*others, at=AT + seconds, energy_j=joules[0])
+
+    spec = {"ranks": 2, "parallel": "ddp", "batch_size": 4, "context_length": 128}
+    found = energy_of(a_cell([2.0] * 10, samples=[at(0, 10, 500), at(10, 110, 900)], spec=spec))
+    assert (found.mean_power_w, found.joules_per_step) == (50, 100)
+    assert found.tokens_per_joule == pytest.approx(2 * 4 * 128 / 100)

@@ -10,6 +10,10 @@ from cs336_tui.config.spec import SpecError
     ("words", "said"),
     [
         ({"sync": "pipelined"}, "sync pipelined: is of one rank; leave it out, or choose --ranks 1"),
+        (
+            {"parallels": ("zero1",), "optimizers": ("a:B",), "passes": ("train-step",)},
+            "parallel zero1: shards torch's AdamW by ZeroRedundancyOptimizer; with an optimizer of your own choose ddp",
+        ),
         ({"timers": ("do_bench",)}, "timer do_bench: is of one rank; leave it out, or choose --ranks 1"),
         (
             {"reports": ("memory", "precision")},
