@@ -15,12 +15,16 @@ from cs336_tui.events.events import (
     CellsQueued,
     CellStarted,
     ChildOutput,
+    DeviceSampled,
     EffectiveSettings,
     EnvironmentRead,
     Event,
+    GpuSample,
+    HostSample,
     ModelBuilt,
     ModelPrepared,
     Notice,
+    RankSample,
     SessionEnded,
     SessionStarted,
     StageChanged,
@@ -145,6 +149,28 @@ def ranks_session(ranks: int = 4, measured: int = 3, *, is_over: bool = True) ->
         peaks = tuple(10**9 + rank * 10**7 for rank in range(ranks))
         events.append(cell_end(1, peak_rss_bytes=peaks[-1], rank_peak_bytes=peaks))
     return events
+
+
+def ranks_sampled(ranks: int, *, on_gpus: bool) -> DeviceSampled:
+    """The device while the cell of `ranks_session` runs: each rank's process, and with `on_gpus` each one's GPU, the
+    last of them with lower clocks."""
+    gpus = [
+        GpuSample(
+            uuid=f"GPU-{rank}", name="NVIDIA H100 80GB HBM3", memory_used_bytes=(40 + rank) * 10**9,
+            memory_total_bytes=85_029_158_912, utilisation=1 - rank / 100, power_w=600.0 + rank, power_limit_w=700.0,
+            temperature_c=61.0, sm_clock_mhz=1980, memory_clock_mhz=2619, other_processes=(),
+            clock_reasons=("power cap",) if rank == ranks - 1 else (),
+        )
+        for rank in range(ranks if on_gpus else 0)
+    ]  # fmt: skip
+    each = tuple(RankSample(pid=4000 + rank, rss_bytes=10**9 + rank * 10**7, cores=0.25) for rank in range(ranks))
+    host = HostSample(
+        cpu=0.98, memory_used_bytes=24 * 10**9, memory_total_bytes=512 * 10**9, child_rss_bytes=each[-1].rss_bytes,
+        load_1m=8.1, cpu_count=64, ranks=each,
+    )  # fmt: skip
+    at, gpu = START + 22, gpus[0] if gpus else None
+    why = None if on_gpus else "no NVIDIA driver library (NVML) on this machine"
+    return DeviceSampled(at=at, host=host, gpu=gpu, other_gpus=tuple(gpus[1:]), why=why)
 
 
 def without_gaps(events: Iterable[Event]) -> Iterator[Event]:

@@ -302,7 +302,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     ranks: Annotated[int, Axis(
         sweep="ranks", several=True, group="variants", hint="1, or 1,2,4", kinds=(*_AS_VARIANT, "pace"),
         help="Processes that run one cell together",
-        tip="Processes that run one cell together: 1, or several as 1,2,4. --batch-is says whose batch it is.",
+        tip="Processes that run one cell together: 1, or several as 1,2,4. On cuda each has a GPU of its own, on cpu "
+        "they share its cores.",
         said=lambda ranks: (f"{ranks} ranks",), detail=lambda ranks: f"{ranks} processes",
     )] = 1
     accumulate: Annotated[int, Axis(

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from cs336_tui.config.spec import AXES, CellSpec, SpecError, canonical_device
+from cs336_tui.stats.quantities import counted
 
 _RANK_BYTES = 200_000_000
 """About the memory of a rank's process on a CPU that it shares with no other, without tensors."""
@@ -120,7 +121,11 @@ class Environment(TorchEnvironment, frozen=True, kw_only=True):
             here = sum(device.name.startswith("cuda") for device in self.devices) - int(index)
             for number in ranks:
                 if number > here:
-                    yield SpecError("ranks", number, f"each has a GPU of its own, and from {name} on there are {here}")
+                    some = f"{counted(max(here, 0), 'GPU')} from {name} on"
+                    allowed = (
+                        f"each has a GPU of its own, and there {'is' if here == 1 else 'are'} {some}; or choose cpu"
+                    )
+                    yield SpecError("ranks", number, allowed)
         for backend in backends if self.backends else ():
             needed = ("nccl" if kind == "cuda" else "gloo") if backend == "auto" else backend
             if needed not in self.backends:

@@ -20,7 +20,9 @@ ALIVE_S = 0.5
 """Seconds for which ranks that told something do not hang."""
 STACKS_S = 1.0
 """Seconds in which ranks may write their stacks."""
-_WAITS = re.compile(r"\b(wait|barrier|all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|backward)\w*\(")
+_WAITS = re.compile(
+    r"\b(wait|barrier|all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|backward)\w*\(|store\.get\("
+)
 _WRAPPERS = ("wrapper", "inner")  # of torch's decorators
 
 

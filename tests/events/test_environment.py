@@ -77,8 +77,11 @@ def test_a_torch_for_cuda_without_a_driver_is_told_by_doctor_and_no_fault_of_a_r
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        ({"ranks": 3}, "ranks 3: each has a GPU of its own, and from cuda:0 on there are 2"),
-        ({"ranks": 2, "device": "cuda:1"}, "ranks 2: each has a GPU of its own, and from cuda:1 on there are 1"),
+        ({"ranks": 3}, "ranks 3: each has a GPU of its own, and there are 2 GPUs from cuda:0 on; or choose cpu"),
+        (
+            {"ranks": 2, "device": "cuda:1"},
+            "ranks 2: each has a GPU of its own, and there is 1 GPU from cuda:1 on; or choose cpu",
+        ),
         ({"ranks": 2}, "backend nccl: this torch was built without it; it has gloo"),
         ({"ranks": 2, "backend": "nccl"}, "backend nccl: this torch was built without it; it has gloo"),
         ({"ranks": 2, "backend": "gloo"}, ""),

@@ -27,7 +27,17 @@ from cs336_tui.tui.tabs.results import COLUMNS
 from cs336_tui.tui.tabs.results import heading as results_heading
 from cs336_tui.tui.tabs.status import status
 from cs336_tui.tui.widgets.columns import lay_out
-from tests.samples import START, a_spec, cell_start, mixed_session, ranks_session, session_start, state_of, steps
+from tests.samples import (
+    START,
+    a_spec,
+    cell_start,
+    mixed_session,
+    ranks_sampled,
+    ranks_session,
+    session_start,
+    state_of,
+    steps,
+)
 from tests.tui.watched import demo, in_the_middle, text
 
 
@@ -260,9 +270,30 @@ def test_the_device_pane_lists_the_gpu_of_each_rank() -> None:
     ]
     host = HostSample(child_rss_bytes=10**9, ranks=(RankSample(pid=1), RankSample(pid=2), RankSample(pid=3)))
     sample = DeviceSampled(at=START, host=host, gpu=gpus[0], other_gpus=tuple(gpus[1:]))
-    shown = text(device_lines(state_of([sample]), sample, None, None, 28, 40)).splitlines()
-    assert " 0  61.0/85.0 GB  99 % 512 W" in shown
-    assert " 1! 60.0/85.0 GB   n/a   n/a" in shown
+    shown = text(device_lines(state_of([sample]), sample, None, None, 27, 40)).splitlines()
+    assert " 0   61.0 GB  99 %  512 W" in shown
+    assert " 1!  60.0 GB   n/a    n/a" in shown
     assert any(row.split() == ["2", "n/a", "n/a", "n/a"] for row in shown)
     assert "cell RSS 1.00 GB at most" in shown
-    assert all(len(row) <= 28 for row in shown)
+    assert all(len(row) <= 27 for row in shown)
+
+
+@pytest.mark.parametrize(("ranks", "rows"), [(2, 2), (8, 8), (16, 7)])
+def test_the_gpus_of_many_ranks_fit_beside_the_first_ones_figures(ranks: int, rows: int) -> None:
+    sample = ranks_sampled(ranks, on_gpus=True)
+    shown = text(device_lines(state_of([sample]), sample, None, None, 27, 21)).splitlines()
+    assert len(shown) <= 21
+    assert sum(row.endswith(" W") and "/" not in row for row in shown) == rows
+    assert ("and 9 more" in shown) == (ranks > rows)
+
+
+def test_phases_have_bars_beside_many_ranks_if_strips_side_by_side_make_room() -> None:
+    shown = live(state_of(ranks_session(8, is_over=False)), 1, width=50, height=22).splitlines()
+    assert len(shown) <= 22
+    assert any(row.startswith("gradient sync ") and row.endswith(" %") for row in shown)
+    assert any(re.search(r"0 100 .+ 3 103", row) for row in shown)
+
+
+def test_no_phase_is_cut_where_there_is_no_room_for_bars() -> None:
+    shown = live(state_of(ranks_session(8, is_over=False)), 1, width=50, height=16)
+    assert re.search(r"zero 18.39 +fwd 18.39 +loss 18.39 +bwd 18.39\s+sync 18.39 +opt 18.39 +ms", shown)

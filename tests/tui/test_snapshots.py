@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from cs336_tui.events.peaks import PeakCache, peak_key
 from cs336_tui.tui.app import Cs336App
 from tests.made_peaks import made_peak
-from tests.samples import mixed_session
+from tests.samples import mixed_session, ranks_sampled, ranks_session
 from tests.tui.kept_sessions import MIXED, STOPPED, keep, stopped_session
 from tests.tui.make_log import ENVIRONMENT
 from tests.tui.watched import demo, in_the_middle, log_of, nothing_in_background, until
@@ -62,6 +62,13 @@ def test_a_tab_fills_a_small_terminal(key: str, snap_compare: Any, tmp_path: Pat
 def test_at_the_end_of_a_session(keys: tuple[str, ...], snap_compare: Any, tmp_path: Path) -> None:
     app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
     assert snap_compare(app, terminal_size=SIZES["120x40"], run_before=after(*keys))
+
+
+@pytest.mark.parametrize(("size", "on_gpus"), [("80x24", False), ("120x40", True)])
+def test_a_running_cell_of_eight_ranks(size: str, on_gpus: bool, snap_compare: Any, tmp_path: Path) -> None:
+    events = [*ranks_session(8, is_over=False), ranks_sampled(8, on_gpus=on_gpus)]
+    app = Cs336App(replay=log_of(events, tmp_path), speed=0)
+    assert snap_compare(app, terminal_size=SIZES[size], run_before=after())
 
 
 def test_a_light_theme(snap_compare: Any, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from cs336_tui.events.events import GRADIENT_SYNC
 from cs336_tui.tui import format
-from cs336_tui.tui.widgets.lines import Line, Span, bar, width_of
+from cs336_tui.tui.widgets.lines import Line, Span, bar, joined
 
 _PHASE_ROLES = 5
 AXIS = 10
@@ -42,18 +42,20 @@ def _phase_role(name: str, in_order: Sequence[str]) -> str:
     return "sync" if name == GRADIENT_SYNC else f"phase-{in_order.index(name) % _PHASE_ROLES + 1}"
 
 
-def phase_line(means_s: Mapping[str, float], *, width: int) -> Line:
-    """The phases in one row without bars, with short names if there is no room."""
+def phase_lines(means_s: Mapping[str, float], *, width: int) -> list[Line]:
+    """The phases without bars: in one row, or with short names in as few as there is room for."""
+    if not means_s:
+        return []
     total = sum(means_s.values())
     lines: list[Line] = []
     for short in (False, True):
-        spans: list[Span] = []
-        for name, value in means_s.items():
-            shown = SHORT_NAMES.get(name, name) if short else name
-            spans += [Span(f"{shown} ", "muted"), Span(f"{format.ms(value, total / 1000)}  ", "text")]
-        lines.append((*spans, Span("ms", "muted")) if spans else ())
-    whole, cut = lines
-    return whole if width_of(whole) <= width else cut
+        names = [SHORT_NAMES.get(name, name) if short else name for name in means_s]
+        figures = (Span(format.ms(value, total / 1000), "text") for value in means_s.values())
+        parts = [(Span(f"{name} ", "muted"), figure) for name, figure in zip(names, figures, strict=True)]
+        lines = joined([*parts, (Span("ms", "muted"),)], width, "  ")
+        if len(lines) == 1:
+            break
+    return lines
 
 
 def axis(label: str) -> Span:

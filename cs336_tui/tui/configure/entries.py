@@ -130,7 +130,7 @@ def fold_label(entries: Entries, *, is_open: bool) -> str:
     if is_open:
         return "model and variants"
     found = ", ".join(_unusual(entries))
-    return f"variants: {found}" if found else "model, attention, compile…"
+    return f"variants: {found}" if found else "model, compile, ranks…"
 
 
 def _unusual(entries: Entries) -> Iterator[str]:

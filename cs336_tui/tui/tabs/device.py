@@ -63,7 +63,7 @@ def device_lines(
     figures = [*(_gpu(sample.gpu, energy_j, width) if sample.gpu else []), *_host(sample)]
     why = [(), *wrapped(sample.why, width, "muted")] if sample.why else []
     if sample.gpu and sample.other_gpus:
-        figures += _gpus((sample.gpu, *sample.other_gpus))
+        figures += _gpus((sample.gpu, *sample.other_gpus), height - len(figures) - len(why))
     elif sample.host.ranks:
         figures += _ranks(sample.host.ranks, height - len(figures) - len(why))
     figures += why
@@ -124,19 +124,19 @@ def _host(sample: DeviceSampled) -> list[Line]:
     ]
 
 
-def _gpus(gpus: Sequence[GpuSample]) -> list[Line]:
+def _gpus(gpus: Sequence[GpuSample], height: int) -> list[Line]:
     """A row for each rank's GPU; ``!`` marks lower clocks."""
     rows: list[Line] = []
     for rank, gpu in enumerate(gpus):
         mark, role = ("!", "caution") if gpu.clock_reasons else (" ", "text")
-        memory = format.used_of(gpu.memory_used_bytes, gpu.memory_total_bytes)
-        figures = f"{memory:>13}{format.percent(gpu.utilisation):>6}{format.number(gpu.power_w, ' W'):>6}"
+        memory = format.size(gpu.memory_used_bytes, format.NOT_AVAILABLE)
+        figures = f"{memory:>9}{format.percent(gpu.utilisation):>6}{format.number(gpu.power_w, ' W'):>7}"
         rows.append(line((f"{rank:>2}", "muted"), (mark, role), (figures, role)))
-    return [(), line((f"Ranks{'memory':>11}{'util':>6}{'power':>6}", "muted")), *rows]
+    return _listed(f"Ranks{'memory':>7}{'util':>6}{'power':>7}", rows, height)
 
 
 def _ranks(ranks: Sequence[RankSample], height: int) -> list[Line]:
-    """A row for each rank's process; the last says how many more there are, if the height does not do for all."""
+    """A row for each rank's process."""
     number_width = len(str(len(ranks) - 1))
     rows = [
         line(
@@ -145,10 +145,14 @@ def _ranks(ranks: Sequence[RankSample], height: int) -> list[Line]:
         )
         for rank, each in enumerate(ranks)
     ]
+    return _listed(f"{'Ranks':<{number_width + 6}}pid{'RSS':>9}{'cores':>6}", rows, height)
+
+
+def _listed(heading: str, rows: list[Line], height: int) -> list[Line]:
+    """Rows under a heading; the last says how many more there are, if the height does not do for all."""
     room = max(height - 2, 1)
     if len(rows) > room:
         rows[room - 1 :] = [line((f"and {len(rows) - room + 1} more", "muted"))]
-    heading = f"{'Ranks':<{number_width + 6}}pid{'RSS':>9}{'cores':>6}"
     return [(), line((heading, "muted")), *rows]
 
 

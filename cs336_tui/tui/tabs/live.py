@@ -12,7 +12,7 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
-from cs336_tui.tui.charts.bars import SHORT_NAMES, phase_bars, phase_line, progress, share_bar
+from cs336_tui.tui.charts.bars import SHORT_NAMES, phase_bars, phase_lines, progress, share_bar
 from cs336_tui.tui.charts.columns import step_chart
 from cs336_tui.tui.charts.ranks import SLOWEST, rank_strips, slowest_of
 from cs336_tui.tui.judging import Assessment, Judging
@@ -31,7 +31,7 @@ _CHART_ROWS = 7
 
 
 _RANKS_IN_ROWS = ((34, 8), (22, 4), (0, 2))
-"""Rows for the strips of ranks, by the least height of the pane."""
+"""Most rows for the strips of ranks, by the least height of the pane; fewer where the bars of phases need them."""
 
 
 class Ranks(NamedTuple):
@@ -132,13 +132,17 @@ def live_lines(
             line((f"✗ {problem}", "bad")),
             *status.error_lines(cell, width, 6 if airy or not cell.steps_done else 2),
         ]
-    ranks = _ranks(detail.ranks, width, height) if detail.ranks else []
+    several = [_ranks(detail.ranks, width, rows) for least, rows in _RANKS_IN_ROWS if height >= least and detail.ranks]
+    ranks = several[0] if several else []
     below = _CHART_ROWS + len(ranks) + (airy and bool(ranks))
     lines += judgement_lines(cell, found, width, max(height - len(lines) - below, 1))
     rest = height - len(lines)
     bars = phase_bars(means, width=width)
-    if len(bars) + len(ranks) + bool(ranks) + 5 > rest:
-        bars = [phase_line(means, width=width)] if means else []
+    fitting = (each for each in several or [ranks] if len(bars) + len(each) + bool(each) + 5 <= rest)
+    if (found_room := next(fitting, None)) is None:
+        bars = phase_lines(means, width=width)
+    else:
+        ranks = found_room
     if len(ranks) + len(bars) + 5 > rest:
         ranks = ranks[:1]
     rest -= len(bars) + len(ranks) + (2 if airy else 0) + (airy and bool(ranks))
@@ -170,15 +174,14 @@ def phase_means(cell: CellState) -> dict[str, float]:
     return {name: sum(times) / len(times) for name, times in phases.items() if times}
 
 
-def _ranks(ranks: Ranks, width: int, height: int) -> list[Line]:
-    """The slowest rank and the mean skew in a line, then the strips."""
+def _ranks(ranks: Ranks, width: int, rows: int) -> list[Line]:
+    """The slowest rank and the mean skew in a line, then the strips, over so many rows at most."""
     head = line(
         (f"ranks, {ranks.what} ms · slowest ", "muted"),
         (f"{SLOWEST}{slowest_of(ranks.times_s)}", "caution"),
         (" · mean skew ", "muted") if ranks.skew else "",
         ranks.skew,
     )
-    rows = next(rows for least, rows in _RANKS_IN_ROWS if height >= least)
     return [head, *rank_strips(ranks.times_s, width=width, rows=rows)]
 
 
