@@ -155,7 +155,8 @@ class CellRunner:
         except StartError as error:
             record([ReportFinished(at=time.time(), report=number, status="failed", error=str(error))])
             return
-        self.watch.point(device, children[0].process.pid)
+        pids = (child.process.pid for child in children)
+        self.watch.point(device, *pids, others=environment.others_of(asked.spec))
         with ExitStack() as around:
             for child in children:
                 around.enter_context(closing(child))

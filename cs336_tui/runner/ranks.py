@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from textwrap import indent
 from typing import Generic, TypeVar
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from cs336_tui.events.events import (
     GRADIENT_SYNC,
     CellFinished,
+    ChildOutput,
     Event,
     ModelBuilt,
     ModelPrepared,
@@ -39,7 +41,13 @@ LAST_WORDS_S = 0.5
 """Seconds in which the other ranks may end by themselves once one has failed."""
 _Number = TypeVar("_Number", int, float)
 _End = TypeVar("_End", CellFinished, ReportFinished)
-_LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused")
+_LOST_PEER = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Connection refused",
+    "ncclRemoteError",
+)
 """In the errors of ranks whose peer has ended: the consequence of a failure, not its cause."""
 
 
@@ -62,7 +70,8 @@ def run_ranks(
         def note(events: Sequence[Event]) -> None:
             with folding:
                 pulse.feel(events)
-                found = [each for event in events for each in by_cell.get(_cell_of(event), first).add(number, event)]
+                told = [_of_rank(number, event) for event in events]
+                found = [each for event in told for each in by_cell.get(_cell_of(event), first).add(number, event)]
                 if found:
                     record(found)
                 if any(fold.has_failed for fold in folds):
@@ -106,6 +115,13 @@ def run_ranks(
         if isinstance(fold, RankFold) and isinstance(first, RankFold):
             fold.end_like(first)
     record([fold.end() for fold in folds])
+
+
+def _of_rank(number: int, event: Event) -> Event:
+    """The event; the lines of a rank's output begin with its number."""
+    if isinstance(event, ChildOutput):
+        return msgspec.structs.replace(event, text=indent(event.text, f"[rank {number}] "))
+    return event
 
 
 def _cell_of(event: Event) -> int | None:

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from cs336_tui.config.spec import CellSpec, SpecError
-from cs336_tui.events.events import Notice
+from cs336_tui.events.events import ChildOutput, Notice
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.runner import ranks
@@ -131,6 +131,8 @@ def test_wrong_ones_of_other_forms_are_named_with_their_rank_and_place(runner: R
     assert "after one step parameter token_embedding.weight differs from rank 0's" in keeps.finished.error
     assert "left parameter token_embedding.weight as it was" in leaves_out.finished.error
     assert re.match(r"rank 1: KeyError: 'bucket 7' \(adapters.py:\d+ in finish_grad", breaks.finished.error)
+    printed = "".join(event.text for event in runner.watch.of(ChildOutput) if event.cell == breaks.cell)
+    assert "[rank 1] KeyError: 'bucket 7'" in printed
     assert "write adapters:get_ddp_bucketed:25MB" in no_size.finished.error
     assert all(cell.status == "failed" for cell in (sums, keeps, leaves_out, breaks, no_size))
 

@@ -1,0 +1,44 @@
+"""The GPU of each rank, as NVML tells it while a cell of two ranks runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cs336_tui.events.events import DeviceSampled
+from cs336_tui.runner.bench import Bench
+from cs336_tui.worker.measure.probe import nvml_uuid
+from tests.gpu.cells import shallow_spec
+from tests.watching import Watch
+
+pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
+
+
+def test_each_ranks_gpu_is_sampled_and_holds_its_memory(tmp_path: Path) -> None:
+    uuids = [nvml_uuid(index, torch.cuda.get_device_properties(index)) for index in range(2)]
+    if None in uuids:
+        pytest.skip("this torch knows no UUIDs")
+    watch = Watch()
+    bench = Bench(watch, session_dir=tmp_path, device_interval_s=0.1)
+    bench.prepare()
+    try:
+        bench.run([shallow_spec(ranks=2, parallel="ddp", pass_="train-step", steps_for=3.0, measure_steps=10_000)], "")
+    finally:
+        bench.close()
+    (cell,) = watch.state.cells.values()
+    assert cell.finished is not None
+    assert (cell.status, cell.finished.error) == ("ok", None)
+    several = [event for event in watch.of(DeviceSampled) if event.other_gpus]
+    assert several
+    for event in several:
+        assert event.gpu is not None
+        assert [gpu.uuid for gpu in (event.gpu, *event.other_gpus)] == uuids
+    last = several[-1]
+    assert last.gpu is not None
+    for gpu, peak in zip((last.gpu, *last.other_gpus), cell.finished.rank_peak_bytes, strict=True):
+        if gpu.memory_used_bytes is not None:
+            assert gpu.memory_used_bytes >= peak
+        assert gpu.other_processes in (None, ())
+    assert all(rank.pid for rank in last.host.ranks)
