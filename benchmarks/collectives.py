@@ -3,8 +3,8 @@
 ``python -m benchmarks.collectives --rounds 10``: each round runs `comm`, the script, and the script once more, in an
 order that turns, with as many warm-up and measured steps. A step is the slowest rank's in all. Prints for each size the
 ratio of `comm` to the script, and of the script to itself, which says how far equal code comes out apart: of the
-medians over all rounds, of the 20 % quantiles, and the range of the rounds' own medians. The fastest steps tell nothing on few
-cores: those of equal loops differ by more than half, as the system happens to place their threads.
+medians over all rounds, of the 20 % quantiles, and the range of the rounds' own medians. The fastest steps tell nothing
+on few cores: those of equal loops differ by more than half, as the system happens to place their threads.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def compared(name: str, ours: list[list[float]], bare: list[list[float]]) -> str
     medians = median(all_ours), median(all_bare)
     return (
         f"{'comm' if name == 'comm' else 'the script again'} {medians[0] * 1e3:.3f} ms, the script "
-        f"{medians[1] * 1e3:.3f} ms, ratio of medians {medians[0] / medians[1]:.3f}, of 20 % quantiles {fifth:.3f}; of single rounds {rounds[0]:.3f} to {rounds[-1]:.3f}, median {median(rounds):.3f}"
+        f"{medians[1] * 1e3:.3f} ms, ratio of medians {medians[0] / medians[1]:.3f}, of 20 % quantiles {fifth:.3f}; "
+        f"of single rounds {rounds[0]:.3f} to {rounds[-1]:.3f}, median {median(rounds):.3f}"
     )
 
 
