@@ -35,7 +35,8 @@ def limited(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [COMMAND, *words],
         cwd=cwd,
-        env=os.environ | {"XDG_DATA_HOME": str(cwd / "data")},
+        # Python would leave a module's bytecode cut off at the limit, which then no process can read.
+        env=os.environ | {"XDG_DATA_HOME": str(cwd / "data"), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
