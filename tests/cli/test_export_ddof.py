@@ -32,6 +32,7 @@ SPECS = (
     *by([SMALL], pass_=["train-step"], optimizer=["adamw-fused"]),
     attention_spec(measure_steps=6),
     attention_spec(workload="norm", measure_steps=6),
+    *by([SMALL], pass_=["train-step"], ranks=[2], parallel=["ddp", "zero1"]),
     *sweep_from(workload="collective", ranks=(2,), sizes=("1MB",), devices=("cpu",), steps=6).cells(),
 )
 NOTE = {0: "population standard deviation, n (ddof 0)", 1: "sample standard deviation, n − 1"}
