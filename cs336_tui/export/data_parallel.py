@@ -268,6 +268,8 @@ def _sync_notes(kept: Sequence[Result]) -> Iterator[str]:
             "gradient sync is all communication of a wrapper that begins it after backward, and of one that overlaps "
             "it only what backward did not hide; torch's wrappers have no such phase"
         )
+        if any(result.spec.accumulate > 1 for result in kept):
+            yield "gradient sync of micro-batches: after the last one; what is sent for earlier ones is not in it"
 
 
 _MEASURED: Mapping[How, str] = {

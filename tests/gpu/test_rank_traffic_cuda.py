@@ -66,3 +66,12 @@ def test_all_gathers_of_ones_own_are_of_the_modules_that_use_them(runner: Runner
         modules = {it.module for it in each.all_gathers}
         assert {"token_embedding", "layers.0.attention.query", "head"} <= modules
         assert all(it.waited_ns is not None for it in each.all_gathers)
+
+
+def test_gradient_sync_is_kept_of_each_rank_and_is_a_part_of_its_step(runner: Runner) -> None:
+    spec = shallow_spec(ranks=2, parallel="adapters:get_ddp", pass_="train-step", model_path=(str(CODE),))
+    (cell,) = runner.run(spec)
+    assert cell.status == "ok"
+    assert [len(syncs_s) for syncs_s in cell.times.rank_sync_s] == [len(cell.step_times_s)] * 2
+    for syncs_s, steps_s in zip(cell.times.rank_sync_s, cell.times.rank_s, strict=True):
+        assert all(0 <= sync_s < step_s for sync_s, step_s in zip(syncs_s, steps_s, strict=True))

@@ -97,6 +97,11 @@ def test_every_right_way_trains_what_one_process_does(runner: Runner):
     assert tuple(cells["adapters:get_ddp"].phase_times_s)[-5:] == OWN_SYNC
     assert "gradient sync" in cells["adapters:get_ddp_individual_parameters"].phase_times_s
     assert "gradient sync" not in cells["ddp"].phase_times_s
+    assert cells["ddp"].times.rank_sync_s == []
+    own = cells["adapters:get_ddp"].times
+    assert [len(syncs_s) for syncs_s in own.rank_sync_s] == [3, 3]
+    for syncs_s, steps_s in zip(own.rank_sync_s, own.rank_s, strict=True):
+        assert all(0 < sync_s < step_s for sync_s, step_s in zip(syncs_s, steps_s, strict=True))
 
 
 def test_every_form_of_ones_own_trains_what_one_process_does(runner: Runner):
