@@ -196,20 +196,24 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise the first problem that is not of devices which only the machine can resolve."""
         named = tuple(device for device in self.devices if device not in UNRESOLVED)
-        problems = self.with_devices(named or ("cpu",)).problems()
-        if problems and not named:  # the machine may have a GPU
-            there_too = set(map(str, self.with_devices(("cuda:0",)).problems()))
-            problems = tuple(problem for problem in problems if str(problem) in there_too)
-        for problem in problems:
+        for problem in (*self.refusals_on(named), *self._too_many()):
             raise problem
 
     def problems(self) -> tuple[SpecError, ...]:
         """All problems, each once; empty if `cells` will succeed."""
-        found = {str(problem): problem for problem in self.refusals()}
+        return tuple({str(problem): problem for problem in (*self.refusals(), *self._too_many())}.values())
+
+    def _too_many(self) -> Iterator[SpecError]:
         if len(self) > MOST_CELLS:
-            problem = SpecError("cells", len(self), f"these choices make too many; expected at most {MOST_CELLS}")
-            found[str(problem)] = problem
-        return tuple(found.values())
+            yield SpecError("cells", len(self), f"these choices make too many; expected at most {MOST_CELLS}")
+
+    def refusals_on(self, devices: tuple[str, ...]) -> tuple[SpecError, ...]:
+        """`refusals` on these devices; where none is known yet, those that a CPU and a GPU share."""
+        found = tuple(self.with_devices(devices or ("cpu",)).refusals())
+        if devices or not found:
+            return found
+        there_too = set(map(str, self.with_devices(("cuda:0",)).refusals()))
+        return tuple(problem for problem in found if str(problem) in there_too)
 
     def refusals(self) -> Iterator[SpecError]:
         """All problems but the number of cells. Costs the sum of the choices and, per rule, the product of its own."""

@@ -44,6 +44,7 @@ class MainScreen(Screen[None]):
         self._compositor = TightCompositor()
         self._preset, self._options = preset, options
         self._preview = Preview(self, lambda: self.post_message(Lines.Resized()))
+        self._elsewhere = Preview(self, lambda: self.post_message(Lines.Resized()))
         self._mounting: dict[str, AwaitMount] = {}
         self.open_pane = "configure"
         """The pane that fills a small screen."""
@@ -107,6 +108,11 @@ class MainScreen(Screen[None]):
     def chosen(self) -> Cells:
         """The cells of the choices in Configure, as far as they are known."""
         return self._preview.cells(self.query_one(ConfigurePane).choices)
+
+    @property
+    def chosen_elsewhere(self) -> Cells:
+        """The same on a GPU that need not be here."""
+        return self._elsewhere.cells(self.query_one(ConfigurePane).choices_elsewhere)
 
     async def focus_pane(self, pane: str) -> None:
         """Put the focus on the first thing in a pane that can have it."""

@@ -186,6 +186,21 @@ async def test_what_ranks_communicate_and_how_long_that_takes_by_the_link_that_i
         assert "450 GB/s, NVLink of H100 SXM 80GB by its data sheet" in " ".join(pane.text.split())
 
 
+async def test_ranks_that_have_no_gpus_here_are_predicted_on_a_named_one(bench: Benches) -> None:
+    choices = {"contexts": (128,), "passes": ("train-step",), "ranks": (8,), "parallels": ("ddp",)}
+    app = Cs336App(bench, initial=msgspec.structs.replace(SWEEP, **choices))
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "from cuda:0 on there")
+        await pilot.press("escape", "i")
+        pane = app.main.query_one(EstimatePane)
+        await until(pilot, lambda _: "cannot be run" in pane.text)
+        await pilot.press("g", *"A100", "enter")
+        (spec,) = await asked(pilot, bench)
+        assert (spec.ranks, spec.device) == (8, "cuda:0")
+        answer(app, bench)
+        await until(pilot, lambda _: "✓ fits" in pane.text)
+
+
 async def test_the_cells_of_the_session_stand_beside_what_was_measured(tmp_path: Path) -> None:
     events = mixed_session()
     events.insert(3, CellsPredicted(at=START + 3, predictions=(made_prediction(a_spec()),)))

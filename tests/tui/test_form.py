@@ -19,6 +19,7 @@ from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import ATTENTIONS, COMPILES, CUDA_GRAPHS, NORMS, OPTIMIZERS, WORKLOADS
 from cs336_tui.events.environment import Environment
 from cs336_tui.tui.configure.form import MAX_CELLS, Entries, RunOptions, entries_of, read
+from tests.samples import ENVIRONMENT
 from tests.strategies import automatic_sweeps, sweeps
 from tests.tui.configuring import HERE
 
@@ -273,6 +274,16 @@ def test_choices_that_do_not_go_together_are_refused(changes: dict[str, str | tu
         entries = entries.with_value(field, value)
     (problem,) = read(entries, environment).texts
     assert said.lower() in problem.lower()
+
+
+def test_a_backend_of_gpus_is_for_the_devices_that_are_here() -> None:
+    cpu, gpu = ENVIRONMENT.devices
+    both = msgspec.structs.replace(ENVIRONMENT, devices=(cpu, gpu, msgspec.structs.replace(gpu, name="cuda:1")))
+    sweep = Sweep(sizes=("small",), passes=("train-step",), ranks=(2,), parallels=("ddp",), backends=("nccl",))
+
+    assert read(entries_of(sweep), both).problems == ()
+    (problem,) = read(entries_of(sweep.with_devices(("cpu",))), both).problems
+    assert str(problem) == "backend nccl: runs on cuda, not on cpu; choose gloo"
 
 
 def test_another_workload_changes_what_was_as_usual_and_nothing_else() -> None:

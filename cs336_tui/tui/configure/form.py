@@ -258,7 +258,7 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     )
     if options.repeats < 1:
         reader.add(SpecError("repeats", options.repeats, "expected a whole number, at least 1"))
-    for problem in (*sweep.with_devices(("cpu",)).refusals(), *_device_problems(sweep, environment)):
+    for problem in (*sweep.refusals_on(_known(sweep, environment)), *_device_problems(sweep, environment)):
         shown = {"size": "head_dim", "d_model": "head_dim", "num_heads": "heads"}.get(problem.field) if alone else None
         reader.add(SpecError(shown, problem.value, problem.allowed) if shown else problem)
     cells = len(sweep) * options.repeats
@@ -281,6 +281,15 @@ def _dimensions(entries: Entries, reader: FormReader) -> dict[str, Any]:
     if CUSTOM_SIZE in entries.size:
         return {"dims": reader.dims({field: entries.text(field) for field in DIMS})}
     return {"sizes": entries.size, "vocab_size": reader.number("vocab_size", entries.vocab_size, 1)}
+
+
+def _known(sweep: Sweep, environment: Environment | None) -> tuple[str, ...]:
+    """The devices that are meant, as far as that is known."""
+    try:
+        meant = environment.resolve(sweep.devices) if environment else sweep.devices
+    except SpecError:
+        return ()
+    return tuple(dict.fromkeys(device for device in meant if device not in UNRESOLVED))
 
 
 def _device_problems(sweep: Sweep, environment: Environment | None) -> Iterator[SpecError]:

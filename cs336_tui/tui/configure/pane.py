@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from textual import events
@@ -29,6 +30,8 @@ from cs336_tui.tui.configure.preview import CellChoices
 from cs336_tui.tui.format import cut_to_lines
 from cs336_tui.tui.widgets.entries import Chips, Entry, Fold, PushButton, TextEntry
 
+_read_elsewhere = lru_cache(maxsize=1)(read)
+"""`read` without an environment, for entries that are asked about at every refresh."""
 _SUMMARY_LINES = 5
 """Maximum height of the summary, as in its style."""
 _READ_S = 12.0
@@ -113,6 +116,11 @@ class ConfigurePane(Vertical):
     def choices(self) -> CellChoices:
         """Choices that decide which cells Run adds."""
         return CellChoices(self.sweep, self.options.repeats, self._environment)
+
+    @property
+    def choices_elsewhere(self) -> CellChoices:
+        """The same for a GPU that need not be here."""
+        return CellChoices(_read_elsewhere(self._entries).sweep, self.options.repeats, None, elsewhere=True)
 
     def compose(self) -> ComposeResult:
         with _Scroll(id="form"):

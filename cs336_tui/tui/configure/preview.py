@@ -30,6 +30,8 @@ class CellChoices(NamedTuple):
     sweep: Sweep | None
     repeats: int
     environment: Environment | None
+    elsewhere: bool = False
+    """True: on a GPU that need not be here, whatever this machine lacks."""
 
 
 class Need(NamedTuple):
@@ -67,10 +69,11 @@ class Cells(NamedTuple):
 def cells_of(choices: CellChoices) -> Cells:
     if choices.sweep is None:
         return Cells(why_none="The choices in Configure cannot be run yet.")
-    if choices.environment is None:
+    if choices.environment is None and not choices.elsewhere:
         return Cells(why_none="reading this machine ...")
     try:
-        sweep = choices.sweep.with_devices(choices.environment.resolve(choices.sweep.devices))
+        here = choices.environment
+        sweep = choices.sweep.with_devices(here.resolve(choices.sweep.devices) if here else ("cuda:0",))
         return as_cells(in_rounds(in_order(sweep.cells()), choices.repeats))
     except SpecError as error:
         return Cells(why_none=str(error))

@@ -80,7 +80,7 @@ class EstimateController:
 
     def estimated(self) -> Estimated:
         state = self._app.state
-        chosen = self._chosen if self._has_choices else Cells()
+        chosen = self._chosen_there if self._has_choices else Cells()
         of_session = self._cells_of(state)
         both = bool(of_session.cells) and self._has_choices
         whose: Whose = (
@@ -170,6 +170,11 @@ class EstimateController:
     def _chosen(self) -> Cells:
         return self._app.main.chosen
 
+    @property
+    def _chosen_there(self) -> Cells:
+        """As `_chosen`, on the named GPU where there is one."""
+        return self._chosen if self._gpu is None else self._app.main.chosen_elsewhere
+
     def _cells_of(self, state: SessionState) -> Cells:
         of = (id(state), len(state.cells))
         if self._session_cells[0] != of:
@@ -207,7 +212,8 @@ class EstimateController:
     def _wanted(self) -> tuple[CellSpec, ...]:
         """The choices' cells here and on the named GPU, then the session's."""
         chosen, of_session = self._chosen.largest, self._cells_of(self._app.live.state).largest
-        everything = (*chosen, *self._asked_of(chosen), *self._asked_of(of_session), *of_session)
+        there = self._chosen_there.largest
+        everything = (*chosen, *self._asked_of(there), *self._asked_of(of_session), *of_session)
         return tuple({needs_of(need.spec): need.spec for need in everything}.values())
 
     def _asked_of(self, needs: Sequence[Need]) -> tuple[Need, ...]:
