@@ -38,6 +38,13 @@ _NEAR = 0.08
 """Relative difference of sizes that are the same in another unit: 1 GiB is 7.4 % more than 1 GB."""
 
 
+def remark_on(specs: Iterable[CellSpec]) -> str:
+    """What is to be minded of points beside these cells."""
+    if {spec.is_collective for spec in specs} == {True}:
+        return "published times of collectives are seldom those of the slowest rank, from a barrier on"
+    return REMARK
+
+
 class Match(msgspec.Struct, frozen=True):
     """A reference point for a cell and what is to be said of it. `differences` counts the caveats that change its
     figure: context, batch, precision, architecture, vocabulary, and of a time warm-up or synchronisation, that differ

@@ -53,6 +53,10 @@ def side_sweep(name: str, own: Mapping[str, Any], shared: Mapping[str, Any]) -> 
     elif "sizes" in own:
         both = {key: value for key, value in both.items() if key not in RAW_DIMS}
     chosen = {**both, **own}
+    if chosen.get("workload") == "collective":
+        raise click.UsageError(
+            f"{name}: collectives are not run in turns; cs336-tui comm --repeats R takes rounds of them"
+        )
     if "preset_name" not in chosen:
         chosen = {**DEFAULTS, **chosen}
     try:

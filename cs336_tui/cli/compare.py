@@ -125,7 +125,7 @@ def _shared(comparison: Comparison) -> str:
     taken = {key: {shown_of(pair.a.spec, key) for pair in comparison.pairs} for key in SETTINGS[1:]}
     found = {key: shown.pop() for key, shown in taken.items() if len(shown) == 1}
     return ", ".join(
-        f"{FIELDS[key].title} {shown}" for key, shown in found.items() if shown not in (OWN, FIELDS[key].usual)
+        f"{FIELDS[key].title} {shown}" for key, shown in found.items() if shown not in ("", OWN, FIELDS[key].usual)
     )
 
 

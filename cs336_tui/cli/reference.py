@@ -9,7 +9,7 @@ import click
 from cs336_tui.analysis.fields import machine
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, merge, pooled, title_of
 from cs336_tui.analysis.published import own, published
-from cs336_tui.analysis.reference import REMARK, add_from, matching, sentence
+from cs336_tui.analysis.reference import add_from, matching, remark_on, sentence
 from cs336_tui.analysis.reference_profiles import profiles_said
 from cs336_tui.cli.flags import session_argument, session_dir_option
 from cs336_tui.session import store
@@ -34,7 +34,7 @@ def reference_view(session: str, session_dir: Path, own_points: Path | None = No
     for said in profiles_said([state], results, rows):
         lines += ["", said.here]
         lines += [f"  {there}{f' ({caveats})' if caveats else ''}" for there, caveats in said.there]
-    return "\n".join([*lines, "", f"Mind that {REMARK}."])
+    return "\n".join([*lines, "", f"Mind that {remark_on(result.spec for result in results)}."])
 
 
 def keep_command(session: str, title: str, session_dir: Path, own_points: Path | None = None) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from cs336_tui.config.attention_accounting import FUSED
 from cs336_tui.config.axis import Kind
 from cs336_tui.config.flops import parameters
+from cs336_tui.config.ranks import message_bytes
 from cs336_tui.config.recomputing import inputs_at_once, recomputed_blocks
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
@@ -31,7 +32,7 @@ def relative_work(spec: CellSpec) -> float:
     if spec.workload == "norm":
         return spec.tokens_per_step * spec.d_model * passes
     if spec.is_collective:
-        return spec.message_bytes
+        return message_bytes((spec.d_model, spec.d_ff), "fp32", 1)  # as asked for, so that ranks keep their order
     if passes > 1:
         passes += recomputed_blocks(spec) / spec.num_layers
     scores = 2 * spec.num_layers * spec.context_length * spec.d_model

@@ -10,7 +10,7 @@ from cs336_tui.analysis.communication import gradient_sync
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled
 from cs336_tui.analysis.published import Published
-from cs336_tui.analysis.reference import REMARK, Match, matching, nothing_published
+from cs336_tui.analysis.reference import Match, matching, nothing_published, remark_on
 from cs336_tui.analysis.reference_profiles import KernelsBeside, PeakBeside, kernel_name, kernels_beside, peaks_beside
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.results import TableError, data_value
@@ -140,7 +140,7 @@ def _record(result: Result, found: Summary, match: Match | None) -> dict[str, Va
 
 def _notes(results: Sequence[Result]) -> Iterator[str]:
     yield "here / there: own mean step time over the published one; below 1, here is faster"
-    yield f"published times are points to look at, not truth: {REMARK}"
+    yield f"published times are points to look at, not truth: {remark_on(result.spec for result in results)}"
     yield from provenance_notes(results)
 
 

@@ -42,6 +42,11 @@ def test_a_sweep_is_a_product_and_keeps_its_sizes_names():
     assert all(spec.tokens_per_step == 0 for spec in found)
 
 
+def test_equal_sizes_run_in_the_order_of_their_ranks_whatever_their_rounding():
+    found = in_order(cells(sizes=("10MB", "1MB"), ranks=(2, 4, 6)))
+    assert [(spec.size, spec.ranks) for spec in found] == [(size, n) for size in ("1MB", "10MB") for n in (2, 4, 6)]
+
+
 def test_its_command_and_its_preset_make_it_again():
     sweep = collectives(sizes=("1MB", "10MiB"), ranks=(2, 6), collectives=("all-to-all",), precisions=("bf16",))
     words = shlex.split(command_of(sweep))
@@ -121,6 +126,13 @@ def test_what_needs_a_model_is_refused_in_one_line(command: str):
     result = CliRunner().invoke(cli, [command, "--workload", "collective", "--size", "1MB", "--device", "cpu"])
     assert result.exit_code == 2
     assert "workload collective: a collective has no model, so there is no " in result.stderr
+
+
+def test_collectives_are_not_run_in_turns():
+    side = "--workload collective --op {} --size 1MB --ranks 2"
+    result = CliRunner().invoke(cli, ["ab", "--a", side.format("broadcast"), "--b", side.format("all-reduce")])
+    assert result.exit_code == 2
+    assert "--a: collectives are not run in turns; cs336-tui comm --repeats" in " ".join(result.stderr.split())
 
 
 def test_a_precision_of_models_is_none_of_messages():

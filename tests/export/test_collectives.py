@@ -103,6 +103,7 @@ def test_tables_set_published_times_beside_ones_own():
     assert (there[1], there[3]) == ("0.57", "1.75")  # 1 ms here, 0.57 ms there
     assert {record["reference_mean_s"] for record in table.records} == {0.57e-3}
     assert {record["pass"] for record in table.records} == {None}
+    assert not any("TF32" in note for note in table.footnotes)
 
 
 def test_data_of_a_collective_have_no_stand_ins_for_what_it_lacks():

@@ -13,7 +13,7 @@ from textual.message import Message
 from cs336_tui.analysis.merge import Result, grouped, measured, merge
 from cs336_tui.analysis.pivot import VALUES, PivotError, varying
 from cs336_tui.analysis.published import ReferenceFileError, own, published
-from cs336_tui.analysis.reference import REMARK, matching, sentence
+from cs336_tui.analysis.reference import matching, remark_on, sentence
 from cs336_tui.analysis.reference_profiles import Said, profiles_said
 from cs336_tui.analysis.warmup import Trace, warmup_groups
 from cs336_tui.tui import format
@@ -275,6 +275,6 @@ def reference_page(results: Sequence[Result], width: int) -> Page:
         said = sentence(spec, sum(steps) / len(steps), matching(spec, runs[0].cell.in_force, points))
         rows += wrapped(said, width, "text", "    ")
     rows += [(), line(("Memory and kernels", "title")), *profiles] if profiles else []
-    rows += [(), *wrapped(f"Points of reference, not truth: {REMARK}.", width, "muted", "  ")]
+    rows += [(), *wrapped(f"Points of reference, not truth: {remark_on(cells)}.", width, "muted", "  ")]
     heading = (line(("Reference points", "title"), (" · + keeps these cells as your own", "muted")),)
     return Page(heading, tuple(rows))
