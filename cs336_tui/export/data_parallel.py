@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -160,7 +161,10 @@ def _tables(cells: _Cells, columns: Sequence[Column[Row]], caption: str, notes: 
 
 def wrapper_name(spec: CellSpec) -> str:
     """``ddp``, or the name of a user's function."""
-    name = sharing_of(spec.parallel).name
+    return _shortly(sharing_of(spec.parallel).name)
+
+
+def _shortly(name: str) -> str:
     return short(name) if is_imported(name) else name
 
 
@@ -168,7 +172,14 @@ def names(kept: Sequence[Result]) -> Iterator[Column[Row]]:
     """Columns that say which cells a row is of."""
     yield setting("size", "size", left=True)
     yield setting("ranks", "ranks")
-    yield layout_column("wrapper", lambda row: wrapper_name(row.first.spec), left=True)
+    own = {sharing_of(result.spec.parallel).name for result in kept}
+    called = Counter(map(_shortly, own))
+
+    def wrapper(row: Row) -> str:
+        name = sharing_of(row.first.spec.parallel).name
+        return _shortly(name) if called[_shortly(name)] == 1 else name
+
+    yield layout_column("wrapper", wrapper, left=True)
     if any(sharing_of(result.spec.parallel).bucket_bytes for result in kept):
         yield layout_column("buckets (MB)", _bucket_mb, lambda row: known("{:g}", NONE)(_bucket_mb(row)))
     if varies(kept, "optimizer"):

@@ -110,6 +110,12 @@ def test_buckets_are_a_column_in_the_order_in_which_they_were_asked_for() -> Non
     assert table.texts("buckets (MB)") == ("10", "1", "10", "1")
 
 
+def test_functions_of_one_name_are_told_apart_by_their_modules() -> None:
+    cells = [Ran(ranks_spec(name), 0.5, 0.5) for name in ("mine:get_ddp", "hers:get_ddp", "hers:get_flat")]
+    (table,) = data_parallel_tables(results_of(cells), None)
+    assert [each["wrapper"] for each in records(table)] == ["mine:get_ddp", "hers:get_ddp", "get_flat"]
+
+
 def in_turns(a: str, b: str, *rounds: tuple[float, float], **changes: Any) -> list[Ran]:
     """Rounds of two cells; each has two steps, 1 % apart."""
     return [
