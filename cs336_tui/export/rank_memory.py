@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.variants import short
 from cs336_tui.events.memory_report import RankMemoryReport, RankMoment
 from cs336_tui.events.prediction import COMMUNICATION, PhaseMemory
 from cs336_tui.export.memory import UNITS, spaced
@@ -29,13 +30,19 @@ class _Row(NamedTuple):
     """Live bytes at the moment, and the most since the moment before."""
 
 
+def unit_of(reports: Sequence[RankMemoryReport]) -> ByteUnit:
+    """The unit of their table."""
+    moments = [moment for report in reports for moment in report.moments]
+    return ByteUnit.for_largest(max((m.peak_bytes or sum(m.by_category.values()) for m in moments), default=0))
+
+
 def rank_memory_table(reports: Sequence[RankMemoryReport]) -> Table:
     """A row for each moment, rank and cell: the cells of one rank at one moment are neighbours."""
     rows = [_Row(report.spec, moment, _predicted(report, moment)) for report in reports for moment in report.moments]
     moments = list(dict.fromkeys((row.moment.step, row.moment.moment) for row in rows))
     rows.sort(key=lambda row: (moments.index((row.moment.step, row.moment.moment)), row.moment.rank))
-    sizes = [row.moment.peak_bytes or sum(row.moment.by_category.values()) for row in rows]
-    unit = ByteUnit.for_largest(max(sizes, default=0))
+    unit = unit_of(reports)
+    several = len({row.spec.optimizer for row in rows}) > 1
 
     def predicted(key: str) -> Iterator[Column[_Row]]:
         if any(row.predicted for row in rows):
@@ -47,6 +54,7 @@ def rank_memory_table(reports: Sequence[RankMemoryReport]) -> Table:
         Column("moment", left=True),
         Column("rank"),
         Column("parallel", left=True),
+        *([Column[_Row]("optimizer", left=True, text=lambda row: short(row.spec.optimizer))] if several else []),
         *(Column(f"{name}_bytes", f"{spaced(name)} ({unit.name})", show=unit.fixed) for name in _CATEGORIES),
         Column("rest_bytes", f"rest ({unit.name})", show=unit.fixed),
         Column("live_bytes", f"allocated ({unit.name})", show=unit.fixed),
@@ -77,7 +85,7 @@ def _record(row: _Row) -> dict[str, Value]:
     moment, predicted = row.moment, row.predicted
     return {
         **cell_record(row.spec),
-        **attributes(row.spec, "ranks", "parallel", "backend"),
+        **attributes(row.spec, "ranks", "parallel", "optimizer", "backend"),
         **attributes(moment, "step", "moment", "rank"),
         **{f"{name}_bytes": moment.by_category.get(name) for name in _CATEGORIES},
         **attributes(moment, "rest_bytes", "live_bytes"),

@@ -145,14 +145,20 @@ async def test_a_pass_without_backward_says_that_nothing_is_saved() -> None:
 
 @pytest.mark.parametrize("size", [COMPACT, LARGE])
 async def test_memory_of_each_rank_is_shown_in_every_view(size: tuple[int, int]) -> None:
-    spec = a_spec(pass_="train-step", ranks=2, parallel="zero1")
-    made = report_events(a_rank_memory_report(spec))
+    spec, whole, other = (
+        a_spec(pass_="train-step", ranks=ranks, parallel=parallel)
+        for ranks, parallel in ((2, "zero1"), (2, "ddp"), (4, "zero1"))
+    )
+    made = [*report_events(a_rank_memory_report(whole)), *report_events(a_rank_memory_report(other), 1)]
+    made += report_events(a_rank_memory_report(spec), 2)
     app = Tab(Subject(state_of([*session_start([spec]), *cell_start(0), cell_end(0), *made]), spec, 0))
     async with app.run_test(size=size) as pilot:
         for keys in ((), ("left",), ("plus",), ("P",), ("enter",), ("v", "v"), ("v",), ("v",), ("v",)):
             text = await pressed(pilot, *keys)
-            assert "optimizer state" in text
-        assert "zero1" in text
+            assert "state  activ." in text
+        rows = [line.split() for line in text.splitlines() if line.split()[:1] == ["initialised"]]
+        assert [row[1:3] for row in rows] == [["0", "ddp"], ["0", "zero1"], ["1", "ddp"], ["1", "zero1"]]
+        assert "of each rank, MB" in text
         await pressed(pilot, "end")
         assert "devices: cpu, torch 2.13.0" in app.pane.text
 

@@ -111,11 +111,12 @@ class MemoryPane(ReportPane):
     def draw(self, report: ReportState) -> None:
         record = report.content
         if isinstance(record, RankMemoryReport):
-            from cs336_tui.export.formats import plain_text  # not for the first frame
-            from cs336_tui.export.rank_memory import rank_memory_table
+            from cs336_tui.export.rank_memory import unit_of  # not for the first frame
+            from cs336_tui.tui.tabs.memory.ranks import beside, rank_lines
 
-            told = plain_text(rank_memory_table([record])).splitlines()
-            self.fill([(Span(text, "text"),) for text in told], [self.title()])
+            told = beside(self.subject.state.contents(RankMemoryReport), record.spec) or [record]
+            heading, rows = rank_lines(told, self.content_size.width)
+            self.fill(rows, [self.title(Span(f" of each rank, {unit_of(told).name}", "muted")), heading])
             return
         assert isinstance(record, MemoryReport)
         timeline = self._timeline_of(record)
