@@ -12,6 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+import cs336_tui
 from cs336_tui.events.events import Event, StepsTimed
 from cs336_tui.runner.launcher import Rank
 from cs336_tui.worker.worker_entry import STACK_SIGNAL
@@ -23,6 +24,7 @@ STACKS_S = 1.0
 _WAITS = re.compile(
     r"\b(wait|barrier|all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|backward)\w*\(|store\.get\("
 )
+_OURS = str(Path(cs336_tui.__file__).parent)
 _WRAPPERS = ("wrapper", "inner")  # of torch's decorators
 
 
@@ -88,6 +90,22 @@ _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function
 def frames_of(stack: str) -> list[Frame]:
     """The frames of a stack as `faulthandler` writes it, innermost first."""
     return [Frame(found["file"], int(found["line"]), found["function"]) for found in _FRAME.finditer(stack)]
+
+
+_STACK = re.compile(
+    r"^(?P<current>Current t|T)hread 0x.*\(most recent call first\):\n(?P<frames>(  .*\n?)+)", re.MULTILINE
+)
+
+
+def crashed_in(output: str) -> str:
+    """The line of the user's own code in which a process crashed, by the stack at the end of its output, as `` in
+    forward (model.py:12)``; empty if it tells none."""
+    found = list(_STACK.finditer(output))
+    crashed = next((each for each in found if each["current"] == "Current t"), found[0] if found else None)
+    frames = frames_of(crashed["frames"]) if crashed else []
+    own = (each for each in frames if not (each.is_torchs or "/lib/python" in each.file or _OURS in each.file))
+    place = next(own, None)
+    return f" in {place}" if place else ""
 
 
 def _place(stack: Sequence[Frame]) -> str:

@@ -117,12 +117,16 @@ class OutputTail:
         return text
 
 
-def last_line(path: Path) -> str:
-    """The last line of a file that is not blank, at most 300 characters of it; empty without one."""
+def end_of(path: Path) -> str:
+    """The last 64 KiB of a file; empty without one."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - (1 << 16)))
-            lines = file.read().decode(errors="replace").split("\n")
+            return file.read().decode(errors="replace")
     except OSError:
         return ""
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+
+
+def last_line(path: Path) -> str:
+    """The last line of a file that is not blank, at most 300 characters of it; empty without one."""
+    return next((line.strip()[:300] for line in reversed(end_of(path).split("\n")) if line.strip()), "")

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import coalesce, unpack
+from cs336_tui.runner.hanging import crashed_in
 from cs336_tui.runner.launcher import Child
 from cs336_tui.runner.orphans import remark_on_orphans
-from cs336_tui.runner.pipes import FrameReader, OutputTail, StopSignal
+from cs336_tui.runner.pipes import FrameReader, OutputTail, StopSignal, end_of
 
 PACE_S = 0.05
 """Seconds between two looks at a busy child, so that they take no time from its measurement."""
@@ -27,6 +28,7 @@ SPAWNED_LOOK_S = 1.0
 """Seconds between two looks at a silent spawned child."""
 EXIT_S = 5.0
 """Seconds in which a child may exit after its result."""
+_UNEQUAL = "Received data size doesn't match expected size"  # on which gloo ends the process
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
 
 
@@ -163,7 +165,7 @@ class Supervisor:
         else:
             before, after = self._oom_kills, kernel_oom_kills()
             kills = after - before if before is not None and after is not None else None
-            status, error = explain_exit(self._child.process.exitcode, kills)
+            status, error = explain_exit(self._child.process.exitcode, kills, end_of(self._child.output))
         if self._report is not None:
             return ev.ReportFinished(at=time.time(), report=self._report, status=status, error=error)
         assert self._cell is not None
@@ -179,8 +181,9 @@ def kernel_oom_kills() -> int | None:
     return None
 
 
-def explain_exit(exitcode: int | None, oom_kills: int | None) -> tuple[ev.Status, str]:
-    """Status and one-line error of a child without a result; `oom_kills` are the kernel's meanwhile, if known."""
+def explain_exit(exitcode: int | None, oom_kills: int | None, output: str = "") -> tuple[ev.Status, str]:
+    """Status and one-line error of a child without a result; `oom_kills` are the kernel's meanwhile, if known, `output`
+    is what it printed last."""
     if exitcode is None or exitcode >= 0:
         return "failed", f"the process ended with exit code {exitcode} before reporting a result; see its output"
     try:
@@ -189,7 +192,12 @@ def explain_exit(exitcode: int | None, oom_kills: int | None) -> tuple[ev.Status
     except ValueError:
         return "killed", f"the process was ended by signal {-exitcode}"
     if number in _CRASHES:
-        return "failed", f"the process crashed with {name}; see its output"
+        why = (
+            "ranks send one another arrays of unequal sizes"
+            if _UNEQUAL in output
+            else f"the process crashed with {name}"
+        )
+        return "failed", f"{why}{crashed_in(output)}; see its output"
     if number is signal.SIGKILL:
         if oom_kills:
             return "oom", f"the kernel killed the process for lack of memory: {name}"

@@ -14,7 +14,7 @@ import pytest
 
 from cs336_tui.events.events import StageChanged, StepsTimed
 from cs336_tui.runner import hanging
-from cs336_tui.runner.hanging import Pulse, where
+from cs336_tui.runner.hanging import Pulse, crashed_in, where
 from cs336_tui.runner.launcher import Rank
 
 TORCH = "/usr/lib/python3/site-packages/torch"
@@ -88,3 +88,20 @@ def test_a_pause_as_long_as_usual_between_steps_is_no_hang(monkeypatch: pytest.M
     assert pulse.beats()
     now[0] += 5.1
     assert not pulse.beats()
+
+
+def test_a_crash_is_told_with_the_line_of_ones_own_code() -> None:
+    def stack(*frames: tuple[str, int, str]) -> str:
+        return "".join(f'  File "{file}", line {line} in {function}\n' for file, line, function in frames)
+
+    ours = (str(Path(hanging.__file__)), 9, "run")
+    told = (
+        "printed before\nFatal Python error: Segmentation fault\n\n"
+        f"Thread 0x7f01 (most recent call first):\n{stack(ASLEEP[0], ('/home/user/data.py', 3, 'load'))}\n"
+        f"Current thread 0x7f02 (most recent call first):\n{stack(*IN_BARRIER[:2], *ASLEEP[1:], ours)}\n"
+        "Extension modules: numpy\n"
+    )
+    assert crashed_in(told) == " in forward (adapters.py:78)"
+    assert crashed_in(told.replace("Current thread", "Thread")) == " in load (data.py:3)"
+    assert crashed_in("Killed") == ""
+    assert crashed_in(f"Thread 0x1 (most recent call first):\n{stack(ours)}") == ""

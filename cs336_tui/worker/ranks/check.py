@@ -55,6 +55,8 @@ def check_ranks(
     dropped; gradients are kept for `compare_step` if the step is to be compiled. Each rank calls it. `runs_out` tells
     an error for lack of memory. Raises `WrongRanks`."""
     rank = group.place.rank
+    if is_imported(spec.model):
+        _check_alike(spec, device, group)
     expected = _expected(spec, device, group, runs_out)
     workload = _built(spec, device, rank, offset=0 if shards_by_name(spec.parallel) else rank, still=expected.still)
     if workload.shared.whole and not shards_by_name(spec.parallel):
@@ -117,6 +119,18 @@ def _unscaled(workload: Workload) -> Iterator[None]:
 
 def _named(model: nn.Module) -> Mapping[str, Tensor]:
     return dict(model.named_parameters())
+
+
+def _check_alike(spec: CellSpec, device: torch.device, group: Group) -> None:
+    """Raise `WrongRanks` for a parameter that is not as on the first rank, before ranks communicate."""
+    alone = msgspec.structs.replace(spec, pass_="forward", accumulate=1)
+    model = build(alone, device, rank=group.place.rank, as_written=True).model
+    shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+    first: dict[str, list[int]] = json.loads(group.first_says(json.dumps(shapes)))
+    for name in {**first, **shapes}:
+        if first.get(name) != shapes.get(name):
+            here, there = (f"shape {tuple(of[name])}" if name in of else "none" for of in (shapes, first))
+            raise WrongRanks(f"parameter {name}: {here}, on rank 0 {there}; ranks need models alike")
 
 
 def _expected(

@@ -368,3 +368,18 @@ class Plain(nn.Embedding):
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__(vocab_size, vocab_size)
+
+
+class Unlike(nn.Embedding):
+    """A model with one more token on each further rank."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(vocab_size + dist.get_rank(), vocab_size)
+
+
+class SendsUnequal(Individual):
+    """The second rank sends less of the last gradient."""
+
+    def finish_gradient_synchronization(self) -> None:
+        super().finish_gradient_synchronization()
+        dist.all_reduce(torch.zeros(64 - 8 * dist.get_rank()))
