@@ -25,7 +25,6 @@ from cs336_tui.events.prediction import COMMUNICATION, OF_RANKS, Collective, Pha
 from cs336_tui.worker.estimate.tracker import Args, Kwargs
 from cs336_tui.worker.ranks.parallel import shard_fully
 from cs336_tui.worker.workload.building import Workload, build
-from cs336_tui.worker.workload.imported.problems import OwnWords
 from cs336_tui.worker.workload.passes import Shared, prepared_phases
 from cs336_tui.worker.workload.precision import RECIPES, autocast_for
 from cs336_tui.worker.workload.transformer import Batch
@@ -205,6 +204,7 @@ def follow(workload: Workload, spec: CellSpec) -> ShardedStep:
     tracker = FSDPMemTracker(workload.runs, optimizer)
     tracker.track_inputs(tuple(workload.batch))
     step, counter = workload.step(spec), CollectiveCounter()
+    step.opening = tracker.reset_mod_stats  # It follows one forward and backward of each module
     phases: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
     with tracker:
@@ -245,10 +245,6 @@ def fake_ranks(ranks: int) -> Iterator[DeviceMesh]:
 def _sharded(found: Prediction) -> Prediction:
     """The prediction under fully_shard, by running it on the host's fake tensors among ranks that are not there."""
     spec = found.spec
-    if spec.accumulate > 1:
-        raise OwnWords(
-            "fsdp2 with several micro-batches: torch's FSDPMemTracker follows one forward and backward a step"
-        )
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with fake_ranks(spec.ranks) as mesh:
 

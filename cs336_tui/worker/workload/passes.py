@@ -148,8 +148,9 @@ def micro_batches(batch: Batch, count: int) -> list[Batch]:
 class Step:
     """A step of one pass over one batch: call `prepare`, `run` for each of `phases` in order, then `clear`. Only `run`
     is to be timed. `autocast` makes the context of forward and loss. A user's model or loss is checked against the
-    vocabulary size `check_against`. `opening` is called first in each step. `shared` is the model as ranks run it.
-    `accumulate` divides the batch of a `train-step` into micro-batches, whose losses' mean is that of the step."""
+    vocabulary size `check_against`. `opening` is called first in each step, and after each micro-batch but the last.
+    `shared` is the model as ranks run it. `accumulate` divides the batch of a `train-step` into micro-batches, whose
+    losses' mean is that of the step."""
 
     def __init__(
         self,
@@ -180,7 +181,7 @@ class Step:
         self._logits: Tensor | None = None
         self._loss: Tensor | None = None
         self._check_against = check_against
-        self._opening = opening
+        self.opening = opening
         self._result: _Result | None = None
 
     def _phases(self, phases: tuple[str, ...]) -> Iterator[str]:
@@ -196,8 +197,8 @@ class Step:
 
     def prepare(self) -> None:
         """Run what precedes the timed phases: forward and loss, for `backward`."""
-        if self._opening is not None:
-            self._opening()
+        if self.opening is not None:
+            self.opening()
         self._call(self._shared.before)
         if self._pass == "backward":
             self.run("forward")
@@ -256,8 +257,8 @@ class Step:
                 if alone is None:
                     self._call(self._shared.after)
                     self._call(self._shared.before)
-                if self._opening is not None:
-                    self._opening()
+                if self.opening is not None:
+                    self.opening()
         self._batch = last
 
     def _forward(self) -> None:

@@ -30,10 +30,13 @@ STEPS = 9
 CPU = torch.device("cpu")
 
 
-def spec_of(parallel: str, pass_: str = "train-step") -> CellSpec:
+def spec_of(way: str, pass_: str = "train-step") -> CellSpec:
+    """A cell with this way to share a step, as ``fsdp2``, or ``fsdp2*2`` in two micro-batches."""
+    parallel, _, accumulate = way.partition("*")
     dims = {"d_model": 256, "d_ff": 512, "num_layers": 2, "num_heads": 4, "vocab_size": 1000}
     chosen = {"contexts": (64,), "batches": (2,), "devices": ("cpu",), "passes": (pass_,)}
-    return sweep_from(**dims, **chosen, ranks=(RANKS,), parallels=(parallel,)).cells()[0]
+    shared = {"ranks": (RANKS,), "parallels": (parallel,), "accumulations": (int(accumulate or 1),)}
+    return sweep_from(**dims, **chosen, **shared).cells()[0]
 
 
 class _Heap(ctypes.Structure):

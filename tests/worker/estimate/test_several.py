@@ -15,11 +15,10 @@ import torch.distributed as dist
 
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.worker.estimate.predict import predict
-from cs336_tui.worker.workload.imported.problems import OwnWords
 from tests.watching import PATIENCE_S
 from tests.worker.estimate.ranks_in_turn import spec_of
 
-SHARED = ("ddp", "ddp:1MB", "zero1", "fsdp2")
+SHARED = ("ddp", "ddp:1MB", "zero1", "fsdp2", "fsdp2*2")
 AS_GLOO = {"all-gather": "gloo:all_gather", "reduce-scatter": "gloo:all_reduce", "all-reduce": "gloo:all_reduce",
            "broadcast": "gloo:broadcast"}  # fmt: skip
 """gloo scatters a reduction by an all-reduce."""
@@ -99,12 +98,6 @@ def test_a_wrapper_of_ones_own_is_said_not_to_be_predicted() -> None:
     assert found.communication == ()
     assert "get_ddp" in found.note
     assert torch.is_grad_enabled()
-
-
-def test_a_sharded_step_of_several_micro_batches_is_refused_in_words() -> None:
-    with pytest.raises(OwnWords, match="micro-batches"):
-        predict(msgspec.structs.replace(spec_of("fsdp2"), accumulate=2))
-    assert not dist.is_initialized()
 
 
 def test_micro_batches_are_reduced_once() -> None:
