@@ -109,6 +109,15 @@ async def test_reports_of_a_collective_are_not_offered(tmp_path: Path) -> None:
             assert "Press n" not in shown
 
 
+async def test_a_message_without_room_is_told_and_not_tried_again(tmp_path: Path) -> None:
+    spec = specs()[0]
+    app = Cs336App(replay=log_of(events_of(Cell(spec, status="oom")), tmp_path), speed=0)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press("0")
+        await until(pilot, "A cell of several ranks is not tried again")
+
+
 def test_points_between_two_sizes_lie_on_a_line() -> None:
     from cs336_tui.tui.charts.bandwidth import _between
 

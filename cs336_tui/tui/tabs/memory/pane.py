@@ -203,6 +203,8 @@ class MemoryPane(ReportPane):
             return wrapped(f"finding out why: {latest.stage} ...", width, "strong")
         if ("oom", self.subject.spec) in self.subject.asked:
             return wrapped("The reason is found out next, apart from any timing; s stops everything.", width, "strong")
+        if self.subject.spec is not None and self.subject.spec.ranks > 1:
+            return wrapped("A cell of several ranks is not tried again; its error names the rank.", width, "muted")
         ended = wrapped(f"{latest.status}: {latest.error or 'stopped'}", width, "caution") if latest else []
         how = (
             "Press n to try it again in a process of its own and see what was live when memory ran out."
@@ -237,7 +239,8 @@ class MemoryPane(ReportPane):
         self.show(self.subject)
 
     def action_make(self) -> None:
-        self.post_message(self.Wanted("oom" if self.view == "OOM" else self.kind, self.subject))
+        if self._can_make:
+            self.post_message(self.Wanted("oom" if self.view == "OOM" else self.kind, self.subject))
 
     def action_go(self, columns: int) -> None:
         """Move the timeline's cursor by columns, to the highest moment of the new column."""
