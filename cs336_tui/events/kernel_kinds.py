@@ -18,7 +18,7 @@ _RULES: tuple[tuple[KernelKind, str], ...] = (
     ("elementwise", r"^triton_(poi|for)_"),
     ("copy", r"^(Memcpy|Memset|\[CUDA mem(cpy|set))|reshape_and_cache|(?<![a-z])_?copy_page"),
     ("other", r"fmha|flash|attention"),  # matrix products and softmax in one
-    ("other", COMMUNICATION),
+    ("communication", COMMUNICATION),
     ("other", r"fprop|dgrad|wgrad|winograd|scudnn|conv\dd|convolv"),  # convolutions
     ("matrix multiply", r"gemm|gemv|cutlass|xmma|cublas|nvjet|wgmma|matmul|splitKreduce|dot_kernel|^bmm_"),
     ("softmax", r"softmax"),
@@ -49,6 +49,7 @@ _OPERATORS: Mapping[KernelKind, str] = {
 _KIND_OF: Mapping[str, KernelKind] = {name: kind for kind, names in _OPERATORS.items() for name in names.split()}
 _COMPILED_LOOP = re.compile(r"(^|_)cpp_fused_")  # torch.compile's own loops on a CPU, named by what they fuse
 _REDUCES = re.compile(r"_(softmax|mean|sum|amax|var|norm)(_|$)")
+_COMMUNICATES = ("c10d::", "_c10d_functional::")
 _LIST_OF_TENSORS = ("_foreach_", "_fused_adam", "_amp_foreach_")
 
 
@@ -63,9 +64,16 @@ def fuses_attention(name: str) -> bool:
     return bool(_FUSES_ATTENTION.search(name))
 
 
+def computes(name: str) -> bool:
+    """True of an operator of torch on the host, and of a loop that torch.compile made."""
+    return name.startswith("aten::") or _COMPILED_LOOP.search(name) is not None
+
+
 def operator_kind(name: str) -> KernelKind:
     """Kind of a host operator, by its own computation. Views, allocations, autograd's nodes and those that only
     dispatch (``aten::matmul``, whose work is in ``aten::mm``) are ``other``. A for-loop optimizer is elementwise."""
+    if name.startswith(_COMMUNICATES):
+        return "communication"
     bare = name.removeprefix("aten::")
     if _COMPILED_LOOP.search(bare):
         if "softmax" in bare:

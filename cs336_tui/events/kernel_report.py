@@ -10,9 +10,12 @@ from cs336_tui.events.prediction import Prediction
 
 FUSED = "fused"
 """The range of kernels that torch.compile fused from several parts."""
-KernelKind = Literal["matrix multiply", "softmax", "elementwise", "reduction", "copy", "optimizer", "other"]
+KernelKind = Literal[
+    "matrix multiply", "softmax", "elementwise", "reduction", "copy", "optimizer", "communication", "other"
+]
 KINDS: tuple[str, ...] = get_args(KernelKind)
-"""``softmax`` is its fused kernel; ``copy`` moves or fills memory; ``optimizer`` are kernels over lists of tensors."""
+"""``softmax`` is its fused kernel; ``copy`` moves or fills memory; ``optimizer`` are kernels over lists of tensors.
+``communication`` is between ranks; of a host's operator the time in which it is called and perhaps waited for."""
 
 
 class KernelSummary(msgspec.Struct, frozen=True, kw_only=True):

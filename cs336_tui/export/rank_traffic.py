@@ -109,13 +109,11 @@ def gather_sums(rank: RankTraffic) -> Iterator[str]:
     early = sum(each.early_ns is not None for each in told)
     waited_ns = sum(each.waited_ns or 0 for each in told)
     waited = f"passes waited {time_text(waited_ns)}" if waited_ns else "no pass waited"
-    alone_ns = sum(each.alone_ns for each in rank.all_gathers)
-    yield (
-        f"rank {rank.rank}: {early} of {counted(len(told), 'all-gather')} ended before the pass that uses it, "
-        f"{waited}, {time_text(alone_ns)} of all-gathers had no compute beside them"
-    )
+    of_passes = f"{early} of {counted(len(told), 'all-gather')} ended before the pass that uses it, {waited}, "
+    alone = time_text(sum(each.alone_ns for each in rank.all_gathers))
+    yield f"rank {rank.rank}: {of_passes if told else ''}{alone} of all-gathers had no compute beside them"
     if unknown := len(rank.all_gathers) - len(told):
-        yield f"rank {rank.rank}: {counted(unknown, 'all-gather')} that no module of the model was seen to use"
+        yield f"rank {rank.rank}: {counted(unknown, 'all-gather')} whose module is not known"
 
 
 def _milliseconds(key: str, title: str) -> Column[RankTraffic]:
@@ -133,8 +131,10 @@ def _record(each: RankTraffic) -> dict[str, Value]:
 
 def _notes(report: KernelReport) -> Iterator[str]:
     yield "one profiled step, apart from timing; a profiled step is slower than a timed one"
-    counted = "NCCL's and other kernels beside all others" if report.activity == "kernels" else "gloo's beside aten's"
-    yield f"communication: {counted}; overlap: the share of its time in which compute ran"
+    by_gloo = any(name.startswith("gloo:") for each in report.ranks for name in each.operations)
+    moves = "gloo's operations" if by_gloo else "kernels between GPUs, NCCL's and others"
+    computes = "kernels that only compute" if report.activity == "kernels" else "torch's operators (aten)"
+    yield f"communication: {moves}; compute: {computes}; overlap: share of the former in which the latter ran"
     for each in report.ranks:
         yield from gather_sums(each)
     yield f"over the step, from {SHADES[0]} none of the time to {SHADES[-1]} all of it:"

@@ -44,6 +44,8 @@ from tests import made_kernels
         ("triton_red_fused_add_mean_pow_rsqrt_0", "reduction"),
         ("triton_per_fused__softmax_add_2", "softmax"),
         ("something_new", "other"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "communication"),
+        ("multimem_all_reduce_kernel", "communication"),
     ],
 )
 def test_a_kernel_is_of_the_kind_that_its_name_says(name: str, kind: str) -> None:
@@ -55,6 +57,8 @@ def test_a_kernel_is_of_the_kind_that_its_name_says(name: str, kind: str) -> Non
     [
         ("aten::bmm", "matrix multiply"),
         ("aten::linear", "other"),
+        ("c10d::_allgather_base_", "communication"),
+        ("_c10d_functional::wait_tensor", "communication"),
         ("aten::_softmax_backward_data", "softmax"),
         ("aten::mul_", "elementwise"),
         ("aten::copy_", "copy"),

@@ -35,7 +35,7 @@ def test_each_all_gather_ended_in_time_or_was_waited_for(report: KernelReport) -
         "rank 0: 1 of 2 all-gathers ended before the pass that uses it, passes waited 1.500 ms, 1.900 ms of "
         "all-gathers had no compute beside them"
     )
-    assert notes[1] == "rank 0: 1 all-gather that no module of the model was seen to use"
+    assert notes[1] == "rank 0: 1 all-gather whose module is not known"
 
 
 def test_without_all_gathers_there_is_no_table_of_them() -> None:

@@ -28,7 +28,7 @@ async def test_ranks_stand_above_their_lines_of_time_and_enter_opens_one() -> No
         shown = "\n".join(str(row) for row in ranks_lines(1))
         assert "/traces/rank1.json.gz" in shown
         assert "ended 250.0 µs before its backward" in shown
-        assert "1 all-gather that no module" in shown
+        assert "1 all-gather whose module" in shown
 
 
 def ranks_lines(rank: int) -> list[str]:

@@ -92,9 +92,10 @@ def profile_kernels(request: ReportRequest, enter: report_parts.Enter, place: Pl
 
 
 def _gathers(spec: CellSpec, step: Step, model: nn.Module, enter: report_parts.Enter) -> tuple[Gathered, ...]:
-    """The all-gathers of a step of several ranks that FSDP or a user's own shares; each module marks its begin."""
+    """The all-gathers of a step of several ranks that FSDP or a user's own shares; each module marks its begin. None of
+    a compiled model, which would run uncompiled with marks."""
     name = sharing_of(spec.parallel).name
-    if spec.ranks == 1 or not (name == "fsdp2" or is_imported(name)):
+    if spec.ranks == 1 or spec.compile != "off" or not (name == "fsdp2" or is_imported(name)):
         return ()
     enter("following all-gathers")
     from cs336_tui.worker.ranks.gathers import follow_gathers, mark_begins

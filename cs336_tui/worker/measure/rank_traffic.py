@@ -12,6 +12,7 @@ from itertools import accumulate, compress
 from typing import NamedTuple, Protocol
 
 from cs336_tui.events.device_timeline import is_communication
+from cs336_tui.events.kernel_kinds import computes
 from cs336_tui.events.kernel_report import AllGather, RankTraffic
 from cs336_tui.stats.timelines import busy, overlap, shares_over_time
 from cs336_tui.worker.measure.kernel_events import RawEvent, StepRead, kind_of, phase_times
@@ -19,7 +20,7 @@ from cs336_tui.worker.workload.ranges import PHASE, READY
 
 PARTS = 60
 """Equal parts of a step, of each of which the share is known."""
-_GLOO, _ATEN = "gloo:", "aten::"
+_GLOO = "gloo:"
 _COPIES = ("Memcpy", "Memset")
 _ALL_GATHER = re.compile("all_?gather", re.IGNORECASE)
 
@@ -55,21 +56,23 @@ class Lines(NamedTuple):
 
 
 def lines_of(events: Sequence[RawEvent], found: StepRead, phases: Sequence[str]) -> Lines:
-    """Of a GPU's kernels, NCCL's beside all others. On the host gloo's operations beside torch's operators, without
-    those on gloo's threads, which copy and add up for an operation of gloo."""
+    """Communication: NCCL's kernels, and gloo's operations, which run on threads of the host. Compute: all other
+    kernels of a GPU; without one torch's operators and compiled loops, but for those on gloo's threads, which serve its
+    operations."""
+    marks = [event for event in events if event.is_user_annotation() and event.name().startswith(PHASE)]
+    first_ns, last_ns = _extent([_span(mark) for mark in marks if mark.name().removeprefix(PHASE) in phases])
+    inside = [event for event in events if first_ns <= event.start_ns() <= last_ns]
+    operations = [event for event in inside if event.name().startswith(_GLOO)]
+    own = list(map(_span, operations))
     if found.activity == "kernels":
         launches = [each for each in found.profile.launches if not each.name.startswith(_COPIES)]
-        spans = [Span(each.name, each.begin_ns, each.end_ns) for each in launches]
-        moves = [is_communication(span.name) for span in spans]
-        compute = list(compress(spans, map(operator.not_, moves)))
-        return Lines(*_extent(spans), list(compress(spans, moves)), compute)
-    marks = [event for event in events if event.is_user_annotation() and event.name().startswith(PHASE)]
-    begin_ns, end_ns = _extent([_span(mark) for mark in marks if mark.name().removeprefix(PHASE) in phases])
-    inside = [event for event in events if begin_ns <= event.start_ns() <= end_ns]
-    operations = [event for event in inside if event.name().startswith(_GLOO)]
+        kernels = [Span(each.name, each.begin_ns, each.end_ns) for each in launches]
+        moves = [is_communication(each.name) for each in kernels]
+        own += compress(kernels, moves)
+        return Lines(*_extent([*kernels, *own]), own, list(compress(kernels, map(operator.not_, moves))))
     gloos = {event.start_thread_id() for event in operations} - {mark.start_thread_id() for mark in marks}
-    computed = [e for e in inside if e.name().startswith(_ATEN) and e.start_thread_id() not in gloos]
-    return Lines(begin_ns, end_ns, list(map(_span, operations)), list(map(_span, computed)))
+    computed = [event for event in inside if computes(event.name()) and event.start_thread_id() not in gloos]
+    return Lines(first_ns, last_ns, own, list(map(_span, computed)))
 
 
 def traffic_of(

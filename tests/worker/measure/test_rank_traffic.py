@@ -17,7 +17,8 @@ def test_gloo_on_its_threads_is_communication_beside_torchs_operators() -> None:
     """Backward from 0 to 600; the second all-reduce ends where nothing is computed, the third is of a later step."""
     host = [
         named(f"{PHASE}backward", 0, 600),
-        at_host("aten::mm", 0, 300),
+        at_host("aten::mm", 0, 250),
+        at_host("graph_0_cpp_fused_mul_silu_4", 250, 300),
         at_host("aten::copy_", 100, 200),
         at_host("c10d::allreduce_", 300, 310),
         named_on_thread("gloo:all_reduce", 200, 400, 2),
@@ -43,6 +44,14 @@ def test_on_a_gpu_communication_is_nccls_kernels() -> None:
     events = [*HOST, *gpu]
     found = traffic_of(events, read_step(events, ("forward",), "cuda"), ("forward",), 0)
     assert (found.span_ns, found.communication_ns, found.overlapped_ns, found.compute_ns) == (120, 100, 20, 40)
+
+
+def test_gloo_between_gpus_is_communication_beside_kernels() -> None:
+    gpu = (on_gpu("gemm", 60, 120, linked_correlation_id=2), on_gpu("Memcpy DtoH", 40, 60, linked_correlation_id=1))
+    events = [*HOST, *gpu, named_on_thread("gloo:all_reduce", 20, 80, 3), at_host("aten::add_", 30, 50, thread=3)]
+    found = traffic_of(events, read_step(events, ("forward",), "cuda"), ("forward",), 0)
+    assert (found.span_ns, found.communication_ns, found.overlapped_ns, found.compute_ns) == (100, 60, 20, 60)
+    assert found.operations == {"gloo:all_reduce": 1}
 
 
 def test_without_communication_there_is_no_share() -> None:
