@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -24,6 +24,8 @@ from cs336_tui.worker.workload.passes import Shared, Step
 
 TOLERANCE, TOLERANCE_16_BIT = 1e-5, 5e-2
 """Relative difference of a gradient, in norms, that the order of additions explains: in fp32 and in shorter formats."""
+SUMMED = 1e-3
+"""Relative difference from an exact multiple of the gradient that rounding explains."""
 DRAWS = (
     "gradients were not compared with one process, because the model draws random numbers in its step, in evaluation "
     "mode too"
@@ -260,7 +262,15 @@ def _compare(workload: Workload, expected: Expected, device: torch.device) -> No
         raise WrongRanks(
             f"the gradient of {name} differs from that of one process on the whole batch by {differences[name]:.2g} "
             f"of its norm, more than rounding explains ({tolerance:g}); so do {several} of {len(differences)} gradients"
+            f"{_likely(differences.values())}"
         )
+
+
+def _likely(differences: Collection[float]) -> str:
+    """The likely mistake behind these differences of all gradients; empty if they tell none."""
+    ranks = dist.get_world_size()
+    summed = all(abs(each / (ranks - 1) - 1) < SUMMED for each in differences)
+    return f"; all are {ranks} times as large, as sums that are not divided by the number of ranks" if summed else ""
 
 
 def _difference(found: Tensor, expected: Tensor) -> float:

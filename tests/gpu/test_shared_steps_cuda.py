@@ -1,0 +1,40 @@
+"""Steps that two ranks share on real GPUs, through NCCL, compared with one process before they are timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.gpu.cells import low_precision, shallow_spec
+from tests.runner.test_ranks import CODE, WRONG, Runner
+
+pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
+
+WAYS = ("ddp", "ddp:1MB", "zero1", "fsdp2", "adapters:get_ddp", "adapters:get_fsdp")
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    made = Runner(tmp_path_factory.mktemp("ranks"))
+    yield made
+    made.bench.close()
+
+
+@pytest.mark.parametrize("changes", [{}, {"compile": "default"}, {"precision": low_precision}, {"dropout": 0.1}])
+def test_every_way_trains_what_one_process_does(runner: Runner, changes: dict[str, object]) -> None:
+    chosen = {name: value() if callable(value) else value for name, value in changes.items()}
+    specs = (shallow_spec(ranks=2, parallel=way, pass_="train-step", model_path=(str(CODE),), **chosen) for way in WAYS)
+    cells = dict(zip(WAYS, runner.run(*specs), strict=True))
+    assert {way: cell.finished and cell.finished.error for way, cell in cells.items() if cell.status != "ok"} == {}
+    for cell in cells.values():
+        assert cell.finished is not None
+        assert all(peak and peak > 0 for peak in cell.finished.rank_peak_bytes)
+        assert cell.step_times_s == [max(times) for times in zip(*cell.times.rank_s, strict=True)]
+
+
+def test_wrong_wrappers_fail_before_anything_is_timed(runner: Runner) -> None:
+    specs = (shallow_spec(ranks=2, parallel=way, pass_="train-step", model_path=(str(CODE),)) for way in WRONG)
+    for cell in runner.run(*specs):
+        assert (cell.status, cell.step_times_s, cell.warmup_times_s) == ("failed", [], [])
