@@ -14,10 +14,16 @@ from cs336_tui.config.spec import MAX_COUNT, CellSpec
 
 Dimension = Literal["batch", "context"]
 FIELD: dict[Dimension, str] = {"batch": "batch_size", "context": "context_length"}
-STEP: dict[Dimension, int] = {"batch": 1, "context": 16}
-"""Contexts are tried in multiples of 16: nobody trains at 1,337, and kernels like even shapes."""
 LIMIT: dict[Dimension, int] = {"batch": 65_536, "context": 131_072}
 """Nothing larger is tried unless asked for."""
+
+
+def step_of(spec: CellSpec, by: Dimension) -> int:
+    """The step in which sizes are tried. Contexts are multiples of 16: nobody trains at 1,337, and kernels like even
+    shapes. Batches are those that micro-batches, and ranks of a global batch, divide equally."""
+    if by == "context":
+        return 16
+    return spec.accumulate * (spec.ranks if spec.batch_is == "global" else 1)
 
 
 def largest(need: Callable[[int], int], room: int, *, start: int, limit: int, step: int = 1) -> int | None:
@@ -90,7 +96,7 @@ def search(
     """The largest batch or context of this cell, all else as it is, whose need (bytes) is at most `room`. `on_try`
     hears of every one that was looked at and whether it fits."""
     limit = min(limit or LIMIT[by], MAX_COUNT)
-    step = min(STEP[by], limit)
+    step = min(step_of(spec, by), limit)
     tried: list[CellSpec] = []
 
     def at(value: int) -> CellSpec:

@@ -47,6 +47,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         """True if the ranks of a cell have one memory together."""
         return self.kind != "cuda"
 
+    def room_bytes(self, ranks: int) -> int | None:
+        """The most that the tensors of one rank may take, so that all fit; None if unknown."""
+        if self.free_bytes is None:
+            return None
+        return self.free_bytes // (ranks if self.shares_memory else 1) - self.context_bytes
+
     @property
     def link_bytes_per_s(self) -> float | None:
         """Outgoing bandwidth of a device to others, None if unknown."""

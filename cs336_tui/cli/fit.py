@@ -78,7 +78,8 @@ def fit_command(
 def _fitted(
     spec: CellSpec, by: Dimension, target: Target, predicts: Predicts, limit: int | None, tried: Counter
 ) -> Fitted:
-    if target.free_bytes is None:
+    room = target.room_bytes(spec.ranks)
+    if room is None:
         raise click.UsageError(f"{target.name}: its memory is not known; --gpu NAME is for a GPU that is")
     known: dict[CellSpec, Prediction] = {}
 
@@ -86,7 +87,7 @@ def _fitted(
         (known[candidate],) = predicts.predict([candidate])
         return known[candidate].peak_bytes
 
-    fit = search(spec, by, need, target.free_bytes - target.context_bytes, limit=limit, on_try=tried)
+    fit = search(spec, by, need, room, limit=limit, on_try=tried)
     found, following = (known.get(each) if each else None for each in (fit.spec, fit.next_spec))
     return Fitted(spec, fit, target, found, following)
 

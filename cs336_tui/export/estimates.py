@@ -227,7 +227,8 @@ def communication_table(estimates: Sequence[Estimate]) -> Table | None:
 
 
 def _communication_notes(unit: ByteUnit, target: Target) -> Iterator[str]:
-    yield f"{unit.name}: bytes of the whole arrays, all calls of a step after the first; GB = 10⁹ bytes, MB = 10⁶ bytes"
+    power = "10⁹" if unit.name == "GB" else "10⁶"
+    yield f"{unit.name}: bytes of the whole arrays ({power}), all calls of a step after the first"
     if target.link_text:
         yield f"at least: rings over links of {target.link_text}; without latency and overlap"
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from cs336_tui.analysis.fitting import FIELD, STEP, Fit
+from cs336_tui.analysis.fitting import FIELD, Fit, step_of
 from cs336_tui.analysis.targets import Target
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import Prediction
@@ -111,15 +111,16 @@ def _notes(results: Sequence[Fitted]) -> Iterator[str]:
     yield from {result.target.name: target_note(result.target) for result in results}.values()
     yield PREDICTED
     yield ACTIVATIONS_MEAN
-    if STEP[by] > 1:
-        yield f"{by}s are looked at in multiples of {STEP[by]}"
+    for step in sorted({step_of(result.asked, by) for result in results} - {1}):
+        yield f"{by}s are looked at in multiples of {step}"
     yield (
         f"the largest leaves no room for what a caching allocator reserves and does not hand out: "
         f"a {by} a little smaller is safer, --confirm runs it"
     )
     for result in results:
-        if result.fit.largest is None and result.following and result.target.free_bytes is not None:
-            short = result.following.peak_bytes + result.target.context_bytes - result.target.free_bytes
+        room = result.target.room_bytes(result.asked.ranks)
+        if result.fit.largest is None and result.following and room is not None:
+            short = result.following.peak_bytes - room
             smallest = getattr(result.fit.next_spec, FIELD[by])
             asked = result.asked
             title = ", ".join((asked.size_label, asked.pass_, asked.precision, *asked.variants))

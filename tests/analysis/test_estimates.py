@@ -80,6 +80,8 @@ def test_ranks_need_a_gpu_each_or_the_memory_of_the_host_together() -> None:
     host = target_here(CPU, ENVIRONMENT)
 
     assert judge(prediction, target(one)).fits
+    assert target(one).room_bytes(4) == prediction.peak_bytes
+    assert msgspec.structs.replace(host, free_bytes=4 * one).room_bytes(4) == one - CONTEXT_BYTES["cpu"]
     assert judge(prediction, host).needed_bytes == 4 * (prediction.peak_bytes + CONTEXT_BYTES["cpu"])
 
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.analysis.fitting import largest, search
+from cs336_tui.config.spec import CellSpec
 from tests.samples import a_spec
 
 
@@ -92,3 +93,19 @@ def test_where_not_even_one_fits_there_is_none() -> None:
     fit = search(a_spec(), "batch", lambda spec: 10 + spec.batch_size, 10)
     assert (fit.largest, fit.spec) == (None, None)
     assert fit.next_spec == a_spec(batch_size=1)
+
+
+def test_batches_are_those_that_ranks_and_micro_batches_divide() -> None:
+    spec = a_spec(pass_="train-step", ranks=3, parallel="ddp", batch_is="global", batch_size=6, accumulate=2)
+    tried: list[int] = []
+
+    def need(candidate: CellSpec) -> int:
+        tried.append(candidate.batch_size)
+        return candidate.batch_size
+
+    found = search(spec, "batch", need, 29, limit=64)
+
+    assert found.largest == 24
+    assert found.next_spec is not None
+    assert found.next_spec.batch_size == 30
+    assert all(batch % 6 == 0 for batch in tried)
