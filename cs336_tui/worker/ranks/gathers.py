@@ -90,6 +90,8 @@ def _at_begins(module: nn.Module, call: Callable[[], None], *, first: bool) -> I
 class _Follower(TorchDispatchMode):
     """Knows of each storage the all-gathers from whose results it was computed."""
 
+    supports_higher_order_operators = True  # such as flex_attention, which have no schema
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.found: list[Gathered] = []
@@ -124,9 +126,9 @@ class _Follower(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        name = func._schema.name.partition("::")[2]
-        if func.namespace in _COMMUNICATES:
-            if _ALL_GATHER.search(name):
+        schema: Any = getattr(func, "_schema", None)
+        if schema is not None and func.namespace in _COMMUNICATES:
+            if _ALL_GATHER.search(schema.name):
                 whole = args[0] if func.namespace == "c10d" else result
                 self.found.append(Gathered(sum(each.nbytes for each in tree_leaves(whole) if isinstance(each, Tensor))))
                 self._held.update(dict.fromkeys(_storages(whole), frozenset([len(self.found) - 1])))
@@ -134,10 +136,10 @@ class _Follower(TorchDispatchMode):
         taken = _storages((args, kwargs))
         held = frozenset(number for each in taken for number in self._held.get(each, ()))
         self._held.update(dict.fromkeys(_storages(result) - taken, held))
-        if held:
-            for argument, value in zip(func._schema.arguments, args, strict=False):
+        if held and schema is not None:
+            for argument, value in zip(schema.arguments, args, strict=False):
                 self._write(argument, value, held)
-            for argument in func._schema.arguments:
+            for argument in schema.arguments:
                 self._write(argument, (kwargs or {}).get(argument.name), held)
         return result
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from cs336_tui.worker.ranks.gathers import Gathered, follow_gathers, mark_begins
+from cs336_tui.worker.ranks.gathers import Gathered, _Follower, follow_gathers, mark_begins
 from cs336_tui.worker.ranks.parallel import shard_fully
 from cs336_tui.worker.workload.building import build
 from cs336_tui.worker.workload.passes import Shared
@@ -127,6 +127,13 @@ def test_weights_gathered_before_the_model_runs_are_of_their_own_modules() -> No
     assert len(own) == len(found) > 10
     assert {each.pass_ for each in found} == {"forward"}
     assert {"layers.0.ffn_norm", "layers.1.attention.query", "head"} <= set(own)
+
+
+def test_operators_that_take_functions_are_followed_too() -> None:
+    """Such as flex_attention, which is run by its function's name alone."""
+    follower = _Follower(nn.Linear(2, 2))
+    with follower:
+        assert torch.equal(torch.cond(torch.tensor(True), torch.sin, torch.cos, (torch.zeros(2),)), torch.zeros(2))
 
 
 def test_ranks_that_train_alone_have_none() -> None:
