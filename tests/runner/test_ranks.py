@@ -198,7 +198,7 @@ def test_memory_of_each_rank_by_use_round_optimizer_steps(runner: Runner):
         ]
         for each in report.moments:
             moments[each.step, each.moment].append(each)
-            copies = whole if way == "fsdp2" else 0.1 * whole  # that gloo's threads may hold
+            copies = 0.1 * whole if "adapters" in way else 1.1 * whole  # that gloo's threads may hold, of all at once
             assert 0 <= each.rest_bytes <= copies
             assert each.live_bytes <= each.peak_bytes
 
