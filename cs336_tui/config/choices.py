@@ -13,7 +13,7 @@ from cs336_tui.config.counts import MOST_BY_TIME, Auto
 from cs336_tui.config.presets import preset
 from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, CellSpec, ModelDims, SpecError
-from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.sweep import NOT_OF_COLLECTIVES, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.config.variants import is_imported, short
 
@@ -86,7 +86,7 @@ DO_BENCH_USUAL: dict[str, Any] = {"warmups": Auto(MOST_BY_TIME, 0.025), "steps":
 USUAL_ALONE: dict[str, dict[str, Any]] = {
     "attention": {"passes": ("forward", "backward"), "contexts": (1024,), "batches": (8,)},
     "norm": {"passes": ("forward", "backward"), "contexts": (1024,), "batches": (8,), "head_dims": (1024,)},
-    "collective": {"passes": ("forward",), "contexts": (1,), "batches": (1,), "sizes": ("10MB",), "ranks": (2,)},
+    "collective": {**NOT_OF_COLLECTIVES, "sizes": ("10MB",), "ranks": (2,)},
 }
 """Defaults of an operation alone that differ from a language model's."""
 

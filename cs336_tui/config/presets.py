@@ -20,7 +20,7 @@ from cs336_tui.config.axis import NUMBERS
 from cs336_tui.config.counts import Auto, Counted, auto_of, auto_words, share_of
 from cs336_tui.config.reading import TomlError, parse_toml, read_text
 from cs336_tui.config.spec import AXES, RAW_DIMS, ModelDims, SpecError
-from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.sweep import NOT_OF_COLLECTIVES, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*(/[A-Za-z0-9][A-Za-z0-9 ._+-]*)*")
@@ -143,6 +143,8 @@ def to_toml(preset: Preset) -> str:
         value, usual = getattr(sweep, field), getattr(_PLAIN, field)
         if field == "head_dims" and key != sweep.width_key:
             continue
+        if sweep.is_collective and field in (*NOT_OF_COLLECTIVES, "arch", "vocab_size"):
+            continue
         if value is None or key in fields or (key in _RARE and value == usual) or (key == "size" and sweep.dims):
             continue
         if key in _PAIRS:
@@ -192,6 +194,8 @@ def _sweep(fields: dict[str, Any]) -> Sweep:
         if "sizes" in given:
             raise SpecError("size", ",".join(given["sizes"]), "give either size or raw dimensions, not both")
         given["dims"] = ModelDims(**raw, vocab_size=given.pop("vocab_size", _PLAIN.vocab_size))
+    if given.get("workload") == "collective":
+        given = NOT_OF_COLLECTIVES | given
     sweep = Sweep(**given)
     sweep.check()
     return sweep

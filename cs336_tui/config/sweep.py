@@ -49,6 +49,9 @@ OF_COLLECTIVES = (
 )  # fmt: skip
 """Choices of collectives, in the order of the options of `cs336-tui comm`."""
 
+NOT_OF_COLLECTIVES: dict[str, Any] = {"contexts": (1,), "batches": (1,), "passes": ("forward",)}
+"""Stand-ins for choices that collectives do not have, by the fields of a sweep."""
+
 
 class _Beside(NamedTuple):
     """The choice beside which another one counts, its value without that one, and why; without a reason it is not

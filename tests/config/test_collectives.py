@@ -56,6 +56,9 @@ def test_its_command_and_its_preset_make_it_again():
     assert collectives(**choices).cells() == sweep.cells()
     assert from_toml("mine", to_toml(Preset("mine", "", sweep))).sweep.cells() == sweep.cells()
     assert sweep_of(sweep.cells()).cells() == sweep.cells()
+    keys = {line.split(" = ")[0] for line in to_toml(Preset("mine", "", sweep)).splitlines() if " = " in line}
+    assert {"op", "size", "ranks", "precision", "workload"} <= keys
+    assert not keys & {"context", "batch", "pass", "arch", "vocab_size"}
 
 
 @pytest.mark.parametrize(
