@@ -186,7 +186,7 @@ class Sharded(nn.Module):
 
     def gathered(self, shard: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         flat = shard.new_empty(shard.numel() * dist.get_world_size())
-        dist.all_gather(list(flat.chunk(dist.get_world_size())), shard.detach())
+        dist.all_gather_into_tensor(flat, shard.detach())
         return flat[: shape.numel()].view(shape)
 
     def forward(self, *arguments):
