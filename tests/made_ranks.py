@@ -53,9 +53,9 @@ ALL_GATHERS = (
 )  # fmt: skip
 
 
-def a_traffic_report(ranks: int = 2, **changes: Any) -> KernelReport:
+def a_traffic_report(ranks: int = 2, backend: Any = "auto", **changes: Any) -> KernelReport:
     """A step of 8 ms under fsdp2 whose first half computes; rank 1 has more of its communication beside it."""
-    spec = a_spec(ranks=ranks, parallel="fsdp2", pass_="train-step")
+    spec = a_spec(ranks=ranks, parallel="fsdp2", pass_="train-step", backend=backend)
     return a_kernel_report(spec, ranks=tuple(_traffic(rank, changes) for rank in range(ranks)))
 
 

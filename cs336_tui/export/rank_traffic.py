@@ -131,8 +131,7 @@ def _record(each: RankTraffic) -> dict[str, Value]:
 
 def _notes(report: KernelReport) -> Iterator[str]:
     yield "one profiled step, apart from timing; a profiled step is slower than a timed one"
-    by_gloo = any(name.startswith("gloo:") for each in report.ranks for name in each.operations)
-    moves = "gloo's operations" if by_gloo else "kernels between GPUs, NCCL's and others"
+    moves = "gloo's operations" if report.spec.backend_in_use == "gloo" else "kernels between GPUs, NCCL's and others"
     computes = "kernels that only compute" if report.activity == "kernels" else "torch's operators (aten)"
     yield f"communication: {moves}; compute: {computes}; overlap: share of the former in which the latter ran"
     for each in report.ranks:

@@ -38,6 +38,15 @@ def test_each_all_gather_ended_in_time_or_was_waited_for(report: KernelReport) -
     assert notes[1] == "rank 0: 1 all-gather whose module is not known"
 
 
+def test_notes_say_what_counts_on_this_backend() -> None:
+    of_nccl, of_gloo = (
+        kernel_tables(a_traffic_report(communication_ns=0, operations={}, backend=backend))[0].footnotes[1]
+        for backend in ("nccl", "gloo")
+    )
+    assert of_nccl.startswith("communication: kernels between GPUs, NCCL's and others; compute: kernels that only")
+    assert of_gloo.startswith("communication: gloo's operations; compute: ")
+
+
 def test_without_all_gathers_there_is_no_table_of_them() -> None:
     captions = [table.caption for table in kernel_tables(a_traffic_report(all_gathers=()))]
     assert "Communication of each rank" in captions[0]
