@@ -1,8 +1,9 @@
-"""Published times of collectives: how they are read, kept, and set beside those of a cell."""
+"""Published times of collectives and of steps of several ranks: how they are read, kept, and set beside a cell's."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from cs336_tui.analysis.published import COLUMNS, ReferenceFileError, own, parse
 from cs336_tui.analysis.reference import add_from, matching, sentence
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
-from tests.samples import a_spec
+from tests.samples import a_spec, sized
 from tests.session.made import Cell, results_of
 
 FULL = ",".join(COLUMNS)
