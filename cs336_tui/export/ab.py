@@ -80,7 +80,12 @@ def _record(turns: Turns, of: Round | None) -> dict[str, Value]:
     }
     exposed = None if of else turns.exposed
     record |= attributes(
-        exposed, exposed_s="mean_s", exposed_low_s="low_s", exposed_high_s="high_s", exposed_share="share"
+        exposed,
+        exposed_of="side",
+        exposed_s="mean_s",
+        exposed_low_s="low_s",
+        exposed_high_s="high_s",
+        exposed_share="share",
     )
     for place, name in enumerate("ab"):
         record[f"{name}_times_s"] = tuple(pair[place] for pair in of.pairs) if of else ()

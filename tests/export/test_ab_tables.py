@@ -164,7 +164,8 @@ def test_exposed_communication_is_the_step_less_that_without_communication() -> 
     assert " ms (" in note
     assert "20.0 % of the step (" in note
     assert table.records[-1]["exposed_s"] == exposed.mean_s
-    assert table.records[0]["exposed_s"] is None
+    assert table.records[-1]["exposed_of"] == "A"
+    assert table.records[0]["exposed_s"] is table.records[0]["exposed_of"] is None
 
 
 def test_either_side_may_be_the_one_that_communicates() -> None:
