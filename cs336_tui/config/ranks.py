@@ -81,7 +81,8 @@ def check_parallel(choice: str) -> None:
         raise SpecError("parallel", choice, meant)
     if not is_imported(name) and name not in PARALLELS:
         named = ", ".join(PARALLELS)
-        raise SpecError("parallel", choice, f"expected one of {named}, ddp:25MB, or package.module:get_ddp")
+        expected = f"expected one of {named}, ddp:25MB, or package.module:get_ddp"
+        raise SpecError("parallel", choice, "; ".join(filter(None, (expected, likely_meant(name)))))
     if bucket_bytes and name in PARALLELS and name not in WITH_BUCKETS:
         raise SpecError("parallel", choice, f"{name} has no buckets; only {' and '.join(WITH_BUCKETS)} have")
 

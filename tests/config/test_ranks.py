@@ -73,3 +73,17 @@ def test_micro_batches_that_cannot_be_are_refused(words: dict[str, object], said
     with pytest.raises(SpecError) as refused:
         sweep_from(**{"accumulations": (1, 2), "passes": ("train-step",), "devices": ("cpu",)} | words)
     assert str(refused.value) == said
+
+
+@pytest.mark.parametrize(
+    ("parallel", "advice"),
+    [
+        ("my_repo.adapters.get_ddp", "; write my_repo.adapters:get_ddp"),
+        ("my_repo/adapters.py:get_ddp", "that is a path; write my_repo.adapters:get_ddp"),
+        ("get_ddp", "or package.module:get_ddp"),
+    ],
+)
+def test_a_container_that_is_named_otherwise_is_told_how(parallel: str, advice: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        sweep_from(ranks=(2,), parallels=(parallel,))
+    assert str(refused.value).endswith(advice)
