@@ -125,7 +125,8 @@ def _ready_step(
     from torch._inductor import config
 
     with config.patch({"cpp.enable_kernel_profile": True}):  # a CPU's code reports each of its loops
-        compile_ahead(step, device, spec.compile, lambda: enter("compiling"))
+        settled = Group(place, device).all
+        compile_ahead(step, device, spec.compile, lambda: enter("compiling"), settled)
     name_step(step, None, record_function)
     return step, workload.model
 

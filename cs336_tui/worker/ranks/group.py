@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -68,18 +68,19 @@ class Group:
 
     def first_says(self, text: str) -> str:
         """The first rank's text, on each rank, as `agree`."""
-        return text if self._store is None else self._told(text, (0,))[0]
+        if self._store is None:
+            return text
+        self._asked += 1
+        key = f"told-{self._asked}"
+        if self.place.rank == 0:
+            self._store.set(key, text)
+        self._store.wait([key], _PATIENCE)
+        return self._store.get(key).decode()
 
     def all(self, value: bool) -> bool:
-        """True if it is so on each rank, as `agree`."""
-        return value if self._store is None else "0" not in self._told(str(int(value)), range(self.place.ranks))
-
-    def _told(self, text: str, ranks: Sequence[int]) -> list[str]:
-        """The texts of these ranks, in which each rank's own is this one."""
-        assert self._store is not None
-        self._asked += 1
-        if self.place.rank in ranks:
-            self._store.set(f"told-{self._asked}-{self.place.rank}", text)
-        keys = [f"told-{self._asked}-{rank}" for rank in ranks]
-        self._store.wait(keys, _PATIENCE)
-        return [self._store.get(key).decode() for key in keys]
+        """True if it is so on each rank; asked by all, and never in a timed region."""
+        if self.place.ranks == 1:
+            return value
+        found = torch.tensor(int(value), device=self._device)
+        dist.all_reduce(found, op=dist.ReduceOp.MIN)
+        return bool(found)
