@@ -90,6 +90,7 @@ def main(seconds: float, output: Path | None) -> None:
         running, idle = run_cost(home, of_one_rank(batch), seconds)
         ranks, _ = run_cost(home, OF_RANKS, seconds)
         low, _ = run_cost(home, of_one_rank(batch), seconds, "--low-bandwidth")
+        low_ranks, _ = run_cost(home, OF_RANKS, seconds, "--low-bandwidth")
 
     def row(name: str, cost: Cost, bytes_mark: float, cpu_mark: float) -> list[str]:
         return [
@@ -106,6 +107,7 @@ def main(seconds: float, output: Path | None) -> None:
         row("running", running, 3.0, 0.03),
         row("running, 8 ranks", ranks, 3.0, 0.03),
         row("running, --low-bandwidth", low, 1.0, 0.03),
+        row("running, 8 ranks, --low-bandwidth", low_ranks, 1.0, 0.03),
         row("idle", idle, 0.3, 0.005),
     ]
     header = ["120x40", "kB/s", "mark", "of a core", "mark", "MB resident", "mark"]

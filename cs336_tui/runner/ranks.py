@@ -31,12 +31,14 @@ from cs336_tui.events.reports import Report
 from cs336_tui.runner.hanging import Pulse, where
 from cs336_tui.runner.launcher import Child, Rank
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.supervise import Supervisor
+from cs336_tui.runner.supervise import PACE_S, Supervisor
 from cs336_tui.stats.summaries import skews, summarize
 from cs336_tui.worker.worker_entry import ENDED_THE_ROUND
 
 SILENCE_S = 600.0
 """Seconds after which ranks of which none tells anything are taken to hang, unless the cell's timeout is longer."""
+MOST_PACE_S = 0.2
+"""Most seconds between two looks at a busy rank: so many times `PACE_S` as there are ranks, as each look costs."""
 LAST_WORDS_S = 0.5
 """Seconds in which the other ranks may end by themselves once one has failed."""
 _Number = TypeVar("_Number", int, float)
@@ -77,7 +79,8 @@ def run_ranks(
                 if any(fold.has_failed for fold in folds):
                     failed.set()
 
-        Supervisor(child, first.cell, note, stop, report=first.report).run()
+        pace_s = min(PACE_S * len(ranks), MOST_PACE_S)
+        Supervisor(child, first.cell, note, stop, report=first.report, pace_s=pace_s).run()
 
     watches = [
         threading.Thread(target=watch, args=(number, rank.child), name=f"{first.name}-rank-{number}")

@@ -45,6 +45,7 @@ class Supervisor:
         timeout_s: float | None = None,
         *,
         report: int | None = None,
+        pace_s: float = PACE_S,
     ) -> None:
         self._child, self._cell, self._report, self._record, self._stop = child, cell, report, record, stop
         self._pid = child.process.pid
@@ -54,7 +55,7 @@ class Supervisor:
         self._stage: ev.Stage = "starting"
         self._step: int | None = None
         self._stopping = False
-        self._timeout_s = timeout_s
+        self._timeout_s, self._pace_s = timeout_s, pace_s
         self._timed_out = False
         self._escalation: list[tuple[float, Callable[[], None]]] = []
         """The next actions if the child is still there, and when (monotonic seconds)."""
@@ -82,7 +83,7 @@ class Supervisor:
             self._escalate()
             if not gone and self._listening:
                 # Only an end or a stop ends this rest; steps gather in the pipe meanwhile.
-                pause_s = PACE_S - (time.monotonic() - looked_at)
+                pause_s = self._pace_s - (time.monotonic() - looked_at)
                 self._urgent.poll(max(0.0, pause_s * 1e3))
         self._child.process.join()
         if self._child.may_outlive_its_server:
