@@ -128,7 +128,7 @@ def _check_alike(spec: CellSpec, device: torch.device, group: Group) -> None:
     alone = msgspec.structs.replace(spec, pass_="forward", accumulate=1)
     model = build(alone, device, rank=group.place.rank, as_written=True).model
     shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
-    first: dict[str, list[int]] = json.loads(group.first_says(json.dumps(shapes)))
+    first: dict[str, list[int]] = json.loads(group.told_by_rank_0(json.dumps(shapes)))
     for name in {**first, **shapes}:
         if first.get(name) != shapes.get(name):
             here, there = (f"shape {tuple(of[name])}" if name in of else "none" for of in (shapes, first))
@@ -156,7 +156,7 @@ def _expected(
                 raise
             gradients, has_room = {}, False
     still, draws, has_room = map(group.agree, (still, draws, has_room))
-    shapes = group.first_says(json.dumps({name: list(each.shape) for name, each in gradients.items()}))
+    shapes = group.told_by_rank_0(json.dumps({name: list(each.shape) for name, each in gradients.items()}))
     note = NO_ROOM if not has_room else DRAWS if draws else ""
     by_name = {name: tuple(shape) for name, shape in json.loads(shapes).items()}
     return Expected(by_name, gradients, tolerance, still, note)

@@ -64,9 +64,9 @@ class Group:
 
     def agree(self, value: _Number) -> _Number:
         """The first rank's value, on each rank; asked by all in the same order, and never in a timed region."""
-        return type(value)(int(self.first_says(str(int(value)))))
+        return type(value)(int(self.told_by_rank_0(str(int(value)))))
 
-    def first_says(self, text: str) -> str:
+    def told_by_rank_0(self, text: str) -> str:
         """The first rank's text, on each rank, as `agree`."""
         if self._store is None:
             return text
