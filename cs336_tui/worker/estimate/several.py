@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -165,11 +165,11 @@ class CollectiveCounter(TorchDispatchMode):
     """Counts the collectives of a process group, and the bytes of their whole arrays: the larger of what goes in and
     what comes out."""
 
-    def __init__(self) -> None:
+    def __init__(self, at: Callable[[Collective], object] = lambda _: None) -> None:
+        """`at` is called with each, before it runs."""
         super().__init__()
         self._seen: list[Collective] = []
-        self.largest: dict[str, int] = {}
-        """Bytes of the largest array of each operation."""
+        self._at = at
 
     @property
     def used(self) -> tuple[Collective, ...]:
@@ -181,7 +181,7 @@ class CollectiveCounter(TorchDispatchMode):
             sizes = [leaf.nbytes for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
             op, size = _OPERATIONS[name], max(sizes)
             self._seen.append(Collective(op=op, calls=1, bytes=size))
-            self.largest[op] = max(self.largest.get(op, 0), size)
+            self._at(self._seen[-1])
         return func(*args, **(kwargs or {}))
 
 
@@ -191,19 +191,32 @@ class ShardedStep(NamedTuple):
     phases: dict[str, dict[str, int]]
     ends: dict[str, dict[str, int]]
     used: tuple[Collective, ...]
-    largest_scattered: int
-    """Bytes of the largest array of a reduce-scatter."""
 
 
 _TOTAL = "Total"
 
 
 def follow(workload: Workload, spec: CellSpec) -> ShardedStep:
-    """Run two steps of a workload under fully_shard, and watch the second with FSDPMemTracker."""
+    """Run two steps of a workload under fully_shard, and watch the second with FSDPMemTracker. On gloo each
+    reduce-scatter works on a copy (``ProcessGroupGloo::reduce_scatter_tensor_coalesced``)."""
     optimizer = workload.training.optimizer if workload.training else None
     tracker = FSDPMemTracker(workload.runs, optimizer)
     tracker.track_inputs(tuple(workload.batch))
-    step, counter = workload.step(spec), CollectiveCounter()
+    peaks: list[dict[str, int]] = []
+    held = 0  # Bytes of gloo's copy for the last reduce-scatter, which a thread of it keeps
+
+    def end_stretch() -> None:
+        found = _by_name(tracker.get_tracker_snapshot("peak"))
+        peaks.append(found | {_GLOO: held, _TOTAL: found[_TOTAL] + held})
+        _forget_peak(tracker)
+
+    def copy(used: Collective) -> None:
+        nonlocal held
+        if used.op == "reduce-scatter" and spec.backend_in_use == "gloo":
+            end_stretch()
+            held = used.bytes
+
+    step, counter = workload.step(spec), CollectiveCounter(copy)
     step.opening = tracker.reset_mod_stats  # It follows one forward and backward of each module
     phases: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
@@ -215,10 +228,13 @@ def follow(workload: Workload, spec: CellSpec) -> ShardedStep:
         with counter:
             for phase in prepared_phases(spec.pass_, spec.accumulate):
                 _forget_peak(tracker)
+                peaks.clear()
+                held = 0
                 step.run(phase)
-                phases[phase] = _by_name(tracker.get_tracker_snapshot("peak"))
+                end_stretch()
+                phases[phase] = max(peaks, key=lambda found: found[_TOTAL])
                 ends[phase] = _by_name(tracker.get_tracker_snapshot())
-    return ShardedStep(phases, ends, counter.used, counter.largest.get("reduce-scatter", 0))
+    return ShardedStep(phases, ends, counter.used)
 
 
 def _forget_peak(tracker: FSDPMemTracker) -> None:
@@ -257,10 +273,6 @@ def _sharded(found: Prediction) -> Prediction:
         with fake:
             batch = Batch(*(torch.zeros(each.shape, dtype=each.dtype) for each in workload.batch))
             step = follow(workload._replace(batch=batch), spec)
-    if "backward" in step.phases and (spec.backend_in_use == "gloo"):
-        # ``ProcessGroupGloo::reduce_scatter_tensor_coalesced`` reduces a copy.
-        step.phases["backward"][_GLOO] = step.largest_scattered
-        step.phases["backward"][_TOTAL] += step.largest_scattered
     workspaces = found.workspaces * found.workspace_bytes
     for snapshot in (*step.phases.values(), *step.ends.values()):
         snapshot["Workspaces"] = workspaces

@@ -104,3 +104,15 @@ def test_micro_batches_are_reduced_once() -> None:
     found = predict(msgspec.structs.replace(spec_of("ddp"), accumulate=2))
 
     assert found.communication == predict(spec_of("ddp")).communication
+
+
+def test_the_copy_of_gloos_reduce_scatter_counts_from_the_first_one_on() -> None:
+    blocks_last = msgspec.structs.replace(spec_of("fsdp2"), device="cuda:0")  # where either backend can be
+    loss_first = msgspec.structs.replace(blocks_last, num_layers=1, vocab_size=4096, context_length=256)
+
+    with_copy, without = (
+        [predict(msgspec.structs.replace(spec, backend=backend)).peak_bytes for spec in (blocks_last, loss_first)]
+        for backend in ("gloo", "nccl")
+    )
+    assert with_copy[0] > without[0]
+    assert with_copy[1] == without[1]
