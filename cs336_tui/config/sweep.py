@@ -252,11 +252,14 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
             except SpecError as error:
                 yield error
         for field, choices in values.items():
+            sound = []  # What no choice can be is asked of no rule
             for value in choices:
                 try:
                     AXES[field].validate(value)
+                    sound.append(value)
                 except SpecError as error:
                     yield error
+            values[field] = tuple(sound)
         values["size"] = tuple(dims)
         for rule in RULES:
             yield from self._broken(rule, values, dims)

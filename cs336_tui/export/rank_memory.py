@@ -102,10 +102,7 @@ def _notes(reports: Sequence[RankMemoryReport]) -> Iterator[str]:
         "communication: what the container keeps for it: buckets of gradients (DDP's are copies), gathered weights, "
         "tensors of its own"
     )
-    yield (
-        "rest: allocated less the uses before it: no tensor's, such as rounding, cuBLAS workspaces, copies that gloo's "
-        "threads still hold"
-    )
+    yield "rest: allocated less the uses before it: no tensor's, such as rounding, cuBLAS workspaces; 0 on a CPU"
     if any(report.prediction for report in reports):
         yield "predicted: of a later step, on the rank whose optimizer has most"
     yield "peak: the most that was allocated since the moment before; step: of those that took an optimizer step"

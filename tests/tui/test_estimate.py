@@ -190,7 +190,7 @@ async def test_ranks_that_have_no_gpus_here_are_predicted_on_a_named_one(bench: 
     choices = {"contexts": (128,), "passes": ("train-step",), "ranks": (8,), "parallels": ("ddp",)}
     app = Cs336App(bench, initial=msgspec.structs.replace(SWEEP, **choices))
     async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "from cuda:0 on there")
+        await until(pilot, "own, and there is 1 GPU")
         await pilot.press("escape", "i")
         pane = app.main.query_one(EstimatePane)
         await until(pilot, lambda _: "cannot be run" in pane.text)

@@ -71,6 +71,7 @@ def any_entries(draw: st.DrawFn) -> Entries:
 
 @example(msgspec.structs.replace(DEFAULT, other_optimizers="0\n0"), None)
 @example(msgspec.structs.replace(DEFAULT, model="a\n:b"), None)
+@example(msgspec.structs.replace(DEFAULT, accumulate="0"), None)
 @given(any_entries(), st.sampled_from([None, HERE, WITHOUT_DEVICES]))
 def test_anything_entered_is_a_runnable_sweep_or_has_problems(
     entries: Entries, environment: Environment | None

@@ -52,7 +52,8 @@ def record_rank_memory(request: ReportRequest, enter: report_parts.Enter, place:
             if len(taken) == LATER_STEP:
                 break
     kept = {0: 0, **{number: taken.index(number) + 1 for number in (*taken[:1], *taken[LATER_STEP - 1 :])}}
-    moments = zip(uses, counter.found(), strict=True)
+    counts = counter.found([sum(by_category.values()) for _, _, by_category in uses])
+    moments = zip(uses, counts, strict=True)
     return RankMemoryReport(
         **report_parts.header(spec, device),
         recorder=counter.name,
@@ -152,7 +153,9 @@ class _Counter(Protocol):
     def __enter__(self) -> object: ...
     def __exit__(self, *error: object) -> object: ...
     def mark(self) -> None: ...
-    def found(self) -> list[_Counted]: ...
+    def found(self, tensors: Sequence[int]) -> list[_Counted]:
+        """Counts at all marks; `tensors` has the bytes of this rank's tensors at each."""
+        ...
 
 
 def _counter(device: torch.device) -> _Counter:
@@ -171,7 +174,8 @@ class _Nobody(nullcontext[None]):
     def mark(self) -> None:
         self._found.append(_Counted())
 
-    def found(self) -> list[_Counted]:
+    def found(self, tensors: Sequence[int]) -> list[_Counted]:
+        del tensors
         return self._found
 
 
@@ -194,8 +198,20 @@ class _Cuda(_Nobody):
 class _Cpu(CpuRecorder):
     name: Recorder = "CPU profiler"
 
-    def found(self) -> list[_Counted]:
-        return counted(self.recording())
+    def found(self, tensors: Sequence[int]) -> list[_Counted]:
+        return without_lost_frees(counted(self.recording()), tensors)
+
+
+def without_lost_frees(found: Iterable[_Counted], tensors: Iterable[int]) -> list[_Counted]:
+    """Counts that rest on the tensors at each mark, because torch's profiler does not see what gloo's threads free. A
+    peak keeps what was lost since the mark before."""
+    kept, lost = [], 0
+    for each, live in zip(found, tensors, strict=True):
+        assert each.live is not None
+        assert each.peak is not None
+        kept.append(_Counted(live, max(each.peak - lost, live)))
+        lost = each.live - live
+    return kept
 
 
 def counted(recording: Recording) -> list[_Counted]:

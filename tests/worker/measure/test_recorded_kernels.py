@@ -21,7 +21,9 @@ COUNTS = {
     "h100-timesformer-inference": {
         "copy": 251, "other": 1, "elementwise": 76, "reduction": 49, "matrix multiply": 133, "softmax": 24,
     },
-    "b200-eager-inference": {"copy": 308, "elementwise": 41, "other": 326, "reduction": 73, "matrix multiply": 181},
+    "b200-eager-inference": {"copy": 308, "elementwise": 41, "other": 252, "reduction": 73, "matrix multiply": 181,
+        "communication": 74,
+    },
     "v100-training-rank0": {
         "copy": 1800, "other": 1510, "elementwise": 1755, "reduction": 545, "matrix multiply": 430, "softmax": 10,
         "optimizer": 45,
