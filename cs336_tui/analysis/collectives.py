@@ -75,7 +75,7 @@ def _points(group: Sequence[Result], ddof: int) -> Iterator[Point]:
 
 
 def published_curves(spec: CellSpec, rows: Iterable[Published]) -> tuple[Curve, ...]:
-    """What others published for this operation, backend and number of ranks, a curve for each source."""
+    """Published curves of this operation, backend and number of ranks, one for each source."""
     found: dict[tuple[str, str], list[Point]] = {}
     for row in rows:
         if (row.op, row.backend, row.ranks) == (spec.collective, spec.backend_in_use, spec.ranks) and row.mean_ms:

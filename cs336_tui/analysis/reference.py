@@ -39,7 +39,7 @@ _NEAR = 0.08
 
 
 def remark_on(specs: Iterable[CellSpec]) -> str:
-    """What is to be minded of points beside these cells."""
+    """Notes on how published points differ from these cells."""
     if {spec.is_collective for spec in specs} == {True}:
         return "published times of collectives are seldom those of the slowest rank, from a barrier on"
     return REMARK

@@ -185,7 +185,7 @@ def _measured_link(found: _Measured) -> _Link:
 
 
 def _instead(rates: dict[str, LinkRate]) -> LinkRate:
-    """What stands in for an operation that was not measured."""
+    """The rate that stands in for that of an operation which was not measured."""
     return rates.get("all-reduce") or min(rates.values(), key=lambda each: each.bytes_per_s)
 
 

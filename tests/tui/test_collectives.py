@@ -31,12 +31,17 @@ def cells(**choices: object) -> tuple[Cell, ...]:
     return tuple(Cell(spec, [TIMES_S[spec.size] * spec.ranks / 2] * 12) for spec in specs(**choices))
 
 
-async def test_results_have_the_columns_of_collectives_and_the_curve_below(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(events_of(*cells()), tmp_path), speed=0)
-    async with app.run_test(size=SMALL) as pilot:
+async def curve_after(key: str, folder: Path, size: tuple[int, int]) -> str:
+    """The screen once it shows the curve of busbw, after a key in a replayed session of collectives."""
+    app = Cs336App(replay=log_of(events_of(*cells()), folder), speed=0)
+    async with app.run_test(size=size) as pilot:
         await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("3")
-        shown = await until(pilot, lambda shown: "busbw of all-reduce" in shown)
+        await pilot.press(key)
+        return await until(pilot, lambda shown: "busbw of all-reduce" in shown)
+
+
+async def test_results_have_the_columns_of_collectives_and_the_curve_below(tmp_path: Path) -> None:
+    shown = await curve_after("3", tmp_path, SMALL)
     heading = next(row for row in shown.splitlines() if " operation " in row)
     for title in ("size", "ranks", "mean ms", "busbw", "verdict"):
         assert title in heading
@@ -49,12 +54,7 @@ async def test_results_have_the_columns_of_collectives_and_the_curve_below(tmp_p
 
 
 async def test_the_roofline_of_collectives_is_their_curve(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(events_of(*cells()), tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("l")
-        shown = await until(pilot, lambda shown: "busbw of all-reduce" in shown)
-        assert "100MB" in shown
+    assert "100MB" in await curve_after("l", tmp_path, WIDE)
 
 
 def test_curves_are_of_the_chosen_operation_and_higher_where_faster() -> None:

@@ -201,7 +201,7 @@ def _memory(row: EstimateRow, prediction: Prediction, width: int) -> list[Line]:
 
 
 def _communication(estimate: Estimate, width: int) -> list[Line]:
-    """What a rank communicates in a step, a line an operation, and the least time of all."""
+    """Calls and bytes of the collectives of a rank in a step, a line an operation, and the least time of all."""
     found = least_times(estimate)
     if not found:
         return []

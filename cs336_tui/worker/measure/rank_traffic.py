@@ -135,7 +135,7 @@ def _marks(events: Sequence[RawEvent]) -> dict[tuple[str, str], list[int]]:
 
 
 class _Stream:
-    """What ran on a GPU's main stream, with the moment at which each was launched; of the host nothing is launched."""
+    """Kernels of a GPU's main stream, each with the moment of its launch; none where the host computes."""
 
     def __init__(self, ran: Sequence[Span], launched_ns: Sequence[int]) -> None:
         self.ran = ran

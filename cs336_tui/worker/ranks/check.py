@@ -138,7 +138,7 @@ def _check_alike(spec: CellSpec, device: torch.device, group: Group) -> None:
 def _expected(
     spec: CellSpec, device: torch.device, group: Group, runs_out: Callable[[BaseException], bool]
 ) -> Expected:
-    """What the gradients of all ranks are to come to."""
+    """The gradients that all ranks together must come to."""
     alone = msgspec.structs.replace(  # without an optimizer, which a user's ranks may make together
         spec, pass_="forward+backward", accumulate=1
     )
