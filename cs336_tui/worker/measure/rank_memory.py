@@ -20,6 +20,7 @@ from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.measure import report_parts
 from cs336_tui.worker.measure.allocator_events import CpuRecorder, Recording
 from cs336_tui.worker.place import ALONE, Place
+from cs336_tui.worker.ranks.group import let_gloo_settle
 from cs336_tui.worker.ranks.parallel import bucket_bytes, gathered, held_by, shards, share
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.passes import Step
@@ -102,6 +103,7 @@ def _uses(workload: Workload, there: Sequence[Tensor]) -> dict[str, int]:
     other tensors but those that were `there` before the model: autograd's, the logits, the loss.
     """
     seen: set[int] = set()
+    let_gloo_settle()
     _bytes(there, seen)
     training, runs = workload.training, workload.shared.runs
     device = workload.batch.inputs.device

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import faulthandler
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +19,8 @@ from cs336_tui.worker.place import STACK_SIGNAL, Place
 _Number = TypeVar("_Number", bool, int)
 _PATIENCE = timedelta(days=1)
 """Time limit of an operation: torch names no rank that hangs, so the runner ends them before."""
+_GLOO_THREAD = "pt_gloo_runloop"
+_SETTLE_S, _SETTLE_LOOK_S = 1.0, 0.001
 
 
 class Group:
@@ -84,3 +87,21 @@ class Group:
         found = torch.tensor(int(value), device=self._device)
         dist.all_reduce(found, op=dist.ReduceOp.MIN)
         return bool(found)
+
+
+def let_gloo_settle() -> None:
+    """Wait until gloo's threads sleep, at most a second: after an operation is done they still hold its tensors. Only
+    Linux tells the state of a thread; elsewhere returns at once."""
+    end_at, quiet = time.monotonic() + _SETTLE_S, 0
+    while (quiet := quiet + 1 if _gloo_sleeps() else 0) < 2 and time.monotonic() < end_at:
+        time.sleep(_SETTLE_LOOK_S)  # and lets go of Python's lock, which a thread needs to free a tensor
+
+
+def _gloo_sleeps() -> bool:
+    states = []
+    with suppress(OSError):
+        for task in Path("/proc/self/task").iterdir():
+            with suppress(OSError):
+                if (task / "comm").read_text().strip() == _GLOO_THREAD:
+                    states.append((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return set(states) <= {"S"}
