@@ -11,7 +11,7 @@ from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.reports import Report, ReportKind
 from cs336_tui.stats.summaries import Summary
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of the log's vocabulary; raised when an old reader would misread a new log."""
 
 Stage = Literal["starting", "building", "compiling", "capturing", "warm-up", "measuring", "finishing"]
@@ -86,10 +86,67 @@ class CellRequeued(_CellEvent, frozen=True):
     """A cell that was skipped or is over waits again, last."""
 
 
+class Lane(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A lane runs one cell at a time on a device of its own, on a CPU on cores of its own. Numbered within its session,
+    from 0."""
+
+    lane: int
+    device: str
+    cores: tuple[int, ...] = ()
+    """Of a lane on a CPU: the cores that its cells are pinned to; empty: any."""
+    machine: str = ""
+    """The machine of a lane of a job; empty: that of the session."""
+
+
+class LanesOpened(_EventBase, frozen=True):
+    """Cells that start from here on run in lanes, side by side. Lanes that were open stay so."""
+
+    lanes: tuple[Lane, ...]
+
+
+class LaneSetAside(_EventBase, frozen=True):
+    """A lane runs no more cells; the one that it ran is queued again."""
+
+    lane: int
+    reason: str
+
+
+JobStage = Literal["pending", "running", "over"]
+
+
+class JobSubmitted(_EventBase, frozen=True):
+    """A job that runs cells of this session without a screen: of Slurm, or on another machine by ssh. It writes a log
+    of its own, `job`.jsonl in the folder of jobs beside the session."""
+
+    job: str
+    """Names the job within its session."""
+    launcher: Literal["slurm", "ssh", "local"]
+    id: str
+    """The launcher's own name, such as Slurm's ``12_3``."""
+    cells: tuple[int, ...]
+    where: str = ""
+    """Partition or machine."""
+
+
+class JobChanged(_EventBase, frozen=True):
+    """What a launcher tells of a job. `reason` is why it waits or how it ended, in the launcher's words and ours."""
+
+    job: str
+    stage: JobStage
+    reason: str = ""
+    node: str = ""
+
+
 class CellStarted(_CellEvent, frozen=True):
     """A cell runs. One that had run before starts anew; its former steps stay in the log."""
 
     pid: int | None = None
+    device: str | None = None
+    """The device that it runs on, where that is not the one of its spec as it was queued."""
+    lanes: tuple[int, ...] = ()
+    """The lanes that it takes, one for each rank; empty without lanes."""
+    job: str | None = None
+    """The job that runs it."""
 
 
 class StageChanged(_CellEvent, frozen=True):
@@ -314,6 +371,8 @@ class DeviceSampled(_EventBase, frozen=True):
     why: str | None = None
     other_gpus: tuple[GpuSample, ...] = ()
     """Those of the running cell's further ranks, in their order; `gpu` is the first rank's."""
+    cells: tuple[int, ...] = ()
+    """The cells that it is about, where several run side by side; empty: all that run."""
 
 
 class Notice(_EventBase, frozen=True):
@@ -328,7 +387,8 @@ class SessionEnded(_EventBase, frozen=True):
 
 Event = (
     SessionStarted | SessionResumed | SessionAnnotated | EnvironmentRead | CellsQueued | QueueOrdered | CellSkipped
-    | CellRequeued | CellStarted | StageChanged | ModelBuilt | ModelPrepared | StepsTimed | CellFinished
+    | CellRequeued | LanesOpened | LaneSetAside | JobSubmitted | JobChanged | CellStarted | StageChanged | ModelBuilt
+    | ModelPrepared | StepsTimed | CellFinished
     | CellsPredicted | ReportStarted | ReportStage | ReportFinished | ChildOutput | DeviceSampled | Notice
     | SessionEnded
 )  # fmt: skip

@@ -67,6 +67,9 @@ class CellState:
     def __init__(self, cell: int, spec: CellSpec, repeat: int = 1) -> None:
         self.cell = cell
         self.spec = spec
+        """With the device that it runs on, once it runs."""
+        self.asked_spec = spec
+        """As it was queued."""
         self.repeat = repeat
         """The number of the run of its spec, from 1."""
         self.status: ev.Status | Literal["queued", "running", "skipped"] = "queued"
@@ -82,6 +85,12 @@ class CellState:
         self.pid: int | None = None
         self.in_turns = False
         """True if another cell ran in turns with it, in one process."""
+        self.lanes: tuple[int, ...] = ()
+        """The lanes that it takes; empty without lanes."""
+        self.job: str | None = None
+        """The job that runs it."""
+        self.neighbours: set[int] = set()
+        """Cells that ran at the same time on the same machine, in other lanes."""
         self.started_at: float | None = None
         self.steps_began_at: float | None = None
         """Unix seconds of the begin of its first step."""
@@ -107,6 +116,7 @@ class CellState:
             before.earlier = []
             self.earlier.append(before)
         self._forget()
+        self.spec = self.asked_spec
         self.status, self.skipped_because = "queued", None
 
     @property

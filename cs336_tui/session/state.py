@@ -38,6 +38,23 @@ class ReportState(msgspec.Struct):
     content: Report | None = None
 
 
+class LaneState(msgspec.Struct):
+    """A lane, the cell that runs in it, and why it runs no more."""
+
+    lane: ev.Lane
+    cell: int | None = None
+    set_aside: str | None = None
+
+
+class JobState(msgspec.Struct):
+    """A job that runs cells of the session elsewhere, as its launcher told last."""
+
+    submitted: ev.JobSubmitted
+    stage: ev.JobStage = "pending"
+    reason: str = ""
+    node: str = ""
+
+
 class ActivationPeak(NamedTuple):
     """A peak apart from parameters, gradients and optimizer state, and how it is known: ``recorded`` by a memory
     report, else ``predicted``."""
@@ -66,6 +83,10 @@ class SessionState:
         """Cells that will run, as ordered keys."""
         self.running: dict[int, None] = {}
         """The cells that run, as keys in the order of their starts; several if they take turns."""
+        self.lanes: dict[int, LaneState] = {}
+        """The lanes that cells start in; empty if one runs after the other."""
+        self.jobs: dict[str, JobState] = {}
+        """The jobs of the session, in the order of their submission."""
         self._together: dict[int, None] = {}  # the cells started since none ran, as ordered keys
         self.default_threads: dict[tuple[str, str], int] = {}
         """torch's default intra-op threads as last read back, by device and model."""
@@ -103,6 +124,12 @@ class SessionState:
         cells = [self.cells[number] for number in self._together if number in self.cells]
         running = [(cell, cell.stage) for cell in cells if cell.cell in self.running]
         return (*running, *((cell, None) for cell in cells if cell.is_over))
+
+    def job_of(self, cell: CellState) -> JobState | None:
+        """The job that runs the cell or is to run it: the last one submitted with it."""
+        if cell.job in self.jobs:
+            return self.jobs[cell.job]
+        return next((job for job in reversed(self.jobs.values()) if cell.cell in job.submitted.cells), None)
 
     @property
     def finished_cells(self) -> tuple[CellState, ...]:
@@ -205,10 +232,21 @@ class SessionState:
             case ev.ReportFinished():
                 if report := self.reports.get(event.report):
                     report.status, report.error, report.content = event.status, event.error, event.content
+            case ev.LanesOpened():
+                self.lanes |= {lane.lane: LaneState(lane) for lane in event.lanes}
+            case ev.LaneSetAside():
+                if lane := self.lanes.get(event.lane):
+                    lane.set_aside = event.reason
+            case ev.JobSubmitted():
+                self.jobs[event.job] = JobState(event)
+            case ev.JobChanged():
+                if job := self.jobs.get(event.job):
+                    job.stage, job.reason, job.node = event.stage, event.reason, event.node or job.node
             case ev.DeviceSampled():
-                self.devices.append((event, self.current))
+                self.devices.append((event, event.cells[0] if event.cells else self.current))
                 for cell, stage in self.surrounded:
-                    cell.take_sample(event, stage)
+                    if not event.cells or cell.cell in event.cells:
+                        cell.take_sample(event, stage)
             case ev.Notice():
                 self.notices.append(event)
             case ev.SessionEnded():
@@ -226,6 +264,30 @@ class SessionState:
         """Take a cell out of those that run or wait."""
         self.running.pop(cell.cell, None)
         self.waiting.pop(cell.cell, None)
+        for lane in cell.lanes:
+            if (of_lane := self.lanes.get(lane)) and of_lane.cell == cell.cell:
+                of_lane.cell = None
+
+    def _beside(self, cell: CellState) -> None:
+        """Note the cells that run beside this one: in other lanes of its machine, or in turns with it."""
+        for lane in cell.lanes:
+            if of_lane := self.lanes.get(lane):
+                of_lane.cell = cell.cell
+        others = [each for each in self.running_cells if each is not cell]
+        if not cell.lanes and not cell.job:
+            for each in (*others, cell) if others else ():
+                each.in_turns = True
+            return
+        machines = self._machines(cell)
+        for each in others:
+            if machines & self._machines(each):
+                cell.neighbours.add(each.cell)
+                each.neighbours.add(cell.cell)
+
+    def _machines(self, cell: CellState) -> set[str]:
+        """The machines of the cell's lanes; of a cell in a job without lanes its job."""
+        lanes = [self.lanes[lane].lane.machine for lane in cell.lanes if lane in self.lanes]
+        return set(lanes) if lanes else {cell.job or ""}
 
     def _apply_to_cell(self, cell: CellState, event: ev.Event) -> None:
         match event:
@@ -241,11 +303,12 @@ class SessionState:
                 cell.start_again()
                 cell.status, cell.stage = "running", "starting"
                 cell.started_at, cell.pid, cell.environment = event.at, event.pid, self.environment
+                cell.lanes, cell.job = event.lanes, event.job
+                if event.device:
+                    cell.spec = msgspec.structs.replace(cell.spec, device=event.device)
                 self._together = {**(self._together if self.running else {}), cell.cell: None}
                 self.running[cell.cell] = None
-                if len(self.running) > 1:
-                    for each in self.running_cells:
-                        each.in_turns = True
+                self._beside(cell)
             case ev.StageChanged():
                 if cell.stage == "measuring":
                     cell.window.ended_at = event.at

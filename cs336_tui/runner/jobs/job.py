@@ -1,0 +1,111 @@
+"""Jobs: cells of a session that run elsewhere without a screen, each job with a log of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from cs336_tui.config.axis import UserError
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.events import JobStage, Status
+
+JOBS_SUFFIX = ".jobs"
+"""Ends the name of the folder beside a session's log that holds the requests, logs and output of its jobs."""
+
+
+class LaunchError(UserError):
+    """A launcher cannot be used, or refuses; the message says why and what to do, in one line."""
+
+    exit_code = 1
+
+
+class JobCell(msgspec.Struct, frozen=True):
+    """A cell of a job: its number in the session, its spec, the number of the run of its spec, from 1."""
+
+    cell: int
+    spec: CellSpec
+    repeat: int = 1
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a job asks its launcher for."""
+
+    nodes: int = 1
+    gpus_per_node: int = 0
+    cores_per_node: int = 1
+    time: str | None = None
+    """Limit in Slurm's spelling, such as ``0:30`` or ``1-00:00``; None: the launcher's own."""
+
+
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job, as the file `job`.json in the folder of jobs tells it to ``cs336-tui run-job``, which writes `job`.jsonl
+    beside it."""
+
+    session: str
+    job: str
+    """Names the job within its session."""
+    cells: tuple[JobCell, ...]
+    """In the order in which they are to run."""
+    resources: Resources = Resources()
+    lanes: int = 1
+    """Lanes on each node; 0: one for each of its devices."""
+    ddof: int = 1
+    timeout_s: float | None = None
+    skip_after_oom: bool = True
+    explain_oom: bool = True
+    check_fit: bool = True
+    device_interval_s: float = 2.0
+    nvtx: bool = False
+    reports: tuple[str, ...] = ()
+
+
+class JobStatus(NamedTuple):
+    """What a launcher knows of a job. `reason` is why it waits or how it ended, in one line. `ending` is the status of
+    the cells that a job left without a result: ``killed``, ``oom``, ``cancelled``, ``failed``; None while it may still
+    run."""
+
+    stage: JobStage
+    reason: str = ""
+    node: str = ""
+    ending: Status | None = None
+
+
+class JobLauncher(Protocol):
+    """Starts jobs elsewhere. Its methods block, are called on one thread, and raise `LaunchError`."""
+
+    @property
+    def name(self) -> str:
+        """``slurm``, ``ssh`` or ``local``."""
+        ...
+
+    def plan(self, requests: Sequence[JobRequest], folder: Path) -> str:
+        """What `submit` would do, as text for a person: ``--dry-run`` prints it."""
+        ...
+
+    def submit(self, requests: Sequence[JobRequest], folder: Path) -> Sequence[str]:
+        """Start a job for each request, whose file is in `folder`; returns the launcher's names for them, in order."""
+        ...
+
+    def where(self, id: str) -> str:
+        """Partition or machine of a job."""
+        ...
+
+    def statuses(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        """The present status of each job, by its launcher's name; all in one query. One that it cannot learn now is
+        left out."""
+        ...
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Cancel jobs that wait or run."""
+        ...
+
+    def read(self, id: str, log: Path, offset: int) -> bytes:
+        """Whatever the job has written to its log from `offset`, bytes, on; empty if there is nothing yet."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections; jobs go on."""
+        ...

@@ -1,0 +1,53 @@
+"""A session whose cells run side by side, in lanes or in jobs."""
+
+from __future__ import annotations
+
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events import events as ev
+from cs336_tui.session.state import SessionState, fold
+
+
+def in_lanes(*more: ev.Event) -> SessionState:
+    lanes = (
+        ev.Lane(lane=0, device="cuda:0"),
+        ev.Lane(lane=1, device="cuda:1"),
+        ev.Lane(lane=2, device="cuda:0", machine="b"),
+    )
+    specs = tuple(CellSpec(device="cuda:0", context_length=16 * n) for n in (1, 2, 3))
+    return fold([ev.CellsQueued(at=0, first=0, specs=specs), ev.LanesOpened(at=1, lanes=lanes), *more])
+
+
+def started(cell: int, *lanes: int, device: str = "cuda:0") -> ev.CellStarted:
+    return ev.CellStarted(at=2, cell=cell, device=device, lanes=lanes)
+
+
+def test_cells_in_lanes_of_one_machine_are_neighbours_and_not_in_turns():
+    state = in_lanes(started(0, 0), started(1, 1, device="cuda:1"), started(2, 2))
+    cells = state.cells
+    assert [cell.neighbours for cell in cells.values()] == [{1}, {0}, set()]
+    assert not any(cell.in_turns for cell in cells.values())
+    assert [cell.spec.device for cell in cells.values()] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert {number: lane.cell for number, lane in state.lanes.items()} == {0: 0, 1: 1, 2: 2}
+
+
+def test_a_lane_set_aside_runs_nothing_and_its_cell_waits_as_it_was_queued():
+    state = in_lanes(
+        started(0, 1, device="cuda:1"), ev.LaneSetAside(at=3, lane=1, reason="lost"), ev.CellRequeued(at=3, cell=0)
+    )
+    assert (state.lanes[1].cell, state.lanes[1].set_aside) == (None, "lost")
+    assert (state.cells[0].spec.device, list(state.waiting)) == ("cuda:0", [1, 2, 0])
+
+
+def test_a_sample_of_some_cells_is_theirs_alone():
+    of_first = ev.DeviceSampled(at=3, host=ev.HostSample(cpu=0.5, load_1m=1.0), cells=(0,))
+    stages = [ev.StageChanged(at=2, cell=cell, stage="measuring") for cell in (0, 1)]
+    state = in_lanes(started(0, 0), started(1, 1), *stages, of_first)
+    assert [state.cells[cell].surroundings.samples for cell in (0, 1)] == [1, 0]
+
+
+def test_a_job_tells_why_its_cells_wait():
+    submitted = ev.JobSubmitted(at=1, job="1", launcher="slurm", id="7_0", cells=(1,), where="ci")
+    state = in_lanes(submitted, ev.JobChanged(at=2, job="1", stage="pending", reason="Resources"))
+    job = state.job_of(state.cells[1])
+    assert job is not None
+    assert (job.stage, job.reason, state.job_of(state.cells[0])) == ("pending", "Resources", None)
