@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.session.state import SessionState, fold
+from tests.samples import a_spec
 
 
 def in_lanes(*more: ev.Event) -> SessionState:
@@ -13,7 +13,7 @@ def in_lanes(*more: ev.Event) -> SessionState:
         ev.Lane(lane=1, device="cuda:1"),
         ev.Lane(lane=2, device="cuda:0", machine="b"),
     )
-    specs = tuple(CellSpec(device="cuda:0", context_length=16 * n) for n in (1, 2, 3))
+    specs = tuple(a_spec(device="cuda:0", context_length=16 * n) for n in (1, 2, 3))
     return fold([ev.CellsQueued(at=0, first=0, specs=specs), ev.LanesOpened(at=1, lanes=lanes), *more])
 
 
