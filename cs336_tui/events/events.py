@@ -96,6 +96,8 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of a lane on a CPU: the cores that its cells are pinned to; empty: any."""
     machine: str = ""
     """The machine of a lane of a job; empty: that of the session."""
+    job: str = ""
+    """The job that opened it; empty: the session itself."""
 
 
 class LanesOpened(_EventBase, frozen=True):
@@ -260,6 +262,8 @@ class CellFinished(_CellEvent, frozen=True):
     """Of several ranks: the skew of the measured steps, ddof 1; None for one rank."""
     rank_peak_bytes: tuple[int | None, ...] = ()
     """Of several ranks: the peak of each; `peak_allocated_bytes` and its like are those of the largest."""
+    job_over: bool = False
+    """True if its job ended and left it without a result; resuming the session runs it."""
 
 
 class CellsPredicted(_EventBase, frozen=True):
@@ -277,6 +281,8 @@ class ReportStarted(_EventBase, frozen=True):
     kind: ReportKind
     spec: CellSpec
     cell: int | None = None
+    job: str | None = None
+    """The job that makes it."""
 
 
 class ReportStage(_EventBase, frozen=True):

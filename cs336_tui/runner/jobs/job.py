@@ -28,6 +28,8 @@ class JobCell(msgspec.Struct, frozen=True):
     cell: int
     spec: CellSpec
     repeat: int = 1
+    reports: tuple[str, ...] = ()
+    """Made of it after all cells of its job, if it ends well."""
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -59,7 +61,6 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     check_fit: bool = True
     device_interval_s: float = 2.0
     nvtx: bool = False
-    reports: tuple[str, ...] = ()
 
 
 class JobStatus(NamedTuple):
@@ -71,10 +72,13 @@ class JobStatus(NamedTuple):
     reason: str = ""
     node: str = ""
     ending: Status | None = None
+    elsewhere: bool = False
+    """True if the cells that are left are to be submitted at once as a new job, as their machine is lost."""
 
 
 class JobLauncher(Protocol):
-    """Starts jobs elsewhere. Its methods block, are called on one thread, and raise `LaunchError`."""
+    """Starts jobs elsewhere. Its methods block and raise `LaunchError`; `read` is called on one thread, the others on
+    another."""
 
     @property
     def name(self) -> str:
@@ -82,11 +86,12 @@ class JobLauncher(Protocol):
         ...
 
     def plan(self, requests: Sequence[JobRequest], folder: Path) -> str:
-        """What `submit` would do, as text for a person: ``--dry-run`` prints it."""
+        """Text for a person on what `submit` would do; nothing is written. ``--dry-run`` prints it."""
         ...
 
     def submit(self, requests: Sequence[JobRequest], folder: Path) -> Sequence[str]:
-        """Start a job for each request, whose file is in `folder`; returns the launcher's names for them, in order."""
+        """Start a job for each request, whose file is in `folder` (`folder.request_path`); returns the launcher's
+        names for them, in order. Its output goes to `folder.output_path`."""
         ...
 
     def where(self, id: str) -> str:

@@ -1,0 +1,111 @@
+"""The folder beside a session's log that holds the requests, logs and output of its jobs, as all machines share it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from cs336_tui.config.reading import UNREADABLE
+from cs336_tui.runner.jobs.job import JOBS_SUFFIX, JobRequest, LaunchError
+from cs336_tui.runner.jobs.launchers import LaunchChoice
+
+_CHOICE = "launcher.json"
+_LAG_S = 60.0
+"""The longest time that a file of a shared folder is waited for."""
+
+
+def folder_of(log: Path) -> Path:
+    """The folder of the jobs of the session with this log."""
+    return log.with_suffix(JOBS_SUFFIX)
+
+
+def log_of(folder: Path) -> Path:
+    """The log of the session whose jobs have this folder."""
+    return folder.with_suffix(".jsonl")
+
+
+def request_path(folder: Path, job: str) -> Path:
+    return folder / f"{job}.json"
+
+
+def log_path(folder: Path, job: str, node: int = 0) -> Path:
+    """The log that the job writes, on its further nodes (from 1) another one each."""
+    return folder / (f"{job}.{node}.jsonl" if node else f"{job}.jsonl")
+
+
+def output_path(folder: Path, job: str) -> Path:
+    """The file of the standard output and error of a job."""
+    return folder / f"{job}.out"
+
+
+def write_choice(folder: Path, choice: LaunchChoice) -> None:
+    """Keep a choice, and make the folder. Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write(folder / _CHOICE, msgspec.json.encode(choice))
+
+
+def read_choice(folder: Path) -> LaunchChoice | None:
+    """The choice that is kept; None of a session without jobs. Raises `LaunchError` if it cannot be read."""
+    path = folder / _CHOICE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=LaunchChoice)
+    except FileNotFoundError:
+        return None
+    except UNREADABLE as error:
+        raise LaunchError(f"{path}: {error}; it says how the session was launched") from None
+
+
+def write_request(folder: Path, request: JobRequest) -> None:
+    """Raises OSError."""
+    _write(request_path(folder, request.job), msgspec.json.encode(request))
+
+
+def read_request(path: Path, within_s: float = _LAG_S) -> JobRequest:
+    """The request of a job, once it is there: a shared folder may lag. Raises `LaunchError`."""
+    give_up_at = time.monotonic() + within_s
+    while True:
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=JobRequest)
+        except FileNotFoundError as error:
+            if time.monotonic() > give_up_at:
+                raise LaunchError(f"{path}: {error.strerror}; the folder of jobs must be shared by all nodes") from None
+            time.sleep(0.2)
+        except UNREADABLE as error:
+            raise LaunchError(f"{path}: {error}; expected the request of a job") from None
+
+
+def requests_in(folder: Path) -> Iterator[str]:
+    """The jobs whose requests are in the folder."""
+    for path in folder.glob("*.json"):
+        if path.name != _CHOICE:
+            yield path.stem
+
+
+def read_shared(path: Path, offset: int) -> bytes:
+    """Whatever a file of a shared folder has from `offset` on; empty if it is not there. Raises `LaunchError`."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # opening also asks a network file system for news
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise LaunchError(f"{path}: {error.strerror}") from None
+    try:
+        return os.pread(fd, MOST_BYTES, offset)
+    except OSError as error:
+        raise LaunchError(f"{path}: {error.strerror}") from None
+    finally:
+        os.close(fd)
+
+
+MOST_BYTES = 1 << 22
+"""Maximum number of bytes that are read at once."""
+
+
+def _write(path: Path, data: bytes) -> None:
+    draft = path.with_name(f"{path.name}.draft")
+    draft.write_bytes(data)
+    draft.replace(path)
