@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from cs336_tui.config.reading import UNREADABLE
+from cs336_tui.runner.jobs.choice import LaunchChoice
 from cs336_tui.runner.jobs.job import JOBS_SUFFIX, JobRequest, LaunchError
-from cs336_tui.runner.jobs.launchers import LaunchChoice
 
 _CHOICE = "launcher.json"
 _LAG_S = 60.0
