@@ -16,7 +16,8 @@ from cs336_tui.events.events import CellFinished, CellStarted, Event, Stage, Sta
 from cs336_tui.runner.cells import CellRunner
 from cs336_tui.runner.launcher import StartError
 from cs336_tui.runner.queue import CellQueue, WaitingCell, unstarted
-from cs336_tui.runner.ranks import RankFold, run_ranks
+from cs336_tui.runner.rank_fold import RankFold
+from cs336_tui.runner.ranks import here, run_ranks
 from cs336_tui.runner.supervise import Supervisor
 
 BOTH_IN_MEMORY = "both models are in memory at once; `bench --repeats` and `compare` need one at a time"
@@ -106,7 +107,7 @@ def _run_round(
         for child in children:
             around.enter_context(closing(child))
         if ranks:
-            run_ranks(ranks, [RankFold(cell, len(ranks)) for cell in numbers], recorder, cells.stop, timeout_s)
+            run_ranks(here(ranks), [RankFold(cell, len(ranks)) for cell in numbers], recorder, cells.stop, timeout_s)
         else:
             Supervisor(children[0], a.cell, recorder, cells.stop, timeout_s).run()
     return _record_ends(cells.record, *recorder.endings())

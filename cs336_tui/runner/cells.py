@@ -22,7 +22,8 @@ from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.runner.queue import WaitingReport
-from cs336_tui.runner.ranks import RankFold, ReportFold, run_ranks
+from cs336_tui.runner.rank_fold import RankFold, ReportFold
+from cs336_tui.runner.ranks import here, run_ranks
 from cs336_tui.runner.session_predictions import AFTERWARDS_WITHIN_S, SessionPredictions
 from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.session.log import FILES_SUFFIX
@@ -101,7 +102,7 @@ class CellRunner:
             for child in children:
                 around.enter_context(closing(child))
             if ranks:
-                run_ranks(ranks, [RankFold(cell, len(ranks))], self.record, self.stop, timeout_s)
+                run_ranks(here(ranks), [RankFold(cell, len(ranks))], self.record, self.stop, timeout_s)
             else:
                 Supervisor(children[0], cell, self.record, self.stop, timeout_s).run()
 
@@ -161,7 +162,7 @@ class CellRunner:
             for child in children:
                 around.enter_context(closing(child))
             if ranks:
-                run_ranks(ranks, [ReportFold(number)], self._with_prediction, self.stop, timeout_s)
+                run_ranks(here(ranks), [ReportFold(number)], self._with_prediction, self.stop, timeout_s)
             else:
                 Supervisor(children[0], None, record, self.stop, timeout_s, report=number).run()
 

@@ -7,10 +7,12 @@ import linecache
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 import cs336_tui
 from cs336_tui.events.events import Event, StepsTimed
@@ -47,20 +49,40 @@ class Pulse:
         return time.monotonic() - self.at < max(ALIVE_S, 2 * self._longest_s)
 
 
-def where(ranks: Sequence[Rank]) -> list[str]:
-    """Which of these ranks hang, and what the others wait in, by the stack that each writes when it is asked."""
+class Stuck(msgspec.Struct, frozen=True):
+    """One rank of which nobody knows more: it `hangs`, or waits for others, `at` a place."""
+
+    rank: int
+    hangs: bool
+    at: str
+
+
+def ask_for_stacks(ranks: Iterable[Rank]) -> None:
+    """Ask each for its stack."""
     for rank in ranks:
         if pid := rank.child.process.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, STACK_SIGNAL)
-    end_at = time.monotonic() + STACKS_S
-    while time.monotonic() < end_at and not all(rank.stack() for rank in ranks):
+
+
+def stuck_ranks(ranks: Mapping[int, Rank], until: float) -> list[Stuck]:
+    """Which of these ranks hang, and what the others wait in, by the stacks that they were asked for and write `until`
+    then (monotonic seconds)."""
+    while time.monotonic() < until and not all(rank.stack() for rank in ranks.values()):
         time.sleep(0.01)
-    stacks = [frames_of(rank.stack()) for rank in ranks]
-    hung = [number for number, stack in enumerate(stacks) if not (stack and stack[0].waits_for_ranks)]
-    told = [f"rank {number} hangs {_place(stacks[number])}" for number in hung]
-    return told + [
-        f"rank {number} waits in {_wait(stack)}" for number, stack in enumerate(stacks) if number not in hung
+    found = []
+    for number, rank in ranks.items():
+        stack = frames_of(rank.stack())
+        waits = bool(stack) and stack[0].waits_for_ranks
+        found.append(Stuck(number, not waits, _wait(stack) if waits else _place(stack)))
+    return found
+
+
+def told(stuck: Iterable[Stuck], name: Callable[[int], str]) -> list[str]:
+    """A phrase on each rank, by the name that it has, first on those that hang."""
+    return [
+        f"{name(each.rank)} {f'hangs {each.at}' if each.hangs else f'waits in {each.at}'}"
+        for each in sorted(stuck, key=lambda each: (not each.hangs, each.rank))
     ]
 
 

@@ -24,6 +24,7 @@ from cs336_tui.runner import child
 from cs336_tui.runner.orphans import end_offspring, end_orphans, offspring_of
 from cs336_tui.runner.pipes import FrameReader, StopSignal, enlarge, last_line
 from cs336_tui.worker import worker_entry
+from cs336_tui.worker.worker_entry import Place
 
 if TYPE_CHECKING:
     import psutil
@@ -122,15 +123,15 @@ class Child:
 
 class Rank(NamedTuple):
     """The process of one rank of a cell, the file that it writes its stack to when it is asked, and the one in which it
-    meets the others."""
+    meets the others, if they are on one machine."""
 
     child: Child
     stacks: Path
-    meeting: Path
+    meeting: Path | None
 
     def clear(self) -> None:
         """Remove its files, once its process is over."""
-        for path in (self.stacks, self.meeting):
+        for path in filter(None, (self.stacks, self.meeting)):
             path.unlink(missing_ok=True)
 
     def stack(self) -> str:
@@ -171,19 +172,25 @@ class Launcher:
         """Start a process that runs the cell. Raises `StartError` when no process can be made."""
         return self._start(f"cell-{cell}", child.run_work, partial(worker_entry.run_cell, spec, cell, nvtx=nvtx))
 
-    def start_ranks(self, cell: int, spec: CellSpec, *, nvtx: bool = False) -> tuple[Rank, ...]:
-        """Start a process for each rank of the cell. Raises like `start_cell`; none is left then."""
-        return self._start_ranks(f"cell-{cell}", spec.ranks, partial(worker_entry.run_cell, spec, cell, nvtx=nvtx))
+    def start_ranks(
+        self, cell: int, spec: CellSpec, *, nvtx: bool = False, like: Place | None = None
+    ) -> tuple[Rank, ...]:
+        """Start a process for each rank of the cell; of ranks over nodes, for those here, by the place that all are
+        `like`. Raises like `start_cell`; none is left then."""
+        work = partial(worker_entry.run_cell, spec, cell, nvtx=nvtx)
+        return self._start_ranks(f"cell-{cell}", work, like or Place(ranks=spec.ranks))
 
-    def _start_ranks(self, name: str, count: int, work: Callable[..., object]) -> tuple[Rank, ...]:
-        """Start a process for each rank of `work`, which takes the `place` of one."""
-        meeting = self._output_dir / f"{name}.meeting"
-        meeting.unlink(missing_ok=True)
+    def _start_ranks(self, name: str, work: Callable[..., object], like: Place) -> tuple[Rank, ...]:
+        """Start a process for each rank of `work` that is here; it takes the `place` of one."""
+        meeting = None if like.address else self._output_dir / f"{name}.meeting"
+        if meeting:
+            meeting.unlink(missing_ok=True)
+            like = like._replace(meeting=str(meeting))
         ranks: list[Rank] = []
-        for rank in range(count):
+        for rank in range(like.first, like.first + like.local_ranks):
             stacks = self._output_dir / f"{name}-rank-{rank}.stacks"
             stacks.unlink(missing_ok=True)
-            place = worker_entry.Place(rank, count, str(meeting), str(stacks))
+            place = like._replace(rank=rank, stacks=str(stacks))
             try:
                 started = self._start(f"{name}-rank-{rank}", child.run_work, partial(work, place=place))
                 ranks.append(Rank(started, stacks, meeting))
@@ -202,18 +209,17 @@ class Launcher:
         self, cells: tuple[int, int], specs: tuple[CellSpec, CellSpec], *, b_first: bool = False
     ) -> tuple[Rank, ...]:
         """Start a process for each rank, that runs both cells in turns. Raises like `start_ranks`."""
-        return self._start_ranks(
-            f"cell-{cells[0]}", specs[0].ranks, partial(worker_entry.run_round, specs, cells, b_first=b_first)
-        )
+        work = partial(worker_entry.run_round, specs, cells, b_first=b_first)
+        return self._start_ranks(f"cell-{cells[0]}", work, Place(ranks=specs[0].ranks))
 
     def start_report(self, report: int, request: ReportRequest) -> Child:
         """Start a process that makes a report. Raises like `start_cell`."""
         return self._start(f"report-{report}", child.run_work, partial(worker_entry.make_report, request, report))
 
-    def start_report_of_ranks(self, report: int, request: ReportRequest) -> tuple[Rank, ...]:
-        """Start a process for each rank, that makes its part of a report. Raises like `start_ranks`."""
+    def start_report_of_ranks(self, report: int, request: ReportRequest, like: Place | None = None) -> tuple[Rank, ...]:
+        """Start a process for each rank, that makes its part of a report. As `start_ranks`."""
         work = partial(worker_entry.make_report, request, report)
-        return self._start_ranks(f"report-{report}", request.spec.ranks, work)
+        return self._start_ranks(f"report-{report}", work, like or Place(ranks=request.spec.ranks))
 
     def start_answers(self, name: str, answers: Callable[[], Iterable[msgspec.Struct]]) -> Child:
         """Start a process that sends `answers`, made by a function of `child`. Raises like `start_cell`."""

@@ -1,39 +1,24 @@
-"""Runs a cell of several ranks, a child each, and folds their events into those of one cell."""
+"""Runs a cell of several ranks, a process each, and watches them to their end."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from textwrap import indent
-from typing import Generic, TypeVar
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-from cs336_tui.events.events import (
-    GRADIENT_SYNC,
-    CellFinished,
-    ChildOutput,
-    Event,
-    ModelBuilt,
-    ModelPrepared,
-    Notice,
-    ReportFinished,
-    ReportStage,
-    StageChanged,
-    StepsTimed,
-)
-from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.memory_report import RankMemoryReport
-from cs336_tui.events.reports import Report
-from cs336_tui.runner.hanging import Pulse, where
-from cs336_tui.runner.launcher import Child, Rank
+from cs336_tui.events.events import ChildOutput, Event
+from cs336_tui.runner.hanging import STACKS_S, Pulse, Stuck, ask_for_stacks, stuck_ranks, told
+from cs336_tui.runner.launcher import Rank
 from cs336_tui.runner.pipes import StopSignal
+from cs336_tui.runner.rank_fold import RankFold, ReportFold
 from cs336_tui.runner.supervise import PACE_S, Supervisor
-from cs336_tui.stats.summaries import skews, summarize
-from cs336_tui.worker.worker_entry import ENDED_THE_ROUND
 
 SILENCE_S = 600.0
 """Seconds after which ranks of which none tells anything are taken to hang, unless the cell's timeout is longer."""
@@ -41,50 +26,97 @@ MOST_PACE_S = 0.2
 """Most seconds between two looks at a busy rank: so many times `PACE_S` as there are ranks, as each look costs."""
 LAST_WORDS_S = 0.5
 """Seconds in which the other ranks may end by themselves once one has failed."""
-_Number = TypeVar("_Number", int, float)
-_End = TypeVar("_End", CellFinished, ReportFinished)
-_LOST_PEER = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "Connection refused",
-    "ncclRemoteError",
-)
-"""In the errors of ranks whose peer has ended: the consequence of a failure, not its cause."""
+
+Note = Callable[[int, Sequence[Event]], None]
+"""Takes events of a rank."""
+
+
+class Part(Protocol):
+    """Ranks of a cell or report that are watched together: one here, or those on a node."""
+
+    def watch(self, fold: RankFold | ReportFold, note: Note, stop: StopSignal, pace_s: float) -> None:
+        """Block until its ranks are over; `note` is given their events, last exactly one end of each (of two cells in
+        turns, of each cell), as soon as it is known."""
+        ...
+
+    def kill(self) -> None:
+        """End its ranks; for any thread."""
+        ...
+
+    def ask(self) -> None:
+        """Ask its ranks where they are."""
+        ...
+
+    def stuck(self, until: float) -> list[Stuck]:
+        """Whatever its ranks have answered `until` then (monotonic seconds)."""
+        ...
+
+    def clear(self) -> None:
+        """Remove what it leaves, once it is over."""
+        ...
+
+
+class RankHere(NamedTuple):
+    """One rank whose process is a child of this one."""
+
+    number: int
+    rank: Rank
+
+    def watch(self, fold: RankFold | ReportFold, note: Note, stop: StopSignal, pace_s: float) -> None:
+        child = self.rank.child
+        Supervisor(child, fold.cell, partial(note, self.number), stop, report=fold.report, pace_s=pace_s).run()
+
+    def kill(self) -> None:
+        with suppress(ValueError):  # it is over, and closed
+            self.rank.child.process.kill()
+
+    def ask(self) -> None:
+        ask_for_stacks([self.rank])
+
+    def stuck(self, until: float) -> list[Stuck]:
+        return stuck_ranks({self.number: self.rank}, until)
+
+    def clear(self) -> None:
+        self.rank.clear()
+
+
+def here(ranks: Sequence[Rank], first: int = 0) -> list[RankHere]:
+    """The parts of ranks on this machine, numbered from `first`."""
+    return [RankHere(number, rank) for number, rank in enumerate(ranks, first)]
+
+
+def pace_of(ranks: int) -> float:
+    """Seconds between two looks at a rank."""
+    return min(PACE_S * ranks, MOST_PACE_S)
 
 
 def run_ranks(
-    ranks: Sequence[Rank],
+    parts: Sequence[Part],
     folds: Sequence[RankFold] | Sequence[ReportFold],
     record: Callable[[Sequence[Event]], None],
     stop: StopSignal,
     timeout_s: float | None = None,
 ) -> None:
-    """Watch the processes of all ranks, in their order, to their end; `record` receives the events of the cell or
-    report that they run, or of two cells in turns, by the fold of each, last exactly the end of each. Once a rank
-    has failed the others are ended: without it they would wait for ever. All are ended after `timeout_s`, and when none
-    has told anything for `SILENCE_S`."""
+    """Watch all ranks to their end; `record` receives the events of the cell or report that they run, or of two cells
+    in turns, by the fold of each, last exactly the end of each. Once a rank has failed the others are ended: without
+    it they would wait for ever. All are ended after `timeout_s`, and when none has told anything for `SILENCE_S`."""
     first = folds[0]
     by_cell = {fold.cell: fold for fold in folds}
     folding, failed, pulse = threading.Lock(), threading.Event(), Pulse()
 
-    def watch(number: int, child: Child) -> None:
-        def note(events: Sequence[Event]) -> None:
-            with folding:
-                pulse.feel(events)
-                told = [_of_rank(number, event) for event in events]
-                found = [each for event in told for each in by_cell.get(_cell_of(event), first).add(number, event)]
-                if found:
-                    record(found)
-                if any(fold.has_failed for fold in folds):
-                    failed.set()
-
-        pace_s = min(PACE_S * len(ranks), MOST_PACE_S)
-        Supervisor(child, first.cell, note, stop, report=first.report, pace_s=pace_s).run()
+    def note(number: int, events: Sequence[Event]) -> None:
+        with folding:
+            pulse.feel(events)
+            marked = [_of_rank(number, event) for event in events]
+            found = [each for event in marked for each in by_cell.get(_cell_of(event), first).add(number, event)]
+            if found:
+                record(found)
+            if any(fold.has_failed for fold in folds):
+                failed.set()
 
     watches = [
-        threading.Thread(target=watch, args=(number, rank.child), name=f"{first.name}-rank-{number}")
-        for number, rank in enumerate(ranks)
+        threading.Thread(target=part.watch, args=(first, note, stop, pace_of(len(parts))), name=f"{first.name}-{n}")
+        for n, part in enumerate(parts)
     ]
     over = threading.Event()
     end_by = math.inf if timeout_s is None else time.monotonic() + timeout_s
@@ -95,14 +127,14 @@ def run_ranks(
             failed.wait(min(left_s, threading.TIMEOUT_MAX))
         if not failed.is_set():
             limit = "" if timeout_s is None else f"no result within the per-cell timeout of {timeout_s:g} s"
-            told = () if pulse.beats() else (*where(ranks), f"silent for {time.monotonic() - pulse.at:.3g} s")
+            known = () if pulse.beats() else (*_where(parts, first), f"silent for {time.monotonic() - pulse.at:.3g} s")
             for fold in () if over.is_set() else folds:
-                fold.ended_because = "; ".join(filter(None, (*told, limit)))
+                fold.ended_because = "; ".join(filter(None, (*known, limit)))
         end_at = time.monotonic() + (LAST_WORDS_S if failed.is_set() else 0.0)
-        for watched, rank in zip(watches, ranks, strict=True):
+        for watched, part in zip(watches, parts, strict=True):
             watched.join(max(0.0, end_at - time.monotonic()))
             if watched.is_alive():
-                rank.child.process.kill()
+                part.kill()
 
     ending = threading.Thread(target=end_rest, name=f"{first.name}-end")
     for thread in (*watches, ending):
@@ -112,12 +144,20 @@ def run_ranks(
     over.set()
     failed.set()
     ending.join()
-    for rank in ranks:
-        rank.clear()
+    for part in parts:
+        part.clear()
     for fold in folds:
         if isinstance(fold, RankFold) and isinstance(first, RankFold):
             fold.end_like(first)
     record([fold.end() for fold in folds])
+
+
+def _where(parts: Sequence[Part], fold: RankFold | ReportFold) -> list[str]:
+    """Which ranks hang, and what the others wait in."""
+    for part in parts:
+        part.ask()
+    until = time.monotonic() + STACKS_S
+    return told((each for part in parts for each in part.stuck(until)), fold.name_of)
 
 
 def _of_rank(number: int, event: Event) -> Event:
@@ -129,202 +169,3 @@ def _of_rank(number: int, event: Event) -> Event:
 
 def _cell_of(event: Event) -> int | None:
     return getattr(event, "cell", None)
-
-
-class _Fold(Generic[_End]):
-    """Ends of the ranks of a cell or of a report, each as its rank told it."""
-
-    def __init__(self, *, cell: int | None = None, report: int | None = None) -> None:
-        self.ended_because = ""
-        """Why the runner ended ranks that hung or took too long, if it did."""
-        self.cell, self.report = cell, report
-        self.name = f"cell-{cell}" if report is None else f"report-{report}"
-        self._ends: dict[int, _End] = {}
-
-    @property
-    def has_failed(self) -> bool:
-        return any(end.status != "ok" for end in self._ends.values())
-
-    def _end(self) -> _End:
-        """Why all were ended, or the end of the rank that failed first, which it names; of the first, if all ended
-        well."""
-        if self.ended_because:
-            return msgspec.structs.replace(self._ends[0], status="killed", error=self.ended_because)
-        failed = [(rank, end) for rank, end in self._ends.items() if end.status != "ok"]
-        if not failed:
-            return self._ends[0]
-        rank, end = min(failed, key=lambda each: _blame(each[1]))
-        error = end.error if end.status == "cancelled" else f"rank {rank}: {end.error or end.status}"
-        return msgspec.structs.replace(end, error=error)
-
-
-class RankFold(_Fold[CellFinished]):
-    """Folds the events of `ranks` ranks into those of one cell.
-
-    An event of which each rank tells one is passed on when the last rank has told it: the cell is where its slowest
-    rank is. A step lasts as long as on its slowest rank, whose phases it has; each rank's time stands beside it. What
-    only some ranks tell is passed on as it is, a notice that several tell once.
-    """
-
-    def __init__(self, cell: int, ranks: int) -> None:
-        super().__init__(cell=cell)
-        self._waiting: list[deque[Event]] = [deque() for _ in range(ranks)]
-        self._measured_s: list[float] = []
-        self._skews_s: list[float] = []
-        self._told: set[str] = set()  # notices
-
-    def add(self, rank: int, event: Event) -> Iterator[Event]:
-        """Take an event of a rank; yields the cell's events that are now complete, without its end."""
-        if isinstance(event, CellFinished):
-            self._ends[rank] = event
-            return
-        if isinstance(event, Notice) and event.text in self._told:
-            return
-        if isinstance(event, Notice):
-            self._told.add(event.text)
-        if not isinstance(event, StageChanged | ModelBuilt | ModelPrepared | StepsTimed):
-            yield event
-            return
-        self._waiting[rank].append(event)
-        while all(self._waiting):
-            yield self._next()
-
-    def _next(self) -> Event:
-        heads = [waiting[0] for waiting in self._waiting]
-        alike = len({_kind(head) for head in heads}) == 1
-        if not alike:  # a rank that changed its settings tells of them twice
-            odd = next(waiting for waiting in self._waiting if isinstance(waiting[0], ModelBuilt | ModelPrepared))
-            return odd.popleft()
-        steps = [head for head in heads if isinstance(head, StepsTimed)]
-        if steps:
-            return self._steps(steps)
-        for waiting in self._waiting:
-            waiting.popleft()
-        return max(heads, key=_slowness)
-
-    def _steps(self, heads: Sequence[StepsTimed]) -> StepsTimed:
-        """The steps that all ranks have told; the rest of a rank that is ahead waits on."""
-        count = min(len(head.times_s) for head in heads)
-        for waiting, head in zip(self._waiting, heads, strict=True):
-            waiting.popleft()
-            if len(head.times_s) > count:
-                waiting.appendleft(_part(head, slice(count, None)))
-        several = [_part(head, slice(count)) for head in heads]
-        slowest = [max(range(len(several)), key=lambda rank: several[rank].times_s[n]) for n in range(count)]
-        times_s = tuple(several[rank].times_s[n] for n, rank in enumerate(slowest))
-        if several[0].kind == "measured":
-            self._measured_s += times_s
-            self._skews_s += skews(each.times_s for each in several)
-        return msgspec.structs.replace(
-            several[0],
-            at=max(each.at for each in several),
-            times_s=times_s,
-            phases_s=_of_slowest([each.phases_s for each in several], slowest),
-            host_s=tuple(several[rank].host_s[n] for n, rank in enumerate(slowest)) if several[0].host_s else (),
-            host_phases_s=_of_slowest([each.host_phases_s for each in several], slowest),
-            rank_times_s=tuple(each.times_s for each in several),
-            rank_sync_s=tuple(each.phases_s[GRADIENT_SYNC] for each in several if GRADIENT_SYNC in each.phases_s),
-        )
-
-    def end_like(self, other: RankFold) -> None:
-        """Give ranks whose process ended before it told the end of this cell that of the `other` one."""
-        for rank, end in other._ends.items():
-            self._ends.setdefault(rank, msgspec.structs.replace(end, cell=self.cell))
-
-    def end(self) -> CellFinished:
-        """The cell's end, once each rank has ended: that of the rank that failed first, or of all together."""
-        ends = [self._ends[rank] for rank in sorted(self._ends)]
-        return msgspec.structs.replace(
-            self._end(),
-            at=max(each.at for each in ends),
-            peak_allocated_bytes=_largest(each.peak_allocated_bytes for each in ends),
-            peak_reserved_bytes=_largest(each.peak_reserved_bytes for each in ends),
-            peak_rss_bytes=_largest(each.peak_rss_bytes for each in ends),
-            num_alloc_retries=_largest(each.num_alloc_retries for each in ends),
-            recompilations=sum(each.recompilations for each in ends),
-            measured_for_s=_largest(each.measured_for_s for each in ends),
-            cpu_wait_s=_largest(each.cpu_wait_s for each in ends),
-            longest_cpu_wait_s=_largest(each.longest_cpu_wait_s for each in ends),
-            remarks=tuple(dict.fromkeys(remark for each in ends for remark in each.remarks)),
-            summary=summarize(self._measured_s),
-            skew=summarize(self._skews_s),
-            rank_peak_bytes=tuple(each.peak_allocated_bytes or each.peak_rss_bytes for each in ends),
-        )
-
-
-class ReportFold(_Fold[ReportFinished]):
-    """Folds the events of ranks into those of one report: its stages are those of the first rank, its content
-    has the parts of all."""
-
-    def __init__(self, report: int) -> None:
-        super().__init__(report=report)
-
-    def add(self, rank: int, event: Event) -> Iterator[Event]:
-        """Take an event of a rank; yields those of the report, without its end."""
-        if isinstance(event, ReportFinished):
-            self._ends[rank] = event
-        elif not rank or not isinstance(event, ReportStage):
-            yield event
-
-    def end(self) -> ReportFinished:
-        """The report's end, once each rank has ended."""
-        ends = [self._ends[rank] for rank in sorted(self._ends)]
-        whole = None if self.ended_because or self.has_failed else _whole([end.content for end in ends])
-        return msgspec.structs.replace(self._end(), at=max(end.at for end in ends), content=whole)
-
-
-def _whole(parts: Sequence[Report | None]) -> Report | None:
-    """The report of all ranks, from the part of each."""
-    match parts[0]:
-        case RankMemoryReport():
-            moments = (each for part in parts if isinstance(part, RankMemoryReport) for each in part.moments)
-            return msgspec.structs.replace(parts[0], moments=tuple(moments))
-        case KernelReport():
-            ranks = (each for part in parts if isinstance(part, KernelReport) for each in part.ranks)
-            return msgspec.structs.replace(parts[0], ranks=tuple(ranks))
-    return parts[0]
-
-
-def _kind(event: Event) -> tuple[type, str]:
-    """Likeness of the events that ranks tell of the same moment."""
-    match event:
-        case StageChanged():
-            return StageChanged, event.stage
-        case StepsTimed():
-            return StepsTimed, event.kind
-    return type(event), ""
-
-
-def _slowness(event: Event) -> tuple[float, float]:
-    return (event.compile_s or 0.0, event.at) if isinstance(event, ModelPrepared) else (0.0, event.at)
-
-
-def _blame(end: CellFinished | ReportFinished) -> tuple[int, float]:
-    """Order of ends: a failure of its own, that of the cell in turns with it, being stopped, the loss of a peer; each
-    by time."""
-    error = end.error or ""
-    if any(words in error for words in _LOST_PEER):
-        return 3, end.at
-    return 2 if end.status == "cancelled" else int(ENDED_THE_ROUND in error), end.at
-
-
-def _part(steps: StepsTimed, which: slice) -> StepsTimed:
-    """Some of these steps."""
-    return msgspec.structs.replace(
-        steps,
-        first=steps.first + (which.start or 0),
-        times_s=steps.times_s[which],
-        phases_s={name: times_s[which] for name, times_s in steps.phases_s.items()},
-        host_s=steps.host_s[which],
-        host_phases_s={name: times_s[which] for name, times_s in steps.host_phases_s.items()},
-    )
-
-
-def _of_slowest(
-    by_rank: Sequence[dict[str, tuple[float, ...]]], slowest: Sequence[int]
-) -> dict[str, tuple[float, ...]]:
-    return {name: tuple(by_rank[rank][name][n] for n, rank in enumerate(slowest)) for name in by_rank[0]}
-
-
-def _largest(values: Iterator[_Number | None]) -> _Number | None:
-    return max((value for value in values if value is not None), default=None)

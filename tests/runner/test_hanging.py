@@ -14,7 +14,7 @@ import pytest
 
 from cs336_tui.events.events import StageChanged, StepsTimed
 from cs336_tui.runner import hanging
-from cs336_tui.runner.hanging import Pulse, crashed_in, where
+from cs336_tui.runner.hanging import Pulse, ask_for_stacks, crashed_in, stuck_ranks, told
 from cs336_tui.runner.launcher import Rank
 
 TORCH = "/usr/lib/python3/site-packages/torch"
@@ -37,9 +37,8 @@ ASLEEP = (
 
 
 @pytest.fixture
-def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[Rank]]]:
+def ranks(tmp_path: Path) -> Iterator[Callable[..., list[Rank]]]:
     """Ranks that have written these stacks, each in a process that takes the signal for it."""
-    monkeypatch.setattr(hanging, "STACKS_S", 0.05)
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
     def made(*stacks: tuple[tuple[str, int, str], ...]) -> list[Rank]:
@@ -53,6 +52,11 @@ def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     yield made
     process.kill()
     process.wait()
+
+
+def where(ranks: list[Rank]) -> list[str]:
+    ask_for_stacks(ranks)
+    return told(stuck_ranks(dict(enumerate(ranks)), time.monotonic() + 0.05), "rank {}".format)
 
 
 def test_one_that_sleeps_hangs_and_the_others_wait(ranks: Callable[..., list[Rank]]) -> None:

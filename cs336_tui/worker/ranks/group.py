@@ -1,8 +1,10 @@
-"""The process group of a cell's ranks: joined through a file, left at the end."""
+"""The process group of a cell's ranks: joined through a file, over nodes through torch's TCP store; left at the end."""
 
 from __future__ import annotations
 
 import faulthandler
+import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +21,9 @@ from cs336_tui.worker.place import STACK_SIGNAL, Place
 _Number = TypeVar("_Number", bool, int)
 _PATIENCE = timedelta(days=1)
 """Time limit of an operation: torch names no rank that hangs, so the runner ends them before."""
+_MEETING = timedelta(minutes=2)
+"""Within which a rank has to reach the store."""
+_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 _GLOO_THREAD = "pt_gloo_runloop"
 _SETTLE_S, _SETTLE_LOOK_S = 1.0, 0.001
 
@@ -41,24 +46,32 @@ class Group:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
         faulthandler.register(STACK_SIGNAL, Path(place.stacks).open("w"), all_threads=False)  # noqa: SIM115
-        self._store = dist.FileStore(place.meeting, place.ranks)
-        dist.init_process_group(
-            backend, store=dist.PrefixStore("group", self._store), rank=place.rank, world_size=place.ranks,
-            timeout=_PATIENCE,
-        )  # fmt: skip
-        try:
-            with environment(self._environment()):
-                yield
-        finally:
-            dist.destroy_process_group()
+        with environment(_network(place)):
+            self._store = _met(place)
+            dist.init_process_group(
+                backend, store=dist.PrefixStore("group", self._store), rank=place.rank, world_size=place.ranks,
+                timeout=_PATIENCE,
+            )  # fmt: skip
+            try:
+                with environment(self._environment()):
+                    yield
+            finally:
+                dist.destroy_process_group()
 
     def _environment(self) -> dict[str, str]:
         """The variables by which torchrun tells a process its rank; a local rank is the number of its GPU."""
         place, index = self.place, self._device.index
-        return {
-            "RANK": str(place.rank), "LOCAL_RANK": str(place.rank if index is None else index),
-            "WORLD_SIZE": str(place.ranks), "LOCAL_WORLD_SIZE": str(place.ranks),
+        found: dict[str, object] = {
+            "RANK": place.rank, "LOCAL_RANK": place.local_rank if index is None else index,
+            "WORLD_SIZE": place.ranks, "LOCAL_WORLD_SIZE": place.local_ranks,
         }  # fmt: skip
+        if place.address:
+            found |= {
+                "NODE_RANK": place.node, "GROUP_RANK": place.node, "GROUP_WORLD_SIZE": place.nodes,
+                "MASTER_ADDR": place.address, "MASTER_PORT": place.port,
+                "TORCHELASTIC_USE_AGENT_STORE": True,  # no rank serves the store, as under torchrun
+            }  # fmt: skip
+        return {name: str(value) for name, value in found.items()}
 
     def barrier(self) -> None:
         """Wait for every rank."""
@@ -87,6 +100,44 @@ class Group:
         found = torch.tensor(int(value), device=self._device)
         dist.all_reduce(found, op=dist.ReduceOp.MIN)
         return bool(found)
+
+
+def _met(place: Place) -> dist.Store:
+    """The store in which the ranks meet. Raises torch's own errors."""
+    if not place.address:
+        return dist.FileStore(place.meeting, place.ranks)
+    store = dist.TCPStore(place.address, place.port, place.ranks, timeout=_MEETING, wait_for_workers=False)
+    store.set_timeout(_PATIENCE)
+    return store
+
+
+def _network(place: Place) -> dict[str, str]:
+    """The variable that tells gloo the interface of ranks over nodes, unless the user has set it: by itself gloo takes
+    that of the machine's name, which often is the loopback."""
+    if not place.address or _GLOO_INTERFACE in os.environ:
+        return {}
+    interface = interface_towards(place.address, place.port)
+    return {_GLOO_INTERFACE: interface} if interface else {}
+
+
+def served_store() -> dist.TCPStore:
+    """A store that this process serves on a free port of all interfaces, for as long as it lives."""
+    return dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+
+
+def interface_towards(address: str, port: int) -> str | None:
+    """The network interface by which this machine reaches the address; None if it cannot be told."""
+    import psutil
+
+    with suppress(OSError):
+        family, kind, _, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:  # sends nothing
+            probe.connect(target)
+            own = probe.getsockname()[0]
+        for name, addresses in psutil.net_if_addrs().items():
+            if any(each.address.partition("%")[0] == own for each in addresses):
+                return name
+    return None
 
 
 def let_gloo_settle() -> None:
