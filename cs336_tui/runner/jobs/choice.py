@@ -27,3 +27,7 @@ class LaunchChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """``--slurm KEY=VALUE``, in their order."""
     hosts: tuple[str, ...] = ()
     """``--host``, in their order."""
+    remote_commands: tuple[tuple[str, str], ...] = ()
+    """``--remote-command``: what runs cs336-tui on a host; of all hosts with an empty name."""
+    host_timeout_s: float = 600.0
+    """``--host-timeout``: a host that cannot be reached for so long is given up."""

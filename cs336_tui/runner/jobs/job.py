@@ -10,6 +10,7 @@ import msgspec
 
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import JobStage, Status
 
 JOBS_SUFFIX = ".jobs"
@@ -54,6 +55,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resources: Resources = Resources()
     lanes: int = 1
     """Lanes on each node; 0: one for each of its devices."""
+    machine: str = ""
+    """The name of the `Place` that is to run it; empty: the launcher chooses."""
     ddof: int = 1
     timeout_s: float | None = None
     skip_after_oom: bool = True
@@ -76,6 +79,14 @@ class JobStatus(NamedTuple):
     """True if the cells that are left are to be submitted at once as a new job, as their machine is lost."""
 
 
+class Place(NamedTuple):
+    """A machine among which cells are split, by the launcher's name for it; a share in proportion to its `lanes`."""
+
+    name: str
+    lanes: int
+    environment: Environment
+
+
 class JobLauncher(Protocol):
     """Starts jobs elsewhere. Its methods block and raise `LaunchError`; `read` is called on one thread, the others on
     another."""
@@ -83,6 +94,12 @@ class JobLauncher(Protocol):
     @property
     def name(self) -> str:
         """``slurm``, ``ssh`` or ``local``."""
+        ...
+
+    def prepare(self, cells: Sequence[JobCell]) -> Sequence[Place]:
+        """Find out, before anything is started, where these cells can run: the machines among which they are to be
+        split, each in a job of its own (`JobRequest.machine`). Empty if the launcher chooses machines itself. Blocks
+        for seconds. Raises `LaunchError`."""
         ...
 
     def plan(self, requests: Sequence[JobRequest], folder: Path) -> str:

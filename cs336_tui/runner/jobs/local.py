@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from cs336_tui.runner.jobs.folder import output_path, read_shared, request_path
-from cs336_tui.runner.jobs.job import JobRequest, JobStatus, LaunchError
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchError, Place
 
 _SHELL = 'trap : TERM; "$@"; echo $? > "$0"'  # the shell outlives its job to tell how it ended
 
@@ -26,6 +26,9 @@ class LocalLauncher:
 
     def __init__(self) -> None:
         self._children: list[subprocess.Popen[bytes]] = []
+
+    def prepare(self, cells: Sequence[JobCell]) -> Sequence[Place]:  # noqa: ARG002
+        return ()
 
     def plan(self, requests: Sequence[JobRequest], folder: Path) -> str:
         return "\n".join(" ".join(_command(folder, request.job)) for request in requests)
