@@ -15,6 +15,7 @@ from cs336_tui.cli.flags import (
     choice_options,
     data_options,
     ddof_option,
+    lanes_option,
     options,
     order_options,
     reports_option,
@@ -23,7 +24,7 @@ from cs336_tui.cli.flags import (
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, renderer
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.command import command_of
-from cs336_tui.config.order import Order, in_order, in_rounds
+from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems.all_problems import problem_of_preset
 from cs336_tui.config.spec import AXES, CellSpec, SpecError
@@ -46,6 +47,7 @@ _OF_BENCH = (
 @click.option("--in-process", is_flag=True, help="Run the cells in this process, for external profilers.")
 @click.option("--nvtx", is_flag=True, help="Mark steps, phases and parts for nsys; always so when it is running.")
 @reports_option
+@lanes_option
 @options(*order_options)
 @bench_options
 def bench(**given: Any) -> int:
@@ -65,7 +67,7 @@ def run_sweeps(
     summary: str | None,
     force: bool,
     repeats: int,
-    order: Order,
+    order: Order | None,
     preset_name: str | None = None,
     **given: Any,
 ) -> int:
@@ -79,6 +81,8 @@ def run_sweeps(
         raise click.UsageError("--reports need processes of their own; with --in-process say --reports none")
     if settings["in_process"] and max(sweep.ranks, default=1) > 1:
         raise click.UsageError("--ranks need processes of their own; leave out --in-process, or say --ranks 1")
+    if settings["in_process"] and sweep.lanes != 1:
+        raise click.UsageError("--lanes need processes of their own; leave out --in-process, or say --lanes 1")
     others = list(_of_other_presets(also, given))
     run = HeadlessRun()
     runner = Bench(run.sink, skip_after_oom=sweep.oom_skip, **settings)
@@ -89,8 +93,9 @@ def run_sweeps(
             resolved = runner.resolve(each, may_leave_out=fields_of_preset(preset_name, given))
             specs = [spec for spec in resolved.cells() if spec not in known]
             known.update(specs)
-            cells = in_rounds(in_order(specs, order), repeats)
-            runner.add(cells, command_of(resolved, runner.ddof), resolved.reports)
+            cells = in_rounds(in_order(specs, order or usual_order(resolved.lanes)), repeats)
+            command, lanes = command_of(resolved, runner.ddof), runner.lanes_of(resolved)
+            runner.add(cells, command, resolved.reports, lanes=lanes)
             if len(resolved.checkpoints) > 1:  # their table holds measured peaks against predicted ones
                 runner.predict_now(resolved.cells(), run.progress.say)
         runner.work()

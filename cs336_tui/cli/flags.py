@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
 from cs336_tui.config.counts import INTERVAL, USUAL_MOST, Counted, auto_of, share_of, share_words
+from cs336_tui.config.order import Order
 from cs336_tui.config.spec import AXES
-from cs336_tui.config.sweep import ASKED_REPORTS, NO_OOM_SKIP
+from cs336_tui.config.sweep import ASKED_REPORTS, NO_OOM_SKIP, LaneCount
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -229,8 +230,28 @@ order_options = (
         help="Run all cells R times, round after round, so that a drifting machine drifts for all alike.",
     ),
     click.option(
-        "--order", type=click.Choice(["smallest-first", "as-given"]), default="smallest-first", show_default=True
+        "--order",
+        type=click.Choice(get_args(Order)),
+        help="Of the cells. [default: smallest-first; in lanes longest-first, by the work of all steps]",
     ),
+)
+
+
+def _lane_count(text: str) -> LaneCount:
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if text != "auto" and count < 1:
+        raise ValueError("expected a whole number, at least 1, or auto")
+    return "auto" if text == "auto" else count
+
+
+lanes_option = click.option(
+    "--lanes",
+    type=Parsed("N|auto", _lane_count),
+    help="Run cells side by side in so many lanes, each on a device of its own (on a CPU on cores of its own); "
+    "auto: one for each device. --device names those that lanes share: each cell runs once. [default: 1]",
 )
 oom_option = click.option(
     f"--oom-skip/{NO_OOM_SKIP}",

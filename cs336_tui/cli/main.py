@@ -17,6 +17,7 @@ from cs336_tui.cli.flags import (
     choice_options,
     ddof_option,
     device_interval_option,
+    lanes_option,
     reports_option,
     session_dir_option,
     timeout_option,
@@ -100,6 +101,7 @@ class _Commands(click.Group):
 @click.option("--low-bandwidth", is_flag=True, help="Write less to the terminal, for slow connections.")
 @choice_options
 @reports_option
+@lanes_option
 @click.option("--summary", type=FILE, help="Keep a session summary here, rewritten after every finished cell.")
 @ddof_option
 @timeout_option

@@ -25,6 +25,8 @@ def command_of(sweep: Sweep, ddof: int = 1) -> str:
         words += ["--reports", ",".join(sweep.reports)]
     if not sweep.oom_skip:
         words.append(NO_OOM_SKIP)
+    if sweep.lanes != 1:
+        words += ["--lanes", str(sweep.lanes)]
     if ddof != 1:
         words += ["--ddof", str(ddof)]
     return shlex.join(words)

@@ -14,9 +14,15 @@ from cs336_tui.config.flops import parameters
 from cs336_tui.config.ranks import message_bytes
 from cs336_tui.config.recomputing import inputs_at_once, recomputed_blocks
 from cs336_tui.config.spec import AXES, CellSpec
+from cs336_tui.config.sweep import LaneCount
 from cs336_tui.config.values import WITHOUT_BACKWARD
 
-Order = Literal["smallest-first", "as-given"]
+Order = Literal["smallest-first", "longest-first", "as-given"]
+
+
+def usual_order(lanes: LaneCount) -> Order:
+    """The smallest first, so that something useful comes early; in lanes the longest, so that all end together."""
+    return "smallest-first" if lanes == 1 else "longest-first"
 
 
 def relative_work(spec: CellSpec) -> float:
@@ -69,10 +75,13 @@ def is_as_predicted(spec: CellSpec) -> bool:
 
 
 def in_order(specs: Sequence[CellSpec], order: Order = "smallest-first") -> tuple[CellSpec, ...]:
-    """The cells as they will run: those with the least work a step first, so that something useful comes early.
+    """The cells as they will run: those with the least work a step first; or those of the most ranks, of these the ones
+    with the most work in all steps.
 
     Cells of equal work (precisions, warm-ups) stay together, and so are compared close in time.
     """
+    if order == "longest-first":
+        return tuple(sorted(specs, key=lambda spec: (-spec.ranks, -relative_work(spec) * spec.total_steps)))
     return tuple(sorted(specs, key=relative_work)) if order == "smallest-first" else tuple(specs)
 
 

@@ -31,13 +31,15 @@ _KEYS: dict[str, tuple[str, type, bool]] = (
     {axis.key: (axis.sweep, axis.kind, True) for axis in _GIVEN if axis.several}
     | dict.fromkeys(("head_dim", "width"), ("head_dims", int, True))
     | {"reports": ("reports", str, True), "oom_skip": ("oom_skip", bool, False)}
+    | {"lanes": ("lanes", int, False)}
     | {axis.key: (axis.sweep, axis.kind, False) for axis in _GIVEN if not axis.several and axis.kind is not tuple}
     | {axis.key: (axis.sweep, str, True) for axis in _GIVEN if axis.kind is tuple}
 )
 """Each key's field of a sweep, the type of its values, and whether it may hold several, as a list."""
 _PAIRS = tuple(axis.key for axis in AXES.values() if axis.widget == "pairs")
 """Keys that hold a list of texts as ``name=value``."""
-_RARE = ("head_dim", "width", "reports", "oom_skip", *(axis.key for axis in AXES.values() if axis.group == "variants"))
+_VARIANTS = (axis.key for axis in AXES.values() if axis.group == "variants")
+_RARE = ("head_dim", "width", "reports", "oom_skip", "lanes", *_VARIANTS)
 """Keys that a file leaves out where they are as usual."""
 _COUNTED: dict[str, Counted] = {"warmup": "warmup_steps", "steps": "measure_steps"}
 """Keys that may hold ``auto``."""
@@ -226,10 +228,13 @@ def _pair(key: str, text: Any) -> tuple[str, str]:
 
 
 def _convert(key: str, value: Any, kind: type) -> Any:
+    if key == "lanes" and value == "auto":
+        return value
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        or_auto = ' or "auto" or a time as "10s"' if key in _COUNTED else ""
+        or_auto = ' or "auto"' if key == "lanes" else ""
+        or_auto = ' or "auto" or a time as "10s"' if key in _COUNTED else or_auto
         raise SpecError(key, value, f"expected {_KINDS[kind]}{or_auto}")
     return value
 

@@ -32,6 +32,9 @@ MOST_CELLS = 10_000
 
 NO_OOM_SKIP = "--no-oom-skip"
 
+LaneCount = int | Literal["auto"]
+"""Lanes to run cells in, side by side; ``auto``: as many as the machine has devices, or whole cores."""
+
 _NOT_SHARED = ("vocab_size", "model_args")
 """Fields of a sweep that its cells do not take as they are."""
 _OUTER = (
@@ -97,7 +100,8 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     With workload ``attention`` the widths of `head_dims`, of `heads` heads each, take the place of sizes; with ``norm``
     they are the widths of rows; with ``collective`` `sizes` are those of messages, such as ``10MB``. `model_args`
     are for every model of a user's own, or named ``Class.name`` for one of several. `reports` are made of the cells
-    that end well, after all. `oom_skip` skips cells not smaller than one that ran out of memory.
+    that end well, after all. `oom_skip` skips cells not smaller than one that ran out of memory. With `lanes` other
+    than 1 cells run side by side and `devices` are those that lanes share: each cell runs once, on any of them.
 
     Nesting means nothing without checkpointing: cells that differ in it alone are one cell.
     """
@@ -107,6 +111,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     heads: int = 1
     reports: tuple[str, ...] = ()
     oom_skip: bool = True
+    lanes: LaneCount = 1
 
     if TYPE_CHECKING:  # the types of axes that code names; the fields themselves are derived
 
@@ -225,6 +230,8 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
                 yield SpecError(field.rstrip("_"), "(none)", "choose at least one")
             if len(set(choices)) != len(choices):
                 yield SpecError(field.rstrip("_"), ",".join(map(str, choices)), "names the same value twice")
+        if self.lanes != "auto" and self.lanes < 1:
+            yield SpecError("lanes", self.lanes, "expected a whole number, at least 1, or auto")
         for report in self.reports:
             if report not in ASKED_REPORTS:
                 yield SpecError("reports", report, f"expected one of {', '.join(ASKED_REPORTS)}")
@@ -286,8 +293,9 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     def _axes(self) -> dict[str, tuple[Any, ...]]:
         """The choices whose product is run, by the field of `CellSpec` that each gives; the last varies fastest."""
         found = {field: getattr(self, AXES[field].sweep) for field in _PRODUCT if field != "size"}
+        devices = tuple(map(_one_spelling, self.devices))
         return {field: found.get(field, self._sizes) for field in _PRODUCT} | {
-            "device": tuple(map(_one_spelling, self.devices))
+            "device": devices if self.lanes == 1 else devices[:1]
         }
 
     @property

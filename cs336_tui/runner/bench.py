@@ -23,10 +23,11 @@ from cs336_tui.runner.ab import check_sides, rounds_of, run_rounds
 from cs336_tui.runner.capabilities import without_impossible
 from cs336_tui.runner.cells import CellRunner
 from cs336_tui.runner.device.sampler import DeviceSampler
+from cs336_tui.runner.lanes import lanes_of, pool_of
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.machine import measure_peak, probe_machine
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.queue import CellQueue, Tell, WaitingPeak, WaitingReport
+from cs336_tui.runner.queue import CellQueue, Tell, WaitingCell, WaitingPeak, WaitingReport
 from cs336_tui.runner.resume import go_on
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.wanted_reports import WantedReports
@@ -148,12 +149,15 @@ class Bench:
         fields in `may_leave_out` that no cell can have here, with a notice each. Raises the first `SpecError` of a cell
         that is wrong or impossible here, and `StartError` when no child process could be asked."""
         environment = self._probe_for_cells()
-        resolved = sweep.with_devices(environment.resolve(sweep.devices))
+        shared = sweep.lanes != 1
+        devices = pool_of(sweep.devices, environment) if shared else environment.resolve(sweep.devices)
+        resolved = sweep.with_devices(devices)
         if may_leave_out:
             resolved, said = without_impossible(resolved, environment, may_leave_out)
             self._recorder.pass_on([ev.Notice(at=time.time(), text=text) for text in said])
         for spec in resolved.cells():
             environment.check(spec)
+        self.lanes_of(resolved)
         return resolved
 
     def run(self, specs: Sequence[CellSpec], command: str) -> None:
@@ -167,15 +171,27 @@ class Bench:
         self.add(rounds_of(a, b, rounds), command)
         self._work(lambda environment: run_rounds(self.queue, self._cells, environment, self.timeout_s))
 
+    def lanes_of(self, sweep: Sweep) -> tuple[ev.Lane, ...]:
+        """The lanes in which a resolved sweep asks to be run; none for one after the other. Raises `SpecError`."""
+        return lanes_of(sweep.lanes, sweep.devices, sweep.cells())
+
     def add(
-        self, cells: Sequence[tuple[CellSpec, int]], command: str | None = None, reports: tuple[str, ...] = ()
+        self,
+        cells: Sequence[tuple[CellSpec, int]],
+        command: str | None = None,
+        reports: tuple[str, ...] = (),
+        *,
+        lanes: Sequence[ev.Lane] = (),
+        numbers: Sequence[int] | None = None,
     ) -> None:
-        """Queue cells, each with the number of the run of its spec, from 1; `reports` are made of those that end well,
-        when none waits any more. Raises like `run`."""
+        """Queue cells, each with the number of the run of its spec, from 1, under these `numbers` if given; `reports`
+        are made of those that end well, when none waits or runs any more. They run in `lanes`, unless others run
+        already. Raises like `run`."""
         if self._closed:
             return
         self._open_log(self.probe())
-        numbers = self.queue.add(cells, command=command, ddof=self.ddof, reports=reports)
+        self.queue.use(lanes)
+        numbers = self.queue.add(cells, command=command, ddof=self.ddof, reports=reports, numbers=numbers)
         self._wanted.want(numbers, reports)
         self._predictions.add(spec for spec, _ in cells)
 
@@ -236,42 +252,58 @@ class Bench:
             raise
 
     def _run_all(self, environment: Environment) -> None:
-        self._ask_wanted()
-        while (taken := self.queue.take()) is not None:
-            if isinstance(taken, WaitingReport):
-                self._cells.make_report(taken, environment, self.timeout_s)
-                continue
-            if isinstance(taken, WaitingPeak):
-                try:
-                    found = measure_peak(self._launcher, taken.device, taken.precision, taken.threads, stop=self._stop)
-                except PeakError as error:
-                    taken.tell(error)
+        beside: list[threading.Thread] = []
+        try:
+            while (taken := self.queue.take(self._wanted.take)) is not None:
+                if isinstance(taken, WaitingReport):
+                    self._cells.make_report(taken, environment, self.timeout_s)
+                elif isinstance(taken, WaitingPeak):
+                    try:
+                        found = measure_peak(
+                            self._launcher, taken.device, taken.precision, taken.threads, stop=self._stop
+                        )
+                    except PeakError as error:
+                        taken.tell(error)
+                    else:
+                        taken.tell(found)
+                elif not taken.lanes:
+                    self._run_cell(taken, environment)
                 else:
-                    taken.tell(found)
-                continue
-            self._cells.run(taken.cell, taken.spec, environment, self.timeout_s)
-            if taken.cell in self._cells.ended_well:
-                self._wanted.ended_well(taken.cell, taken.spec)
-            ran_out = taken.cell in self._cells.out_of_memory
-            if (
-                ran_out
-                and self._explain_oom
-                and not self._in_process
-                and taken.spec.ranks == taken.spec.accumulate == 1
-            ):
-                self.queue.ask(WaitingReport("oom", taken.spec, taken.cell))
-            if code := self._cells.unusable.pop(taken.cell, None):
-                self.queue.skip_bringing(code, taken.spec, taken.cell)
-            if ran_out and self.skip_after_oom:
-                reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
-                self.queue.skip_larger(taken.spec, reason)
-            self._ask_wanted()
+                    beside = [thread for thread in beside if thread.is_alive()]
+                    name = f"lane-{taken.lanes[0].lane}"
+                    beside.append(threading.Thread(target=self._run_in_lanes, args=(taken, environment), name=name))
+                    beside[-1].start()
+        except BaseException:
+            self._stop.set()
+            raise
+        finally:
+            for thread in beside:
+                thread.join()
 
-    def _ask_wanted(self) -> None:
-        """Queue the reports that were asked for with cells, if no cell waits."""
-        if not self.queue.cells_wait:
-            for report in self._wanted.take():
-                self.queue.ask(report)
+    def _run_in_lanes(self, taken: WaitingCell, environment: Environment) -> None:
+        """Run a cell beside others; its lanes are free then."""
+        try:
+            self._run_cell(taken, environment)
+        except Exception as error:  # what breaks off one cell ends no other
+            self._recorder.say_once(f"cell {taken.cell + 1} broke off: {type(error).__name__}: {error}")
+        finally:
+            self.queue.over(taken.cell)
+
+    def _run_cell(self, taken: WaitingCell, environment: Environment) -> None:
+        fault = self._cells.run(taken.cell, taken.spec, environment, self.timeout_s, taken.lanes)
+        if fault is not None:
+            self.queue.set_aside(fault.lane, fault.reason, taken.cell)
+            return
+        if taken.cell in self._cells.ended_well:
+            self._wanted.ended_well(taken.cell, taken.spec)
+        ran_out = taken.cell in self._cells.out_of_memory
+        if ran_out and self._explain_oom and not self._in_process and taken.spec.ranks == taken.spec.accumulate == 1:
+            self.queue.ask(WaitingReport("oom", taken.spec, taken.cell))
+        if code := self._cells.unusable.pop(taken.cell, None):
+            self.queue.skip_bringing(code, taken.spec, taken.cell)
+        if ran_out and self.skip_after_oom:
+            reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
+            self.queue.skip_larger(taken.spec, reason)
 
     def resume(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
         """Go on with the session's log, whose events go to `sink`, if given; returns the cells that now wait: those
@@ -359,6 +391,6 @@ class Bench:
 
     def _on_sample(self, sample: ev.DeviceSampled) -> None:
         # The log keeps samples of runs only.
-        (self._recorder.pass_on if self.queue.current is None else self._recorder.record)([sample])
+        (self._recorder.record if self.queue.running else self._recorder.pass_on)([sample])
         if sample.why and sample.gpu is not None:  # of a GPU that was there
             self._recorder.say_once(sample.why)

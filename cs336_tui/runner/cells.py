@@ -6,18 +6,28 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from typing import NamedTuple
 
 import msgspec
 
 from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import DeviceInfo, Environment
-from cs336_tui.events.events import CellFinished, CellStarted, Event, ReportFinished, ReportStarted, StageChanged
+from cs336_tui.events.events import (
+    CellFinished,
+    CellStarted,
+    Event,
+    Lane,
+    ReportFinished,
+    ReportStarted,
+    StageChanged,
+)
 from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.events.prediction import COMMUNICATION, Prediction
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.runner.child import IMPOSSIBLE
 from cs336_tui.runner.device.sampler import DeviceSampler
+from cs336_tui.runner.lanes import LaneFault, fault_of, in_lane
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import PredictionError, Predictor
@@ -35,8 +45,17 @@ Predicted = Callable[[Sequence[Prediction]], object]
 _MAY_MATTER = 1 / 4  # the share of the memory, by a rough sum, from which on a prediction is made
 
 
+class _Run(NamedTuple):
+    """A cell as it runs. `device` is its device where that is not the one it was queued for."""
+
+    cell: int
+    spec: CellSpec
+    lanes: tuple[Lane, ...] = ()
+    device: str | None = None
+
+
 class CellRunner:
-    """Runs one cell or report at a time; without a `launcher` in the calling thread. With `check_fit` a cell on the
+    """Runs cells and reports, a thread each; without a `launcher` in the calling thread. With `check_fit` a cell on the
     host that cannot fit by prediction is not tried. With `nvtx` steps, phases and parts are marked for profilers."""
 
     def __init__(
@@ -61,50 +80,77 @@ class CellRunner:
         self.reports = 0
         """The number of the next report."""
 
-    def run(self, cell: int, spec: CellSpec, environment: Environment, timeout_s: float | None) -> None:
-        """Run a cell to its end; `timeout_s` limits the life of its child."""
+    def run(
+        self,
+        cell: int,
+        asked: CellSpec,
+        environment: Environment,
+        timeout_s: float | None,
+        lanes: Sequence[Lane] = (),
+    ) -> LaneFault | None:
+        """Run a cell to its end, in these `lanes`, one for each rank, if there are any; `timeout_s` limits the life of
+        its child. If it could not end because of a lane, returns that one: nothing is recorded as its end then."""
+        spec = in_lane(asked, lanes[0]) if lanes else asked
         self.out_of_memory.pop(cell, None)
         self.ended_well.discard(cell)
         if problem := environment.refusal(spec):
             self._fail(cell, str(problem))
-            return
+            return None
         if self.launcher is None and spec.ranks > 1:
             self._fail(cell, f"{spec.ranks} ranks need processes of their own; leave out --in-process")
-            return
+            return None
         if why := self.why_not(environment, spec):
             self.record([CellFinished(at=time.time(), cell=cell, status="oom", error=why)])
-            return
+            return None
         device, started_at = environment.device(spec.device), time.time()
         if self.launcher is None:
             self._recorder.record([CellStarted(at=started_at, cell=cell)])
             self.watch.point(device, os.getpid())
             worker_entry.run_cell(spec, cell, lambda event: self.record([event]), self.stop.is_set, nvtx=self._nvtx)
         else:
-            self._run_in_children(self.launcher, cell, spec, environment, timeout_s)
+            job = _Run(cell, spec, tuple(lanes), spec.device if spec.device != asked.device else None)
+            if (fault := self._run_in_children(self.launcher, job, environment, timeout_s)) is not None:
+                return fault
         self.watch.await_sample(self.stop)
+        return None
 
     def _run_in_children(
-        self, launcher: Launcher, cell: int, spec: CellSpec, environment: Environment, timeout_s: float | None
-    ) -> None:
+        self, launcher: Launcher, run: _Run, environment: Environment, timeout_s: float | None
+    ) -> LaneFault | None:
         """Run the cell in a process, or in one for each of its ranks."""
         started_at = time.time()
+        cell, spec, lanes = run.cell, run.spec, run.lanes
         try:
-            ranks = launcher.start_ranks(cell, spec, nvtx=self._nvtx) if spec.ranks > 1 else ()
-            children = [rank.child for rank in ranks] or [launcher.start_cell(cell, spec, nvtx=self._nvtx)]
+            ranks = launcher.start_ranks(cell, spec, nvtx=self._nvtx, lanes=lanes) if spec.ranks > 1 else ()
+            children = [rank.child for rank in ranks] or [launcher.start_cell(cell, spec, nvtx=self._nvtx, lanes=lanes)]
         except StartError as error:
+            if lanes and not self.stop.is_set():
+                return LaneFault(lanes[0].lane, str(error))
             self._fail(cell, str(error))
-            return
+            return None
         pid = children[0].process.pid
-        self._recorder.record([CellStarted(at=started_at, cell=cell, pid=pid)])
+        numbers = tuple(lane.lane for lane in lanes)
+        self._recorder.record([CellStarted(at=started_at, cell=cell, pid=pid, device=run.device, lanes=numbers)])
         pids = (child.process.pid for child in children)
         self.watch.point(environment.device(spec.device), *pids, others=environment.others_of(spec))
+        ends: list[CellFinished] = []
+
+        def record(events: Sequence[Event]) -> None:
+            """Keep the end back until it is known if it is the cell's."""
+            ends.extend(event for event in events if isinstance(event, CellFinished))
+            self.record([event for event in events if not isinstance(event, CellFinished)])
+
         with ExitStack() as around:
             for child in children:
                 around.enter_context(closing(child))
             if ranks:
-                run_ranks(here(ranks), [RankFold(cell, len(ranks))], self.record, self.stop, timeout_s)
+                run_ranks(here(ranks), [RankFold(cell, len(ranks))], record, self.stop, timeout_s)
             else:
-                Supervisor(children[0], cell, self.record, self.stop, timeout_s).run()
+                Supervisor(children[0], cell, record, self.stop, timeout_s).run()
+        fault = None if self.stop.is_set() else fault_of(ends[-1], lanes)
+        if fault is None:
+            self.record(ends)
+        return fault
 
     def record(self, events: Sequence[Event]) -> None:
         self._recorder.record(events)

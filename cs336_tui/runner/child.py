@@ -12,6 +12,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from multiprocessing import current_process, forkserver, parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -37,8 +38,31 @@ Work = Callable[[Callable[[Event], None], Callable[[], bool]], None]
 
 _settled_as = 0  # the PID of the child; a copy of it that a user's code forked has another
 
+NO_CORES = "the cores of its lane cannot be had"
+"""Begins the error of a cell that could not be pinned to the cores of its lane."""
+EXIT_NO_CORES = 72
 IMPOSSIBLE = "no device can hold it"
 """Begins the reason why a cell that is too large for any device cannot be predicted."""
+
+
+@dataclass(frozen=True)
+class OnCores:
+    """Work on these cores alone, before torch makes threads; the process ends with `EXIT_NO_CORES` where that cannot
+    be."""
+
+    cores: tuple[int, ...]
+    work: Callable[..., object]
+
+    def __call__(self, *args: Any, **options: Any) -> None:
+        if hasattr(os, "sched_setaffinity"):
+            try:
+                os.sched_setaffinity(0, self.cores)
+                if missing := set(self.cores) - os.sched_getaffinity(0):
+                    raise OSError(f"not usable: {', '.join(map(str, sorted(missing)))}")
+            except OSError as error:
+                print(error.strerror or error, flush=True)
+                _leave(EXIT_NO_CORES)
+        self.work(*args, **options)
 
 
 class ProbeReport(msgspec.Struct, frozen=True):

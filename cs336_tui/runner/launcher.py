@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 import msgspec
 
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.events import Lane
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.runner import child
 from cs336_tui.runner.orphans import end_offspring, end_orphans, offspring_of
@@ -121,6 +122,10 @@ class Child:
         self.process.close()
 
 
+def _on_cores(work: Callable[..., object], cores: tuple[int, ...]) -> Callable[..., object]:
+    return child.OnCores(cores, work) if cores else work
+
+
 class Rank(NamedTuple):
     """The process of one rank of a cell, the file that it writes its stack to when it is asked, and the one in which it
     meets the others, if they are on one machine."""
@@ -168,19 +173,29 @@ class Launcher:
             get_context("forkserver").set_forkserver_preload(list(PRELOADED))
             forkserver.ensure_running()
 
-    def start_cell(self, cell: int, spec: CellSpec, *, nvtx: bool = False) -> Child:
-        """Start a process that runs the cell. Raises `StartError` when no process can be made."""
-        return self._start(f"cell-{cell}", child.run_work, partial(worker_entry.run_cell, spec, cell, nvtx=nvtx))
+    def start_cell(self, cell: int, spec: CellSpec, *, nvtx: bool = False, lanes: Sequence[Lane] = ()) -> Child:
+        """Start a process that runs the cell, on the cores of its lane. Raises `StartError` when no process can be
+        made."""
+        work = partial(worker_entry.run_cell, spec, cell, nvtx=nvtx)
+        return self._start(f"cell-{cell}", child.run_work, _on_cores(work, lanes[0].cores if lanes else ()))
 
     def start_ranks(
-        self, cell: int, spec: CellSpec, *, nvtx: bool = False, like: Place | None = None
+        self,
+        cell: int,
+        spec: CellSpec,
+        *,
+        nvtx: bool = False,
+        like: Place | None = None,
+        lanes: Sequence[Lane] = (),
     ) -> tuple[Rank, ...]:
-        """Start a process for each rank of the cell; of ranks over nodes, for those here, by the place that all are
-        `like`. Raises like `start_cell`; none is left then."""
+        """Start a process for each rank of the cell, each in its lane; of ranks over nodes, for those here, by the
+        place that all are `like`. Raises like `start_cell`; none is left then."""
         work = partial(worker_entry.run_cell, spec, cell, nvtx=nvtx)
-        return self._start_ranks(f"cell-{cell}", work, like or Place(ranks=spec.ranks))
+        return self._start_ranks(f"cell-{cell}", work, like or Place(ranks=spec.ranks), lanes)
 
-    def _start_ranks(self, name: str, work: Callable[..., object], like: Place) -> tuple[Rank, ...]:
+    def _start_ranks(
+        self, name: str, work: Callable[..., object], like: Place, lanes: Sequence[Lane] = ()
+    ) -> tuple[Rank, ...]:
         """Start a process for each rank of `work` that is here; it takes the `place` of one."""
         meeting = None if like.address else self._output_dir / f"{name}.meeting"
         if meeting:
@@ -190,9 +205,11 @@ class Launcher:
         for rank in range(like.first, like.first + like.local_ranks):
             stacks = self._output_dir / f"{name}-rank-{rank}.stacks"
             stacks.unlink(missing_ok=True)
-            place = like._replace(rank=rank, stacks=str(stacks))
+            lane = lanes[rank - like.first] if lanes else None
+            place = like._replace(rank=rank, stacks=str(stacks), device=lane.device if lane else "")
             try:
-                started = self._start(f"{name}-rank-{rank}", child.run_work, partial(work, place=place))
+                in_place = _on_cores(partial(work, place=place), lane.cores if lane else ())
+                started = self._start(f"{name}-rank-{rank}", child.run_work, in_place)
                 ranks.append(Rank(started, stacks, meeting))
             except StartError:
                 for each in ranks:

@@ -1,15 +1,25 @@
-"""The queue of cells, reports and peaks: changed from any thread, taken from by one."""
+"""The queue of cells, reports and peaks: changed from any thread, taken from by one, which may run cells in lanes."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from cs336_tui.config.order import brings_as, needs_at_least
 from cs336_tui.config.spec import CellSpec, Precision
-from cs336_tui.events.events import CellFinished, CellRequeued, CellSkipped, CellsQueued, Event, QueueOrdered
+from cs336_tui.events.events import (
+    CellFinished,
+    CellRequeued,
+    CellSkipped,
+    CellsQueued,
+    Event,
+    Lane,
+    LaneSetAside,
+    LanesOpened,
+    QueueOrdered,
+)
 from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.pipes import StopSignal
@@ -30,8 +40,11 @@ def unstarted(cell: int) -> CellFinished:
 
 
 class WaitingCell(NamedTuple):
+    """A cell to run: alone, or beside others in these lanes, one for each of its ranks."""
+
     cell: int
     spec: CellSpec
+    lanes: tuple[Lane, ...] = ()
 
 
 class WaitingReport(NamedTuple):
@@ -52,9 +65,16 @@ class WaitingPeak(NamedTuple):
     tell: Tell
 
 
+Taken = WaitingCell | WaitingReport | WaitingPeak
+
+
 class CellQueue:
     """Cells that wait, and reports and peaks that come before them. `record` is given an event for every change of the
-    cells, in the order of the changes. `stop` is set while what was taken is to be stopped."""
+    cells, in the order of the changes. `stop` is set while what was taken is to be stopped.
+
+    With lanes open, a cell on one of their devices is taken as soon as there is a free lane for each of its ranks, and
+    runs in them until it is `over`; none overtakes one that waits for lanes. Everything else is taken once nothing
+    runs, and is over at the next `take`."""
 
     def __init__(self, record: Callable[[Sequence[Event]], None], stop: StopSignal) -> None:
         self._record, self._stop = record, stop
@@ -63,7 +83,13 @@ class CellQueue:
         self._specs: dict[int, CellSpec] = {}
         self._waiting: list[int] = []
         self._asked: list[WaitingReport | WaitingPeak] = []
-        self._taken: WaitingCell | WaitingReport | WaitingPeak | None = None
+        self._taken: Taken | None = None
+        self._in_lanes: dict[int, WaitingCell] = {}
+        """The cells that run in lanes."""
+        self._lanes: dict[int, Lane] = {}
+        """The open lanes that were not set aside."""
+        self._opened: tuple[Lane, ...] = ()
+        self._why_aside = ""
         self.busy = False
         """True while a thread takes cells."""
         self.paused = False
@@ -71,8 +97,19 @@ class CellQueue:
     def restore(self, state: SessionState) -> None:
         """Take over the cells of a session that goes on."""
         with self._changed:
-            self._specs = {number: cell.spec for number, cell in state.cells.items()}
+            self._specs = {number: cell.asked_spec for number, cell in state.cells.items()}
             self._waiting = list(state.waiting)
+
+    def use(self, lanes: Sequence[Lane]) -> None:
+        """Run what waits in these lanes from now on, without any one after the other. What is added while a thread
+        takes runs as what was there before."""
+        with self._changed:
+            if self.busy or tuple(lanes) == self._opened:
+                return
+            self._opened, self._lanes = tuple(lanes), {lane.lane: lane for lane in lanes}
+            self._why_aside = ""
+            if lanes:
+                self._record([LanesOpened(at=time.time(), lanes=self._opened)])
 
     def add(
         self,
@@ -81,27 +118,18 @@ class CellQueue:
         command: str | None = None,
         ddof: int = 1,
         reports: tuple[str, ...] = (),
+        numbers: Sequence[int] | None = None,
     ) -> tuple[int, ...]:
-        """Queue cells last, each with the number of the run of its spec, from 1; returns the cells' numbers."""
+        """Queue cells last, each with the number of the run of its spec, from 1; returns the cells' numbers: those
+        given, which no cell has yet, or the next ones."""
         with self._changed:
             first = max(self._specs, default=-1) + 1
-            numbers = tuple(range(first, first + len(cells)))
-            specs, repeats = tuple(spec for spec, _ in cells), tuple(repeat for _, repeat in cells)
-            self._specs |= zip(numbers, specs, strict=True)
-            self._waiting += numbers
-            repeats = repeats if any(repeat != 1 for repeat in repeats) else ()
-            queued = CellsQueued(
-                at=time.time(),
-                first=first,
-                specs=specs,
-                command=command,
-                ddof=ddof,
-                repeats=repeats,
-                reports=reports,
-            )
-            self._record([queued])
+            given = tuple(range(first, first + len(cells)) if numbers is None else numbers)
+            self._specs |= {number: spec for number, (spec, _) in zip(given, cells, strict=True)}
+            self._waiting += given
+            self._record(list(_queued(given, cells, command, ddof, reports)))
             self._changed.notify_all()
-            return numbers
+            return given
 
     def order(self, cells: Sequence[int]) -> None:
         """Run these of the waiting cells first, in this order; the others follow in theirs."""
@@ -143,7 +171,7 @@ class CellQueue:
     def requeue(self, cells: Iterable[int]) -> None:
         """Queue cells again, last, that were skipped or are over."""
         with self._changed:
-            left_alone = {*self._waiting, self.current}
+            left_alone = {*self._waiting, *self.running}
             again = [cell for cell in dict.fromkeys(cells) if cell in self._specs and cell not in left_alone]
             self._waiting += again
             if again:
@@ -171,11 +199,12 @@ class CellQueue:
                 if cancelled:
                     self._record([unstarted(cell) for cell in cancelled])
             finally:  # also if a watcher is gone
-                if self._taken is not None:
+                if self._taken is not None or self._in_lanes:
                     self._stop.set()
                 self.paused = False
                 self._changed.notify_all()
-            stopped = any(not isinstance(each, WaitingPeak | None) for each in (*cancelled, *forgotten, self._taken))
+            at_work = (*self._in_lanes, self._taken)
+            stopped = any(not isinstance(each, WaitingPeak | None) for each in (*cancelled, *forgotten, *at_work))
         for each in forgotten:
             if isinstance(each, WaitingPeak):
                 each.tell(PeakError(STOPPED))
@@ -194,14 +223,10 @@ class CellQueue:
             self._changed.notify_all()
 
     @property
-    def cells_wait(self) -> bool:
-        return bool(self._waiting)
-
-    @property
-    def current(self) -> int | None:
-        """The cell that runs."""
+    def running(self) -> tuple[int, ...]:
+        """The cells that run."""
         taken = self._taken
-        return taken.cell if isinstance(taken, WaitingCell) else None
+        return (*self._in_lanes, *((taken.cell,) if isinstance(taken, WaitingCell) else ()))
 
     def claim(self) -> bool:
         """Become the one thread that takes, until `take` gives None; False if another one is."""
@@ -209,21 +234,79 @@ class CellQueue:
             claimed, self.busy = not self.busy, True
             return claimed
 
-    def take(self) -> WaitingCell | WaitingReport | WaitingPeak | None:
-        """The next report, peak or cell, once the last is over; None when none waits. Blocks while cells are paused."""
+    def take(self, more: Callable[[], Iterable[WaitingReport]] = tuple) -> Taken | None:
+        """The next report, peak or cell; None when none waits and nothing runs, for which `more` is asked before.
+        Blocks while cells are paused, and until there is room."""
         with self._changed:
             self._taken = None
+            while True:
+                self._changed.wait_for(self._may_go_on)
+                if self._closed:
+                    self.leave()
+                    return None
+                if not (self._asked or self._waiting):
+                    self._asked += more()
+                if not (self._asked or self._waiting):
+                    self.leave()
+                    return None
+                if self._asked:
+                    self._taken = self._asked.pop(0)
+                    return self._taken
+                if (found := self._next()) is not None:
+                    self._waiting.remove(found.cell)
+                    if found.lanes:
+                        self._in_lanes[found.cell] = found
+                    else:
+                        self._taken = found
+                    return found
+
+    def over(self, cell: int) -> None:
+        """Free the lanes of a cell that has ended."""
+        with self._changed:
+            self._in_lanes.pop(cell, None)
+            self._changed.notify_all()
+
+    def set_aside(self, lane: int, reason: str, cell: int) -> None:
+        """Use a lane no more; the cell that ran in it is over there and waits again, first."""
+        with self._changed:
+            del self._lanes[lane]
+            self._why_aside = f"lane {lane} was set aside: {reason}"
+            self._in_lanes.pop(cell, None)
+            self._waiting.insert(0, cell)
+            now = time.time()
+            self._record([
+                LaneSetAside(at=now, lane=lane, reason=reason),
+                CellRequeued(at=now, cell=cell),
+                QueueOrdered(at=now, cells=(cell,)),
+            ])  # fmt: skip
+            self._changed.notify_all()
+
+    def _may_go_on(self) -> bool:
+        """True if there is something to take, or nothing any more."""
+        if not self._in_lanes:
             self._stop.clear()
-            self._changed.wait_for(lambda: self._closed or self._asked or not (self.paused and self._waiting))
-            if self._closed or not (self._asked or self._waiting):
-                self.leave()
-                return None
-            if self._asked:
-                self._taken = self._asked.pop(0)
-            else:
-                cell = self._waiting.pop(0)
-                self._taken = WaitingCell(cell, self._specs[cell])
-            return self._taken
+            return self._closed or bool(self._asked) or not (self.paused and self._waiting)
+        if self._closed or self._stop.is_set() or self._asked or not self._waiting or self.paused:
+            return False
+        return self._next() is not None
+
+    def _next(self) -> WaitingCell | None:
+        """The first cell that waits, with its lanes, if there is room for it. Ends those for which there cannot be."""
+        while self._waiting:
+            cell = self._waiting[0]
+            spec = self._specs[cell]
+            if spec.device not in {lane.device for lane in self._opened}:
+                return None if self._in_lanes else WaitingCell(cell, spec)
+            if spec.ranks <= len(self._lanes):
+                taken = {lane.lane for each in self._in_lanes.values() for lane in each.lanes}
+                free = [lane for number, lane in self._lanes.items() if number not in taken]
+                return WaitingCell(cell, spec, tuple(free[: spec.ranks])) if spec.ranks <= len(free) else None
+            self._waiting.pop(0)
+            left = f"no lane is left; {self._why_aside}"
+            if self._lanes:
+                left = f"its {spec.ranks} ranks need as many lanes, and {len(self._lanes)} are left; {self._why_aside}"
+            self._record([CellFinished(at=time.time(), cell=cell, status="failed", error=f"not started: {left}")])
+        return None
 
     def leave(self) -> None:
         """Take no more, so that another thread may."""
@@ -234,3 +317,29 @@ class CellQueue:
     def __len__(self) -> int:
         """The number of cells, reports and peaks that wait."""
         return len(self._waiting) + len(self._asked)
+
+
+def _queued(
+    numbers: Sequence[int],
+    cells: Sequence[tuple[CellSpec, int]],
+    command: str | None,
+    ddof: int,
+    reports: tuple[str, ...],
+) -> Iterator[CellsQueued]:
+    """The events of cells that are queued, one for those whose numbers follow one another."""
+    start = 0
+    for end in range(1, len(numbers) + 1) if numbers else (0,):
+        if end < len(numbers) and numbers[end] == numbers[end - 1] + 1:
+            continue
+        part = cells[start:end]
+        repeats = tuple(repeat for _, repeat in part)
+        yield CellsQueued(
+            at=time.time(),
+            first=numbers[start] if numbers else 0,
+            specs=tuple(spec for spec, _ in part),
+            command=command if start == 0 else None,
+            ddof=ddof,
+            repeats=repeats if any(repeat != 1 for repeat in repeats) else (),
+            reports=reports,
+        )
+        start = end

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import coalesce, unpack
+from cs336_tui.runner.child import EXIT_NO_CORES, NO_CORES
 from cs336_tui.runner.hanging import crashed_in
 from cs336_tui.runner.launcher import Child
 from cs336_tui.runner.orphans import remark_on_orphans
@@ -185,6 +186,8 @@ def kernel_oom_kills() -> int | None:
 def explain_exit(exitcode: int | None, oom_kills: int | None, output: str = "") -> tuple[ev.Status, str]:
     """Status and one-line error of a child without a result; `oom_kills` are the kernel's meanwhile, if known, `output`
     is what it printed last."""
+    if exitcode == EXIT_NO_CORES:
+        return "failed", f"{NO_CORES}: {output.strip().rpartition(chr(10))[2]}"
     if exitcode is None or exitcode >= 0:
         return "failed", f"the process ended with exit code {exitcode} before reporting a result; see its output"
     try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from textual.message import Message
 
 from cs336_tui.config.command import command_of
-from cs336_tui.config.order import in_order, in_rounds
+from cs336_tui.config.order import in_order, in_rounds, usual_order
 from cs336_tui.config.spec import CellSpec, Precision, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
@@ -102,12 +102,13 @@ class LiveSource:
         bench = self.bench
         bench.ddof, bench.timeout_s, bench.skip_after_oom = options.ddof, options.timeout_s, sweep.oom_skip
 
-        def resolve() -> tuple[tuple[tuple[CellSpec, int], ...], str, tuple[str, ...]]:
+        def resolve() -> Callable[[], None]:
             resolved = bench.resolve(sweep)
-            cells = in_rounds(in_order(resolved.cells()), options.repeats)
-            return cells, command_of(resolved, bench.ddof), resolved.reports
+            cells = in_rounds(in_order(resolved.cells(), usual_order(resolved.lanes)), options.repeats)
+            command, lanes = command_of(resolved, bench.ddof), bench.lanes_of(resolved)
+            return partial(bench.add, cells, command, resolved.reports, lanes=lanes)
 
-        self._begin("run", resolve, lambda resolved: bench.add(*resolved))
+        self._begin("run", resolve, lambda add: add())
 
     def resume(self, *, failed: bool = False) -> None:
         """Run what the session that the bench was made for has no result of."""

@@ -21,6 +21,8 @@ class Place(NamedTuple):
     ranks: int = 1
     meeting: str = ""
     stacks: str = ""
+    device: str = ""
+    """Its device, if it was given one."""
     address: str = ""
     """Of the machine that has the store; empty: all ranks are on one machine, and meet in a file."""
     port: int = 0
@@ -41,7 +43,10 @@ class Place(NamedTuple):
         return self.here or self.ranks
 
     def device_of(self, spec: CellSpec) -> str:
-        """The device of this rank: the spec's for the first of its machine, the GPUs that follow it for the others."""
+        """The device of this rank: its own, else the spec's for the first of its machine, the GPUs that follow it for
+        the others."""
+        if self.device:
+            return self.device
         kind, _, index = spec.device.partition(":")
         return f"{kind}:{int(index) + self.local_rank}" if index else spec.device
 

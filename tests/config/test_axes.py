@@ -129,9 +129,14 @@ def test_a_choice_is_named_where_it_is_declared_and_where_it_acts() -> None:
 
 def test_every_choice_is_in_the_cell_the_sweep_and_the_form() -> None:
     assert set(AXES) == set(CellSpec.__struct_fields__) == set(Choices.__struct_fields__)
-    assert {axis.sweep for axis in AXES.values()} - {""} | {"dims", "head_dims", "heads", "reports", "oom_skip"} == set(
-        Sweep.__struct_fields__
-    )
+    assert {axis.sweep for axis in AXES.values()} - {""} | {
+        "dims",
+        "head_dims",
+        "heads",
+        "reports",
+        "oom_skip",
+        "lanes",
+    } == set(Sweep.__struct_fields__)
     assert {axis.field for axis in AXES.values() if axis.group} <= set(Entries.__struct_fields__)
 
 

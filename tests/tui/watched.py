@@ -22,6 +22,7 @@ from cs336_tui.events.events import (
     CellStarted,
     EnvironmentRead,
     Event,
+    Lane,
     ReportFinished,
     ReportStage,
     ReportStarted,
@@ -89,9 +90,19 @@ class ScriptedBench:
             raise self.refuse_sweep
         return sweep.with_devices(self.environment.resolve(sweep.devices))
 
+    def lanes_of(self, sweep: Sweep) -> tuple[Lane, ...]:
+        del sweep
+        return ()
+
     def add(
-        self, cells: Sequence[tuple[CellSpec, int]], command: str | None = None, reports: tuple[str, ...] = ()
+        self,
+        cells: Sequence[tuple[CellSpec, int]],
+        command: str | None = None,
+        reports: tuple[str, ...] = (),
+        *,
+        lanes: Sequence[Lane] = (),
     ) -> None:
+        del lanes
         if self.refuse:
             raise self.refuse
         if not self.commands:

@@ -1,0 +1,121 @@
+"""Lanes of a machine: each runs one cell at a time, on a device or on cores of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.config.spec import CellSpec, SpecError
+from cs336_tui.config.sweep import UNRESOLVED, LaneCount
+from cs336_tui.events.environment import Environment
+from cs336_tui.events.events import CellFinished, Lane
+from cs336_tui.runner.child import NO_CORES
+from cs336_tui.stats.quantities import counted
+
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+_RANK = re.compile(r"rank (\d+): ")
+
+Core = tuple[int, ...]
+"""A core, as the numbers of its hyperthreads."""
+
+
+def pool_of(asked: Iterable[str], environment: Environment) -> tuple[str, ...]:
+    """The devices that lanes share: ``auto``, ``every`` and ``cuda`` are all GPUs here, without one the CPU; others are
+    themselves. Raises `SpecError` for devices that are not alike."""
+    gpus = tuple(device.name for device in environment.devices if device.name.startswith("cuda"))
+    found: list[str] = []
+    for name in asked:
+        every = name in UNRESOLVED or (name == "cuda" and gpus)
+        found += (gpus or ("cpu",)) if every else environment.resolve((name,))
+    pool = tuple(dict.fromkeys(found))
+    labels = {name: device.label if (device := environment.device(name)) else "not here" for name in pool}
+    if len(set(labels.values())) > 1:
+        alike = "; ".join(f"{name} is {label}" for name, label in labels.items())
+        raise SpecError("device", ",".join(pool), f"lanes share devices of one kind: {alike}; name those of one kind")
+    return pool
+
+
+def lanes_of(
+    count: LaneCount, pool: Sequence[str], specs: Iterable[CellSpec], cores: Sequence[Core] | None = None
+) -> tuple[Lane, ...]:
+    """So many lanes on these devices for these cells; none for one lane. ``auto`` is a lane for each device, on a CPU
+    as many as whole cores allow. `cores` are those of this machine. Raises `SpecError` if there is no room for them."""
+    if count == 1:
+        return ()
+    cells = tuple(specs)
+    ranks = max((spec.ranks for spec in cells), default=1)
+    on_cpu = list(pool) == ["cpu"]
+    if on_cpu:
+        cores = cores_here() if cores is None else cores
+        threads = max((spec.threads or 0 for spec in cells), default=0)
+        number = (len(cores) // threads if threads else 1) if count == "auto" else count
+        each = threads or max(1, len(cores) // max(number, 1))
+        if number * each > len(cores) and count != "auto":
+            of = f" of {counted(threads, 'thread')}" if threads > 1 else ""
+            raise SpecError("lanes", count, f"{counted(len(cores), 'core')} here, {number * each} needed for lanes{of}")
+        groups = [tuple(sorted(n for core in group for n in core)) for group in _in_groups(cores, each)]
+        found = tuple(Lane(lane=n, device="cpu", cores=groups[n]) for n in range(number))
+    else:
+        number = len(pool) if count == "auto" else count
+        if number > len(pool):
+            raise SpecError("lanes", count, f"a lane needs a device of its own: {', '.join(pool)}")
+        found = tuple(Lane(lane=n, device=pool[n]) for n in range(number))
+    if len(found) < 2:
+        return ()
+    if ranks > len(found):
+        raise SpecError("lanes", count, f"a cell of {ranks} ranks takes {ranks} lanes, there are {len(found)}")
+    return found
+
+
+def _in_groups(cores: Sequence[Core], each: int) -> list[Sequence[Core]]:
+    return [cores[first : first + each] for first in range(0, len(cores), each)]
+
+
+def cores_here() -> tuple[Core, ...]:
+    """The cores that this process may use, in order; without a system that tells, one for each processor."""
+    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    found: dict[Core, None] = {}
+    for number in usable:
+        siblings: Core = (number,)
+        with suppress(OSError, ValueError):
+            text = (_TOPOLOGY / f"cpu{number}/topology/thread_siblings_list").read_text()
+            siblings = tuple(n for n in _numbers(text) if n in usable) or siblings
+        found[siblings] = None
+    return tuple(found)
+
+
+def _numbers(text: str) -> list[int]:
+    """``0-2,8`` as 0, 1, 2, 8."""
+    ends = (part.partition("-") for part in text.strip().split(","))
+    return [n for first, _, last in ends for n in range(int(first), int(last or first) + 1)]
+
+
+def in_lane(spec: CellSpec, lane: Lane) -> CellSpec:
+    """The cell as it runs in a lane: on its device, on a CPU with as many threads as the lane has cores."""
+    if lane.device == "cpu" and lane.cores and spec.threads is None:
+        own = set(lane.cores)
+        threads = sum(1 for core in cores_here() if own & set(core)) or len(own)
+        return msgspec.structs.replace(spec, device=lane.device, threads=threads)
+    return msgspec.structs.replace(spec, device=lane.device)
+
+
+class LaneFault(NamedTuple):
+    """A lane that can run no more cells, and why."""
+
+    lane: int
+    reason: str
+
+
+def fault_of(end: CellFinished, lanes: Sequence[Lane]) -> LaneFault | None:
+    """The lane that is to blame for a cell's end, if it is one of these."""
+    if not lanes or end.status != "failed" or not end.error:
+        return None
+    rank = _RANK.match(end.error)
+    lane = lanes[int(rank[1])] if rank and int(rank[1]) < len(lanes) else lanes[0]
+    return LaneFault(lane.lane, end.error) if NO_CORES in end.error else None

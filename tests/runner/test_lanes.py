@@ -1,0 +1,236 @@
+"""Lanes: the ones that a machine has, and those that a cell takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from cs336_tui.config.spec import SpecError
+from cs336_tui.config.sweep import LaneCount
+from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.events import CellFinished, CellsQueued, CellStarted, Lane
+from cs336_tui.runner.lanes import lanes_of, pool_of
+from cs336_tui.runner.queue import CellQueue, WaitingCell, WaitingReport
+from tests.runner.test_queue import Held
+from tests.samples import ENVIRONMENT
+from tests.watching import small_spec
+
+CORES = ((0, 4), (1, 5), (2, 6), (3, 7))
+
+
+def with_gpus(*labels: str) -> Environment:
+    gpus = (DeviceInfo(name=f"cuda:{n}", label=label, precisions=("fp32",)) for n, label in enumerate(labels))
+    cpu = DeviceInfo(name="cpu", label="CPU", precisions=("fp32",))
+    return msgspec.structs.replace(ENVIRONMENT, devices=(cpu, *gpus))
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "pool"),
+    [
+        (("every",), ("H100",) * 3, ("cuda:0", "cuda:1", "cuda:2")),
+        (("cuda",), ("H100",) * 2, ("cuda:0", "cuda:1")),
+        (("auto",), ("H100",) * 2, ("cuda:0", "cuda:1")),
+        (("cuda:2", "cuda:0"), ("H100",) * 3, ("cuda:2", "cuda:0")),
+        (("every",), (), ("cpu",)),
+        (("cpu",), ("H100",), ("cpu",)),
+    ],
+)
+def test_lanes_share_the_devices_that_are_named(
+    asked: tuple[str, ...], gpus: tuple[str, ...], pool: tuple[str, ...]
+) -> None:
+    assert pool_of(asked, with_gpus(*gpus)) == pool
+
+
+def test_devices_that_differ_share_no_lanes() -> None:
+    with pytest.raises(SpecError, match="cuda:0 is H100; cuda:1 is L40S"):
+        pool_of(("every",), with_gpus("H100", "L40S"))
+
+
+@pytest.mark.parametrize(
+    ("count", "threads", "cores"),
+    [
+        (2, 1, [(0, 4), (1, 5)]),
+        (2, None, [(0, 1, 4, 5), (2, 3, 6, 7)]),
+        ("auto", 1, [(0, 4), (1, 5), (2, 6), (3, 7)]),
+        ("auto", 2, [(0, 1, 4, 5), (2, 3, 6, 7)]),
+        ("auto", None, []),
+        ("auto", 3, []),
+        (1, 1, []),
+    ],
+)
+def test_lanes_of_a_cpu_have_whole_cores_of_their_own(
+    count: LaneCount, threads: int | None, cores: list[tuple[int, ...]]
+) -> None:
+    found = lanes_of(count, ("cpu",), [small_spec(threads=threads)], CORES)
+    assert [lane.cores for lane in found] == cores
+    assert [lane.lane for lane in found] == list(range(len(cores)))
+
+
+def test_a_lane_of_a_gpu_is_its_own() -> None:
+    pool = ("cuda:1", "cuda:3")
+    specs = [small_spec(device="cuda:1", threads=None)]
+    assert [lane.device for lane in lanes_of("auto", pool, specs)] == ["cuda:1", "cuda:3"]
+    with pytest.raises(SpecError, match="lanes 3: a lane needs a device of its own: cuda:1, cuda:3"):
+        lanes_of(3, pool, specs)
+
+
+@pytest.mark.parametrize(
+    ("count", "changes", "why"),
+    [
+        (5, {"threads": None}, "lanes 5: 4 cores here, 5 needed for lanes"),
+        (3, {"threads": 2}, "lanes 3: 4 cores here, 6 needed for lanes of 2 threads"),
+        (2, {"ranks": 3, "parallel": "ddp", "batch_size": 3}, "lanes 2: a cell of 3 ranks takes 3 lanes, there are 2"),
+    ],
+)
+def test_more_lanes_than_there_is_room_for_are_refused(count: int, changes: dict[str, object], why: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        lanes_of(count, ("cpu",), [small_spec(**changes)], CORES)
+    assert str(refused.value) == why
+
+
+class InLanes(Held):
+    """A queue whose cells, of so many ranks, run in lanes."""
+
+    def begin(self, count: int, *ranks: int) -> CellQueue:
+        self.queue.use([Lane(lane=n, device="cpu") for n in range(count)])
+        self.queue.add([(small_spec(ranks=each, parallel="ddp" if each > 1 else "none"), 1) for each in ranks])
+        return self.queue
+
+    def taken(self) -> tuple[int, list[int]]:
+        found = self.queue.take()
+        assert isinstance(found, WaitingCell)
+        numbers = [lane.lane for lane in found.lanes]
+        self.watch([CellStarted(at=0.0, cell=found.cell, lanes=tuple(numbers))])
+        return found.cell, numbers
+
+    @property
+    def would_wait(self) -> bool:
+        """True if who takes now waits until something is over."""
+        return not self.queue._may_go_on()
+
+
+@pytest.fixture
+def held() -> Iterator[InLanes]:
+    found = InLanes()
+    yield found
+    found.stop.close()
+
+
+def test_each_lane_takes_the_next_cell_as_it_becomes_free(held: InLanes) -> None:
+    queue = held.begin(2, 1, 1, 1)
+    assert [held.taken(), held.taken()] == [(0, [0]), (1, [1])]
+    assert held.would_wait
+    assert queue.running == (0, 1)
+    queue.over(1)
+    assert held.taken() == (2, [1])
+    assert held.would_wait
+    for cell in (2, 0):
+        queue.over(cell)
+    assert queue.take() is None
+
+
+def test_a_wide_cell_waits_for_its_lanes_and_none_overtakes_it(held: InLanes) -> None:
+    queue = held.begin(4, 3, 2, 1, 1)
+    assert held.taken() == (0, [0, 1, 2])
+    assert held.would_wait
+    queue.over(0)
+    assert held.taken() == (1, [0, 1])
+    assert [held.taken(), held.taken()] == [(2, [2]), (3, [3])]
+
+
+def test_a_cell_of_another_device_runs_alone(held: InLanes) -> None:
+    queue = held.begin(2, 1)
+    queue.add([(small_spec(device="mps", threads=None), 1), (small_spec(), 1)])
+    held.taken()
+    assert held.would_wait
+    queue.over(0)
+    assert held.taken() == (1, [])
+    assert queue.running == (1,)
+    assert held.taken() == (2, [0])
+
+
+def test_a_report_waits_until_no_cell_runs_and_comes_before_the_next(held: InLanes) -> None:
+    queue = held.begin(2, 1, 1, 1)
+    held.taken(), held.taken()
+    queue.over(0)
+    report = WaitingReport("memory", small_spec(), 0)
+    queue.ask(report)
+    assert held.would_wait
+    queue.over(1)
+    assert queue.take() == report
+    assert held.taken() == (2, [0])
+
+
+def test_reports_of_a_run_are_asked_for_once_nothing_runs(held: InLanes) -> None:
+    queue = held.begin(2, 1, 1)
+    report = WaitingReport("memory", small_spec(), 0)
+    wanted = [report]
+    held.taken(), held.taken()
+    assert wanted
+    queue.over(0), queue.over(1)
+    assert queue.take(lambda: [wanted.pop()] if wanted else []) == report
+    assert queue.take() is None
+
+
+def test_a_pause_takes_no_cell_until_all_are_over_and_it_ends(held: InLanes) -> None:
+    queue = held.begin(2, 1, 1, 1)
+    held.taken()
+    queue.pause()
+    assert held.would_wait
+    queue.over(0)
+    assert held.would_wait
+    queue.pause(False)
+    assert held.taken() == (1, [0])
+
+
+def test_a_stop_reaches_all_that_run_and_none_that_comes_later(held: InLanes) -> None:
+    queue = held.begin(2, 1, 1, 1)
+    held.taken(), held.taken()
+    assert queue.cancel()
+    assert [end.cell for end in held.watch.of(CellFinished)] == [2]
+    queue.add([(small_spec(), 1)])
+    queue.over(0)
+    assert held.stop.is_set()
+    assert held.would_wait, "one is still ending"
+    queue.over(1)
+    assert held.taken() == (3, [0])
+    assert not held.stop.is_set()
+
+
+def test_a_lane_that_is_set_aside_runs_no_more_and_its_cell_comes_next(held: InLanes) -> None:
+    queue = held.begin(2, 1, 1, 1)
+    held.taken(), held.taken()
+    queue.set_aside(1, "the GPU is lost", 1)
+    assert held.waiting == [1, 2]
+    assert held.watch.state.lanes[1].set_aside == "the GPU is lost"
+    assert held.would_wait
+    queue.over(0)
+    assert held.taken() == (1, [0])
+
+
+def test_cells_for_which_no_lane_is_left_end_with_the_reason(held: InLanes) -> None:
+    queue = held.begin(2, 2, 1)
+    assert held.taken() == (0, [0, 1])
+    queue.set_aside(1, "lost", 0)
+    assert held.taken() == (1, [0])
+    queue.set_aside(0, "gone", 1)
+    assert queue.take() is None
+    errors = [(end.cell, end.status, end.error) for end in held.watch.of(CellFinished)]
+    assert errors == [
+        (0, "failed", "not started: its 2 ranks need as many lanes, and 1 are left; lane 1 was set aside: lost"),
+        (1, "failed", "not started: no lane is left; lane 0 was set aside: gone"),
+    ]
+
+
+def test_cells_have_the_numbers_that_they_are_given(held: InLanes) -> None:
+    cells = [(small_spec(context_length=n), n) for n in (4, 8, 16, 32)]
+    assert held.queue.add(cells, command="c", numbers=(3, 4, 9, 7)) == (3, 4, 9, 7)
+    assert [(each.first, len(each.specs), each.command) for each in held.watch.of(CellsQueued)] == [
+        (3, 2, "c"),
+        (9, 1, None),
+        (7, 1, None),
+    ]
+    assert {n: cell.repeat for n, cell in held.watch.state.cells.items()} == {3: 4, 4: 8, 9: 16, 7: 32}
+    assert held.queue.add(cells[:1]) == (10,)
