@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -21,7 +20,8 @@ from cs336_tui.cli.flags import (
     reports_option,
     session_argument,
 )
-from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, renderer
+from cs336_tui.cli.jobs import has_jobs, launch_choice, launch_options, resume_jobs, run_in_jobs
+from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, name_of_log, renderer
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.command import command_of
 from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
@@ -32,7 +32,6 @@ from cs336_tui.config.sweep import Sweep
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.session import store
-from cs336_tui.session.log import default_session_dir
 
 _OF_BENCH = (
     "session_dir", "ddof", "timeout_s", "device_interval_s", "in_process", "explain_oom", "check_fit", "nvtx",
@@ -49,6 +48,7 @@ _OF_BENCH = (
 @reports_option
 @lanes_option
 @options(*order_options)
+@options(*launch_options)
 @bench_options
 def bench(**given: Any) -> int:
     """Run every combination of the given choices, one cell after another.
@@ -73,6 +73,8 @@ def run_sweeps(
 ) -> int:
     """Run the cells that these options ask for, in a session, and print its data; the exit code."""
     settings = {name: given.pop(name) for name in _OF_BENCH}
+    choice = launch_choice(given)
+    dry_run, detach = given.pop("dry_run"), given.pop("detach")
     also = preset(preset_name).also if preset_name else ()
     sweep = sweep_from(preset_name=preset_name, of_another_too=given if also else (), **given)
     if settings["in_process"] and settings["timeout_s"] is not None:
@@ -84,6 +86,22 @@ def run_sweeps(
     if settings["in_process"] and sweep.lanes != 1:
         raise click.UsageError("--lanes need processes of their own; leave out --in-process, or say --lanes 1")
     others = list(_of_other_presets(also, given))
+    outputs = Outputs(renderer(format_), output, force, summary)
+    if choice is not None:
+        if settings["in_process"]:
+            raise click.UsageError("--in-process is for cells that run here; leave out one of it and --launcher")
+        session_dir = settings.pop("session_dir")
+        return run_in_jobs(
+            [sweep, *others],
+            choice,
+            session_dir=session_dir,
+            repeats=repeats,
+            order=order,
+            outputs=outputs,
+            dry_run=dry_run,
+            detach=detach,
+            settings=settings,
+        )
     run = HeadlessRun()
     runner = Bench(run.sink, skip_after_oom=sweep.oom_skip, **settings)
 
@@ -100,16 +118,11 @@ def run_sweeps(
                 runner.predict_now(resolved.cells(), run.progress.say)
         runner.work()
 
-    code = carry_out(runner, run, work, Outputs(renderer(format_), output, force, summary))
+    code = carry_out(runner, run, work, outputs)
     if name := problem_of_preset(preset(preset_name).name if preset_name else ""):
         command = f"cs336-tui export {name_of_log(runner.log_path)} --problem {name}"
         click.echo(f"its parts, with their tables and figures: {command}", err=True)
     return code
-
-
-def name_of_log(path: Path) -> str:
-    """The session of a log as commands without --session-dir find it: ``last``, or its path elsewhere."""
-    return "last" if path.parent == default_session_dir() else shlex.quote(str(path))
 
 
 def _of_other_presets(names: Iterable[str], given: Mapping[str, Any]) -> Iterator[Sweep]:
@@ -131,6 +144,7 @@ def _of_other_presets(names: Iterable[str], given: Mapping[str, Any]) -> Iterato
 @session_argument
 @click.option("--failed", is_flag=True, help="Also run those again that failed or were killed.")
 @click.option("--take-over", is_flag=True, help="Whoever is named as the session's writer is surely gone.")
+@click.option("--detach", is_flag=True, help="Of a session of jobs: submit, print the session's name and return.")
 @options(*data_options)
 @bench_options
 def resume(
@@ -139,6 +153,7 @@ def resume(
     session_dir: Path,
     failed: bool,
     take_over: bool,
+    detach: bool,
     format_: str,
     output: Path | None,
     summary: str | None,
@@ -151,6 +166,18 @@ def resume(
     SESSION is an id, a unique prefix of one, `last` or a path. Then print the data of the whole session.
     """
     path = store.find(session, session_dir)
+    outputs = Outputs(renderer(format_), output, force, summary)
+    if has_jobs(path):
+        return resume_jobs(
+            path,
+            failed=failed,
+            take_over=take_over,
+            detach=detach,
+            outputs=outputs,
+            settings=settings | {"skip_after_oom": oom_skip},
+        )
+    if detach:
+        raise click.UsageError(f"--detach is for sessions of jobs; session {path.stem} runs here")
     run = HeadlessRun()
     runner = Bench(run.sink, session_dir=path.parent, session=path.stem, skip_after_oom=oom_skip, **settings)
 
@@ -159,7 +186,7 @@ def resume(
         click.echo(said(store.describe(run.state, path), len(cells)), err=True)
         runner.work()
 
-    return carry_out(runner, run, work, Outputs(renderer(format_), output, force, summary))
+    return carry_out(runner, run, work, outputs)
 
 
 def said(info: store.SessionInfo, waiting: int) -> str:

@@ -8,6 +8,7 @@ import click
 
 from cs336_tui.cli.bench import run_sweeps
 from cs336_tui.cli.flags import bench_options, comm_options, data_options, ddof_option, options, order_options
+from cs336_tui.cli.jobs import launch_options
 from cs336_tui.config.axis import SpecError
 from cs336_tui.config.ranks import BYTES_OF_ELEMENT
 
@@ -17,6 +18,7 @@ from cs336_tui.config.ranks import BYTES_OF_ELEMENT
 @ddof_option
 @options(*data_options)
 @options(*order_options)
+@options(*launch_options)
 @bench_options
 def comm(**given: Any) -> int:
     """Time operations of torch.distributed: every combination of operation, size, ranks, backend and precision.

@@ -67,7 +67,7 @@ def _count(field: Counted, *, several: bool = False) -> Parsed:
     return Parsed("N,...|auto[:MAX]|TIME" if several else "N|auto[:MAX]|TIME", parse)
 
 
-def _pair(text: str) -> tuple[str, str]:
+def pair(text: str) -> tuple[str, str]:
     """``name=value`` as the two."""
     name, equals, rest = text.partition("=")
     if not (name.strip() and equals):
@@ -103,7 +103,7 @@ def _type(axis: Axis) -> Any:
         case "measure_steps":
             return _count("measure_steps")
     if axis.kind is tuple:
-        return Parsed("NAME=VALUE", _pair) if axis.widget == "pairs" else click.Path()
+        return Parsed("NAME=VALUE", pair) if axis.widget == "pairs" else click.Path()
     return comma_list(axis.kind) if axis.several else axis.kind
 
 

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ab": ("ab", "Run two cells in turns, step by step, and say which is faster."),
     "annotate": ("sessions", "Give a session a note."),
     "bench": ("bench", "Run benchmarks without the app; data on standard output."),
+    "cancel": ("jobs", "Cancel the jobs of a session, or stop the process that runs it."),
     "comm": ("comm", "Time collectives of several ranks: all-reduce and others, over sizes."),
     "compare": ("compare", "Compare two sessions or two cells."),
     "delete": ("sessions", "Delete sessions for good; asks first."),
@@ -47,25 +48,28 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rename": ("sessions", "Give a session a name."),
     "resume": ("bench", "Run the cells of a session that have no result yet."),
     "selftest": ("selftest", "Hold this tool's step times against those of a bare script, on this machine."),
+    "run-job": ("jobs", ""),
     "sessions": ("sessions", "List the sessions on this machine."),
     "show": ("sessions", "Show one session and its results."),
     "summary": ("export", "Write a folder with text, tables, figures and logs of sessions."),
+    "watch": ("jobs", "Follow a session that runs elsewhere, until it is over."),
     **{kind: ("reports", REPORTS[kind].command) for kind in ASKED_FOR},
 }
-"""Each command's module in this folder, and what help says of it in one line."""
+"""Each command's module in this folder, and what help says of it in one line; nothing of one that only jobs call."""
 
 
 class _Commands(click.Group):
     """A group whose commands are imported one by one, so that it starts quickly."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
+        return sorted(name for name, (_, about) in COMMANDS.items() if about)
 
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
         module = import_module(f"cs336_tui.cli.{COMMANDS[name][0]}")
-        command: click.Command = module.REPORT_COMMANDS[name] if name in ASKED_FOR else getattr(module, name)
+        function = name.replace("-", "_")
+        command: click.Command = module.REPORT_COMMANDS[name] if name in ASKED_FOR else getattr(module, function)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import sys
 import threading
@@ -35,6 +36,7 @@ from cs336_tui.export.files import ExportError, LivingFile
 from cs336_tui.export.verdicts import get_ready, judgement_of
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import duration, milliseconds
 
@@ -165,6 +167,11 @@ def carry_out(bench: Bench, run: HeadlessRun, work: Callable[[], None], outputs:
     finally:
         bench.close(interrupted=run.exit_code == EXIT_INTERRUPTED)
         run.progress.clear()
+    return hand_over(run, outputs, bench.log_path, bench.log_problem)
+
+
+def hand_over(run: HeadlessRun, outputs: Outputs, log: Path, log_problem: str | None) -> int:
+    """Print or write the data of a run that is over, and say where; the exit code. Raises like `carry_out`."""
     unwritten, written = run.settle_files()
     try:
         if outputs.output is None or outputs.output in unwritten:
@@ -174,10 +181,15 @@ def carry_out(bench: Bench, run: HeadlessRun, work: Callable[[], None], outputs:
             click.echo(f"wrote {path}", err=True)
         for problem in unwritten.values():
             click.echo(f"not written: {problem}", err=True)
-        if bench.log_problem:
-            click.echo(f"not saved as asked: {bench.log_problem}", err=True)
-        click.echo(f"session log: {bench.log_path}", err=True)
-    return run.exit_code or (EXIT_CELL_FAILED if unwritten or bench.log_problem else EXIT_OK)
+        if log_problem:
+            click.echo(f"not saved as asked: {log_problem}", err=True)
+        click.echo(f"session log: {log}", err=True)
+    return run.exit_code or (EXIT_CELL_FAILED if unwritten or log_problem else EXIT_OK)
+
+
+def name_of_log(path: Path) -> str:
+    """The session of a log as commands without --session-dir find it: ``last``, or its path elsewhere."""
+    return "last" if path.parent == default_session_dir() else shlex.quote(str(path))
 
 
 def renderer(format_: str) -> Render:

@@ -305,10 +305,13 @@ class Bench:
             reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
             self.queue.skip_larger(taken.spec, reason)
 
-    def resume(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
+    def resume(
+        self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False, checked: bool = True
+    ) -> tuple[int, ...]:
         """Go on with the session's log, whose events go to `sink`, if given; returns the cells that now wait: those
         without a result, and with `failed` those that failed or were killed. Raises `LogError` when the log cannot be
-        read or another process writes it, and like `resolve`; then the log is unchanged."""
+        read or another process writes it, and like `resolve`; then the log is unchanged. Unless `checked`, a cell that
+        this machine cannot run fails when its turn comes."""
         environment = self._probe_for_cells()
         with self._opening:
             if self._closed:
@@ -316,7 +319,9 @@ class Bench:
             self._recorder.open(resume=True, take_over=take_over)
             try:
                 history = list(LogReader(self.log_path))
-                state, went_on = go_on(history, self.log_path, environment, failed=failed, now=time.time())
+                state, went_on = go_on(
+                    history, self.log_path, environment, failed=failed, now=time.time(), checked=checked
+                )
             except (LogError, SpecError):
                 self._recorder.close()
                 raise

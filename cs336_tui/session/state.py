@@ -36,6 +36,8 @@ class ReportState(msgspec.Struct):
     status: ev.Status | None = None
     error: str | None = None
     content: Report | None = None
+    job: str | None = None
+    """The job that makes it."""
 
 
 class LaneState(msgspec.Struct):
@@ -211,11 +213,13 @@ class SessionState:
                 self.waiting = first | self.waiting
             case ev.SessionResumed():
                 self.ended = None
-                for interrupted in self.running_cells:
-                    interrupted.start_again()
-                self.waiting = self.running | self.waiting
-                self.running = {}
-                self.reports = {number: report for number, report in self.reports.items() if report.status}
+                going_on = {name for name, job in self.jobs.items() if job.stage != "over"}
+                interrupted = [cell for cell in self.running_cells if cell.job not in going_on]
+                for cell in interrupted:
+                    self._take_out(cell)
+                    cell.start_again()
+                self.waiting = {cell.cell: None for cell in interrupted} | self.waiting
+                self.reports = {n: report for n, report in self.reports.items() if report.status or report.job}
             case ev.SessionAnnotated():
                 self.name = self.name if event.name is None else " ".join(event.name.splitlines())
                 self.note = self.note if event.note is None else event.note
@@ -225,7 +229,8 @@ class SessionState:
                     self.unpredictable.pop(prediction_key(found.spec), None)
                 self.unpredictable |= dict.fromkeys(map(prediction_key, event.failed), event.why)
             case ev.ReportStarted():
-                self.reports[event.report] = ReportState(event.report, event.kind, event.spec, event.cell, event.at)
+                begun = ReportState(event.report, event.kind, event.spec, event.cell, event.at, job=event.job)
+                self.reports[event.report] = begun
             case ev.ReportStage():
                 if report := self.reports.get(event.report):
                     report.stage = event.stage

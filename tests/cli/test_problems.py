@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from cs336_tui.analysis.estimates import judge
 from cs336_tui.analysis.targets import named_target
-from cs336_tui.cli.bench import name_of_log
 from cs336_tui.cli.main import cli
 from cs336_tui.cli.problems import problems_command
+from cs336_tui.cli.run import name_of_log
 from cs336_tui.cli.targets import Machine
 from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.presets import preset

@@ -12,6 +12,7 @@ from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import JobStage, Status
+from cs336_tui.runner.jobs.choice import LauncherName
 
 JOBS_SUFFIX = ".jobs"
 """Ends the name of the folder beside a session's log that holds the requests, logs and output of its jobs."""
@@ -39,6 +40,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nodes: int = 1
     gpus_per_node: int = 0
     cores_per_node: int = 1
+    """0: all of each node."""
     time: str | None = None
     """Limit in Slurm's spelling, such as ``0:30`` or ``1-00:00``; None: the launcher's own."""
 
@@ -92,9 +94,7 @@ class JobLauncher(Protocol):
     another."""
 
     @property
-    def name(self) -> str:
-        """``slurm``, ``ssh`` or ``local``."""
-        ...
+    def name(self) -> LauncherName: ...
 
     def prepare(self, cells: Sequence[JobCell]) -> Sequence[Place]:
         """Find out, before anything is started, where these cells can run: the machines among which they are to be

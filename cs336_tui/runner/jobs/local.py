@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from cs336_tui.runner.jobs.choice import LauncherName
 from cs336_tui.runner.jobs.folder import output_path, read_shared, request_path
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchError, Place
 
@@ -22,7 +23,7 @@ class LocalLauncher:
     """Starts ``cs336-tui run-job`` in a process group of its own, which outlives this process. A job is named by the
     group's leader, its start and the file of its exit code: ``PID@START:FILE``."""
 
-    name = "local"
+    name: LauncherName = "local"
 
     def __init__(self) -> None:
         self._children: list[subprocess.Popen[bytes]] = []

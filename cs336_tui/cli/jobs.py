@@ -1,0 +1,360 @@
+"""`bench --launcher`, `watch`, `cancel` and `run-job`: cells that run in jobs, without a screen."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from cs336_tui.cli.flags import WORDS, Parsed, data_options, options, pair, session_argument, session_dir_option
+from cs336_tui.cli.run import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    HeadlessRun,
+    Outputs,
+    StopOnSignal,
+    hand_over,
+    name_of_log,
+    renderer,
+)
+from cs336_tui.config.command import command_of
+from cs336_tui.config.order import Order, in_order, in_rounds
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.sweep import UNRESOLVED, Sweep
+from cs336_tui.events import events as ev
+from cs336_tui.runner.jobs import folder as files
+from cs336_tui.runner.jobs.bench import JobsBench
+from cs336_tui.runner.jobs.choice import LaunchChoice
+from cs336_tui.runner.jobs.job import JobCell, JobRequest
+from cs336_tui.runner.jobs.launchers import make_launcher
+from cs336_tui.runner.jobs.splitting import split
+from cs336_tui.session import store
+from cs336_tui.session.lock import Writer, writer_of
+from cs336_tui.session.log import new_session_id
+
+_OF_CHOICE = ("launcher", "partition", "nodes", "gpus_per_node", "time", "parameters", "hosts", "form")
+_OF_REQUEST = ("ddof", "timeout_s", "explain_oom", "check_fit", "nvtx")
+"""Options of a run that jobs take as they are."""
+_STOPS_WITHIN_S = 20.0
+
+launch_options = (
+    click.option(
+        "--launcher",
+        type=click.Choice(["slurm", "ssh", "local"]),
+        metavar="slurm|ssh",
+        help="Run the cells in jobs of Slurm, or on other machines by ssh, and watch them from here.",
+    ),
+    click.option("--partition", metavar="NAME", help="Of Slurm."),
+    click.option(
+        "--nodes", type=click.IntRange(1), metavar="N", help="Machines of one allocation that runs all cells."
+    ),
+    click.option("--gpus-per-node", type=click.IntRange(0), metavar="N", help="GPUs of each of them."),
+    click.option(
+        "--time", metavar="LIMIT", help="Of a job, in Slurm's spelling: 0:30 is half a minute, 1:00:00 an hour."
+    ),
+    click.option(
+        "--slurm",
+        "parameters",
+        multiple=True,
+        type=Parsed("KEY=VALUE", pair),
+        help="Another option of sbatch, such as account=lab; may be repeated.",
+    ),
+    click.option("--host", "hosts", type=WORDS, help="Machines for --launcher ssh, as the user's ssh knows them."),
+    click.option(
+        "--as",
+        "form",
+        type=click.Choice(["array", "allocation"]),
+        help="A job for each cell, or one for all, in lanes. [default: array, unless nodes, GPUs or lanes are given]",
+    ),
+    click.option("--dry-run", is_flag=True, help="Print what would be submitted; submit nothing."),
+    click.option("--detach", is_flag=True, help="Submit, print the session's name and return."),
+)
+"""Options of jobs."""
+
+
+def launch_choice(given: dict[str, Any]) -> LaunchChoice | None:
+    """Take the options of jobs out of those given; None if the cells run here. Raises `click.UsageError`."""
+    chosen = {name: given.pop(name) for name in _OF_CHOICE}
+    if chosen["launcher"] is None:
+        extra = [name for name, value in chosen.items() if value not in (None, ())]
+        extra += [name for name in ("dry_run", "detach") if given[name]]
+        if extra:
+            names = {"parameters": "slurm", "hosts": "host", "form": "as"}
+            option = names.get(extra[0], extra[0]).replace("_", "-")
+            raise click.UsageError(f"--{option} is for jobs; name a --launcher too: slurm or ssh")
+        return None
+    if chosen["launcher"] == "ssh" and not chosen["hosts"]:
+        raise click.UsageError("--launcher ssh: name the machines with --host")
+    if chosen["launcher"] != "ssh" and chosen["hosts"]:
+        raise click.UsageError("--host is for --launcher ssh")
+    if chosen["launcher"] != "slurm" and (chosen["partition"] or chosen["parameters"]):
+        raise click.UsageError("--partition and --slurm are for --launcher slurm")
+    chosen["hosts"] = chosen["hosts"] or ()
+    return LaunchChoice(**chosen)
+
+
+def run_in_jobs(
+    sweeps: Sequence[Sweep],
+    choice: LaunchChoice,
+    *,
+    session_dir: Path,
+    repeats: int,
+    order: Order,
+    outputs: Outputs,
+    dry_run: bool,
+    detach: bool,
+    settings: dict[str, Any],
+) -> int:
+    """Run the cells of these sweeps in jobs; wait for their end unless `detach`, and print their data."""
+    log = session_dir / f"{new_session_id()}.jsonl"
+    request = settings_of(log.stem, skip_after_oom=sweeps[0].oom_skip, **settings)
+    queued = _queued(sweeps, choice, repeats, order, request.ddof)
+    if dry_run:
+        cells = [cell for each in queued for cell in _cells_of(each)]
+        click.echo(make_launcher(choice).plan(split(cells, choice, request), files.folder_of(log.absolute())))
+        return EXIT_OK
+    run = HeadlessRun()
+    bench = JobsBench(run.sink, log)
+    if detach:
+        bench.submit(queued, choice, request)
+        bench.close()
+        click.echo(bench.session)
+        return EXIT_OK
+    return follow(bench, run, lambda: bench.submit(queued, choice, request), outputs)
+
+
+def settings_of(session: str, **given: Any) -> JobRequest:
+    """A request with the settings of these options, and no cells. Jobs sample devices rarer unless told how often."""
+    source = click.get_current_context().get_parameter_source("device_interval_s")
+    interval = {"device_interval_s": given["device_interval_s"]} if source is ParameterSource.COMMANDLINE else {}
+    taken = {name: given[name] for name in _OF_REQUEST if name in given}
+    skip = given.get("skip_after_oom")
+    return JobRequest(session=session, job="", cells=(), skip_after_oom=skip is not False, **taken, **interval)
+
+
+def follow(bench: JobsBench, run: HeadlessRun, begin: Callable[[], object], outputs: Outputs) -> int:
+    """Follow the jobs that `begin` submits or finds to their end, then print or write the data; the exit code. Ctrl-C
+    leaves the jobs alone."""
+
+    def stop() -> bool:
+        run.stopped = True
+        threading.Thread(target=bench.close, name="close", daemon=True).start()
+        return True
+
+    try:
+        with StopOnSignal(stop):
+            for path, render in outputs.files(bench.session):
+                run.keep(path, render, overwrite=outputs.overwrite)
+            begin()
+            bench.work()
+    finally:
+        going_on = bench.jobs_going_on
+        bench.close()
+        run.progress.clear()
+    if run.stopped and going_on:
+        name = _name(bench.log_path)
+        click.echo(
+            f"{going_on} jobs go on; `cs336-tui watch {name}` follows them, `cs336-tui cancel {name}` cancels them",
+            err=True,
+        )
+    code = hand_over(run, outputs, bench.log_path, bench.log_problem)
+    return EXIT_INTERRUPTED if run.stopped and not bench.is_over else code
+
+
+def has_jobs(log: Path) -> bool:
+    """True if the cells of the session run in jobs."""
+    return files.read_choice(files.folder_of(log.absolute())) is not None
+
+
+def resume_jobs(
+    path: Path, *, failed: bool, take_over: bool, detach: bool, outputs: Outputs, settings: dict[str, Any]
+) -> int:
+    """Submit anew the cells of a session of jobs that have no result, and follow them."""
+    run = HeadlessRun()
+    bench = JobsBench(run.sink, path)
+    request = settings_of(path.stem, **settings)
+
+    def begin() -> None:
+        again = bench.resume(request, run.recall, failed=failed, take_over=take_over)
+        more = f", {bench.jobs_going_on} jobs in all go on" if bench.jobs_going_on else ""
+        click.echo(f"session {path.stem}: {len(again)} cells submitted anew{more}", err=True)
+
+    if detach:
+        begin()
+        bench.close()
+        click.echo(bench.session)
+        return EXIT_OK
+    return follow(bench, run, begin, outputs)
+
+
+@click.command("watch")
+@session_argument
+@click.option("--take-over", is_flag=True, help="Whoever is named as the session's writer is surely gone.")
+@options(*data_options)
+@session_dir_option
+def watch(
+    *,
+    session: str,
+    session_dir: Path,
+    take_over: bool,
+    format_: str,
+    output: Path | None,
+    summary: str | None,
+    force: bool,
+) -> int:
+    """Follow a session that another process runs, or its jobs, until all is over; then print its data.
+
+    SESSION is an id, a unique prefix of one, `last` or a path. Closing it changes nothing for the session.
+    """
+    path = store.find(session, session_dir)
+    run = HeadlessRun()
+    bench = JobsBench(run.sink, path)
+    outputs = Outputs(renderer(format_), output, force, summary)
+    return follow(bench, run, lambda: bench.watch(run.recall, take_over=take_over), outputs)
+
+
+@click.command("cancel")
+@session_argument
+@session_dir_option
+def cancel(*, session: str, session_dir: Path) -> int:
+    """Cancel the jobs of SESSION, or stop the process that runs it on this machine."""
+    path = store.find(session, session_dir)
+    if not has_jobs(path):
+        return _stop(path, writer_of(path))
+    run = HeadlessRun()
+    bench = JobsBench(run.sink, path)
+    try:
+        with StopOnSignal(lambda: False):
+            bench.watch(run.recall)
+            number = bench.jobs_going_on
+            if not bench.cancel():
+                click.echo(f"session {path.stem}: no job goes on")
+                return EXIT_OK
+            bench.work()
+    finally:
+        bench.close()
+        run.progress.clear()
+    click.echo(f"session {path.stem}: {number} jobs cancelled")
+    return EXIT_OK
+
+
+def _stop(path: Path, writer: Writer | None) -> int:
+    """Ask the writer of a session without jobs to stop, and wait until it has."""
+    if writer is None:
+        click.echo(f"session {path.stem}: nothing runs")
+        return EXIT_OK
+    if writer.host != socket.gethostname():
+        raise click.ClickException(f"session {path.stem} is written by {writer}; cancel it there")
+    os.kill(writer.pid, signal.SIGTERM)
+    give_up_at = time.monotonic() + _STOPS_WITHIN_S
+    while writer_of(path) == writer:
+        if time.monotonic() > give_up_at:
+            raise click.ClickException(f"session {path.stem}: {writer} was asked to stop and still runs")
+        time.sleep(0.05)
+    click.echo(f"session {path.stem}: stopped")
+    return EXIT_OK
+
+
+@click.command("run-job", hidden=True)
+@click.argument("request", type=click.Path(dir_okay=False, path_type=Path))
+def run_job(request: Path) -> int:
+    """Run the cells of a job as the file REQUEST tells; its log is written beside that file."""
+    from cs336_tui.cli.run import carry_out
+    from cs336_tui.runner.bench import Bench
+    from cs336_tui.runner.jobs.run import begin_log, while_wanted
+
+    asked = files.read_request(request)
+    log = request.with_suffix(".jsonl")
+    take_over = begin_log(log, asked)
+    run = HeadlessRun()
+    bench = Bench(
+        run.sink,
+        session_dir=log.parent,
+        session=log.stem,
+        ddof=asked.ddof,
+        timeout_s=asked.timeout_s,
+        skip_after_oom=asked.skip_after_oom,
+        explain_oom=asked.explain_oom,
+        check_fit=asked.check_fit,
+        device_interval_s=asked.device_interval_s,
+        nvtx=asked.nvtx,
+    )
+
+    def work() -> None:
+        bench.resume(run.recall, take_over=take_over, checked=False)
+        bench.work()
+
+    with while_wanted(request, bench.cancel):
+        return carry_out(bench, run, work, Outputs(lambda _: "", None, overwrite=False))
+
+
+def _queued(
+    sweeps: Sequence[Sweep], choice: LaunchChoice, repeats: int, order: Order, ddof: int
+) -> list[ev.CellsQueued]:
+    """The cells of the sweeps as a session queues them; nothing is asked of this machine."""
+    found: list[ev.CellsQueued] = []
+    known: set[CellSpec] = set()
+    first = 0
+    for sweep in sweeps:
+        resolved = sweep.with_devices(_devices(sweep, choice))
+        specs = [spec for spec in resolved.cells() if spec not in known]
+        known.update(specs)
+        cells = in_rounds(in_order(specs, order), repeats)
+        found.append(
+            ev.CellsQueued(
+                at=time.time(),
+                first=first,
+                specs=tuple(spec for spec, _ in cells),
+                command=" ".join([command_of(resolved, ddof), *words_of(choice)]),
+                ddof=ddof,
+                repeats=tuple(repeat for _, repeat in cells) if repeats > 1 else (),
+                reports=resolved.reports,
+            )
+        )
+        first += len(cells)
+    return found
+
+
+def _devices(sweep: Sweep, choice: LaunchChoice) -> tuple[str, ...]:
+    """The devices of a sweep where the machines that run it cannot be asked: a GPU if GPUs are asked for."""
+    usual = "cuda:0" if choice.gpus_per_node else "cpu"
+    return tuple(dict.fromkeys(usual if name in UNRESOLVED else name for name in sweep.devices))
+
+
+def words_of(choice: LaunchChoice) -> list[str]:
+    """The options of a choice, as on a command line."""
+    import shlex
+
+    words = ["--launcher", choice.launcher]
+    for option, value in (
+        ("partition", choice.partition),
+        ("nodes", choice.nodes),
+        ("gpus-per-node", choice.gpus_per_node),
+        ("time", choice.time),
+        ("host", ",".join(choice.hosts) or None),
+        ("as", choice.form),
+    ):
+        words += [] if value is None else [f"--{option}", shlex.quote(str(value))]
+    for key, value in choice.parameters:
+        words += ["--slurm", shlex.quote(f"{key}={value}")]
+    return words
+
+
+def _cells_of(queued: ev.CellsQueued) -> list[JobCell]:
+    repeats = queued.repeats or (1,) * len(queued.specs)
+    numbered = enumerate(zip(queued.specs, repeats, strict=True), queued.first)
+    return [JobCell(number, spec, repeat, queued.reports) for number, (spec, repeat) in numbered]
+
+
+def _name(path: Path) -> str:
+    """The session as commands find it."""
+    found = name_of_log(path)
+    return path.stem if found == "last" else found

@@ -1,0 +1,258 @@
+"""Runs a session of benchmarks in jobs, or follows one, for the app and the commands."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from cs336_tui import __version__
+from cs336_tui.events import events as ev
+from cs336_tui.runner.jobs import folder as files
+from cs336_tui.runner.jobs.choice import LaunchChoice
+from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, LaunchError
+from cs336_tui.runner.jobs.launchers import make_launcher
+from cs336_tui.runner.jobs.splitting import split
+from cs336_tui.runner.jobs.tail import Tail
+from cs336_tui.runner.jobs.watcher import POLL_S, Watcher, has_result
+from cs336_tui.session.lock import writer_of
+from cs336_tui.session.log import LogError, LogReader
+from cs336_tui.session.recorder import SessionRecorder, Sink
+from cs336_tui.session.state import SessionState
+
+_PASSED_OVER = (ev.StepsTimed, ev.DeviceSampled, ev.ChildOutput)
+"""Events that decide nothing here."""
+
+
+class JobsBench:
+    """A session whose cells run in jobs. `submit` begins one, `resume` goes on with one, `watch` looks at one; then
+    `work` follows it until all is over or it is closed, which changes nothing for the jobs. One process writes the
+    session; beside it others follow its log, and one of them takes over when it is gone. `cancel` and `close` are for
+    any thread; the others block. Every event goes to `sink`, in order."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        log: Path,
+        *,
+        make: Callable[[LaunchChoice], JobLauncher] = make_launcher,
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._sink, self._log, self._make, self._poll_s = sink, log, make, poll_s
+        self._recorder = SessionRecorder(log.parent, log.stem, sink)
+        self._folder = files.folder_of(log.absolute())
+        self._state = SessionState()
+        self._choice: LaunchChoice | None = None
+        self._watcher: Watcher | None = None
+        self._tail: Tail | None = None
+        self._closing = threading.Event()
+        self._working = threading.Lock()
+
+    @property
+    def session(self) -> str:
+        return self._recorder.session
+
+    @property
+    def log_path(self) -> Path:
+        return self._recorder.path
+
+    @property
+    def log_problem(self) -> str | None:
+        """One line on a log that could not be written to its end, else None."""
+        return self._recorder.problem
+
+    @property
+    def is_over(self) -> bool:
+        """True if no job goes on and nobody watches for one."""
+        return self._state.ended is not None
+
+    @property
+    def is_follower(self) -> bool:
+        """True if another process writes the session."""
+        return self._tail is not None
+
+    @property
+    def jobs_going_on(self) -> int:
+        """The number of jobs that are not over."""
+        return sum(job.stage != "over" for job in self._state.jobs.values())
+
+    def submit(self, queued: Sequence[ev.CellsQueued], choice: LaunchChoice, settings: JobRequest) -> None:
+        """Begin the session with these cells and submit them. Raises `LogError` and `LaunchError`; if nothing could be
+        submitted, nothing is left of it."""
+        self._choice, launcher = choice, self._make(choice)
+        self._recorder.open()
+        try:
+            files.write_choice(self._folder, choice)
+            started = ev.SessionStarted(at=time.time(), schema=ev.SCHEMA, session=self.session, app=__version__)
+            self._record([started, *queued])
+            self._watcher = Watcher(self._record, launcher, self._folder, self._state)
+            self._submit(self._job_cells(self._state.cells), settings)
+        except (LaunchError, OSError) as error:
+            self.close()
+            self._log.unlink(missing_ok=True)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise _launch_error(error, self._folder) from None
+
+    def resume(
+        self, settings: JobRequest, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False
+    ) -> tuple[int, ...]:
+        """Submit anew the cells that have no result and whose job is over, and with `failed` those that failed or were
+        killed; the settings of the jobs are those of a request. Events so far go to `sink`, if given. Returns the
+        cells. Raises `LogError`, also if another process writes the session, and `LaunchError`."""
+        self._open(sink, take_over=take_over)
+        watcher = self._become_writer([ev.SessionResumed(at=time.time(), app=__version__)])
+        watcher.settle_down(self._closing)
+        again = [
+            cell.cell
+            for cell in self._state.cells.values()
+            if cell.cell not in watcher.cells
+            and (not has_result(self._state, cell.cell) or (failed and cell.status in ("failed", "killed")))
+        ]
+        over = [number for number in again if number not in self._state.waiting]
+        if over:
+            self._record([ev.CellRequeued(at=time.time(), cell=number) for number in over])
+        try:
+            self._submit(self._job_cells(again), settings)
+        except OSError as error:
+            raise _launch_error(error, self._folder) from None
+        return tuple(again)
+
+    def watch(self, sink: Sink | None = None, *, take_over: bool = False) -> None:
+        """Look at the session; events so far go to `sink`, if given. Raises `LogError` and `LaunchError`."""
+        if self._follow_writer(sink, take_over=take_over):
+            return
+        try:
+            self._open(sink, take_over=take_over)
+        except LogError:
+            if self._follow_writer(sink):  # somebody was quicker
+                return
+            raise
+        if not self.is_over:
+            self._become_writer()
+
+    def work(self) -> None:
+        """Follow the jobs until all are over, or this is closed. Raises `LogError` and `LaunchError`."""
+        with self._working:
+            while not self._closing.is_set():
+                began = time.monotonic()
+                if self._step():
+                    return
+                self._closing.wait(max(began + self._poll_s - time.monotonic(), 0.0))
+
+    def cancel(self) -> bool:
+        """Have all jobs cancelled that are not over; False if there is none. `work` tells how they end."""
+        if self._watcher is not None:
+            return self._watcher.cancel()
+        ids = [job.submitted.id for job in self._state.jobs.values() if job.stage != "over"]
+        if ids:
+            launcher = self._launcher()
+            launcher.cancel(ids)
+            launcher.close()
+        return bool(ids)
+
+    def close(self) -> None:
+        """Watch no more; jobs go on. Safe to call twice."""
+        self._closing.set()
+        with self._working:
+            if self._watcher is not None:
+                self._watcher.close()
+                self._watcher = None
+            self._recorder.close()
+
+    def _step(self) -> bool:
+        """Do what is to be done now; True if all is over."""
+        if self._tail is not None:
+            self._follow(self._tail, self._recorder.pass_on)
+            if not self.is_over and writer_of(self._log) is None:
+                self._take_over(self._tail)
+        if self._watcher is not None:
+            self._watcher.step()
+            if self._watcher.is_done:
+                self._end()
+        return self.is_over
+
+    def _end(self) -> None:
+        if not self.is_over:
+            cancelled = any(cell.status == "cancelled" for cell in self._state.cells.values())
+            over: Literal["cancelled", "finished"] = "cancelled" if cancelled else "finished"
+            reason = "interrupted" if self._state.waiting else over
+            self._record([ev.SessionEnded(at=time.time(), reason=reason)])
+
+    def _follow_writer(self, sink: Sink | None, *, take_over: bool = False) -> bool:
+        """Follow the process that writes the session; False if there is none."""
+        if take_over or writer_of(self._log) is None:
+            return False
+        self._tail = Tail(self._log)
+        self._follow(self._tail, sink or self._recorder.pass_on)
+        return True
+
+    def _follow(self, tail: Tail, sink: Sink) -> None:
+        if events := tail.read():
+            sink(events)
+            self._apply(events)
+
+    def _take_over(self, tail: Tail) -> None:
+        """Go on as the writer, whose former one is gone; another follower may be quicker."""
+        try:
+            self._recorder.open(resume=True)
+        except LogError:
+            if writer_of(self._log) is None:
+                raise
+            return
+        self._follow(tail, self._recorder.pass_on)
+        self._tail = None
+        if self.is_over:
+            self._recorder.close()
+        else:
+            self._become_writer()
+
+    def _open(self, sink: Sink | None, *, take_over: bool) -> None:
+        """Become the writer of the log, and fold what it holds."""
+        self._recorder.open(resume=True, take_over=take_over)
+        try:
+            history = list(LogReader(self._log))
+        except LogError:
+            self._recorder.close()
+            raise
+        (sink or self._recorder.pass_on)(history)
+        self._apply(history)
+
+    def _become_writer(self, first: Sequence[ev.Event] = ()) -> Watcher:
+        launcher = self._launcher()
+        if first:
+            self._record(first)
+        self._watcher = Watcher(self._record, launcher, self._folder, self._state)
+        return self._watcher
+
+    def _launcher(self) -> JobLauncher:
+        self._choice = self._choice or files.read_choice(self._folder)
+        if self._choice is None:
+            raise LaunchError(f"session {self.session} has no jobs; cs336-tui resume runs its cells here")
+        return self._make(self._choice)
+
+    def _submit(self, cells: Sequence[JobCell], settings: JobRequest) -> None:
+        assert self._watcher is not None
+        assert self._choice is not None
+        if requests := split(cells, self._choice, settings, self._watcher.next_job):
+            self._watcher.submit(requests)
+
+    def _job_cells(self, numbers: Iterable[int]) -> list[JobCell]:
+        cells = (self._state.cells[number] for number in numbers)
+        wanted = self._state.wanted
+        return [JobCell(cell.cell, cell.asked_spec, cell.repeat, wanted.get(cell.cell, ())) for cell in cells]
+
+    def _record(self, events: Sequence[ev.Event]) -> None:
+        self._recorder.record(events)
+        self._apply(events)
+
+    def _apply(self, events: Sequence[ev.Event]) -> None:
+        for event in events:
+            if not isinstance(event, _PASSED_OVER):
+                self._state.apply(event)
+
+
+def _launch_error(error: LaunchError | OSError, folder: Path) -> LaunchError:
+    return error if isinstance(error, LaunchError) else LaunchError(f"{folder}: {error.strerror}")

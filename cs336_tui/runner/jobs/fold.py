@@ -1,0 +1,204 @@
+"""Turns the events of a job's log into those of its session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events import events as ev
+from cs336_tui.events.environment import Environment
+from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.session.state import SessionState
+
+replace = msgspec.structs.replace
+
+
+class KnownReport(NamedTuple):
+    """The session's number of a report of a job, and whether it is there."""
+
+    report: int
+    is_over: bool
+
+
+class Numbering:
+    """Whatever all jobs of a session share: numbers of lanes and reports, the machine that was read last, and notices
+    and predictions that need not be told twice."""
+
+    def __init__(self, state: SessionState) -> None:
+        self.environment = state.environment
+        self.lanes_of: dict[str, list[int]] = {}
+        for number, lane in state.lanes.items():
+            self.lanes_of.setdefault(lane.lane.job, []).append(number)
+        self.reports_of: dict[str, list[KnownReport]] = {}
+        for number, report in state.reports.items():
+            if report.job:
+                known = KnownReport(number, report.status is not None)
+                self.reports_of.setdefault(report.job, []).append(known)
+        self.next_lane = max(state.lanes, default=-1) + 1
+        self.next_report = max(state.reports, default=-1) + 1
+        self.said = {notice.text for notice in state.notices}
+        self.predicted: set[CellSpec] = set(state.predictions)
+
+
+class JobFold:
+    """Folds one log of a job, `tag`, from its start. Cells of `left` have no result yet and leave it with one; events
+    of others are passed over, as a former watcher has folded them. With `again` a former watcher may have begun: then
+    of several attempts at a cell in the first events only the last counts. Of a job whose end was told (`settled`)
+    only the cells count that have a result after all."""
+
+    def __init__(
+        self,
+        tag: str,
+        job: str,
+        left: set[int],
+        numbering: Numbering,
+        *,
+        again: bool = False,
+        settled: bool = False,
+    ) -> None:
+        self._tag, self._job, self._left, self._shared = tag, job, left, numbering
+        self._again, self._settled = again, settled
+        self._environment: Environment | None = None
+        self._lanes: dict[int, int] = {}
+        self._reports: dict[int, int] = {}
+        self._reports_begun = self._lanes_opened = 0
+        self._machine = ""
+        self._over_last: tuple[int, ...] = ()
+        self.running: dict[int, None] = {}
+        self.cancelled: dict[int, None] = {}
+        """Cells that the job stopped, as ordered keys: the end of the job says why."""
+        self.ended = False
+        """True once the job has closed its log."""
+
+    @property
+    def reports(self) -> tuple[int, ...]:
+        """The session's numbers of the reports that are being made."""
+        return tuple(self._reports.values())
+
+    def take(self, events: Sequence[ev.Event]) -> list[ev.Event]:
+        """The session's events for these, the next of the log."""
+        found: list[ev.Event] = []
+        if self._settled:
+            ends = (event for event in events if isinstance(event, ev.CellFinished) and event.status != "cancelled")
+            self._left &= {event.cell for event in ends}
+        for event in _last_attempts(events) if self._again else events:
+            self._take(event, found)
+        self._again = False
+        return found
+
+    def _take(self, event: ev.Event, found: list[ev.Event]) -> None:
+        match event:
+            case ev.StepsTimed() | ev.StageChanged() | ev.ModelBuilt() | ev.ModelPrepared():
+                if event.cell in self.running:
+                    found.append(event)
+            case ev.DeviceSampled():
+                cells = event.cells or (*self.running, *(() if self.running else self._over_last))
+                if of_running := tuple(cell for cell in cells if cell in self.running or cell in self._over_last):
+                    found.append(replace(event, cells=of_running))
+            case ev.CellStarted():
+                if event.cell in self._left:
+                    self.running[event.cell] = None
+                    self.cancelled.pop(event.cell, None)
+                    if self._environment and self._environment != self._shared.environment:
+                        self._shared.environment = self._environment
+                        found.append(ev.EnvironmentRead(at=event.at, environment=self._environment))
+                    lanes = tuple(self._lanes[lane] for lane in event.lanes if lane in self._lanes)
+                    found.append(replace(event, job=self._job, lanes=lanes))
+            case ev.CellFinished():
+                self._finish(event, found)
+            case ev.CellSkipped():
+                if event.cell in self._left:
+                    self._left.discard(event.cell)
+                    found.append(event)
+            case ev.CellRequeued():
+                if event.cell in self._left:
+                    self.running.pop(event.cell, None)
+                    self.cancelled.pop(event.cell, None)
+                    found.append(event)
+            case ev.ChildOutput():
+                if event.cell is None or event.cell in self.running:
+                    found.append(event)
+            case ev.EnvironmentRead():
+                self._environment, self._machine = event.environment, event.environment.host
+            case ev.LanesOpened():
+                found.append(replace(event, lanes=tuple(map(self._own_lane, event.lanes))))
+            case ev.LaneSetAside():
+                if event.lane in self._lanes:
+                    found.append(replace(event, lane=self._lanes[event.lane]))
+            case ev.ReportStarted():
+                self._begin_report(event, found)
+            case ev.ReportStage():
+                if event.report in self._reports:
+                    found.append(replace(event, report=self._reports[event.report]))
+            case ev.ReportFinished():
+                if (number := self._reports.pop(event.report, None)) is not None:
+                    found.append(replace(event, report=number))
+            case ev.CellsPredicted():
+                self._predict(event, found)
+            case ev.Notice():
+                if event.text not in self._shared.said:
+                    self._shared.said.add(event.text)
+                    found.append(event)
+            case ev.SessionResumed():
+                found += [ev.CellRequeued(at=event.at, cell=cell) for cell in self.running]
+                self.running.clear()
+                self._reports.clear()
+                self.ended = False
+            case ev.SessionEnded():
+                self.ended = True
+            case _:
+                pass  # the session has queued the cells, and a job has neither a name nor jobs of its own
+
+    def _finish(self, event: ev.CellFinished, found: list[ev.Event]) -> None:
+        if event.cell not in self._left:
+            return
+        was_running = self.running.pop(event.cell, 0) is None
+        if event.status == "cancelled":
+            self.cancelled[event.cell] = None
+            return
+        self._left.discard(event.cell)
+        if was_running:
+            self._over_last = (event.cell,)
+        found.append(event)
+
+    def _own_lane(self, lane: ev.Lane) -> ev.Lane:
+        of_log = self._shared.lanes_of.setdefault(self._tag, [])
+        if self._lanes_opened == len(of_log):
+            of_log.append(self._shared.next_lane)
+            self._shared.next_lane += 1
+        self._lanes[lane.lane] = number = of_log[self._lanes_opened]
+        self._lanes_opened += 1
+        return replace(lane, lane=number, machine=lane.machine or self._machine, job=self._tag)
+
+    def _begin_report(self, event: ev.ReportStarted, found: list[ev.Event]) -> None:
+        of_log = self._shared.reports_of.setdefault(self._tag, [])
+        if self._reports_begun == len(of_log):
+            of_log.append(KnownReport(self._shared.next_report, is_over=False))
+            self._shared.next_report += 1
+        known = of_log[self._reports_begun]
+        self._reports_begun += 1
+        if not known.is_over:
+            self._reports[event.report] = known.report
+            found.append(replace(event, report=known.report, job=self._tag))
+
+    def _predict(self, event: ev.CellsPredicted, found: list[ev.Event]) -> None:
+        keys = {prediction_key(each.spec) for each in event.predictions} | set(map(prediction_key, event.failed))
+        if not keys <= self._shared.predicted:
+            self._shared.predicted |= keys
+            found.append(event)
+
+
+def _last_attempts(events: Sequence[ev.Event]) -> Iterable[ev.Event]:
+    """The events without those of cells before their last start."""
+    start: dict[int, int] = {}
+    for place, event in enumerate(events):
+        if isinstance(event, ev.CellStarted):
+            start[event.cell] = place
+    dropped = (ev.CellStarted, ev.StageChanged, ev.ModelBuilt, ev.ModelPrepared, ev.StepsTimed)
+    for place, event in enumerate(events):
+        if isinstance(event, dropped) and place < start.get(event.cell, -1):
+            continue
+        yield event

@@ -1,0 +1,74 @@
+"""Begins the log of a job on the machine that runs it."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from cs336_tui import __version__
+from cs336_tui.events import events as ev
+from cs336_tui.runner.jobs.job import JobCell, JobRequest
+from cs336_tui.session.lock import writer_of
+from cs336_tui.session.log import SessionLog
+
+_LOOK_S = 5.0
+_LOOKS = 3
+"""A request that is not there so many times is withdrawn."""
+
+
+def begin_log(log: Path, request: JobRequest) -> bool:
+    """Begin the log of a job, unless a former run of it has; its cells wait in it under the session's numbers. True if
+    the log is that of a run on another machine, whose lock may be taken over. Raises `LogError`."""
+    if log.exists():
+        writer = writer_of(log)
+        return writer is not None and writer.host != socket.gethostname()
+    with closing(SessionLog(log)) as new:
+        started = ev.SessionStarted(at=time.time(), schema=ev.SCHEMA, session=request.session, app=__version__)
+        new.write([started, *queued(request)])
+    return False
+
+
+def queued(request: JobRequest) -> Iterator[ev.CellsQueued]:
+    """The cells of a job as they are queued: in its order, neighbours at once."""
+    for _, group in itertools.groupby(enumerate(request.cells), _run_of):
+        cells = [cell for _, cell in group]
+        yield ev.CellsQueued(
+            at=time.time(),
+            first=cells[0].cell,
+            specs=tuple(cell.spec for cell in cells),
+            ddof=request.ddof,
+            repeats=tuple(cell.repeat for cell in cells),
+            reports=cells[0].reports,
+        )
+
+
+def _run_of(numbered: tuple[int, JobCell]) -> tuple[int, tuple[str, ...]]:
+    """A key that is equal for neighbours whose numbers follow one another and who want the same reports."""
+    place, cell = numbered
+    return cell.cell - place, cell.reports
+
+
+@contextmanager
+def while_wanted(path: Path, stop: Callable[[], object]) -> Iterator[None]:
+    """While entered, call `stop` once the request is withdrawn: its file is gone."""
+    over = threading.Event()
+
+    def look() -> None:
+        missing = 0
+        while missing < _LOOKS and not over.wait(_LOOK_S):
+            missing = 0 if path.exists() else missing + 1
+        if not over.is_set():
+            stop()
+
+    thread = threading.Thread(target=look, name="request", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

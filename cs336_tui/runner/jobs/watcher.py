@@ -1,0 +1,367 @@
+"""Folds the logs of a session's jobs into the session's as they grow, and says how jobs ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+import msgspec
+
+from cs336_tui.events import events as ev
+from cs336_tui.events.codec import coalesce, from_line
+from cs336_tui.runner.jobs import folder as files
+from cs336_tui.runner.jobs.aside import Aside
+from cs336_tui.runner.jobs.fold import JobFold, Numbering
+from cs336_tui.runner.jobs.job import JobLauncher, JobRequest, JobStatus, LaunchError
+from cs336_tui.session.log import DAMAGE
+from cs336_tui.session.state import SessionState
+
+POLL_S = 1.0
+"""Time between two looks at the logs of jobs."""
+ASK_S = 2.0
+"""Time between two queries of the launcher."""
+GRACE_S = 5.0
+"""The time that the log of a job that is over is waited for: a shared folder may lag."""
+SILENT_S = 30.0
+"""The time that the launcher's word is waited for once a job has closed its log."""
+_LAST_WORDS = 4096
+_LONGEST_WORD = 300
+
+Record = Callable[[Sequence[ev.Event]], object]
+
+
+class _Log:
+    """A log of a job: its place, how far it has been read, and its fold."""
+
+    def __init__(self, path: Path, fold: JobFold) -> None:
+        self.path, self.fold = path, fold
+        self.offset = self.lines = 0
+        self.damaged: int | None = None
+        """The first line that could not be read."""
+
+    def read(self, read: Callable[[Path, int], bytes], *, to_its_end: bool = False) -> list[ev.Event]:
+        """The session's events for whole lines that are new. Bytes that a file system has not delivered yet are zeros:
+        unless the log is read `to_its_end`, they and what follows are waited for."""
+        data = read(self.path, self.offset)
+        while len(data) >= files.MOST_BYTES and (more := read(self.path, self.offset + len(data))):
+            data += more
+        if not to_its_end and (hole := data.find(b"\0")) >= 0:
+            data = data[:hole]
+        whole = data.rfind(b"\n") + 1
+        if not whole:
+            return []
+        self.offset += whole
+        return self.fold.take(coalesce(self._events(data[:whole])))
+
+    def _events(self, lines: bytes) -> Iterator[ev.Event]:
+        for line in lines.splitlines():
+            self.lines += 1
+            if line.strip():
+                try:
+                    yield from_line(line)
+                except DAMAGE:
+                    self.damaged = self.damaged or self.lines
+
+
+class _Job:
+    """A job that may still write, or whose end is not told yet."""
+
+    def __init__(
+        self,
+        submitted: ev.JobSubmitted,
+        left: set[int],
+        logs: Sequence[_Log],
+        settled: bool,
+        request: JobRequest | None,
+    ) -> None:
+        self.submitted, self.left, self.logs, self.request = submitted, left, logs, request
+        self.told: tuple[str, str, str] = ("", "", "")
+        self.status: JobStatus | None = None
+        self.settled = settled
+        """True of a job whose end a former watcher has told; its log may hold more than that one saw."""
+        self.grown_at = self.over_at = self.ended_at = 0.0
+
+    @property
+    def is_closed(self) -> bool:
+        """True if all its logs are closed."""
+        return all(log.fold.ended for log in self.logs)
+
+    @property
+    def running(self) -> set[int]:
+        return {cell for log in self.logs for cell in log.fold.running}
+
+
+class Watcher:
+    """Watches the jobs of a session, whose events so far made `state`, in `step`s; whatever it finds goes to `record`.
+    A job's cells without a result get an end when it is over, with the launcher's reason."""
+
+    def __init__(
+        self,
+        record: Record,
+        launcher: JobLauncher,
+        folder: Path,
+        state: SessionState,
+        *,
+        ask_s: float = ASK_S,
+        grace_s: float = GRACE_S,
+    ) -> None:
+        self._record, self._launcher, self._folder = record, launcher, folder
+        self._ask_s, self._grace_s = ask_s, grace_s
+        self._numbering = Numbering(state)
+        self._aside = Aside("launcher")
+        self._asked: Future[Mapping[str, JobStatus]] | None = None
+        self._asked_at = float("-inf")
+        self._problem = ""
+        self._jobs: dict[str, _Job] = {}
+        self._lost: list[JobRequest] = []
+        self._last_job = max((int(job) for job in state.jobs if job.isdecimal()), default=0)
+        owners = {cell: job for job, known in state.jobs.items() for cell in known.submitted.cells}
+        for name, known in state.jobs.items():
+            cells = [cell for cell in known.submitted.cells if owners[cell] == name]
+            left = {cell for cell in cells if not has_result(state, cell)}
+            if left or known.stage != "over":
+                self._follow(known.submitted, left, settled=known.stage == "over", again=True)
+
+    def close(self) -> None:
+        """Let go of the launcher; jobs go on."""
+        self._aside.call(self._launcher.close)
+        self._aside.close(within_s=1.0)
+
+    def submit(self, requests: Sequence[JobRequest]) -> None:
+        """Start jobs and watch them too. Raises `LaunchError`, and OSError when requests cannot be written."""
+        for request in requests:
+            files.write_request(self._folder, request)
+        try:
+            ids = self._aside.call(lambda: self._launcher.submit(requests, self._folder)).result()
+        except BaseException:
+            for request in requests:
+                files.request_path(self._folder, request.job).unlink(missing_ok=True)
+            raise
+        submitted = [
+            ev.JobSubmitted(
+                at=time.time(),
+                job=request.job,
+                launcher=self._launcher.name,
+                id=id,
+                cells=tuple(cell.cell for cell in request.cells),
+                where=self._launcher.where(id),
+            )
+            for request, id in zip(requests, ids, strict=True)
+        ]
+        self._record(submitted)
+        for event, request in zip(submitted, requests, strict=True):
+            self._follow(event, set(event.cells), request=request)
+
+    @property
+    def cells(self) -> set[int]:
+        """The cells of jobs that are not over."""
+        return {cell for job in self._jobs.values() for cell in job.left}
+
+    def settle_down(self, stop: threading.Event) -> None:
+        """Learn which jobs go on, and tell the ends of those that do not. Raises `LaunchError` if the launcher says
+        nothing."""
+        give_up_at = time.monotonic() + SILENT_S
+        while not stop.is_set():
+            self.step()
+            if self._knows and not any(job.over_at or job.ended_at for job in self._jobs.values()):
+                return
+            if time.monotonic() > give_up_at and not self._knows:
+                raise LaunchError(f"{self._problem or 'the launcher does not answer'}; which jobs go on is not known")
+            stop.wait(0.1)
+
+    @property
+    def _knows(self) -> bool:
+        """True if the launcher has said how each job is."""
+        return all(job.status or job.settled for job in self._jobs.values())
+
+    @property
+    def next_job(self) -> int:
+        """The number of the next job."""
+        return self._last_job + 1
+
+    def cancel(self) -> bool:
+        """Have all jobs cancelled that are not over; False if there is none. Their ends come with later steps."""
+        ids = [job.submitted.id for job in self._jobs.values() if not job.settled and not job.over_at]
+        if ids:
+            self._aside.call(lambda: self._launcher.cancel(ids)).add_done_callback(self._say_problem)
+        return bool(ids)
+
+    @property
+    def is_done(self) -> bool:
+        """True if every job is over and told so."""
+        return not (self._jobs or self._lost)
+
+    def step(self) -> None:
+        """Read what is new, ask the launcher now and then, and tell of jobs that are over."""
+        now = time.monotonic()
+        events: list[ev.Event] = []
+        self._ask(now, events)
+        for name, job in list(self._jobs.items()):
+            self._read(job, now, events)
+            if self._is_settled(job, now):
+                self._settle(name, job, events)
+        if events:
+            self._record(events)
+        lost, self._lost = self._lost, []
+        for request in lost:
+            self._submit_elsewhere(request)
+
+    def _submit_elsewhere(self, request: JobRequest) -> None:
+        """Submit the cells of a job whose machine is lost again; where that fails, they failed."""
+        request = msgspec.structs.replace(request, job=str(self.next_job))
+        try:
+            self.submit([request])
+        except (LaunchError, OSError) as error:
+            ends = (
+                ev.CellFinished(at=time.time(), cell=cell.cell, status="failed", error=str(error), job_over=True)
+                for cell in request.cells
+            )
+            self._record(list(ends))
+
+    def _follow(
+        self,
+        submitted: ev.JobSubmitted,
+        left: set[int],
+        *,
+        settled: bool = False,
+        again: bool = False,
+        request: JobRequest | None = None,
+    ) -> None:
+        name = submitted.job
+        self._last_job = max(self._last_job, int(name) if name.isdecimal() else 0)
+        if request is None:
+            try:
+                request = files.read_request(files.request_path(self._folder, name), within_s=0)
+            except LaunchError:
+                request = None
+        logs = []
+        for node in range(request.resources.nodes if request else 1):
+            tag = f"{name}.{node}" if node else name
+            of_log = set(left) if settled else left
+            fold = JobFold(tag, name, of_log, self._numbering, again=again, settled=settled)
+            logs.append(_Log(files.log_path(self._folder, name, node), fold))
+        self._jobs[name] = _Job(submitted, left, logs, settled, request)
+
+    def _read(self, job: _Job, now: float, events: list[ev.Event], *, to_its_end: bool = False) -> None:
+        for log in job.logs:
+            before = log.offset
+            try:
+                events += log.read(
+                    lambda path, offset: self._launcher.read(job.submitted.id, path, offset), to_its_end=to_its_end
+                )
+            except LaunchError as error:
+                self._tell_problem(str(error), events)
+            if log.offset > before:
+                job.grown_at = now
+        if job.is_closed:
+            job.ended_at = job.ended_at or now
+        else:
+            job.ended_at = 0.0
+
+    def _ask(self, now: float, events: list[ev.Event]) -> None:
+        """Take the launcher's answer, if it is there, and ask again when it is time."""
+        if self._asked is not None and self._asked.done():
+            asked, self._asked = self._asked, None
+            try:
+                self._take_statuses(asked.result(), now, events)
+                self._problem = ""
+            except LaunchError as error:
+                self._tell_problem(str(error), events)
+        if self._asked is None and now - self._asked_at >= self._ask_s:
+            ids = [job.submitted.id for job in self._jobs.values() if not job.settled and not job.over_at]
+            if ids:
+                self._asked, self._asked_at = self._aside.call(lambda: self._launcher.statuses(ids)), now
+
+    def _take_statuses(self, found: Mapping[str, JobStatus], now: float, events: list[ev.Event]) -> None:
+        for name, job in self._jobs.items():
+            status = found.get(job.submitted.id)
+            if status is None or job.over_at or job.settled:
+                continue
+            job.status = status
+            if status.stage == "over":
+                job.over_at = now
+            else:
+                self._tell(name, job, status, events)
+
+    def _tell(self, name: str, job: _Job, status: JobStatus, events: list[ev.Event]) -> None:
+        told = (status.stage, status.reason, status.node)
+        if told != job.told:
+            job.told = told
+            change = ev.JobChanged(at=time.time(), job=name, stage=status.stage, reason=status.reason, node=status.node)
+            events.append(change)
+
+    def _is_settled(self, job: _Job, now: float) -> bool:
+        """True if nothing more is to be expected of a job."""
+        if job.settled:
+            return True
+        if job.is_closed and not job.left:
+            return True
+        if job.over_at:
+            return job.is_closed or now >= max(job.over_at, job.grown_at) + self._grace_s
+        return bool(job.ended_at) and now >= job.ended_at + SILENT_S
+
+    def _settle(self, name: str, job: _Job, events: list[ev.Event]) -> None:
+        """Tell that a job is over, and the end of each cell that it left without a result."""
+        self._read(job, time.monotonic(), events, to_its_end=True)
+        del self._jobs[name]
+        for log in job.logs:
+            if log.damaged:
+                text = f"{log.path.name}, line {log.damaged}: damaged; passed over with other lines like it"
+                events.append(ev.Notice(at=time.time(), text=text))
+        if job.settled:
+            return
+        status = job.status if job.over_at and job.status else JobStatus("over")
+        reason = status.reason or ("" if not job.left else self._last_words(name) or "it ended before its cells did")
+        self._tell(name, job, status._replace(reason=reason, node=status.node or job.told[2]), events)
+        error = f"job {job.submitted.id}: {reason}"
+        for log in job.logs:
+            for report in log.fold.reports:
+                ending = status.ending or "failed"
+                events.append(ev.ReportFinished(at=time.time(), report=report, status=ending, error=error))
+        if status.elsewhere and job.left and job.request:
+            events += [ev.CellRequeued(at=time.time(), cell=cell) for cell in sorted(job.left)]
+            cells = tuple(cell for cell in job.request.cells if cell.cell in job.left)
+            self._lost.append(msgspec.structs.replace(job.request, cells=cells))
+        else:
+            events += self._endings(job, status, error)
+
+    def _endings(self, job: _Job, status: JobStatus, error: str) -> Iterator[ev.Event]:
+        running = job.running
+        cancelled = {cell for log in job.logs for cell in log.fold.cancelled}
+        for cell in sorted(job.left):
+            ending = status.ending or ("cancelled" if cell in cancelled else "failed")
+            if ending != "oom":
+                yield ev.CellFinished(at=time.time(), cell=cell, status=ending, error=error, job_over=True)
+            elif cell in running:
+                yield ev.CellFinished(at=time.time(), cell=cell, status="oom", error=error)
+            else:
+                why = f"not started: {error}"
+                yield ev.CellFinished(at=time.time(), cell=cell, status="cancelled", error=why, job_over=True)
+
+    def _last_words(self, name: str) -> str:
+        """The last line of a job's output."""
+        path = files.output_path(self._folder, name)
+        try:
+            size = path.stat().st_size
+            lines = files.read_shared(path, max(size - _LAST_WORDS, 0)).decode(errors="replace").split("\n")
+        except (OSError, LaunchError):
+            return ""
+        return next((line.strip()[:_LONGEST_WORD] for line in reversed(lines) if line.strip()), "")
+
+    def _say_problem(self, call: Future[None]) -> None:
+        if isinstance(error := call.exception(), LaunchError):
+            self._record([ev.Notice(at=time.time(), text=str(error))])
+
+    def _tell_problem(self, text: str, events: list[ev.Event]) -> None:
+        if text != self._problem:
+            self._problem = text
+            events.append(ev.Notice(at=time.time(), text=text))
+
+
+def has_result(state: SessionState, cell: int) -> bool:
+    """True if the cell has an end that no end of a job gave it, or was skipped."""
+    known = state.cells.get(cell)
+    return known is None or known.status == "skipped" or bool(known.finished and not known.finished.job_over)

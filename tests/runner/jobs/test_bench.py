@@ -1,0 +1,63 @@
+"""Sessions whose cells run in jobs, started as plain processes of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events import events as ev
+from cs336_tui.runner.jobs.bench import JobsBench
+from cs336_tui.runner.jobs.choice import LaunchChoice
+from cs336_tui.runner.jobs.job import JobRequest, LaunchError
+from cs336_tui.session.state import SessionState
+from cs336_tui.session.store import load
+from tests.watching import Watch, small_spec
+
+SETTINGS = JobRequest(session="s", job="", cells=(), device_interval_s=0)
+ALLOCATION = LaunchChoice(launcher="local", form="allocation")
+
+
+def queued(*specs: CellSpec) -> list[ev.CellsQueued]:
+    return [ev.CellsQueued(at=1.0, first=0, specs=specs)]
+
+
+def statuses(state: SessionState) -> list[str]:
+    return [cell.status for cell in state.cells.values()]
+
+
+def test_cells_run_in_a_job_and_are_the_sessions(tmp_path: Path):
+    watch, log = Watch(), tmp_path / "s.jsonl"
+    bench = JobsBench(watch, log, poll_s=0.1)
+    bench.submit(queued(small_spec(), small_spec(batch_size=2)), ALLOCATION, SETTINGS)
+    bench.work()
+    bench.close()
+    state = load(log)
+    assert statuses(state) == ["ok", "ok"]
+    assert [len(cell.step_times_s) for cell in state.cells.values()] == [3, 3]
+    assert [cell.step_times_s for cell in watch.state.cells.values()] == [
+        cell.step_times_s for cell in state.cells.values()
+    ]
+    assert {cell.job for cell in state.cells.values()} == {"1"}
+    assert state.environment is not None
+    assert state.jobs["1"].stage == "over"
+    assert state.ended is not None
+    assert state.ended.reason == "finished"
+
+
+def test_nothing_is_left_where_nothing_could_be_submitted(tmp_path: Path):
+    bench = JobsBench(Watch(), tmp_path / "s.jsonl", make=_refusing)
+    with pytest.raises(LaunchError, match="no such partition"):
+        bench.submit(queued(small_spec()), ALLOCATION, SETTINGS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def _refusing(_choice: LaunchChoice):
+    from cs336_tui.runner.jobs.local import LocalLauncher
+
+    class Refusing(LocalLauncher):
+        def submit(self, *_):
+            raise LaunchError("no such partition")
+
+    return Refusing()
