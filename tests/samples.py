@@ -21,6 +21,11 @@ from cs336_tui.events.events import (
     Event,
     GpuSample,
     HostSample,
+    JobChanged,
+    JobSubmitted,
+    Lane,
+    LaneSetAside,
+    LanesOpened,
     ModelBuilt,
     ModelPrepared,
     Notice,
@@ -233,3 +238,95 @@ def state_of(events: Iterable[Event]) -> SessionState:
     for event in events:
         state.apply(event)
     return state
+
+
+def machine_of_gpus(gpus: int, host: str = "gpu-box") -> Environment:
+    """`ENVIRONMENT` with so many GPUs."""
+    cpu, gpu = ENVIRONMENT.devices
+    each = (msgspec.structs.replace(gpu, name=f"cuda:{n}", uuid=f"GPU-{host}-{n}") for n in range(gpus))
+    return msgspec.structs.replace(ENVIRONMENT, host=host, devices=(cpu, *each))
+
+
+def a_gpu(uuid: str, busy: float = 1.0, **changes: Any) -> GpuSample:
+    """A sample of a GPU that is `busy`, from 0 to 1."""
+    fields: dict[str, Any] = {
+        "uuid": uuid,
+        "name": "NVIDIA H100 80GB HBM3",
+        "memory_used_bytes": int(2e9 + busy * 40e9),
+        "memory_total_bytes": 85_029_158_912,
+        "utilisation": busy,
+        "power_w": 70 + busy * 530,
+        "power_limit_w": 700.0,
+        "temperature_c": 38 + busy * 24,
+        "sm_clock_mhz": 1980,
+        "memory_clock_mhz": 2619,
+        "clock_reasons": (),
+        "other_processes": (),
+    }
+    return GpuSample(**fields | changes)
+
+
+def _one_in_lanes(
+    cell: int, at: float, lanes: tuple[int, ...], measured: int, *, host: str = "gpu-box", **started: Any
+) -> list[Event]:
+    """A cell that started in its lanes at a time, and timed so many steps of 0.1 s; with a sample of its GPUs."""
+    events: list[Event] = [
+        CellStarted(at=at, cell=cell, pid=1000 + cell, lanes=lanes, **started),
+        *(msgspec.structs.replace(event, at=at + 0.5) for event in cell_start(cell)[1:]),
+    ]
+    for event in steps(cell, (0.15, 0.1) if measured else (0.15,), (0.1 + cell / 1e3,) * measured):
+        at = max(at + 0.1, at + 0.6)
+        events.append(msgspec.structs.replace(event, at=at))
+        gpus = [a_gpu(f"GPU-{host}-{lane}", 0.9 - lane / 100) for lane in lanes or (0,)]
+        sampled = HostSample(cpu=0.2, child_rss_bytes=10**9, load_1m=8.2, cpu_count=64)
+        events.append(DeviceSampled(at=at, host=sampled, gpu=gpus[0], other_gpus=tuple(gpus[1:]), cells=(cell,)))
+    return events
+
+
+def lanes_session(lanes: int = 8, cells: int = 20, *, ranks: int = 1, set_aside: int | None = None) -> list[Event]:
+    """Cells in lanes, a GPU each. As many as there are lanes are over, one of them out of memory; as many run, a few
+    seconds apart; the others wait. With several `ranks` the first cell that runs has them and takes as many lanes. The
+    lane `set_aside` has failed."""
+    specs = [a_spec(context_length=64 * (1 + n % 8), pass_=("forward", "train-step")[n % 2]) for n in range(cells)]
+    parallel = "ddp" if ranks > 1 else "none"
+    specs[lanes] = a_spec(ranks=ranks, parallel=parallel, pass_="train-step") if ranks > 1 else specs[lanes]
+    events = session_start(specs, environment=machine_of_gpus(lanes))
+    events.append(LanesOpened(at=START + 2, lanes=tuple(Lane(lane=n, device=f"cuda:{n}") for n in range(lanes))))
+    for n in range(lanes):
+        at = START + 3 + n
+        events += _one_in_lanes(n, at, (n,), 4, device=f"cuda:{n}")
+        status = "oom" if n == 2 else "ok"
+        events.append(CellFinished(at=at + 7, cell=n, status=status, summary=summarize((0.1 + n / 1e3,) * 4)))
+    if set_aside is not None:
+        events.append(LaneSetAside(at=START + 19, lane=set_aside, reason="CUDA error: device lost, twice"))
+    free = [lane for lane in range(lanes) if lane != set_aside]
+    cell = lanes
+    while free:
+        taken = tuple(free[: ranks if cell == lanes else 1])
+        free = free[len(taken) :]
+        measured = min(cell - lanes, 4)
+        events += _one_in_lanes(cell, START + 20 + cell - lanes, taken, measured, device=f"cuda:{taken[0]}")
+        cell += 1
+    return sorted(events, key=lambda event: event.at)
+
+
+def jobs_session() -> list[Event]:
+    """Six cells on two nodes of Slurm, a job each: one over, one failed, two run, one waits, one was never told of."""
+    events = session_start([a_spec(context_length=64 * (1 + n)) for n in range(6)], environment=None)
+    events += [
+        JobSubmitted(at=START + 3, job=f"{n + 1}", launcher="slurm", id=f"7_{n}", cells=(n,), where="ci")
+        for n in range(6)
+    ]
+    for n, node in enumerate(("n1", "n2", "n1", "n2")):
+        at = START + 4 + n
+        events.append(JobChanged(at=at, job=f"{n + 1}", stage="running", node=node))
+        events.append(EnvironmentRead(at=at, environment=machine_of_gpus(1, node)))
+        events += _one_in_lanes(n, at, (), 4 if n < 3 else 2, host=node, device="cuda:0", job=f"{n + 1}")
+    events.append(CellFinished(at=START + 20, cell=0, status="ok", summary=summarize((0.1,) * 4)))
+    events.append(JobChanged(at=START + 20, job="1", stage="over", reason="COMPLETED", node="n1"))
+    gone = "job 7_1 was killed on n2: TIMEOUT, its limit of 0:30 was reached"
+    events.append(CellFinished(at=START + 21, cell=1, status="killed", error=gone))
+    events.append(JobChanged(at=START + 21, job="2", stage="over", reason="TIMEOUT", node="n2"))
+    events.append(JobChanged(at=START + 22, job="5", stage="pending", reason="Resources"))
+    events.append(JobChanged(at=START + 22, job="6", stage="pending", reason="Priority"))
+    return sorted(events, key=lambda event: event.at)

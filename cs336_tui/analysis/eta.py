@@ -4,9 +4,11 @@ cell's steps and of the cells most like it, so that a single stall does not coun
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from heapq import heapify, heappop, heappush
 from itertools import accumulate, chain
 from statistics import fmean, median
 from typing import NamedTuple
@@ -152,9 +154,9 @@ class Prices(NamedTuple):
 
 def prices(state: SessionState) -> Prices:
     """Prices after what was timed last, which is most like what comes next. Looks no further back than it must."""
+    running = state.running_cells
     ahead = [cell.spec for number in state.waiting if (cell := state.cells.get(number))]
-    if running := state.running_cell:
-        ahead.append(running.spec)
+    ahead += [cell.spec for cell in running]
     wanted = set(map(time_kind, ahead))
     modes = {spec.compile for spec in ahead} - {"off"}
     asked = any(spec.warmup_auto for spec in ahead), any(spec.steps_auto is not None for spec in ahead)
@@ -167,8 +169,10 @@ def prices(state: SessionState) -> Prices:
             break
         counts = _with_counts_of(cell, counts)
         found.learn(cell)
-    if not found.any and running and (few := _warm_steps(running) or running.warmup_times_s):
-        found.add_step(running.spec, median(few))  # even a cold one is better than none
+    if not found.any:
+        for cell in running:
+            if few := _warm_steps(cell) or cell.warmup_times_s:
+                found.add_step(cell.spec, median(few))  # even a cold one is better than none
     return found.prices(counts)
 
 
@@ -226,17 +230,14 @@ def _usual_mean(values: list[float]) -> float:
     return fmean(min(value, most) for value in values) if values else 0.0
 
 
-def left_of_running_s(state: SessionState, known: Prices) -> float | None:
-    """Seconds that the running cell still needs; 0 between cells."""
-    cell = state.running_cell
-    if cell is None:
-        return 0.0
+def left_of_running_s(cell: CellState, known: Prices, now: float | None) -> float | None:
+    """Seconds that a running cell still needs."""
     mean_s = known.mean_of(_step_of_running(cell, known))
-    steps_s = _steps_left_s(cell, known.counts, mean_s, state.last_at)
+    steps_s = _steps_left_s(cell, known.counts, mean_s, now)
     if cell.steps_done or steps_s is None:
         return steps_s
-    passed_s = (state.last_at or 0.0) - (cell.started_at or 0.0) if cell.spec.compile == "off" else 0.0
-    return _sum(steps_s, _left_of_compiling_s(cell, known, state.last_at), max(known.extra_s - passed_s, 0.0))
+    passed_s = (now or 0.0) - (cell.started_at or 0.0) if cell.spec.compile == "off" else 0.0
+    return _sum(steps_s, _left_of_compiling_s(cell, known, now), max(known.extra_s - passed_s, 0.0))
 
 
 def _step_of_running(cell: CellState, known: Prices) -> float | None:
@@ -260,23 +261,63 @@ def _left_of_compiling_s(cell: CellState, known: Prices, now: float | None) -> f
     return max(whole - (now - cell.stage_began_at), 0.0)
 
 
-def ends_s(state: SessionState, known: Prices, added: Sequence[CellSpec] = ()) -> list[float | None]:
-    """Seconds until the running cell is done, then each waiting one, then what would be added; None is unknown."""
-    ends = [left_of_running_s(state, known)]
+class Ends(NamedTuple):
+    """Seconds until cells are done; None is unknown."""
+
+    running: dict[int, float | None]
+    """By cell."""
+    waiting: list[float | None]
+    """Of the waiting cells in their order, then of what would be added."""
+
+    @property
+    def last_s(self) -> float | None:
+        """Seconds until all are done; 0 where there is none."""
+        ends = [*self.running.values(), *self.waiting]
+        return None if None in ends else max(filter(None, ends), default=0.0)
+
+
+def ends_s(state: SessionState, known: Prices, added: Sequence[CellSpec] = (), lanes: int = 1) -> Ends:
+    """The end of each cell. A waiting cell starts when as many lanes are free as it has ranks: those that were opened,
+    else `lanes`. Of jobs without lanes as many are taken to go on as run now."""
+    left = {cell.cell: left_of_running_s(cell, known, state.last_at) for cell in state.running_cells}
+    if not state.side_by_side and left:  # they take turns
+        left = dict.fromkeys(left, _sum(*left.values()))
+    free_at = _free_at(state, left, lanes)
+    waiting: list[float | None] = []
+    began = 0.0
     for spec in chain((state.cells[number].spec for number in state.waiting), added):
-        needs, before = known.of(spec), ends[-1]
-        ends.append(None if needs is None or before is None else before + needs)
-    return ends
+        needs = known.of(spec)
+        taken = [heappop(free_at) for _ in range(min(spec.ranks if state.lanes else 1, len(free_at)))]
+        began = max(began, taken[-1])  # the first waits for its lanes, and those behind it with it
+        end = math.inf if needs is None else began + needs
+        for _ in taken:
+            heappush(free_at, end)
+        waiting.append(None if end == math.inf else end)
+    return Ends(left, waiting)
+
+
+def _free_at(state: SessionState, left: Mapping[int, float | None], lanes: int) -> list[float]:
+    """When each lane is free, seconds from now, as a heap; infinity is unknown."""
+    after = {cell: math.inf if left_s is None else left_s for cell, left_s in left.items()}
+    if not state.side_by_side:
+        return [next(iter(after.values()), 0.0)] + [0.0] * (0 if after else lanes - 1)
+    free = [left_s for cell, left_s in after.items() for _ in range(max(len(state.cells[cell].lanes), 1))]
+    if not state.jobs:
+        free += [0.0 for lane in state.lanes.values() if lane.cell is None and lane.set_aside is None]
+    heapify(free)
+    return free or [0.0]
 
 
 def remaining_s(state: SessionState) -> float | None:
     """Seconds until nothing waits any more, or None before the first step. Skipped cells take no time."""
-    return ends_s(state, prices(state))[-1]
+    return ends_s(state, prices(state)).last_s
 
 
 def share_done(state: SessionState) -> float | None:
     """The share of the session's time that has passed, of all cells that have run or will; None is unknown."""
-    now, left_s = state.last_at or 0.0, remaining_s(state)
+    now, known = state.last_at or 0.0, prices(state)
+    running = (left_of_running_s(cell, known, state.last_at) for cell in state.running_cells)
+    left_s = _sum(*running, *(known.of(state.cells[number].spec) for number in state.waiting))
     if left_s is None:
         return None
     ends = ((cell, cell.finished.at if cell.finished else now) for cell in state.cells.values())

@@ -13,7 +13,7 @@ from cs336_tui.events.codec import from_line
 from cs336_tui.events.events import DeviceSampled, Event, Notice, Stage, StepsTimed
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.log import DAMAGE, TORN, LogError, LogReader, SkippedLines, line_prefix
-from cs336_tui.session.state import DEVICE_HISTORY, SessionState
+from cs336_tui.session.state import SessionState
 
 _STEPS, _SAMPLE = line_prefix(StepsTimed), line_prefix(DeviceSampled)
 _LONG = (_STEPS, _SAMPLE)  # the lines that make a log long: steps and device samples
@@ -67,7 +67,7 @@ class _Unread:
     def samples(self) -> Iterator[tuple[DeviceSampled, Stage | None]]:
         for run, stage in self.runs:
             for event in _events(_text(self._file, run), _SAMPLE):
-                if isinstance(event, DeviceSampled):
+                if isinstance(event, DeviceSampled) and (not event.cells or self._cell in event.cells):
                     yield event, stage
 
 
@@ -101,10 +101,13 @@ def _read_samples(state: SessionState, file: BinaryIO, runs: list[tuple[SkippedL
         lines = _text(file, run)
         if _SAMPLE not in lines:
             continue
-        found += [(event, cell) for event in reversed([*_events(lines, _SAMPLE)]) if isinstance(event, DeviceSampled)]
-        if len(found) >= DEVICE_HISTORY:
+        samples = [event for event in _events(lines, _SAMPLE) if isinstance(event, DeviceSampled)]
+        found += [(event, event.cells[0] if event.cells else cell) for event in reversed(samples)]
+        if len(found) >= (state.devices.maxlen or 0):
             break
     state.devices.extend(reversed(found))
+    for sample, _ in reversed(found):
+        state.samples |= dict.fromkeys(state.running.keys() & (sample.cells or state.running.keys()), sample)
 
 
 class Pace:

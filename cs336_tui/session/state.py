@@ -18,7 +18,10 @@ from cs336_tui.events.reports import Report, ReportKind
 from cs336_tui.session.cell_state import CellState
 
 DEVICE_HISTORY = 1200
-"""Device samples kept for the graphs."""
+"""Device samples kept for the graphs; where cells run side by side, `SIDE_BY_SIDE` times as many."""
+SIDE_BY_SIDE = 8
+_SURROUNDS_S = 10.0
+"""Seconds after its end within which a cell that ran beside others takes samples."""
 _R = TypeVar("_R", bound=Report)
 OUTPUT_LIMIT = 64 * 1024
 """Characters of a cell's output kept in memory; the log has all of it."""
@@ -89,6 +92,8 @@ class SessionState:
         """The lanes that cells start in; empty if one runs after the other."""
         self.jobs: dict[str, JobState] = {}
         """The jobs of the session, in the order of their submission."""
+        self.samples: dict[int, ev.DeviceSampled] = {}
+        """The newest device sample of each running cell."""
         self._together: dict[int, None] = {}  # the cells started since none ran, as ordered keys
         self.default_threads: dict[tuple[str, str], int] = {}
         """torch's default intra-op threads as last read back, by device and model."""
@@ -126,6 +131,11 @@ class SessionState:
         cells = [self.cells[number] for number in self._together if number in self.cells]
         running = [(cell, cell.stage) for cell in cells if cell.cell in self.running]
         return (*running, *((cell, None) for cell in cells if cell.is_over))
+
+    @property
+    def side_by_side(self) -> bool:
+        """True if cells run beside each other: in lanes or in jobs."""
+        return bool(self.lanes or self.jobs)
 
     def job_of(self, cell: CellState) -> JobState | None:
         """The job that runs the cell or is to run it: the last one submitted with it."""
@@ -239,23 +249,26 @@ class SessionState:
                     report.status, report.error, report.content = event.status, event.error, event.content
             case ev.LanesOpened():
                 self.lanes |= {lane.lane: LaneState(lane) for lane in event.lanes}
+                self._keep_more_samples()
             case ev.LaneSetAside():
                 if lane := self.lanes.get(event.lane):
                     lane.set_aside = event.reason
             case ev.JobSubmitted():
                 self.jobs[event.job] = JobState(event)
+                self._keep_more_samples()
             case ev.JobChanged():
                 if job := self.jobs.get(event.job):
                     job.stage, job.reason, job.node = event.stage, event.reason, event.node or job.node
             case ev.DeviceSampled():
                 self.devices.append((event, event.cells[0] if event.cells else self.current))
+                self.samples |= dict.fromkeys(self.running.keys() & (event.cells or self.running.keys()), event)
                 for cell, stage in self.surrounded:
                     if not event.cells or cell.cell in event.cells:
                         cell.take_sample(event, stage)
             case ev.Notice():
                 self.notices.append(event)
             case ev.SessionEnded():
-                self.ended, self.running = event, {}
+                self.ended, self.running, self.samples = event, {}, {}
                 self.break_off()
             case ev.ChildOutput():
                 self.output.append(event)
@@ -269,9 +282,21 @@ class SessionState:
         """Take a cell out of those that run or wait."""
         self.running.pop(cell.cell, None)
         self.waiting.pop(cell.cell, None)
+        self.samples.pop(cell.cell, None)
         for lane in cell.lanes:
             if (of_lane := self.lanes.get(lane)) and of_lane.cell == cell.cell:
                 of_lane.cell = None
+
+    def _still_together(self, at: float) -> dict[int, None]:
+        """The cells started since none ran, of those in lanes and jobs without the ones that were over long before."""
+        if not (self.running and self.side_by_side):
+            return self._together if self.running else {}
+        ends = ((number, self.cells[number].finished) for number in self._together)
+        return {number: None for number, end in ends if end is None or at - end.at < _SURROUNDS_S}
+
+    def _keep_more_samples(self) -> None:
+        if self.devices.maxlen == DEVICE_HISTORY:
+            self.devices = deque(self.devices, maxlen=SIDE_BY_SIDE * DEVICE_HISTORY)
 
     def _beside(self, cell: CellState) -> None:
         """Note the cells that run beside this one: in other lanes of its machine, or in turns with it."""
@@ -311,7 +336,7 @@ class SessionState:
                 cell.lanes, cell.job = event.lanes, event.job
                 if event.device:
                     cell.spec = msgspec.structs.replace(cell.spec, device=event.device)
-                self._together = {**(self._together if self.running else {}), cell.cell: None}
+                self._together = {**self._still_together(event.at), cell.cell: None}
                 self.running[cell.cell] = None
                 self._beside(cell)
             case ev.StageChanged():

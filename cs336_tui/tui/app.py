@@ -18,6 +18,7 @@ from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import Event, Notice
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.runner.capabilities import LEFT_OUT
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import themes
 from cs336_tui.tui.background import SummaryAutosave
@@ -272,6 +273,7 @@ class Cs336App(SteadyApp):
             "pause": replaying and self.run_in_progress,
             "faster": replaying and self.run_in_progress,
             "leave_opened": self._opened is not None,
+            "follow_next": self.state.side_by_side and len(self.state.running) > 1,
             "save_preset": not replaying,
         }
         return possible.get(action, True)
@@ -282,6 +284,10 @@ class Cs336App(SteadyApp):
 
     def action_leave_opened(self) -> None:
         self.look_at(None)
+
+    def action_follow_next(self, by: int) -> None:
+        self.shown.follow_next(by)
+        self.paint()
 
     def action_run_cells(self) -> None:
         self._runs.ask()
@@ -346,6 +352,15 @@ class Cs336App(SteadyApp):
     @on(Rows.Moved, "#results")
     def _look_at_cell(self, message: Rows.Moved) -> None:
         self._reports.choose_place(message.index)
+        self._follow(list(self.state.cells.values())[message.index])
+
+    @on(Rows.Moved, "#queue")
+    def _follow_queued(self) -> None:
+        self._follow(self.main.query_one(QueuePane).selected)
+
+    def _follow(self, cell: CellState | None) -> None:
+        if cell is not None and self.shown.follow(cell):
+            self.paint()
 
     def on_roofline_pane_looked_at(self, message: RooflinePane.LookedAt) -> None:
         """The cell of a point is the one that every pane is about."""

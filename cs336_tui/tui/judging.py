@@ -167,9 +167,9 @@ class Judging:
         self._go_on_soon()
 
 
-def is_timed(cell: CellState | None) -> bool:
+def is_timed(cell: CellState) -> bool:
     """True if a disturbance would show in the cell's numbers now."""
-    return cell is not None and cell.stage in _TIMED
+    return cell.stage in _TIMED
 
 
 def _made_of(cell: CellState) -> tuple[object, ...] | None:

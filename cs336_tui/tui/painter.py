@@ -64,6 +64,7 @@ class Painter:
         self._going_on = False
         self._stale_sample = False
         self._painted_at = 0.0
+        self._several = False
 
     def take(self, session: Session, events: Sequence[Event]) -> None:
         """Take a batch of a session's events, from any thread, without waiting: a message for each costs too much."""
@@ -161,6 +162,10 @@ class Painter:
         self._painted_at = time.monotonic()
         self._app.stale = self._stale_sample = False
         main, estimates = self._app.main, self._estimates
+        several = len(self._app.state.running) > 1
+        if several is not self._several:
+            self._several = several
+            self._app.refresh_bindings()  # for the key that goes to the next running cell
         main.show(self._frame())
         if estimates and (main.shows("configure") or main.shows("estimate")):
             estimates.ask()

@@ -170,11 +170,22 @@ def heading(state: SessionState, session: str, mode: str, width: int) -> Line:
 
 def _machine(environment: Environment, state: SessionState) -> list[str]:
     cell = state.running_cell
+    environment = (cell.environment if cell and state.side_by_side else None) or environment
     name = cell.spec.device if cell else environment.resolve(("auto",))[0]
     info = environment.device(name)
     parts = [info.label if info else name if environment.python else "recorded elsewhere"]
+    if several := _several(state):
+        parts[0] = f"{several} × {parts[0]}"
+    if job := next(reversed(state.jobs.values()), None):
+        parts.insert(0, " ".join(filter(None, (job.submitted.launcher, format.plain(job.submitted.where)))))
     if environment.driver:
         parts.append(f"driver {environment.driver}")
     if environment.torch or environment.python:  # a recording may tell neither
         parts.append(f"torch {environment.torch}" if environment.torch else "no torch")
     return parts
+
+
+def _several(state: SessionState) -> int:
+    """The number of devices on which cells run side by side; 0 if there is one, or lanes share it."""
+    devices = {(lane.lane.machine, lane.lane.device) for lane in state.lanes.values() if lane.set_aside is None}
+    return len(devices) if len(devices) > 1 and not state.jobs else 0

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cs336_tui.events.events import CellsQueued, CellStarted, Event
+from cs336_tui.events.events import CellFinished, CellRequeued, CellsQueued, CellStarted, Event
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogError, LogReader
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
+from cs336_tui.tui.tabs.beside import by_lane
 from cs336_tui.tui.tabs.device import Run
 from cs336_tui.tui.tabs.log import LogBook
 
@@ -31,7 +32,8 @@ class Session:
         self.book = LogBook(str(path) if path else "")
         self.source: LiveSource | None = None
         self.looked_at: int | None = None
-        """The cell that the Live pane shows between cells."""
+        """The cell that the Live pane shows between cells, and where several run side by side."""
+        self._chosen = False  # by the user; until the cell ends
         self.latest_run: Run | None = None
         self.problem: str | None = None
         """Why its log could not be read to the end."""
@@ -52,8 +54,30 @@ class Session:
 
     @property
     def cell(self) -> CellState | None:
-        """The cell that runs, else the one that was looked at last."""
-        return self.state.running_cell or self.state.cells.get(-1 if self.looked_at is None else self.looked_at)
+        """The cell that runs, of several the one that is followed, else the one that was looked at last."""
+        running = None if self.state.side_by_side else self.state.running_cell
+        return running or self.state.cells.get(-1 if self.looked_at is None else self.looked_at)
+
+    def follow(self, cell: CellState) -> bool:
+        """Look at a cell that has begun, until it ends. Returns False where the one that runs is looked at anyway."""
+        if not self.state.side_by_side or cell.started_at is None:
+            return False
+        self.looked_at, self._chosen = cell.cell, True
+        return True
+
+    def follow_next(self, by: int) -> None:
+        """Look at the next running cell, in the order of lanes."""
+        if running := by_lane(self.state):
+            numbers = [cell.cell for cell in running]
+            at = numbers.index(self.looked_at) + by if self.looked_at in numbers else 0
+            self.follow(running[at % len(running)])
+
+    def _follow_on(self) -> None:
+        """Look at a running cell, if the one before has ended: at the newest that measures, else the newest."""
+        state = self.state
+        if state.side_by_side and not self._chosen and self.looked_at not in state.running:
+            measured = (number for number in reversed(state.running) if state.cells[number].stage == "measuring")
+            self.looked_at = next(measured, self.looked_at if state.current is None else state.current)
 
     def follow_log(self) -> None:
         """Know where its source writes the log, which may go on elsewhere."""
@@ -68,7 +92,10 @@ class Session:
             if isinstance(event, CellsQueued):
                 self.latest_run = Run(event.at)
             elif isinstance(event, CellStarted):
-                self.looked_at = event.cell
+                self.looked_at = self.looked_at if self.state.side_by_side else event.cell
+            elif isinstance(event, CellFinished | CellRequeued) and event.cell == self.looked_at:
+                self._chosen = False
+        self._follow_on()
         self.book.take(events, self.state)
 
     def end_run(self) -> None:
@@ -92,6 +119,7 @@ def read_session(path: Path) -> Session:
     started = [cell for cell in state.cells.values() if cell.started_at is not None]
     if started:
         session.looked_at = started[-1].cell
+    session._follow_on()
     if state.queued:
         session.latest_run = Run(state.queued.at, state.last_at)
     gc.freeze()  # it is here to stay; a full collection of a long session would hold up the screen for 0.1 s

@@ -33,7 +33,8 @@ class RunController:
     @property
     def is_timing(self) -> bool:
         """True if work on this machine would show in a cell's numbers; a replayed cell is long over."""
-        return self._app.run_in_progress and not self._app.replaying and is_timed(self._app.live.state.running_cell)
+        app = self._app
+        return app.run_in_progress and not app.replaying and any(map(is_timed, app.live.state.running_cells))
 
     def source(self) -> LiveSource | None:
         """The live session's bench, made when it is first wanted; None if this app runs no cells."""

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cs336_tui.events.events import DeviceSampled, GpuSample, RankSample
+from cs336_tui.events.events import DeviceSampled, GpuSample, HostSample, RankSample
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import nice_ceiling
 from cs336_tui.tui.charts.columns import graph, marks, window
-from cs336_tui.tui.tabs import status
+from cs336_tui.tui.tabs import beside, status
+from cs336_tui.tui.tabs.device_rows import device_rows, sample_of, table
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, labelled, line, wrapped
 
 _LABEL = 9
 _RECENT_BUCKET_S = 2
+_LEAST_HISTORY = 8
+"""Rows of the history that the rows of devices leave, with its heading."""
+_DETAILS = ("clocks", "limited", "others")
+"""Labels of figures of a GPU that its row does not have."""
 _LINGER_S = 120.0
 """Seconds for which a run's history stays in sight after its end."""
 
@@ -33,7 +39,11 @@ class DevicePane(Lines):
     _energy: tuple[float, float] | None = None
     """The start of the run, and the first reading of the energy counter in it, J."""
 
-    def show(self, state: SessionState, run: Run | None) -> None:
+    def show(self, state: SessionState, run: Run | None, cell: CellState | None = None) -> None:
+        """Paint; `cell`: the one that is followed where several run side by side."""
+        if state.side_by_side and state.running:
+            self.paint(lines_of_several(state, cell, run, *self.content_size))
+            return
         if not state.devices:
             told = (
                 "recorded elsewhere: no sample of the device"
@@ -67,8 +77,50 @@ def device_lines(
     elif sample.host.ranks:
         figures += _ranks(sample.host.ranks, height - len(figures) - len(why))
     figures += why
-    history = _history(state, sample, run, width, height - len(figures) - 1)
+    readings = [(each.at, each.gpu, each.host) for each, _ in state.devices]
+    starts = [(cell.started_at, status.number(cell)) for cell in state.cells.values() if cell.started_at]
+    history = _history(readings, starts, sample, run, width, height - len(figures) - 1)
     return [*figures, *([(), *history] if history else [])]
+
+
+def lines_of_several(
+    state: SessionState, followed: CellState | None, run: Run | None, width: int, height: int
+) -> list[Line]:
+    """The pane's rows where several cells run: a row for each device, then figures and history of the followed one's
+    first."""
+    rows = device_rows(state)
+    names = {row.gpu.name for row in rows if row.gpu and row.gpu.name}
+    count = format.plural(len(rows), "GPU" if names else "lane")
+    title = line((f"{count}: {', '.join(sorted(names))}" if names else count, "title"))
+    sample = sample_of(state, followed) if followed else None
+    least = _LEAST_HISTORY if sample else 0
+    lines = [title, *table(rows, followed, width, max(height - 2 - least, 4))]
+    if sample is None or followed is None:
+        return [*lines, (), line(("waiting for the first sample ...", "muted"))]
+    host = sample.host
+    load = format.NOT_AVAILABLE if host.load_1m is None else f"{host.load_1m:.1f}"
+    lines.append(_row("host", f"CPU {format.percent(host.cpu)} load {load}"))
+    about = [line((f"cell {status.number(followed)}, {beside.where(state, followed)}", "title"))]
+    if sample.gpu and height - len(lines) > least + len(_DETAILS):
+        about += [found for found in _gpu(sample.gpu, None, width) if found[0].text.strip() in _DETAILS]
+    uuid = sample.gpu.uuid if sample.gpu else None
+    readings = [
+        (each.at, each.gpu, each.host)
+        for each, number in state.devices
+        if (each.gpu is not None and each.gpu.uuid == uuid if uuid else _in_its_lane(state, number, followed))
+    ]
+    starts = [
+        (cell.started_at, status.number(cell))
+        for cell in state.cells.values()
+        if cell.started_at and _in_its_lane(state, cell.cell, followed)
+    ]
+    history = _history(readings, starts, sample, run, width, height - len(lines) - len(about) - 1)
+    return [*lines, *([(), *about, *history] if history else [])]
+
+
+def _in_its_lane(state: SessionState, number: int | None, followed: CellState) -> bool:
+    cell = state.cells.get(-1 if number is None else number)
+    return cell is not None and (cell is followed or (bool(cell.lanes) and cell.lanes[0] in followed.lanes))
 
 
 def _row(label: str, value: str, role: str = "text") -> Line:
@@ -160,7 +212,14 @@ def _cores(cores: float | None) -> str:
     return format.NOT_AVAILABLE if cores is None else f"{cores:.2f}"
 
 
-def _history(state: SessionState, sample: DeviceSampled, run: Run | None, width: int, height: int) -> list[Line]:
+def _history(
+    readings: Sequence[tuple[float, GpuSample | None, HostSample]],
+    starts: Sequence[tuple[float, int]],
+    sample: DeviceSampled,
+    run: Run | None,
+    width: int,
+    height: int,
+) -> list[Line]:
     """Two graphs, each under its name and range, then the numbers of cells under the columns in which they began."""
     rows = min((height - 3) // 2, 4)
     if rows < 1 or width < 8:
@@ -168,16 +227,16 @@ def _history(state: SessionState, sample: DeviceSampled, run: Run | None, width:
     lingers = run and (run.ended_at is None or sample.at - run.ended_at < _LINGER_S)
     since = run.started_at if run and lingers else sample.at - (width - 1) * _RECENT_BUCKET_S
     view = window(since, sample.at, width)
-    samples = [s for s, _ in state.devices if view.column_of(s.at) >= 0]
+    shown = [(at, gpu, host) for at, gpu, host in readings if view.column_of(at) >= 0]
     if sample.gpu:
-        gpus = [(s.at, s.gpu) for s in samples if s.gpu]
+        gpus = [(at, gpu) for at, gpu, _ in shown if gpu]
         memory = [(at, gpu.memory_used_bytes / format.GB) for at, gpu in gpus if gpu.memory_used_bytes is not None]
         share = [(at, gpu.utilisation) for at, gpu in gpus if gpu.utilisation is not None]
         memory_name, share_name = "memory", "utilisation"
         top = (sample.gpu.memory_total_bytes or 0) / format.GB
     else:
-        memory = [(s.at, s.host.child_rss_bytes / format.GB) for s in samples if s.host.child_rss_bytes]
-        share = [(s.at, s.host.cpu) for s in samples if s.host.cpu is not None]
+        memory = [(at, host.child_rss_bytes / format.GB) for at, _, host in shown if host.child_rss_bytes]
+        share = [(at, host.cpu) for at, _, host in shown if host.cpu is not None]
         memory_name, share_name = "largest rank's RSS" if sample.host.ranks else "cell RSS", "CPU"
         top = 0.0
     top = top or nice_ceiling(max((value for _, value in memory), default=1.0))
@@ -187,7 +246,6 @@ def _history(state: SessionState, sample: DeviceSampled, run: Run | None, width:
         line((f"{memory_name} 0–{top:.3g} GB", "muted")),
         *graph(memory, view, top=top, height=rows, role="memory"),
     ]
-    starts = [(cell.started_at, status.number(cell)) for cell in state.cells.values() if cell.started_at]
     axis = marks(starts, view)
     if not any(span.text.strip() for span in axis):
         axis = line((f"last {quantities.duration(view.bucket_s * view.width)}", "muted"))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from cs336_tui.analysis.collectives import algbw, busbw
 from cs336_tui.analysis.eta import remaining_s, share_done
+from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -16,10 +17,10 @@ from cs336_tui.tui.charts.bars import SHORT_NAMES, phase_bars, phase_lines, prog
 from cs336_tui.tui.charts.columns import step_chart
 from cs336_tui.tui.charts.ranks import SLOWEST, rank_strips, slowest_of
 from cs336_tui.tui.judging import Assessment, Judging
-from cs336_tui.tui.tabs import status
+from cs336_tui.tui.tabs import beside, status
 from cs336_tui.tui.tabs.status import judgement_lines
 from cs336_tui.tui.titles import title_rows
-from cs336_tui.tui.widgets.lines import Line, Lines, Span, line, wrapped
+from cs336_tui.tui.widgets.lines import Line, Lines, Span, line, spread, wrapped
 
 _STEP_COLUMNS = 25
 _PHASE_COLUMNS = 9
@@ -121,6 +122,7 @@ def live_lines(
     blank: list[Line] = [()] if airy else []
     lines = [
         *(line((row, "title")) for row in title_rows(cell.spec.title, width, 2 if height >= _TITLE_ROWS_FROM else 1)),
+        *_lanes(state, cell, width),
         _where(state, cell, held),
         _progress(state, width),
         *blank,
@@ -194,6 +196,15 @@ def _where(state: SessionState, cell: CellState, held: bool) -> Line:
     return line(here, (status.stage(cell, state.last_at), "strong"), (left, "caution" if held else "text"))
 
 
+def _lanes(state: SessionState, cell: CellState, width: int) -> list[Line]:
+    """The lane, device and job of a cell that runs beside others, and how to look at another."""
+    if not state.side_by_side:
+        return []
+    others = len(state.running) - (cell.cell in state.running)
+    how = line((f"]: next of {format.plural(others, 'other')}", "muted")) if others else ()
+    return [spread(line((beside.where(state, cell), "strong")), how, width)]
+
+
 def _progress(state: SessionState, width: int) -> Line:
     """Steps of all cells that are done; where times decide how many there are, the share of the time."""
     specs = (cell.spec for cell in state.cells.values() if cell.status != "skipped")
@@ -231,11 +242,17 @@ def _rates(state: SessionState, cell: CellState, found: Assessment | None) -> Li
             parts.append(f"peak allocated {format.size(finished.peak_allocated_bytes)}")
         if finished.peak_rss_bytes is not None:
             parts.append(f"peak RSS {format.size(finished.peak_rss_bytes)}")
-    elif state.devices and (rss := state.devices[-1][0].host.child_rss_bytes) is not None:
+    elif (sample := _sample_of(state, cell)) and (rss := sample.host.child_rss_bytes) is not None:
         parts.append(f"RSS {format.size(rss)}{' a rank at most' * (cell.spec.ranks > 1)}")
     if cell.num_params is not None and not cell.spec.is_collective:
         parts.append(f"{quantities.count(cell.num_params)} parameters")
     return line((" · ".join(parts), "text"))
+
+
+def _sample_of(state: SessionState, cell: CellState) -> DeviceSampled | None:
+    """The newest sample of the running cell."""
+    alone = state.devices[-1][0] if state.devices and not state.side_by_side else None
+    return state.samples.get(cell.cell, alone)
 
 
 def _steps(cell: CellState, ddof: int, count: int, width: int, height: int) -> list[Line]:

@@ -1,15 +1,16 @@
-"""The Queue tab: the waiting cells in order, cells that are left out and why, and the cells that Run would add."""
+"""The Queue tab: the running cells, the waiting ones in order, cells that are left out and why, and the cells that Run
+would add. Where cells run side by side: their lanes or jobs, and the cells that are done."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from cs336_tui.analysis.eta import Prices, ends_s, prices
+from cs336_tui.analysis.eta import Ends, Prices, ends_s, prices
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState
@@ -17,7 +18,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import Cells
-from cs336_tui.tui.tabs import status
+from cs336_tui.tui.tabs import beside, status
 from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.widgets.columns import lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line, width_of
@@ -28,8 +29,12 @@ if TYPE_CHECKING:
 
 LEFT_OUT = ("skipped", "cancelled", "failed", "killed")
 """Statuses of cells that can wait again."""
+DONE = ("ok", "oom")
+"""Statuses of cells that have a result."""
 _REASON_WIDTH = 28
 """Most columns that are kept free for the reason why a cell does not run."""
+_MOST_SET_ASIDE = 2
+"""Most lanes that are set aside and named, each with its reason."""
 
 
 class QueueView(NamedTuple):
@@ -54,19 +59,38 @@ class _QueueRow(NamedTuple):
     ends_s: float | None = None
 
 
-def _columns(variants: Mapping[str, set[str]]) -> tuple[Column[_QueueRow], ...]:
+def _columns(variants: Mapping[str, set[str]], state: SessionState | None = None) -> tuple[Column[_QueueRow], ...]:
     def duration(time_s: float | None) -> str:
         return "" if time_s is None else quantities.duration(time_s)
 
+    def of_cell(told: Callable[[SessionState, CellState], str]) -> Callable[[_QueueRow], str]:
+        return lambda row: told(state, row.cell) if state and row.cell else ""
+
     ranks = {"context": 3, "batch": 7, "precision": 2, "device": 9, "warmup": 6}
+    more: list[Column[_QueueRow]] = []
+    if state and state.lanes:
+        more.append(Column("lane", text=of_cell(beside.lanes_of)))
+        ranks["device"] = 1
+    if state and state.jobs:
+        more.append(Column("job", rank=1, text=of_cell(beside.job_of)))
+        more.append(Column("node", left=True, rank=1, text=of_cell(beside.node_of)))
+    if more and len({cell.spec.pass_ for cell in state.cells.values()} if state else ()) == 1:
+        ranks["pass"] = 1
+    of_spec = cell_columns(lambda row: row.spec, ranks, as_shown(variants), (*CELL_KEYS, "warmup"))
     return (
         Column("place", "order"),
+        *more,
         Column("cell", rank=8, show=lambda cell: str(status.number(cell)) if cell else ""),
-        *cell_columns(lambda row: row.spec, ranks, as_shown(variants), (*CELL_KEYS, "warmup")),
+        *(_once_it_runs(column) if more and column.key == "device" else column for column in of_spec),
         Column("repeat", "run", rank=5),
         Column("takes_s", "takes", rank=4, show=duration),
         Column("ends_s", "done in", rank=1, show=duration),
     )
+
+
+def _once_it_runs(column: Column[_QueueRow]) -> Column[_QueueRow]:
+    """A column that is empty while a cell waits: any lane may take it."""
+    return column._replace(text=lambda row: "" if row.cell and row.cell.status == "queued" else column.cell(row))
 
 
 class QueuePane(Rows):
@@ -98,17 +122,19 @@ class QueuePane(Rows):
             self.skip = skip
 
     _view: QueueView | None = None
-    _at_work: CellState | None = None
+    _at_work: Sequence[CellState] = ()
     _waiting: Sequence[CellState] = ()
     _left_out: Sequence[CellState] = ()
     _added: Sequence[tuple[CellSpec, int]] = ()
+    _done: Sequence[CellState] = ()
+    """Where cells run side by side, those that have a result."""
     _prices = Prices({}, {}, None, {})
-    _ends: Sequence[float | None] = (None,)
+    _ends = Ends({}, [])
     _on: int | None = None
-    """The waiting cell that the cursor follows."""
+    """The cell that the cursor follows: a waiting one, of several running ones one of these, too."""
     _least: tuple[int, ...] = ()
     _columns = _columns({})
-    _variants_of: tuple[object, ...] = (None, None, None)
+    _variants_of: tuple[object, ...] = (None,) * 5
 
     def show(self, view: QueueView) -> None:
         before, self._view = self._view, view
@@ -117,30 +143,40 @@ class QueuePane(Rows):
         if before is None or (view.queue, view.running) != (before.queue, before.running):
             self.refresh_bindings()
         state = view.state
-        self._at_work, self._waiting = state.running_cell, [state.cells[number] for number in state.waiting]
+        self._at_work = beside.by_lane(state) if state.side_by_side else [*filter(None, [state.running_cell])]
+        self._waiting = [state.cells[number] for number in state.waiting]
         self._left_out = [cell for cell in state.cells.values() if cell.status in LEFT_OUT]
+        self._done = [cell for cell in state.cells.values() if cell.status in DONE] if state.side_by_side else ()
         self._added = () if self._waiting or self._at_work else view.preview.cells
         self._prices = prices(state)
         self._take_variants()
         self._ends = ends_s(state, self._prices, [spec for spec, _ in self._added])
-        if self._on is not None and self._on in state.waiting:
-            self.cursor = list(state.waiting).index(self._on) + (self._at_work is not None)
-        count = (self._at_work is not None) + len(self._waiting) + len(self._added) + len(self._left_out)
+        self._follow()
+        count = sum(map(len, (self._at_work, self._waiting, self._added, self._left_out, self._done)))
         if count:
-            self.draw_from(count, self._rows_in_sight, heading_rows=2)
+            self.draw_from(count, self._rows_in_sight, heading_rows=2 + len(_set_aside(state)))
         else:
             self._on = None
             why = view.preview.why_none or "Nothing waits."
             self.fill((), [self._summary(), (), line((format.plain(why), "muted"))])
 
+    def _follow(self) -> None:
+        """Put the cursor on the cell that it follows."""
+        assert self._view is not None
+        running, waiting = [cell.cell for cell in self._at_work], self._view.state.waiting
+        if self._on in running:
+            self.cursor = running.index(self._on)
+        elif self._on is not None and self._on in waiting:
+            self.cursor = len(running) + list(waiting).index(self._on)
+
     def _take_variants(self) -> None:
         assert self._view is not None
         state = self._view.state
-        known, count, added = self._variants_of
-        if known is not state or count != len(state.cells) or added is not self._added:
-            self._variants_of = (state, len(state.cells), self._added)
+        of = (state, len(state.cells), self._added, bool(state.lanes), bool(state.jobs))
+        if not all(now is before or now == before for now, before in zip(of, self._variants_of, strict=True)):
+            self._variants_of = of
             specs = {*(cell.spec for cell in state.cells.values()), *(spec for spec, _ in self._added)}
-            self._columns, self._least = _columns(told_variants(specs)), ()
+            self._columns, self._least = _columns(told_variants(specs), state), ()
 
     @property
     def selected(self) -> CellState | None:
@@ -154,7 +190,9 @@ class QueuePane(Rows):
             parts = [Span(f"Run would add {format.plural(len(self._added), 'cell')}", "strong")]
         else:
             parts = [Span(f"{format.plural(waiting, 'cell')} wait{'s' * (waiting == 1)}", "strong")]
-            if (left := self._ends[-1]) is not None and (waiting or self._at_work):
+            if view.state.side_by_side:
+                parts = [Span(beside.totals(view.state), "strong")]
+            if (left := self._ends.last_s) is not None and (waiting or self._at_work):
                 parts.append(Span(f" · done in {quantities.duration(left)}"))
         if view.queue is not None and (asked := len(view.queue.asked)):
             parts.append(Span(f" · {format.plural(asked, 'report')} before the next cell", "strong"))
@@ -166,7 +204,8 @@ class QueuePane(Rows):
     def _rows_in_sight(self, first: int, last: int) -> tuple[list[Line], list[Line]]:
         rows = [self._timed(first + at, row) for at, row in enumerate(islice(self._all_rows(), first, last))]
         texts = [[column.cell(row) for column in self._columns] for row in rows]
-        reasons = [_why(row.cell) for row in rows]
+        state = self._view.state if self._view else SessionState()
+        reasons = [_why(row.cell, state) for row in rows]
         for_reasons = min(max(map(width_of, reasons), default=0), _REASON_WIDTH)
         layout = lay_out(self._columns, texts, self.content_size.width - for_reasons, least=self._least)
         self._least = layout.widths
@@ -174,25 +213,27 @@ class QueuePane(Rows):
             (Span(layout.row(text), "muted" if row.place == "–" else "text"), *why)
             for row, text, why in zip(rows, texts, reasons, strict=True)
         ]
-        return [self._summary(), line((layout.heading, "muted"))], lines
+        return [self._summary(), *_set_aside(state), line((layout.heading, "muted"))], lines
 
     def _all_rows(self) -> Iterator[_QueueRow]:
-        """The running cell, then waiting cells, cells to add, cells left out."""
-        if (cell := self._at_work) is not None:
+        """The running cells, then waiting cells, cells to add, cells left out, cells that are done."""
+        for cell in self._at_work:
             yield _QueueRow("now", cell, cell.spec, cell.repeat)
         for place, cell in enumerate(self._waiting, 1):
             yield _QueueRow(str(place), cell, cell.spec, cell.repeat)
         for place, (spec, repeat) in enumerate(self._added, 1):
             yield _QueueRow(f"+{place}", None, spec, repeat)
-        for cell in self._left_out:
-            yield _QueueRow("–", cell, cell.spec, cell.repeat)
+        for cell in chain(self._left_out, self._done):
+            yield _QueueRow("–", cell, cell.spec, cell.repeat, cell.whole_run_s if cell.status in DONE else None)
 
     def _timed(self, index: int, row: _QueueRow) -> _QueueRow:
         """The row with the time that its cell takes, and the time of its end."""
         if row.place == "–":
             return row
-        ends_s = self._ends[index + (self._at_work is None)]
-        return row._replace(takes_s=ends_s if row.place == "now" else self._prices.of(row.spec), ends_s=ends_s)
+        if row.place == "now" and row.cell:
+            ends_s = self._ends.running.get(row.cell.cell)
+            return row._replace(takes_s=ends_s, ends_s=ends_s)
+        return row._replace(takes_s=self._prices.of(row.spec), ends_s=self._ends.waiting[index - len(self._at_work)])
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         queue = self._view.queue if self._view else None
@@ -202,8 +243,9 @@ class QueuePane(Rows):
 
     def _move(self, rows: int) -> None:
         super()._move(rows)
-        cell = self.selected
-        self._on = cell.cell if cell and cell.status == "queued" else None
+        cell, several = self.selected, self._view is not None and self._view.state.side_by_side
+        follows = cell is not None and (cell.status == "queued" or (several and cell.status == "running"))
+        self._on = cell.cell if cell and follows else None
 
     def on_blur(self) -> None:
         self._on = None
@@ -260,7 +302,21 @@ class QueuePane(Rows):
         self.app.notify(text, severity="warning", markup=False, timeout=4)
 
 
-def _why(cell: CellState | None) -> tuple[Span, ...]:
+def _set_aside(state: SessionState) -> list[Line]:
+    """The lanes that run no more cells, each with its reason."""
+    lanes = [lane for lane in state.lanes.values() if lane.set_aside is not None]
+    found = [
+        line((f"lane {each.lane.lane}, {beside.place(each.lane)}, set aside: {format.plain(each.set_aside or '')}",
+              "caution"))
+        for each in lanes[:_MOST_SET_ASIDE]
+    ]  # fmt: skip
+    more = len(lanes) - _MOST_SET_ASIDE
+    return [*found, *([line((f"{format.plural(more, 'more lane')} set aside", "caution"))] if more > 0 else [])]
+
+
+def _why(cell: CellState | None, state: SessionState) -> tuple[Span, ...]:
+    if cell is not None and state.side_by_side and cell.status in ("queued", "running"):
+        return (beside.stage_of(state, cell),)
     if cell is None or cell.status == "queued":
         return ()
     mark = status.status(cell)

@@ -1,0 +1,153 @@
+"""The screen of a session whose cells run side by side, in lanes or in jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.events.events import CellFinished, CellStarted, Event, StageChanged
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.session import Session, read_session
+from cs336_tui.tui.tabs.device import lines_of_several
+from cs336_tui.tui.tabs.device_rows import device_rows, table
+from cs336_tui.tui.tabs.queue import QueuePane
+from tests.samples import START, jobs_session, lanes_session, state_of
+from tests.tui.watched import SMALL, WIDE, log_of, text, until
+
+LATER = START + 100
+
+
+def followed(events: list[Event]) -> Session:
+    session = Session()
+    session.fold(events)
+    return session
+
+
+def number_of(session: Session) -> int | None:
+    return session.cell.cell if session.cell else None
+
+
+def test_live_stays_with_a_cell_until_it_ends_and_goes_on_with_one_that_measures() -> None:
+    session = followed(lanes_session())
+    first = number_of(session)
+    assert first in session.state.running
+    session.fold([CellStarted(at=LATER, cell=16, lanes=(0,))])
+    assert number_of(session) == first, "a cell that starts does not take its place"
+    session.fold([StageChanged(at=LATER, cell=15, stage="finishing")])
+    session.fold([CellFinished(at=LATER, cell=first or 0, status="ok")])
+    measuring = [cell.cell for cell in session.state.running_cells if cell.stage == "measuring"]
+    assert number_of(session) == measuring[-1]
+
+
+def test_a_cell_that_was_chosen_is_followed_until_it_ends_and_one_that_waits_is_not() -> None:
+    session = followed(lanes_session())
+    cells = session.state.cells
+    assert session.follow(cells[10])
+    session.fold([StageChanged(at=LATER, cell=10, stage="finishing")])
+    assert number_of(session) == 10
+    assert not session.follow(cells[19])
+    assert number_of(session) == 10
+    session.fold([CellFinished(at=LATER, cell=10, status="ok")])
+    assert number_of(session) in session.state.running
+    assert session.follow(cells[0])
+    session.fold([CellFinished(at=LATER, cell=11, status="ok")])
+    assert number_of(session) == 0, "one that is over stays as long as nobody goes on"
+    session.follow_next(1)
+    assert number_of(session) in session.state.running
+
+
+def test_a_log_that_is_read_at_once_is_like_one_that_came_event_by_event(tmp_path: Path) -> None:
+    events = lanes_session()
+    read, came = read_session(log_of(events, tmp_path)), followed(events)
+    assert read.state.samples == came.state.samples
+    assert len(came.state.samples) == 8
+    assert [cell.surroundings.samples for cell in read.state.cells.values()] == [
+        cell.surroundings.samples for cell in came.state.cells.values()
+    ]
+    assert read.cell is not None
+    assert read.cell.cell in read.state.running
+
+
+def test_eight_gpus_have_a_row_each_with_all_figures_where_the_pane_is_26_columns_wide() -> None:
+    state = state_of(lanes_session())
+    shown = text(table(device_rows(state), state.cells[10], 26, 20)).splitlines()
+    assert shown[0].split() == ["GPU", "GB", "%", "W", "°C", "cell"]
+    assert [row.split()[-1] for row in shown[1:]] == [str(cell + 1) for cell in range(8, 16)]
+    assert shown[3].split() == ["▸", "2", "37.2", "88", "536", "59", "11"]
+    assert all(len(row) <= 26 for row in shown)
+
+
+@pytest.mark.parametrize("height", [6, 10, 21, 40])
+def test_the_devices_keep_to_the_pane_and_say_how_many_more_there_are(height: int) -> None:
+    state = state_of(lanes_session())
+    lines = lines_of_several(state, state.cells[12], None, 26, height)
+    shown = text(lines)
+    assert len(lines) <= height
+    assert ("more" in shown) == (height < 20)
+    assert ("utilisation" in shown) == (height > 12)
+
+
+def test_a_cell_of_several_ranks_has_a_row_for_each_of_its_gpus_and_a_lane_set_aside_none() -> None:
+    shown = text(table(device_rows(state_of(lanes_session(ranks=2, set_aside=3, cells=24))), None, 40, 20)).splitlines()
+    assert [row.split()[-1] for row in shown[1:]] == ["9", "9", "10", "off", "11", "12", "13", "14"]
+
+
+def test_gpus_of_several_nodes_are_named_by_their_node() -> None:
+    shown = text(table(device_rows(state_of(jobs_session())), None, 40, 20))
+    assert "n1:0" in shown
+    assert "n2:0" in shown
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE])
+async def test_cursor_and_key_say_which_cell_live_is_about(size: tuple[int, int], tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(lanes_session(), tmp_path), speed=0)
+    async with app.run_test(size=size) as pilot:
+        shown = await until(pilot, "at its end")
+        assert "lane 7, cuda:7" in shown
+        assert "]: next of 7 others" in shown
+        assert "8 × NVIDIA H100" in shown
+        await pilot.press("right_square_bracket")
+        await until(pilot, "lane 0, cuda:0")
+        await pilot.press("left_square_bracket", "left_square_bracket")
+        await until(pilot, "lane 6, cuda:6")
+        await pilot.press("6")
+        await until(pilot, lambda _: app.query_one(QueuePane).has_focus)
+        await pilot.press("home", "down", "down", "2")
+        await until(pilot, "lane 2, cuda:2")
+        await pilot.press("3", "home", "2")
+        await until(pilot, lambda text: "cell 1/20 · ✓ ok" in text)
+
+
+async def test_the_queue_tells_lane_device_state_and_end_of_each_and_all(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(lanes_session(set_aside=3), tmp_path), speed=0)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("6")
+        shown = await until(pilot, "set aside")
+        rows = [row.split() for row in shown.splitlines()]
+        assert "7 run · 5 wait · 7 ok · 1 OOM · done in" in shown
+        assert "lane 3, cuda:3, set aside: CUDA error: device lost, twice" in shown
+        assert next(row for row in rows if row[:1] == ["order"]) == "order lane size ctx pass device done in".split()
+        running = [row for row in rows if row[:1] == ["now"]]
+        assert [(row[1], row[5], row[-1]) for row in running][:4] == [
+            ("0", "cuda:0", "0/4"), ("1", "cuda:1", "1/4"), ("2", "cuda:2", "2/4"), ("4", "cuda:4", "3/4")
+        ]  # fmt: skip
+        waiting = [row for row in rows if row[:1] == ["1"]][-1]
+        assert "cuda" not in " ".join(waiting)
+        assert waiting[-1] == "queued"
+
+
+async def test_the_queue_of_a_session_of_jobs_tells_why_cells_wait(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(jobs_session(), tmp_path), speed=0)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("6")
+        shown = await until(pilot, "pending: Resources")
+        assert "2 run · 2 wait · 1 ok · 1 killed" in shown
+        assert "pending: Priority" in shown
+        assert "slurm ci" in shown.splitlines()[0]
+        assert [row.split()[:3] for row in shown.splitlines() if " n2 " in row] == [
+            ["now", "7_3", "n2"],
+            ["–", "7_1", "n2"],
+        ]
