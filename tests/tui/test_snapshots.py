@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from cs336_tui.events.peaks import PeakCache, peak_key
 from cs336_tui.tui.app import Cs336App
 from tests.made_peaks import made_peak
-from tests.samples import mixed_session, ranks_sampled, ranks_session
+from tests.samples import jobs_session, lanes_session, mixed_session, ranks_sampled, ranks_session
 from tests.tui.kept_sessions import MIXED, STOPPED, keep, stopped_session
 from tests.tui.make_log import ENVIRONMENT
 from tests.tui.watched import demo, in_the_middle, log_of, nothing_in_background, until
@@ -69,6 +69,19 @@ def test_a_running_cell_of_eight_ranks(size: str, on_gpus: bool, snap_compare: A
     events = [*ranks_session(8, is_over=False), ranks_sampled(8, on_gpus=on_gpus)]
     app = Cs336App(replay=log_of(events, tmp_path), speed=0)
     assert snap_compare(app, terminal_size=SIZES[size], run_before=after())
+
+
+@pytest.mark.parametrize(
+    ("size", "keys"), [("80x24", ()), ("80x24", ("6",)), ("120x40", ("6",))], ids=["live", "queue", "large"]
+)
+def test_eight_lanes(size: str, keys: tuple[str, ...], snap_compare: Any, tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(lanes_session(ranks=2, set_aside=3, cells=24), tmp_path), speed=0)
+    assert snap_compare(app, terminal_size=SIZES[size], run_before=after(*keys))
+
+
+def test_a_session_of_slurm(snap_compare: Any, tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(jobs_session(), tmp_path), speed=0)
+    assert snap_compare(app, terminal_size=SIZES["120x40"], run_before=after("6"))
 
 
 def test_a_light_theme(snap_compare: Any, tmp_path: Path) -> None:
