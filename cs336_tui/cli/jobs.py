@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from cs336_tui.cli.flags import WORDS, Parsed, data_options, options, pair, session_argument, session_dir_option
@@ -26,16 +27,16 @@ from cs336_tui.cli.run import (
     renderer,
 )
 from cs336_tui.config.command import command_of
-from cs336_tui.config.order import Order, in_order, in_rounds
+from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs import folder as files
 from cs336_tui.runner.jobs.bench import JobsBench
 from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JobCell, JobRequest
+from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest
 from cs336_tui.runner.jobs.launchers import make_launcher
-from cs336_tui.runner.jobs.splitting import split
+from cs336_tui.runner.jobs.splitting import is_array, split
 from cs336_tui.session import store
 from cs336_tui.session.lock import Writer, writer_of
 from cs336_tui.session.log import new_session_id
@@ -98,7 +99,8 @@ def launch_choice(given: dict[str, Any]) -> LaunchChoice | None:
     if chosen["launcher"] != "slurm" and (chosen["partition"] or chosen["parameters"]):
         raise click.UsageError("--partition and --slurm are for --launcher slurm")
     chosen["hosts"] = chosen["hosts"] or ()
-    return LaunchChoice(**chosen)
+    lanes = 0 if given.get("lanes") == "auto" else given.get("lanes")
+    return LaunchChoice(**chosen, lanes=lanes)
 
 
 def run_in_jobs(
@@ -107,7 +109,7 @@ def run_in_jobs(
     *,
     session_dir: Path,
     repeats: int,
-    order: Order,
+    order: Order | None,
     outputs: Outputs,
     dry_run: bool,
     detach: bool,
@@ -116,19 +118,26 @@ def run_in_jobs(
     """Run the cells of these sweeps in jobs; wait for their end unless `detach`, and print their data."""
     log = session_dir / f"{new_session_id()}.jsonl"
     request = settings_of(log.stem, skip_after_oom=sweeps[0].oom_skip, **settings)
-    queued = _queued(sweeps, choice, repeats, order, request.ddof)
+    launcher = make_launcher(choice)
+    queued = _queued(sweeps, choice, launcher, repeats, order, request.ddof)
     if dry_run:
         cells = [cell for each in queued for cell in _cells_of(each)]
-        click.echo(make_launcher(choice).plan(split(cells, choice, request), files.folder_of(log.absolute())))
+        requests = split(cells, choice, request, places=launcher.prepare(cells))
+        click.echo(launcher.plan(requests, files.folder_of(log.absolute())))
+        launcher.close()
         return EXIT_OK
     run = HeadlessRun()
     bench = JobsBench(run.sink, log)
+
+    def begin() -> None:
+        bench.submit(queued, choice, request, launcher)
+
     if detach:
-        bench.submit(queued, choice, request)
+        begin()
         bench.close()
         click.echo(bench.session)
         return EXIT_OK
-    return follow(bench, run, lambda: bench.submit(queued, choice, request), outputs)
+    return follow(bench, run, begin, outputs)
 
 
 def settings_of(session: str, **given: Any) -> JobRequest:
@@ -269,7 +278,7 @@ def run_job(request: Path) -> int:
     """Run the cells of a job as the file REQUEST tells; its log is written beside that file."""
     from cs336_tui.cli.run import carry_out
     from cs336_tui.runner.bench import Bench
-    from cs336_tui.runner.jobs.run import begin_log, while_wanted
+    from cs336_tui.runner.jobs.run import begin_log, lanes_here, while_wanted
 
     asked = files.read_request(request)
     log = request.with_suffix(".jsonl")
@@ -290,6 +299,7 @@ def run_job(request: Path) -> int:
 
     def work() -> None:
         bench.resume(run.recall, take_over=take_over, checked=False)
+        bench.queue.use(lanes_here(asked, bench.probe()))
         bench.work()
 
     with while_wanted(request, bench.cancel):
@@ -297,17 +307,24 @@ def run_job(request: Path) -> int:
 
 
 def _queued(
-    sweeps: Sequence[Sweep], choice: LaunchChoice, repeats: int, order: Order, ddof: int
+    sweeps: Sequence[Sweep],
+    choice: LaunchChoice,
+    launcher: JobLauncher,
+    repeats: int,
+    order: Order | None,
+    ddof: int,
 ) -> list[ev.CellsQueued]:
     """The cells of the sweeps as a session queues them; nothing is asked of this machine."""
     found: list[ev.CellsQueued] = []
     known: set[CellSpec] = set()
     first = 0
     for sweep in sweeps:
-        resolved = sweep.with_devices(_devices(sweep, choice))
+        if choice.launcher == "ssh" or not is_array(choice):  # cells share the devices of a machine
+            sweep = msgspec.structs.replace(sweep, lanes=choice.lanes or "auto")
+        resolved = sweep.with_devices(_devices(sweep, choice, launcher))
         specs = [spec for spec in resolved.cells() if spec not in known]
         known.update(specs)
-        cells = in_rounds(in_order(specs, order), repeats)
+        cells = in_rounds(in_order(specs, order or usual_order(resolved.lanes)), repeats)
         found.append(
             ev.CellsQueued(
                 at=time.time(),
@@ -323,9 +340,15 @@ def _queued(
     return found
 
 
-def _devices(sweep: Sweep, choice: LaunchChoice) -> tuple[str, ...]:
-    """The devices of a sweep where the machines that run it cannot be asked: a GPU if GPUs are asked for."""
+def _devices(sweep: Sweep, choice: LaunchChoice, launcher: JobLauncher) -> tuple[str, ...]:
+    """The devices of a sweep. `auto` and `every` are a GPU if GPUs are asked for, and on machines that can be asked if
+    one of them has any."""
     usual = "cuda:0" if choice.gpus_per_node else "cpu"
+    if choice.launcher == "ssh" and not set(UNRESOLVED).isdisjoint(sweep.devices):
+        specs = sweep.with_devices(("cpu",)).cells()
+        places = launcher.prepare([JobCell(number, spec) for number, spec in enumerate(specs)])
+        devices = (device.name for place in places for device in place.environment.devices)
+        usual = "cuda:0" if any(name.startswith("cuda") for name in devices) else "cpu"
     return tuple(dict.fromkeys(usual if name in UNRESOLVED else name for name in sweep.devices))
 
 

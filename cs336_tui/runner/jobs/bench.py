@@ -79,10 +79,16 @@ class JobsBench:
         """The number of jobs that are not over."""
         return sum(job.stage != "over" for job in self._state.jobs.values())
 
-    def submit(self, queued: Sequence[ev.CellsQueued], choice: LaunchChoice, settings: JobRequest) -> None:
-        """Begin the session with these cells and submit them. Raises `LogError` and `LaunchError`; if nothing could be
-        submitted, nothing is left of it."""
-        self._choice, launcher = choice, self._make(choice)
+    def submit(
+        self,
+        queued: Sequence[ev.CellsQueued],
+        choice: LaunchChoice,
+        settings: JobRequest,
+        launcher: JobLauncher | None = None,
+    ) -> None:
+        """Begin the session with these cells and submit them, by this launcher of the choice if given. Raises
+        `LogError` and `LaunchError`; if nothing could be submitted, nothing is left of it."""
+        self._choice, launcher = choice, launcher or self._make(choice)
         self._recorder.open()
         try:
             files.write_choice(self._folder, choice)
@@ -236,8 +242,9 @@ class JobsBench:
     def _submit(self, cells: Sequence[JobCell], settings: JobRequest) -> None:
         assert self._watcher is not None
         assert self._choice is not None
-        if requests := split(cells, self._choice, settings, self._watcher.next_job):
-            self._watcher.submit(requests)
+        if cells:
+            places = self._watcher.places(cells)
+            self._watcher.submit(split(cells, self._choice, settings, self._watcher.next_job, places))
 
     def _job_cells(self, numbers: Iterable[int]) -> list[JobCell]:
         cells = (self._state.cells[number] for number in numbers)

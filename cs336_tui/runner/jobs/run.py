@@ -12,7 +12,9 @@ from pathlib import Path
 
 from cs336_tui import __version__
 from cs336_tui.events import events as ev
+from cs336_tui.events.environment import Environment
 from cs336_tui.runner.jobs.job import JobCell, JobRequest
+from cs336_tui.runner.lanes import lanes_of, pool_of
 from cs336_tui.session.lock import writer_of
 from cs336_tui.session.log import SessionLog
 
@@ -51,6 +53,13 @@ def _run_of(numbered: tuple[int, JobCell]) -> tuple[int, tuple[str, ...]]:
     """A key that is equal for neighbours whose numbers follow one another and who want the same reports."""
     place, cell = numbered
     return cell.cell - place, cell.reports
+
+
+def lanes_here(request: JobRequest, environment: Environment) -> tuple[ev.Lane, ...]:
+    """The lanes of this machine for the cells of a job; none if they run one after the other. Raises `SpecError`."""
+    specs = [cell.spec for cell in request.cells]
+    on_gpus = any(spec.device.startswith("cuda") for spec in specs)
+    return lanes_of(request.lanes or "auto", pool_of(("cuda" if on_gpus else "cpu",), environment), specs)
 
 
 @contextmanager

@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from cs336_tui.config.order import relative_work
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, Resources
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, Place, Resources
 
 
 def split(
-    cells: Sequence[JobCell], choice: LaunchChoice, settings: JobRequest, first: int = 1
+    cells: Sequence[JobCell],
+    choice: LaunchChoice,
+    settings: JobRequest,
+    first: int = 1,
+    places: Sequence[Place] = (),
 ) -> tuple[JobRequest, ...]:
-    """The jobs that run these cells, numbered from `first`, with the settings of a request. In an array each job has
-    one cell and asks for what it needs; an allocation has all; with hosts each has a share."""
-    if choice.launcher == "ssh":
-        parts = [part for part in shares(cells, max(len(choice.hosts), 1)) if part]
-        jobs = [(part, Resources(), 0 if choice.lanes is None else choice.lanes) for part in parts]
-    elif is_array(choice):
+    """The jobs that run these cells, numbered from `first`, with the settings of a request. With `places` each of them
+    has a share; in an array each job has one cell and asks for what it needs; an allocation has all."""
+    lanes = 0 if choice.lanes is None else choice.lanes
+    if places:
+        return among(places, cells, msgspec.structs.replace(settings, lanes=lanes), first)
+    jobs: list[tuple[tuple[JobCell, ...], Resources, int]]
+    if is_array(choice):
         jobs = [((cell,), needs(cell.spec, choice), 1) for cell in cells]
     else:
-        jobs = [(tuple(cells), _allocated(choice, cells), 0 if choice.lanes is None else choice.lanes)] if cells else []
+        jobs = [(tuple(cells), _allocated(choice, cells), lanes)] if cells else []
     return tuple(
         msgspec.structs.replace(settings, job=str(number), cells=part, resources=resources, lanes=lanes)
         for number, (part, resources, lanes) in enumerate(jobs, first)
+    )
+
+
+def among(
+    places: Sequence[Place], cells: Sequence[JobCell], settings: JobRequest, first: int
+) -> tuple[JobRequest, ...]:
+    """A job for each place that gets cells, numbered from `first`, with the settings of a request."""
+    parts = [(place, part) for place, part in zip(places, shares(cells, places), strict=True) if part]
+    return tuple(
+        msgspec.structs.replace(settings, job=str(number), cells=part, machine=place.name)
+        for number, (place, part) in enumerate(parts, first)
     )
 
 
@@ -54,18 +70,20 @@ def _allocated(choice: LaunchChoice, cells: Sequence[JobCell]) -> Resources:
     return Resources(nodes=choice.nodes or 1, gpus_per_node=gpus, cores_per_node=cores, time=choice.time)
 
 
-def shares(cells: Sequence[JobCell], number: int) -> tuple[tuple[JobCell, ...], ...]:
-    """The cells in `number` shares of about the same work, the longest cells dealt first; each in the order given."""
-    work = [0.0] * number
-    place: dict[int, int] = {}
+def shares(cells: Sequence[JobCell], places: Sequence[Place]) -> tuple[tuple[JobCell, ...], ...]:
+    """The cells in a share for each place, of work in proportion to its lanes; the longest cells are dealt first, to
+    places that can run them, if there are any. Each share is in the order given."""
+    work = [0.0] * len(places)
+    dealt: dict[int, int] = {}
     for cell in sorted(cells, key=_work, reverse=True):
-        place[cell.cell] = least = min(range(number), key=work.__getitem__)
+        able = [n for n, place in enumerate(places) if _can_run(place, cell)] or range(len(places))
+        dealt[cell.cell] = least = min(able, key=lambda n: (work[n] + _work(cell)) / max(places[n].lanes, 1))
         work[least] += _work(cell)
-    return tuple(tuple(_those(cells, place, share)) for share in range(number))
+    return tuple(tuple(cell for cell in cells if dealt[cell.cell] == n) for n in range(len(places)))
 
 
-def _those(cells: Sequence[JobCell], place: dict[int, int], share: int) -> Iterator[JobCell]:
-    return (cell for cell in cells if place[cell.cell] == share)
+def _can_run(place: Place, cell: JobCell) -> bool:
+    return cell.spec.ranks <= max(place.lanes, 1) and place.environment.refusal(cell.spec) is None
 
 
 def _work(cell: JobCell) -> float:

@@ -15,7 +15,8 @@ from cs336_tui.events.codec import coalesce, from_line
 from cs336_tui.runner.jobs import folder as files
 from cs336_tui.runner.jobs.aside import Aside
 from cs336_tui.runner.jobs.fold import JobFold, Numbering
-from cs336_tui.runner.jobs.job import JobLauncher, JobRequest, JobStatus, LaunchError
+from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, JobStatus, LaunchError, Place
+from cs336_tui.runner.jobs.splitting import among
 from cs336_tui.session.log import DAMAGE
 from cs336_tui.session.state import SessionState
 
@@ -211,15 +212,20 @@ class Watcher:
 
     def _submit_elsewhere(self, request: JobRequest) -> None:
         """Submit the cells of a job whose machine is lost again; where that fails, they failed."""
-        request = msgspec.structs.replace(request, job=str(self.next_job))
         try:
-            self.submit([request])
+            places = self.places(request.cells)
+            nowhere = msgspec.structs.replace(request, job=str(self.next_job), machine="")
+            self.submit(among(places, request.cells, nowhere, self.next_job) if places else (nowhere,))
         except (LaunchError, OSError) as error:
-            ends = (
-                ev.CellFinished(at=time.time(), cell=cell.cell, status="failed", error=str(error), job_over=True)
-                for cell in request.cells
+            now = time.time()
+            numbers = (cell.cell for cell in request.cells)
+            self._record(
+                [ev.CellFinished(at=now, cell=n, status="failed", error=str(error), job_over=True) for n in numbers]
             )
-            self._record(list(ends))
+
+    def places(self, cells: Sequence[JobCell]) -> Sequence[Place]:
+        """The machines among which these cells are to be split. Raises `LaunchError`."""
+        return self._aside.call(lambda: self._launcher.prepare(cells)).result()
 
     def _follow(
         self,
