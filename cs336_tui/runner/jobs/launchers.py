@@ -12,4 +12,8 @@ def make_launcher(choice: LaunchChoice) -> JobLauncher:
         from cs336_tui.runner.jobs.local import LocalLauncher
 
         return LocalLauncher()
+    if choice.launcher == "slurm":
+        from cs336_tui.runner.jobs.slurm import SlurmLauncher
+
+        return SlurmLauncher(choice)
     raise LaunchError(f"--launcher {choice.launcher}: not known here")

@@ -1,0 +1,273 @@
+"""Jobs of Slurm, submitted by submitit."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cs336_tui.runner.jobs.choice import LaunchChoice
+from cs336_tui.runner.jobs.folder import read_shared
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchError, Place, Resources
+from cs336_tui.runner.jobs.slurm_states import (
+    FORGOTTEN,
+    NO_FOLDER,
+    SACCT_FIELDS,
+    SQUEUE_FIELDS,
+    JobRecord,
+    from_sacct,
+    from_squeue,
+    never_starts,
+    status_of,
+)
+
+if TYPE_CHECKING:
+    import submitit
+
+INSTALL = "pip install 'cs336-tui[slurm]'"
+_PATIENCE_S = 60
+_LAG_S = 60
+"""The longest time that a node waits for the folder of jobs, as a shared folder may lag."""
+
+_OURS = ("array", "output", "error", "input", "open-mode", "job-name", "wrap", "parsable", "test-only", "wait", "chdir")
+_OPTIONS = {"partition": "--partition", "time": "--time", "nodes": "--nodes", "gpus-per-node": "--gpus-per-node"}
+_GPUS = ("gpus", "gres", "gpus-per-task", "gpus-per-socket", "gpus-per-node")
+
+
+class SlurmLauncher:
+    """Jobs of equal resources become one array, a single job a job of its own. Slurm names a job ``12`` or ``12_3``."""
+
+    name: Final = "slurm"
+
+    def __init__(self, choice: LaunchChoice) -> None:
+        self._choice = choice
+        self._options = dict(_checked(choice.parameters))
+        self._partition = choice.partition
+        self._accounting = True
+        self._ended: dict[str, JobStatus] = {}
+        """Of jobs whose end Slurm's records tell otherwise, or soon no longer."""
+
+    def prepare(self, cells: Sequence[JobCell]) -> Sequence[Place]:  # noqa: ARG002  # Slurm chooses nodes itself
+        return ()
+
+    def plan(self, requests: Sequence[JobRequest], folder: Path) -> str:
+        texts = []
+        for group in _groups(requests, most=len(requests)):
+            executor, command = self._submission(group, folder)
+            jobs = f"an array of {len(group)} jobs" if len(group) > 1 else "one job"
+            texts.append(f"# {jobs} of Slurm\n{executor._make_submission_file_text(command, '')}")
+        return "\n".join(texts).rstrip("\n")
+
+    def submit(self, requests: Sequence[JobRequest], folder: Path) -> Sequence[str]:
+        ids: dict[str, str] = {}
+        try:
+            for group in _groups(requests, _longest_array()):
+                executor, command = self._submission(group, folder)
+                try:
+                    with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
+                        base = executor._submit_command(command).job_id
+                except OSError as error:
+                    raise LaunchError(f"{folder}: {error.strerror}") from None
+                except Exception as error:  # submitit's own, with the words of sbatch
+                    raise LaunchError(_said(str(error))) from None
+                several = len(group) > 1
+                ids |= {request.job: f"{base}_{index}" if several else base for index, request in enumerate(group)}
+        except LaunchError:
+            self.cancel(list(ids.values()))
+            raise
+        return [ids[request.job] for request in requests]
+
+    def where(self, id: str) -> str:  # noqa: ARG002
+        if self._partition is None:
+            shown = _run("sinfo", "--noheader", "--format=%P").stdout.split()
+            self._partition = next((name.rstrip("*") for name in shown if name.endswith("*")), "")
+        return self._partition
+
+    def statuses(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        asked = set(ids) - self._ended.keys()
+        found = {job.id: job for job in self._queued(_bases(asked)) if job.id in asked}
+        unsure = [id for id in ids if id in asked and (id not in found or found[id].state == "CANCELLED")]
+        told = self._accounted(unsure) if unsure else {}
+        found |= {id: job for id, job in (told or {}).items() if id not in found or job.by}
+        if told is not None:
+            self._ended |= {id: FORGOTTEN for id in unsure if id not in found}
+        statuses = {id: status_of(job) for id, job in found.items()}
+        doomed = [id for id, job in found.items() if never_starts(job) and job.state not in ("CANCELLED", "FAILED")]
+        if doomed:
+            self.cancel(doomed)
+        self._ended |= {id: statuses[id] for id, job in found.items() if id in doomed or job.state == "CANCELLED"}
+        return statuses | {id: self._ended[id] for id in ids if id in self._ended}
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        if not ids:
+            return
+        ran = _run("scancel", *_ranges(ids))
+        if ran.returncode and not re.search("Invalid job id|already compl", ran.stderr):
+            raise LaunchError(_said(ran.stderr))
+
+    def read(self, id: str, log: Path, offset: int) -> bytes:  # noqa: ARG002
+        return read_shared(log, offset)
+
+    def close(self) -> None:
+        pass
+
+    def _submission(self, group: Sequence[JobRequest], folder: Path) -> tuple[submitit.SlurmExecutor, str]:
+        """submitit's executor for an array of these jobs, or for the only one, and the command that it submits."""
+        asked = {"partition": self._choice.partition, **_asked(group[0].resources), **self._options}
+        if any(key in self._options for key in _GPUS):
+            asked["gpus-per-node"] = None
+        executor = _executor(folder, drops_signal="signal" not in self._options)
+        executor.update_parameters(
+            job_name=group[0].session,
+            time=None,
+            wckey=None,
+            array_parallelism=len(group),
+            stderr_to_stdout=True,
+            use_srun=False,
+            setup=[
+                f"jobs=({' '.join(shlex.quote(request.job) for request in group)})",
+                f"folder={shlex.quote(str(folder.absolute()))}",
+                f'until [ -w "$folder" ]; do [ $SECONDS -lt {_LAG_S} ] || exit {NO_FOLDER}; sleep 1; done',
+                "job=$folder/${jobs[${SLURM_ARRAY_TASK_ID:-0}]}",
+                'exec >>"$job.out" 2>&1',
+            ],
+            additional_parameters={key: value for key, value in asked.items() if value is not None}
+            | {"output": "/dev/null"},
+        )
+        if len(group) > 1:
+            executor.parameters["map_count"] = len(group)
+        return executor, f'exec {shlex.quote(sys.executable)} -m cs336_tui run-job "$job.json"'
+
+    def _queued(self, bases: Sequence[str]) -> Iterable[JobRecord]:
+        """Jobs and arrays that Slurm's controller knows: those that wait, run, or ended in the last minutes."""
+        if not bases:
+            return ()
+        asked = _run(
+            "squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join(bases)}",
+            f"--Format={','.join(f'{field}:|' for field in SQUEUE_FIELDS)}",
+        )  # fmt: skip
+        if asked.returncode and "Invalid job id" not in asked.stderr:
+            raise LaunchError(_said(asked.stderr))
+        return from_squeue(asked.stdout)
+
+    def _accounted(self, ids: Sequence[str]) -> Mapping[str, JobRecord] | None:
+        """Jobs that Slurm's accounting knows; none if there is no accounting; None if it does not answer now."""
+        if not self._accounting or shutil.which("sacct") is None:
+            return {}
+        asked = _run(
+            "sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={','.join(_bases(ids))}",
+            f"--format={','.join(SACCT_FIELDS)}",
+        )  # fmt: skip
+        self._accounting = "accounting storage is disabled" not in asked.stderr
+        if asked.returncode and self._accounting:
+            return None
+        return {job.id: job for job in from_sacct(asked.stdout) if job.id in ids}
+
+
+def _checked(parameters: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str | bool]]:
+    """Options of ``sbatch`` by their long names; one without a value is True."""
+    for given, value in parameters:
+        key = given.lstrip("-").replace("_", "-")
+        if key in _OURS:
+            raise LaunchError(f"--slurm {given}: cs336-tui sets this option of sbatch itself")
+        if key in _OPTIONS:
+            raise LaunchError(f"--slurm {given}: say {_OPTIONS[key]} instead")
+        if not re.fullmatch("[a-z][a-z0-9-]*", key) or not value.isprintable():
+            raise LaunchError(f"--slurm {given}={value!r}: expected KEY=VALUE, a long option of sbatch and its value")
+        yield key, value or True
+
+
+def _asked(resources: Resources) -> dict[str, str | int | None]:
+    """Options of ``sbatch`` for what a job asks; None: the cluster's default. Without a number of cores it gets all of
+    its nodes."""
+    return {
+        "nodes": resources.nodes,
+        "ntasks-per-node": 1,
+        "cpus-per-task": resources.cores_per_node or None,
+        "exclusive": None if resources.cores_per_node else True,
+        "gpus-per-node": resources.gpus_per_node or None,
+        "time": resources.time,
+    }
+
+
+def _groups(requests: Iterable[JobRequest], most: int) -> list[Sequence[JobRequest]]:
+    """Requests that one array can be, at most `most`; those that ask for most are first, as Slurm may refuse them."""
+    by_resources: dict[tuple[object, ...], list[JobRequest]] = {}
+    for request in requests:
+        by_resources.setdefault((request.resources, request.session), []).append(request)
+    greedy = sorted(
+        by_resources.values(), key=lambda group: -group[0].resources.nodes * (1 + group[0].resources.gpus_per_node)
+    )
+    return [group[start : start + most] for group in greedy for start in range(0, len(group), most)]
+
+
+def _bases(ids: Iterable[str]) -> list[str]:
+    """The jobs and arrays of these jobs."""
+    return list(dict.fromkeys(id.partition("_")[0] for id in ids))
+
+
+def _ranges(ids: Iterable[str]) -> list[str]:
+    """The same jobs in fewer words: those of an array as ``12_[0-4,7]``."""
+    tasks: dict[str, list[int]] = {}
+    for id in ids:
+        base, _, task = id.partition("_")
+        tasks.setdefault(base, []).extend([int(task)] if task else [])
+    words = []
+    for base, numbers in tasks.items():
+        runs = itertools.groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
+        spans = [[number for _, number in run] for _, run in runs]
+        said = ",".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
+        words.append(f"{base}_[{said}]" if said else base)
+    return words
+
+
+def _longest_array() -> int:
+    told = re.search(r"MaxArraySize\s*=\s*(\d+)", _run("scontrol", "show", "config").stdout)
+    return max(1, int(told[1])) if told else 1000
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    """One of Slurm's commands; raises `LaunchError` if it cannot be run."""
+    try:
+        return subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+        )
+    except FileNotFoundError:
+        raise LaunchError(f"{words[0]}: not found; run this where Slurm's commands are, as on a login node") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"{words[0]}: {error}") from None
+
+
+def _said(stderr: str) -> str:
+    """One line with Slurm's words."""
+    lines = [re.sub(r"^(\w+): (error: )?", "", line.strip()) for line in stderr.splitlines()]
+    kept = [line for line in lines if line and not line.startswith("Try ")]
+    return f"Slurm: {'; '.join(dict.fromkeys(kept)) or 'refused without a word'}"
+
+
+def _executor(folder: Path, drops_signal: bool) -> submitit.SlurmExecutor:
+    """submitit's executor whose files go to this folder; it makes texts where there is no Slurm too. submitit asks for
+    a signal before the end, which would kill the ranks of cells."""
+    try:
+        from submitit import SlurmExecutor
+    except ImportError:
+        raise LaunchError(f"--launcher slurm needs submitit: {INSTALL}") from None
+
+    class Executor(SlurmExecutor):
+        def _make_submission_file_text(self, command: str, uid: str) -> str:
+            lines = super()._make_submission_file_text(command, uid).split("\n")
+            return "\n".join(line for line in lines if not (drops_signal and line.startswith("#SBATCH --signal=")))
+
+        @classmethod
+        def affinity(cls) -> int:
+            return 2
+
+    return Executor(folder)
