@@ -144,7 +144,7 @@ class CellRunner:
             for child in children:
                 around.enter_context(closing(child))
             if ranks:
-                run_ranks(here(ranks), [RankFold(cell, len(ranks))], record, self.stop, timeout_s)
+                run_ranks(here(ranks, cell=cell), [RankFold(cell, len(ranks))], record, self.stop, timeout_s)
             else:
                 Supervisor(children[0], cell, record, self.stop, timeout_s).run()
         fault = None if self.stop.is_set() else fault_of(ends[-1], lanes)
@@ -208,7 +208,7 @@ class CellRunner:
             for child in children:
                 around.enter_context(closing(child))
             if ranks:
-                run_ranks(here(ranks), [ReportFold(number)], self._with_prediction, self.stop, timeout_s)
+                run_ranks(here(ranks, report=number), [ReportFold(number)], self._with_prediction, self.stop, timeout_s)
             else:
                 Supervisor(children[0], None, record, self.stop, timeout_s, report=number).run()
 
