@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -40,7 +40,7 @@ class DeviceSampler:
         self._other_uuids: tuple[str, ...] = ()
         self._children: tuple[int, ...] = ()
         self._changed = threading.Condition()
-        self._woken = self._stopping = False
+        self._woken = self._stopping = self._is_elsewhere = False
         self._awaited: list[threading.Event] = []  # set once a sample that begins from now on was handed on
         self._sampled_after: threading.Event | None = None
         """Set once the device was sampled after the running cell stopped measuring."""
@@ -88,6 +88,15 @@ class DeviceSampler:
         other_uuids = tuple(other.uuid for other in others if other.uuid)
         self.watch(device.uuid if device else None, *pids, other_uuids=other_uuids)
 
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """While entered nothing is handed on: the running cell's ranks are sampled where they run."""
+        self._is_elsewhere = True
+        try:
+            yield
+        finally:
+            self._is_elsewhere = False
+
     def measured(self) -> None:
         """Sample at once after measuring: a short cell may have no sample. One before would disturb its first step."""
         self._sampled_after = self.sample_soon()
@@ -133,6 +142,8 @@ class DeviceSampler:
         others: tuple[GpuSample, ...] = (),
     ) -> None:
         """Hand on the GPU as sampled from `began` (monotonic seconds) on, and the host as it is now."""
+        if self._is_elsewhere:
+            return
         host, host_why = self._sample_host(children)
         if gpu is not None and gpu.processes_age_s is not None:
             # The list was read before `at`, by as much as a slow driver took.
