@@ -84,6 +84,8 @@ class CellRunner:
         """The ends of cells that ran out of memory and have not begun anew."""
         self.unusable: dict[int, str] = {}
         """The part of the user's own code that could not be used, by the cell that found out."""
+        self._beside: set[int] = set()
+        """Cells that run in lanes."""
         self.reports = 0
         """The number of the next report."""
 
@@ -119,8 +121,13 @@ class CellRunner:
             worker_entry.run_cell(spec, cell, lambda event: self.record([event]), self.stop.is_set, nvtx=self._nvtx)
         else:
             job = _Run(cell, spec, tuple(lanes), spec.device if spec.device != asked.device else None)
-            if (fault := self._run_in_children(self.launcher, job, environment, timeout_s)) is not None:
+            try:
+                fault = self._run_in_children(self.launcher, job, environment, timeout_s)
+                self.watch.await_sample(self.stop, cell if lanes else None)
                 return fault
+            finally:
+                self.watch.leave(cell)
+                self._beside.discard(cell)
         self.watch.await_sample(self.stop)
         return None
 
@@ -142,7 +149,11 @@ class CellRunner:
         numbers = tuple(lane.lane for lane in lanes)
         self._recorder.record([CellStarted(at=started_at, cell=cell, pid=pid, device=run.device, lanes=numbers)])
         pids = (child.process.pid for child in children)
-        self.watch.point(environment.device(spec.device), *pids, others=environment.others_of(spec))
+        others = environment.others_of(spec)
+        if lanes:
+            others = tuple(found for lane in lanes[1:] if (found := environment.device(lane.device)))
+            self._beside.add(cell)
+        self.watch.point(environment.device(spec.device), *pids, others=others, cell=cell if lanes else None)
         ends: list[CellFinished] = []
 
         def record(events: Sequence[Event]) -> None:
@@ -194,7 +205,7 @@ class CellRunner:
             if isinstance(event, CellFinished) and event.unusable:
                 self.unusable[event.cell] = event.unusable
             if isinstance(event, StageChanged) and event.stage == "finishing":
-                self.watch.measured()
+                self.watch.measured(event.cell if event.cell in self._beside else None)
 
     def why_not(self, environment: Environment, *specs: CellSpec) -> str:
         """The reason not to try a cell, or two that take turns in one process; empty if there is none."""
