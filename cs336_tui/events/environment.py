@@ -85,9 +85,9 @@ class Environment(TorchEnvironment, frozen=True, kw_only=True):
             found += every if name == "every" else (best if name == "auto" else canonical_device(name),)
         return tuple(found)
 
-    def check(self, spec: CellSpec) -> None:
+    def check(self, spec: CellSpec, ranks_here: int | None = None) -> None:
         """Raise `SpecError` when this machine lacks the cell's device or the device one of its choices."""
-        if problem := self.refusal(spec):
+        if problem := self.refusal(spec, ranks_here):
             raise problem
 
     def refusal(self, spec: CellSpec, ranks_here: int | None = None) -> SpecError | None:

@@ -152,7 +152,8 @@ class Bench:
         return environment
 
     def resolve(self, sweep: Sweep, may_leave_out: Collection[str] = ()) -> Sweep:
-        """The sweep with ``auto`` replaced by this machine's best device. Blocks like `probe`. Leaves out values of the
+        """The sweep with ``auto`` replaced by this machine's best device; with lanes, its devices are those that lanes
+        share. Blocks like `probe`. Leaves out values of the
         fields in `may_leave_out` that no cell can have here, with a notice each. Raises the first `SpecError` of a cell
         that is wrong or impossible here, and `StartError` when no child process could be asked."""
         environment = self._probe_for_cells()
@@ -162,9 +163,9 @@ class Bench:
         if may_leave_out:
             resolved, said = without_impossible(resolved, environment, may_leave_out)
             self._recorder.pass_on([ev.Notice(at=time.time(), text=text) for text in said])
+        lanes = self.lanes_of(resolved)
         for spec in resolved.cells():
-            environment.check(spec)
-        self.lanes_of(resolved)
+            environment.check(spec, 1 if lanes and spec.device != "cpu" else None)  # each rank is in a lane of its own
         return resolved
 
     def run(self, specs: Sequence[CellSpec], command: str) -> None:

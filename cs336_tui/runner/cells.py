@@ -105,7 +105,7 @@ class CellRunner:
         if self._nodes and self._nodes.ranks_here(spec):
             self._run_over(self._nodes, cell, spec, environment, timeout_s)
             return None
-        if problem := environment.refusal(spec):
+        if problem := environment.refusal(spec, 1 if lanes else None):  # its other ranks are in lanes of their own
             self._fail(cell, str(problem))
             return None
         if self.launcher is None and spec.ranks > 1:

@@ -72,9 +72,9 @@ class CellQueue:
     """Cells that wait, and reports and peaks that come before them. `record` is given an event for every change of the
     cells, in the order of the changes. `stop` is set while what was taken is to be stopped.
 
-    With lanes open, a cell on one of their devices, of no more ranks than there are lanes, is taken as soon as there is a free lane for each of its ranks, and
-    runs in them until it is `over`; none overtakes one that waits for lanes. Everything else is taken once nothing
-    runs, and is over at the next `take`."""
+    With lanes open, a cell on one of their devices, of no more ranks than there are lanes, is taken as soon as there is
+    a free lane for each of its ranks, and runs in them until it is `over`; none overtakes one that waits for lanes.
+    Everything else is taken once nothing runs, and is over at the next `take`."""
 
     def __init__(self, record: Callable[[Sequence[Event]], None], stop: StopSignal) -> None:
         self._record, self._stop = record, stop
