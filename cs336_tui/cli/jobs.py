@@ -40,6 +40,7 @@ from cs336_tui.runner.jobs.splitting import is_array, split
 from cs336_tui.session import store
 from cs336_tui.session.lock import Writer, writer_of
 from cs336_tui.session.log import new_session_id
+from cs336_tui.stats.quantities import counted
 
 _OF_CHOICE = ("launcher", "partition", "nodes", "gpus_per_node", "time", "parameters", "hosts", "form")
 _OF_REQUEST = ("ddof", "timeout_s", "explain_oom", "check_fit", "nvtx")
@@ -170,10 +171,9 @@ def follow(bench: JobsBench, run: HeadlessRun, begin: Callable[[], object], outp
         run.progress.clear()
     if run.stopped and going_on:
         name = _name(bench.log_path)
-        click.echo(
-            f"{going_on} jobs go on; `cs336-tui watch {name}` follows them, `cs336-tui cancel {name}` cancels them",
-            err=True,
-        )
+        go, it = ("goes", "it") if going_on == 1 else ("go", "them")
+        follow_it, cancel_it = f"`cs336-tui watch {name}` follows {it}", f"`cs336-tui cancel {name}` cancels {it}"
+        click.echo(f"{counted(going_on, 'job')} {go} on; {follow_it}, {cancel_it}", err=True)
     code = hand_over(run, outputs, bench.log_path, bench.log_problem)
     return EXIT_INTERRUPTED if run.stopped and not bench.is_over else code
 
@@ -193,8 +193,8 @@ def resume_jobs(
 
     def begin() -> None:
         again = bench.resume(request, run.recall, failed=failed, take_over=take_over)
-        more = f", {bench.jobs_going_on} jobs in all go on" if bench.jobs_going_on else ""
-        click.echo(f"session {path.stem}: {len(again)} cells submitted anew{more}", err=True)
+        done = f"{counted(len(again), 'cell')} submitted anew" if again else "nothing left to submit"
+        click.echo(f"session {path.stem}: {done}; jobs that are not over: {bench.jobs_going_on}", err=True)
 
     if detach:
         begin()
@@ -251,7 +251,7 @@ def cancel(*, session: str, session_dir: Path) -> int:
     finally:
         bench.close()
         run.progress.clear()
-    click.echo(f"session {path.stem}: {number} jobs cancelled")
+    click.echo(f"session {path.stem}: {counted(number, 'job')} cancelled")
     return EXIT_OK
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -11,7 +12,9 @@ import msgspec
 from cs336_tui.cli.flags import session_argument, session_dir_option
 from cs336_tui.export.texts import in_brief, one_line
 from cs336_tui.session import store
+from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
+from cs336_tui.stats.quantities import counted
 
 
 def began(info: SessionInfo) -> str:
@@ -28,20 +31,27 @@ def counts(info: SessionInfo) -> str:
         (info.oom, "out of memory"),
         (info.failed, "failed"),
         (info.skipped, "skipped"),
-        (info.left, "running or waiting" if info.writer else "left to run"),
+        (info.left, "running or waiting" if info.writer or info.jobs_running + info.jobs_pending else "left to run"),
     ]
     reports = f"; {info.reports} report{'s' * (info.reports != 1)}" if info.reports else ""
     return f"{info.cells}: " + (", ".join(f"{n} {word}" for n, word in parts if n) or "none") + reports
+
+
+def jobs(info: SessionInfo) -> str:
+    """The stages of its jobs as they were known last, in words; empty without jobs."""
+    over = info.jobs - info.jobs_running - info.jobs_pending
+    parts = [(info.jobs_running, "running"), (info.jobs_pending, "waiting"), (over, "over")]
+    return f"{info.jobs}: " + ", ".join(f"{n} {word}" for n, word in parts if n) if info.jobs else ""
 
 
 def _table(infos: list[SessionInfo]) -> str:
     from tabulate import tabulate
 
     rows = [
-        [info.session, info.name, began(info), info.host, ", ".join(info.devices), counts(info), info.note]
+        [info.session, info.name, began(info), info.host, ", ".join(info.devices), counts(info), jobs(info), info.note]
         for info in infos
     ]
-    header = ["session", "name", "begun", "machine", "devices", "cells", "note"]
+    header = ["session", "name", "begun", "machine", "devices", "cells", "jobs", "note"]
     kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
     cells = [[one_line(row[i]) for i in kept] for row in rows]
     return tabulate(cells, [header[i] for i in kept], tablefmt="plain", disable_numparse=True)
@@ -74,6 +84,7 @@ def show(session: str, session_dir: Path) -> str:
     rows += [("note", info.note)] if info.note else []
     rows += [("begun", f"{began(info)} on {info.host or 'an unknown machine'}, torch {info.torch or 'unknown'}")]
     rows += [("cells", counts(info))]
+    rows += _jobs_of(state, info)
     for report in state.reports.values():
         how = "" if report.status == "ok" else f": {report.status or 'running'}"
         rows.append(("report", f"{report.kind} of {report.spec.title}{how}"))
@@ -83,6 +94,27 @@ def show(session: str, session_dir: Path) -> str:
     if any(report.content for report in state.reports.values()):
         lines += ["", f"`cs336-tui export {info.session} --report kernels` (or memory, ...) shows what a report found."]
     return "\n".join(lines)
+
+
+_MOST_JOBS = 20
+
+
+def _jobs_of(state: SessionState, info: SessionInfo) -> Iterator[tuple[str, str]]:
+    """The jobs of a session as they were known last; those over without a word are not listed."""
+    if not state.jobs:
+        return
+    going_on = info.jobs_running + info.jobs_pending
+    hint = f"; `cs336-tui watch {info.session}` follows them" if going_on else ""
+    yield "jobs", jobs(info) + hint
+    told = [job for job in state.jobs.values() if job.stage != "over" or job.reason]
+    for job in told[:_MOST_JOBS]:
+        submitted, stage = job.submitted, "waiting" if job.stage == "pending" else job.stage
+        where = f" on {job.node or submitted.where}" if job.node or submitted.where else ""
+        why = f": {job.reason}" if job.reason else ""
+        cells = counted(len(submitted.cells), "cell")
+        yield "", f"job {submitted.job} ({submitted.launcher} {submitted.id}, {cells}) {stage}{where}{why}"
+    if len(told) > _MOST_JOBS:
+        yield "", f"and {len(told) - _MOST_JOBS} more"
 
 
 @click.command("rename")

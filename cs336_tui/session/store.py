@@ -45,6 +45,10 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Without a result: resuming runs them."""
     skipped: int = 0
     reports: int = 0
+    jobs: int = 0
+    jobs_pending: int = 0
+    jobs_running: int = 0
+    """As they were known last."""
     writer: str | None = None
     """The process that writes it now."""
     problem: str | None = None
@@ -101,7 +105,9 @@ def info_of(path: Path) -> SessionInfo:
 def describe(state: SessionState, path: Path, problem: str | None = None) -> SessionInfo:
     """`info_of` for a session in memory."""
     cells = tuple(state.cells.values())
-    statuses = [cell.status for cell in cells]
+    jobs = [job.stage for job in state.jobs.values()]
+    without = [cell.finished is not None and cell.finished.job_over for cell in cells]
+    statuses = ["cancelled" if left else cell.status for cell, left in zip(cells, without, strict=True)]
     writer = writer_of(path)
     labels: dict[str, None] = {}
     for cell in cells:
@@ -123,6 +129,9 @@ def describe(state: SessionState, path: Path, problem: str | None = None) -> Ses
         left=sum(status in ("queued", "running", "cancelled") for status in statuses),
         skipped=statuses.count("skipped"),
         reports=len(state.reports),
+        jobs=len(jobs),
+        jobs_pending=jobs.count("pending"),
+        jobs_running=jobs.count("running"),
         writer=str(writer) if writer else None,
         problem=problem,
     )

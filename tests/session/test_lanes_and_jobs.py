@@ -51,3 +51,12 @@ def test_a_job_tells_why_its_cells_wait():
     job = state.job_of(state.cells[1])
     assert job is not None
     assert (job.stage, job.reason, state.job_of(state.cells[0])) == ("pending", "Resources", None)
+
+
+def test_a_session_that_goes_on_keeps_what_its_living_jobs_run():
+    jobs = [ev.JobSubmitted(at=1, job=job, launcher="slurm", id=job, cells=(n,)) for n, job in enumerate(("a", "b"))]
+    begun = [ev.CellStarted(at=2, cell=n, job=job) for n, job in enumerate(("a", "b"))]
+    over = ev.JobChanged(at=3, job="b", stage="over")
+    state = in_lanes(*jobs, *begun, over, ev.SessionResumed(at=4, app="0"))
+    assert [cell.status for cell in state.cells.values()] == ["running", "queued", "queued"]
+    assert (list(state.running), list(state.waiting)) == ([0], [1, 2])

@@ -108,8 +108,9 @@ class Watcher:
         *,
         ask_s: float = ASK_S,
         grace_s: float = GRACE_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._record, self._launcher, self._folder = record, launcher, folder
+        self._record, self._launcher, self._folder, self._clock = record, launcher, folder, clock
         self._ask_s, self._grace_s = ask_s, grace_s
         self._numbering = Numbering(state)
         self._aside = Aside("launcher")
@@ -164,12 +165,12 @@ class Watcher:
     def settle_down(self, stop: threading.Event) -> None:
         """Learn which jobs go on, and tell the ends of those that do not. Raises `LaunchError` if the launcher says
         nothing."""
-        give_up_at = time.monotonic() + SILENT_S
+        give_up_at = self._clock() + SILENT_S
         while not stop.is_set():
             self.step()
             if self._knows and not any(job.over_at or job.ended_at for job in self._jobs.values()):
                 return
-            if time.monotonic() > give_up_at and not self._knows:
+            if self._clock() > give_up_at and not self._knows:
                 raise LaunchError(f"{self._problem or 'the launcher does not answer'}; which jobs go on is not known")
             stop.wait(0.1)
 
@@ -197,7 +198,7 @@ class Watcher:
 
     def step(self) -> None:
         """Read what is new, ask the launcher now and then, and tell of jobs that are over."""
-        now = time.monotonic()
+        now = self._clock()
         events: list[ev.Event] = []
         self._ask(now, events)
         for name, job in list(self._jobs.items()):
@@ -311,7 +312,7 @@ class Watcher:
 
     def _settle(self, name: str, job: _Job, events: list[ev.Event]) -> None:
         """Tell that a job is over, and the end of each cell that it left without a result."""
-        self._read(job, time.monotonic(), events, to_its_end=True)
+        self._read(job, self._clock(), events, to_its_end=True)
         del self._jobs[name]
         for log in job.logs:
             if log.damaged:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from cs336_tui.runner.jobs.choice import LaunchChoice
 from cs336_tui.runner.jobs.job import JobRequest, LaunchError
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
-from tests.watching import Watch, small_spec
+from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec, wait_gone
 
 SETTINGS = JobRequest(session="s", job="", cells=(), device_interval_s=0)
 ALLOCATION = LaunchChoice(launcher="local", form="allocation")
@@ -51,6 +54,44 @@ def test_nothing_is_left_where_nothing_could_be_submitted(tmp_path: Path):
     with pytest.raises(LaunchError, match="no such partition"):
         bench.submit(queued(small_spec()), ALLOCATION, SETTINGS)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_is_watched_taken_over_killed_resumed_and_cancelled(tmp_path: Path):
+    log = tmp_path / "s.jsonl"
+    follower = Watch()
+    first, second = (JobsBench(watch, log, poll_s=0.1) for watch in (Watch(), follower))
+    first.submit(queued(endless_spec()), ALLOCATION, SETTINGS)
+    first_works = threading.Thread(target=first.work)
+    first_works.start()
+    second.watch()
+    second_works = threading.Thread(target=second.work)
+    second_works.start()
+    follower.until(lambda state: state.cells[0].step_times_s)
+    assert second.is_follower
+    first.close()
+    first_works.join(PATIENCE_S)
+    pid = int(follower.state.jobs["1"].submitted.id.partition("@")[0])
+    follower.until(lambda _: not second.is_follower)
+    os.killpg(pid, signal.SIGKILL)
+    follower.until(lambda state: state.ended)
+    second_works.join(PATIENCE_S)
+    second.close()
+    assert statuses(load(log)) == ["killed"]
+    assert wait_gone(follower.state.cells[0].pid)
+
+    third = JobsBench(again := Watch(), log, poll_s=0.1)
+    assert third.resume(SETTINGS) == (0,)
+    works = threading.Thread(target=third.work)
+    works.start()
+    again.until(lambda state: state.cells[0].step_times_s and state.cells[0].status == "running")
+    assert third.cancel()
+    works.join(PATIENCE_S)
+    third.close()
+    state = load(log)
+    assert statuses(state) == ["cancelled"]
+    assert list(state.jobs) == ["1", "2"]
+    assert len(state.cells[0].earlier) >= 1
+    assert wait_gone(again.state.cells[0].pid)
 
 
 def _refusing(_choice: LaunchChoice):

@@ -1,0 +1,106 @@
+"""`bench --launcher`, `watch`, `cancel` and `resume`, with jobs that are processes of this machine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.events.events import CellStarted
+from cs336_tui.session.log import LogReader
+from tests.commands import COMMAND, SMALL, call, call_bench
+from tests.watching import PATIENCE_S
+
+JOBS = ("--launcher", "local")
+ENDLESS = [*SMALL, "--pass", "forward", "--steps", "10000000"]
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path):
+    done = call_bench(*SMALL, *JOBS, "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [line.rpartition("/")[2] for line in done.stdout.splitlines()] == ["1.json", "2.json", "3.json"]
+    assert list(tmp_path.iterdir()) == []
+    as_one = call_bench(*SMALL, *JOBS, "--dry-run", "--as", "allocation", cwd=tmp_path)
+    assert len(as_one.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--partition", "p"), "--partition is for jobs; name a --launcher too: slurm or ssh"),
+        (("--detach",), "--detach is for jobs"),
+        (("--as", "array"), "--as is for jobs"),
+        (("--launcher", "ssh"), "--host"),
+        (("--launcher", "slurm", "--host", "a"), "--host is for --launcher ssh"),
+        (("--launcher", "ssh", "--host", "a", "--slurm", "a=b"), "--partition and --slurm are for --launcher slurm"),
+        ((*JOBS, "--in-process"), "--in-process"),
+    ],
+)
+def test_options_of_jobs_that_mean_nothing_are_refused(tmp_path: Path, words: tuple[str, ...], said: str):
+    done = call_bench(*SMALL, *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_detached_session_is_watched_to_its_end(tmp_path: Path):
+    detached = call_bench(*SMALL, *JOBS, "--as", "allocation", "--pass", "forward", "--detach", cwd=tmp_path)
+    assert detached.returncode == 0, detached.stderr
+    name = detached.stdout.strip()
+    folder = ("--session-dir", str(tmp_path / "sessions"))
+    done = call("watch", name, *folder, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)["runs"]
+    assert (result["status"], len(result["step_times_s"])) == ("ok", 3)
+    assert "1: 1 over" in call("sessions", *folder).stdout
+    assert "jobs     1: 1 over" in call("show", name, *folder).stdout
+    again = call("resume", name, *folder, "--format", "json")
+    assert (again.returncode, json.loads(again.stdout)["runs"][0]["step_times_s"]) == (0, result["step_times_s"])
+    assert "nothing left to submit" in again.stderr
+    assert "no job goes on" in call("cancel", name, *folder).stdout
+
+
+def started_bench(tmp_path: Path, *words: str) -> tuple[subprocess.Popen[str], Path]:
+    """A headless run, once its cell has begun, and its log."""
+    sessions = tmp_path / "sessions"
+    child = subprocess.Popen(
+        [COMMAND, "bench", "--session-dir", str(sessions), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    poll = threading.Event()
+    for _ in range(int(PATIENCE_S / 0.1)):
+        for log in sessions.glob("*.jsonl"):
+            if log.stat().st_size and any(isinstance(event, CellStarted) for event in LogReader(log)):
+                return child, log
+        poll.wait(0.1)
+    child.kill()
+    raise AssertionError(child.communicate())
+
+
+def test_ctrl_c_leaves_the_jobs_alone_and_cancel_ends_them(tmp_path: Path):
+    child, log = started_bench(tmp_path, *ENDLESS, *JOBS)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=PATIENCE_S)
+    assert child.returncode == 130
+    assert f"1 job goes on; `cs336-tui watch {log}` follows it, `cs336-tui cancel {log}` cancels it" in said
+    done = call("cancel", str(log))
+    assert done.returncode == 0
+    assert "1 job cancelled" in done.stdout
+    watched = call("watch", str(log), "--format", "json")
+    assert watched.returncode == 130
+    assert [run["status"] for run in json.loads(watched.stdout)["runs"]] == ["cancelled"]
+
+
+def test_cancel_stops_a_session_that_runs_here(tmp_path: Path):
+    child, log = started_bench(tmp_path, *ENDLESS)
+    done = call("cancel", str(log))
+    assert "stopped" in done.stdout
+    child.communicate(timeout=PATIENCE_S)
+    assert child.returncode == 130
+    assert "nothing runs" in call("cancel", str(log)).stdout

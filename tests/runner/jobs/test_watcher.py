@@ -1,0 +1,311 @@
+"""The watcher of jobs: whatever a shared folder and a launcher may do, each cell ends once and with a name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.events import events as ev
+from cs336_tui.events.codec import to_line
+from cs336_tui.runner.jobs.folder import output_path
+from cs336_tui.runner.jobs.job import JobStatus
+from tests.runner.jobs.made import END, KILLED, RESUMED, RUNNING, Made, ended, started, steps
+from tests.samples import ENVIRONMENT
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Made:
+    return Made(tmp_path, {"1": (0, 1)})
+
+
+def test_whole_lines_are_folded_as_they_come(one: Made):
+    one.begin("1", (0, 1))
+    line = to_line(started(0))
+    one.write("1", end=line[:20])
+    one.step()
+    assert one.statuses == ["queued", "queued"]
+    one.write("1", end=line[20:])
+    one.step()
+    assert one.statuses == ["running", "queued"]
+    assert one.state.cells[0].job == "1"
+    assert one.state.environment == ENVIRONMENT
+
+
+def test_bytes_that_a_network_file_system_has_not_delivered_are_waited_for(one: Made):
+    one.begin("1", (0, 1))
+    whole = to_line(started(0)) + to_line(ended(0))
+    before = one.log("1").read_bytes()
+    one.log("1").write_bytes(before + bytes(len(whole)) + to_line(started(1)))
+    one.step()
+    assert one.statuses == ["queued", "queued"]
+    one.log("1").write_bytes(before + whole + to_line(started(1)))
+    one.step()
+    assert one.statuses == ["ok", "running"]
+
+
+def test_a_job_that_closed_its_log_is_over_before_the_launcher_says_so(one: Made):
+    one.begin("1", (0, 1))
+    one.run("1", 0, 1)
+    one.write("1", END)
+    one.step()
+    assert one.statuses == ["ok", "ok"]
+    assert one.state.jobs["1"].stage == "over"
+    assert one.watcher.is_done
+
+
+def test_the_log_of_a_job_that_is_over_may_come_later(one: Made):
+    one.begin("1", (0, 1))
+    one.run("1", 0, 1)
+    one.write("1", END)
+    one.launcher.hidden_from[one.log("1")] = 0
+    one.over("1", JobStatus("over", ending="failed"))
+    one.step()
+    one.step(after_s=4.0)
+    assert one.statuses == ["queued", "queued"]
+    one.launcher.hidden_from.clear()
+    one.step()
+    assert one.statuses == ["ok", "ok"]
+
+
+def test_a_log_that_never_comes_ends_its_cells_with_the_launchers_reason(one: Made):
+    one.over("1", JobStatus("over", "node n1 failed to start it", ending="killed"))
+    one.step()
+    one.step(after_s=4.0)
+    assert one.statuses == ["queued", "queued"]
+    one.step(after_s=2.0)
+    assert one.statuses == ["killed", "killed"]
+    ends = [cell.finished for cell in one.state.cells.values()]
+    assert [end.error for end in ends if end] == ["job id1: node n1 failed to start it"] * 2
+    assert all(end and end.job_over for end in ends)
+    assert one.watcher.is_done
+
+
+def test_a_job_that_says_nothing_is_named_by_its_last_words(one: Made):
+    output_path(one.folder, "1").write_text("Traceback ...\nImportError: no torch here\n\n")
+    one.over("1", JobStatus("over", ending="failed"))
+    one.step()
+    one.step(after_s=6.0)
+    assert one.statuses == ["failed", "failed"]
+    assert one.state.cells[0].finished.error == "job id1: ImportError: no torch here"
+
+
+def test_cells_that_a_job_stopped_are_called_as_the_launcher_says(one: Made):
+    """A job past its limit gets SIGTERM, on which it calls its cells cancelled; Slurm knows better."""
+    one.begin("1", (0, 1))
+    one.write("1", started(0), ended(0, "cancelled"), ended(1, "cancelled"), END)
+    one.step()
+    assert one.statuses == ["running", "queued"]
+    one.over("1", JobStatus("over", "time limit of 0:05 reached", ending="killed"))
+    one.step()
+    assert one.statuses == ["killed", "killed"]
+    assert one.state.running == {}
+
+
+def test_without_a_word_of_the_launcher_stopped_cells_are_cancelled_in_the_end(one: Made):
+    one.begin("1", (0, 1))
+    one.run("1", 0)
+    one.write("1", ended(1, "cancelled"), END)
+    one.launcher.said.clear()
+    one.step()
+    one.step(after_s=29.0)
+    assert one.statuses == ["ok", "queued"]
+    one.step(after_s=2.0)
+    assert one.statuses == ["ok", "cancelled"]
+
+
+def test_memory_that_ran_out_is_a_result_of_the_cell_that_ran(one: Made):
+    one.begin("1", (0, 1))
+    one.write("1", started(0))
+    one.over("1", JobStatus("over", "out of memory", ending="oom"))
+    one.step()
+    one.step(after_s=6.0)
+    assert one.statuses == ["oom", "cancelled"]
+    assert [cell.finished.job_over for cell in one.state.cells.values()] == [False, True]
+
+
+def test_a_job_that_ran_twice_has_one_result_a_cell(one: Made):
+    """Requeued after a preemption: it goes on with its own log."""
+    one.begin("1", (0, 1))
+    one.run("1", 0)
+    one.write("1", started(1), steps(1, 9.0), ended(1, "cancelled"), ev.SessionEnded(at=6.0, reason="cancelled"))
+    one.step()
+    one.over("1", JobStatus("pending", "BeginTime"))
+    one.step()
+    assert one.statuses == ["ok", "running"]
+    one.write("1", RESUMED, ev.CellRequeued(at=7.0, cell=1))
+    one.over("1", RUNNING)
+    one.step()
+    assert one.statuses == ["ok", "queued"]
+    one.run("1", 1)
+    one.write("1", END)
+    one.step()
+    assert one.statuses == ["ok", "ok"]
+    assert one.state.cells[1].step_times_s == [0.1, 0.2, 0.3]
+    assert [len(cell.earlier) for cell in one.state.cells.values()] == [0, 1]
+
+
+def test_a_killed_run_of_a_requeued_job_waits_again(one: Made):
+    one.begin("1", (0, 1))
+    one.write("1", started(0), steps(0, 9.0))
+    one.step()
+    one.write("1", RESUMED)
+    one.step()
+    assert one.statuses == ["queued", "queued"]
+
+
+def test_a_damaged_line_is_passed_over_and_told(one: Made):
+    one.begin("1", (0, 1))
+    one.run("1", 0)
+    one.write("1", end=b'{"type":"CellFinished","cell":\xff\n')
+    one.run("1", 1)
+    one.write("1", END)
+    one.step()
+    assert one.statuses == ["ok", "ok"]
+    (notice,) = one.state.notices
+    assert notice.text.startswith("1.jsonl, line 9: damaged")
+
+
+def test_a_cell_whose_end_is_damaged_has_no_result(one: Made):
+    one.begin("1", (0, 1))
+    one.run("1", 0)
+    one.write("1", started(1), end=b"garbage\n")
+    one.write("1", END)
+    one.over("1", JobStatus("over", ending="failed"))
+    one.step()
+    assert one.statuses == ["ok", "failed"]
+    assert one.state.cells[1].finished.job_over
+
+
+def test_a_new_watcher_counts_nothing_twice(one: Made):
+    one.begin("1", (0, 1))
+    one.run("1", 0)
+    one.write("1", started(1), steps(1, 0.5))
+    one.step()
+    before = len([event for event in one.events if isinstance(event, ev.CellFinished)])
+    one.watcher = one.new_watcher()
+    one.step()
+    assert one.statuses == ["ok", "running"]
+    assert one.state.cells[1].step_times_s == [0.5]
+    assert len([event for event in one.events if isinstance(event, ev.CellFinished)]) == before
+    one.write("1", ended(1), END)
+    one.step()
+    assert one.statuses == ["ok", "ok"]
+    assert one.state.cells[0].earlier == []
+
+
+def test_of_several_attempts_a_new_watcher_takes_the_last(one: Made):
+    one.begin("1", (0, 1))
+    one.write("1", started(0), steps(0, 9.0))
+    one.write("1", RESUMED)
+    one.step()
+    one.write("1", started(0), steps(0, 0.5))
+    one.watcher = one.new_watcher()
+    one.step()
+    assert one.state.cells[0].step_times_s == [0.5]
+    assert len(one.state.cells[0].earlier) == 1
+
+
+def test_a_result_that_came_after_the_jobs_end_counts_for_the_next_watcher(one: Made):
+    one.begin("1", (0, 1))
+    one.write("1", started(0))
+    one.over("1")
+    one.step()
+    one.step(after_s=6.0)
+    assert one.statuses == ["killed", "killed"]
+    one.write("1", steps(0, 0.5), ended(0), started(1), steps(1, 0.1))
+    one.watcher = one.new_watcher()
+    one.step()
+    assert one.statuses == ["ok", "killed"]
+    assert one.state.cells[0].step_times_s == [0.5]
+    assert one.state.running == {}
+    assert one.watcher.is_done
+
+
+def test_a_launcher_that_does_not_answer_is_told_once_and_holds_nothing_up(one: Made):
+    one.begin("1", (0, 1))
+    one.launcher.problem = "squeue: Unable to contact slurm controller"
+    one.step()
+    one.run("1", 0)
+    one.step()
+    assert one.statuses == ["ok", "queued"]
+    assert [notice.text for notice in one.state.notices] == ["squeue: Unable to contact slurm controller"]
+    one.launcher.problem = None
+    one.over("1")
+    one.step()
+    one.step(after_s=6.0)
+    assert one.statuses == ["ok", "killed"]
+
+
+def test_the_cells_of_a_lost_machine_go_elsewhere(one: Made):
+    one.begin("1", (0, 1))
+    one.run("1", 0)
+    one.write("1", started(1))
+    one.over("1", KILLED._replace(reason="host gpu1 cannot be reached", elsewhere=True))
+    one.step()
+    one.step(after_s=6.0)
+    assert one.statuses == ["ok", "queued"]
+    (request,) = one.launcher.submitted
+    assert (request.job, [cell.cell for cell in request.cells]) == ("2", [1])
+    assert one.state.jobs["2"].submitted.cells == (1,)
+    one.run("2", 1)
+    one.write("2", END)
+    one.step()
+    assert one.statuses == ["ok", "ok"]
+    assert one.watcher.is_done
+
+
+def test_lanes_and_reports_of_several_jobs_get_numbers_of_their_own(tmp_path: Path):
+    made = Made(tmp_path, {"1": (0,), "2": (1,)})
+    lanes = ev.LanesOpened(at=2.5, lanes=(ev.Lane(lane=0, device="cuda:0"), ev.Lane(lane=1, device="cuda:1")))
+    for job, cell in (("1", 0), ("2", 1)):
+        made.begin(job, (cell,))
+        spec = made.specs[cell]
+        made.write(job, lanes, ev.CellStarted(at=3.0, cell=cell, lanes=(1,), device="cuda:1"), ended(cell))
+        made.write(job, ev.ReportStarted(at=6.0, report=0, kind="kernels", spec=spec, cell=cell))
+    made.step()
+    state = made.state
+    assert [(lane.lane.job, lane.lane.machine, lane.lane.device) for lane in state.lanes.values()] == [
+        *(("1", "gpu-box", device) for device in ("cuda:0", "cuda:1")),
+        *(("2", "gpu-box", device) for device in ("cuda:0", "cuda:1")),
+    ]
+    assert [cell.lanes for cell in state.cells.values()] == [(1,), (3,)]
+    assert [report.cell for report in state.reports.values()] == [0, 1]
+    made.watcher = made.new_watcher()
+    for job in ("1", "2"):
+        made.write(job, ev.ReportFinished(at=7.0, report=0, status="failed", error=f"of {job}"), END)
+    made.step()
+    assert [report.error for report in made.state.reports.values()] == ["of 1", "of 2"]
+    assert len(made.state.lanes) == 4
+
+
+def test_a_report_that_a_job_left_unmade_ends_with_it(one: Made):
+    one.begin("1", (0, 1))
+    one.run("1", 0, 1)
+    one.write("1", ev.ReportStarted(at=6.0, report=0, kind="kernels", spec=one.specs[0], cell=0))
+    one.over("1")
+    one.step()
+    one.step(after_s=6.0)
+    (report,) = one.state.reports.values()
+    assert (report.status, report.error) == ("killed", "job id1: killed by signal 9")
+
+
+def test_samples_are_of_the_cells_of_their_job(tmp_path: Path):
+    made = Made(tmp_path, {"1": (0,), "2": (1,)})
+    host = ev.HostSample(cpu=0.5, load_1m=1.0)
+    for job, cell in (("1", 0), ("2", 1)):
+        made.begin(job, (cell,))
+        made.write(job, started(cell), ev.StageChanged(at=3.5, cell=cell, stage="measuring"))
+    made.write("2", ev.DeviceSampled(at=4.0, host=host))
+    made.step()
+    assert [cell.surroundings.samples for cell in made.state.cells.values()] == [0, 1]
+
+
+def test_jobs_that_wait_say_why(one: Made):
+    one.over("1", JobStatus("pending", "Resources"))
+    one.step()
+    one.step()
+    assert [event.reason for event in one.events if isinstance(event, ev.JobChanged)] == ["Resources"]
+    assert one.watcher.cancel()
+    one.step()
+    assert one.launcher.cancelled == ["id1"]
