@@ -8,9 +8,10 @@ import sys
 
 import click
 
-from cs336_tui.cli.targets import read_environment
+from cs336_tui.cli.targets import read_environment, to_json
 from cs336_tui.events.environment import Environment
 from cs336_tui.runner.device.nvml import NO_LIBRARY, NvmlReport, nvml_report
+from cs336_tui.runner.machine import Diagnosis, lacking_code
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.stats.quantities import gigabytes
 
@@ -77,8 +78,19 @@ def missing(env: Environment, nvml: NvmlReport) -> list[str]:
 
 
 @click.command("doctor")
-def doctor() -> str:
+@click.option("--json", "as_json", is_flag=True, help="The same for programs.")
+@click.option(
+    "--code", multiple=True, metavar="MODULE:NAME", help="Say instead whether this code of one's own is here."
+)
+@click.option("--model-path", "folders", multiple=True, metavar="DIRECTORY", help="Where to look for it; repeatable.")
+def doctor(*, as_json: bool, code: tuple[str, ...], folders: tuple[str, ...]) -> str:
     """Say what this machine offers for benchmarks and what is missing."""
+    if code:
+        lacking = tuple(lacking_code(code, folders))
+        return to_json(Diagnosis(missing_code=lacking)) if as_json else "\n".join(lacking or ("nothing is missing",))
     environment, nvml = read_environment(), nvml_report()
+    if as_json:
+        said = missing(environment, nvml)[1:]
+        return to_json(Diagnosis(environment, tuple(line.removeprefix("  - ") for line in said)))
     found = [*_machine(environment, nvml), "", *_devices(environment), "", *_app(), "", *missing(environment, nvml)]
     return "\n".join(found)

@@ -42,7 +42,18 @@ from cs336_tui.session.lock import Writer, writer_of
 from cs336_tui.session.log import new_session_id
 from cs336_tui.stats.quantities import counted
 
-_OF_CHOICE = ("launcher", "partition", "nodes", "gpus_per_node", "time", "parameters", "hosts", "form")
+_OF_CHOICE = (
+    "launcher", "partition", "nodes", "gpus_per_node", "time", "parameters", "hosts", "remote_commands",
+    "host_timeout_s", "form",
+)  # fmt: skip
+_FIELDS = {
+    "slurm": "parameters",
+    "host": "hosts",
+    "as": "form",
+    "remote-command": "remote_commands",
+    "host-timeout": "host_timeout_s",
+}
+"""Fields of a choice, by their options, where these are called otherwise."""
 _OF_REQUEST = ("ddof", "timeout_s", "explain_oom", "check_fit", "nvtx")
 """Options of a run that jobs take as they are."""
 _STOPS_WITHIN_S = 20.0
@@ -71,6 +82,20 @@ launch_options = (
     ),
     click.option("--host", "hosts", type=WORDS, help="Machines for --launcher ssh, as the user's ssh knows them."),
     click.option(
+        "--remote-command",
+        "remote_commands",
+        multiple=True,
+        metavar="[HOST=]COMMAND",
+        help="What runs cs336-tui on a host. [default: cs336-tui on its PATH, ~/.local/bin, or where it is here]",
+    ),
+    click.option(
+        "--host-timeout",
+        "host_timeout_s",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="A host out of reach for so long is given up; its cells go to the others. [default: 600]",
+    ),
+    click.option(
         "--as",
         "form",
         type=click.Choice(["array", "allocation"]),
@@ -89,19 +114,27 @@ def launch_choice(given: dict[str, Any]) -> LaunchChoice | None:
         extra = [name for name, value in chosen.items() if value not in (None, ())]
         extra += [name for name in ("dry_run", "detach") if given[name]]
         if extra:
-            names = {"parameters": "slurm", "hosts": "host", "form": "as"}
-            option = names.get(extra[0], extra[0]).replace("_", "-")
+            option = next((name for name, field in _FIELDS.items() if field == extra[0]), extra[0]).replace("_", "-")
             raise click.UsageError(f"--{option} is for jobs; name a --launcher too: slurm or ssh")
         return None
     if chosen["launcher"] == "ssh" and not chosen["hosts"]:
         raise click.UsageError("--launcher ssh: name the machines with --host")
-    if chosen["launcher"] != "ssh" and chosen["hosts"]:
-        raise click.UsageError("--host is for --launcher ssh")
+    for option in ("host", "remote-command", "host-timeout"):
+        if chosen["launcher"] != "ssh" and chosen[_FIELDS[option]]:
+            raise click.UsageError(f"--{option} is for --launcher ssh")
     if chosen["launcher"] != "slurm" and (chosen["partition"] or chosen["parameters"]):
         raise click.UsageError("--partition and --slurm are for --launcher slurm")
-    chosen["hosts"] = chosen["hosts"] or ()
+    hosts = chosen["hosts"] = chosen["hosts"] or ()
+    chosen["remote_commands"] = tuple(_of_host(text, hosts) for text in chosen["remote_commands"])
+    chosen["host_timeout_s"] = chosen["host_timeout_s"] or LaunchChoice(launcher="ssh").host_timeout_s
     lanes = 0 if given.get("lanes") == "auto" else given.get("lanes")
     return LaunchChoice(**chosen, lanes=lanes)
+
+
+def _of_host(text: str, hosts: Sequence[str]) -> tuple[str, str]:
+    """``HOST=COMMAND`` as the two; a command for all hosts with an empty name."""
+    name, equals, command = text.partition("=")
+    return (name, command) if equals and name in hosts else ("", text)
 
 
 def run_in_jobs(
@@ -347,7 +380,7 @@ def _devices(sweep: Sweep, choice: LaunchChoice, launcher: JobLauncher) -> tuple
     if choice.launcher == "ssh" and not set(UNRESOLVED).isdisjoint(sweep.devices):
         specs = sweep.with_devices(("cpu",)).cells()
         places = launcher.prepare([JobCell(number, spec) for number, spec in enumerate(specs)])
-        devices = (device.name for place in places for device in place.environment.devices)
+        devices = (device.name for place in places if place.environment for device in place.environment.devices)
         usual = "cuda:0" if any(name.startswith("cuda") for name in devices) else "cpu"
     return tuple(dict.fromkeys(usual if name in UNRESOLVED else name for name in sweep.devices))
 
@@ -366,6 +399,10 @@ def words_of(choice: LaunchChoice) -> list[str]:
         ("as", choice.form),
     ):
         words += [] if value is None else [f"--{option}", shlex.quote(str(value))]
+    for name, command in choice.remote_commands:
+        words += ["--remote-command", shlex.quote(f"{name}={command}" if name else command)]
+    if choice.host_timeout_s != LaunchChoice(launcher="ssh").host_timeout_s:
+        words += ["--host-timeout", f"{choice.host_timeout_s:g}"]
     for key, value in choice.parameters:
         words += ["--slurm", shlex.quote(f"{key}={value}")]
     return words

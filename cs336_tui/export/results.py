@@ -349,7 +349,7 @@ def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:
     def differs(key: str) -> bool:
         return len({result.spec.threads for result in results}) > 1 if key == "threads" else varies(results, key)
 
-    several = len({result.source for result in results}) > 1
+    several = len({result.source for result in results}) > 1 or any(result.state.jobs for result in results)
     cells = [result.cell for result in results]
     recorded = all(result.spec.recording for result in results)
     if all(result.spec.is_collective for result in results):

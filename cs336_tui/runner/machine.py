@@ -7,8 +7,10 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import msgspec
@@ -24,6 +26,15 @@ from cs336_tui.runner.queue import STOPPED
 from cs336_tui.worker import worker_entry
 
 PROBE_TIMEOUT_S = 120.0
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """What ``cs336-tui doctor --json`` tells: the machine, what is missing or odd, and which of a user's own code is
+    not here. The machine is left out where only code was asked for."""
+
+    environment: Environment | None = None
+    missing: tuple[str, ...] = ()
+    missing_code: tuple[str, ...] = ()
 
 
 def probe_machine(launcher: Launcher | None) -> Environment:
@@ -78,6 +89,22 @@ def read_environment(
         start_method=start_method,
         **msgspec.structs.asdict(msgspec.structs.replace(found, problems=(*problems, *found.problems))),
     )
+
+
+def lacking_code(names: Iterable[str], folders: Sequence[str]) -> Iterator[str]:
+    """A line for each folder of a user's own code that is not here, and each module that is in none of them and not
+    installed. Imports nothing."""
+    yield from (f"the folder {folder} is not there" for folder in folders if not Path(folder).is_dir())
+    for module in dict.fromkeys(name.partition(":")[0] for name in names):
+        path: Sequence[str] | None = [*folders, *sys.path]
+        whole = ""
+        for part in module.split("."):
+            whole = f"{whole}.{part}".lstrip(".")
+            found = PathFinder.find_spec(whole, path)
+            if found is None or (found.origin is None and found.submodule_search_locations is None):
+                yield f"{whole}: no such module in {' or '.join((*folders, 'what is installed'))}"
+                break
+            path = found.submodule_search_locations
 
 
 def usable_cpus() -> int:

@@ -82,11 +82,13 @@ class JobStatus(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A machine among which cells are split, by the launcher's name for it; a share in proportion to its `lanes`."""
+    """A machine among which cells are split, by the launcher's name for it; a share in proportion to its `lanes`.
+    `problem`: why it cannot be used now, one line that a person is told."""
 
     name: str
-    lanes: int
-    environment: Environment
+    lanes: int = 1
+    environment: Environment | None = None
+    problem: str = ""
 
 
 class JobLauncher(Protocol):

@@ -16,4 +16,8 @@ def make_launcher(choice: LaunchChoice) -> JobLauncher:
         from cs336_tui.runner.jobs.slurm import SlurmLauncher
 
         return SlurmLauncher(choice)
+    if choice.launcher == "ssh":
+        from cs336_tui.runner.jobs.ssh import SshLauncher
+
+        return SshLauncher(choice)
     raise LaunchError(f"--launcher {choice.launcher}: not known here")

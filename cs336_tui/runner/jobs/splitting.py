@@ -83,7 +83,9 @@ def shares(cells: Sequence[JobCell], places: Sequence[Place]) -> tuple[tuple[Job
 
 
 def _can_run(place: Place, cell: JobCell) -> bool:
-    return cell.spec.ranks <= max(place.lanes, 1) and place.environment.refusal(cell.spec) is None
+    return cell.spec.ranks <= max(place.lanes, 1) and (
+        not place.environment or not place.environment.refusal(cell.spec)
+    )
 
 
 def _work(cell: JobCell) -> float:

@@ -19,6 +19,7 @@ from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, JobStatu
 from cs336_tui.runner.jobs.splitting import among
 from cs336_tui.session.log import DAMAGE
 from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import counted
 
 POLL_S = 1.0
 """Time between two looks at the logs of jobs."""
@@ -216,7 +217,11 @@ class Watcher:
         try:
             places = self.places(request.cells)
             nowhere = msgspec.structs.replace(request, job=str(self.next_job), machine="")
-            self.submit(among(places, request.cells, nowhere, self.next_job) if places else (nowhere,))
+            again = among(places, request.cells, nowhere, self.next_job) if places else (nowhere,)
+            self.submit(again)
+            where = (f"{counted(len(each.cells), 'cell')} in job {each.job}" for each in again)
+            text = f"job {request.job} is lost, its cells run again: {', '.join(where)}"
+            self._record([ev.Notice(at=time.time(), text=text)])
         except (LaunchError, OSError) as error:
             now = time.time()
             numbers = (cell.cell for cell in request.cells)
@@ -225,8 +230,17 @@ class Watcher:
             )
 
     def places(self, cells: Sequence[JobCell]) -> Sequence[Place]:
-        """The machines among which these cells are to be split. Raises `LaunchError`."""
-        return self._aside.call(lambda: self._launcher.prepare(cells)).result()
+        """The machines among which these cells are to be split; tells why others cannot be used. Raises
+        `LaunchError`, also if none is left."""
+        found = self._aside.call(lambda: self._launcher.prepare(cells)).result()
+        problems = [place.problem for place in found if place.problem]
+        if problems and len(problems) == len(found):
+            raise LaunchError("; ".join(problems))
+        for text in problems:
+            if text not in self._numbering.said:
+                self._numbering.said.add(text)
+                self._record([ev.Notice(at=time.time(), text=text)])
+        return [place for place in found if not place.problem]
 
     def _follow(
         self,

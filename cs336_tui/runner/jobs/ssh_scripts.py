@@ -1,0 +1,121 @@
+"""Scripts of ``sh`` that run on a host of ``--launcher ssh``. They need POSIX, and Linux' ``/proc`` to find what a
+killed job has left behind. A job is named by its path below `ROOT`, ``SESSION/JOB``; its files have suffixes."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+
+ROOT = "${XDG_DATA_HOME:-$HOME/.local/share}/cs336-tui/jobs"
+"""The folder of jobs on a host; each session has a folder of its own in it."""
+
+MOST_BYTES = 1 << 20
+"""Maximum number of bytes of a file in one answer."""
+
+_SUPERVISOR = """
+job=${1%.json}
+cd "$2" 2>/dev/null || cd
+export CS336_TUI_JOB="$job.json"
+eval "exec env $3 run-job \\"\\$job.json\\"" >"$job.out" 2>&1 </dev/null &
+echo "$$ $!" >"$job.draft" && mv "$job.draft" "$job.pid"
+wait $!
+code=$?
+left=$(grep -lsF "CS336_TUI_JOB=$job.json" /proc/[0-9]*/environ | sed 's,/proc/,,; s,/.*,,')
+[ -z "$left" ] || kill -KILL $left 2>/dev/null
+echo "$code" >"$job.draft" && mv "$job.draft" "$job.end"
+kill -KILL 0
+"""
+"""Runs a job to its end, ends what it has left behind, notes its exit code, and ends itself with its process group."""
+
+FUNCTIONS = f"""
+root="{ROOT}"
+supervisor={shlex.quote(_SUPERVISOR)}
+boot() {{ cat /proc/sys/kernel/random/boot_id 2>/dev/null || sysctl -n kern.boottime; }}
+lives() {{ # job: one of its processes runs
+  for pid in $(cat "$1.pid" 2>/dev/null); do
+    if [ -d /proc/self ]; then grep -qsF "$1.json" "/proc/$pid/cmdline" && return 0
+    else ps -ww -p "$pid" -o args= 2>/dev/null | grep -qF "$1.json" && return 0; fi
+  done
+  return 1
+}}
+state() {{ # job: a word and the exit code
+  if lives "$1"; then echo runs 0
+  elif [ -f "$1.end" ]; then echo "ended $(cat "$1.end")"
+  elif [ "$(boot)" != "$(cat "$1.boot" 2>/dev/null)" ]; then echo rebooted 0
+  else echo gone 0; fi
+}}
+sweep() {{ # job: end what is left of it
+  left=$(grep -lsF "CS336_TUI_JOB=$1.json" /proc/[0-9]*/environ | sed 's,/proc/,,; s,/.*,,')
+  [ -z "$left" ] || kill -KILL $left 2>/dev/null
+}}
+detach() {{
+  command -v setsid >/dev/null && exec setsid "$@"
+  exec perl -MPOSIX -e 'POSIX::setsid(); exec @ARGV' "$@"
+}}
+launch() {{ # job folder command: start it, to go on without this connection
+  boot >"$1.boot"
+  rm -f "$1.pid" "$1.end"
+  detach sh -c "$supervisor" sh "$1.json" "$2" "$3" >/dev/null 2>&1 &
+  tries=0
+  until [ -s "$1.pid" ] || [ $tries -ge 100 ]; do sleep 0.05; tries=$((tries + 1)); done
+}}
+stop() {{ # job: politely, then surely
+  set -- "$1" $(cat "$1.pid" 2>/dev/null)
+  if lives "$1"; then kill -TERM "$3"; fi
+  tries=0
+  while lives "$1" && [ $tries -lt 100 ]; do sleep 0.1; tries=$((tries + 1)); done
+  if lives "$1"; then kill -KILL "$3"; sleep 0.5; fi
+  if lives "$1"; then kill -KILL "$2"; fi
+  sweep "$1"
+}} 2>/dev/null
+piece() {{ # file offset bytes
+  tail -c "+$(($2 + 1))" "$1" | head -c "$3"
+}}
+look() {{ # job offset: its state, the size of its log, and what that has from the offset on, after its number of bytes
+  now=$(state "$1")
+  size=$({{ wc -c <"$1.jsonl"; }} 2>/dev/null)
+  more=$((size - $2))
+  [ $more -le {MOST_BYTES} ] || more={MOST_BYTES}
+  [ $more -ge 0 ] || more=0
+  echo $now $((size)) $more
+  [ $more -eq 0 ] || piece "$1.jsonl" "$2" $more
+}}
+"""
+"""What the other scripts call."""
+
+
+def there(path: str) -> str:
+    """A path below `ROOT` as one word of the shell's."""
+    return f'"$root"/{shlex.quote(path)}'
+
+
+def script_to_start(path: str, request: str, where: str, command: str) -> str:
+    """Write the request of a job and start it; writes its processes' PIDs. `where` is the folder that it runs in."""
+    end = f"end-{secrets.token_hex(16)}"
+    lines = (
+        "umask 077",
+        f'mkdir -p "$(dirname {there(path)})"',
+        f"cat >{there(f'{path}.json')} <<'{end}'",
+        request,
+        end,
+        f"launch {there(path)} {shlex.quote(where)} {shlex.quote(command)}",
+        f"cat {there(f'{path}.pid')}",
+    )
+    return "\n".join(lines)
+
+
+def script_to_find(command: str | None, here: str) -> str:
+    """Write the command with which cs336-tui is run and its version, a line each. `here` is where it is on this
+    machine."""
+    if command is not None:
+        choose = f"found={shlex.quote(command)}"
+    else:
+        places = f'cs336-tui "$HOME/.local/bin/cs336-tui" {shlex.quote(here)}'
+        choose = f'found=; for each in {places}; do command -v "$each" >/dev/null && found=$each && break; done'
+    run = 'eval "env $found --version" 2>&1 | tail -n 1'
+    return f'{choose}\necho "$found"\nif [ -n "$found" ]; then {run}; else echo; fi'
+
+
+def script_to_remove(path: str) -> str:
+    """Remove what a job has left there."""
+    return f'rm -rf {there(path)}.*; rmdir "$(dirname {there(path)})"'
