@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,10 +23,11 @@ from cs336_tui.runner.jobs.slurm_states import (
     NO_FOLDER,
     SACCT_FIELDS,
     SQUEUE_FIELDS,
+    UNBEGUN,
     JobRecord,
     from_sacct,
     from_squeue,
-    never_starts,
+    is_stuck,
     status_of,
 )
 
@@ -40,6 +42,8 @@ _LAG_S = 60
 _OURS = ("array", "output", "error", "input", "open-mode", "job-name", "wrap", "parsable", "test-only", "wait", "chdir")
 _OPTIONS = {"partition": "--partition", "time": "--time", "nodes": "--nodes", "gpus-per-node": "--gpus-per-node"}
 _GPUS = ("gpus", "gres", "gpus-per-task", "gpus-per-socket", "gpus-per-node")
+_DOUBT_S = 1.5
+"""A job is cancelled if Slurm has said for so long that it cannot start: its first word on a job may be wrong."""
 
 
 class SlurmLauncher:
@@ -53,7 +57,10 @@ class SlurmLauncher:
         self._partition = choice.partition
         self._accounting = True
         self._ended: dict[str, JobStatus] = {}
-        """Of jobs whose end Slurm's records tell otherwise, or soon no longer."""
+        """Ends that Slurm does not tell again: of cancelled jobs, and of those that it forgot."""
+        self._stuck_since: dict[str, float] = {}
+        self._waiting: set[str] = set()
+        """Jobs that had not begun when Slurm was last asked, and those that were cancelled since."""
 
     def prepare(self, cells: Sequence[JobCell]) -> Sequence[Place]:  # noqa: ARG002  # Slurm chooses nodes itself
         return ()
@@ -98,17 +105,23 @@ class SlurmLauncher:
         told = self._accounted(unsure) if unsure else {}
         found |= {id: job for id, job in (told or {}).items() if id not in found or job.by}
         if told is not None:
-            self._ended |= {id: FORGOTTEN for id in unsure if id not in found}
-        statuses = {id: status_of(job) for id, job in found.items()}
-        doomed = [id for id, job in found.items() if never_starts(job) and job.state not in ("CANCELLED", "FAILED")]
-        if doomed:
-            self.cancel(doomed)
-        self._ended |= {id: statuses[id] for id, job in found.items() if id in doomed or job.state == "CANCELLED"}
-        return statuses | {id: self._ended[id] for id in ids if id in self._ended}
+            gone = (id for id in unsure if id not in found)
+            self._ended |= {id: UNBEGUN if id in self._waiting else FORGOTTEN for id in gone}
+        ends = {id: status_of(job) for id, job in found.items()}
+        now = time.monotonic()
+        stuck = {id for id, job in found.items() if is_stuck(job)}
+        self._stuck_since = {id: self._stuck_since.get(id, now) for id in stuck}
+        doomed = {id for id, since in self._stuck_since.items() if now - since >= _DOUBT_S}
+        self.cancel(sorted(doomed))
+        self._ended |= {id: ends[id] for id, job in found.items() if id in doomed or job.state == "CANCELLED"}
+        doubted = {id: JobStatus("pending", found[id].reason) for id in stuck - doomed}
+        self._waiting = {id for id, end in ends.items() if end.stage == "pending"} | doubted.keys()
+        return ends | doubted | {id: self._ended[id] for id in ids if id in self._ended}
 
     def cancel(self, ids: Sequence[str]) -> None:
         if not ids:
             return
+        self._waiting |= set(ids)
         ran = _run("scancel", *_ranges(ids))
         if ran.returncode and not re.search("Invalid job id|already compl", ran.stderr):
             raise LaunchError(_said(ran.stderr))

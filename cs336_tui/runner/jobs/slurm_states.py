@@ -21,7 +21,7 @@ NO_FOLDER = 66
 NEVER = {
     "PartitionTimeLimit": "its time limit is above the partition's: --time, --partition",
     "PartitionNodeLimit": "the partition does not give so many nodes to a job: --nodes, --partition",
-    "PartitionConfig": "the partition has not so many nodes, or not such nodes: --nodes, --partition",
+    "PartitionConfig": "the partition runs no such job: --time, --nodes, --partition",
     "PartitionDown": "the partition is down: --partition",
     "PartitionInactive": "the partition is inactive: --partition",
     "BadConstraints": "no node has what it asks for",
@@ -59,6 +59,9 @@ _ENDINGS: dict[str, tuple[Status, str]] = {
     "REVOKED": ("cancelled", "another cluster runs it"),
 }
 FORGOTTEN = JobStatus("over", "Slurm no longer knows it, and there is no accounting that would", ending="failed")
+
+UNBEGUN = JobStatus("over", "CANCELLED: before it began", ending="cancelled")
+"""Of a task of an array that vanished while it waited: Slurm forgets it at once."""
 
 
 class JobRecord(NamedTuple):
@@ -103,23 +106,16 @@ def _number(text: str) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def never_starts(job: JobRecord) -> str | None:
-    """Why this job would never start, with the remedy; None if it may, or did."""
-    if job.state not in _WAITS and not (job.state in ("CANCELLED", "FAILED") and not _placed(job)):
-        return None
-    reason = job.reason.partition(",")[0].strip().replace(" ", "_")
-    if remedy := NEVER.get(reason):
-        return f"{reason}: {remedy}"
-    if reason.endswith(("PerJob", "PerJobLimit")):
-        return f"{reason}: it asks for more than a job may have"
-    return None
+def is_stuck(job: JobRecord) -> bool:
+    """True of a job that waits, and would forever."""
+    return job.state in _WAITS and bool(_hindrance(job))
 
 
 def status_of(job: JobRecord) -> JobStatus:
     """The status of a job and of the cells that it leaves without a result."""
     state, node = job.state.rstrip("+"), job.nodes if _placed(job) else ""
-    if never := never_starts(job):
-        return JobStatus("over", f"it never starts: {never}", ending="failed")
+    if is_stuck(job) or (state in ("CANCELLED", "FAILED") and not node and _hindrance(job)):
+        return JobStatus("over", f"it never starts: {_hindrance(job)}", ending="failed")
     again = "requeued" + (f" {job.restarts} times" if job.restarts > 1 else "") if job.restarts else ""
     if state in _RUNS:
         return JobStatus("running", ", ".join(filter(None, (again, "" if state == "RUNNING" else state.lower()))), node)
@@ -135,6 +131,14 @@ def status_of(job: JobRecord) -> JobStatus:
     elif state == "NODE_FAIL" and node:
         words = f"{node} failed"
     return JobStatus("over", " ".join(filter(None, (f"{state}:", words))).rstrip(":"), node, ending)
+
+
+def _hindrance(job: JobRecord) -> str | None:
+    """Why a job never starts, with the remedy; None if it may."""
+    reason = job.reason.partition(",")[0].strip().replace(" ", "_")
+    if remedy := NEVER.get(reason):
+        return f"{reason}: {remedy}"
+    return f"{reason}: it asks for more than a job may have" if reason.endswith(("PerJob", "PerJobLimit")) else None
 
 
 def _failed(job: JobRecord) -> tuple[Status, str]:
