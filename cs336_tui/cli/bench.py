@@ -28,7 +28,7 @@ from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems.all_problems import problem_of_preset
 from cs336_tui.config.spec import AXES, CellSpec, SpecError
-from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.sweep import LaneCount, Sweep
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.session import store
@@ -144,6 +144,7 @@ def _of_other_presets(names: Iterable[str], given: Mapping[str, Any]) -> Iterato
 @session_argument
 @click.option("--failed", is_flag=True, help="Also run those again that failed or were killed.")
 @click.option("--take-over", is_flag=True, help="Whoever is named as the session's writer is surely gone.")
+@lanes_option
 @click.option("--detach", is_flag=True, help="Of a session of jobs: submit, print the session's name and return.")
 @options(*data_options)
 @bench_options
@@ -153,6 +154,7 @@ def resume(
     session_dir: Path,
     failed: bool,
     take_over: bool,
+    lanes: LaneCount | None,
     detach: bool,
     format_: str,
     output: Path | None,
@@ -168,6 +170,8 @@ def resume(
     path = store.find(session, session_dir)
     outputs = Outputs(renderer(format_), output, force, summary)
     if has_jobs(path):
+        if lanes is not None:
+            raise click.UsageError(f"--lanes: session {path.stem} is of jobs, which go on with the lanes that they had")
         return resume_jobs(
             path,
             failed=failed,
@@ -182,7 +186,7 @@ def resume(
     runner = Bench(run.sink, session_dir=path.parent, session=path.stem, skip_after_oom=oom_skip, **settings)
 
     def work() -> None:
-        cells = runner.resume(run.recall, failed=failed, take_over=take_over)
+        cells = runner.resume(run.recall, failed=failed, take_over=take_over, lanes=lanes)
         click.echo(said(store.describe(run.state, path), len(cells)), err=True)
         runner.work()
 

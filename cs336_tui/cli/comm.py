@@ -7,7 +7,15 @@ from typing import Any
 import click
 
 from cs336_tui.cli.bench import run_sweeps
-from cs336_tui.cli.flags import bench_options, comm_options, data_options, ddof_option, options, order_options
+from cs336_tui.cli.flags import (
+    bench_options,
+    comm_options,
+    data_options,
+    ddof_option,
+    lanes_option,
+    options,
+    order_options,
+)
 from cs336_tui.cli.jobs import launch_options
 from cs336_tui.config.axis import SpecError
 from cs336_tui.config.ranks import BYTES_OF_ELEMENT
@@ -17,6 +25,7 @@ from cs336_tui.config.ranks import BYTES_OF_ELEMENT
 @comm_options
 @ddof_option
 @options(*data_options)
+@lanes_option
 @options(*order_options)
 @options(*launch_options)
 @bench_options

@@ -14,7 +14,7 @@ from typing import Literal
 from cs336_tui import __version__
 from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import CellSpec, Precision, SpecError
-from cs336_tui.config.sweep import NO_OOM_SKIP, REPORTS_OF_RANKS, Sweep
+from cs336_tui.config.sweep import NO_OOM_SKIP, REPORTS_OF_RANKS, LaneCount, Sweep
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment, capability_pair
 from cs336_tui.events.peaks import PeakError
@@ -23,7 +23,7 @@ from cs336_tui.runner.ab import check_sides, rounds_of, run_rounds
 from cs336_tui.runner.capabilities import without_impossible
 from cs336_tui.runner.cells import CellRunner
 from cs336_tui.runner.device.sampler import DeviceSampler
-from cs336_tui.runner.lanes import lanes_of, pool_of
+from cs336_tui.runner.lanes import lanes_again, lanes_of, pool_of
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.machine import measure_peak, probe_machine
 from cs336_tui.runner.pipes import StopSignal
@@ -306,12 +306,18 @@ class Bench:
             self.queue.skip_larger(taken.spec, reason)
 
     def resume(
-        self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False, checked: bool = True
+        self,
+        sink: Sink | None = None,
+        *,
+        failed: bool = False,
+        take_over: bool = False,
+        checked: bool = True,
+        lanes: LaneCount | None = None,
     ) -> tuple[int, ...]:
         """Go on with the session's log, whose events go to `sink`, if given; returns the cells that now wait: those
         without a result, and with `failed` those that failed or were killed. Raises `LogError` when the log cannot be
         read or another process writes it, and like `resolve`; then the log is unchanged. Unless `checked`, a cell that
-        this machine cannot run fails when its turn comes."""
+        this machine cannot run fails when its turn comes. They run in so many `lanes`; None: as the session did."""
         environment = self._probe_for_cells()
         with self._opening:
             if self._closed:
@@ -322,6 +328,7 @@ class Bench:
                 state, went_on = go_on(
                     history, self.log_path, environment, failed=failed, now=time.time(), checked=checked
                 )
+                opened = lanes_again(state, environment, lanes)
             except (LogError, SpecError):
                 self._recorder.close()
                 raise
@@ -335,6 +342,7 @@ class Bench:
             (sink or self._recorder.pass_on)(history)
             self._recorder.record(went_on)
             self.queue.restore(state)
+            self.queue.use(opened)
             self._wanted.restore(state)
             return tuple(state.waiting)
 

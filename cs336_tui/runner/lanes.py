@@ -16,6 +16,7 @@ from cs336_tui.config.sweep import UNRESOLVED, LaneCount
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import CellFinished, Lane
 from cs336_tui.runner.child import NO_CORES
+from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import counted
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -71,6 +72,20 @@ def lanes_of(
     if ranks > len(found):
         raise SpecError("lanes", count, f"a cell of {ranks} ranks takes {ranks} lanes, there are {len(found)}")
     return found
+
+
+def lanes_again(state: SessionState, environment: Environment, asked: LaneCount | None) -> tuple[Lane, ...]:
+    """The lanes in which a session goes on here: as many as it was last run in, or as are asked for now, on the same
+    devices. Raises like `lanes_of`."""
+    own = [lane.lane for lane in state.lanes.values() if not (lane.lane.machine or lane.lane.job)]
+    if asked is None and not (own and state.commands and "--lanes" in state.commands[-1].split()):
+        return ()
+    specs = [state.cells[number].asked_spec for number in state.waiting]
+    kinds = {spec.device.partition(":")[0] for spec in specs}
+    pool = tuple(dict.fromkeys(lane.device for lane in own)) or pool_of(
+        ("cuda" if "cuda" in kinds else "cpu",), environment
+    )
+    return lanes_of(len(own) if asked is None else asked, pool, specs)
 
 
 def _in_groups(cores: Sequence[Core], each: int) -> list[Sequence[Core]]:

@@ -1,0 +1,155 @@
+"""Cells that run in lanes, in real processes: cores, devices, ends, stops, lost lanes, resuming."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.events import CellStarted, DeviceSampled, Lane, LaneSetAside, LanesOpened
+from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.lanes import cores_here
+from cs336_tui.session.state import SessionState
+from tests.watching import Watch, endless_spec, is_gone, small_spec
+
+USABLE = sorted(n for core in cores_here() for n in core)
+
+
+class InLanes:
+    """A bench whose cells run in lanes, on a thread of its own."""
+
+    def __init__(self, folder: Path, session: str | None = None) -> None:
+        self.watch = Watch()
+        self.bench = Bench(self.watch, session_dir=folder, session=session, device_interval_s=0.2)
+        self.bench.prepare()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, lanes: Sequence[Lane], *specs: CellSpec) -> None:
+        self.bench.add([(spec, 1) for spec in specs], "cs336-tui bench --lanes 2", lanes=lanes)
+        self.work()
+
+    def work(self) -> None:
+        self._thread = threading.Thread(target=self.bench.work)
+        self._thread.start()
+
+    def end(self) -> dict[int, str]:
+        """The status of each cell, once nothing runs or waits."""
+        assert self._thread is not None
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+        return {number: cell.status for number, cell in self.watch.state.cells.items()}
+
+    def pids(self, count: int) -> list[int]:
+        """The processes of so many cells, once they all measure."""
+
+        def measuring(state: SessionState) -> bool:
+            running = state.running_cells
+            return len(running) == count and all(cell.stage == "measuring" for cell in running)
+
+        self.watch.until(measuring)
+        return [pid for cell in self.watch.state.running_cells if (pid := cell.pid) is not None]
+
+
+Begin = Callable[..., InLanes]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Begin]:
+    several: list[InLanes] = []
+
+    def make(session: str | None = None) -> InLanes:
+        several.append(InLanes(tmp_path, session))
+        return several[-1]
+
+    yield make
+    for each in several:
+        each.bench.close()
+
+
+def lanes(*cores: tuple[int, ...]) -> list[Lane]:
+    return [Lane(lane=n, device="cpu", cores=own) for n, own in enumerate(cores)]
+
+
+def test_cells_run_side_by_side_on_cores_of_their_own_until_they_are_stopped(made: Begin) -> None:
+    run = made()
+    first, last = (USABLE[0],), (USABLE[-1],)
+    run.begin(lanes(first, last), *[endless_spec(threads=None)] * 3)
+    pids = run.pids(2)
+    assert [tuple(psutil.Process(pid).cpu_affinity()) for pid in pids] == [first, last]
+    cells = run.watch.state.cells
+    assert [cells[n].in_force.threads for n in (0, 1) if cells[n].in_force] == [1, 1]
+    assert (cells[0].neighbours, cells[1].neighbours, cells[2].status) == ({1}, {0}, "queued")
+    run.watch.until(lambda _: {each.cells for each in run.watch.of(DeviceSampled)} >= {(0,), (1,)})
+    began = time.monotonic()
+    run.bench.cancel()
+    assert set(run.end().values()) == {"cancelled"}
+    assert time.monotonic() - began < 10  # 2 s on an idle machine
+    assert all(map(is_gone, pids))
+
+
+def test_a_lane_without_its_cores_is_set_aside_and_its_cell_runs_in_another(made: Begin) -> None:
+    run = made()
+    run.begin(lanes((4095,), (USABLE[0],)), *[small_spec()] * 3)
+    assert run.end() == {0: "ok", 1: "ok", 2: "ok"}
+    (aside,) = run.watch.of(LaneSetAside)
+    assert aside.lane == 0
+    assert aside.reason == "the cores of its lane cannot be had: Invalid argument"
+    assert {event.lanes for event in run.watch.of(CellStarted)} == {(0,), (1,)}
+    assert run.watch.state.cells[0].lanes == (1,)
+    assert len(run.watch.state.cells[0].earlier) == 1
+
+
+def test_with_no_lane_left_the_rest_ends_with_the_reason(made: Begin) -> None:
+    run = made()
+    run.begin(lanes((4095,), (4094,)), *[small_spec()] * 3)
+    assert set(run.end().values()) == {"failed"}
+    errors = {cell.finished.error for cell in run.watch.state.cells.values() if cell.finished}
+    assert len(errors) == 1
+    assert errors.pop().startswith("not started: no lane is left; lane ")
+
+
+def test_ranks_take_a_lane_each_and_a_failing_cell_ends_no_other(made: Begin) -> None:
+    run = made()
+    two = [(USABLE[0],), (USABLE[-1],)]
+    bad = small_spec(model="nowhere:Model", model_path=("/",), arch="swiglu-rope")
+    run.begin(lanes(*two), small_spec(ranks=2, parallel="ddp", pass_="train-step", batch_size=2), bad, small_spec())
+    assert run.end() == {0: "ok", 1: "failed", 2: "ok"}
+    assert run.watch.of(CellStarted)[0].lanes == (0, 1)
+    assert not run.watch.of(LaneSetAside)
+
+
+def test_a_timeout_ends_the_cell_that_takes_too_long_and_no_other(made: Begin) -> None:
+    run = made()
+    run.bench.timeout_s = 4.0
+    run.begin(lanes((USABLE[0],), (USABLE[-1],)), endless_spec(), *[small_spec()] * 2)
+    assert run.end() == {0: "killed", 1: "ok", 2: "ok"}
+
+
+def run_lanes(run: InLanes) -> Sequence[Lane]:
+    opened: LanesOpened = run.watch.of(LanesOpened)[-1]
+    return opened.lanes
+
+
+def test_a_session_goes_on_in_the_lanes_that_it_had(made: Begin) -> None:
+    run = made()
+    run.begin(lanes((USABLE[0],), (USABLE[-1],)), *[endless_spec()] * 2, small_spec())
+    run.pids(2)
+    run.bench.close()
+    again = made(run.bench.session)
+    assert again.bench.resume() == (0, 1, 2)
+    assert tuple(lane.cores for lane in run_lanes(again)) == cores_here()[:2]
+    again.work()
+    assert len(again.pids(2)) == 2
+    again.bench.cancel()
+    again.end()
+    alone = made(run.bench.session)
+    again.bench.close()
+    alone.bench.resume(lanes=1)
+    alone.work()
+    alone.pids(1)
+    assert not alone.watch.state.cells[0].lanes
