@@ -114,9 +114,7 @@ class JobFold:
                     self._left.discard(event.cell)
                     found.append(event)
             case ev.CellRequeued():
-                if event.cell in self._left:
-                    self.running.pop(event.cell, None)
-                    self.cancelled.pop(event.cell, None)
+                if event.cell in self._left and self._stop(event.cell):
                     found.append(event)
             case ev.ChildOutput():
                 if event.cell is None or event.cell in self.running:
@@ -151,6 +149,15 @@ class JobFold:
                 self.ended = True
             case _:
                 pass  # the session has queued the cells, and a job has neither a name nor jobs of its own
+
+    def requeue(self, at: float) -> list[ev.Event]:
+        """The session's events for a job that its launcher will start again: what ran or was stopped waits."""
+        stopped = sorted({*self.running, *self.cancelled} & self._left)
+        return [ev.CellRequeued(at=at, cell=cell) for cell in stopped if self._stop(cell)]
+
+    def _stop(self, cell: int) -> bool:
+        """Forget that a cell ran or was stopped; False if it was neither."""
+        return None in (self.running.pop(cell, 0), self.cancelled.pop(cell, 0))
 
     def _finish(self, event: ev.CellFinished, found: list[ev.Event]) -> None:
         if event.cell not in self._left:

@@ -84,7 +84,9 @@ class _Job:
         self.status: JobStatus | None = None
         self.settled = settled
         """True of a job whose end a former watcher has told; its log may hold more than that one saw."""
-        self.grown_at = self.over_at = self.ended_at = 0.0
+        self.grown_at = self.over_at = self.ended_at = self.heard_at = 0.0
+        self.has_run = False
+        """True once the launcher has said that it runs."""
 
     @property
     def is_closed(self) -> bool:
@@ -127,6 +129,7 @@ class Watcher:
             left = {cell for cell in cells if not has_result(state, cell)}
             if left or known.stage != "over":
                 self._follow(known.submitted, left, settled=known.stage == "over", again=True)
+                self._jobs[name].has_run = known.stage == "running"
 
     def close(self) -> None:
         """Let go of the launcher; jobs go on."""
@@ -301,11 +304,17 @@ class Watcher:
             status = found.get(job.submitted.id)
             if status is None or job.over_at or job.settled:
                 continue
-            job.status = status
+            job.status, job.heard_at = status, now
             if status.stage == "over":
                 job.over_at = now
-            else:
-                self._tell(name, job, status, events)
+                continue
+            self._tell(name, job, status, events)
+            if status.stage == "running":
+                job.has_run = True
+            elif job.has_run and job.grown_at <= self._asked_at:  # else its next run may have begun since
+                job.has_run = False
+                for log in job.logs:
+                    events += log.fold.requeue(time.time())
 
     def _tell(self, name: str, job: _Job, status: JobStatus, events: list[ev.Event]) -> None:
         told = (status.stage, status.reason, status.node)
@@ -322,7 +331,7 @@ class Watcher:
             return True
         if job.over_at:
             return job.is_closed or now >= max(job.over_at, job.grown_at) + self._grace_s
-        return bool(job.ended_at) and now >= job.ended_at + SILENT_S
+        return bool(job.ended_at) and now >= max(job.ended_at, job.heard_at) + SILENT_S
 
     def _settle(self, name: str, job: _Job, events: list[ev.Event]) -> None:
         """Tell that a job is over, and the end of each cell that it left without a result."""

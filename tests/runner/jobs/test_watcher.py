@@ -132,7 +132,9 @@ def test_a_job_that_ran_twice_has_one_result_a_cell(one: Made):
     one.step()
     one.over("1", JobStatus("pending", "BeginTime"))
     one.step()
-    assert one.statuses == ["ok", "running"]
+    assert one.statuses == ["ok", "queued"]
+    one.step(after_s=120.0)
+    assert one.state.jobs["1"].stage == "pending"
     one.write("1", RESUMED, ev.CellRequeued(at=7.0, cell=1))
     one.over("1", RUNNING)
     one.step()
