@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("bench", "Run the cells of a session that have no result yet."),
     "selftest": ("selftest", "Hold this tool's step times against those of a bare script, on this machine."),
     "run-job": ("jobs", ""),
+    "run-ranks": ("run_ranks", ""),
     "sessions": ("sessions", "List the sessions on this machine."),
     "show": ("sessions", "Show one session and its results."),
     "summary": ("export", "Write a folder with text, tables, figures and logs of sessions."),

@@ -69,10 +69,10 @@ class Environment(TorchEnvironment, frozen=True, kw_only=True):
     def device(self, name: str) -> DeviceInfo | None:
         return next((d for d in self.devices if d.name == name), None)
 
-    def others_of(self, spec: CellSpec) -> tuple[DeviceInfo, ...]:
-        """The GPUs of its ranks but for the first: those that follow the spec's."""
+    def others_of(self, spec: CellSpec, ranks_here: int | None = None) -> tuple[DeviceInfo, ...]:
+        """The GPUs of its ranks, or of those here, but for the first: those that follow the spec's."""
         kind, _, index = spec.device.partition(":")
-        names = (f"{kind}:{int(index) + rank}" for rank in range(1, spec.ranks)) if index else ()
+        names = (f"{kind}:{int(index) + rank}" for rank in range(1, ranks_here or spec.ranks)) if index else ()
         return tuple(found for name in names if (found := self.device(name)))
 
     def resolve(self, devices: tuple[str, ...]) -> tuple[str, ...]:
@@ -85,13 +85,17 @@ class Environment(TorchEnvironment, frozen=True, kw_only=True):
             found += every if name == "every" else (best if name == "auto" else canonical_device(name),)
         return tuple(found)
 
-    def check(self, spec: CellSpec) -> None:
+    def check(self, spec: CellSpec, ranks_here: int | None = None) -> None:
         """Raise `SpecError` when this machine lacks the cell's device or the device one of its choices."""
-        if problem := self.refusal(spec):
+        if problem := self.refusal(spec, ranks_here):
             raise problem
 
-    def refusal(self, spec: CellSpec) -> SpecError | None:
-        return next(self.refusals(spec.device, {field: (getattr(spec, field),) for field in AXES}), None)
+    def refusal(self, spec: CellSpec, ranks_here: int | None = None) -> SpecError | None:
+        """The error of a cell that this machine cannot run, of ranks over nodes as many as are here."""
+        values = {field: (getattr(spec, field),) for field in AXES}
+        if ranks_here:
+            values["ranks"] = (ranks_here,)
+        return next(self.refusals(spec.device, values), None)
 
     def refusals(self, name: str, values: Mapping[str, Iterable[object]]) -> Iterator[SpecError]:
         """Errors for a device that is not here, or for those of these values, by the field of a spec, that it lacks."""

@@ -107,7 +107,13 @@ def _run_round(
         for child in children:
             around.enter_context(closing(child))
         if ranks:
-            run_ranks(here(ranks), [RankFold(cell, len(ranks)) for cell in numbers], recorder, cells.stop, timeout_s)
+            run_ranks(
+                here(ranks, cell=a.cell),
+                [RankFold(cell, len(ranks)) for cell in numbers],
+                recorder,
+                cells.stop,
+                timeout_s,
+            )
         else:
             Supervisor(children[0], a.cell, recorder, cells.stop, timeout_s).run()
     return _record_ends(cells.record, *recorder.endings())

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from cs336_tui import __version__
 from cs336_tui.config.ranks import NO_MODEL
@@ -34,6 +34,9 @@ from cs336_tui.runner.wanted_reports import WantedReports
 from cs336_tui.session.log import LogError, LogReader, new_session_id
 from cs336_tui.session.recorder import SessionRecorder, Sink
 
+if TYPE_CHECKING:
+    from cs336_tui.runner.nodes.nodes import Nodes
+
 
 class Bench:
     """Owns the child processes, the device sampler and the session log; every event goes to `sink`, on worker threads,
@@ -43,7 +46,8 @@ class Bench:
     `session` names a log, new or to `resume`. `timeout_s` limits the life of a cell's process. After a cell that ran
     out of memory, `skip_after_oom` skips the waiting ones that need as much (None: unless the commands of the session
     to `resume` say otherwise), and `explain_oom` tries it again as a report. `check_fit` and `nvtx`: see `CellRunner`.
-    `device_interval_s` 0 switches device sampling off. With `in_process` cells run in the thread that calls `work`, for
+    `device_interval_s` 0 switches device sampling off. Ranks for which one of the `nodes` has no room are spread over
+    these, which are closed with the bench. With `in_process` cells run in the thread that calls `work`, for
     external profilers.
     """
 
@@ -61,6 +65,7 @@ class Bench:
         device_interval_s: float = 0.5,
         in_process: bool = False,
         nvtx: bool = False,
+        nodes: Nodes | None = None,
     ) -> None:
         self.ddof = ddof
         self.timeout_s = timeout_s
@@ -86,7 +91,9 @@ class Bench:
             self._stop,
             check_fit=check_fit,
             nvtx=nvtx,
+            nodes=nodes,
         )
+        self._nodes = nodes
         self._starting = threading.Lock()
         self._started = False
         self._probing = threading.Lock()
@@ -145,7 +152,8 @@ class Bench:
         return environment
 
     def resolve(self, sweep: Sweep, may_leave_out: Collection[str] = ()) -> Sweep:
-        """The sweep with ``auto`` replaced by this machine's best device. Blocks like `probe`. Leaves out values of the
+        """The sweep with ``auto`` replaced by this machine's best device; with lanes, its devices are those that lanes
+        share. Blocks like `probe`. Leaves out values of the
         fields in `may_leave_out` that no cell can have here, with a notice each. Raises the first `SpecError` of a cell
         that is wrong or impossible here, and `StartError` when no child process could be asked."""
         environment = self._probe_for_cells()
@@ -155,9 +163,9 @@ class Bench:
         if may_leave_out:
             resolved, said = without_impossible(resolved, environment, may_leave_out)
             self._recorder.pass_on([ev.Notice(at=time.time(), text=text) for text in said])
+        lanes = self.lanes_of(resolved)
         for spec in resolved.cells():
-            environment.check(spec)
-        self.lanes_of(resolved)
+            environment.check(spec, 1 if lanes and spec.device != "cpu" else None)  # each rank is in a lane of its own
         return resolved
 
     def run(self, specs: Sequence[CellSpec], command: str) -> None:
@@ -369,6 +377,8 @@ class Bench:
             ending.callback(self._stop.close)
             ending.callback(self._close_log, interrupted=interrupted)
             ending.callback(self._watch.stop)
+            if self._nodes:
+                ending.callback(self._nodes.close)
             ending.callback(self._await_running)
             ending.callback(self._predictions.predictor.close)
             ending.callback(self._close_queue)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -16,11 +16,13 @@ from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import (
     CellFinished,
     CellStarted,
+    DeviceSampled,
     Event,
     Lane,
     ReportFinished,
     ReportStarted,
     StageChanged,
+    Status,
 )
 from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.events.prediction import COMMUNICATION, Prediction
@@ -41,6 +43,9 @@ from cs336_tui.session.recorder import SessionRecorder
 from cs336_tui.stats.quantities import gigabytes
 from cs336_tui.worker import worker_entry
 
+if TYPE_CHECKING:
+    from cs336_tui.runner.nodes.nodes import Nodes
+
 Predicted = Callable[[Sequence[Prediction]], object]
 _MAY_MATTER = 1 / 4  # the share of the memory, by a rough sum, from which on a prediction is made
 
@@ -56,7 +61,8 @@ class _Run(NamedTuple):
 
 class CellRunner:
     """Runs cells and reports, a thread each; without a `launcher` in the calling thread. With `check_fit` a cell on the
-    host that cannot fit by prediction is not tried. With `nvtx` steps, phases and parts are marked for profilers."""
+    host that cannot fit by prediction is not tried. With `nvtx` steps, phases and parts are marked for profilers. Ranks
+    for which one of the `nodes` has no room are spread over them."""
 
     def __init__(
         self,
@@ -68,15 +74,18 @@ class CellRunner:
         *,
         check_fit: bool,
         nvtx: bool,
+        nodes: Nodes | None = None,
     ) -> None:
         self.launcher, self._recorder, self.watch = launcher, recorder, watch
         self._predictions, self.stop = predictions, stop
-        self._check_fit, self._nvtx = check_fit, nvtx
+        self._check_fit, self._nvtx, self._nodes = check_fit, nvtx, nodes
         self.out_of_memory: dict[int, CellFinished] = {}
         self.ended_well: set[int] = set()
         """The ends of cells that ran out of memory and have not begun anew."""
         self.unusable: dict[int, str] = {}
         """The part of the user's own code that could not be used, by the cell that found out."""
+        self._beside: set[int] = set()
+        """Cells that run in lanes."""
         self.reports = 0
         """The number of the next report."""
 
@@ -93,7 +102,10 @@ class CellRunner:
         spec = in_lane(asked, lanes[0]) if lanes else asked
         self.out_of_memory.pop(cell, None)
         self.ended_well.discard(cell)
-        if problem := environment.refusal(spec):
+        if self._nodes and self._nodes.ranks_here(spec):
+            self._run_over(self._nodes, cell, spec, environment, timeout_s)
+            return None
+        if problem := environment.refusal(spec, 1 if lanes else None):  # its other ranks are in lanes of their own
             self._fail(cell, str(problem))
             return None
         if self.launcher is None and spec.ranks > 1:
@@ -109,8 +121,13 @@ class CellRunner:
             worker_entry.run_cell(spec, cell, lambda event: self.record([event]), self.stop.is_set, nvtx=self._nvtx)
         else:
             job = _Run(cell, spec, tuple(lanes), spec.device if spec.device != asked.device else None)
-            if (fault := self._run_in_children(self.launcher, job, environment, timeout_s)) is not None:
+            try:
+                fault = self._run_in_children(self.launcher, job, environment, timeout_s)
+                self.watch.await_sample(self.stop, cell if lanes else None)
                 return fault
+            finally:
+                self.watch.leave(cell)
+                self._beside.discard(cell)
         self.watch.await_sample(self.stop)
         return None
 
@@ -132,7 +149,11 @@ class CellRunner:
         numbers = tuple(lane.lane for lane in lanes)
         self._recorder.record([CellStarted(at=started_at, cell=cell, pid=pid, device=run.device, lanes=numbers)])
         pids = (child.process.pid for child in children)
-        self.watch.point(environment.device(spec.device), *pids, others=environment.others_of(spec))
+        others = environment.others_of(spec)
+        if lanes:
+            others = tuple(found for lane in lanes[1:] if (found := environment.device(lane.device)))
+            self._beside.add(cell)
+        self.watch.point(environment.device(spec.device), *pids, others=others, cell=cell if lanes else None)
         ends: list[CellFinished] = []
 
         def record(events: Sequence[Event]) -> None:
@@ -144,13 +165,35 @@ class CellRunner:
             for child in children:
                 around.enter_context(closing(child))
             if ranks:
-                run_ranks(here(ranks), [RankFold(cell, len(ranks))], record, self.stop, timeout_s)
+                run_ranks(here(ranks, cell=cell), [RankFold(cell, len(ranks))], record, self.stop, timeout_s)
             else:
                 Supervisor(children[0], cell, record, self.stop, timeout_s).run()
         fault = None if self.stop.is_set() else fault_of(ends[-1], lanes)
         if fault is None:
             self.record(ends)
         return fault
+
+    def _run_over(
+        self, nodes: Nodes, cell: int, spec: CellSpec, environment: Environment, timeout_s: float | None
+    ) -> None:
+        """Run the cell with its ranks spread over nodes, which sample their devices."""
+        from cs336_tui.runner.nodes.messages import CellWork
+
+        if why := self.why_not(environment, spec):
+            self.record([CellFinished(at=time.time(), cell=cell, status="oom", error=why)])
+            return
+        self._recorder.record([CellStarted(at=time.time(), cell=cell)])
+        with self.watch.elsewhere():
+            try:
+                spread = nodes.start(CellWork(spec, cell, self._nvtx), self._sampled, self.stop)
+            except StartError as error:
+                status: Status = "cancelled" if self.stop.is_set() else "failed"
+                self.record([CellFinished(at=time.time(), cell=cell, status=status, error=str(error))])
+                return
+            run_ranks(spread.parts, [RankFold(cell, spec.ranks, spread.nodes)], self.record, self.stop, timeout_s)
+
+    def _sampled(self, sample: DeviceSampled) -> None:
+        self._recorder.record([sample])
 
     def record(self, events: Sequence[Event]) -> None:
         self._recorder.record(events)
@@ -162,14 +205,15 @@ class CellRunner:
             if isinstance(event, CellFinished) and event.unusable:
                 self.unusable[event.cell] = event.unusable
             if isinstance(event, StageChanged) and event.stage == "finishing":
-                self.watch.measured()
+                self.watch.measured(event.cell if event.cell in self._beside else None)
 
     def why_not(self, environment: Environment, *specs: CellSpec) -> str:
         """The reason not to try a cell, or two that take turns in one process; empty if there is none."""
         device = environment.device(specs[0].device)
         if not self._check_fit or device is None or len({spec.device for spec in specs}) > 1:
             return ""
-        return why_not_tried(specs, device, self._predictions.predictor, self._predictions.tell)
+        here = self._nodes.ranks_here(specs[0]) if self._nodes else None
+        return why_not_tried(specs, device, self._predictions.predictor, self._predictions.tell, here)
 
     def make_report(self, asked: WaitingReport, environment: Environment, timeout_s: float | None) -> None:
         """Make a report and record it; one of a cell that cannot fit is refused."""
@@ -192,6 +236,9 @@ class CellRunner:
             record([started, ReportFinished(at=time.time(), report=number, status="oom", error=why)])
             return
         record([started])
+        if self._nodes and self._nodes.ranks_here(asked.spec):
+            self._report_over(self._nodes, request, number, timeout_s)
+            return
         if self.launcher is None:
             self.watch.point(device, os.getpid())
             worker_entry.make_report(request, number, lambda event: record([event]), self.stop.is_set)
@@ -208,9 +255,24 @@ class CellRunner:
             for child in children:
                 around.enter_context(closing(child))
             if ranks:
-                run_ranks(here(ranks), [ReportFold(number)], self._with_prediction, self.stop, timeout_s)
+                run_ranks(here(ranks, report=number), [ReportFold(number)], self._with_prediction, self.stop, timeout_s)
             else:
                 Supervisor(children[0], None, record, self.stop, timeout_s, report=number).run()
+
+    def _report_over(self, nodes: Nodes, request: ReportRequest, number: int, timeout_s: float | None) -> None:
+        """Make a report of ranks that are spread over nodes."""
+        from cs336_tui.runner.nodes.messages import ReportWork
+
+        with self.watch.elsewhere():
+            try:
+                spread = nodes.start(ReportWork(request, number), self._sampled, self.stop)
+            except StartError as error:
+                status: Status = "cancelled" if self.stop.is_set() else "failed"
+                end = ReportFinished(at=time.time(), report=number, status=status, error=str(error))
+                self._recorder.record([end])
+                return
+            fold = ReportFold(number, spread.nodes)
+            run_ranks(spread.parts, [fold], self._with_prediction, self.stop, timeout_s)
 
     def _with_prediction(self, events: Sequence[Event]) -> None:
         """Record the events of a report of ranks; one of memory gets its prediction, if there can be one."""
@@ -232,11 +294,18 @@ class CellRunner:
         self._recorder.record([CellFinished(at=time.time(), cell=cell, status="failed", error=error)])
 
 
-def why_not_tried(specs: Sequence[CellSpec], device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
+def why_not_tried(
+    specs: Sequence[CellSpec],
+    device: DeviceInfo,
+    predictor: Predictor,
+    predicted: Predicted,
+    ranks_here: int | None = None,
+) -> str:
     """The reason why a cell, or two in turns, has no room on the device by prediction; empty if there is room, and on
-    CUDA, where running out of memory does no harm. May take seconds for a prediction, also given to `predicted`."""
+    CUDA, where running out of memory does no harm. May take seconds for a prediction, also given to `predicted`. Of
+    ranks over nodes `ranks_here` share the memory of one."""
     capacity = None if device.name.startswith("cuda") else device.memory_bytes
-    ranks = 1 if specs[0].is_collective else max(spec.ranks for spec in specs)
+    ranks = 1 if specs[0].is_collective else ranks_here or max(spec.ranks for spec in specs)
     if capacity is None or ranks * sum(map(rough_peak_bytes, specs)) < capacity * _MAY_MATTER:
         return ""
     if specs[0].is_collective:

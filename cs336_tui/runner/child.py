@@ -10,6 +10,7 @@ import select
 import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -89,6 +90,12 @@ class PeakAnswer(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
+class StoreAnswer(msgspec.Struct, frozen=True):
+    """The port of a store that a child serves."""
+
+    port: int
+
+
 def run_work(events: Connection, commands: Connection, output: str, work: Work) -> NoReturn:
     """Entry point of a process of cells or of a report: `work` is given the means to send and to ask for a stop."""
     _settle(output)
@@ -162,6 +169,13 @@ def peak(device: str, precision: Precision, threads: int | None) -> list[PeakAns
         return [PeakAnswer(None, f"{type(error).__name__}: {error}".splitlines()[0])]
 
 
+def store() -> Iterator[StoreAnswer]:
+    """The port of a store in which ranks over nodes meet; served until the process is ended."""
+    served = worker_entry.served_store()
+    yield StoreAnswer(served.port)
+    threading.Event().wait()
+
+
 def _settle(output: str) -> None:
     """Redirect output to a file, leave Ctrl-C and hang-ups to the parent, and end with the parent."""
     global _settled_as
@@ -223,8 +237,6 @@ def _die_with_parent() -> None:
 
 
 def _watch_on_a_thread(sentinel: int) -> None:
-    import threading
-
     def exit_after() -> None:
         wait([sentinel])
         os._exit(EXIT_ORPHANED)

@@ -23,6 +23,7 @@ ALIVE_S = 0.5
 """Seconds for which ranks that told something do not hang."""
 STACKS_S = 1.0
 """Seconds in which ranks may write their stacks."""
+NO_ANSWER = "and does not answer"
 _WAITS = re.compile(
     r"\b(wait|barrier|all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|backward)\w*\(|store\.get\("
 )
@@ -133,7 +134,7 @@ def crashed_in(output: str) -> str:
 def _place(stack: Sequence[Frame]) -> str:
     """The innermost frame of code that is neither Python's nor torch's."""
     if not stack:
-        return "and does not answer"
+        return NO_ANSWER
     return f"in {next((frame for frame in stack if not (frame.is_torchs or '/lib/python' in frame.file)), stack[0])}"
 
 

@@ -72,9 +72,9 @@ class CellQueue:
     """Cells that wait, and reports and peaks that come before them. `record` is given an event for every change of the
     cells, in the order of the changes. `stop` is set while what was taken is to be stopped.
 
-    With lanes open, a cell on one of their devices is taken as soon as there is a free lane for each of its ranks, and
-    runs in them until it is `over`; none overtakes one that waits for lanes. Everything else is taken once nothing
-    runs, and is over at the next `take`."""
+    With lanes open, a cell on one of their devices, of no more ranks than there are lanes, is taken as soon as there is
+    a free lane for each of its ranks, and runs in them until it is `over`; none overtakes one that waits for lanes.
+    Everything else is taken once nothing runs, and is over at the next `take`."""
 
     def __init__(self, record: Callable[[Sequence[Event]], None], stop: StopSignal) -> None:
         self._record, self._stop = record, stop
@@ -295,7 +295,7 @@ class CellQueue:
         while self._waiting:
             cell = self._waiting[0]
             spec = self._specs[cell]
-            if spec.device not in {lane.device for lane in self._opened}:
+            if spec.device not in {lane.device for lane in self._opened} or spec.ranks > len(self._opened):
                 return None if self._in_lanes else WaitingCell(cell, spec)
             if spec.ranks <= len(self._lanes):
                 taken = {lane.lane for each in self._in_lanes.values() for lane in each.lanes}

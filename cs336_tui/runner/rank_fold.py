@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
@@ -145,6 +145,12 @@ class RankFold(_Fold[CellFinished]):
         for rank, end in other._ends.items():
             self._ends.setdefault(rank, msgspec.structs.replace(end, cell=self.cell))
 
+    def _spread(self) -> Iterator[str]:
+        """A remark on the nodes of the ranks, if they are several."""
+        if self._nodes:
+            counts = Counter(self._nodes)
+            yield f"its ranks ran on {len(counts)} nodes: {', '.join(f'{each} ({n})' for each, n in counts.items())}"
+
     def end(self) -> CellFinished:
         """The cell's end, once each rank has ended: that of the rank that failed first, or of all together."""
         ends = [self._ends[rank] for rank in sorted(self._ends)]
@@ -159,7 +165,7 @@ class RankFold(_Fold[CellFinished]):
             measured_for_s=_largest(each.measured_for_s for each in ends),
             cpu_wait_s=_largest(each.cpu_wait_s for each in ends),
             longest_cpu_wait_s=_largest(each.longest_cpu_wait_s for each in ends),
-            remarks=tuple(dict.fromkeys(remark for each in ends for remark in each.remarks)),
+            remarks=tuple(dict.fromkeys((*self._spread(), *(remark for each in ends for remark in each.remarks)))),
             summary=summarize(self._measured_s),
             skew=summarize(self._skews_s),
             rank_peak_bytes=tuple(each.peak_allocated_bytes or each.peak_rss_bytes for each in ends),

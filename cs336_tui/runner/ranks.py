@@ -34,7 +34,7 @@ Note = Callable[[int, Sequence[Event]], None]
 class Part(Protocol):
     """Ranks of a cell or report that are watched together: one here, or those on a node."""
 
-    def watch(self, fold: RankFold | ReportFold, note: Note, stop: StopSignal, pace_s: float) -> None:
+    def watch(self, note: Note, stop: StopSignal, pace_s: float) -> None:
         """Block until its ranks are over; `note` is given their events, last exactly one end of each (of two cells in
         turns, of each cell), as soon as it is known."""
         ...
@@ -61,10 +61,12 @@ class RankHere(NamedTuple):
 
     number: int
     rank: Rank
+    cell: int | None
+    report: int | None
 
-    def watch(self, fold: RankFold | ReportFold, note: Note, stop: StopSignal, pace_s: float) -> None:
-        child = self.rank.child
-        Supervisor(child, fold.cell, partial(note, self.number), stop, report=fold.report, pace_s=pace_s).run()
+    def watch(self, note: Note, stop: StopSignal, pace_s: float) -> None:
+        note_own = partial(note, self.number)
+        Supervisor(self.rank.child, self.cell, note_own, stop, report=self.report, pace_s=pace_s).run()
 
     def kill(self) -> None:
         with suppress(ValueError):  # it is over, and closed
@@ -80,9 +82,11 @@ class RankHere(NamedTuple):
         self.rank.clear()
 
 
-def here(ranks: Sequence[Rank], first: int = 0) -> list[RankHere]:
-    """The parts of ranks on this machine, numbered from `first`."""
-    return [RankHere(number, rank) for number, rank in enumerate(ranks, first)]
+def here(
+    ranks: Sequence[Rank], *, cell: int | None = None, report: int | None = None, first: int = 0
+) -> list[RankHere]:
+    """The ranks of a cell or report on this machine, numbered from `first`."""
+    return [RankHere(number, rank, cell, report) for number, rank in enumerate(ranks, first)]
 
 
 def pace_of(ranks: int) -> float:
@@ -115,7 +119,7 @@ def run_ranks(
                 failed.set()
 
     watches = [
-        threading.Thread(target=part.watch, args=(first, note, stop, pace_of(len(parts))), name=f"{first.name}-{n}")
+        threading.Thread(target=part.watch, args=(note, stop, pace_of(len(parts))), name=f"{first.name}-{n}")
         for n, part in enumerate(parts)
     ]
     over = threading.Event()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -137,6 +137,12 @@ class SessionState:
         """True if cells run beside each other: in lanes or in jobs."""
         return bool(self.lanes or self.jobs)
 
+    def _sampled(self, event: ev.DeviceSampled) -> Iterator[tuple[CellState, ev.Stage | None]]:
+        """The cells that a sample is about, with their stages, None of those over."""
+        for cell in (self.cells[number] for number in event.cells if number in self.cells):
+            if cell.cell in self.running or cell.is_over:
+                yield cell, cell.stage if cell.cell in self.running else None
+
     def job_of(self, cell: CellState) -> JobState | None:
         """The job that runs the cell or is to run it: the last one submitted with it."""
         if cell.job in self.jobs:
@@ -262,9 +268,8 @@ class SessionState:
             case ev.DeviceSampled():
                 self.devices.append((event, event.cells[0] if event.cells else self.current))
                 self.samples |= dict.fromkeys(self.running.keys() & (event.cells or self.running.keys()), event)
-                for cell, stage in self.surrounded:
-                    if not event.cells or cell.cell in event.cells:
-                        cell.take_sample(event, stage)
+                for cell, stage in self._sampled(event) if event.cells else self.surrounded:
+                    cell.take_sample(event, stage)
             case ev.Notice():
                 self.notices.append(event)
             case ev.SessionEnded():

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cs336_tui.worker.measure.probe import probe as probe
     from cs336_tui.worker.measure.process import keep_freed_memory as keep_freed_memory
     from cs336_tui.worker.measure.report import make_report as make_report
+    from cs336_tui.worker.ranks.group import served_store as served_store
 else:
 
     class _Late(NamedTuple):  # and no lambda, as it is sent to child processes
@@ -37,6 +38,7 @@ else:
     probe = _Late("measure.probe", "probe")
     keep_freed_memory = _Late("measure.process", "keep_freed_memory")
     make_report = _Late("measure.report", "make_report")
+    served_store = _Late("ranks.group", "served_store")
 
 
 PRELOAD = "cs336_tui.worker.measure.preload"  # The fork server imports it, so that children begin with torch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -26,29 +26,38 @@ class HostReader:
         self._steal: float | None = None
         self._cpu_read_at = time.monotonic()
         self._core_times = _core_times()
-        self._children: tuple[_Child, ...] = ()
+        self._children: dict[int, _Child] = {}
         psutil.cpu_percent()
 
     def sample(self, *children: int | None) -> HostSample:
         """The host now; `children` are the PIDs of the running cell's ranks. Memory in use is all that is not available
         without swapping. CPU share, steal and the children's cores, with those of their own children that have ended,
         are since the last sample, None at first. In a container, all but the children's are the machine's."""
+        return self.sample_each([tuple(pid for pid in children if pid is not None)])[0]
+
+    def sample_each(self, cells: Sequence[Sequence[int]], later: Sequence[Sequence[int]] = ()) -> list[HostSample]:
+        """As `sample`, for cells that run side by side, each with the PIDs of its ranks. Those that are sampled `later`
+        are followed on."""
         memory = psutil.virtual_memory()
-        self._follow(tuple(pid for pid in children if pid is not None))
+        self._follow(dict.fromkeys(pid for pids in (*cells, *later) for pid in pids))
         self._read_cores()
-        ranks = tuple(each.sample() for each in self._children)
-        cores = [each.cores for each in ranks if each.cores is not None]
-        return HostSample(
-            cpu=self._cpu,
-            memory_used_bytes=memory.total - memory.available,
-            memory_total_bytes=memory.total,
-            child_rss_bytes=max((each.rss_bytes for each in ranks if each.rss_bytes is not None), default=None),
-            child_cores=sum(cores) if cores else None,
-            steal=self._steal,
-            load_1m=_load_1m(),
-            cpu_count=self._cpu_count,
-            ranks=ranks if len(ranks) > 1 else (),
-        )
+        found = []
+        for pids in cells:
+            ranks = tuple(self._children[pid].sample() for pid in pids)
+            cores = [each.cores for each in ranks if each.cores is not None]
+            sample = HostSample(
+                cpu=self._cpu,
+                memory_used_bytes=memory.total - memory.available,
+                memory_total_bytes=memory.total,
+                child_rss_bytes=max((each.rss_bytes for each in ranks if each.rss_bytes is not None), default=None),
+                child_cores=sum(cores) if cores else None,
+                steal=self._steal,
+                load_1m=_load_1m(),
+                cpu_count=self._cpu_count,
+                ranks=ranks if len(ranks) > 1 else (),
+            )
+            found.append(sample)
+        return found
 
     def _read_cores(self) -> None:
         """Close the windows of time, unless they are too short, and begin the next ones."""
@@ -59,12 +68,11 @@ class HostReader:
         before, self._core_times = self._core_times, _core_times()
         self._steal = _stolen_share(before, self._core_times)
         self._cpu_read_at = now
-        for each in self._children:
+        for each in self._children.values():
             each.read_cores(now)
 
-    def _follow(self, pids: tuple[int, ...]) -> None:
-        if pids != tuple(each.pid for each in self._children):
-            self._children = tuple(map(_Child, pids))
+    def _follow(self, pids: Iterable[int]) -> None:
+        self._children = {pid: self._children.get(pid) or _Child(pid) for pid in pids}
 
 
 class _Child:

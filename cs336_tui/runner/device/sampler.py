@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -18,15 +18,27 @@ if TYPE_CHECKING:
     from cs336_tui.runner.device.gpu import GpuMonitor
     from cs336_tui.runner.device.host import HostReader
 
+_Found = tuple[GpuSample | None, str | None]
+"""A GPU, if it was found, and why it or a part of it was not."""
 SAMPLE_AFTER_S = 0.5
 """Seconds for which a cell that is over waits for the sample that was asked for when it stopped measuring."""
 OPENING = "opening NVML"
 
 
+class _Watched(NamedTuple):
+    """A GPU (None: CUDA's first), the PIDs of a cell's ranks, if any, and the GPUs of its other ranks."""
+
+    uuid: str | None = None
+    pids: tuple[int, ...] = ()
+    other_uuids: tuple[str, ...] = ()
+
+
 class DeviceSampler:
     """Samples every `interval_s` seconds while a cell runs, else every `idle_interval_s` (or `interval_s`, if longer),
-    counted from the end of a sample; 0 is off. `emit` is called on the sampler's thread; its errors are ignored. NVML
-    and psutil are imported and opened on that thread, after a first event without a GPU, as that may take seconds."""
+    counted from the end of a sample; 0 is off. Of cells that run side by side, by their numbers, each has an event of
+    its own, for which each GPU and the host are read once. `emit` is called on the sampler's thread; its errors are
+    ignored. NVML and psutil are imported and opened on that thread, after a first event without a GPU, as that may take
+    seconds."""
 
     def __init__(
         self, emit: Callable[[DeviceSampled], None], *, interval_s: float = 0.5, idle_interval_s: float = 2.0
@@ -36,18 +48,21 @@ class DeviceSampler:
             raise ValueError(f"sampling interval {min(interval_s, idle_interval_s)}: seconds, at least 0 (0 is off)")
         self._emit = emit
         self._interval_s, self._idle_interval_s = interval_s, max(interval_s, idle_interval_s)
-        self._uuid: str | None = None
-        self._other_uuids: tuple[str, ...] = ()
-        self._children: tuple[int, ...] = ()
+        self._alone = _Watched()
+        self._beside: dict[int, _Watched] = {}
+        """By the cells that run side by side."""
         self._changed = threading.Condition()
-        self._woken = self._stopping = False
-        self._awaited: list[threading.Event] = []  # set once a sample that begins from now on was handed on
-        self._sampled_after: threading.Event | None = None
-        """Set once the device was sampled after the running cell stopped measuring."""
+        self._stopping = self._is_elsewhere = False
+        self._soon: set[int | None] = set()  # cells to sample at once; None for all
+        self._awaited: list[tuple[int | None, threading.Event]] = []
+        # Each is set once a sample of its cell that begins from now on was handed on.
+        self._sampled_after: dict[int | None, threading.Event] = {}
+        """Set once the device was sampled after the cell stopped measuring."""
         self._thread = threading.Thread(target=self._run, name="device-sampler", daemon=True)
         self._host: HostReader | None = None
         self._gpu: GpuMonitor | None = None
         self._other_gpus: list[GpuMonitor] = []
+        self._gpus_beside: dict[str | None, GpuMonitor] = {}
 
     def start(self) -> None:
         """Returns at once."""
@@ -62,93 +77,170 @@ class DeviceSampler:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    def watch(self, uuid: str | None, *pids: int | None, other_uuids: tuple[str, ...] = ()) -> None:
+    def watch(
+        self, uuid: str | None, *pids: int | None, other_uuids: tuple[str, ...] = (), cell: int | None = None
+    ) -> None:
         """Set the GPU (None: CUDA's first) and the PIDs of the running cell's ranks, if any, and the GPUs of its other
-        ranks. A change is sampled at once."""
-        wanted = uuid, tuple(pid for pid in pids if pid is not None), other_uuids
+        ranks; of a `cell` that runs beside others, its own. A change is sampled at once."""
+        wanted = _Watched(uuid, tuple(pid for pid in pids if pid is not None), other_uuids)
         with self._changed:
-            if wanted != (self._uuid, self._children, self._other_uuids):
-                self._uuid, self._children, self._other_uuids = wanted
-                self._wake()
+            if cell is not None:
+                self._beside[cell] = wanted
+                self._wake(cell)
+            elif wanted != self._alone:
+                self._alone = wanted
+                self._wake(None)
 
-    def sample_soon(self) -> threading.Event:
-        """Sample at once, the GPU's processes too. The event is set when that was handed on, or never will be."""
+    def sample_soon(self, cell: int | None = None) -> threading.Event:
+        """Sample at once, the GPU's processes too; of cells side by side this one alone. The event is set when that was
+        handed on, or never will be."""
         handed_on = threading.Event()
         with self._changed:
             if self._stopping or not self._interval_s:
                 handed_on.set()
             else:
-                self._awaited.append(handed_on)
-                self._wake()
+                self._awaited.append((cell, handed_on))
+                self._wake(cell)
         return handed_on
 
-    def point(self, device: DeviceInfo | None, *pids: int | None, others: Iterable[DeviceInfo] = ()) -> None:
+    def point(
+        self, device: DeviceInfo | None, *pids: int | None, others: Iterable[DeviceInfo] = (), cell: int | None = None
+    ) -> None:
         """Watch the device and the processes of the running cell's ranks, or none between runs. `others` are the
-        devices of its other ranks."""
+        devices of its other ranks; `cell` runs beside others."""
         other_uuids = tuple(other.uuid for other in others if other.uuid)
-        self.watch(device.uuid if device else None, *pids, other_uuids=other_uuids)
+        self.watch(device.uuid if device else None, *pids, other_uuids=other_uuids, cell=cell)
 
-    def measured(self) -> None:
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """While entered nothing is handed on: the running cell's ranks are sampled where they run."""
+        self._is_elsewhere = True
+        try:
+            yield
+        finally:
+            self._is_elsewhere = False
+
+    def leave(self, cell: int) -> None:
+        """Sample a cell that ran beside others no more."""
+        with self._changed:
+            self._beside.pop(cell, None)
+            self._sampled_after.pop(cell, None)
+
+    def measured(self, cell: int | None = None) -> None:
         """Sample at once after measuring: a short cell may have no sample. One before would disturb its first step."""
-        self._sampled_after = self.sample_soon()
+        self._sampled_after[cell] = self.sample_soon() if cell is None else self.sample_soon(cell)
 
-    def await_sample(self, stop: StopSignal) -> None:
+    def await_sample(self, stop: StopSignal, cell: int | None = None) -> None:
         """Wait for that sample, so that the log has it before the next cell; not while `stop` is set."""
-        sampled, self._sampled_after = self._sampled_after, None
+        sampled = self._sampled_after.pop(cell, None)
         if sampled is not None and not stop.is_set():
             sampled.wait(SAMPLE_AFTER_S)
 
-    def _wake(self) -> None:
-        self._woken = True
+    def _wake(self, cell: int | None) -> None:
+        self._soon.add(cell)
         self._changed.notify()
 
     def _run(self) -> None:
+        due_at = 0.0
         while not self._stopping:
             with self._changed:
-                self._woken = False
-                uuid, children, other_uuids = self._uuid, self._children, self._other_uuids
+                soon, self._soon = self._soon, set()
+                beside: dict[int | None, _Watched] = dict(self._beside.items())
+                watched = beside or {None: self._alone}
+                if beside and None not in soon and time.monotonic() < due_at:
+                    watched = {cell: each for cell, each in watched.items() if cell in soon}
                 awaited, self._awaited = self._awaited, []
-            if self._gpu is None:
-                self._deliver(None, OPENING, children)
-            began = time.monotonic()
-            gpu, why = self._sample_gpu(uuid, children[0] if children else None, began, fresh=bool(awaited))
-            others = self._sample_others(other_uuids, began) if gpu else ()
-            self._deliver(gpu, why, children, began, others)
-            for event in awaited:
+            if self._gpu is None and not self._gpus_beside:
+                self._deliver(watched, lambda _: (None, OPENING, ()))
+            fresh = {cell for cell, _ in awaited}
+            if beside:
+                self._sample_beside(watched, fresh)
+            else:
+                self._sample_alone(watched, fresh=bool(fresh))
+            for _, event in awaited:
                 event.set()
             with self._changed:
-                interval_s = self._interval_s if children else self._idle_interval_s
-                self._changed.wait_for(lambda: self._woken or self._stopping, interval_s)
-        for event in self._awaited:  # nothing is added once we are stopping
+                interval_s = self._interval_s if beside or self._alone.pids else self._idle_interval_s
+                if len(watched) >= len(beside):
+                    due_at = time.monotonic() + interval_s
+                self._changed.wait_for(lambda: self._soon or self._stopping, max(0.0, due_at - time.monotonic()))
+        for _, event in self._awaited:  # nothing is added once we are stopping
             event.set()
-        for monitor in (*filter(None, (self._gpu,)), *self._other_gpus):
+        for monitor in (*filter(None, (self._gpu,)), *self._other_gpus, *self._gpus_beside.values()):
             monitor.close()
+
+    def _sample_alone(self, watched: Mapping[int | None, _Watched], *, fresh: bool) -> None:
+        ((_, each),) = watched.items()
+        began = time.monotonic()
+        gpu, why = self._sample_gpu(each.uuid, each.pids[0] if each.pids else None, began, fresh=fresh)
+        others = self._sample_others(each.other_uuids, began) if gpu else ()
+        self._deliver(watched, lambda _: (gpu, why, others), began)
+
+    def _sample_beside(self, watched: Mapping[int | None, _Watched], fresh: Container[int | None]) -> None:
+        """Read each GPU of these cells once, then hand on an event for each cell."""
+        began = time.monotonic()
+        found: dict[str | None, _Found] = {}
+        for cell, each in watched.items():
+            for rank, uuid in enumerate((each.uuid, *each.other_uuids)):
+                if uuid not in found:
+                    pid = each.pids[rank] if rank < len(each.pids) else None
+                    found[uuid] = self._read_gpu(uuid, pid, began, fresh=None in fresh or cell in fresh)
+
+        def of(each: _Watched) -> tuple[GpuSample | None, str | None, tuple[GpuSample, ...]]:
+            gpu, why = found.get(each.uuid, (None, None))
+            others = (found[uuid][0] or GpuSample(uuid=uuid) for uuid in each.other_uuids)
+            return gpu, why, tuple(others) if gpu else ()
+
+        self._deliver(watched, of, began)
+
+    def _read_gpu(self, uuid: str | None, pid: int | None, now: float, *, fresh: bool) -> _Found:
+        try:
+            if uuid not in self._gpus_beside:
+                from cs336_tui.runner.device.gpu import GpuMonitor
+
+                self._gpus_beside[uuid] = GpuMonitor()
+                self._gpus_beside[uuid].follow(uuid)
+            return self._gpus_beside[uuid].sample(now, pid, fresh=fresh)
+        except Exception as error:
+            return None, f"the GPU cannot be sampled: {type(error).__name__}: {error}"
 
     def _deliver(
         self,
-        gpu: GpuSample | None,
-        why: str | None,
-        children: tuple[int, ...],
+        watched: Mapping[int | None, _Watched],
+        found: Callable[[_Watched], tuple[GpuSample | None, str | None, tuple[GpuSample, ...]]],
         began: float = 0.0,
-        others: tuple[GpuSample, ...] = (),
     ) -> None:
-        """Hand on the GPU as sampled from `began` (monotonic seconds) on, and the host as it is now."""
-        host, host_why = self._sample_host(children)
-        if gpu is not None and gpu.processes_age_s is not None:
-            # The list was read before `at`, by as much as a slow driver took.
-            gpu = msgspec.structs.replace(gpu, processes_age_s=gpu.processes_age_s + time.monotonic() - began)
-        with suppress(Exception):  # a consumer that is closing must not end the sampling
-            self._emit(DeviceSampled(at=time.time(), host=host, gpu=gpu, why=host_why or why, other_gpus=others))
+        """Hand on the GPUs that were found from `began` (monotonic seconds) on, and the host as it is now."""
+        if self._is_elsewhere:
+            return
+        hosts, host_why = self._sample_host([each.pids for each in watched.values()])
+        for (cell, each), host in zip(watched.items(), hosts, strict=True):
+            gpu, why, others = found(each)
+            if gpu is not None and gpu.processes_age_s is not None:
+                # The list was read before `at`, by as much as a slow driver took.
+                gpu = msgspec.structs.replace(gpu, processes_age_s=gpu.processes_age_s + time.monotonic() - began)
+            sample = DeviceSampled(
+                at=time.time(),
+                host=host,
+                gpu=gpu,
+                why=host_why or why,
+                other_gpus=others,
+                cells=() if cell is None else (cell,),
+            )
+            with suppress(Exception):  # a consumer that is closing must not end the sampling
+                self._emit(sample)
 
-    def _sample_host(self, children: tuple[int, ...]) -> tuple[HostSample, str | None]:
+    def _sample_host(self, children: Sequence[tuple[int, ...]]) -> tuple[Sequence[HostSample], str | None]:
         try:
             if self._host is None:
                 from cs336_tui.runner.device.host import HostReader
 
                 self._host = HostReader()
-            return self._host.sample(*children), None
+            with self._changed:
+                later = [each.pids for each in self._beside.values()]
+            return self._host.sample_each(children, later), None
         except Exception as error:
-            return HostSample(), f"the host cannot be sampled: {type(error).__name__}: {error}"
+            return [HostSample() for _ in children], f"the host cannot be sampled: {type(error).__name__}: {error}"
 
     def _sample_gpu(
         self, uuid: str | None, child: int | None, now: float, *, fresh: bool

@@ -199,3 +199,17 @@ def test_a_rank_that_has_gone_leaves_the_others_figures(sleeper: subprocess.Pope
 
 def test_one_process_is_no_rank() -> None:
     assert HostReader().sample(os.getpid()).ranks == ()
+
+
+def test_a_process_is_followed_on_while_another_is_sampled() -> None:
+    host = HostReader()
+    cells = [(os.getpid(),), (os.getppid(),)]
+    assert [each.child_cores for each in host.sample_each(cells)] == [None, None]
+    spin(WINDOW_S)
+    host.sample_each(cells[1:], cells)
+    spin(WINDOW_S)
+    own, parent = host.sample_each(cells)
+    assert own.child_cores is not None
+    assert own.child_cores > 0.3
+    assert parent.child_cores is not None
+    assert own.cpu == parent.cpu

@@ -329,3 +329,31 @@ def test_the_gpu_of_every_rank_is_sampled_in_their_order(start: Start) -> None:
     assert [other.memory_used_bytes for other in event.other_gpus] == [None, 2 * 1024**3]
     sampler.point(None)
     assert take(events).other_gpus == ()
+
+
+def test_cells_side_by_side_have_samples_of_their_own_and_each_gpu_is_asked_once(
+    nvml_library: FakeNvmlLibrary, start: Start
+) -> None:
+    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    take(events, 2)
+    a, b = (DeviceInfo(name=f"cuda:{n}", label="", precisions=(), uuid=f"GPU-{name}") for n, name in enumerate("ab"))
+    sampler.point(a, os.getpid(), cell=3)
+    first = take(events)
+    sampler.point(b, os.getppid(), cell=5)
+    second = take(events)
+    assert [(each.cells, each.gpu and each.gpu.uuid) for each in (first, second)] == [((3,), "GPU-a"), ((5,), "GPU-b")]
+    assert first.host.child_rss_bytes
+    sampler.point(a, os.getpid(), os.getppid(), others=(b,), cell=7)
+    third = take(events)
+    assert (third.cells, [other.uuid for other in third.other_gpus]) == ((7,), ["GPU-b"])
+    asked = nvml_library.calls["nvmlDeviceGetUtilizationRates"]
+    sampler.sample_soon().wait(20)
+    assert [events.get_nowait().cells for _ in range(3)] == [(3,), (5,), (7,)]
+    assert nvml_library.calls["nvmlDeviceGetUtilizationRates"] == asked + 2
+    assert sampler.sample_soon(5).wait(20)
+    assert events.get_nowait().cells == (5,)
+    sampler.leave(3)
+    sampler.leave(5)
+    sampler.leave(7)
+    assert sampler.sample_soon().wait(20)
+    assert (events.get_nowait().cells, events.empty()) == ((), True)

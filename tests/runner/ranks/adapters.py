@@ -54,6 +54,19 @@ class AsUnderTorchrun(Individual):
         super().__init__(copy.deepcopy(module))
 
 
+class TellsItsPlace(Individual):
+    """Prints the place that the environment tells a rank, and whether it reaches the store that it names."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        told = os.environ
+        store = dist.TCPStore(told["MASTER_ADDR"], int(told["MASTER_PORT"]), wait_for_workers=False)
+        print(
+            f"place {told['RANK']} of {told['WORLD_SIZE']}, local {told['LOCAL_RANK']} of {told['LOCAL_WORLD_SIZE']},",
+            f"node {told['NODE_RANK']}, store {store.num_keys() > 0}",
+        )
+
+
 class Sums(Individual):
     averages = False
 

@@ -1,0 +1,183 @@
+"""Cells whose ranks are spread over nodes: two processes of this machine in place of two nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events import events as ev
+from cs336_tui.events.memory_report import RankMemoryReport
+from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.nodes import node as one_node
+from cs336_tui.runner.nodes.node import Node
+from cs336_tui.runner.nodes.nodes import Nodes, split
+from cs336_tui.session.cell_state import CellState
+from tests.watching import PATIENCE_S, Watch, small_spec, wait_gone
+
+CODE = Path(__file__).parent / "ranks"
+
+
+def over_nodes(parallel: str, **changes: object) -> CellSpec:
+    given = {"ranks": 4, "num_layers": 2, "pass_": "train-step", "model_path": (str(CODE),)}
+    return small_spec(**given | changes, parallel=parallel)
+
+
+def command(node: Node) -> Sequence[str]:
+    """The process of a node, which its command line names."""
+    code = "from cs336_tui.cli.main import main; main(['run-ranks', '--device-interval', '0.2'])"
+    return [sys.executable, "-c", code, node.name]
+
+
+class Runner:
+    """A bench whose machine has two nodes of two cores each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.watch = Watch()
+        nodes = [Node("n1", "127.0.0.1"), Node("n2", "localhost")]
+        self.nodes = Nodes(nodes, command, gpus=2, cores=2)
+        self.bench = Bench(self.watch, session_dir=folder, device_interval_s=0, nodes=self.nodes)
+        self.bench.prepare()
+        self.bench.start()
+
+    def run(self, *specs: CellSpec) -> list[CellState]:
+        begun = len(self.watch.state.cells)
+        self.bench.run(specs, "a command")
+        return list(self.watch.state.cells.values())[begun:]
+
+    def begin(self, spec: CellSpec, steps: int = 2) -> threading.Thread:
+        """Run a cell on another thread; returns once it has measured steps."""
+        number = len(self.watch.state.cells)
+        thread = threading.Thread(target=self.bench.run, args=((spec,), "a command"))
+        thread.start()
+        self.watch.until(lambda state: number in state.cells and len(state.cells[number].step_times_s) >= steps)
+        return thread
+
+    def of_node(self, name: str) -> psutil.Process:
+        return next(each for each in psutil.Process().children() if each.cmdline()[-1:] == [name])
+
+    def ranks_of(self, name: str) -> list[psutil.Process]:
+        """The processes of the node's ranks, first to last."""
+        found = {pid: None for event in self.watch.of(ev.DeviceSampled) for pid in [r.pid for r in event.host.ranks]}
+        below = {each.pid for each in self.of_node(name).children(recursive=True)}
+        return [psutil.Process(pid) for pid in found if pid in below]
+
+    @property
+    def last(self) -> CellState:
+        return list(self.watch.state.cells.values())[-1]
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    made = Runner(tmp_path_factory.mktemp("nodes"))
+    yield made
+    made.bench.close()
+    assert not psutil.Process().children(recursive=True) or all(
+        "run-ranks" not in " ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)
+    )
+
+
+def test_ranks_are_spread_over_as_few_nodes_as_have_room() -> None:
+    assert split(4, 2, 8) == [2, 2]
+    assert split(6, 4, 8) == [3, 3]
+    assert split(5, 4, 8) == [3, 2]
+    assert split(5, 2, 2) == [3, 2]  # on a CPU they share cores
+    nodes = Nodes([Node("a", ""), Node("b", "")], command, gpus=4, cores=8)
+    room = {
+        spec.ranks: nodes.ranks_here(spec)
+        for spec in (small_spec(ranks=ranks, device="cuda:0", threads=None) for ranks in (1, 4, 5, 8))
+    }
+    assert room == {1: None, 4: None, 5: 3, 8: 4}
+    assert nodes.ranks_here(small_spec(ranks=8, threads=1)) is None
+    assert nodes.ranks_here(small_spec(ranks=8, threads=2)) == 4
+    nodes.close()
+
+
+def test_ranks_over_nodes_train_what_one_process_does(runner: Runner) -> None:
+    ways = ("ddp", "fsdp2", "adapters:get_ddp", "adapters:Sums")
+    *right, wrong = runner.run(*map(over_nodes, ways))
+    assert [cell.finished.error for cell in right if cell.status != "ok"] == []
+    for cell in right:
+        assert cell.step_times_s == [max(times) for times in zip(*cell.times.rank_s, strict=True)]
+        assert (len(cell.times.rank_s), len(cell.finished.rank_peak_bytes)) == (4, 4)
+        assert cell.finished.skew.n == 3
+        assert "its ranks ran on 2 nodes: n1 (2), n2 (2)" in cell.finished.remarks
+    assert re.match(r"rank \d on n[12]: .* all are 4 times as large", wrong.finished.error)
+
+
+def test_a_rank_finds_what_torchrun_tells_it(runner: Runner) -> None:
+    (cell,) = runner.run(over_nodes("adapters:TellsItsPlace"))
+    assert cell.status == "ok", cell.finished.error
+    printed = "".join(event.text for event in runner.watch.of(ev.ChildOutput) if event.cell == cell.cell)
+    places = re.findall(r"\[rank (\d)\] place (\d) of 4, local (\d) of 2, node (\d), store (True)", printed)
+    assert sorted(set(places)) == [(str(n), str(n), str(n % 2), str(n // 2), "True") for n in range(4)]
+
+
+def test_a_report_and_a_collective_have_all_ranks(runner: Runner) -> None:
+    runner.bench.ask_report("memory", over_nodes("zero1"))
+    runner.bench.work()
+    (report,) = runner.watch.state.reports.values()
+    assert isinstance(report.content, RankMemoryReport), report.error
+    assert {moment.rank for moment in report.content.moments} == {0, 1, 2, 3}
+    asked = {"ranks": (4,), "sizes": ("1KB",), "devices": ("cpu",), "threads": 1}
+    (cell,) = runner.run(*sweep_from(workload="collective", **asked).cells())
+    assert (cell.status, len(cell.times.rank_s)) == ("ok", 4)
+
+
+def test_a_rank_killed_on_another_node_is_named_with_it(runner: Runner) -> None:
+    thread = runner.begin(over_nodes("ddp", measure_steps=10_000_000))
+    runner.watch.until(lambda _: len(runner.ranks_of("n2")) == 2)
+    ranks = runner.ranks_of("n1") + runner.ranks_of("n2")
+    ranks[3].kill()
+    thread.join(PATIENCE_S)
+    assert (runner.last.status, runner.last.finished.error.partition(";")[0]) == (
+        "killed",
+        "rank 3 on n2: the process was ended by SIGKILL (Killed)",
+    )
+    assert all(wait_gone(rank.pid) for rank in ranks)
+
+
+def test_a_rank_that_hangs_is_named_with_its_node(runner: Runner) -> None:
+    runner.bench.timeout_s = 4.0
+    try:
+        (cell,) = runner.run(over_nodes("adapters:Hangs", measure_steps=10_000_000))
+    finally:
+        runner.bench.timeout_s = None
+    assert cell.status == "killed"
+    assert re.search(r"rank 3 on n2 hangs in \w+ \(adapters.py:\d+\); rank 0 on n1 waits in", cell.finished.error)
+
+
+def test_a_stop_ends_all_ranks_and_the_next_cell_runs(runner: Runner) -> None:
+    thread = runner.begin(over_nodes("ddp", measure_steps=10_000_000))
+    runner.bench.cancel()
+    thread.join(PATIENCE_S)
+    assert runner.last.status == "cancelled"
+    assert runner.run(over_nodes("none"))[0].status == "ok"
+
+
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_node_ends_its_cell_and_the_next_one_gets_it_anew(
+    runner: Runner, by: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_node, "SILENT_S", 3.0)
+    monkeypatch.setattr(one_node, "ENDING_S", 0.5)
+    monkeypatch.setattr(runner.nodes, "_losses", {})
+    thread = runner.begin(over_nodes("ddp", measure_steps=10_000_000))
+    runner.watch.until(lambda _: runner.ranks_of("n2"))
+    ranks = runner.ranks_of("n2")
+    os.kill(runner.of_node("n2").pid, by)
+    thread.join(PATIENCE_S)
+    error = runner.last.finished.error
+    assert (runner.last.status, error.partition(":")[0]) == ("killed", "rank 2 on n2")
+    assert "its node was lost: " in error
+    assert all(wait_gone(rank.pid) for rank in ranks)
+    assert runner.run(over_nodes("none"))[0].status == "ok"
