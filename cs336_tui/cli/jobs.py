@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -240,6 +241,8 @@ def resume_jobs(
 @click.command("watch")
 @session_argument
 @click.option("--take-over", is_flag=True, help="Whoever is named as the session's writer is surely gone.")
+@click.option("--theme", metavar="NAME", help="Of the app.")
+@click.option("--low-bandwidth", is_flag=True, help="The app writes less to the terminal, for slow connections.")
 @options(*data_options)
 @session_dir_option
 def watch(
@@ -247,20 +250,36 @@ def watch(
     session: str,
     session_dir: Path,
     take_over: bool,
+    theme: str | None,
+    low_bandwidth: bool,
     format_: str,
     output: Path | None,
     summary: str | None,
     force: bool,
 ) -> int:
-    """Follow a session that another process runs, or its jobs, until all is over; then print its data.
+    """Follow a session that another process runs, or its jobs: in the app on a terminal, else until all is over, then
+    print its data.
 
-    SESSION is an id, a unique prefix of one, `last` or a path. Closing it changes nothing for the session.
+    SESSION is an id, a unique prefix of one, `last` or a path. Closing it changes nothing for the session. With an
+    option of the data, such as --format, it follows without the app on a terminal, too.
     """
     path = store.find(session, session_dir)
+    if not take_over and _wants_app():
+        from cs336_tui.cli.launch import open_watch
+
+        return open_watch(path, theme=theme, low_bandwidth=low_bandwidth)
     run = HeadlessRun()
     bench = JobsBench(run.sink, path)
     outputs = Outputs(renderer(format_), output, force, summary)
     return follow(bench, run, lambda: bench.watch(run.recall, take_over=take_over), outputs)
+
+
+def _wants_app() -> bool:
+    """True on a terminal, unless an option of the data is given."""
+    context = click.get_current_context()
+    of_data = ("format_", "output", "summary", "force")
+    asked = any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in of_data)
+    return not asked and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 @click.command("cancel")

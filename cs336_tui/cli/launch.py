@@ -14,6 +14,7 @@ from cs336_tui.session.recorder import Sink
 
 if TYPE_CHECKING:
     from cs336_tui.runner.bench import Bench
+    from cs336_tui.tui.app import Cs336App
 
 
 def open_app(
@@ -59,20 +60,40 @@ def open_app(
     from cs336_tui.tui.app import Cs336App
     from cs336_tui.tui.configure.form import RunOptions
 
-    app = Cs336App(
-        None if replay else make_bench,
-        replay=replay,
-        speed=speed,
-        theme=theme,
-        refresh_hz=refresh,
-        low_bandwidth=low_bandwidth,
-        initial=sweep,
-        options=RunOptions(ddof=ddof, timeout_s=timeout_s),
-        may_leave_out=of_preset,
-        summary_path=summary,
-        user_theme_dir=platformdirs.user_config_path("cs336-tui", appauthor=False) / "themes",
-        session_dir=session_dir,
+    return _run(
+        Cs336App(
+            None if replay else make_bench,
+            replay=replay,
+            speed=speed,
+            theme=theme,
+            refresh_hz=refresh,
+            low_bandwidth=low_bandwidth,
+            initial=sweep,
+            options=RunOptions(ddof=ddof, timeout_s=timeout_s),
+            may_leave_out=of_preset,
+            summary_path=summary,
+            user_theme_dir=_theme_dir(),
+            session_dir=session_dir,
+        )
     )
+
+
+def open_watch(path: Path, *, theme: str | None, low_bandwidth: bool) -> int:
+    """Run the app on the session with this log, which others run, until it is quit; returns its exit code."""
+    from cs336_tui.tui.app import Cs336App
+
+    return _run(
+        Cs336App(
+            watch=path, theme=theme, low_bandwidth=low_bandwidth, user_theme_dir=_theme_dir(), session_dir=path.parent
+        )
+    )
+
+
+def _theme_dir() -> Path:
+    return platformdirs.user_config_path("cs336-tui", appauthor=False) / "themes"
+
+
+def _run(app: Cs336App) -> int:
     try:
         app.run()
     finally:

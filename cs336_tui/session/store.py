@@ -55,6 +55,11 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One line if the log cannot be read to its end."""
 
     @property
+    def goes_on(self) -> bool:
+        """True if a process writes it, or jobs run its cells."""
+        return bool(self.writer or self.jobs_pending or self.jobs_running)
+
+    @property
     def title(self) -> str:
         return self.name or self.session
 

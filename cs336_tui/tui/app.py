@@ -42,6 +42,7 @@ from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from cs336_tui.tui.terminal import SteadyApp
+from cs336_tui.tui.watch_source import WatchEnded
 from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.menu_bars import TabBar
 from cs336_tui.tui.widgets.rows import Rows
@@ -61,9 +62,10 @@ class Cs336App(SteadyApp):
     """Choose, run, watch, compare and export benchmarks, or watch a session's log again.
 
     With a `bench_factory`, called when something is on the screen, it runs cells; with `replay` it plays that log at
-    `speed`. `initial` and `options` fill the Configure pane, less what this machine lacks of the fields in
-    `may_leave_out`. `summary_path` is rewritten after every finished cell. `session_dir` is where the Sessions tab
-    looks, unless given beside the bench's log. Call `close` when `run` has returned, however it did.
+    `speed`; with `watch` it follows that log, or the jobs of its session, as others write them. `initial` and `options`
+    fill the Configure pane, less what this machine lacks of the fields in `may_leave_out`. `summary_path` is rewritten
+    after every finished cell. `session_dir` is where the Sessions tab looks, unless given beside the bench's log. Call
+    `close` when `run` has returned, however it did.
     """
 
     TITLE = "cs336-tui"
@@ -75,6 +77,7 @@ class Cs336App(SteadyApp):
         bench_factory: BenchFactory | None = None,
         *,
         replay: Path | None = None,
+        watch: Path | None = None,
         speed: float = 1.0,
         theme: str | None = None,
         refresh_hz: float = 2.0,
@@ -93,13 +96,14 @@ class Cs336App(SteadyApp):
         self._low_bandwidth = low_bandwidth
         self._refresh_s = 1 / (min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz)
         self._bench_factory = bench_factory
-        self.live = Session()
+        self.live = Session(watch)
+        self._watches = watch is not None
         self._opened: Session | None = None  # another session, looked at instead
         self.themes = themes.ThemeChoice(self, theme, user_theme_dir)
         self._styled_for = self.theme, self.get_css_variables()
         self.stylesheet.set_variables(self._styled_for[1])
         self.judging = Judging(self, lambda: self._runs.is_timing, lambda: self._painter.judged(), peaks)
-        self.replaying = replay is not None
+        self.replaying = replay is not None or watch is not None
         self.run_in_progress = self.stale = False
         self._replay = ReplaySource(replay, self.sink, self.post_message, speed) if replay else None
         self._autosave = (
@@ -158,6 +162,10 @@ class Cs336App(SteadyApp):
             self.main.open("live")
             self.run_in_progress = True
             self._replay.begin()
+        elif self._watches:
+            self.main.query_one(ConfigurePane).disabled = True
+            self.main.open("queue")
+            self._sessions.watch(self.live)
         elif source:
             source.begin()
         self.refresh_bindings()
@@ -211,6 +219,20 @@ class Cs336App(SteadyApp):
         """Take a batch of the live session's events, from any thread, without waiting; the next refresh shows them."""
         self._painter.take(self.live, events)
 
+    def take(self, session: Session, events: Sequence[Event]) -> None:
+        """As `sink`, of any session."""
+        self._painter.take(session, events)
+
+    def on_watch_ended(self, message: WatchEnded) -> None:
+        if not self.is_up:
+            return
+        if not self._painter.fold():  # it is over when all that it told has been taken in
+            self.call_later(self.on_watch_ended, message)
+            return
+        self._sessions.watch_ended(message)
+        self.refresh_bindings()
+        self.paint()
+
     def on_run_ended(self, message: RunEnded) -> None:
         if not self.is_up:
             return
@@ -238,7 +260,9 @@ class Cs336App(SteadyApp):
 
     def look_at(self, session: Session | None) -> None:
         self._opened = None if session is self.live else session
-        if self._opened is not None and not self.main.wide:
+        if self._opened is not None and self._opened.watched:
+            self.action_open("queue")
+        elif self._opened is not None and not self.main.wide:
             self.action_open("results")
         self.refresh_bindings()
         self.refresh_panes()
@@ -269,14 +293,14 @@ class Cs336App(SteadyApp):
         possible = {
             "run_cells": not (replaying or runs.cells_run or runs.stopping),
             "add_cells": runs.cells_run and not runs.stopping,
-            "stop_cells": self.run_in_progress and not (replaying or runs.stopping),
-            "pause": replaying and self.run_in_progress,
-            "faster": replaying and self.run_in_progress,
+            "stop_cells": self.shown.watched or (self.run_in_progress and not (replaying or runs.stopping)),
+            "pause": self._replay and self.run_in_progress,
+            "faster": self._replay and self.run_in_progress,
             "leave_opened": self._opened is not None,
             "follow_next": self.state.side_by_side and len(self.state.running) > 1,
             "save_preset": not replaying,
         }
-        return possible.get(action, True)
+        return bool(possible.get(action, True))
 
     def action_open(self, pane: str) -> None:
         self._open(pane)
@@ -296,7 +320,10 @@ class Cs336App(SteadyApp):
 
     @on(ConfigurePane.StopRequested)
     def action_stop_cells(self) -> None:
-        self._runs.stop()
+        if self.shown.watched:
+            self._sessions.ask_cancel(self.shown)
+        else:
+            self._runs.stop()
 
     def action_pause(self) -> None:
         if self._replay:

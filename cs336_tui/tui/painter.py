@@ -124,8 +124,9 @@ class Painter:
                 app.set_timer(GET_READY_S, app.judging.get_ready)
             case StageChanged() | CellFinished():
                 app.judging.go_on()
-            case CellsQueued() if self._replay and (chosen := [each for each in event.specs if not each.recording]):
-                app.load_preset(Preset(self._replay.path.stem, "", sweep_of(chosen)))
+            case CellsQueued() if app.replaying and (chosen := [each for each in event.specs if not each.recording]):
+                name = self._replay.path.stem if self._replay else app.live.id
+                app.load_preset(Preset(name, "", sweep_of(chosen)))
             case SessionResumed() if event.at >= app.live.news_since:
                 self._sessions.resumed()
             case ReportFinished() if not app.replaying:
@@ -195,7 +196,10 @@ class Painter:
         """The state that is out of the ordinary, for the top line."""
         app = self._app
         if app.shown is not app.live:
-            return "opened, b goes back" + (" to what runs" if app.run_in_progress else "")
+            how = "watching" if app.shown.watched else "opened"
+            return f"{how}, b goes back" + (" to what runs" if app.run_in_progress else "")
+        if app.live.watched:
+            return "watching"
         if self._replay:
             return self._replay.mode
         if self._runs.stopping:

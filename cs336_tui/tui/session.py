@@ -20,10 +20,12 @@ from cs336_tui.tui.tabs.log import LogBook
 
 if TYPE_CHECKING:
     from cs336_tui.tui.live_source import LiveSource
+    from cs336_tui.tui.watch_source import WatchSource
 
 
 class Session:
-    """One session in the app. `source` runs its cells; it is None for one that is replayed or only looked at."""
+    """One session in the app. `source` runs its cells; it is None for one that is replayed, watched or only looked
+    at."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.state = SessionState()
@@ -31,6 +33,8 @@ class Session:
         """Its log; None while there is none."""
         self.book = LogBook(str(path) if path else "")
         self.source: LiveSource | None = None
+        self.watched: WatchSource | None = None
+        """Follows it, if others run it."""
         self.looked_at: int | None = None
         """The cell that the Live pane shows between cells, and where several run side by side."""
         self._chosen = False  # by the user; until the cell ends

@@ -105,7 +105,7 @@ async def test_cursor_and_key_say_which_cell_live_is_about(size: tuple[int, int]
     async with app.run_test(size=size) as pilot:
         shown = await until(pilot, "at its end")
         assert "lane 7, cuda:7" in shown
-        assert "]: next of 7 others" in shown
+        assert "] shows 7 others" in shown
         assert "8 × NVIDIA H100" in shown
         await pilot.press("right_square_bracket")
         await until(pilot, "lane 0, cuda:0")

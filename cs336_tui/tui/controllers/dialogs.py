@@ -18,7 +18,8 @@ from cs336_tui.tui.dialogs.window import Reader
 def read_help(app: Host) -> None:
     from cs336_tui.tui.help import help_lines
 
-    app.push_screen(Reader("Help", lambda width: help_lines(width, replaying=app.replaying)))
+    plays = app.replaying and app.live.watched is None
+    app.push_screen(Reader("Help", lambda width: help_lines(width, replaying=plays)))
 
 
 def read_cell(app: Host, place: int) -> None:

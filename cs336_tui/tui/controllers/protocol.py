@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from textual.message import Message
 from textual.screen import Screen
 from textual.timer import Timer
 
 from cs336_tui.config.presets import Preset
+from cs336_tui.events.events import Event
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.judging import Judging
 from cs336_tui.tui.screen import MainScreen
@@ -23,7 +25,7 @@ class Host(Protocol):
     """The session that the app runs or replays."""
     judging: Judging
     replaying: bool
-    """True if the app plays a log instead of running cells."""
+    """True if the app plays a log, or watches one that others write, instead of running cells."""
     run_in_progress: bool
     """True while cells run, reports are made, or a log is played."""
     stale: bool
@@ -47,6 +49,9 @@ class Host(Protocol):
 
     def attach_bench(self, session: Session, log: Path | None) -> bool:
         """Give a session a bench that runs its cells into `log`, a new one when None; False if this app runs none."""
+
+    def take(self, session: Session, events: Sequence[Event]) -> None:
+        """Take a batch of a session's events, from any thread, without waiting."""
 
     def look_at(self, session: Session | None) -> None:
         """Show another session, or `live` again."""
@@ -75,6 +80,7 @@ class Host(Protocol):
     def push_screen(self, screen: Screen[Any], callback: Callable[[Any], None] | None = None) -> object: ...
     def refresh_bindings(self) -> None: ...
     def copy_to_clipboard(self, text: str) -> None: ...
+    def post_message(self, message: Message) -> bool: ...
     def call_later(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool: ...
     def set_timer(self, delay: float, callback: Callable[[], Any] | None = None) -> Timer: ...
     def exit(self) -> None: ...

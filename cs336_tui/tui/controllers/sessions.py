@@ -24,6 +24,7 @@ from cs336_tui.tui.dialogs.questions import AskText, Confirm, problem_of
 from cs336_tui.tui.live_source import LiveSource
 from cs336_tui.tui.session import Session, read_session
 from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, Source, Wish, counts
+from cs336_tui.tui.watch_source import WatchEnded, WatchSource
 
 _T = TypeVar("_T")
 _Known = dict[Path, tuple[tuple[int, int], _T]]
@@ -99,6 +100,8 @@ class SessionController:
         self._before: Session | None = None
         """The app's session until the one that is to go on has been opened for writing."""
         self._retired: list[LiveSource] = []
+        self._watched: dict[Path, Session] = {}
+        """Sessions that others run, followed since they were opened."""
         self._loaded: dict[Path, Session] = {}
         """Marked sessions that have been read."""
         self._cells: list[tuple[Source, CellState]] = []
@@ -131,11 +134,69 @@ class SessionController:
                 self._ask_words(wish, info)
 
     def open(self, info: SessionInfo) -> None:
-        """Show the session's cells in every pane, as at the end of a replay."""
-        if info.path == self._app.live.path:
+        """Show the session's cells in every pane, as at the end of a replay; one that others run as it goes on."""
+        live = self._app.live
+        if info.path in self._watched:
+            self._app.look_at(self._watched[info.path])
+        elif info.path == live.path and (live.source or not info.goes_on):
             self._app.look_at(None)
+        elif info.goes_on:
+            self._app.look_at(self._watch(Session(info.path)))
         elif self._library is not None:
             self._library.open(info.path, self._opened)
+
+    def watch(self, session: Session) -> None:
+        """Follow the app's own session, which others run."""
+        self._watch(session)
+        assert session.path is not None
+        self.use_folder(session.path.parent)
+
+    def _watch(self, session: Session, *, resume: bool = False) -> Session:
+        from cs336_tui.runner.jobs.bench import JobsBench
+
+        assert session.path is not None
+        if session.path == self._app.live.path:
+            self._app.live = session  # which goes on
+        session.news_since = time.time()
+        bench = JobsBench(partial(self._app.take, session), session.path)
+        session.watched = WatchSource(bench, session, self._app.post_message)
+        self._watched[session.path] = session
+        session.watched.begin(resume=resume)
+        return session
+
+    def watch_ended(self, message: WatchEnded) -> None:
+        """A watched session is over; opened again it is read from its log."""
+        session = message.session
+        if (source := session.watched) is not None and session.path is not None:
+            session.watched = None
+            session.end_run()
+            self._watched.pop(session.path, None)
+            in_background(self._app, source.close, lambda _: self._closed())
+        if message.error:
+            self._app.report(message.error)
+
+    def _closed(self) -> None:
+        if self._app.is_up and self._app.main.shows("sessions"):
+            self.reload()
+
+    def ask_cancel(self, session: Session) -> None:
+        """Ask whether the jobs of a watched session are to be cancelled."""
+        source = session.watched
+        if source is None or isinstance(self._app.screen, Confirm):
+            return
+        going_on = [job for job in session.state.jobs.values() if job.stage != "over"]
+        if not going_on:
+            self._tell(f"Another process runs this session; to stop it: cs336-tui cancel {session.id}")
+            return
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                source.cancel()
+                self._app.notify("Asked for; their cells end as the launcher tells.", title="Cancelling", timeout=5)
+
+        count = f"{len(going_on)} job{'s' * (len(going_on) > 1)} of this session"
+        question = f"{count} wait or run. Left alone they go on, also when this app is closed."
+        self._app.push_screen(Confirm(question, yes="Cancel them", no="Leave them"), answered)
 
     def _recorded(self, path: Path) -> None:
         """Show the session of a recording, which is new in the list."""
@@ -234,8 +295,14 @@ class SessionController:
     def resume(self, info: SessionInfo) -> None:
         """Run the session's cells that have no result, into its own log."""
         app = self._app
-        if app.replaying:
-            self._tell("A replay runs nothing; start cs336-tui without --replay to resume a session.")
+        from cs336_tui.runner.jobs.job import JOBS_SUFFIX
+
+        if info.path in self._watched:
+            self._tell("That session goes on; it can be resumed when it is over.")
+        elif info.path.with_suffix(JOBS_SUFFIX).is_dir():
+            self._resume_jobs(info)
+        elif app.replaying:
+            self._tell("This app runs nothing; start cs336-tui without --replay or watch to resume a session.")
         elif app.run_in_progress:
             self._tell("Cells are running; resume the session when they are over, or stop them (s).")
         elif info.path == app.live.path:
@@ -253,6 +320,15 @@ class SessionController:
             assert session.source is not None
             session.source.resume()
 
+    def _resume_jobs(self, info: SessionInfo) -> None:
+        """Submit the session's cells anew that have no result, and watch them."""
+        if info.writer:
+            self._tell(f"Session {info.title} is being written by {info.writer}.")
+        elif not info.left:
+            self._tell(f"Session {info.title} has nothing left to run.")
+        else:
+            self._app.look_at(self._watch(Session(info.path), resume=True))
+
     def _resume_own(self) -> None:
         live = self._app.live
         again = [cell.cell for cell in live.state.cells.values() if cell.status == "cancelled"]
@@ -264,10 +340,11 @@ class SessionController:
         live.source.work()
 
     @property
-    def sources(self) -> list[LiveSource]:
-        """Source of the live session, and of sessions that were live before: to be closed with the app."""
+    def sources(self) -> list[LiveSource | WatchSource]:
+        """Source of the live session, of sessions that were live before, of watched ones: to be closed with the app."""
         now = [session.source for session in (self._app.live, self._before) if session]
-        return [source for source in (*now, *self._retired) if source]
+        watched = [session.watched for session in self._watched.values()]
+        return [source for source in (*now, *self._retired, *watched) if source]
 
     def _retire(self, session: Session) -> None:
         if (source := session.source) is not None:

@@ -43,9 +43,10 @@ def lanes_of(state: SessionState, cell: CellState) -> str:  # noqa: ARG001  # as
 
 
 def job_of(state: SessionState, cell: CellState) -> str:
-    """The launcher's name of the cell's job."""
-    job = state.job_of(cell)
-    return format.plain(job.submitted.id) if job else ""
+    """Slurm's name of the cell's job; of other launchers its number in the session."""
+    if (job := state.job_of(cell)) is None:
+        return ""
+    return format.plain(job.submitted.id if job.submitted.launcher == "slurm" else job.submitted.job)
 
 
 def node_of(state: SessionState, cell: CellState) -> str:

@@ -90,7 +90,8 @@ def lines_of_several(
     first."""
     rows = device_rows(state)
     names = {row.gpu.name for row in rows if row.gpu and row.gpu.name}
-    count = format.plural(len(rows), "GPU" if names else "lane")
+    in_lanes = any(row.cell is None or row.cell.lanes for row in rows)
+    count = format.plural(len(rows), "GPU" if names else "lane" if in_lanes else "job")
     title = line((f"{count}: {', '.join(sorted(names))}" if names else count, "title"))
     sample = sample_of(state, followed) if followed else None
     least = _LEAST_HISTORY if sample else 0

@@ -67,9 +67,10 @@ def _of_lane(state: SessionState, lane: LaneState) -> DeviceRow:
 def _without_lanes(state: SessionState) -> Iterator[DeviceRow]:
     for cell in state.running_cells:
         _, _, index = cell.spec.device.partition(":")
+        node = beside.node_of(state, cell) if index else ""  # a process on a CPU is named by its job
         for rank in range(0 if cell.lanes else cell.spec.ranks):
-            name = str(int(index) + rank) if index else str(rank)
-            yield DeviceRow(name, beside.node_of(state, cell), cell, rank, state.samples.get(cell.cell))
+            name = str(int(index) + rank) if index else beside.job_of(state, cell)
+            yield DeviceRow(name, node, cell, rank, state.samples.get(cell.cell))
 
 
 class _Figure(NamedTuple):
@@ -91,7 +92,7 @@ def table(rows: Sequence[DeviceRow], followed: CellState | None, width: int, hei
     several = len({row.machine for row in rows}) > 1
     names = [f"{row.machine}:{row.name}" if several and row.machine else row.name for row in rows]
     on_gpus = any(row.gpu for row in rows)
-    title = "GPU" if on_gpus else "lane"
+    title = "GPU" if on_gpus else "lane" if any(row.cell is None or row.cell.lanes for row in rows) else "job"
     figures = _of_gpus(rows) if on_gpus else _of_processes(rows)
     figures.append(_Figure("cell", [_cell(row) for row in rows]))
     wanted = max(map(len, (title, *names)))

@@ -201,7 +201,7 @@ def _lanes(state: SessionState, cell: CellState, width: int) -> list[Line]:
     if not state.side_by_side:
         return []
     others = len(state.running) - (cell.cell in state.running)
-    how = line((f"]: next of {format.plural(others, 'other')}", "muted")) if others else ()
+    how = line((f"] shows {format.plural(others, 'other')}", "muted")) if others else ()
     return [spread(line((beside.where(state, cell), "strong")), how, width)]
 
 

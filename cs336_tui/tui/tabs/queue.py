@@ -198,7 +198,8 @@ class QueuePane(Rows):
             parts.append(Span(f" · {format.plural(asked, 'report')} before the next cell", "strong"))
         if view.queue is not None and view.queue.paused:
             parts.append(Span(" · paused (P goes on)", "caution"))
-        parts.append(Span(f" · after OOM: {'skip larger' if view.skips_after_oom else 'try all'}", "muted"))
+        if not view.state.jobs:
+            parts.append(Span(f" · after OOM: {'skip larger' if view.skips_after_oom else 'try all'}", "muted"))
         return tuple(parts)
 
     def _rows_in_sight(self, first: int, last: int) -> tuple[list[Line], list[Line]]:

@@ -207,7 +207,7 @@ def counts(info: SessionInfo) -> str:
         (info.oom, "▲ {} OOM"),
         (info.failed, "✗ {} failed"),
         (info.skipped, "» {} skipped"),
-        (info.left, "▶ {} running or waiting" if info.writer else "· {} left"),
+        (info.left, "▶ {} running or waiting" if info.goes_on else "· {} left"),
     )
     reports = f"{info.reports} report{'s' * (info.reports != 1)}" if info.reports else ""
     cells = " ".join(text.format(number) for number, text in parts if number) or ("" if reports else "no cells")
