@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual.message import Message
@@ -13,14 +14,13 @@ from cs336_tui.tui.live_source import Post, Trouble, thread
 
 if TYPE_CHECKING:
     from cs336_tui.runner.jobs.bench import JobsBench
-    from cs336_tui.tui.session import Session
 
 
 @dataclass(eq=False, repr=False)
 class WatchEnded(Message):
     """A watched session is over, or cannot be followed any more for the reason given."""
 
-    session: Session
+    log: Path
     error: str | None = None
 
 
@@ -28,14 +28,9 @@ class WatchSource:
     """Follows a session until it is over or this is closed, which changes nothing for the session. A session that
     nobody writes is written from here: the logs of its jobs are folded in."""
 
-    def __init__(self, bench: JobsBench, session: Session, post: Post) -> None:
-        self.bench, self._session, self._post = bench, session, post
+    def __init__(self, bench: JobsBench, post: Post) -> None:
+        self.bench, self._post = bench, post
         self._closing = threading.Lock()
-
-    @property
-    def has_jobs(self) -> bool:
-        """True if its cells run in jobs that are not over."""
-        return any(job.stage != "over" for job in self._session.state.jobs.values())
 
     def begin(self, *, resume: bool = False) -> None:
         """Follow it; with `resume` the cells without a result are submitted anew before."""
@@ -69,7 +64,7 @@ class WatchSource:
             error = str(refused)
         except Exception as broken:  # the person must hear of it, whatever it was
             error = f"the session cannot be followed: {type(broken).__name__}: {broken}"
-        self._post(WatchEnded(self._session, error))
+        self._post(WatchEnded(self.bench.log_path, error))
 
     def _resume(self) -> None:
         from cs336_tui.runner.jobs.job import JobRequest

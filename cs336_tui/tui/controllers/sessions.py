@@ -159,18 +159,17 @@ class SessionController:
             self._app.live = session  # which goes on
         session.news_since = time.time()
         bench = JobsBench(partial(self._app.take, session), session.path)
-        session.watched = WatchSource(bench, session, self._app.post_message)
+        session.watched = WatchSource(bench, self._app.post_message)
         self._watched[session.path] = session
         session.watched.begin(resume=resume)
         return session
 
     def watch_ended(self, message: WatchEnded) -> None:
         """A watched session is over; opened again it is read from its log."""
-        session = message.session
-        if (source := session.watched) is not None and session.path is not None:
+        session = self._watched.pop(message.log, None)
+        if session is not None and (source := session.watched) is not None:
             session.watched = None
             session.end_run()
-            self._watched.pop(session.path, None)
             in_background(self._app, source.close, lambda _: self._closed())
         if message.error:
             self._app.report(message.error)
