@@ -8,6 +8,7 @@ import gc
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -46,11 +47,13 @@ class _Heap(ctypes.Structure):
     )]  # fmt: skip
 
 
+_ask = ctypes.CDLL(None).mallinfo2
+_ask.restype = _Heap
+
+
 def in_use() -> int:
     """Bytes that malloc has handed out, to all threads."""
-    ask = ctypes.CDLL(None).mallinfo2
-    ask.restype = _Heap
-    found = ask()
+    found = _ask()
     return int(found.uordblks + found.hblkhd)
 
 
@@ -65,8 +68,14 @@ class HeapPeak(TorchDispatchMode):
         return out
 
 
-def seen(parallel: str, rank: int, steps: int = STEPS) -> dict[str, object]:
-    """The peaks of steps, and of one more step calls and bytes of collectives: float32 arrays as gloo gets them."""
+def keep_for_good() -> None:
+    """Exempt what is there from garbage collections, each of which would look at all of torch."""
+    gc.collect()
+    gc.freeze()
+
+
+def peaks(parallel: str, rank: int, steps: int = STEPS) -> tuple[list[int], Callable[[], None]]:
+    """The peaks of steps, and what runs one more."""
     spec = spec_of(parallel)
     gc.collect()
     before = in_use()
@@ -80,11 +89,17 @@ def seen(parallel: str, rank: int, steps: int = STEPS) -> dict[str, object]:
     run()
     run()
     gc.collect()
-    peaks = []
+    found = []
     for _ in range(steps):
         with HeapPeak() as heap:
             run()
-        peaks.append(heap.most - before)
+        found.append(heap.most - before)
+    return found, run
+
+
+def seen(parallel: str, rank: int) -> dict[str, object]:
+    """The peaks of steps, and of one more step calls and bytes of collectives: float32 arrays as gloo gets them."""
+    of_steps, run = peaks(parallel, rank)
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
         run()
     calls, sizes = Counter[str](), Counter[str]()
@@ -92,15 +107,17 @@ def seen(parallel: str, rank: int, steps: int = STEPS) -> dict[str, object]:
         if event.name.startswith("gloo:"):
             calls[event.name] += 1
             sizes[event.name] += 4 * prod(event.input_shapes[0])
-    return {"calls": calls, "bytes": sizes, "peaks": peaks}
+    return {"calls": calls, "bytes": sizes, "peaks": of_steps}
 
 
 def work(rank: int, folder: str, parallels: list[str]) -> None:
     torch.set_num_threads(1)
     place = Path(folder)
     dist.init_process_group("gloo", init_method=f"file://{place / 'meeting'}", rank=rank, world_size=RANKS)
+    keep_for_good()
     for parallel in parallels:
-        seen(parallel, rank, steps=1)  # what the first step of a kind keeps, modules among it, is no cell's
+        peaks(parallel, rank, steps=1)  # what the first step of a kind keeps, modules among it, is no cell's
+    keep_for_good()
     found = {parallel: seen(parallel, rank) for parallel in parallels}
     (place / f"rank-{rank}.json").write_text(json.dumps(found))
     dist.barrier()
@@ -108,4 +125,4 @@ def work(rank: int, folder: str, parallels: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    mp.spawn(work, args=(sys.argv[1], sys.argv[2:]), nprocs=RANKS)
+    mp.start_processes(work, args=(sys.argv[1], sys.argv[2:]), nprocs=RANKS, start_method="fork")
