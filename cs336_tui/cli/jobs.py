@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -326,35 +328,39 @@ def _stop(path: Path, writer: Writer | None) -> int:
 
 @click.command("run-job", hidden=True)
 @click.argument("request", type=click.Path(dir_okay=False, path_type=Path))
-def run_job(request: Path) -> int:
+@click.option("--node", type=click.IntRange(0), default=0, help="A further node of the job; it runs its share alone.")
+def run_job(request: Path, node: int) -> int:
     """Run the cells of a job as the file REQUEST tells; its log is written beside that file."""
     from cs336_tui.cli.run import carry_out
     from cs336_tui.runner.bench import Bench
-    from cs336_tui.runner.jobs.run import begin_log, lanes_here, while_wanted
+    from cs336_tui.runner.jobs.run import while_wanted, work_here
 
     asked = files.read_request(request)
-    log = request.with_suffix(".jsonl")
-    take_over = begin_log(log, asked)
+    log = files.log_path(request.parent, asked.job, node)
     run = HeadlessRun()
-    bench = Bench(
-        run.sink,
-        session_dir=log.parent,
-        session=log.stem,
-        ddof=asked.ddof,
-        timeout_s=asked.timeout_s,
-        skip_after_oom=asked.skip_after_oom,
-        explain_oom=asked.explain_oom,
-        check_fit=asked.check_fit,
-        device_interval_s=asked.device_interval_s,
-        nvtx=asked.nvtx,
-    )
+    options = {
+        "session_dir": log.parent,
+        "session": log.stem,
+        **{name: getattr(asked, name) for name in (*_OF_REQUEST, "skip_after_oom", "device_interval_s")},
+    }
+    with ExitStack() as around:
+        if asked.resources.nodes > 1 and not node:
+            from cs336_tui.runner.jobs.allocation import allocation_of
+            from cs336_tui.runner.jobs.over_nodes import nodes_of, work_over_nodes
 
-    def work() -> None:
-        bench.resume(run.recall, take_over=take_over, checked=False)
-        bench.queue.use(lanes_here(asked, bench.probe()))
-        bench.work()
+            allocation = allocation_of(asked.resources.nodes)
+            nodes = nodes_of(asked, allocation)
+            bench = Bench(run.sink, nodes=nodes, **options)
+            work = partial(work_over_nodes, request, asked, bench, nodes, allocation, run.recall)
+        else:
+            bench = Bench(run.sink, **options)
+            if node:
+                from cs336_tui.runner.jobs.over_nodes import await_log, lifeline
 
-    with while_wanted(request, bench.cancel):
+                around.enter_context(lifeline(bench.cancel))
+                await_log(log)
+            work = partial(work_here, asked, bench, run.recall)
+        around.enter_context(while_wanted(request, bench.cancel))
         return carry_out(bench, run, work, Outputs(lambda _: "", None, overwrite=False))
 
 

@@ -358,6 +358,11 @@ class Bench:
         """Give the session a name or a note; None leaves what was, an empty text takes it away."""
         self._recorder.record([ev.SessionAnnotated(at=time.time(), name=name, note=note)])
 
+    @property
+    def was_cancelled(self) -> bool:
+        """True once `cancel` stopped something."""
+        return self._was_cancelled
+
     def cancel(self) -> bool:
         """Stop the running cell within 2 s, and run none that waits; False when there was neither."""
         self._wanted.forget()

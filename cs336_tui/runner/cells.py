@@ -102,7 +102,7 @@ class CellRunner:
         spec = in_lane(asked, lanes[0]) if lanes else asked
         self.out_of_memory.pop(cell, None)
         self.ended_well.discard(cell)
-        if self._nodes and self._nodes.ranks_here(spec):
+        if self._nodes and not lanes and self._nodes.ranks_here(spec, environment):
             self._run_over(self._nodes, cell, spec, environment, timeout_s)
             return None
         if problem := environment.refusal(spec, 1 if lanes else None):  # its other ranks are in lanes of their own
@@ -185,7 +185,7 @@ class CellRunner:
         self._recorder.record([CellStarted(at=time.time(), cell=cell)])
         with self.watch.elsewhere():
             try:
-                spread = nodes.start(CellWork(spec, cell, self._nvtx), self._sampled, self.stop)
+                spread = nodes.start(CellWork(spec, cell, self._nvtx), environment, self._sampled, self.stop)
             except StartError as error:
                 status: Status = "cancelled" if self.stop.is_set() else "failed"
                 self.record([CellFinished(at=time.time(), cell=cell, status=status, error=str(error))])
@@ -212,7 +212,7 @@ class CellRunner:
         device = environment.device(specs[0].device)
         if not self._check_fit or device is None or len({spec.device for spec in specs}) > 1:
             return ""
-        here = self._nodes.ranks_here(specs[0]) if self._nodes else None
+        here = self._nodes.ranks_here(specs[0], environment) if self._nodes else None
         return why_not_tried(specs, device, self._predictions.predictor, self._predictions.tell, here)
 
     def make_report(self, asked: WaitingReport, environment: Environment, timeout_s: float | None) -> None:
@@ -236,8 +236,8 @@ class CellRunner:
             record([started, ReportFinished(at=time.time(), report=number, status="oom", error=why)])
             return
         record([started])
-        if self._nodes and self._nodes.ranks_here(asked.spec):
-            self._report_over(self._nodes, request, number, timeout_s)
+        if self._nodes and self._nodes.ranks_here(asked.spec, environment):
+            self._report_over(self._nodes, request, number, environment, timeout_s)
             return
         if self.launcher is None:
             self.watch.point(device, os.getpid())
@@ -259,13 +259,15 @@ class CellRunner:
             else:
                 Supervisor(children[0], None, record, self.stop, timeout_s, report=number).run()
 
-    def _report_over(self, nodes: Nodes, request: ReportRequest, number: int, timeout_s: float | None) -> None:
+    def _report_over(
+        self, nodes: Nodes, request: ReportRequest, number: int, environment: Environment, timeout_s: float | None
+    ) -> None:
         """Make a report of ranks that are spread over nodes."""
         from cs336_tui.runner.nodes.messages import ReportWork
 
         with self.watch.elsewhere():
             try:
-                spread = nodes.start(ReportWork(request, number), self._sampled, self.stop)
+                spread = nodes.start(ReportWork(request, number), environment, self._sampled, self.stop)
             except StartError as error:
                 status: Status = "cancelled" if self.stop.is_set() else "failed"
                 end = ReportFinished(at=time.time(), report=number, status=status, error=str(error))

@@ -10,21 +10,27 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
+from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.nodes import node as one_node
 from cs336_tui.runner.nodes.node import Node
 from cs336_tui.runner.nodes.nodes import Nodes, split
 from cs336_tui.session.cell_state import CellState
+from tests.samples import ENVIRONMENT
 from tests.watching import PATIENCE_S, Watch, small_spec, wait_gone
 
 CODE = Path(__file__).parent / "ranks"
+FOUR_GPUS = msgspec.structs.replace(
+    ENVIRONMENT, devices=tuple(DeviceInfo(name=f"cuda:{n}", label="GPU", precisions=()) for n in range(4))
+)
 
 
 def over_nodes(parallel: str, **changes: object) -> CellSpec:
@@ -44,7 +50,7 @@ class Runner:
     def __init__(self, folder: Path) -> None:
         self.watch = Watch()
         nodes = [Node("n1", "127.0.0.1"), Node("n2", "localhost")]
-        self.nodes = Nodes(nodes, command, gpus=2, cores=2)
+        self.nodes = Nodes(nodes, command, cores=2)
         self.bench = Bench(self.watch, session_dir=folder, device_interval_s=0, nodes=self.nodes)
         self.bench.prepare()
         self.bench.start()
@@ -91,14 +97,12 @@ def test_ranks_are_spread_over_as_few_nodes_as_have_room() -> None:
     assert split(6, 4, 8) == [3, 3]
     assert split(5, 4, 8) == [3, 2]
     assert split(5, 2, 2) == [3, 2]  # on a CPU they share cores
-    nodes = Nodes([Node("a", ""), Node("b", "")], command, gpus=4, cores=8)
-    room = {
-        spec.ranks: nodes.ranks_here(spec)
-        for spec in (small_spec(ranks=ranks, device="cuda:0", threads=None) for ranks in (1, 4, 5, 8))
-    }
-    assert room == {1: None, 4: None, 5: 3, 8: 4}
-    assert nodes.ranks_here(small_spec(ranks=8, threads=1)) is None
-    assert nodes.ranks_here(small_spec(ranks=8, threads=2)) == 4
+    nodes = Nodes([Node("a", ""), Node("b", "")], command, cores=8)
+    on_gpus = {ranks: nodes.ranks_here(small_spec(ranks=ranks, device="cuda:0"), FOUR_GPUS) for ranks in (1, 4, 5, 8)}
+    assert on_gpus == {1: None, 4: None, 5: 3, 8: 4}
+    assert nodes.ranks_here(small_spec(ranks=4, device="cuda:1"), FOUR_GPUS) == 2
+    assert nodes.ranks_here(small_spec(ranks=8, threads=1), FOUR_GPUS) is None
+    assert nodes.ranks_here(small_spec(ranks=8, threads=2), FOUR_GPUS) == 4
     nodes.close()
 
 

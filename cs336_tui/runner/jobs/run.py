@@ -1,4 +1,4 @@
-"""Begins the log of a job on the machine that runs it."""
+"""Runs the cells of a job on its machine, and begins its log."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cs336_tui import __version__
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment
 from cs336_tui.runner.jobs.job import JobCell, JobRequest
 from cs336_tui.runner.lanes import lanes_of, pool_of
 from cs336_tui.session.lock import writer_of
 from cs336_tui.session.log import SessionLog
+from cs336_tui.session.state import fold
+
+if TYPE_CHECKING:
+    from cs336_tui.runner.bench import Bench
+    from cs336_tui.session.recorder import Sink
 
 _LOOK_S = 5.0
 _LOOKS = 3
@@ -33,6 +40,22 @@ def begin_log(log: Path, request: JobRequest) -> bool:
         started = ev.SessionStarted(at=time.time(), schema=ev.SCHEMA, session=request.session, app=__version__)
         new.write([started, *queued(request)])
     return False
+
+
+def work_here(request: JobRequest, bench: Bench, recall: Sink) -> None:
+    """Run the cells of a job, or those that its log has on a further node, on this machine; events so far go to
+    `recall`. Raises `LogError` and `SpecError`."""
+    history: list[ev.Event] = []
+
+    def remember(events: Sequence[ev.Event]) -> None:
+        history.extend(events)
+        recall(events)
+
+    take_over = begin_log(bench.log_path, request)
+    waiting = bench.resume(remember, take_over=take_over, checked=False)
+    cells = fold(history).cells
+    bench.queue.use(lanes_here(request.lanes, [cells[cell].asked_spec for cell in waiting], bench.probe()))
+    bench.work()
 
 
 def queued(request: JobRequest) -> Iterator[ev.CellsQueued]:
@@ -55,11 +78,11 @@ def _run_of(numbered: tuple[int, JobCell]) -> tuple[int, tuple[str, ...]]:
     return cell.cell - place, cell.reports
 
 
-def lanes_here(request: JobRequest, environment: Environment) -> tuple[ev.Lane, ...]:
-    """The lanes of this machine for the cells of a job; none if they run one after the other. Raises `SpecError`."""
-    specs = [cell.spec for cell in request.cells]
+def lanes_here(lanes: int, specs: Sequence[CellSpec], environment: Environment) -> tuple[ev.Lane, ...]:
+    """So many lanes of this machine for these cells, 0 for one on each device; none if they run one after the other.
+    Raises `SpecError`."""
     on_gpus = any(spec.device.startswith("cuda") for spec in specs)
-    return lanes_of(request.lanes or "auto", pool_of(("cuda" if on_gpus else "cpu",), environment), specs)
+    return lanes_of(lanes or "auto", pool_of(("cuda" if on_gpus else "cpu",), environment), specs)
 
 
 @contextmanager

@@ -206,6 +206,7 @@ def _asked(resources: Resources) -> dict[str, str | int | None]:
         "ntasks-per-node": 1,
         "cpus-per-task": resources.cores_per_node or None,
         "exclusive": None if resources.cores_per_node else True,
+        "no-kill": True if resources.nodes > 1 else None,  # a node that dies takes its own cells alone
         "gpus-per-node": resources.gpus_per_node or None,
         "time": resources.time,
     }

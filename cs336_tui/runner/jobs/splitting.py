@@ -63,11 +63,12 @@ def needs(spec: CellSpec, choice: LaunchChoice) -> Resources:
 
 
 def _allocated(choice: LaunchChoice, cells: Sequence[JobCell]) -> Resources:
-    """The resources of all cells together. On a CPU `lanes` times the threads of a cell, or all of each node."""
-    gpus = choice.gpus_per_node or 0
-    threads = max(cell.spec.ranks * (cell.spec.threads or 1) for cell in cells)
+    """The resources of all cells together. On a CPU `lanes` times the threads of a cell, or all of each node; ranks may
+    be spread over nodes."""
+    gpus, nodes = choice.gpus_per_node or 0, choice.nodes or 1
+    threads = max(math.ceil(cell.spec.ranks / nodes) * (cell.spec.threads or 1) for cell in cells)
     cores = gpus + 1 if gpus else threads * (choice.lanes or 0)
-    return Resources(nodes=choice.nodes or 1, gpus_per_node=gpus, cores_per_node=cores, time=choice.time)
+    return Resources(nodes=nodes, gpus_per_node=gpus, cores_per_node=cores, time=choice.time)
 
 
 def shares(cells: Sequence[JobCell], places: Sequence[Place]) -> tuple[tuple[JobCell, ...], ...]:

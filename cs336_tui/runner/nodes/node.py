@@ -60,13 +60,13 @@ class NodeLost(Exception):
 
 
 class NodeProcess:
-    """The process on a node, which `command` starts; what it prints otherwise goes to the file `errors`. Words are read
-    on one thread, orders given on any."""
+    """The process on a node, which `command` starts; the file `errors` gets whatever else it prints. Words are read on
+    one thread, orders given on any."""
 
     def __init__(self, node: Node, command: Sequence[str], errors: Path) -> None:
         """Raises OSError if the command cannot be started."""
         self.node, self._errors = node, errors
-        with errors.open("wb") as file:
+        with errors.open("ab") as file:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, start_new_session=True, bufsize=0
             )

@@ -41,34 +41,47 @@ class Spread(NamedTuple):
 
 
 class Nodes:
-    """The nodes of an allocation, each with so many GPUs and cores. `command` starts the process on a node that starts
-    its ranks; it is started for the first cell that needs it, and ended by `close`."""
+    """The nodes of an allocation, all alike. `command` starts the process on a node that starts its ranks, once the
+    first cell needs it; `close` ends it. A node has room for as many ranks as it has GPUs, on a CPU `cores` (None: as
+    this machine has) for their threads, and at most `most`."""
 
     def __init__(
-        self, nodes: Sequence[Node], command: Callable[[Node], Sequence[str]], *, gpus: int, cores: int
+        self,
+        nodes: Sequence[Node],
+        command: Callable[[Node], Sequence[str]],
+        *,
+        cores: int | None = None,
+        most: int | None = None,
     ) -> None:
         self._nodes, self._command = tuple(nodes), command
-        self._gpus, self._cores = gpus, cores
+        self._cores, self._most = cores, most
         self._scratch = Path(tempfile.mkdtemp(prefix="cs336-tui-nodes-"))
         self._processes: dict[str, NodeProcess] = {}
         self._environments: dict[str, Environment] = {}
         self._losses: dict[str, list[str]] = {}  # the reason of each, by node
 
-    def ranks_here(self, spec: CellSpec) -> int | None:
-        """The most ranks of the cell on one node; None if it runs on one node."""
-        kind, _, index = spec.device.partition(":")
-        room = self._gpus - int(index or 0) if kind == "cuda" else self._cores // (spec.threads or 1)
-        if spec.ranks <= max(room, 1) or len(self._nodes) == 1:
+    def ranks_here(self, spec: CellSpec, environment: Environment) -> int | None:
+        """The most ranks of the cell on one node; None if it runs on one node. `environment` is this machine's."""
+        room = self._room(spec, environment)
+        if spec.ranks <= room or len(self._nodes) == 1:
             return None
         return max(split(spec.ranks, room, len(self._nodes)))
 
-    def start(self, work: Work, sampled: Callable[[DeviceSampled], None], stop: StopSignal) -> Spread:
-        """Spread the ranks of a cell or report over as few nodes as have room. Raises `StartError` if they cannot be
-        started."""
+    def _room(self, spec: CellSpec, environment: Environment) -> int:
+        kind, _, index = spec.device.partition(":")
+        if kind == "cuda":
+            room = sum(device.name.startswith("cuda") for device in environment.devices) - int(index or 0)
+        else:
+            room = (self._cores or environment.cpu_count) // (spec.threads or 1)
+        return max(room if self._most is None else min(room, self._most), 1)
+
+    def start(
+        self, work: Work, environment: Environment, sampled: Callable[[DeviceSampled], None], stop: StopSignal
+    ) -> Spread:
+        """Spread the ranks of a cell or report over as few nodes as have room; `environment` is this machine's. Raises
+        `StartError` if they cannot be started."""
         spec = spec_of(work)
-        most = self.ranks_here(spec)
-        assert most is not None
-        counts = split(spec.ranks, most, len(self._nodes))
+        counts = split(spec.ranks, self._room(spec, environment), len(self._nodes))
         used = self._ready(len(counts), stop)
         for process, count in zip(used, counts, strict=True):
             if problem := self._environments[process.node.name].refusal(spec, count):
@@ -102,7 +115,7 @@ class Nodes:
                 raise StartError(f"its ranks need {counted(wanted, 'node')}, and {len(nodes)} are left; {why}")
             for node in nodes:
                 if node.name not in self._processes:
-                    errors = self._scratch / f"{node.name}.err"
+                    errors = self._scratch / f"{node.name}-{len(self._losses.get(node.name, ()))}.err"
                     try:
                         self._processes[node.name] = NodeProcess(node, self._command(node), errors)
                     except OSError as error:
@@ -168,7 +181,7 @@ class Nodes:
 def split(ranks: int, room: int, nodes: int) -> list[int]:
     """Ranks of each node that is used, as equal as can be: of as few nodes as have `room` for them; if all have not,
     of all."""
-    used = min(-(-ranks // max(room, 1)), nodes, ranks)
+    used = min(-(-ranks // room), nodes, ranks)
     return [ranks // used + (number < ranks % used) for number in range(used)]
 
 

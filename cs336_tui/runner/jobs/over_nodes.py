@@ -1,0 +1,217 @@
+"""Runs a job on several nodes: first cells whose ranks need several, then on each node its share of the others."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from cs336_tui.events import events as ev
+from cs336_tui.events.environment import Environment
+from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.jobs import folder as files
+from cs336_tui.runner.jobs.allocation import Allocation
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError, Place
+from cs336_tui.runner.jobs.run import begin_log, lanes_here
+from cs336_tui.runner.jobs.splitting import shares
+from cs336_tui.runner.nodes.messages import BEAT_S, Beat, Over, line_of
+from cs336_tui.runner.nodes.node import ENDING_S, LOOK_S, SILENT_S, NodeLost, NodeProcess
+from cs336_tui.runner.nodes.nodes import START_S, Nodes
+from cs336_tui.session.log import LogError, LogReader, SessionLog
+from cs336_tui.session.recorder import Sink
+from cs336_tui.session.state import fold
+
+LAG_S = 60.0
+"""The longest time that a node waits for its log, which the first node has begun: a shared folder may lag."""
+
+
+def nodes_of(request: JobRequest, allocation: Allocation) -> Nodes:
+    """The nodes of the allocation, for cells whose ranks need several."""
+    most = request.lanes if request.lanes > 1 else None
+    return Nodes(
+        allocation.nodes,
+        lambda node: allocation.command(node, *_ranks_words(request)),
+        cores=allocation.cores,
+        most=most,
+    )
+
+
+def _ranks_words(request: JobRequest) -> Sequence[str]:
+    return "run-ranks", "--device-interval", f"{request.device_interval_s:g}"
+
+
+def work_over_nodes(
+    path: Path, request: JobRequest, bench: Bench, nodes: Nodes, allocation: Allocation, recall: Sink
+) -> None:
+    """Run the cells of the request at this path; those of this node on the bench, whose log so far goes to `recall`.
+    A job that was started again goes on with the logs that are there. Raises `LogError` and `SpecError`."""
+    folder, job = path.parent, request.job
+    environment = bench.probe()
+    logs = [files.log_path(folder, job, number) for number in range(len(allocation.nodes))]
+    wide = tuple(cell for cell in request.cells if nodes.ranks_here(cell.spec, environment))
+    take_over = begin_log(logs[0], msgspec.structs.replace(request, cells=wide))
+    known = {cell for event in LogReader(logs[0]) if isinstance(event, ev.CellsQueued) for cell in _numbers(event)}
+    waiting = bench.resume(recall, take_over=take_over, checked=False)
+    if {cell.cell for cell in wide} & set(waiting):
+        bench.work()
+    if bench.was_cancelled:
+        return
+    own, *others = _parts(request, wide, logs, environment)
+    bench.queue.use(lanes_here(request.lanes, [cell.spec for cell in own], environment))
+    elsewhere = [
+        _Elsewhere(allocation, number, path, log)
+        for number, (part, log) in enumerate(zip(others, logs[1:], strict=True), 1)
+        if _begin(log, part, request)
+    ]
+    try:
+        for reports, group in itertools.groupby((c for c in own if c.cell not in known), lambda cell: cell.reports):
+            cells = tuple(group)
+            bench.add([(c.spec, c.repeat) for c in cells], reports=reports, numbers=[c.cell for c in cells])
+        bench.work()
+        for each in elsewhere:
+            each.join(bench)
+    finally:
+        for each in elsewhere:
+            each.stop()
+        for each in elsewhere:
+            each.join()
+
+
+def _numbers(queued: ev.CellsQueued) -> range:
+    return range(queued.first, queued.first + len(queued.specs))
+
+
+def _parts(
+    request: JobRequest, wide: Sequence[JobCell], logs: Sequence[Path], environment: Environment
+) -> list[Sequence[JobCell]]:
+    """Each node's share of the cells whose ranks have room on one: as its log has it, if they were shared out."""
+    apart = {cell.cell for cell in wide}
+    if not any(log.exists() for log in logs[1:]):
+        rest = [cell for cell in request.cells if cell.cell not in apart]
+        lanes = max(len(lanes_here(request.lanes, [cell.spec for cell in rest], environment)), 1)
+        return [*shares(rest, [Place(str(number), lanes, environment) for number in range(len(logs))])]
+    found: list[Sequence[JobCell]] = []
+    for log in logs[1:]:
+        with contextlib.suppress(LogError):
+            own = {n for event in LogReader(log) if isinstance(event, ev.CellsQueued) for n in _numbers(event)}
+            apart |= own
+            found.append([cell for cell in request.cells if cell.cell in own])
+            continue
+        found.append([])
+    return [[cell for cell in request.cells if cell.cell not in apart], *found]
+
+
+def _begin(log: Path, cells: Sequence[JobCell], request: JobRequest) -> bool:
+    """Begin a node's log, unless it is there; True if its cells are to be run. That of a node without cells is closed,
+    so that nobody waits for it."""
+    begin_log(log, msgspec.structs.replace(request, cells=tuple(cells)))
+    state = fold(LogReader(log))
+    if all(cell.is_over and cell.status != "cancelled" for cell in state.cells.values()):
+        if state.ended is None:
+            with closing(SessionLog(log, resume=True, take_over=True)) as writer:
+                writer.write([ev.SessionEnded(at=time.time(), reason="finished")])
+        return False
+    return True
+
+
+class _Elsewhere:
+    """The share of another node: a process there runs it, and tells that it lives. A node that is lost leaves its cells
+    with an end that names it."""
+
+    def __init__(self, allocation: Allocation, number: int, path: Path, log: Path) -> None:
+        self._node, self._log = allocation.nodes[number], log
+        command = allocation.command(self._node, "run-job", str(path), "--node", str(number))
+        self._process = NodeProcess(self._node, command, log.with_suffix(".out"))
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name=f"node-{number}")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Have it stop what runs."""
+        self._stopped.set()
+        self._process.hang_up()
+
+    def join(self, bench: Bench | None = None) -> None:
+        """Wait for its end; `bench` may be cancelled meanwhile."""
+        while self._thread.is_alive() and not (bench and bench.was_cancelled):
+            self._thread.join(LOOK_S)
+
+    def _follow(self) -> None:
+        silent_at, stopped = time.monotonic() + START_S, False
+        try:
+            while True:
+                words = self._process.words(LOOK_S)
+                if any(isinstance(word, Over) for word in words):
+                    break
+                if words:
+                    silent_at = time.monotonic() + SILENT_S
+                if self._stopped.is_set() and not stopped:
+                    stopped, silent_at = True, time.monotonic() + ENDING_S
+                if time.monotonic() > silent_at:
+                    raise NodeLost("it was to stop and did not" if stopped else "it is silent")
+            self._process.close(ENDING_S)
+        except NodeLost as error:
+            self._process.close()
+            if not stopped:
+                _tell_lost(self._log, f"node {self._node.name} was lost: {error}")
+
+
+def _tell_lost(log: Path, why: str) -> None:
+    """Give an end to the cells of a node's log that have no result."""
+    state = fold(LogReader(log))
+    now = time.time()
+    ends: list[ev.Event] = [
+        ev.CellFinished(at=now, cell=cell.cell, status="killed", error=why, job_over=True)
+        for cell in state.cells.values()
+        if not cell.is_over
+    ]
+    with closing(SessionLog(log, resume=True, take_over=True)) as writer:
+        writer.write([*ends, ev.SessionEnded(at=now, reason="interrupted")])
+
+
+def await_log(log: Path) -> None:
+    """Wait for a node's log, which the first node has begun. Raises `LaunchError`."""
+    give_up_at = time.monotonic() + LAG_S
+    while not (log.exists() and log.stat().st_size):
+        if time.monotonic() > give_up_at:
+            raise LaunchError(f"{log}: not there; the folder of jobs must be shared by all nodes")
+        time.sleep(0.2)
+
+
+@contextmanager
+def lifeline(stop: Callable[[], object]) -> Iterator[None]:
+    """While entered, tell on standard output that this process lives, and call `stop` once standard input ends."""
+    told, over = os.dup(1), threading.Event()
+    os.dup2(2, 1)
+
+    def say(word: Beat | Over) -> None:
+        with contextlib.suppress(OSError):
+            os.write(told, line_of(word))
+
+    def beat() -> None:
+        say(Beat())
+        while not over.wait(BEAT_S):
+            say(Beat())
+
+    def listen() -> None:
+        while os.read(0, 1 << 10):
+            pass
+        if not over.is_set():
+            stop()
+
+    beating = threading.Thread(target=beat, name="beat", daemon=True)
+    beating.start()
+    threading.Thread(target=listen, name="lifeline", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        beating.join()
+    say(Over())
