@@ -117,13 +117,20 @@ def _waiting(cell: CellState) -> Finding:
     who = of_all if longest_s is None else "its longest-waiting thread"
     share = waited_s / within_s
     text = f"{who} waited for a core for {percent(share)} of the {seconds(within_s)} of measuring"
-    cores, ranks = _usable_cores(cell), cell.spec.ranks
+    cores, ranks = _usable_cores(cell), _ranks_here(cell)
     if cores and threads * ranks > cores:
         advice = f"--threads {cores // ranks}" if cores >= ranks else f"at most {counted(cores, 'rank')} here"
         of_ranks = f" of {ranks} ranks" * (ranks > 1)
         text += f", with {threads * ranks} threads{of_ranks} on {cores} cores"
         return Finding(share >= LEAST_WAIT, text, advice)
     return Finding(share >= LEAST_WAIT, text, _QUIET)
+
+
+def _ranks_here(cell: CellState) -> int:
+    """The most ranks of the cell on one machine."""
+    assert cell.finished is not None
+    nodes = cell.finished.rank_nodes
+    return max(map(nodes.count, nodes), default=cell.spec.ranks)
 
 
 def _cores(cell: CellState) -> Finding:
@@ -164,7 +171,7 @@ def _load(cell: CellState) -> Finding:
     around = cell.surroundings
     if around.load_1m is None or not around.cpu_count:
         return Finding(None, "")
-    own = _threads(cell) * cell.spec.ranks
+    own = _threads(cell) * _ranks_here(cell)
     text = f"a load of {around.load_1m:.1f} on {around.cpu_count} cores, {own} of it the cell's own at most"
     return Finding(True, text, _QUIET) if around.load_1m > around.cpu_count + own else Finding(False, "")
 

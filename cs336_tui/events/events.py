@@ -262,6 +262,8 @@ class CellFinished(_CellEvent, frozen=True):
     """Of several ranks: the skew of the measured steps, ddof 1; None for one rank."""
     rank_peak_bytes: tuple[int | None, ...] = ()
     """Of several ranks: the peak of each; `peak_allocated_bytes` and its like are those of the largest."""
+    rank_nodes: tuple[str, ...] = ()
+    """Of ranks over several nodes: the node of each."""
     job_over: bool = False
     """True if its job ended and left it without a result; resuming the session runs it."""
 

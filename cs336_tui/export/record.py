@@ -65,6 +65,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     peak_rss_bytes: int | None
     rank_peak_bytes: tuple[int | None, ...]
     """Of several ranks: the peak of each, allocated or, on the host, resident; other peaks are the largest rank's."""
+    rank_nodes: tuple[str, ...]
+    """Of ranks over several nodes: the node of each."""
     activation_peak_bytes: int | None
     """Of a memory report or a prediction, not of the timed steps."""
     activation_peak_basis: str | None
@@ -159,9 +161,9 @@ class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 _OF_CELL = ("cell", "spec", "repeat", "num_params", "num_params_without_head", "in_force", "tokens_per_s")
 _OF_END = (
-    "status", "peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes", "rank_peak_bytes", "num_alloc_retries",
-    "failed_allocation_bytes", "stage", "step", "error", "measured_for_s", "recompilations", "before_backward_bytes",
-    "cpu_wait_s",
+    "status", "peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes", "rank_peak_bytes", "rank_nodes",
+    "num_alloc_retries", "failed_allocation_bytes", "stage", "step", "error", "measured_for_s", "recompilations",
+    "before_backward_bytes", "cpu_wait_s",
 )  # fmt: skip
 _OF_SURROUNDINGS = ("clock_before_mhz", "clock_after_mhz", "lowest_clock_mhz", "persistence_mode")
 

@@ -166,6 +166,7 @@ class RankFold(_Fold[CellFinished]):
             cpu_wait_s=_largest(each.cpu_wait_s for each in ends),
             longest_cpu_wait_s=_largest(each.longest_cpu_wait_s for each in ends),
             remarks=tuple(dict.fromkeys((*self._spread(), *(remark for each in ends for remark in each.remarks)))),
+            rank_nodes=tuple(self._nodes),
             summary=summarize(self._measured_s),
             skew=summarize(self._skews_s),
             rank_peak_bytes=tuple(each.peak_allocated_bytes or each.peak_rss_bytes for each in ends),

@@ -157,9 +157,10 @@ def test_what_contends_is_said_though_the_rest_is_not_seen() -> None:
 
 
 def test_threads_of_all_ranks_are_the_cells_own() -> None:
-    def found(usable_cores: int, threads: int) -> Judgement:
-        spec = {"device": "cpu", "threads": None, "ranks": 2}
-        more = {"measured_for_s": 3.0, "longest_cpu_wait_s": 2.5, "usable_cores": usable_cores}
+    def found(usable_cores: int, threads: int, nodes: tuple[str, ...] = ()) -> Judgement:
+        spec = {"device": "cpu", "threads": None, "ranks": len(nodes) or 2}
+        waits = {"measured_for_s": 3.0, "longest_cpu_wait_s": 2.5}
+        more = {**waits, "usable_cores": usable_cores, "rank_nodes": nodes}
         events = events_of_cell(FLAT, spec=spec, samples=[host(load_1m=9.5)], **more)
         return judged(state_of(_with_threads(event, threads) for event in events).cells[0])
 
@@ -170,3 +171,5 @@ def test_threads_of_all_ranks_are_the_cells_own() -> None:
     one = found(usable_cores=1, threads=1)
     assert one.holding[-1].advice.startswith("at most 1 rank here")
     assert "a load of 9.5 on 4 cores, 2 of it the cell's own at most" in one.sentence
+    assert "threads of" not in found(usable_cores=2, threads=1, nodes=("n1", "n1", "n2")).sentence
+    assert "with 3 threads of 3 ranks on 2 cores" in found(2, 1, ("n1", "n1", "n1", "n2")).sentence

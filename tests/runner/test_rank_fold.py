@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
-from cs336_tui.runner.rank_fold import RankFold
+from cs336_tui.runner.rank_fold import NODE_LOST, RankFold
 
 
 def steps(first: int, *times_s: float, kind: str = "measured") -> StepsTimed:
@@ -90,6 +90,17 @@ def test_the_rank_that_failed_is_named_and_not_those_that_lost_it(order: tuple[i
     assert found.has_failed
     end = found.end()
     assert (end.status, end.error) == ("killed", "rank 1: the process was ended by SIGKILL")
+
+
+def test_a_lost_node_is_to_blame_whoever_told_first():
+    folded = RankFold(0, 3, ("n1", "n1", "n2"))
+    told = [(0, "failed", "Connection closed by peer"), (1, "killed", "SIGKILL"), (2, "killed", f"{NODE_LOST}: silent")]
+    for at, (rank, status, error) in enumerate(told):
+        assert not list(folded.add(rank, ended(status, at=float(at), error=error)))
+    end = folded.end()
+    assert (end.status, end.error) == ("killed", f"rank 2 on n2: {NODE_LOST}: silent")
+    assert end.rank_nodes == ("n1", "n1", "n2")
+    assert end.remarks == ("its ranks ran on 2 nodes: n1 (2), n2 (1)",)
 
 
 def test_of_two_failures_the_first_is_told():
