@@ -86,9 +86,10 @@ def machine_marks(results: Sequence[Result]) -> Marks:
             continue
         key = source, cell.spec.device, id(cell.environment)
         if key not in known:
-            known[key] = provenance.departures(base, cell.environment, cell.spec.device)
+            known[key] = provenance.departures(base, cell.environment, cell.spec.device, jobs=bool(cell.job))
         if known[key]:
-            marks[source, cell.cell] = signs.of(f"ran after a change of the machine: {', '.join(known[key])}")
+            how = "ran on a machine that differs" if cell.job else "ran after a change of the machine"
+            marks[source, cell.cell] = signs.of(f"{how}: {', '.join(known[key])}")
     return Marks(marks, signs.notes)
 
 

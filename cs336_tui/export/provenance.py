@@ -113,8 +113,9 @@ def version_notes(environment: Environment | None) -> Iterator[str]:
         yield ", ".join(filter(None, [*(f"{name} {value}" for name, value in versions.items() if value), env.os]))
 
 
-def departures(first: Environment, other: Environment, device: str) -> tuple[str, ...]:
-    """In what a cell's machine differs from the session's first, as far as step times depend on it; often nothing."""
+def departures(first: Environment, other: Environment, device: str, *, jobs: bool = False) -> tuple[str, ...]:
+    """In what a cell's machine differs from the session's first, as far as step times depend on it; often nothing. Of
+    cells in jobs, which the table tells apart by machine, another host or GPU of the same kind is no difference."""
     if first is other or first == other:
         return ()
     ours, theirs = first.device(device), other.device(device)
@@ -128,6 +129,8 @@ def departures(first: Environment, other: Environment, device: str) -> tuple[str
         device: (ours and ours.label, theirs and theirs.label),
         f"{device} is the GPU": (ours and ours.uuid, theirs and theirs.uuid),
     }
+    if jobs:
+        del pairs["host"], pairs[f"{device} is the GPU"]
     return tuple(
         f"{name} {now or 'unknown'} instead of {was or 'unknown'}" for name, (was, now) in pairs.items() if was != now
     )

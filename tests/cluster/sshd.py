@@ -130,6 +130,10 @@ class Machine:
         self.stand_in = self.home / "stand-in"
         """Answers as cs336-tui does, without torch. Its job writes what the test tells it to: `say`."""
         _write_program(self.stand_in, _STAND_IN.format(version=__version__, **words))
+        self.quick = self.home / "quick"
+        """cs336-tui, which is spared to look at its machine before the first job."""
+        quick = f'#!/bin/sh\n[ "$1" = doctor ] && exec cat {self.home}/doctor.json\nexec {self.program} "$@"\n'
+        _write_program(self.quick, quick)
         (self.home / "doctor.json").write_bytes(msgspec.json.encode(Diagnosis(environment(name))))
         self._daemon: subprocess.Popen[bytes] | None = None
 

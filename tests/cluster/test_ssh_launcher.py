@@ -86,7 +86,7 @@ def test_jobs_run_where_they_shall_and_their_logs_and_files_come_home(
     machines["gpu2"].say(f"{SESSION}/1", BYE)
     read(here, ids[0], folder, HELLO, BYE)
     over = status_of(here, ids[0], lambda status: status.stage == "over")
-    assert over == JobStatus("over", "", "gpu2", "failed")
+    assert over == JobStatus("over", "", "gpu2", "failed", is_whole=True)
     assert (folder / "1.files" / "a trace.json").read_bytes() == bytes(range(256)) * 5000
     assert (folder / "1.out").read_text() == f"it runs in {Path.cwd()}\n"
     until(lambda: not machines["gpu2"].jobs.joinpath(SESSION).exists(), "the folder there to go")
@@ -156,6 +156,20 @@ def test_cancelling_ends_everything_there(machines: Machines, launcher: Make, fo
         over = status_of(here, id, lambda status: status.stage == "over")
         assert (over.ending, over.elsewhere) == ("cancelled", False)
     assert not [*machines["gpu1"].of_jobs(), *machines["gpu2"].of_jobs()]
+
+
+def test_two_jobs_on_a_machine_run_one_after_the_other(machines: Machines, launcher: Make, folder: Path) -> None:
+    here = launcher("gpu1")
+    first, second = here.submit([request("1"), request("2")], folder)
+    waiting = status_of(here, second, bool)
+    assert waiting == JobStatus("pending", "waits for another job on gpu1", "gpu1")
+    (third,) = here.submit([request("3")], folder)
+    here.cancel([second])
+    assert status_of(here, second, lambda status: status.stage == "over").ending == "cancelled"
+    assert len(machines["gpu1"].processes("stand-in run-job")) == 1
+    machines["gpu1"].say(f"{SESSION}/1", BYE)
+    status_of(here, third, lambda status: status.stage == "running")
+    assert status_of(here, first, lambda status: status.stage == "over").ending == "failed"
 
 
 def test_cancelling_gives_up_a_host_that_is_away(machines: Machines, launcher: Make, folder: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -11,6 +12,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.events.reports import Report
 from cs336_tui.session.state import SessionState
 
 replace = msgspec.structs.replace
@@ -43,11 +45,24 @@ class Numbering:
         self.predicted: set[CellSpec] = set(state.predictions)
 
 
+def with_files_in(folder: Path | None, report: Report) -> Report:
+    """The report with the paths of what it saved in this folder, where it lies there: its job may have run on a machine
+    that calls the folder otherwise."""
+    changes: dict[str, Any] = {}
+    for field in ("trace", "snapshot"):
+        name = Path(getattr(report, field, None) or "").name
+        if folder and name and (folder / name).is_file():
+            changes[field] = str(folder / name)
+    if ranks := getattr(report, "ranks", None):
+        changes["ranks"] = tuple(with_files_in(folder, rank) for rank in ranks)
+    return replace(report, **changes) if changes else report
+
+
 class JobFold:
     """Folds one log of a job, `tag`, from its start. Cells of `left` have no result yet and leave it with one; events
     of others are passed over, as a former watcher has folded them. With `again` a former watcher may have begun: then
     of several attempts at a cell in the first events only the last counts. Of a job whose end was told (`settled`)
-    only the cells count that have a result after all."""
+    only the cells count that have a result after all. `files` is the folder here of what its reports saved."""
 
     def __init__(
         self,
@@ -58,7 +73,9 @@ class JobFold:
         *,
         again: bool = False,
         settled: bool = False,
+        files: Path | None = None,
     ) -> None:
+        self._files = files
         self._tag, self._job, self._left, self._shared = tag, job, left, numbering
         self._again, self._settled = again, settled
         self._environment: Environment | None = None
@@ -133,7 +150,8 @@ class JobFold:
                     found.append(replace(event, report=self._reports[event.report]))
             case ev.ReportFinished():
                 if (number := self._reports.pop(event.report, None)) is not None:
-                    found.append(replace(event, report=number))
+                    content = event.content and with_files_in(self._files, event.content)
+                    found.append(replace(event, report=number, content=content))
             case ev.CellsPredicted():
                 self._predict(event, found)
             case ev.Notice():

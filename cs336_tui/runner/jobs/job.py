@@ -79,6 +79,8 @@ class JobStatus(NamedTuple):
     ending: Status | None = None
     elsewhere: bool = False
     """True if the cells that are left are to be submitted at once as a new job, as their machine is lost."""
+    is_whole: bool = False
+    """True if what can be read of its log is all that there will be."""
 
 
 class Place(NamedTuple):

@@ -89,14 +89,15 @@ class SshLauncher:
         """Start a job on its host, or if that is gone since it was checked, on another one."""
         problems: list[str] = []
         path = f"{folder.stem}/{request.job}"
-        for host in sorted(self._hosts.values(), key=lambda each: (each.name != request.machine, each.busy)):
+        for host in sorted(self._hosts.values(), key=lambda each: (each.name != request.machine, each.last_job)):
             place = self._place(host, [cell.spec for cell in request.cells])
             if place.problem or host.facts is None:
                 problems.append(place.problem)
                 continue
             text = msgspec.json.encode(msgspec.structs.replace(request, machine=host.name)).decode()
             try:
-                answer = host.run(script_to_start(path, text, str(Path.cwd()), host.facts.command), 60.0)
+                start = script_to_start(path, text, str(Path.cwd()), host.facts.command, host.last_job)
+                answer = host.run(start, 60.0)
             except Unreachable as error:
                 host.failed = f"host {host.name}: {error}"
                 problems.append(host.failed)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ class JobThere:
         self.taken = 0
         """Bytes of its log that are here."""
         self.state: str | None = None
-        """The last that was heard: ``runs``, ``ended``, ``gone``, ``rebooted``; None before."""
+        """The last that was heard: ``waits``, ``runs``, ``ended``, ``gone``, ``rebooted``; None before."""
         self.code = 0
         self.is_closed = False
         """True once it has closed its log."""
@@ -180,38 +181,41 @@ class Host:
                 self.give_up(job, f"{why}; given up after {duration(lasted)}")
                 return self.status(job)
             return JobStatus("running", f"{why}; given up after {duration(self.give_up_s)}", self.name)
+        if job.state == "waits":
+            return JobStatus("pending", f"waits for another job on {self.name}", self.name)
         return JobStatus("running", "", self.name) if job.state else None
 
     def _ending(self, job: JobThere) -> JobStatus:
         """How a job ended whose last words are here."""
         name, code = self.name, job.code
+        over = partial(JobStatus, "over", node=name, is_whole=True)
         if job.state == "ended" and code in (0, 1):
-            return JobStatus("over", "", name, "failed")
+            return over(ending="failed")
         if job.state == "ended" and code == 130:
-            return JobStatus("over", f"it was stopped on {name}", name, "cancelled")
+            return over(f"it was stopped on {name}", ending="cancelled")
         if job.state == "ended" and code <= 128:
-            why = f"exit code {code} on {name}: {_last_line(job)}"
-            return JobStatus("over", why, name, "failed", elsewhere=True)
+            return over(f"exit code {code} on {name}: {_last_line(job)}", ending="failed", elsewhere=True)
         killed = f"run-job was killed on {name} by signal {code - 128}"
         why = {"ended": killed, "rebooted": f"{name} rebooted"}.get(job.state or "", f"run-job was killed on {name}")
-        return JobStatus("over", why, name, "killed", elsewhere=True)
+        return over(why, ending="killed", elsewhere=True)
 
     @property
-    def busy(self) -> int:
-        """The number of its jobs that are not over."""
-        return sum(not job.is_home for job in self._jobs.values())
+    def last_job(self) -> str:
+        """The last of its jobs that is not over, without its session; empty if there is none."""
+        going_on = (path for path, job in self._jobs.items() if not job.is_home)
+        return max((path.rpartition("/")[2] for path in going_on), key=lambda name: (len(name), name), default="")
 
     def give_up(self, job: JobThere, why: str, ending: Status = "killed") -> None:
         """Count a job as over that cannot be reached. It is ended there as soon as that is possible."""
-        job.given_up = JobStatus("over", why, self.name, ending, elsewhere=ending == "killed")
+        job.given_up = JobStatus("over", why, self.name, ending, elsewhere=ending == "killed", is_whole=True)
         if job.log is not None:
             with contextlib.suppress(OSError):
                 job.log.with_suffix(".lost").write_text(f"{self.name} {job.path}")
 
     def stop(self, jobs: Iterable[JobThere]) -> None:
         """End jobs there and all that they started. Raises `Unreachable`."""
-        script = "\n".join(f"stop {there(job.path)} &" for job in jobs)
-        self.run(f"{script}\nwait", _STOP_WITHIN_S)
+        stops = " & ".join(f"stop {there(job.path)}" for job in jobs)
+        self.run(f"( {stops} & wait )", _STOP_WITHIN_S)
 
     def _is_tidy(self) -> bool:
         ending = any((job.is_closed or job.given_up) and not job.is_home for job in self._jobs.values())
@@ -278,7 +282,7 @@ class Host:
                 copy.write(data)
             job.taken += len(data)
             job.is_closed |= _CLOSED in data
-        if state != "runs" and job.taken >= size:
+        if state not in ("runs", "waits") and job.taken >= size:
             self._fetch_files(job)
             self._fetch(f"{job.path}.out", job.log.with_suffix(".out"))
             if state != "ended":

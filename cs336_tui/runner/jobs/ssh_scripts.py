@@ -15,6 +15,15 @@ MOST_BYTES = 1 << 20
 _SUPERVISOR = """
 job=${1%.json}
 cd "$2" 2>/dev/null || cd
+waits() { # job: its shell runs
+  read -r shell rest <"$1.pid" && kill -0 "$shell"
+} 2>/dev/null
+if [ -n "$4" ]; then
+  : >"$job.waits"
+  echo "$$" >"$job.draft" && mv "$job.draft" "$job.pid"
+  while waits "${job%/*}/$4"; do sleep 0.5; done
+  rm -f "$job.waits"
+fi
 export CS336_TUI_JOB="$job.json"
 eval "exec env $3 run-job \\"\\$job.json\\"" >"$job.out" 2>&1 </dev/null &
 echo "$$ $!" >"$job.draft" && mv "$job.draft" "$job.pid"
@@ -25,7 +34,8 @@ left=$(grep -lsF "CS336_TUI_JOB=$job.json" /proc/[0-9]*/environ | sed 's,/proc/,
 echo "$code" >"$job.draft" && mv "$job.draft" "$job.end"
 kill -KILL 0
 """
-"""Runs a job to its end, ends what it has left behind, notes its exit code, and ends itself with its process group."""
+"""Waits for another job of its session to end, if it is to, runs a job to its end, ends what it has left behind, notes
+its exit code, and ends itself with its process group."""
 
 FUNCTIONS = f"""
 root="{ROOT}"
@@ -39,7 +49,7 @@ lives() {{ # job: one of its processes runs
   return 1
 }}
 state() {{ # job: a word and the exit code
-  if lives "$1"; then echo runs 0
+  if lives "$1"; then if [ -f "$1.waits" ]; then echo waits 0; else echo runs 0; fi
   elif [ -f "$1.end" ]; then echo "ended $(cat "$1.end")"
   elif [ "$(boot)" != "$(cat "$1.boot" 2>/dev/null)" ]; then echo rebooted 0
   else echo gone 0; fi
@@ -52,16 +62,18 @@ detach() {{
   command -v setsid >/dev/null && exec setsid "$@"
   exec perl -MPOSIX -e 'POSIX::setsid(); exec @ARGV' "$@"
 }}
-launch() {{ # job folder command: start it, to go on without this connection
+launch() {{ # job folder command other: start it, once the other job has ended, to go on without this connection
   boot >"$1.boot"
   rm -f "$1.pid" "$1.end"
-  detach sh -c "$supervisor" sh "$1.json" "$2" "$3" >/dev/null 2>&1 &
+  detach sh -c "$supervisor" sh "$1.json" "$2" "$3" "$4" >/dev/null 2>&1 &
   tries=0
   until [ -s "$1.pid" ] || [ $tries -ge 100 ]; do sleep 0.05; tries=$((tries + 1)); done
 }}
 stop() {{ # job: politely, then surely
   set -- "$1" $(cat "$1.pid" 2>/dev/null)
-  if lives "$1"; then kill -TERM "$3"; fi
+  if lives "$1"; then
+    if [ -f "$1.waits" ]; then kill -KILL "$2"; echo 130 >"$1.end"; else kill -TERM "$3"; fi
+  fi
   tries=0
   while lives "$1" && [ $tries -lt 100 ]; do sleep 0.1; tries=$((tries + 1)); done
   if lives "$1"; then kill -KILL "$3"; sleep 0.5; fi
@@ -89,8 +101,9 @@ def there(path: str) -> str:
     return f'"$root"/{shlex.quote(path)}'
 
 
-def script_to_start(path: str, request: str, where: str, command: str) -> str:
-    """Write the request of a job and start it; writes its processes' PIDs. `where` is the folder that it runs in."""
+def script_to_start(path: str, request: str, where: str, command: str, after: str) -> str:
+    """Write the request of a job and start it; writes its processes' PIDs. `where` is the folder that it runs in;
+    `after` is the job of its session that it waits for, if not empty: two at once would share devices."""
     end = f"end-{secrets.token_hex(16)}"
     lines = (
         "umask 077",
@@ -98,7 +111,7 @@ def script_to_start(path: str, request: str, where: str, command: str) -> str:
         f"cat >{there(f'{path}.json')} <<'{end}'",
         request,
         end,
-        f"launch {there(path)} {shlex.quote(where)} {shlex.quote(command)}",
+        f"launch {there(path)} {shlex.quote(where)} {shlex.quote(command)} {shlex.quote(after)}",
         f"cat {there(f'{path}.pid')}",
     )
     return "\n".join(lines)

@@ -17,7 +17,7 @@ from cs336_tui.runner.jobs.aside import Aside
 from cs336_tui.runner.jobs.fold import JobFold, Numbering
 from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, JobStatus, LaunchError, Place
 from cs336_tui.runner.jobs.splitting import among
-from cs336_tui.session.log import DAMAGE
+from cs336_tui.session.log import DAMAGE, FILES_SUFFIX
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import counted
 
@@ -265,8 +265,10 @@ class Watcher:
         for node in range(request.resources.nodes if request else 1):
             tag = f"{name}.{node}" if node else name
             of_log = set(left) if settled else left
-            fold = JobFold(tag, name, of_log, self._numbering, again=again, settled=settled)
-            logs.append(_Log(files.log_path(self._folder, name, node), fold))
+            path = files.log_path(self._folder, name, node)
+            saved = path.with_suffix(FILES_SUFFIX)
+            fold = JobFold(tag, name, of_log, self._numbering, again=again, settled=settled, files=saved)
+            logs.append(_Log(path, fold))
         self._jobs[name] = _Job(submitted, left, logs, settled, request)
 
     def _read(self, job: _Job, now: float, events: list[ev.Event], *, to_its_end: bool = False) -> None:
@@ -330,7 +332,11 @@ class Watcher:
         if job.is_closed and not job.left:
             return True
         if job.over_at:
-            return job.is_closed or now >= max(job.over_at, job.grown_at) + self._grace_s
+            return (
+                job.is_closed
+                or bool(job.status and job.status.is_whole)
+                or now >= max(job.over_at, job.grown_at) + self._grace_s
+            )
         return bool(job.ended_at) and now >= max(job.ended_at, job.heard_at) + SILENT_S
 
     def _settle(self, name: str, job: _Job, events: list[ev.Event]) -> None:
