@@ -10,7 +10,7 @@ import msgspec
 
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, runs_of
-from cs336_tui.analysis.provenance import mixed_provenance
+from cs336_tui.analysis.provenance import company, mixed_provenance
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.stats.ratio import LEVEL, MARGIN, Outcome, Ratio, explain, outcome, ratio_of
 from cs336_tui.stats.summaries import Summary
@@ -181,10 +181,11 @@ def _in_force(attribute: str, absent: str = "none") -> Callable[[Result], str]:
 
 
 _UNREAD = "not read back"
-_PLACE = ("host", "device's name", "torch")
+_PLACE = ("side by side", "host", "device's name", "torch")
 """Differences that are said within a side, too: a pair takes all runs of a cell together."""
 _COMPARED: Mapping[str, Callable[[Result], str]] = {
     **{field.title: field.show for field in FIELDS.values() if field.kind in ("choice", "model")},
+    "side by side": company,
     "host": _of_environment("host"),
     "device's name": device_label,
     **{name: _of_environment(name) for name in ("torch", "cuda", "cudnn", "driver", "python")},

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import fsum
 from typing import NamedTuple
 
+from cs336_tui.events.gpus import ORDINARY_REASONS
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import counted, fixed_milliseconds, millisecond_decimals
 
@@ -68,7 +70,8 @@ def contention(cell: CellState) -> Finding:
     in use decide: a process on a core's sibling slows a thread without making it wait. Waiting, load and steal add to
     them."""
     waited, cores = _waiting(cell), _cores(cell)
-    others = (waited, cores, _steal(cell), _load(cell))
+    beside = (_beside(cell),) if cell.neighbours else ()
+    others = (waited, cores, *beside, _steal(cell), _load(cell))
     gpu = _gpu_users(cell)
     looks = (gpu, *others) if gpu else others
     if found := [look for look in looks if look.holds]:
@@ -103,6 +106,51 @@ def _gpu_users(cell: CellState) -> Finding | None:
     return Finding(None, unseen(cell, "did not tell other processes on the GPU apart, as in most containers"))
 
 
+MOST_NEIGHBOURS = 4
+"""Neighbours that are named; more are counted."""
+_FEWER_LANES = "repeat it with --lanes 1, or with fewer lanes"
+
+
+def neighbours(cell: CellState) -> str:
+    """``cells 3 and 5``, as people count: those that ran beside it."""
+    return _numbered("cell", [number + 1 for number in cell.neighbours])
+
+
+def ran_beside(cell: CellState) -> str:
+    """``ran beside cells 3 and 5, in lanes 1 and 2``; empty of a cell that ran alone."""
+    if not cell.neighbours:
+        return ""
+    lanes = f", in {_numbered('lane', cell.neighbour_lanes)}" if cell.neighbour_lanes else ""
+    return f"ran beside {neighbours(cell)}{lanes}"
+
+
+def _numbered(what: str, numbers: Iterable[int]) -> str:
+    ordered = sorted(numbers)
+    named = [str(number) for number in ordered[:MOST_NEIGHBOURS]]
+    if more := len(ordered) - len(named):
+        named.append(f"{more} more")
+    listed = f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else named[0]
+    return f"{what}{'s' * (len(ordered) > 1)} {listed}"
+
+
+def _beside(cell: CellState) -> Finding:
+    """Cells in other lanes that took cores which this one may use while none was free, or beside which its GPU was
+    slowed down. That they ran at all is not enough."""
+    who, around = neighbours(cell), cell.surroundings
+    if slowed := [reason for reason in around.reasons if reason not in ORDINARY_REASONS]:
+        window = f"{counted(around.reasons_known, 'sample')} of the window"
+        most = max(around.reasons[reason] for reason in slowed)
+        text = f"its GPU was slowed down ({', '.join(slowed)}) in {most} of {window}, beside {who}"
+        return Finding(True, text, _FEWER_LANES)
+    usable, cores, busy, used = _usable_cores(cell), around.cpu_count, around.busy_cores, around.beside_cores
+    if usable and cores and usable < cores:
+        return Finding(False, f"{who} ran beside it, which has cores of its own")
+    if busy is None or used is None or not cores:
+        return Finding(None, f"{who} ran beside it; the cores that they used are not known")
+    text = f"{who}, beside it, used {used:.1f} of {cores} cores, with {min(busy, cores):.1f} in use in all"
+    return Finding(busy >= ALL_CORES * cores and used >= LEAST_OTHERS, text, _FEWER_LANES)
+
+
 def _waiting(cell: CellState) -> Finding:
     """Wait of the cell's threads for a core. The one that waited longest counts, as a step waits for its slowest
     thread. If only the sum over all is known, it is shared by torch's threads on a CPU; elsewhere it is one thread's,
@@ -123,6 +171,8 @@ def _waiting(cell: CellState) -> Finding:
         of_ranks = f" of {ranks} ranks" * (ranks > 1)
         text += f", with {threads * ranks} threads{of_ranks} on {cores} cores"
         return Finding(share >= LEAST_WAIT, text, advice)
+    if cell.neighbours:
+        return Finding(share >= LEAST_WAIT, f"{text}, beside {neighbours(cell)}", _FEWER_LANES)
     return Finding(share >= LEAST_WAIT, text, _QUIET)
 
 

@@ -54,6 +54,15 @@ def _device_type(result: Result) -> str:
     return result.spec.device.partition(":")[0]
 
 
+def company(result: Result) -> str:
+    """Company of a cell while it ran: ``alone``, or ``beside other cells`` in lanes."""
+    return "beside other cells" if result.cell.neighbours else "alone"
+
+
+class _Company(NamedTuple):
+    said: str
+
+
 def _precision(result: Result) -> tuple[str, str]:
     return result.spec.precision, _device_type(result)
 
@@ -79,6 +88,7 @@ _ALL = (
     Aspect("autocast", _in_force, "autocast_dtype", _precision, NONE),
     Aspect("float8", _in_force, "float8", _precision, NONE),
     Aspect("logits", _in_force, "logits_dtype", _precision),
+    Aspect("ran", lambda result: _Company(company(result)), "said"),
     Aspect("host", _machine, "host"),
     Aspect("device", _device_info, "label", _device),
     Aspect("GPU", _device_info, "uuid", lambda result: (_device(result), getattr(result.environment, "host", None))),

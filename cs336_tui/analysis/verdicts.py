@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from cs336_tui.analysis.contention import Finding, contention, percent, unseen
+from cs336_tui.analysis.contention import Finding, contention, percent, ran_beside, unseen
 from cs336_tui.analysis.launching import launching
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.environment_variables import slowing
@@ -328,6 +328,8 @@ def _slowed(cell: CellState) -> Finding:
 
 def _notes(cell: CellState, steadiness: Steadiness | None) -> Iterator[str]:
     around = cell.surroundings
+    if beside := ran_beside(cell):
+        yield beside
     if capped := around.reasons.get(_POWER_CAP):
         window = f"{counted(around.reasons_known, 'sample')} of the window"
         yield f"{_POWER_CAP} in {capped} of {window}: usual at full load, not blamed"

@@ -363,6 +363,8 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Resident memory of the running cell's process, of several ranks the largest; None between cells."""
     child_cores: float | None = None
     """Cores that the running cell's processes used since the last sample; None between cells and at first."""
+    beside_cores: float | None = None
+    """Cores that the processes of cells in other lanes used since the last sample; None without such, and at first."""
     steal: float | None = None
     """Share of all cores' time since the last sample that the hypervisor gave to others, 0 to 1; None if unknown."""
     load_1m: float | None = None

@@ -39,6 +39,14 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Which run of its spec it is, from 1."""
     environment: int | None
     """The machine that it ran on, as its place in the document's `environments`."""
+    machine: str | None
+    """Its name: of a job its node, else the host."""
+    job: str | None
+    """The job that ran it."""
+    lanes: tuple[int, ...]
+    """The lanes that it took; empty without lanes."""
+    neighbours: tuple[int, ...]
+    """Cells that ran at the same time on the same machine, in other lanes."""
     status: Status
     num_params: int | None
     num_params_without_head: int | None
@@ -159,7 +167,17 @@ class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
     without_result: tuple[CellWithoutResult, ...]
 
 
-_OF_CELL = ("cell", "spec", "repeat", "num_params", "num_params_without_head", "in_force", "tokens_per_s")
+_OF_CELL = (
+    "cell",
+    "spec",
+    "repeat",
+    "num_params",
+    "num_params_without_head",
+    "in_force",
+    "tokens_per_s",
+    "job",
+    "lanes",
+)
 _OF_END = (
     "status", "peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes", "rank_peak_bytes", "rank_nodes",
     "num_alloc_retries", "failed_allocation_bytes", "stage", "step", "error", "measured_for_s", "recompilations",
@@ -197,6 +215,8 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         **attributes(prepared, "compile_s", "capture_s"),
         **attributes(cell, "until_first_step_s", "whole_run_s"),
         environment=environment,
+        machine=result.state.machine_of(cell),
+        neighbours=tuple(sorted(cell.neighbours)),
         warmup_times_s=tuple(cell.warmup_times_s),
         step_times_s=tuple(cell.step_times_s),
         phase_times_s={name: tuple(times) for name, times in cell.phase_times_s.items()},

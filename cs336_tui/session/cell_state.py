@@ -91,6 +91,8 @@ class CellState:
         """The job that runs it."""
         self.neighbours: set[int] = set()
         """Cells that ran at the same time on the same machine, in other lanes."""
+        self.neighbour_lanes: set[int] = set()
+        """The lanes that these took."""
         self.started_at: float | None = None
         self.steps_began_at: float | None = None
         """Unix seconds of the begin of its first step."""

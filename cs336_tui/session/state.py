@@ -149,6 +149,13 @@ class SessionState:
             return self.jobs[cell.job]
         return next((job for job in reversed(self.jobs.values()) if cell.cell in job.submitted.cells), None)
 
+    def machine_of(self, cell: CellState) -> str | None:
+        """The name of the machine that the cell ran on: that of its lane, the node of its job, else the host."""
+        lanes = [self.lanes[lane].lane.machine for lane in cell.lanes if lane in self.lanes]
+        node = self.jobs[cell.job].node if cell.job in self.jobs else ""
+        host = cell.environment.host if cell.environment else None
+        return next((name for name in (*lanes, node) if name), None) or host
+
     @property
     def finished_cells(self) -> tuple[CellState, ...]:
         return tuple(cell for cell in self.cells.values() if cell.is_over)
@@ -316,8 +323,9 @@ class SessionState:
         machines = self._machines(cell)
         for each in others:
             if machines & self._machines(each):
-                cell.neighbours.add(each.cell)
-                each.neighbours.add(cell.cell)
+                for one, other in ((cell, each), (each, cell)):
+                    one.neighbours.add(other.cell)
+                    one.neighbour_lanes.update(other.lanes)
 
     def _machines(self, cell: CellState) -> set[str]:
         """The machines of the cell's lanes; of a cell in a job without lanes its job."""

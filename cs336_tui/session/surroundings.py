@@ -55,7 +55,9 @@ class Surroundings(msgspec.Struct):
     busy_cores: float | None = None
     """Cores in use by all processes, on average over the window's samples."""
     other_cores: float | None = None
-    """Those of them that the cell's process did not use."""
+    """Those of them that neither the cell's processes used nor those of its neighbours."""
+    beside_cores: float | None = None
+    """Cores that its neighbours in other lanes used, on average over the window's samples that tell."""
     other_cores_around: float | None = None
     """As `other_cores`, in the first sample after the window: since the sample before it."""
     steal: float | None = None
@@ -65,6 +67,7 @@ class Surroundings(msgspec.Struct):
     _after: list[tuple[float, tuple[GpuProcess, ...]]] = []
     """Reading times (Unix seconds) and lists of other processes, the first two after the window or at its end."""
     _host_known: int = 0
+    _beside_known: int = 0
     _steal_known: int = 0
     _is_past: bool = False  # True once a sample after the window was taken
 
@@ -130,6 +133,10 @@ class Surroundings(msgspec.Struct):
             self.busy_cores = _averaged(self.busy_cores, host.cpu * host.cpu_count, self._host_known)
             self.other_cores = _averaged(self.other_cores, others, self._host_known)
 
+        if host.beside_cores is not None:
+            self._beside_known += 1
+            self.beside_cores = _averaged(self.beside_cores, host.beside_cores, self._beside_known)
+
     def _take_gpu(self, gpu: GpuSample, at: float) -> None:
         if gpu.sm_clock_mhz is not None:
             self.clock_after_mhz = gpu.sm_clock_mhz
@@ -185,7 +192,7 @@ def _all(values: Iterable[_Value | None]) -> list[_Value]:
 def _other_cores(host: HostSample) -> float | None:
     if host.cpu is None or not host.cpu_count or host.child_cores is None:
         return None
-    return max(host.cpu * host.cpu_count - host.child_cores, 0.0)
+    return max(host.cpu * host.cpu_count - host.child_cores - (host.beside_cores or 0.0), 0.0)
 
 
 def _averaged(mean: float | None, value: float, count: int) -> float:

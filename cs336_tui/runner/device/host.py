@@ -45,12 +45,14 @@ class HostReader:
         for pids in cells:
             ranks = tuple(self._children[pid].sample() for pid in pids)
             cores = [each.cores for each in ranks if each.cores is not None]
+            beside = [each.cores for pid, each in self._children.items() if pid not in pids and each.cores is not None]
             sample = HostSample(
                 cpu=self._cpu,
                 memory_used_bytes=memory.total - memory.available,
                 memory_total_bytes=memory.total,
                 child_rss_bytes=max((each.rss_bytes for each in ranks if each.rss_bytes is not None), default=None),
                 child_cores=sum(cores) if cores else None,
+                beside_cores=sum(beside) if beside else None,
                 steal=self._steal,
                 load_1m=_load_1m(),
                 cpu_count=self._cpu_count,
@@ -87,6 +89,11 @@ class _Child:
         used_s = self._cpu_s()
         self._before = None if used_s is None else (time.monotonic(), used_s)
         """Begin of its window (monotonic seconds) and its CPU time then (seconds)."""
+
+    @property
+    def cores(self) -> float | None:
+        """Used in its last window."""
+        return self._cores
 
     def sample(self) -> RankSample:
         rss_bytes = self._read(lambda process: process.memory_info().rss) or None  # one that has ended has 0
