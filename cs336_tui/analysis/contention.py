@@ -142,13 +142,19 @@ def _beside(cell: CellState) -> Finding:
         most = max(around.reasons[reason] for reason in slowed)
         text = f"its GPU was slowed down ({', '.join(slowed)}) in {most} of {window}, beside {who}"
         return Finding(True, text, _FEWER_LANES)
-    usable, cores, busy, used = _usable_cores(cell), around.cpu_count, around.busy_cores, around.beside_cores
-    if usable and cores and usable < cores:
+    cores, busy, used = around.cpu_count, around.busy_cores, around.beside_cores
+    if _has_own_cores(cell):
         return Finding(False, f"{who} ran beside it, which has cores of its own")
     if busy is None or used is None or not cores:
         return Finding(None, f"{who} ran beside it; the cores that they used are not known")
     text = f"{who}, beside it, used {used:.1f} of {cores} cores, with {min(busy, cores):.1f} in use in all"
     return Finding(busy >= ALL_CORES * cores and used >= LEAST_OTHERS, text, _FEWER_LANES)
+
+
+def _has_own_cores(cell: CellState) -> bool:
+    """True if it may use part of the cores only, as in a lane on a CPU: its neighbours use others."""
+    usable, cores = _usable_cores(cell), cell.surroundings.cpu_count
+    return bool(usable and cores and usable < cores)
 
 
 def _waiting(cell: CellState) -> Finding:
@@ -171,7 +177,7 @@ def _waiting(cell: CellState) -> Finding:
         of_ranks = f" of {ranks} ranks" * (ranks > 1)
         text += f", with {threads * ranks} threads{of_ranks} on {cores} cores"
         return Finding(share >= LEAST_WAIT, text, advice)
-    if cell.neighbours:
+    if cell.neighbours and not _has_own_cores(cell):
         return Finding(share >= LEAST_WAIT, f"{text}, beside {neighbours(cell)}", _FEWER_LANES)
     return Finding(share >= LEAST_WAIT, text, _QUIET)
 

@@ -84,7 +84,9 @@ def test_what_others_took_beside_the_neighbours_is_theirs() -> None:
     assert "repeat it when nothing else runs on this machine" in advice
 
 
-@pytest.mark.parametrize(("reasons", "holds"), [(("hardware power brake slowdown",), True), (("software power cap",), False)])
+@pytest.mark.parametrize(
+    ("reasons", "holds"), [(("hardware power brake slowdown",), True), (("software power cap",), False)]
+)
 def test_a_gpu_that_is_slowed_down_beside_others_is_contended(reasons: tuple[str, ...], holds: bool) -> None:
     gpu = GpuSample(sm_clock_mhz=1200, clock_reasons=reasons, other_processes=())
     found = contended(beside_two(spec={}, samples=[sample(host(cpu=0.5, beside_cores=0.2).host, gpu)]))
