@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import datetime
 import os
 import shutil
 import signal
@@ -107,6 +108,15 @@ class Slurm:
         self.until(lambda: self.state(job) == "RUNNING", f"job {job} to run")
         return self.call("squeue", "-h", "-j", job, "-o", "%N").strip()
 
+    def expire(self, job: str) -> None:
+        """Let the time of a running job be up now; Slurm looks for such jobs every 30 s."""
+        soon = datetime.datetime.now() + datetime.timedelta(seconds=2)
+        self.call("scontrol", "update", f"JobId={job}", f"EndTime={soon:%Y-%m-%dT%H:%M:%S}")
+
+    def emptied(self) -> None:
+        """Wait until no job waits or runs."""
+        self.until(lambda: not self.call("squeue", "--noheader"), "all jobs to end")
+
     def reset(self) -> None:
         """End all jobs and bring both nodes back."""
         self.call("scancel", "--full", f"--user={os.getuid()}")
@@ -114,7 +124,7 @@ class Slurm:
         for node in NODES:
             if "DOWN" in (state := self.node_state(node)) or "DRAIN" in state:
                 self.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
-        self.until(lambda: not self.call("squeue", "-h"), "all jobs to end")
+        self.emptied()
         self.until(lambda: all(self.node_state(node) == "IDLE" for node in NODES), "idle nodes")
 
     def node_state(self, node: str) -> str:

@@ -105,7 +105,7 @@ def test_jobs_that_would_wait_forever_end_and_leave_the_queue(slurm: Slurm, subm
     for status, (_, _, reason) in zip(told, submitted, strict=True):
         assert re.match(f"it never starts: {reason}: ", status.reason)
         assert status.ending == "failed"
-    slurm.until(lambda: not slurm.call("squeue", "--noheader"), "an empty queue")
+    slurm.emptied()
     assert launcher().statuses(ids) == dict(zip(ids, told, strict=True))  # as another watcher sees them
 
 
@@ -166,7 +166,7 @@ def test_either_all_jobs_are_queued_or_none(slurm: Slurm, tmp_path: Path):
     requests = [request("1"), request("2", gpus_per_node=9)]
     with pytest.raises(LaunchError, match="node configuration is not available"):
         launcher().submit(requests, tmp_path)
-    slurm.until(lambda: not slurm.call("squeue", "--noheader"), "an empty queue")
+    slurm.emptied()
 
 
 def test_options_that_are_not_sbatchs_to_set_are_refused():
