@@ -137,6 +137,8 @@ def launch_choice(given: dict[str, Any]) -> LaunchChoice | None:
 def _of_host(text: str, hosts: Sequence[str]) -> tuple[str, str]:
     """``HOST=COMMAND`` as the two; a command for all hosts with an empty name."""
     name, equals, command = text.partition("=")
+    if equals and name not in hosts and " " not in text:
+        raise click.UsageError(f"--remote-command {text}: {name} is not among --host {','.join(hosts)}")
     return (name, command) if equals and name in hosts else ("", text)
 
 

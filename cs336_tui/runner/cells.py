@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -32,7 +31,6 @@ from cs336_tui.runner.child import IMPOSSIBLE
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.lanes import LaneFault, fault_of, in_lane
 from cs336_tui.runner.launcher import Launcher, StartError
-from cs336_tui.runner.machine import device_fault
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.runner.queue import WaitingReport
@@ -170,7 +168,7 @@ class CellRunner:
                 run_ranks(here(ranks, cell=cell), [RankFold(cell, len(ranks))], record, self.stop, timeout_s)
             else:
                 Supervisor(children[0], cell, record, self.stop, timeout_s).run()
-        fault = None if self.stop.is_set() else fault_of(ends[-1], lanes, partial(device_fault, launcher))
+        fault = None if self.stop.is_set() else fault_of(ends[-1], lanes)
         if fault is None:
             self.record(ends)
         return fault

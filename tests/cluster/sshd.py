@@ -93,6 +93,13 @@ _CLIENT = """\
 Host {name}
   Port {port}
 """
+_SHARED = """\
+Host shared
+  Port {port}
+  ControlMaster auto
+  ControlPersist 10
+  ControlPath {folder}/own-%C
+"""
 _ALL = """\
 Host *
   HostName 127.0.0.1
@@ -132,7 +139,7 @@ class Machine:
         _write_program(self.stand_in, _STAND_IN.format(version=__version__, **words))
         self.quick = self.home / "quick"
         """cs336-tui, which is spared to look at its machine before the first job."""
-        quick = f'#!/bin/sh\n[ "$1" = doctor ] && exec cat {self.home}/doctor.json\nexec {self.program} "$@"\n'
+        quick = f'#!/bin/sh\n[ "$*" = "doctor --json" ] && exec cat {self.home}/doctor.json\nexec {self.program} "$@"\n'
         _write_program(self.quick, quick)
         (self.home / "doctor.json").write_bytes(msgspec.json.encode(Diagnosis(environment(name))))
         self._daemon: subprocess.Popen[bytes] | None = None
@@ -196,6 +203,15 @@ class Machine:
                         found.append(process)
         return found
 
+    def reboot(self) -> None:
+        """Nothing of before runs any more, and the kernel has begun anew."""
+        for process in self.of_jobs():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self.cut()
+        for file in self.jobs.glob("*/*.boot"):
+            file.write_text("a boot before this one\n")
+
     def of_jobs(self) -> list[psutil.Process]:
         """Those of jobs, with the shells that look after them."""
         marked = [each for each in self.processes() if "CS336_TUI_JOB" in _environment(each)]
@@ -220,7 +236,8 @@ class Machines:
         ports = _free_ports(len(MACHINES) + 1)
         self.all = {name: Machine(name, folder, port) for name, port in zip(MACHINES, ports, strict=False)}
         hosts = zip((*MACHINES, "nowhere"), ports, strict=True)
-        config = "".join(_CLIENT.format(name=name, port=port) for name, port in hosts) + _ALL.format(folder=folder)
+        config = "".join(_CLIENT.format(name=name, port=port) for name, port in hosts)
+        config += _SHARED.format(port=ports[0], folder=folder) + _ALL.format(folder=folder)
         (folder / "config").write_text(config)
         (folder / "bin").mkdir()
         real = shutil.which("ssh", path=_PATH)
@@ -234,12 +251,16 @@ class Machines:
     def __getitem__(self, name: str) -> Machine:
         return self.all[name]
 
+    def shared_by_user(self) -> list[Path]:
+        """Sockets of connections to the host ``shared`` where the user's config has them."""
+        return list(self._sockets.parent.glob("own-*"))
+
     def kill_masters(self) -> int:
         """Kill the processes here that hold shared connections; returns their number."""
         killed = 0
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ssh: {self._sockets}"):
+                if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ssh: {self._sockets.parent}"):
                     process.kill()
                     killed += 1
         return killed

@@ -148,6 +148,31 @@ def test_a_job_killed_there_leaves_nothing_behind(machines: Machines, launcher: 
     read(here, id, folder, HELLO)
 
 
+def test_a_machine_that_reboots_is_named(machines: Machines, launcher: Make, folder: Path) -> None:
+    here = launcher("gpu1")
+    (id,) = here.submit([request("1")], folder)
+    machines["gpu1"].reboot()
+    over = status_of(here, id, lambda status: status.stage == "over")
+    assert (over.reason, over.ending, over.elsewhere) == ("gpu1 rebooted", "killed", False)
+
+
+def test_connections_that_the_user_shares_are_used(machines: Machines, launcher: Make) -> None:
+    stand_in = (("", str(machines["gpu1"].stand_in)),)
+    launcher("shared", remote_commands=stand_in).prepare(request("1").cells)
+    assert len(machines.shared_by_user()) == 1
+
+
+def test_what_would_be_started_is_told(machines: Machines, launcher: Make, folder: Path) -> None:
+    here = launcher("gpu1")
+    here.prepare(request("1").cells)
+    assert here.plan([request("1", "gpu1")], folder).splitlines() == [
+        f"ssh gpu1 {machines['gpu1'].stand_in} run-job ~/.local/share/cs336-tui/jobs/{SESSION}/1.json",
+        f"  1 cell in 1 lane, its log copied to {folder}/1.jsonl",
+        f"  cell 1: {a_spec().heading}",
+    ]
+    assert not machines["gpu1"].jobs.exists()
+
+
 def test_cancelling_ends_everything_there(machines: Machines, launcher: Make, folder: Path) -> None:
     here = launcher()
     ids = here.submit([request("1", "gpu1"), request("2", "gpu2")], folder)

@@ -14,7 +14,7 @@ from cs336_tui.runner.jobs.choice import LaunchChoice, LauncherName
 from cs336_tui.runner.jobs.folder import log_path, read_shared
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchError, Place
 from cs336_tui.runner.jobs.ssh_host import LOOK_EVERY_S, Host, JobThere
-from cs336_tui.runner.jobs.ssh_scripts import ROOT, script_to_start
+from cs336_tui.runner.jobs.ssh_scripts import ROOT_IN_WORDS, script_to_start
 from cs336_tui.runner.jobs.ssh_shell import Unreachable
 from cs336_tui.stats.quantities import counted
 
@@ -71,9 +71,9 @@ class SshLauncher:
         facts = self._hosts[request.machine].facts
         command = facts.command if facts else "cs336-tui"
         lanes = "a lane for each device" if request.lanes == 0 else counted(request.lanes, "lane")
-        yield f"ssh {request.machine} {command} run-job {ROOT}/{folder.stem}/{request.job}.json"
+        yield f"ssh {request.machine} {command} run-job {ROOT_IN_WORDS}/{folder.stem}/{request.job}.json"
         yield f"  {counted(len(request.cells), 'cell')} in {lanes}, its log copied to {log_path(folder, request.job)}"
-        yield from (f"  cell {cell.cell + 1}: {cell.spec.title}" for cell in request.cells)
+        yield from (f"  cell {cell.cell + 1}: {cell.spec.heading}" for cell in request.cells)
 
     def submit(self, requests: Sequence[JobRequest], folder: Path) -> Sequence[str]:
         started: list[str] = []

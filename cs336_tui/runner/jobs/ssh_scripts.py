@@ -8,6 +8,7 @@ import shlex
 
 ROOT = "${XDG_DATA_HOME:-$HOME/.local/share}/cs336-tui/jobs"
 """The folder of jobs on a host; each session has a folder of its own in it."""
+ROOT_IN_WORDS = "~/.local/share/cs336-tui/jobs"
 
 MOST_BYTES = 1 << 20
 """Maximum number of bytes of a file in one answer."""
