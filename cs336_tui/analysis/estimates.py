@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 import msgspec
@@ -278,15 +279,28 @@ def _speeds(rates: Sequence[float], peak: float | None, unit: str) -> str:
     return f"{' to '.join(f'{rate / scale:.3g}' for rate in rates)} {prefix}{unit}"
 
 
-def total_s(estimates: Iterable[Estimate]) -> tuple[float | None, float | None]:
-    """Seconds that all steps of these cells take, low and high; cells that do not fit take none. None is unknown."""
+def total_s(estimates: Iterable[Estimate], lanes: int = 1) -> tuple[float | None, float | None]:
+    """Seconds that all steps of these cells take, low and high, in so many lanes; cells that do not fit take none. None
+    is unknown."""
     running = [estimate for estimate in estimates if estimate.fits is not False]
-    return _sum([estimate.run_low_s for estimate in running]), _sum([estimate.run_high_s for estimate in running])
+    ranks = [estimate.spec.ranks for estimate in running]
+    low_s, high_s = [each.run_low_s for each in running], [each.run_high_s for each in running]
+    return _in_lanes(low_s, ranks, lanes), _in_lanes(high_s, ranks, lanes)
 
 
-def _sum(times_s: Sequence[float | None]) -> float | None:
-    known = [time_s for time_s in times_s if time_s is not None]
-    return sum(known) if known and len(known) == len(times_s) else None
+def _in_lanes(times_s: Sequence[float | None], ranks: Sequence[int], lanes: int) -> float | None:
+    """The end of the last cell, if the ones of the most ranks start first, and of these the longest."""
+    known = [(time_s, count) for time_s, count in zip(times_s, ranks, strict=True) if time_s is not None]
+    if not known or len(known) < len(times_s):
+        return None
+    if lanes == 1:
+        return sum(time_s for time_s, _ in known)
+    free_at = [0.0] * lanes
+    for time_s, count in sorted(known, key=lambda each: (-each[1], -each[0])):
+        taken = [heappop(free_at) for _ in range(min(count, lanes))]
+        for _ in taken:
+            heappush(free_at, taken[-1] + time_s)
+    return max(free_at)
 
 
 def time_range(low_s: float | None, high_s: float | None) -> str:

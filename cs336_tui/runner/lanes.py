@@ -47,14 +47,19 @@ def lanes_of(
 ) -> tuple[Lane, ...]:
     """So many lanes on these devices for these cells; none for one lane. ``auto`` is a lane for each device, on a CPU
     as many as whole cores allow. `cores` are those of this machine. Raises `SpecError` if there is no room for them."""
+    cells = () if count == 1 else tuple(specs)
+    ranks, threads = (max((getattr(spec, name) or 0 for spec in cells), default=0) for name in ("ranks", "threads"))
+    return lanes_for(count, pool, ranks=ranks, threads=threads, cores=cores)
+
+
+def lanes_for(
+    count: LaneCount, pool: Sequence[str], *, ranks: int, threads: int, cores: Sequence[Core] | None = None
+) -> tuple[Lane, ...]:
+    """As `lanes_of`, for cells of so many ranks and threads (0: torch's own) at most."""
     if count == 1:
         return ()
-    cells = tuple(specs)
-    ranks = max((spec.ranks for spec in cells), default=1)
-    on_cpu = list(pool) == ["cpu"]
-    if on_cpu:
+    if list(pool) == ["cpu"]:
         cores = cores_here() if cores is None else cores
-        threads = max((spec.threads or 0 for spec in cells), default=0)
         number = (len(cores) // threads if threads else 1) if count == "auto" else count
         each = threads or max(1, len(cores) // max(number, 1))
         if number * each > len(cores) and count != "auto":

@@ -362,3 +362,13 @@ def test_a_named_gpu_has_the_workspaces_that_this_torch_gives_it(
     assert found.workspace_bytes == workspace
     assert made.peak_bytes - found.peak_bytes == 2 * (32 * 2**20 - workspace)
     assert sum(found.by_category.values()) == found.peak_bytes
+
+
+def test_in_lanes_a_sweep_takes_as_long_as_the_lane_that_ends_last() -> None:
+    state = predicted(cell([0.1] * 3))
+    specs = [a_spec(measure_steps=steps) for steps in (8, 3, 3, 1)]
+    each = [judge(made_prediction(a_spec()), target_here(GPU, ENVIRONMENT), state, spec) for spec in specs]
+    alone, _ = total_s(each)
+    assert alone == pytest.approx((10 + 5 + 5 + 3) * 0.1)
+    assert total_s(each, 2)[0] == pytest.approx((5 + 5 + 3) * 0.1), "the longest first, then the one that is free"
+    assert total_s(each, 8)[0] == pytest.approx(10 * 0.1)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import CellFinished, CellStarted, Event, StageChanged
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.configure.form import Form, entries_of, read
+from cs336_tui.tui.configure.preview import CellChoices, cells_of
 from cs336_tui.tui.session import Session, read_session
 from cs336_tui.tui.tabs.device import lines_of_several
 from cs336_tui.tui.tabs.device_rows import device_rows, table
 from cs336_tui.tui.tabs.queue import QueuePane
-from tests.samples import START, jobs_session, lanes_session, state_of
+from tests.samples import START, jobs_session, lanes_session, machine_of_gpus, state_of
 from tests.tui.watched import SMALL, WIDE, log_of, text, until
 
 LATER = START + 100
@@ -151,3 +155,42 @@ async def test_the_queue_of_a_session_of_jobs_tells_why_cells_wait(tmp_path: Pat
             ["now", "7_3", "n2"],
             ["–", "7_1", "n2"],
         ]
+
+
+def form_of(lanes: str, gpus: int = 4, **entries: object) -> Form:
+    filled = msgspec.structs.replace(entries_of(Sweep(devices=("auto",))), lanes=lanes, **entries)
+    return read(filled, machine_of_gpus(gpus))
+
+
+def test_the_form_takes_a_number_of_lanes_or_auto_and_says_so() -> None:
+    assert form_of("1").sweep == Sweep(devices=("auto",))
+    assert form_of("auto").sweep == Sweep(devices=("auto",), lanes="auto")
+    assert form_of(" 3 ").sweep == Sweep(devices=("auto",), lanes=3)
+    assert "in 3 lanes" in form_of("3").summary
+    assert entries_of(Sweep(lanes="auto")).lanes == "auto"
+
+
+@pytest.mark.parametrize(
+    ("lanes", "why"),
+    [
+        ("5", "lanes 5: a lane needs a device of its own: cuda:0, cuda:1, cuda:2, cuda:3"),
+        ("0", "at least 1, or auto"),
+        ("many", "lanes many: expected a whole number, at least 1, or auto"),
+        ("", "(empty)"),
+    ],
+)
+def test_the_form_refuses_lanes_that_cannot_be(lanes: str, why: str) -> None:
+    (problem,) = form_of(lanes).texts
+    assert why in problem
+
+
+def test_lanes_share_devices_of_one_kind() -> None:
+    (problem,) = form_of("2", device=("cpu", "cuda:0")).texts
+    assert "lanes share devices of one kind" in problem
+
+
+def test_run_would_add_each_cell_once_and_the_longest_first() -> None:
+    sweep = Sweep(sizes=("small",), contexts=(128, 256), passes=("forward",), devices=("auto",), lanes="auto")
+    found = cells_of(CellChoices(sweep, 1, machine_of_gpus(4)))
+    assert [spec.context_length for spec, _ in found.cells] == [256, 128]
+    assert found.lanes == 4

@@ -72,11 +72,21 @@ def _of_axis(axis: Axis, entries: Entries) -> Iterator[Entry]:
         yield TextEntry(axis.others, "", entries.text(axis.others), hint=axis.hint, max_length=long)
 
 
+LANES_TIP = """Cells that run side by side, each in a lane of its own: a GPU, or cores of a CPU.
+auto: a lane for each device, which the devices above share: each cell runs once, on any of them.
+1: one cell after the other, which measures best; neighbours take some of each other's time."""
+
+
+def lanes_entry(entries: Entries) -> Entry:
+    return TextEntry("lanes", "lanes", entries.lanes, hint="1, or auto", tooltip=LANES_TIP)
+
+
 def tips() -> Iterator[tuple[str, str]]:
     """The label and the tip of each entry of a choice that has one, in the form's order."""
     for axis in sorted(entry_axes(), key=lambda axis: _GROUPS.index(axis.group)):
         if tip := axis.tip or _TIPS.get(axis.field):
             yield (axis.label or axis.title).strip() or axis.option, tip
+    yield "lanes", LANES_TIP
 
 
 def variant_entries(entries: Entries, recent: tuple[RecentModel, ...]) -> Iterator[Entry]:

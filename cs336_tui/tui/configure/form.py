@@ -49,7 +49,7 @@ def _entry_fields() -> Iterator[str]:
     for axis in AXES.values():
         if axis.group or axis.field in DIMS:
             yield from filter(None, (axis.field, axis.others, *(("head_dim", "heads") if axis.field == "size" else ())))
-    yield from ("reports", "after_oom", *_OPTIONS)
+    yield from ("lanes", "reports", "after_oom", *_OPTIONS)
 
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class Entries(_OfAxes, frozen=True, kw_only=True):
         warmup_steps: str
         measure_steps: str
         edition: str
+        lanes: str
         reports: tuple[str, ...]
         ddof: str
         timeout_s: str
@@ -164,7 +165,8 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         parts = [f"{most}{plural(steps, 'step')}"] if steps or not timed else []
         parts += [f"{duration(cells * sum(timed))} of steps"] if timed else []
         parts += [f"then {', '.join(sweep.reports)}"] if sweep.reports else []
-        return " · ".join((plural(cells, "cell"), *parts))
+        lanes = "" if sweep.lanes == 1 else " in lanes" if sweep.lanes == "auto" else f" in {sweep.lanes} lanes"
+        return " · ".join((plural(cells, "cell") + lanes, *parts))
 
 
 def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
@@ -183,6 +185,7 @@ def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
             "heads": str(sweep.heads),
             "warmup_steps": ",".join(sweep.warmup_words),
             "measure_steps": steps_words(sweep.steps, sweep.steps_auto, sweep.steps_for),
+            "lanes": str(sweep.lanes),
             "reports": sweep.reports,
             "after_oom": AFTER_OOM[0 if sweep.oom_skip else 1],
         },
@@ -245,7 +248,7 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     alone = entries.workload != LANGUAGE_MODEL
     found = {a.sweep: _read(a, entries, reader) for a in entry_axes(entries.workload) if a.field not in _DIRECT}
     found |= _PLAIN.counts(reader.warmups(entries.warmup_steps), *reader.steps(entries.measure_steps))
-    found |= {"reports": entries.reports, "oom_skip": entries.skips_after_oom}
+    found |= {"reports": entries.reports, "oom_skip": entries.skips_after_oom, "lanes": reader.lanes(entries.lanes)}
     unseen = {name: value for name, value in USUAL_ALONE.get(entries.workload, {}).items() if name not in found}
     unseen["edition"] = entries.text("edition")  # the problem's, which a collective has no entry for
     sweep = Sweep(**unseen | found | _dimensions(entries, reader))
@@ -286,21 +289,44 @@ def _dimensions(entries: Entries, reader: FormReader) -> dict[str, Any]:
 def _known(sweep: Sweep, environment: Environment | None) -> tuple[str, ...]:
     """The devices that are meant, as far as that is known."""
     try:
-        meant = environment.resolve(sweep.devices) if environment else sweep.devices
+        meant = devices_of(sweep, environment) if environment else sweep.devices
     except SpecError:
         return ()
     return tuple(dict.fromkeys(device for device in meant if device not in UNRESOLVED))
+
+
+def devices_of(sweep: Sweep, environment: Environment) -> tuple[str, ...]:
+    """The devices of a sweep here; with lanes those that they share. Raises `SpecError`."""
+    if sweep.lanes == 1:
+        return environment.resolve(sweep.devices)
+    from cs336_tui.runner.lanes import pool_of
+
+    return pool_of(sweep.devices, environment)
+
+
+def lanes_here(sweep: Sweep, devices: tuple[str, ...]) -> int:
+    """The number of lanes of a sweep on these devices. Raises `SpecError` if there is no room for them."""
+    if sweep.lanes == 1:
+        return 1
+    from cs336_tui.runner.lanes import lanes_for
+
+    found = lanes_for(sweep.lanes, devices, ranks=max(sweep.ranks, default=1), threads=sweep.threads or 0)
+    return max(len(found), 1)
 
 
 def _device_problems(sweep: Sweep, environment: Environment | None) -> Iterator[SpecError]:
     """Problems of the devices, and choices that known devices cannot run."""
     named = tuple(device for device in sweep.devices if device not in UNRESOLVED)
     try:
-        devices = environment.resolve(sweep.devices) if environment else named or ("cpu",)
+        devices = devices_of(sweep, environment) if environment else named or ("cpu",)
+        if environment:
+            lanes_here(sweep, devices)
     except SpecError as error:
         yield error
         return
     unresolved = next((name for name in sweep.devices if name in UNRESOLVED), None)
+    if sweep.lanes != 1:
+        devices = devices[:1]  # they are alike
     if unresolved and len(set(devices)) != len(devices):
         here = ", ".join(environment.resolve((unresolved,)) if environment else ("one of them",))
         yield SpecError("device", ",".join(sweep.devices), f"{unresolved} is {here} here, choose one of the two")

@@ -129,6 +129,7 @@ class ConfigurePane(Vertical):
                 yield from self._what()
             with Vertical(classes="group", id="how"):
                 yield from parts.entries_in("how", self._entries)
+                yield parts.lanes_entry(self._entries)
                 yield Fold(id="fold-variants")
                 yield Vertical(classes="group", id="variants")
                 yield Fold(id="fold-more")

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from textual.message_pump import MessagePump
 
-from cs336_tui.config.order import in_order, in_rounds, rough_peak_bytes
+from cs336_tui.config.order import in_order, in_rounds, rough_peak_bytes, usual_order
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.report_keys import prediction_key, run_key
 from cs336_tui.tui.background import in_background
+from cs336_tui.tui.configure.form import devices_of, lanes_here
 
 needs_of = lru_cache(maxsize=1 << 14)(prediction_key)
 """`prediction_key`, for many cells at every refresh."""
@@ -50,6 +51,8 @@ class Cells(NamedTuple):
     needs: tuple[Need, ...] = ()
     largest: tuple[Need, ...] = ()
     """Needs that are predicted: all, or the largest if there are too many."""
+    lanes: int = 1
+    """Lanes in which they would run."""
 
     @property
     def is_cut(self) -> bool:
@@ -73,8 +76,9 @@ def cells_of(choices: CellChoices) -> Cells:
         return Cells(why_none="reading this machine ...")
     try:
         here = choices.environment
-        sweep = choices.sweep.with_devices(here.resolve(choices.sweep.devices) if here else ("cuda:0",))
-        return as_cells(in_rounds(in_order(sweep.cells()), choices.repeats))
+        sweep = choices.sweep.with_devices(devices_of(choices.sweep, here) if here else ("cuda:0",))
+        cells = as_cells(in_rounds(in_order(sweep.cells(), usual_order(sweep.lanes)), choices.repeats))
+        return cells._replace(lanes=lanes_here(sweep, sweep.devices) if here else 1)
     except SpecError as error:
         return Cells(why_none=str(error))
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from cs336_tui.config.axis import NUMBERS
 from cs336_tui.config.counts import INTERVAL, Auto, auto_of, duration_of, share_of
 from cs336_tui.config.spec import ModelDims, SpecError
+from cs336_tui.config.sweep import LaneCount
 
 USUAL_STEPS = 10
 """Measured steps in place of those that cannot be read."""
@@ -59,6 +60,13 @@ class FormReader:
         """A number of this kind; `instead` when it is none."""
         value = self.attempt(lambda: _number(field, text, f"expected {NUMBERS[kind]}", kind))
         return instead if value is None else value
+
+    def lanes(self, text: str) -> LaneCount:
+        """A number of lanes, or ``auto``."""
+        if text.strip() == "auto":
+            return "auto"
+        found = self.attempt(lambda: _number("lanes", text, "expected a whole number, at least 1, or auto"))
+        return 1 if found is None else found
 
     def warmups(self, text: str) -> Auto | tuple[int, ...]:
         """Warm-up steps, one or several, or ``auto`` or a time alone, with or without the most."""

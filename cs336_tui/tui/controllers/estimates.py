@@ -62,7 +62,7 @@ class EstimateController:
         if len(known) < len(seen) or not seen:
             return Forecast("predicting ..." if predicts and seen else "")
         more = len(seen) < len(chosen.needs)
-        whole = whole_time(known, more=more, from_s=1)
+        whole = whole_time(known, more=more, from_s=1, lanes=chosen.lanes)
         takes = f" · ETA {whole}" if whole else ""
         peak = max(found.prediction.peak_bytes for _, found in known)
         misfits = sum(need.cells for need, found in known if found.fits is False)
@@ -107,7 +107,7 @@ class EstimateController:
             elsewhere=self._gpu is not None,
             why_none=chosen.why_none or "This session has no cells yet.",
             waiting=self._waiting,
-            total=self._total(found, rows, more=cells.is_cut),
+            total=self._total(found, rows, more=cells.is_cut, lanes=1 if self._gpu else cells.lanes),
             part=f"the {MOST} largest of {cells.kinds} kinds" if cells.is_cut else "",
             can_switch=both,
         )
@@ -128,7 +128,7 @@ class EstimateController:
         return f"{gpu.name} can do {', '.join(gpu.precisions)}, not {spec.precision}"
 
     @staticmethod
-    def _total(found: tuple[Need, ...], rows: tuple[EstimateRow, ...], *, more: bool) -> str:
+    def _total(found: tuple[Need, ...], rows: tuple[EstimateRow, ...], *, more: bool, lanes: int) -> str:
         possible = [
             (need, row.estimate)
             for need, row in zip(found, rows, strict=True)
@@ -138,7 +138,7 @@ class EstimateController:
         if not possible or len(known) < len(possible):
             return ""
         unknown = sum(not row.estimate and bool(row.unpredictable) for row in rows)
-        whole = whole_time(known, more=more or unknown > 0)
+        whole = whole_time(known, more=more or unknown > 0, lanes=lanes)
         return f"all steps {whole}{f', {unknown} not predicted' if unknown else ''}" if whole else ""
 
     @property
@@ -274,23 +274,27 @@ class EstimateController:
         return estimates
 
 
-def whole_time(known: Sequence[tuple[Need, Estimate]], *, more: bool, from_s: float = 0.0) -> str:
+def whole_time(known: Sequence[tuple[Need, Estimate]], *, more: bool, from_s: float = 0.0, lanes: int = 1) -> str:
     """Duration of the steps of all that fit, in words, with what is not in it; empty if unknown, or if it has no upper
     bound and a lower one below `from_s`. `more`: there are others, which take time too."""
-    low_s, high_s = total_s(of_all(need, found) for need, found in known)
+    low_s, high_s = total_s((cell for need, found in known for cell in of_each(need, found, lanes)), lanes)
     if low_s is None or (high_s is None and low_s < from_s):
         return ""
     fitting = [found for _, found in known if found.fits is not False]
     takes = f"more than {duration_range(low_s, low_s)}" if more else duration_range(low_s, high_s)
     compiling = " and compiling" if any(found.spec.compile != "off" for found in fitting) else ""
     others = ", partly priced as other variants" if any(found.by_others for found in fitting) else ""
-    return f"{takes}{compiling}{others}"
+    side_by_side = f" in {lanes} lanes" if lanes > 1 else ""
+    return f"{takes}{side_by_side}{compiling}{others}"
 
 
-def of_all(need: Need, estimate: Estimate) -> Estimate:
-    times = need.steps / estimate.spec.total_steps
-    return msgspec.structs.replace(
+def of_each(need: Need, estimate: Estimate, lanes: int) -> list[Estimate]:
+    """The steps of all cells of a need in one, in several lanes of each of them."""
+    cells = 1 if lanes == 1 else need.cells
+    times = need.steps / estimate.spec.total_steps / cells
+    each = msgspec.structs.replace(
         estimate,
         run_low_s=None if estimate.run_low_s is None else estimate.run_low_s * times,
         run_high_s=None if estimate.run_high_s is None else estimate.run_high_s * times,
     )
+    return [each] * cells

@@ -150,7 +150,7 @@ class QueuePane(Rows):
         self._added = () if self._waiting or self._at_work else view.preview.cells
         self._prices = prices(state)
         self._take_variants()
-        self._ends = ends_s(state, self._prices, [spec for spec, _ in self._added])
+        self._ends = ends_s(state, self._prices, [spec for spec, _ in self._added], view.preview.lanes)
         self._follow()
         count = sum(map(len, (self._at_work, self._waiting, self._added, self._left_out, self._done)))
         if count:
