@@ -201,6 +201,8 @@ def renderer(format_: str) -> Render:
 
 
 _REDRAW_S = 0.25
+_MOST_NAMED = 8
+"""Most cells that the status line names where several run side by side."""
 _STAGES = {"compiling": "compiling the model", "capturing": "capturing a CUDA graph"}
 """Stages that may take half a minute without a word."""
 
@@ -230,7 +232,7 @@ class RunProgress:
             case Notice():
                 self._line(f"note: {event.text}")
             case DeviceSampled() if self._live and (running := self._state.running_cell):
-                if running.stage in _STAGES:
+                if any(each.stage in _STAGES for each in self._state.running_cells):
                     self._redraw(running)
             case CellStarted() | StageChanged() | StepsTimed() if self._live:
                 self._redraw(self._state.cells[event.cell])
@@ -258,14 +260,32 @@ class RunProgress:
             self._write(self._status(cell))
 
     def _status(self, cell: CellState) -> str:
+        text = self._several() or self._one(cell)
+        if (left := remaining_s(self._state)) is not None:
+            text += f" · ETA {duration(left)}"
+        return text
+
+    def _one(self, cell: CellState) -> str:
         text = f"{self._place(cell)} {cell.spec.title} · {_STAGES.get(cell.stage or '', cell.stage)}"
         if cell.stage in _STAGES and cell.stage_began_at is not None and self._state.last_at is not None:
             text += f", {duration(max(self._state.last_at - cell.stage_began_at, 0.0))}"
         if cell.stage in ("warm-up", "measuring"):
             text += f" {steps_so_far(cell, self._state.last_at)}"
-        if (left := remaining_s(self._state)) is not None:
-            text += f" · ETA {duration(left)}"
         return text
+
+    def _steps(self, cell: CellState) -> str:
+        return steps_so_far(cell, self._state.last_at) if cell.stage in ("warm-up", "measuring") else cell.stage or ""
+
+    def _several(self) -> str:
+        """The cells that run side by side, with their steps; empty if there is one at most."""
+        state = self._state
+        if not state.side_by_side or len(state.running) < 2:
+            return ""
+        done = sum(cell.is_over for cell in state.cells.values())
+        told = [f"{cell.cell + 1} {self._steps(cell)}" for cell in state.running_cells[:_MOST_NAMED]]
+        more = len(state.running) - _MOST_NAMED
+        named = ", ".join([*told, *([f"{more} more"] if more > 0 else [])])
+        return f"{done}/{len(state.cells)} cells over · {len(state.running)} run: {named}"
 
     def _write(self, text: str) -> None:
         self._status_line.show(text)

@@ -9,7 +9,7 @@ import pytest
 from cs336_tui.cli.run import RunProgress
 from cs336_tui.events.events import DeviceSampled, HostSample, StageChanged
 from cs336_tui.session.state import SessionState
-from tests.samples import START, a_spec, cell_start, session_start
+from tests.samples import START, a_spec, cell_start, lanes_session, session_start
 
 
 class Terminal(io.StringIO):
@@ -45,3 +45,13 @@ def test_samples_of_a_cell_that_says_how_far_it_is_draw_nothing() -> None:
     state.apply(sample)
     progress.show(sample)
     assert terminal.getvalue() == ""
+
+
+def test_cells_that_run_side_by_side_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cs336_tui.cli.run._REDRAW_S", 0.0)
+    state, terminal = SessionState(), Terminal()
+    progress = RunProgress(state, terminal)
+    for event in lanes_session(4, 10):
+        state.apply(event)
+        progress.show(event)
+    assert "4/10 cells over · 4 run: 5 0/4, 6 1/4, 7 2/4, 8 3/4 · ETA " in terminal.getvalue().split("\r")[-1]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.events.events import CellFinished, CellStarted, Event, StageChanged
+from cs336_tui.events.events import CellFinished, CellStarted, Event, Lane, StageChanged
+from cs336_tui.runner.queue import WaitingCell
+from cs336_tui.session.recorder import Sink
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.form import Form, entries_of, read
 from cs336_tui.tui.configure.preview import CellChoices, cells_of
@@ -17,7 +22,7 @@ from cs336_tui.tui.tabs.device import lines_of_several
 from cs336_tui.tui.tabs.device_rows import device_rows, table
 from cs336_tui.tui.tabs.queue import QueuePane
 from tests.samples import START, jobs_session, lanes_session, machine_of_gpus, state_of
-from tests.tui.watched import SMALL, WIDE, log_of, text, until
+from tests.tui.watched import SMALL, WIDE, ScriptedBench, log_of, text, until
 
 LATER = START + 100
 
@@ -194,3 +199,63 @@ def test_run_would_add_each_cell_once_and_the_longest_first() -> None:
     found = cells_of(CellChoices(sweep, 1, machine_of_gpus(4)))
     assert [spec.context_length for spec, _ in found.cells] == [256, 128]
     assert found.lanes == 4
+
+
+class _BenchOfLanes(ScriptedBench):
+    """A scripted bench that runs its cells in two lanes, each until `finish_one`."""
+
+    def lanes_of(self, sweep: Sweep) -> tuple[Lane, ...]:
+        return tuple(Lane(lane=n, device=f"cuda:{n}") for n in range(int(sweep.lanes)))
+
+    def add(self, cells: Any, *more: Any, lanes: Sequence[Lane] = (), **named: Any) -> None:
+        self.queue.use(lanes)
+        super().add(cells, *more, **named)
+
+    def work(self) -> None:
+        if self.queue.claim():
+            while (taken := self.queue.take()) is not None:
+                assert isinstance(taken, WaitingCell)
+                lanes = tuple(lane.lane for lane in taken.lanes)
+                self.sink([CellStarted(at=START + 1, cell=taken.cell, lanes=lanes, device=taken.lanes[0].device)])
+                threading.Thread(target=self._run, args=(taken.cell,), daemon=True).start()
+
+    def _run(self, cell: int) -> None:
+        while not (self._stop.is_set() or self._permits.acquire(timeout=0.005)):
+            pass
+        self.sink([CellFinished(at=START + 3, cell=cell, status="cancelled" if self._stop.is_set() else "ok")])
+        self.queue.over(cell)
+
+
+async def test_cells_in_lanes_are_moved_skipped_held_and_stopped_by_key() -> None:
+    benches: list[_BenchOfLanes] = []
+
+    def make(sink: Sink, log: Path | None = None) -> Any:
+        benches.append(_BenchOfLanes(sink, log, machine_of_gpus(2)))
+        return benches[-1]
+
+    sweep = Sweep(sizes=("small",), contexts=(64, 128, 256, 512, 1024), passes=("forward",), devices=("auto",), lanes=2)
+    app = Cs336App(make, initial=sweep)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "NVIDIA")
+        await pilot.press("r")
+        await until(pilot, lambda _: list(app.state.running) == [0, 1])
+        await pilot.press("6")
+        await until(pilot, lambda _: app.query_one(QueuePane).has_focus)
+        await pilot.press("home", "x")
+        assert list(app.state.running) == [0, 1], "a running cell is not skipped"
+        await pilot.press("down", "down", "J")
+        await until(pilot, lambda _: list(app.state.waiting) == [3, 2, 4])
+        await pilot.press("x")
+        await until(pilot, lambda _: list(app.state.waiting) == [3, 4])
+        await pilot.press("P")
+        await until(pilot, "paused (P goes on)")
+        benches[0].finish_one()
+        await until(pilot, "1 run · 2 wait · 1 ok")
+        await pilot.press("P")
+        await until(pilot, "2 run · 1 wait · 1 ok")
+        assert {lane.cell is not None for lane in app.state.lanes.values()} == {True}
+        await pilot.press("q")
+        await until(pilot, "the 2 running")
+        await pilot.press("escape", "s")
+        await until(pilot, lambda _: not app.run_in_progress)
+        assert [cell.status for cell in app.state.cells.values()].count("cancelled") == 3

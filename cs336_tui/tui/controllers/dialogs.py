@@ -44,9 +44,11 @@ def ask_quit(app: Host) -> None:
         if yes:
             app.exit()
 
+    running = max(len(app.state.running), len(app.live.state.running))
+    what = "the running cell" if running == 1 else f"the {running} running cells"
     question = (
-        "Cells are still running. Finished steps are in the session log; the running cell will be stopped."
-        if app.state.running_cell or app.live.state.running_cell
+        f"Cells are still running. Finished steps are in the session log; {what} will be stopped."
+        if running
         else "A report is being made; it will be stopped."
     )
     app.push_screen(Confirm(question, yes="Stop and quit", no="Keep running", q_means=True), answered)

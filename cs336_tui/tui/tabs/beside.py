@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from cs336_tui.events.events import Lane
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -92,5 +94,6 @@ def where(state: SessionState, cell: CellState) -> str:
         parts.append(f"{job.submitted.launcher} job {job_of(state, cell)}" + (f" on {node}" if node else ""))
     if cell.lanes:
         parts.append(f"lane{'s' * (len(cell.lanes) > 1)} {ranges(cell.lanes)}")
-    devices = {state.lanes[lane].lane.device: None for lane in cell.lanes if lane in state.lanes}
-    return ", ".join((*parts, *(devices or [cell.spec.device])))
+    lanes = [msgspec.structs.replace(state.lanes[lane].lane, machine="") for lane in cell.lanes if lane in state.lanes]
+    devices = list(dict.fromkeys(map(place, lanes))) or [cell.spec.device]
+    return ", ".join((*parts, *(devices if len(devices) < 3 else (devices[0], "…", devices[-1]))))

@@ -192,7 +192,8 @@ def _where(state: SessionState, cell: CellState, held: bool) -> Line:
     if cell.status != "running":
         return (Span(here), status.status(cell), *([Span(" · the queue is paused", "caution")] if held else []))
     eta = None if held else remaining_s(state)
-    left = " · paused after this" if held else f" · ETA {quantities.duration(eta)}" if eta is not None else ""
+    these = "these" if state.side_by_side and len(state.running) > 1 else "this"
+    left = f" · paused after {these}" if held else f" · ETA {quantities.duration(eta)}" if eta is not None else ""
     return line(here, (status.stage(cell, state.last_at), "strong"), (left, "caution" if held else "text"))
 
 
