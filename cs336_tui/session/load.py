@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -36,8 +37,9 @@ def load(path: Path) -> SessionState:
         if isinstance(event, SkippedLines):
             at_end = event
             runs.append((event, state.current))
-            for cell, stage in state.surrounded:
-                _unread(cell, file).runs.append((event, stage))
+            for part, named in _named(file, event) if state.side_by_side else ((event, ()),):
+                for cell, stage in state.surrounded_by(named):
+                    _unread(cell, file).runs.append((part, stage))
         else:
             at_end = None
             state.apply(event)
@@ -77,6 +79,26 @@ def _unread(cell: CellState, file: BinaryIO) -> _Unread:
         cell.read_later(_Unread(file, cell.cell))
     assert isinstance(cell.unread, _Unread)
     return cell.unread
+
+
+_OF_STEPS = re.compile(rb'"cell":(\d+)')
+_OF_SAMPLE = re.compile(rb'"cells":\[([\d,]+)\]')  # no text has it: quotes within one are escaped
+
+
+def _named(file: BinaryIO, run: SkippedLines) -> Iterator[tuple[SkippedLines, tuple[int, ...]]]:
+    """The parts of a run of lines, each with the cells that its lines name; none of samples of all that run."""
+    start = end = run.start
+    cells: tuple[int, ...] | None = None
+    for line in _text(file, run).splitlines(keepends=True):
+        found = (_OF_STEPS if line.startswith(_STEPS) else _OF_SAMPLE).search(line)
+        named = tuple(map(int, found[1].split(b","))) if found else ()
+        if named != cells and cells is not None:
+            yield SkippedLines(start, end), cells
+            start = end
+        cells = named
+        end += len(line)
+    if cells is not None:
+        yield SkippedLines(start, end), cells
 
 
 def _text(file: BinaryIO, run: SkippedLines) -> bytes:

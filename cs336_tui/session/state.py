@@ -95,6 +95,8 @@ class SessionState:
         self.samples: dict[int, ev.DeviceSampled] = {}
         """The newest device sample of each running cell."""
         self._together: dict[int, None] = {}  # the cells started since none ran, as ordered keys
+        self._on: dict[str, dict[int, None]] = {}  # those that run in lanes and jobs, by machine
+        self._job_of: dict[int, str] = {}  # the last job that was submitted with a cell
         self.default_threads: dict[tuple[str, str], int] = {}
         """torch's default intra-op threads as last read back, by device and model."""
         self.predictions: dict[CellSpec, Prediction] = {}
@@ -132,22 +134,22 @@ class SessionState:
         running = [(cell, cell.stage) for cell in cells if cell.cell in self.running]
         return (*running, *((cell, None) for cell in cells if cell.is_over))
 
+    def surrounded_by(self, cells: Iterable[int]) -> tuple[tuple[CellState, ev.Stage | None], ...]:
+        """Those of `surrounded` that a sample names; all of them if it names none."""
+        found = tuple(self.cells[number] for number in cells if number in self.cells)
+        pairs = ((cell, cell.stage if cell.cell in self.running else None) for cell in found)
+        return tuple((cell, stage) for cell, stage in pairs if stage or cell.is_over) if cells else self.surrounded
+
     @property
     def side_by_side(self) -> bool:
         """True if cells run beside each other: in lanes or in jobs."""
         return bool(self.lanes or self.jobs)
 
-    def _sampled(self, event: ev.DeviceSampled) -> Iterator[tuple[CellState, ev.Stage | None]]:
-        """The cells that a sample is about, with their stages, None of those over."""
-        for cell in (self.cells[number] for number in event.cells if number in self.cells):
-            if cell.cell in self.running or cell.is_over:
-                yield cell, cell.stage if cell.cell in self.running else None
-
     def job_of(self, cell: CellState) -> JobState | None:
         """The job that runs the cell or is to run it: the last one submitted with it."""
         if cell.job in self.jobs:
             return self.jobs[cell.job]
-        return next((job for job in reversed(self.jobs.values()) if cell.cell in job.submitted.cells), None)
+        return self.jobs.get(self._job_of.get(cell.cell, ""))
 
     def machine_of(self, cell: CellState) -> str | None:
         """The name of the machine that the cell ran on: that of its lane, the node of its job, else the host."""
@@ -268,6 +270,7 @@ class SessionState:
                     lane.set_aside = event.reason
             case ev.JobSubmitted():
                 self.jobs[event.job] = JobState(event)
+                self._job_of |= dict.fromkeys(event.cells, event.job)
                 self._keep_more_samples()
             case ev.JobChanged():
                 if job := self.jobs.get(event.job):
@@ -275,12 +278,12 @@ class SessionState:
             case ev.DeviceSampled():
                 self.devices.append((event, event.cells[0] if event.cells else self.current))
                 self.samples |= dict.fromkeys(self.running.keys() & (event.cells or self.running.keys()), event)
-                for cell, stage in self._sampled(event) if event.cells else self.surrounded:
+                for cell, stage in self.surrounded_by(event.cells):
                     cell.take_sample(event, stage)
             case ev.Notice():
                 self.notices.append(event)
             case ev.SessionEnded():
-                self.ended, self.running, self.samples = event, {}, {}
+                self.ended, self.running, self.samples, self._on = event, {}, {}, {}
                 self.break_off()
             case ev.ChildOutput():
                 self.output.append(event)
@@ -295,16 +298,22 @@ class SessionState:
         self.running.pop(cell.cell, None)
         self.waiting.pop(cell.cell, None)
         self.samples.pop(cell.cell, None)
+        for machine in self._machines(cell):
+            self._on.get(machine, {}).pop(cell.cell, None)
         for lane in cell.lanes:
             if (of_lane := self.lanes.get(lane)) and of_lane.cell == cell.cell:
                 of_lane.cell = None
 
-    def _still_together(self, at: float) -> dict[int, None]:
-        """The cells started since none ran, of those in lanes and jobs without the ones that were over long before."""
-        if not (self.running and self.side_by_side):
-            return self._together if self.running else {}
-        ends = ((number, self.cells[number].finished) for number in self._together)
-        return {number: None for number, end in ends if end is None or at - end.at < _SURROUNDS_S}
+    def _start_together(self, cell: int, at: float) -> None:
+        """Add a cell to those started since none ran. Of cells in lanes and jobs, the ones that were over long before
+        are let go once they are as many as those that run."""
+        if not self.running:
+            self._together = {}
+        elif self.side_by_side and len(self._together) > 2 * len(self.running) + SIDE_BY_SIDE:
+            ends = ((number, self.cells[number].finished) for number in self._together)
+            self._together = {number: None for number, end in ends if end is None or at - end.at < _SURROUNDS_S}
+        self._together.pop(cell, None)
+        self._together[cell] = None
 
     def _keep_more_samples(self) -> None:
         if self.devices.maxlen == DEVICE_HISTORY:
@@ -315,17 +324,17 @@ class SessionState:
         for lane in cell.lanes:
             if of_lane := self.lanes.get(lane):
                 of_lane.cell = cell.cell
-        others = [each for each in self.running_cells if each is not cell]
         if not cell.lanes and not cell.job:
-            for each in (*others, cell) if others else ():
+            for each in self.running_cells if len(self.running) > 1 else ():
                 each.in_turns = True
             return
-        machines = self._machines(cell)
-        for each in others:
-            if machines & self._machines(each):
-                for one, other in ((cell, each), (each, cell)):
+        for machine in self._machines(cell):
+            there = self._on.setdefault(machine, {})
+            for number in there:
+                for one, other in ((cell, self.cells[number]), (self.cells[number], cell)):
                     one.neighbours.add(other.cell)
                     one.neighbour_lanes.update(other.lanes)
+            there[cell.cell] = None
 
     def _machines(self, cell: CellState) -> set[str]:
         """The machines of the cell's lanes; of a cell in a job without lanes its job."""
@@ -349,7 +358,7 @@ class SessionState:
                 cell.lanes, cell.job = event.lanes, event.job
                 if event.device:
                     cell.spec = msgspec.structs.replace(cell.spec, device=event.device)
-                self._together = {**self._still_together(event.at), cell.cell: None}
+                self._start_together(cell.cell, event.at)
                 self.running[cell.cell] = None
                 self._beside(cell)
             case ev.StageChanged():

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cs336_tui.events import events as ev
+from cs336_tui.events.codec import to_line
+from cs336_tui.session.load import load
 from cs336_tui.session.state import SessionState, fold
 from tests.samples import a_spec
 
@@ -60,3 +64,30 @@ def test_a_session_that_goes_on_keeps_what_its_living_jobs_run():
     state = in_lanes(*jobs, *begun, over, ev.SessionResumed(at=4, app="0"))
     assert [cell.status for cell in state.cells.values()] == ["running", "queued", "queued"]
     assert (list(state.running), list(state.waiting)) == ([0], [1, 2])
+
+
+def test_a_loaded_log_gives_each_cell_its_own_steps_and_samples(tmp_path: Path):
+    numbers = range(3)
+    queued = ev.CellsQueued(at=0, first=0, specs=tuple(a_spec(device="cpu", batch_size=n + 1) for n in numbers))
+    events: list[ev.Event] = [ev.SessionStarted(at=0, schema=ev.SCHEMA, session="s", app="0"), queued]
+    events += [ev.JobSubmitted(at=1, job=f"j{n}", launcher="slurm", id=f"{n}", cells=(n,)) for n in numbers]
+    events += [ev.CellStarted(at=2, cell=n, job=f"j{n}") for n in numbers]
+    events += [ev.StageChanged(at=2, cell=n, stage="measuring") for n in numbers]
+    for step in range(4):
+        for n in numbers:
+            events.append(ev.StepsTimed(at=3, cell=n, kind="measured", first=step, times_s=(n + step / 8,)))
+            if step % 2 == n % 2:
+                host = ev.HostSample(cpu=n / 4, load_1m=float(n + step), cpu_count=4, child_cores=0.0)
+                events.append(ev.DeviceSampled(at=3, host=host, cells=(n,)))
+        events.append(ev.DeviceSampled(at=3, host=ev.HostSample(load_1m=0.5)))
+    events.append(ev.CellFinished(at=4, cell=1, status="ok"))
+    events.append(ev.DeviceSampled(at=5, host=ev.HostSample(load_1m=99.0), cells=(1,)))
+    path = tmp_path / "s.jsonl"
+    path.write_bytes(b"".join(map(to_line, events)))
+    loaded, folded = load(path), fold(events)
+    for n in numbers:
+        assert loaded.cells[n].step_times_s == folded.cells[n].step_times_s == [n + step / 8 for step in range(4)]
+        ours, theirs = loaded.cells[n].surroundings, folded.cells[n].surroundings
+        assert (ours.samples, ours.load_1m, ours.busy_cores) == (theirs.samples, theirs.load_1m, theirs.busy_cores)
+        assert ours.load_1m == n + 2 + n % 2
+    assert loaded.samples.keys() == folded.samples.keys()
