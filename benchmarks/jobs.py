@@ -138,8 +138,7 @@ def watching(folder: Path, jobs: int, seconds: float) -> tuple[float, float, int
     watch = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     growing = threading.Thread(target=grow, args=(of_jobs, jobs, seconds + 6.0))
     try:
-        while b"CellStarted" not in log.read_bytes():
-            time.sleep(0.1)
+        await_in(log, b"CellStarted")
         growing.start()
         time.sleep(4.0)
         process = psutil.Process(watch.pid)
@@ -151,12 +150,20 @@ def watching(folder: Path, jobs: int, seconds: float) -> tuple[float, float, int
         with log_path(of_jobs, "1").open("ab") as file:
             file.write(b"".join(map(to_line, finished(0))))
         wrote = time.monotonic()
-        while b"CellFinished" not in log.read_bytes()[-(1 << 16) :]:
-            time.sleep(0.02)
+        await_in(log, b"CellFinished")
         return share, time.monotonic() - wrote, memory
     finally:
         watch.kill()
         watch.wait()
+
+
+def await_in(log: Path, text: bytes) -> None:
+    """Wait until the log has this text in its last part. Raises `click.ClickException` after a minute."""
+    give_up_at = time.monotonic() + 60.0
+    while text not in log.read_bytes()[-(1 << 20) :]:
+        if time.monotonic() > give_up_at:
+            raise click.ClickException(f"{log}: no {text.decode()} came")
+        time.sleep(0.02)
 
 
 def _cpu_s(process: psutil.Process) -> float:
@@ -176,7 +183,6 @@ def folding(folder: Path, number: int) -> tuple[float, float, float]:
         log_path(of_jobs, str(cell + 1)).write_bytes(b"".join(map(to_line, events)))
     squeue(folder, 0, "RUNNING")
     state = SessionState()
-
 
     def apply(events: Sequence[ev.Event]) -> None:
         for event in events:

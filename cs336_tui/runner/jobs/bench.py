@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +25,9 @@ from cs336_tui.session.log import LogError, LogReader
 from cs336_tui.session.recorder import SessionRecorder, Sink
 from cs336_tui.session.state import SessionState
 
-_PASSED_OVER = (ev.StepsTimed, ev.DeviceSampled, ev.ChildOutput)
+_PASSED_OVER = (
+    ev.StepsTimed, ev.DeviceSampled, ev.ChildOutput, ev.StageChanged, ev.ModelBuilt, ev.ModelPrepared
+)  # fmt: skip
 """Events that decide nothing here."""
 
 
@@ -175,7 +179,8 @@ class JobsBench:
             if not self.is_over and writer_of(self._log) is None:
                 self._take_over(self._tail)
         if self._watcher is not None:
-            self._watcher.step()
+            with _uncollected():
+                self._watcher.step()
             if self._watcher.is_done:
                 self._end()
         return self.is_over
@@ -219,7 +224,8 @@ class JobsBench:
         """Become the writer of the log, and fold what it holds."""
         self._recorder.open(resume=True, take_over=take_over)
         try:
-            history = list(LogReader(self._log))
+            with _uncollected():
+                history = list(LogReader(self._log))
         except LogError:
             self._recorder.close()
             raise
@@ -259,6 +265,18 @@ class JobsBench:
         for event in events:
             if not isinstance(event, _PASSED_OVER):
                 self._state.apply(event)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """While entered, garbage is not looked for: that is a quarter of the time in which many events become a state."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _launch_error(error: LaunchError | OSError, folder: Path) -> LaunchError:

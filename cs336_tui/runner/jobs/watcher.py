@@ -17,7 +17,7 @@ from cs336_tui.runner.jobs.aside import Aside
 from cs336_tui.runner.jobs.fold import JobFold, Numbering
 from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, JobStatus, LaunchError, Place
 from cs336_tui.runner.jobs.splitting import among
-from cs336_tui.session.log import DAMAGE, FILES_SUFFIX
+from cs336_tui.session.log import DAMAGE, FILES_SUFFIX, line_prefix
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import counted
 
@@ -31,6 +31,9 @@ SILENT_S = 30.0
 """The time that the launcher's word is waited for once a job has closed its log."""
 _LAST_WORDS = 4096
 _LONGEST_WORD = 300
+
+_NOT_THE_SESSIONS = tuple(line_prefix(kind) for kind in (ev.SessionStarted, ev.CellsQueued, ev.QueueOrdered))
+"""The lines of a job's log of which the session has its own."""
 
 Record = Callable[[Sequence[ev.Event]], object]
 
@@ -61,7 +64,7 @@ class _Log:
     def _events(self, lines: bytes) -> Iterator[ev.Event]:
         for line in lines.splitlines():
             self.lines += 1
-            if line.strip():
+            if line.strip() and not line.startswith(_NOT_THE_SESSIONS):
                 try:
                     yield from_line(line)
                 except DAMAGE:
@@ -77,9 +80,8 @@ class _Job:
         left: set[int],
         logs: Sequence[_Log],
         settled: bool,
-        request: JobRequest | None,
     ) -> None:
-        self.submitted, self.left, self.logs, self.request = submitted, left, logs, request
+        self.submitted, self.left, self.logs = submitted, left, logs
         self.told: tuple[str, str, str] = ("", "", "")
         self.status: JobStatus | None = None
         self.settled = settled
@@ -256,20 +258,15 @@ class Watcher:
     ) -> None:
         name = submitted.job
         self._last_job = max(self._last_job, int(name) if name.isdecimal() else 0)
-        if request is None:
-            try:
-                request = files.read_request(files.request_path(self._folder, name), within_s=0)
-            except LaunchError:
-                request = None
         logs = []
-        for node in range(request.resources.nodes if request else 1):
+        for node in range(request.resources.nodes if request else files.nodes_of(self._folder, name)):
             tag = f"{name}.{node}" if node else name
             of_log = set(left) if settled else left
             path = files.log_path(self._folder, name, node)
             saved = path.with_suffix(FILES_SUFFIX)
             fold = JobFold(tag, name, of_log, self._numbering, again=again, settled=settled, files=saved)
             logs.append(_Log(path, fold))
-        self._jobs[name] = _Job(submitted, left, logs, settled, request)
+        self._jobs[name] = _Job(submitted, left, logs, settled)
 
     def _read(self, job: _Job, now: float, events: list[ev.Event], *, to_its_end: bool = False) -> None:
         for log in job.logs:
@@ -341,7 +338,8 @@ class Watcher:
 
     def _settle(self, name: str, job: _Job, events: list[ev.Event]) -> None:
         """Tell that a job is over, and the end of each cell that it left without a result."""
-        self._read(job, self._clock(), events, to_its_end=True)
+        if job.settled or not job.is_closed:
+            self._read(job, self._clock(), events, to_its_end=True)
         del self._jobs[name]
         for log in job.logs:
             if log.damaged:
@@ -357,12 +355,19 @@ class Watcher:
             for report in log.fold.reports:
                 ending = status.ending or "failed"
                 events.append(ev.ReportFinished(at=time.time(), report=report, status=ending, error=error))
-        if status.elsewhere and job.left and job.request:
+        request = self._request_of(name) if status.elsewhere and job.left else None
+        if request:
             events += [ev.CellRequeued(at=time.time(), cell=cell) for cell in sorted(job.left)]
-            cells = tuple(cell for cell in job.request.cells if cell.cell in job.left)
-            self._lost.append(msgspec.structs.replace(job.request, cells=cells))
+            cells = tuple(cell for cell in request.cells if cell.cell in job.left)
+            self._lost.append(msgspec.structs.replace(request, cells=cells))
         else:
             events += self._endings(job, status, error)
+
+    def _request_of(self, name: str) -> JobRequest | None:
+        try:
+            return files.read_request(files.request_path(self._folder, name), within_s=0)
+        except LaunchError:
+            return None
 
     def _endings(self, job: _Job, status: JobStatus, error: str) -> Iterator[ev.Event]:
         running = job.running
