@@ -18,7 +18,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from cs336_tui.cli.flags import WORDS, Parsed, data_options, options, pair, session_argument, session_dir_option
+from cs336_tui.cli.flags import WORDS, Parsed, data_options, options, session_argument, session_dir_option
 from cs336_tui.cli.run import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -61,6 +61,15 @@ _OF_REQUEST = ("ddof", "timeout_s", "explain_oom", "check_fit", "nvtx")
 """Options of a run that jobs take as they are."""
 _STOPS_WITHIN_S = 20.0
 
+
+def _sbatch_option(text: str) -> tuple[str, str]:
+    """An option of ``sbatch``, which may have no value, such as ``exclusive``."""
+    name, equals, value = text.partition("=")
+    if not name.strip() or bool(equals) > bool(value.strip()):
+        raise ValueError("expected KEY or KEY=VALUE")
+    return name.strip(), value.strip()
+
+
 launch_options = (
     click.option(
         "--launcher",
@@ -80,7 +89,7 @@ launch_options = (
         "--slurm",
         "parameters",
         multiple=True,
-        type=Parsed("KEY=VALUE", pair),
+        type=Parsed("KEY[=VALUE]", _sbatch_option),
         help="Another option of sbatch, such as account=lab; may be repeated.",
     ),
     click.option("--host", "hosts", type=WORDS, help="Machines for --launcher ssh, as the user's ssh knows them."),
@@ -431,7 +440,7 @@ def words_of(choice: LaunchChoice) -> list[str]:
     if choice.host_timeout_s != LaunchChoice(launcher="ssh").host_timeout_s:
         words += ["--host-timeout", f"{choice.host_timeout_s:g}"]
     for key, value in choice.parameters:
-        words += ["--slurm", shlex.quote(f"{key}={value}")]
+        words += ["--slurm", shlex.quote(f"{key}={value}" if value else key)]
     return words
 
 

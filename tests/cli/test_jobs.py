@@ -29,8 +29,35 @@ def test_a_dry_run_writes_nothing(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ((), {"--array=0-2%3", "--nodes=1", "--cpus-per-task=1"}),
+        (("--ranks", "2", "--parallel", "ddp", "--pass", "forward"), {"--nodes=1", "--cpus-per-task=2"}),
+        (("--nodes", "2"), {"--nodes=2", "--exclusive"}),
+        (("--nodes", "2", "--lanes", "2", "--threads", "3"), {"--nodes=2", "--cpus-per-task=6"}),
+        (
+            ("--nodes", "2", "--lanes", "2", "--ranks", "4", "--parallel", "ddp", "--pass", "forward"),
+            {"--nodes=2", "--cpus-per-task=2"},
+        ),
+        (("--nodes", "2", "--gpus-per-node", "8", "--device", "auto"), {"--nodes=2", "--gpus-per-node=8"}),
+        (("--slurm", "exclusive", "--slurm", "comment=a b"), {"--exclusive", "--comment='a b'"}),
+        (("--slurm", "cpus-per-task=7"), {"--cpus-per-task=7"}),
+    ],
+)
+def test_a_dry_run_prints_what_slurm_would_be_asked_for(tmp_path: Path, words: tuple[str, ...], lines: set[str]):
+    wanted = ("--launcher", "slurm", "--partition", "p", "--time", "1:00:00")
+    done = call_bench(*SMALL, *wanted, *words, "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    asked = {line.removeprefix("#SBATCH ") for line in done.stdout.splitlines() if line.startswith("#SBATCH")}
+    assert asked >= lines | {"--partition=p", "--time=1:00:00", "--ntasks-per-node=1"}
+    assert not any(line.startswith("--signal") for line in asked)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("--launcher", "slurm", "--slurm", "account="), "expected KEY or KEY=VALUE"),
         (("--partition", "p"), "--partition is for jobs; name a --launcher too: slurm or ssh"),
         (("--detach",), "--detach is for jobs"),
         (("--as", "array"), "--as is for jobs"),

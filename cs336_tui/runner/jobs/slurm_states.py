@@ -21,7 +21,7 @@ NO_FOLDER = 66
 NEVER = {
     "PartitionTimeLimit": "its time limit is above the partition's: --time, --partition",
     "PartitionNodeLimit": "the partition does not give so many nodes to a job: --nodes, --partition",
-    "PartitionConfig": "the partition runs no such job: --time, --nodes, --partition",
+    "PartitionConfig": "it asks for more time, nodes, GPUs or cores than the partition has: --partition",
     "PartitionDown": "the partition is down: --partition",
     "PartitionInactive": "the partition is inactive: --partition",
     "BadConstraints": "no node has what it asks for",

@@ -63,11 +63,11 @@ def needs(spec: CellSpec, choice: LaunchChoice) -> Resources:
 
 
 def _allocated(choice: LaunchChoice, cells: Sequence[JobCell]) -> Resources:
-    """The resources of all cells together. On a CPU `lanes` times the threads of a cell, or all of each node; ranks may
-    be spread over nodes."""
-    gpus, nodes = choice.gpus_per_node or 0, choice.nodes or 1
-    threads = max(math.ceil(cell.spec.ranks / nodes) * (cell.spec.threads or 1) for cell in cells)
-    cores = gpus + 1 if gpus else threads * (choice.lanes or 0)
+    """The resources of all cells together. On a CPU the threads of a rank for each lane, or all of each node; each rank
+    takes a lane, and those of a cell may be spread over nodes."""
+    gpus, nodes, lanes = choice.gpus_per_node or 0, choice.nodes or 1, choice.lanes or 0
+    most = max((cell.spec.threads or 1) * max(lanes, math.ceil(cell.spec.ranks / nodes)) for cell in cells)
+    cores = gpus + 1 if gpus else most if lanes else 0
     return Resources(nodes=nodes, gpus_per_node=gpus, cores_per_node=cores, time=choice.time)
 
 
