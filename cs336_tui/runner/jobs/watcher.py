@@ -348,7 +348,10 @@ class Watcher:
         if job.settled:
             return
         status = job.status if job.over_at and job.status else JobStatus("over")
-        reason = status.reason or ("" if not job.left else self._last_words(name) or "it ended before its cells did")
+        reason = status.reason
+        if job.left and (not reason or status.ending == "failed"):
+            said = filter(None, (reason, self._last_words(name)))
+            reason = "; ".join(said) or "it ended before its cells did"
         self._tell(name, job, status._replace(reason=reason, node=status.node or job.told[2]), events)
         error = f"job {job.submitted.id}: {reason}"
         for log in job.logs:

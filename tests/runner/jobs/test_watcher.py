@@ -90,6 +90,15 @@ def test_a_job_that_says_nothing_is_named_by_its_last_words(one: Made):
     assert one.state.cells[0].finished.error == "job id1: ImportError: no torch here"
 
 
+def test_a_job_that_failed_is_named_by_the_launcher_and_its_last_words(one: Made):
+    output_path(one.folder, "1").write_text("ImportError: no torch here\n\n")
+    one.over("1", JobStatus("over", "FAILED: exit code 1", ending="failed"))
+    one.step()
+    one.step(after_s=6.0)
+    assert one.state.cells[0].finished
+    assert one.state.cells[0].finished.error == "job id1: FAILED: exit code 1; ImportError: no torch here"
+
+
 def test_cells_that_a_job_stopped_are_called_as_the_launcher_says(one: Made):
     """A job past its limit gets SIGTERM, on which it calls its cells cancelled; Slurm knows better."""
     one.begin("1", (0, 1))
