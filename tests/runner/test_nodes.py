@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import psutil
@@ -84,12 +85,13 @@ class Runner:
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    made = Runner(tmp_path_factory.mktemp("nodes"))
-    yield made
-    made.bench.close()
-    assert not psutil.Process().children(recursive=True) or all(
-        "run-ranks" not in " ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)
-    )
+    folder = tmp_path_factory.mktemp("nodes")
+    (folder / "tmp").mkdir()
+    with mock.patch.dict(os.environ, {"TMPDIR": str(folder / "tmp")}):  # a node that is killed leaves files there
+        made = Runner(folder)
+        yield made
+        made.bench.close()
+    assert [each for each in psutil.Process().children() if "run-ranks" in " ".join(each.cmdline())] == []
 
 
 def test_ranks_are_spread_over_as_few_nodes_as_have_room() -> None:
@@ -107,7 +109,7 @@ def test_ranks_are_spread_over_as_few_nodes_as_have_room() -> None:
 
 
 def test_ranks_over_nodes_train_what_one_process_does(runner: Runner) -> None:
-    ways = ("ddp", "fsdp2", "adapters:get_ddp", "adapters:Sums")
+    ways = ("ddp", "fsdp2", "adapters:Sums")
     *right, wrong = runner.run(*map(over_nodes, ways))
     assert [cell.finished.error for cell in right if cell.status != "ok"] == []
     for cell in right:
@@ -151,7 +153,7 @@ def test_a_rank_killed_on_another_node_is_named_with_it(runner: Runner) -> None:
 
 
 def test_a_rank_that_hangs_is_named_with_its_node(runner: Runner) -> None:
-    runner.bench.timeout_s = 4.0
+    runner.bench.timeout_s = 3.0
     try:
         (cell,) = runner.run(over_nodes("adapters:Hangs", measure_steps=10_000_000))
     finally:
@@ -172,7 +174,7 @@ def test_a_stop_ends_all_ranks_and_the_next_cell_runs(runner: Runner) -> None:
 def test_a_lost_node_ends_its_cell_and_the_next_one_gets_it_anew(
     runner: Runner, by: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(one_node, "SILENT_S", 3.0)
+    monkeypatch.setattr(one_node, "SILENT_S", 2.5)
     monkeypatch.setattr(one_node, "ENDING_S", 0.5)
     monkeypatch.setattr(runner.nodes, "_losses", {})
     thread = runner.begin(over_nodes("ddp", measure_steps=10_000_000))

@@ -61,6 +61,7 @@ def work_over_nodes(
     waiting = bench.resume(recall, take_over=take_over, checked=False)
     if {cell.cell for cell in wide} & set(waiting):
         bench.work()
+        nodes.rest()
     if bench.was_cancelled:
         return
     own, *others = _parts(request, wide, logs, environment)
@@ -155,7 +156,7 @@ class _Elsewhere:
                 if self._stopped.is_set() and not stopped:
                     stopped, silent_at = True, time.monotonic() + ENDING_S
                 if time.monotonic() > silent_at:
-                    raise NodeLost("it was to stop and did not" if stopped else "it is silent")
+                    raise NodeLost("it does not answer" if stopped else f"silent for {SILENT_S:g} s")
             self._process.close(ENDING_S)
         except NodeLost as error:
             self._process.close()

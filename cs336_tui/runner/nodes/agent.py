@@ -58,13 +58,15 @@ def serve(device_interval_s: float) -> None:
     """Follow the orders on standard input until it ends."""
     told = os.dup(1)
     os.dup2(2, 1)  # whatever else is printed must not stand between the words
-    # Slurm sends it to all processes of a job that is to end; the one that gives the orders decides.
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    # Slurm sends it to all processes of a step that is to end, ranks too; who gives the orders ends them.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     agent = _Agent(told, device_interval_s)
     try:
         agent.prepare()
+        signal.signal(signal.SIGTERM, agent.leave)
         agent.follow(sys.stdin.buffer)
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         agent.close()
 
 
@@ -80,7 +82,7 @@ class _Agent:
         self._working: threading.Thread | None = None
         self._changing = threading.Lock()
         self._ranks: dict[int, Rank] = {}
-        self._killed = False
+        self._killed = self._leaving = False
 
     def prepare(self) -> None:
         self._launcher.prepare()
@@ -88,6 +90,12 @@ class _Agent:
         self._environment = probe_machine(self._launcher)
         self._watch.start()
         self._say(Ready(self._environment))
+
+    def leave(self, *_: object) -> None:
+        """End, once no ranks run; called on the main thread."""
+        self._leaving = True
+        if not self._ranks:
+            raise SystemExit
 
     def follow(self, orders: Iterable[bytes]) -> None:
         for line in orders:
@@ -173,6 +181,8 @@ class _Agent:
         self._watch.await_sample(self._stop)
         self._watch.point(None)
         self._say(Over())
+        if self._leaving:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _started(self, order: Run) -> tuple[Rank, ...]:
         work = order.work

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import subprocess
 import threading
@@ -32,7 +33,7 @@ from cs336_tui.runner.nodes.messages import (
     line_of,
     word_of,
 )
-from cs336_tui.runner.pipes import StopSignal, last_line
+from cs336_tui.runner.pipes import StopSignal, end_of
 from cs336_tui.runner.rank_fold import NODE_LOST
 from cs336_tui.runner.ranks import Note
 from cs336_tui.runner.supervise import POLITE_S, TERM_S
@@ -45,6 +46,9 @@ ANSWER_S = 1.0
 """Seconds in which a node's answer arrives once it is given."""
 LOOK_S = 0.5
 """The longest wait for a word."""
+_SAYS_WHY = re.compile(r"(srun|slurmstepd|cs336-tui|[\w.]*(Error|Exception)): ")
+"""Begins a line of the output of a process that says why it ended."""
+_LONGEST = 300
 _READ = 1 << 16
 
 
@@ -106,9 +110,11 @@ class NodeProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(ANSWER_S)
         code = self._process.poll()
-        ended = "its process ended" if code is None else f"its process ended with exit code {code}"
-        last = last_line(self._errors)
-        return f"{ended}: {last}" if last else ended
+        ended = "its process ended"
+        if code:
+            ended += f" with exit code {code}" if code > 0 else f" by signal {-code}"
+        said = [line.strip()[:_LONGEST] for line in end_of(self._errors).splitlines() if _SAYS_WHY.match(line)]
+        return f"{ended}: {said[-1]}" if said else ended
 
     def hang_up(self) -> None:
         """Let it end by itself, with what it has started: its standard input ends."""
@@ -173,7 +179,7 @@ class RanksThere:
         """Hear the next words; True once all is over. Raises `NodeLost`."""
         left_s = self._silent_at - time.monotonic()
         if left_s <= 0:
-            raise NodeLost("it was to end its ranks and did not" if self._ending else f"silent for {SILENT_S:g} s")
+            raise NodeLost("it does not answer" if self._ending else f"silent for {SILENT_S:g} s")
         over = False
         told: dict[int, list[Event]] = {}
         for word in self._process.words(min(left_s, LOOK_S), stop):

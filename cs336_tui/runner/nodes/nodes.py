@@ -6,7 +6,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -168,14 +167,22 @@ class Nodes:
         self._processes.pop(name, None)
         self._environments.pop(name, None)
 
+    def rest(self) -> None:
+        """End the processes on all nodes, until they are needed again."""
+        processes = list(self._processes.values())
+        self._processes.clear()
+        self._environments.clear()
+        for process in processes:  # first all at once
+            process.hang_up()
+        for process in processes:
+            process.close(CLOSE_S)
+
     def close(self) -> None:
-        """End the processes on all nodes."""
-        with ExitStack() as ending:
-            ending.callback(shutil.rmtree, self._scratch, ignore_errors=True)
-            for process in self._processes.values():
-                ending.callback(process.close, CLOSE_S)
-            for process in self._processes.values():  # first all at once
-                process.hang_up()
+        """End the processes on all nodes for good."""
+        try:
+            self.rest()
+        finally:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def split(ranks: int, room: int, nodes: int) -> list[int]:
