@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,7 +16,7 @@ from cs336_tui.events.events import CellStarted, DeviceSampled, Lane, LaneSetAsi
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.lanes import cores_here
 from cs336_tui.session.state import SessionState
-from tests.watching import Watch, endless_spec, is_gone, small_spec
+from tests.watching import PATIENCE_S, Watch, endless_spec, is_gone, small_spec
 
 USABLE = sorted(n for core in cores_here() for n in core)
 
@@ -153,3 +154,36 @@ def test_a_session_goes_on_in_the_lanes_that_it_had(made: Begin) -> None:
     alone.work()
     alone.pids(1)
     assert not alone.watch.state.cells[0].lanes
+
+
+EIGHT = lanes(*[()] * 8)
+"""Lanes of simulated devices, pinned to no core."""
+
+
+def waiting_spec(seconds: float, **changes: Any) -> CellSpec:
+    """A cell of a simulated device: its forward waits, and uses no CPU."""
+    given = {"model": "waiting:Waits", "model_path": (str(Path(__file__).parent),)}
+    return small_spec(**given | changes, model_args=(("seconds", str(seconds)),))
+
+
+def test_eight_devices_do_eight_times_the_work(made: Begin) -> None:
+    """Far less is asked for than `benchmarks.lanes` does on a quiet machine."""
+    run = made()
+    began = time.monotonic()
+    run.begin(EIGHT, *[waiting_spec(0.2, measure_steps=5)] * 16)
+    assert set(run.end().values()) == {"ok"}
+    took = time.monotonic() - began
+    assert sum(cell.whole_run_s or 0.0 for cell in run.watch.state.cells.values()) > 3 * took
+    lanes_used = [event.lanes for event in run.watch.of(CellStarted)]
+    assert set(lanes_used) == {(n,) for n in range(8)}
+
+
+def test_a_stop_ends_eight_cells_at_once(made: Begin) -> None:
+    run = made()
+    run.begin(EIGHT, *[waiting_spec(0.05, measure_steps=1_000_000)] * 9)
+    pids = run.pids(8)
+    began = time.monotonic()
+    run.bench.cancel()
+    assert set(run.end().values()) == {"cancelled"}
+    assert time.monotonic() - began < PATIENCE_S / 10  # 2 s on an idle machine
+    assert all(map(is_gone, pids))
