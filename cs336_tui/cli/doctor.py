@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 
 import click
 
 from cs336_tui.cli.targets import read_environment, to_json
 from cs336_tui.events.environment import Environment
 from cs336_tui.runner.device.nvml import NO_LIBRARY, NvmlReport, nvml_report
+from cs336_tui.runner.lanes import Core, cores_here
 from cs336_tui.runner.machine import Diagnosis, lacking_code
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.stats.quantities import gigabytes
+
+_MOST_CORES = 8
+"""Most cores that are listed."""
 
 
 def _machine(env: Environment, nvml: NvmlReport) -> list[str]:
@@ -29,6 +34,7 @@ def _machine(env: Environment, nvml: NvmlReport) -> list[str]:
         "driver": env.driver or no_driver,
         "children": f"started by {env.start_method}",
         "ranks": ranks_row(env),
+        "lanes": lanes_row(env, cores_here()),
     }
     return [f"{name:<10} {value}" for name, value in rows.items()]
 
@@ -38,6 +44,16 @@ def ranks_row(env: Environment) -> str:
     gpus = sum(device.name.startswith("cuda") for device in env.devices)
     most = f"up to {gpus} on GPUs" if gpus > 1 else "on the CPU only"
     return f"{most}, with {' and '.join(env.backends)}" if env.backends else "this torch has no backend for several"
+
+
+def lanes_row(env: Environment, cores: Sequence[Core]) -> str:
+    """The lanes that cells may run in side by side: a GPU each, or on the CPU the cores of each with one thread."""
+    gpus = [device.name for device in env.devices if device.name.startswith("cuda")]
+    on_gpus = f"{len(gpus)}, one for each GPU" if len(gpus) > 1 else ""
+    several = [",".join(map(str, core)) for core in cores]
+    shown = several if len(several) <= _MOST_CORES else [*several[: _MOST_CORES - 1], "...", several[-1]]
+    on_cpu = f"{len(cores)} on the CPU with --threads 1: cores {' | '.join(shown)}" if len(cores) > 1 else ""
+    return "; ".join(filter(None, (on_gpus, on_cpu))) or "one: there is neither a second GPU nor a second core"
 
 
 def _devices(env: Environment) -> list[str]:

@@ -24,6 +24,8 @@ from cs336_tui.events.events import (
     CellStarted,
     DeviceSampled,
     Event,
+    LaneSetAside,
+    LanesOpened,
     Notice,
     ReportFinished,
     ReportStage,
@@ -35,6 +37,7 @@ from cs336_tui.events.events import (
 from cs336_tui.export.files import ExportError, LivingFile
 from cs336_tui.export.verdicts import get_ready, judgement_of
 from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.lanes import lane_words
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.state import SessionState
@@ -224,6 +227,10 @@ class RunProgress:
             case CellSkipped():
                 cell = self._state.cells[event.cell]
                 self._line(f"{self._place(cell)} {cell.spec.title}: skipped: {event.reason}")
+            case LanesOpened():
+                self._line(f"{len(event.lanes)} lanes: {', '.join(map(lane_words, event.lanes))}")
+            case LaneSetAside() if (lane := self._state.lanes.get(event.lane)) is not None:
+                self._line(f"lane {event.lane}, {lane_words(lane.lane)}, was set aside: {event.reason}")
             case ReportFinished():
                 self._line(self._report(event))
             case ReportStarted() | ReportStage() if self._live:

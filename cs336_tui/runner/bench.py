@@ -306,7 +306,11 @@ class Bench:
             self._wanted.ended_well(taken.cell, taken.spec)
         ran_out = taken.cell in self._cells.out_of_memory
         if ran_out and self._explain_oom and not self._in_process and taken.spec.ranks == taken.spec.accumulate == 1:
-            self.queue.ask(WaitingReport("oom", taken.spec, taken.cell))
+            explanation = WaitingReport("oom", taken.spec, taken.cell)
+            if taken.lanes:  # which would stand still for it
+                self._wanted.later(explanation)
+            else:
+                self.queue.ask(explanation)
         if code := self._cells.unusable.pop(taken.cell, None):
             self.queue.skip_bringing(code, taken.spec, taken.cell)
         if ran_out and self.skip_after_oom:

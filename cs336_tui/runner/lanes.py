@@ -116,6 +116,13 @@ def _numbers(text: str) -> list[int]:
     return [n for first, _, last in ends for n in range(int(first), int(last or first) + 1)]
 
 
+def lane_words(lane: Lane) -> str:
+    """A lane's device, with its cores and its machine if it has them, such as ``cpu core 0``."""
+    numbers = ",".join(map(str, lane.cores))
+    cores = f" {'core' if len(lane.cores) == 1 else 'cores'} {numbers}" if lane.cores else ""
+    return f"{lane.device}{cores}{f' on {lane.machine}' if lane.machine else ''}"
+
+
 def in_lane(spec: CellSpec, lane: Lane) -> CellSpec:
     """The cell as it runs in a lane: on its device, on a CPU with as many threads as the lane has cores."""
     if lane.device == "cpu" and lane.cores and spec.threads is None:

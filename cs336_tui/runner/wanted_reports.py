@@ -44,6 +44,11 @@ class WantedReports:
                 if key not in self._made and (before is None or _tells_more(spec, before.spec)):
                     self._due[key] = report
 
+    def later(self, report: WaitingReport) -> None:
+        """Have a report of a cell made once no cell waits any more, though none of its kind was asked for."""
+        with self._lock:
+            self._due[report.kind, report.cell] = report
+
     def take(self) -> tuple[WaitingReport, ...]:
         """The reports that are due; they count as made."""
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cs336_tui.cli.doctor import missing, ranks_row
+from cs336_tui.cli.doctor import lanes_row, missing, ranks_row
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.runner.device.nvml import NO_LIBRARY, nvml_report
 from tests.runner.device import fake_nvml as fake
@@ -93,3 +93,12 @@ def test_what_several_ranks_communicate_by_is_told():
     assert ranks_row(here) == "up to 2 on GPUs, with gloo and nccl"
     assert ranks_row(msgspec.structs.replace(environment(CPU), backends=("gloo",))) == "on the CPU only, with gloo"
     assert ranks_row(environment(CPU)) == "this torch has no backend for several"
+
+
+def test_the_lanes_of_a_machine_are_told_with_their_cores() -> None:
+    gpus = [msgspec.structs.replace(CUDA, name=f"cuda:{n}") for n in range(8)]
+    two = ((0, 2), (1, 3))
+    assert lanes_row(environment(CPU), two) == "2 on the CPU with --threads 1: cores 0,2 | 1,3"
+    many = lanes_row(environment(CPU, *gpus), [(n,) for n in range(64)])
+    assert many == ("8, one for each GPU; 64 on the CPU with --threads 1: cores 0 | 1 | 2 | 3 | 4 | 5 | 6 | ... | 63")
+    assert lanes_row(environment(CPU, CUDA), ((0,),)) == "one: there is neither a second GPU nor a second core"

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from cs336_tui.cli.run import RunProgress
-from cs336_tui.events.events import DeviceSampled, HostSample, StageChanged
+from cs336_tui.events.events import DeviceSampled, HostSample, Lane, LaneSetAside, LanesOpened, StageChanged
 from cs336_tui.session.state import SessionState
 from tests.samples import START, a_spec, cell_start, lanes_session, session_start
 
@@ -55,3 +55,16 @@ def test_cells_that_run_side_by_side_are_told_in_one_line(monkeypatch: pytest.Mo
         state.apply(event)
         progress.show(event)
     assert "4/10 cells over · 4 run: 5 0/4, 6 1/4, 7 2/4, 8 3/4 · ETA " in terminal.getvalue().split("\r")[-1]
+
+
+def test_lanes_are_told_and_why_one_is_set_aside() -> None:
+    state, said = SessionState(), io.StringIO()
+    progress = RunProgress(state, said)
+    lanes = (Lane(lane=0, device="cuda:1"), Lane(lane=1, device="cpu", cores=(2, 6)))
+    for event in (LanesOpened(at=START, lanes=lanes), LaneSetAside(at=START, lane=0, reason="the GPU is lost")):
+        state.apply(event)
+        progress.show(event)
+    assert said.getvalue().splitlines() == [
+        "2 lanes: cuda:1, cpu cores 2,6",
+        "lane 0, cuda:1, was set aside: the GPU is lost",
+    ]
