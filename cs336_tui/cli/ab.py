@@ -63,6 +63,8 @@ def side_sweep(name: str, own: Mapping[str, Any], shared: Mapping[str, Any]) -> 
         sweep = sweep_from(**chosen, of_another_too=both.keys() - own.keys())
     except SpecError as error:
         raise click.UsageError(f"{name}: {error}") from None
+    if sweep.lanes != 1:
+        raise click.UsageError(f"{name}: cells in turns have no lanes; choose a preset without lanes")
     _one_cell(name, _somewhere(sweep))
     return sweep
 

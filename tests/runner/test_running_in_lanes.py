@@ -12,7 +12,15 @@ import psutil
 import pytest
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import CellStarted, DeviceSampled, Lane, LaneSetAside, LanesOpened
+from cs336_tui.events.events import (
+    CellFinished,
+    CellStarted,
+    DeviceSampled,
+    Lane,
+    LaneSetAside,
+    LanesOpened,
+    ReportStarted,
+)
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.lanes import cores_here
 from cs336_tui.session.state import SessionState
@@ -76,6 +84,16 @@ def lanes(*cores: tuple[int, ...]) -> list[Lane]:
     return [Lane(lane=n, device="cpu", cores=own) for n, own in enumerate(cores)]
 
 
+EIGHT = lanes(*[()] * 8)
+"""Lanes of simulated devices, pinned to no core."""
+
+
+def waiting_spec(seconds: float, **changes: Any) -> CellSpec:
+    """A cell of a simulated device: its forward waits, and uses no CPU."""
+    given = {"model": "waiting:Waits", "model_path": (str(Path(__file__).parent),)}
+    return small_spec(**given | changes, model_args=(("seconds", str(seconds)),))
+
+
 def test_cells_run_side_by_side_on_cores_of_their_own_until_they_are_stopped(made: Begin) -> None:
     run = made()
     first, last = (USABLE[0],), (USABLE[-1],)
@@ -131,6 +149,44 @@ def test_a_timeout_ends_the_cell_that_takes_too_long_and_no_other(made: Begin) -
     assert run.end() == {0: "killed", 1: "ok", 2: "ok"}
 
 
+def test_a_cell_that_is_killed_leaves_the_others_alone(made: Begin) -> None:
+    run = made()
+    run.begin(lanes((USABLE[0],), (USABLE[-1],)), endless_spec(), endless_spec(), small_spec())
+    first, second = run.pids(2)
+    psutil.Process(first).kill()
+    run.watch.until(lambda state: state.cells[2].is_over)
+    assert not is_gone(second)
+    run.bench.cancel()
+    assert run.end() == {0: "killed", 1: "cancelled", 2: "ok"}
+
+
+def test_what_needs_more_than_ran_out_of_memory_is_skipped_and_explained_after_all(made: Begin) -> None:
+    run = made()
+    huge = [small_spec(context_length=size) for size in (1 << 20, 1 << 21)]
+    run.begin(lanes((USABLE[0],)), huge[0], small_spec(), huge[1], small_spec(pass_="train-step"))
+    assert run.end() == {0: "oom", 1: "ok", 2: "skipped", 3: "ok"}
+    kinds = [type(event) for event in run.watch.events]
+    assert kinds.index(ReportStarted) > len(kinds) - 1 - kinds[::-1].index(CellFinished)
+
+
+def test_a_pause_lets_what_runs_end(made: Begin) -> None:
+    run = made()
+    run.begin(
+        lanes((USABLE[0],), (USABLE[-1],)), waiting_spec(0.05, measure_steps=1_000_000), small_spec(), small_spec()
+    )
+    run.watch.until(lambda state: state.cells[2].is_over)
+    run.bench.queue.pause()
+    run.bench.add([(small_spec(), 1)] * 2)
+    run.bench.queue.order([4])
+    run.bench.queue.skip([3], "by hand")
+    assert [cell.cell for cell in run.watch.state.running_cells] == [0]
+    run.bench.queue.pause(False)
+    run.watch.until(lambda state: state.cells[4].is_over)
+    assert run.watch.state.cells[4].lanes == (1,)
+    run.bench.cancel()
+    assert run.end() == {0: "cancelled", 1: "ok", 2: "ok", 3: "skipped", 4: "ok"}
+
+
 def run_lanes(run: InLanes) -> Sequence[Lane]:
     opened: LanesOpened = run.watch.of(LanesOpened)[-1]
     return opened.lanes
@@ -154,16 +210,6 @@ def test_a_session_goes_on_in_the_lanes_that_it_had(made: Begin) -> None:
     alone.work()
     alone.pids(1)
     assert not alone.watch.state.cells[0].lanes
-
-
-EIGHT = lanes(*[()] * 8)
-"""Lanes of simulated devices, pinned to no core."""
-
-
-def waiting_spec(seconds: float, **changes: Any) -> CellSpec:
-    """A cell of a simulated device: its forward waits, and uses no CPU."""
-    given = {"model": "waiting:Waits", "model_path": (str(Path(__file__).parent),)}
-    return small_spec(**given | changes, model_args=(("seconds", str(seconds)),))
 
 
 def test_eight_devices_do_eight_times_the_work(made: Begin) -> None:
