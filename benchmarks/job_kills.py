@@ -1,0 +1,417 @@
+"""Jobs, their watchers and lanes killed at random moments, on this machine and in a real Slurm, until each cell has one
+result: ``python -m benchmarks.job_kills``.
+
+A session is killed up to four times, also while it is watched or resumed after a kill. Then it is resumed to its end,
+its log is looked through (`job_logs`), and its processes and files are looked for on all nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import msgspec
+import psutil
+
+from benchmarks.job_logs import Account, account_of, queued_in
+from benchmarks.reporting import app, publish, table
+from tests.cluster.slurm import NODES, Slurm, missing, started
+
+MARK = "CS336_TUI_KILLS"
+"""Environment variable of every process that is started here: its session's folder."""
+CELLS, WARMUP, STEPS = 4, 1, 300
+MOST_KILLS = 4
+"""Of one session."""
+GONE_WITHIN_S = 15.0
+PATIENCE_S = 120.0
+SIGNALS = ("KILL", "TERM", "INT", "STOP+KILL")
+_TINY = "--d-model 32 --d-ff 64 --num-layers 1 --num-heads 2 --vocab-size 64 --context 8 --threads 1 --device cpu"
+SWEEP = [*_TINY.split(), *f"--pass forward --warmup {WARMUP} --steps {STEPS} --device-interval 0".split()]
+
+
+class Place(NamedTuple):
+    """Where cells run: ways to start a session, and what can be killed there."""
+
+    starts: tuple[str, ...]
+    victims: tuple[str, ...]
+
+
+_OF_JOBS = ("watcher", "job", "cell", "server")
+PLACES = {
+    "lanes": Place(("--lanes 2",), ("bench", "cell", "server")),
+    "local jobs": Place(("--launcher local", "--launcher local --as allocation --lanes 2"), _OF_JOBS),
+    "Slurm": Place(
+        (
+            "--launcher slurm --partition ci",
+            "--launcher slurm --partition ci --as allocation --lanes 2",
+            "--launcher slurm --partition ci --nodes 2 --lanes 1",
+        ),
+        (*_OF_JOBS, "scancel", "requeue", "slurmstepd", "node"),
+    ),
+}
+MIXED = "any of them"
+
+
+@dataclass
+class Tally:
+    """Results of the kills of one kind."""
+
+    kills: dict[str, int] = field(default_factory=dict)
+    """By signal."""
+    sessions: int = 0
+    cells: int = 0
+    results: int = 0
+    twice: int = 0
+    lost: int = 0
+    orphans: int = 0
+    """Processes and jobs that were left."""
+    files: dict[str, int] = field(default_factory=dict)
+    """Files of dead processes that were left, by what they are."""
+    wrong: list[str] = field(default_factory=list)
+
+
+class Session:
+    """A session in a folder, started and resumed by commands, and killed."""
+
+    def __init__(self, folder: Path, place: str, chance: random.Random, tally: Tally, slurm: Slurm | None) -> None:
+        self.folder, self.place, self._chance, self.tally, self._slurm = folder, PLACES[place], chance, tally, slurm
+        self._sessions = folder / "sessions"
+        self._temporary = folder / "tmp"
+        self._temporary.mkdir()
+        self._commands: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def log(self) -> Path | None:
+        return next(iter(self._sessions.glob("*.jsonl")), None)
+
+    def run(self, victim: str, kills: int) -> int:
+        """Run the session to its end, killing a `victim` so often; returns the number of kills."""
+        done = 0
+        self._start("bench", *SWEEP, *self._chance.choice(self.place.starts).split(), "--batch", self._batches())
+        if len(self.place.victims) > 3 and self._chance.random() < 0.2 and self._wait(lambda: self.log is not None, 10):
+            self._start("watch", str(self.log))
+        try:
+            while done < kills:
+                name = self._chance.choice(self.place.victims) if victim == MIXED else victim
+                if self._kill(name):
+                    done += 1
+                elif not self._go_on():
+                    break
+            self._finish()
+        finally:
+            self._count()
+        return done
+
+    def _batches(self) -> str:
+        return ",".join(str(number + 1) for number in range(CELLS))
+
+    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+        environment = os.environ | {MARK: str(self.folder), "TMPDIR": str(self._temporary)}
+        environment |= self._slurm.environment if self._slurm else {}
+        said = (self.folder / "said").open("ab")
+        folder = [] if words[0] in ("watch", "resume") else ["--session-dir", str(self._sessions)]
+        with said:
+            command = subprocess.Popen(
+                [*app(), *words, *folder], env=environment, cwd=self.folder, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            )  # fmt: skip
+        self._commands.append(command)
+        return command
+
+    def _wait(self, true: Callable[[], object], within_s: float) -> bool:
+        give_up_at = time.monotonic() + within_s
+        while not true():
+            if time.monotonic() > give_up_at:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def _is_over(self) -> bool:
+        return all(command.poll() is not None for command in self._commands)
+
+    def _lines(self) -> int:
+        logs = (*self._sessions.glob("*.jsonl"), *self._sessions.glob("*.jobs/*.jsonl"))
+        return sum(log.read_bytes().count(b"\n") for log in logs)
+
+    def _moment(self) -> None:
+        """Wait for a random moment: some time, or so many more lines in the logs."""
+        more = self._chance.choice([0, *range(1, 10 * CELLS)])
+        enough = self._lines() + more
+        if more:
+            self._wait(lambda: self._lines() >= enough or self._is_over(), 10)
+        after_s = self._chance.uniform(0, 0.1) if more else self._chance.uniform(0, 3.0)
+        self._wait(self._is_over, after_s)
+
+    def _kill(self, name: str) -> bool:
+        """Kill one at a random moment; False if there is none any more."""
+        self._moment()
+        if name in ("scancel", "requeue", "node"):
+            return self._wait(lambda: self._by_slurm(name) or self._is_over(), 10) and not self._is_over()
+        self._wait(lambda: list(self._victims(name)) or self._is_over(), 10)
+        found = list(self._victims(name))
+        return bool(found) and self._signal(self._chance.choice(found), name)
+
+    def _signal(self, process: psutil.Process, name: str) -> bool:
+        kind = "KILL" if name == "slurmstepd" else self._chance.choice(SIGNALS)
+        try:
+            if kind == "STOP+KILL":
+                process.suspend()
+                time.sleep(self._chance.uniform(0, 1.0))
+                process.kill()
+            else:
+                process.send_signal(getattr(signal, f"SIG{kind}"))
+        except psutil.Error:
+            return False
+        _add(self.tally.kills, kind)
+        return True
+
+    def _victims(self, name: str) -> Iterator[psutil.Process]:
+        """The processes of this kind."""
+        for process, words in self._processes():
+            if _kind_of(process, words) == ("watcher" if name == "bench" else name):
+                yield process
+            elif name == "slurmstepd" and "run-job" in words:
+                with contextlib.suppress(psutil.Error):
+                    yield from (each for each in process.parents() if "slurmstepd" in each.name())
+
+    def _processes(self) -> Iterator[tuple[psutil.Process, list[str]]]:
+        """The processes that were started for this session, on all nodes, with their command lines."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                words = process.cmdline()
+                if process.status() == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
+                    continue
+                if process.environ().get(MARK) == str(self.folder) or any(str(self.folder) in word for word in words):
+                    yield process, words
+
+    def _jobs(self) -> list[str]:
+        """Slurm's jobs of this session that are not over: its name is theirs."""
+        if self._slurm is None or self.log is None:
+            return []
+        return self._slurm.call("squeue", "-h", "-r", f"--name={self.log.stem}", "-o", "%i").split()
+
+    def _by_slurm(self, name: str) -> bool:
+        assert self._slurm is not None
+        if not (jobs := self._jobs()):
+            return False
+        job = self._chance.choice(jobs)
+        try:
+            if name == "scancel":
+                self._slurm.call("scancel", *(self._chance.choice([[], ["--signal=KILL", "--full"]])), job)
+            elif name == "requeue":
+                self._slurm.call("scontrol", "requeue", job)
+            else:
+                node = self._slurm.call("squeue", "-h", "-r", "-j", job, "-o", "%N").strip()
+                if node not in NODES:
+                    return False
+                for state in ("DRAIN", "DOWN"):
+                    self._slurm.call("scontrol", "update", f"NodeName={node}", f"State={state}", "Reason=kills")
+                self._wait(self._is_over, self._chance.uniform(0.5, 3.0))
+                self._slurm.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        except AssertionError:  # it ended meanwhile
+            return False
+        _add(self.tally.kills, name)
+        return True
+
+    def _go_on(self) -> bool:
+        """Watch or resume the session, as it is over or its watchers are; False if it never began or all is done."""
+        if not self._is_over() or self.log is None or not queued_in(self.log):
+            return not self._is_over()
+        account = account_of(self.log, WARMUP, STEPS)
+        if not (account.left or account.not_ok):
+            return False
+        if self._chance.random() < 0.3 and account.left and len(self.place.victims) > 3:
+            self._start("watch", str(self.log))
+        else:
+            self._start("resume", str(self.log), *([] if account.left else ["--failed"]))
+        return True
+
+    def _finish(self) -> None:
+        """Resume the session to its end."""
+        self._await_commands()
+        log = self.log
+        if log is None or not queued_in(log):
+            return  # killed before there was a cell
+        for _ in range(5):
+            account = account_of(log, WARMUP, STEPS)
+            if not (account.left or account.not_ok):
+                break
+            self._start("resume", str(log), *([] if account.left else ["--failed"]))
+            self._await_commands()
+        if (log.with_suffix(".jobs")).is_dir():
+            self._start("watch", str(log))  # which tells of jobs that a killed watcher has left
+            self._await_commands()
+
+    def _await_commands(self) -> None:
+        if not self._wait(self._is_over, PATIENCE_S):
+            self.tally.wrong.append(f"{self.folder}: a command does not end")
+            for command in self._commands:
+                command.kill()
+                command.wait()
+
+    def _count(self) -> None:
+        """Account for the cells, and for what is left."""
+        tally = self.tally
+        tally.sessions += 1
+        account = account_of(self.log, WARMUP, STEPS) if self.log else Account()
+        tally.cells += account.cells
+        tally.results += account.results
+        tally.twice += account.twice
+        tally.lost += account.lost
+        self._wait(lambda: not list(self._processes()) and not self._jobs(), GONE_WITHIN_S)
+        left = [f"process {process.pid}: {' '.join(words)[:120]}" for process, words in self._processes()]
+        left += [f"job {job} of Slurm" for job in self._jobs()]
+        tally.orphans += len(left)
+        for process, _ in self._processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        if self._slurm and (jobs := self._jobs()):
+            self._slurm.call("scancel", *jobs)
+        tally.wrong += [f"{self.folder}: {text}" for text in (*account.why, *left)]
+        _add(tally.files, *_files_left(self._sessions, self._temporary))
+
+
+def _kind_of(process: psutil.Process, words: Sequence[str]) -> str:
+    """The part that a process has in its session; empty for one that nothing is done to, such as a shell."""
+    if any("multiprocessing.forkserver" in word for word in words):
+        above = process.parent()
+        return "cell" if above and any("multiprocessing.forkserver" in word for word in above.cmdline()) else "server"
+    if not words or "python" not in Path(words[0]).name:
+        return ""
+    if "run-job" in words:
+        return "job"
+    return "watcher" if {"bench", "resume", "watch"} & set(words) else ""
+
+
+def _files_left(sessions: Path, temporary: Path) -> Iterator[str]:
+    yield from ("lock" for _ in sessions.rglob("*.writer*"))
+    yield from ("draft" for _ in sessions.rglob("*.draft"))
+    for path in temporary.iterdir():
+        yield path.name.rpartition("-")[0] or path.name
+
+
+def kill_session(place: str, victim: str, kills: int, seed: str, slurm: Slurm | None = None) -> Tally:
+    """One session in which a `victim` is killed so often; its folder is kept if something is wrong."""
+    tally = Tally()
+    folder = Path(tempfile.mkdtemp(prefix="kills-"))
+    try:
+        Session(folder, place, random.Random(seed), tally, slurm if place == "Slurm" else None).run(victim, kills)
+    except Exception as error:
+        tally.wrong.append(f"{folder}: {error!r}")
+    if not tally.wrong:
+        shutil.rmtree(folder)
+    return tally
+
+
+def _add(counts: dict[str, int], *keys: str) -> None:
+    for key in keys:
+        counts[key] = counts.get(key, 0) + 1
+
+
+def added(tallies: Sequence[Tally]) -> Tally:
+    """The sum of tallies."""
+    total = Tally()
+    for tally in tallies:
+        for mine, theirs in ((total.kills, tally.kills), (total.files, tally.files)):
+            for key, count in theirs.items():
+                mine[key] = mine.get(key, 0) + count
+        total.wrong += tally.wrong
+        for name in ("sessions", "cells", "results", "twice", "lost", "orphans"):
+            setattr(total, name, getattr(total, name) + getattr(tally, name))
+    return total
+
+
+class Counts:
+    """The tallies by place and victim, perhaps kept in a file so that a later run goes on with them."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.of = {place: {victim: Tally() for victim in (*PLACES[place].victims, MIXED)} for place in PLACES}
+        if path and path.exists():
+            self.of = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Tally]])
+        self._adding = threading.Lock()
+
+    def add(self, place: str, victim: str, tally: Tally) -> None:
+        with self._adding:
+            self.of[place][victim] = added([self.of[place][victim], tally])
+            if self._path:
+                self._path.write_bytes(msgspec.json.encode(self.of))
+
+    def kills(self, place: str) -> int:
+        return sum(sum(tally.kills.values()) for tally in self.of[place].values())
+
+    def sessions(self, place: str) -> int:
+        return sum(tally.sessions for tally in self.of[place].values())
+
+
+def kill_in(place: str, kills: int, seed: int, counts: Counts, slurm: Slurm | None, end_at: float) -> None:
+    """Sessions in a place until there were so many kills, a kind of victim after the other, or it is late."""
+    victims = (*PLACES[place].victims, MIXED)
+    while (left := kills - counts.kills(place)) > 0 and time.monotonic() < end_at:
+        number = counts.sessions(place)
+        chance = random.Random(f"{seed} {place} {number}")
+        victim = victims[number % len(victims)]
+        tally = kill_session(place, victim, min(chance.randint(1, MOST_KILLS), left), f"{seed} {place} {number}", slurm)
+        for each in tally.wrong:
+            click.echo(f"{place}, {victim}: {each}", err=True)
+        counts.add(place, victim, tally)
+
+
+def shares(kills: int, in_slurm: int) -> Mapping[str, int]:
+    """Kills by place."""
+    in_lanes = (kills - in_slurm) // 3
+    return {"lanes": in_lanes, "local jobs": kills - in_slurm - in_lanes, "Slurm": in_slurm}
+
+
+@click.command()
+@click.option("--kills", default=200, show_default=True, help="Of all kinds together.")
+@click.option("--slurm", "in_slurm", default=60, show_default=True, help="As many of them in a real Slurm.")
+@click.option("--seed", default=336, show_default=True)
+@click.option("--seconds", type=float, default=float("inf"), help="Begin no session after that; see --counts.")
+@click.option("--counts", "path", type=click.Path(path_type=Path), help="Keep the counts here, and go on with them.")
+@click.option("--output", type=click.Path(path_type=Path), help="Append the result to this file.")
+def main(kills: int, in_slurm: int, seed: int, seconds: float, path: Path | None, output: Path | None) -> None:
+    """Kill jobs, watchers and lanes at random moments, resume their sessions, and count results and what is left."""
+    counts, end_at = Counts(path), time.monotonic() + seconds
+    if in_slurm and (lacking := missing()):
+        raise click.ClickException(f"no {lacking[0]} here; --slurm 0 does without")
+    with started() if in_slurm else contextlib.nullcontext() as slurm, ThreadPoolExecutor(len(PLACES)) as threads:
+        began = [
+            threads.submit(kill_in, place, share, seed, counts, slurm, end_at)
+            for place, share in shares(kills, in_slurm).items()
+        ]
+        for each in began:
+            each.result()
+    rows = [row_of(place, victim, tally) for place in counts.of for victim, tally in counts.of[place].items()]
+    rows.append(row_of("all", "", added([tally for place in counts.of.values() for tally in place.values()])))
+    command = f"python -m benchmarks.job_kills --kills {kills} --slurm {in_slurm} --seed {seed}"
+    publish("Jobs, watchers and lanes killed at random moments", command, table(HEADER, rows), output)
+
+
+HEADER = (
+    "where", "killed", "kills", "sessions", "cells", "one result", "twice", "lost", "processes left", "files left",
+)  # fmt: skip
+
+
+def row_of(place: str, victim: str, tally: Tally) -> list[str]:
+    kills = ", ".join(f"{count} {name}" for name, count in sorted(tally.kills.items()))
+    files = ", ".join(f"{count} {name}" for name, count in sorted(tally.files.items()))
+    numbers = (tally.sessions, tally.cells, tally.results, tally.twice, tally.lost, tally.orphans)
+    return [place, victim, f"{sum(tally.kills.values())}: {kills}", *map(str, numbers), files or "0"]
+
+
+if __name__ == "__main__":
+    main()
