@@ -62,6 +62,8 @@ PLACES = {
         (*_OF_JOBS, "scancel", "requeue", "slurmstepd", "node"),
     ),
 }
+AT_ONCE = {"lanes": 1, "local jobs": 1, "Slurm": 3}
+"""Sessions side by side; those of Slurm wait for one another's nodes."""
 MIXED = "any of them"
 
 
@@ -157,7 +159,11 @@ class Session:
 
     def _kill(self, name: str) -> bool:
         """Kill one at a random moment; False if there is none any more."""
-        self._moment()
+        if name == "watcher" and not self._lines() and self._chance.random() < 0.5:
+            self._wait(lambda: list(self._sessions.glob("*.jobs/*.json")) or self._is_over(), 10)
+            self._wait(self._is_over, self._chance.uniform(0, 1.0))  # while it submits
+        else:
+            self._moment()
         if name in ("scancel", "requeue", "node"):
             return self._wait(lambda: self._by_slurm(name) or self._is_over(), 10) and not self._is_over()
         self._wait(lambda: list(self._victims(name)) or self._is_over(), 10)
@@ -343,6 +349,7 @@ class Counts:
         if path and path.exists():
             self.of = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Tally]])
         self._adding = threading.Lock()
+        self._began: dict[str, int] = {}
 
     def add(self, place: str, victim: str, tally: Tally) -> None:
         with self._adding:
@@ -353,15 +360,19 @@ class Counts:
     def kills(self, place: str) -> int:
         return sum(sum(tally.kills.values()) for tally in self.of[place].values())
 
-    def sessions(self, place: str) -> int:
-        return sum(tally.sessions for tally in self.of[place].values())
+    def next_session(self, place: str) -> int:
+        """The number of the next session there, from 0."""
+        with self._adding:
+            before = sum(tally.sessions for tally in self.of[place].values())
+            self._began[place] = max(self._began.get(place, 0), before) + 1
+            return self._began[place] - 1
 
 
 def kill_in(place: str, kills: int, seed: int, counts: Counts, slurm: Slurm | None, end_at: float) -> None:
     """Sessions in a place until there were so many kills, a kind of victim after the other, or it is late."""
     victims = (*PLACES[place].victims, MIXED)
     while (left := kills - counts.kills(place)) > 0 and time.monotonic() < end_at:
-        number = counts.sessions(place)
+        number = counts.next_session(place)
         chance = random.Random(f"{seed} {place} {number}")
         victim = victims[number % len(victims)]
         tally = kill_session(place, victim, min(chance.randint(1, MOST_KILLS), left), f"{seed} {place} {number}", slurm)
@@ -388,10 +399,11 @@ def main(kills: int, in_slurm: int, seed: int, seconds: float, path: Path | None
     counts, end_at = Counts(path), time.monotonic() + seconds
     if in_slurm and (lacking := missing()):
         raise click.ClickException(f"no {lacking[0]} here; --slurm 0 does without")
-    with started() if in_slurm else contextlib.nullcontext() as slurm, ThreadPoolExecutor(len(PLACES)) as threads:
+    with started() if in_slurm else contextlib.nullcontext() as slurm, ThreadPoolExecutor() as threads:
         began = [
             threads.submit(kill_in, place, share, seed, counts, slurm, end_at)
             for place, share in shares(kills, in_slurm).items()
+            for _ in range(AT_ONCE[place])
         ]
         for each in began:
             each.result()

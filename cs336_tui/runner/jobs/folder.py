@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Container
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from cs336_tui.runner.jobs.choice import LaunchChoice
 from cs336_tui.runner.jobs.job import JOBS_SUFFIX, JobRequest, LaunchError, Resources
 
 _CHOICE = "launcher.json"
+_REQUEST = ".json"
 _LAG_S = 60.0
 """The longest time that a file of a shared folder is waited for."""
 
@@ -29,7 +31,7 @@ def log_of(folder: Path) -> Path:
 
 
 def request_path(folder: Path, job: str) -> Path:
-    return folder / f"{job}.json"
+    return folder / f"{job}{_REQUEST}"
 
 
 def log_path(folder: Path, job: str, node: int = 0) -> Path:
@@ -92,11 +94,23 @@ def nodes_of(folder: Path, job: str) -> int:
         return 1
 
 
-def requests_in(folder: Path) -> Iterator[str]:
-    """The jobs whose requests are in the folder."""
-    for path in folder.glob("*.json"):
-        if path.name != _CHOICE:
-            yield path.stem
+def withdraw(folder: Path, job: str) -> None:
+    """Withdraw a request: its job stops within seconds, or does nothing once it begins. Its number stays taken."""
+    with contextlib.suppress(FileNotFoundError):
+        request_path(folder, job).rename(folder / f"{job}.withdrawn")
+
+
+def withdraw_others(folder: Path, jobs: Container[str]) -> tuple[int, list[str]]:
+    """Withdraw the requests that are not of these jobs. Returns the largest number that a job here has had, 0 without
+    any, and the jobs whose requests were withdrawn."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    numbers = (name.partition(".")[0] for name in names)
+    last = max((int(number) for number in numbers if number.isdecimal()), default=0)
+    unknown = [name[: -len(_REQUEST)] for name in names if name.endswith(_REQUEST) and name != _CHOICE]
+    withdrawn = sorted(job for job in unknown if job not in jobs)
+    for job in withdrawn:
+        withdraw(folder, job)
+    return last, withdrawn
 
 
 def read_shared(path: Path, offset: int) -> bytes:

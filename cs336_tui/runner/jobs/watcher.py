@@ -124,7 +124,10 @@ class Watcher:
         self._problem = ""
         self._jobs: dict[str, _Job] = {}
         self._lost: list[JobRequest] = []
-        self._last_job = max((int(job) for job in state.jobs if job.isdecimal()), default=0)
+        self._last_job, withdrawn = files.withdraw_others(folder, state.jobs)
+        for job in withdrawn:
+            text = f"job {job} is withdrawn: whoever submitted it ended before that was recorded"
+            record([ev.Notice(at=time.time(), text=text)])
         owners = {cell: job for job, known in state.jobs.items() for cell in known.submitted.cells}
         for name, known in state.jobs.items():
             cells = [cell for cell in known.submitted.cells if owners[cell] == name]
@@ -146,7 +149,7 @@ class Watcher:
             ids = self._aside.call(lambda: self._launcher.submit(requests, self._folder)).result()
         except BaseException:
             for request in requests:
-                files.request_path(self._folder, request.job).unlink(missing_ok=True)
+                files.withdraw(self._folder, request.job)
             raise
         submitted = [
             ev.JobSubmitted(

@@ -116,11 +116,15 @@ class Made:
     def step(self, after_s: float = 0.0) -> None:
         """Have the watcher look, `after_s` later, twice around an answer of the launcher."""
         self.now += after_s
-        asked = threading.Event()
+        self._await_launcher()  # whose answer to an older question tells nothing new
         self.watcher.step()
-        self.watcher._aside.call(asked.set)
-        assert asked.wait(PATIENCE_S)
+        self._await_launcher()
         self.watcher.step()
+
+    def _await_launcher(self) -> None:
+        answered = threading.Event()
+        self.watcher._aside.call(answered.set)
+        assert answered.wait(PATIENCE_S)
 
 
 def started(cell: int, at: float = 3.0) -> ev.CellStarted:

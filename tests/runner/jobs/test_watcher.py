@@ -8,7 +8,7 @@ import pytest
 
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
-from cs336_tui.runner.jobs.folder import output_path
+from cs336_tui.runner.jobs.folder import output_path, write_request
 from cs336_tui.runner.jobs.job import JobStatus
 from tests.runner.jobs.made import END, KILLED, RESUMED, RUNNING, Made, ended, started, steps
 from tests.samples import ENVIRONMENT
@@ -231,6 +231,15 @@ def test_a_result_that_came_after_the_jobs_end_counts_for_the_next_watcher(one: 
     assert one.state.cells[0].step_times_s == [0.5]
     assert one.state.running == {}
     assert one.watcher.is_done
+
+
+def test_a_job_whose_submission_was_not_recorded_is_withdrawn_and_its_number_not_used_again(one: Made):
+    """The former watcher was killed while it submitted: the launcher's name for that job is not known."""
+    write_request(one.folder, one.request("2", (1,)))
+    one.watcher = one.new_watcher()
+    assert [path.name for path in one.folder.glob("*.json")] == ["1.json"]
+    assert one.state.notices[-1].text.startswith("job 2 is withdrawn")
+    assert [one.watcher.next_job, one.new_watcher().next_job] == [3, 3]
 
 
 def test_a_launcher_that_does_not_answer_is_told_once_and_holds_nothing_up(one: Made):
