@@ -219,6 +219,7 @@ class Session:
                 self._slurm.call("scancel", *(self._chance.choice([[], ["--signal=KILL", "--full"]])), job)
             elif name == "requeue":
                 self._slurm.call("scontrol", "requeue", job)
+                self._slurm.call("scontrol", "update", f"JobId={job}", "StartTime=now")  # else after 2 minutes
             else:
                 node = self._slurm.call("squeue", "-h", "-r", "-j", job, "-o", "%N").strip()
                 if node not in NODES:

@@ -35,7 +35,8 @@ class JobsBench:
     """A session whose cells run in jobs. `submit` begins one, `resume` goes on with one, `watch` looks at one; then
     `work` follows it until all is over or it is closed, which changes nothing for the jobs. One process writes the
     session; beside it others follow its log, and one of them takes over when it is gone. `cancel` and `close` are for
-    any thread; the others block. Every event goes to `sink`, in order."""
+    any thread; the others block, and `close` waits until whatever they submit is recorded. Every event goes to `sink`,
+    in order."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class JobsBench:
         self._watcher: Watcher | None = None
         self._tail: Tail | None = None
         self._closing = threading.Event()
-        self._working = threading.Lock()
+        self._working = threading.RLock()
 
     @property
     def session(self) -> str:
@@ -92,19 +93,22 @@ class JobsBench:
     ) -> None:
         """Begin the session with these cells and submit them, by this launcher of the choice if given. Raises
         `LogError` and `LaunchError`; if nothing could be submitted, nothing is left of it."""
-        self._choice, launcher = choice, launcher or self._make(choice)
-        self._recorder.open()
-        try:
-            files.write_choice(self._folder, choice)
-            started = ev.SessionStarted(at=time.time(), schema=ev.SCHEMA, session=self.session, app=__version__)
-            self._record([started, *queued])
-            self._watcher = Watcher(self._record, launcher, self._folder, self._state)
-            self._submit(self._job_cells(self._state.cells), settings)
-        except (LaunchError, OSError) as error:
-            self.close()
-            self._log.unlink(missing_ok=True)
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise _launch_error(error, self._folder) from None
+        with self._working:
+            if self._closing.is_set():
+                return
+            self._choice, launcher = choice, launcher or self._make(choice)
+            self._recorder.open()
+            try:
+                files.write_choice(self._folder, choice)
+                started = ev.SessionStarted(at=time.time(), schema=ev.SCHEMA, session=self.session, app=__version__)
+                self._record([started, *queued])
+                self._watcher = Watcher(self._record, launcher, self._folder, self._state)
+                self._submit(self._job_cells(self._state.cells), settings)
+            except (LaunchError, OSError) as error:
+                self.close()
+                self._log.unlink(missing_ok=True)
+                shutil.rmtree(self._folder, ignore_errors=True)
+                raise _launch_error(error, self._folder) from None
 
     def resume(
         self, settings: JobRequest, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False
@@ -112,36 +116,44 @@ class JobsBench:
         """Submit anew the cells that have no result and whose job is over, and with `failed` those that failed or were
         killed; the settings of the jobs are those of a request. Events so far go to `sink`, if given. Returns the
         cells. Raises `LogError`, also if another process writes the session, and `LaunchError`."""
-        self._open(sink, take_over=take_over)
-        watcher = self._become_writer([ev.SessionResumed(at=time.time(), app=__version__)])
-        watcher.settle_down(self._closing)
-        again = [
-            cell.cell
-            for cell in self._state.cells.values()
-            if cell.cell not in watcher.cells
-            and (not has_result(self._state, cell.cell) or (failed and cell.status in ("failed", "killed")))
-        ]
-        over = [number for number in again if number not in self._state.waiting]
-        if over:
-            self._record([ev.CellRequeued(at=time.time(), cell=number) for number in over])
-        try:
-            self._submit(self._job_cells(again), settings)
-        except OSError as error:
-            raise _launch_error(error, self._folder) from None
-        return tuple(again)
+        with self._working:
+            if self._closing.is_set():
+                return ()
+            self._open(sink, take_over=take_over)
+            watcher = self._become_writer([ev.SessionResumed(at=time.time(), app=__version__)])
+            watcher.settle_down(self._closing)
+            if self._closing.is_set():
+                return ()
+            again = [
+                cell.cell
+                for cell in self._state.cells.values()
+                if cell.cell not in watcher.cells
+                and (not has_result(self._state, cell.cell) or (failed and cell.status in ("failed", "killed")))
+            ]
+            over = [number for number in again if number not in self._state.waiting]
+            if over:
+                self._record([ev.CellRequeued(at=time.time(), cell=number) for number in over])
+            try:
+                self._submit(self._job_cells(again), settings)
+            except OSError as error:
+                raise _launch_error(error, self._folder) from None
+            return tuple(again)
 
     def watch(self, sink: Sink | None = None, *, take_over: bool = False) -> None:
         """Look at the session; events so far go to `sink`, if given. Raises `LogError` and `LaunchError`."""
-        if self._follow_writer(sink, take_over=take_over):
-            return
-        try:
-            self._open(sink, take_over=take_over)
-        except LogError:
-            if self._follow_writer(sink):  # somebody was quicker
+        with self._working:
+            if self._closing.is_set():
                 return
-            raise
-        if not self.is_over:
-            self._become_writer()
+            if self._follow_writer(sink, take_over=take_over):
+                return
+            try:
+                self._open(sink, take_over=take_over)
+            except LogError:
+                if self._follow_writer(sink):  # somebody was quicker
+                    return
+                raise
+            if not self.is_over:
+                self._become_writer()
 
     def work(self) -> None:
         """Follow the jobs until all are over, or this is closed. Raises `LogError` and `LaunchError`."""

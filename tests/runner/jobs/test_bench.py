@@ -16,6 +16,7 @@ from cs336_tui.runner.jobs.choice import LaunchChoice
 from cs336_tui.runner.jobs.job import JobRequest, LaunchError
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
+from tests.runner.jobs.made import MadeLauncher
 from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec, wait_gone
 
 SETTINGS = JobRequest(session="s", job="", cells=(), device_interval_s=0)
@@ -54,6 +55,34 @@ def test_nothing_is_left_where_nothing_could_be_submitted(tmp_path: Path):
     with pytest.raises(LaunchError, match="no such partition"):
         bench.submit(queued(small_spec()), ALLOCATION, SETTINGS)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_session_that_is_closed_while_it_submits_records_its_jobs(tmp_path: Path):
+    """As after Ctrl-C: watching ends, the jobs go on, so the session must know them."""
+    asked, answer, recorded = threading.Event(), threading.Event(), Watch()
+    launcher = MadeLauncher()
+    submit = launcher.submit
+
+    def slow(*words) -> list[str]:
+        asked.set()
+        assert answer.wait(PATIENCE_S)
+        return submit(*words)
+
+    launcher.submit = slow  # type: ignore[method-assign]
+    bench = JobsBench(recorded, tmp_path / "s.jsonl")
+    submits = threading.Thread(
+        target=bench.submit, args=(queued(small_spec()), ALLOCATION, SETTINGS, launcher), daemon=True
+    )
+    submits.start()
+    assert asked.wait(PATIENCE_S)
+    closes = threading.Thread(target=bench.close, daemon=True)
+    closes.start()
+    closes.join(1.5)  # without an answer it has nothing to end with
+    answer.set()
+    for thread in (submits, closes):
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert list(load(tmp_path / "s.jsonl").jobs) == ["1"]
 
 
 def test_a_job_is_watched_taken_over_killed_resumed_and_cancelled(tmp_path: Path):
