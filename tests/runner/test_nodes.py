@@ -85,10 +85,9 @@ class Runner:
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    folder = tmp_path_factory.mktemp("nodes")
-    (folder / "tmp").mkdir()
-    with mock.patch.dict(os.environ, {"TMPDIR": str(folder / "tmp")}):  # a node that is killed leaves files there
-        made = Runner(folder)
+    # A node that is killed leaves its temporary files.
+    with mock.patch.dict(os.environ, {"TMPDIR": str(tmp_path_factory.mktemp("t"))}):
+        made = Runner(tmp_path_factory.mktemp("nodes"))
         yield made
         made.bench.close()
     assert [each for each in psutil.Process().children() if "run-ranks" in " ".join(each.cmdline())] == []

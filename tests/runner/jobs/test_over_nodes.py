@@ -57,11 +57,10 @@ def results(state: SessionState) -> dict[int, str]:
 
 
 def test_wide_cells_run_first_then_each_node_its_share_and_a_lost_node_names_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("t")))  # a node that is killed leaves files there
     long = small_spec(measure_steps=20_000_000, steps_for=0.2)  # by its steps the longest
     job = Job(tmp_path, [small_spec(), long, endless_spec(), small_spec(ranks=4, parallel="none")])
     running = threading.Thread(target=job.run, daemon=True)
