@@ -129,8 +129,8 @@ def read_shared(path: Path, offset: int) -> bytes:
         os.close(fd)
 
 
-MOST_BYTES = 1 << 22
-"""Maximum number of bytes that are read at once."""
+MOST_BYTES = 1 << 16
+"""Maximum number of bytes that are read at once. Room for many more would cost more than most reads."""
 
 
 def _write(path: Path, data: bytes) -> None:
