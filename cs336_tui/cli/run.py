@@ -24,6 +24,8 @@ from cs336_tui.events.events import (
     CellStarted,
     DeviceSampled,
     Event,
+    JobChanged,
+    JobSubmitted,
     LaneSetAside,
     LanesOpened,
     Notice,
@@ -241,6 +243,9 @@ class RunProgress:
             case DeviceSampled() if self._live and (running := self._state.running_cell):
                 if any(each.stage in _STAGES for each in self._state.running_cells):
                     self._redraw(running)
+            case JobSubmitted() | JobChanged() if self._live:
+                if time.monotonic() - self._drawn_at >= _REDRAW_S:
+                    self._write(self._jobs())
             case CellStarted() | StageChanged() | StepsTimed() if self._live:
                 self._redraw(self._state.cells[event.cell])
 
@@ -293,6 +298,14 @@ class RunProgress:
         more = len(state.running) - _MOST_NAMED
         named = ", ".join([*told, *([f"{more} more"] if more > 0 else [])])
         return f"{done}/{len(state.cells)} cells over · {len(state.running)} run: {named}"
+
+    def _jobs(self) -> str:
+        """The stages of the jobs, with the first reason why one waits."""
+        jobs = self._state.jobs.values()
+        stages = [job.stage for job in jobs]
+        why = next((f" ({job.reason})" for job in jobs if job.stage == "pending" and job.reason), "")
+        parts = [("running", "running"), ("pending", f"waiting{why}"), ("over", "over")]
+        return "jobs: " + ", ".join(f"{stages.count(stage)} {word}" for stage, word in parts if stage in stages)
 
     def _write(self, text: str) -> None:
         self._status_line.show(text)

@@ -22,6 +22,8 @@ from cs336_tui.session.lock import SessionInUse, SessionLock
 
 FILES_SUFFIX = ".files"
 """Ends the name of the folder beside a log that holds what its reports saved: traces and memory snapshots."""
+JOBS_SUFFIX = ".jobs"
+"""Ends the name of the folder beside a log that holds the requests, logs and output of its jobs."""
 _LOG = "a session log (JSONL written by cs336-tui)"
 _TAIL_BYTES = 1 << 16
 TORN = "the last line was cut while being written; everything before it is shown"

@@ -13,7 +13,7 @@ import msgspec
 from cs336_tui.events import events as ev
 from cs336_tui.session.load import load as load
 from cs336_tui.session.lock import writer_of
-from cs336_tui.session.log import FILES_SUFFIX, LogError, LogReader, SessionLog, SkippedLines, line_prefix
+from cs336_tui.session.log import FILES_SUFFIX, JOBS_SUFFIX, LogError, LogReader, SessionLog, SkippedLines, line_prefix
 from cs336_tui.session.state import SessionState
 
 _SUFFIX = ".jsonl"
@@ -149,11 +149,16 @@ def annotate(path: Path, *, name: str | None = None, note: str | None = None) ->
 
 
 def delete(path: Path) -> None:
-    """Delete the session's log and its reports' files. Raises `LogError`, also while a process writes it."""
+    """Delete the session's log, the files of its reports and the logs of its jobs. Raises `LogError`, also while a
+    process writes it or jobs of it are not over."""
     if writer := writer_of(path):
         raise LogError(f"session {path.stem} is being written by {writer}; stop that first")
+    jobs = path.with_suffix(JOBS_SUFFIX)
+    if jobs.is_dir() and (info := info_of(path)).jobs_running + info.jobs_pending:
+        raise LogError(f"session {path.stem} has jobs that may go on; first: cs336-tui cancel {path.stem}")
     try:
         path.unlink()
         shutil.rmtree(path.with_suffix(FILES_SUFFIX), ignore_errors=True)
+        shutil.rmtree(jobs, ignore_errors=True)
     except OSError as error:
         raise LogError(f"{path}: {error.strerror}; it was not deleted") from None

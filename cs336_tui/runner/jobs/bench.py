@@ -11,7 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from cs336_tui import __version__
+from cs336_tui.config.sweep import NO_OOM_SKIP
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs import folder as files
 from cs336_tui.runner.jobs.choice import LaunchChoice
@@ -106,7 +109,7 @@ class JobsBench:
                 self._record([started, *queued])
                 self._watcher = Watcher(self._record, launcher, self._folder, self._state)
                 self._submit(self._job_cells(self._state.cells), settings)
-            except (LaunchError, OSError) as error:
+            except BaseException as error:  # jobs that were submitted find no request then, and end
                 self.close()
                 self._log.unlink(missing_ok=True)
                 shutil.rmtree(self._folder, ignore_errors=True)
@@ -116,8 +119,9 @@ class JobsBench:
         self, settings: JobRequest, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False
     ) -> tuple[int, ...]:
         """Submit anew the cells that have no result and whose job is over, and with `failed` those that failed or were
-        killed; the settings of the jobs are those of a request. Events so far go to `sink`, if given. Returns the
-        cells. Raises `LogError`, also if another process writes the session, and `LaunchError`."""
+        killed; the settings of the jobs are those of a request, but for ddof and skips, which are the session's.
+        Events so far go to `sink`, if given. Returns the cells. Raises `LogError`, also if another process writes the
+        session, and `LaunchError`."""
         with self._working:
             if self._closing.is_set():
                 return ()
@@ -135,6 +139,8 @@ class JobsBench:
             over = [number for number in again if number not in self._state.waiting]
             if over:
                 self._record([ev.CellRequeued(at=time.time(), cell=number) for number in over])
+            skips = not any(NO_OOM_SKIP in command.split() for command in self._state.commands)
+            settings = msgspec.structs.replace(settings, ddof=self._state.ddof, skip_after_oom=skips)
             try:
                 self._submit(self._job_cells(again), settings)
             except OSError as error:
@@ -146,16 +152,12 @@ class JobsBench:
         with self._working:
             if self._closing.is_set():
                 return
-            if self._follow_writer(sink, take_over=take_over):
-                return
-            try:
-                self._open(sink, take_over=take_over)
-            except LogError:
-                if self._follow_writer(sink):  # somebody was quicker
-                    return
-                raise
-            if not self.is_over:
-                self._become_writer()
+            next(iter(LogReader(self._log)))  # nothing else is followed
+            self._tail = Tail(self._log)
+            with _uncollected():
+                self._follow(self._tail, sink or self._recorder.pass_on)
+            if not self.is_over and (take_over or writer_of(self._log) is None):
+                self._take_over(self._tail, whoever=take_over)
 
     def work(self) -> None:
         """Follow the jobs until all are over, or this is closed. Raises `LogError` and `LaunchError`."""
@@ -207,23 +209,16 @@ class JobsBench:
             reason = "interrupted" if self._state.waiting else over
             self._record([ev.SessionEnded(at=time.time(), reason=reason)])
 
-    def _follow_writer(self, sink: Sink | None, *, take_over: bool = False) -> bool:
-        """Follow the process that writes the session; False if there is none."""
-        if take_over or writer_of(self._log) is None:
-            return False
-        self._tail = Tail(self._log)
-        self._follow(self._tail, sink or self._recorder.pass_on)
-        return True
-
     def _follow(self, tail: Tail, sink: Sink) -> None:
         if events := tail.read():
             sink(events)
             self._apply(events)
 
-    def _take_over(self, tail: Tail) -> None:
-        """Go on as the writer, whose former one is gone; another follower may be quicker."""
+    def _take_over(self, tail: Tail, *, whoever: bool = False) -> None:
+        """Go on as the writer, whose former one is gone, or `whoever` that is; another follower may be quicker."""
+        self._launcher()
         try:
-            self._recorder.open(resume=True)
+            self._recorder.open(resume=True, take_over=whoever)
         except LogError:
             if writer_of(self._log) is None:
                 raise
@@ -255,6 +250,7 @@ class JobsBench:
         return self._watcher
 
     def _launcher(self) -> JobLauncher:
+        """Raises `LaunchError`, also for a session without jobs."""
         self._choice = self._choice or files.read_choice(self._folder)
         if self._choice is None:
             raise LaunchError(f"session {self.session} has no jobs; cs336-tui resume runs its cells here")
@@ -294,5 +290,6 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _launch_error(error: LaunchError | OSError, folder: Path) -> LaunchError:
-    return error if isinstance(error, LaunchError) else LaunchError(f"{folder}: {error.strerror}")
+def _launch_error(error: BaseException, folder: Path) -> BaseException:
+    """The error, of a file as one that people are told."""
+    return LaunchError(f"{folder}: {error.strerror}") if isinstance(error, OSError) else error

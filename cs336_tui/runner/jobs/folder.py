@@ -12,7 +12,8 @@ import msgspec
 
 from cs336_tui.config.reading import UNREADABLE
 from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JOBS_SUFFIX, JobRequest, LaunchError, Resources
+from cs336_tui.runner.jobs.job import JobRequest, LaunchError, Resources
+from cs336_tui.session.log import JOBS_SUFFIX
 
 _CHOICE = "launcher.json"
 _REQUEST = ".json"

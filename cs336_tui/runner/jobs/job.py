@@ -14,9 +14,6 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import JobStage, Status
 from cs336_tui.runner.jobs.choice import LauncherName
 
-JOBS_SUFFIX = ".jobs"
-"""Ends the name of the folder beside a session's log that holds the requests, logs and output of its jobs."""
-
 
 class LaunchError(UserError):
     """A launcher cannot be used, or refuses; the message says why and what to do, in one line."""

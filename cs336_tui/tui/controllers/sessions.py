@@ -294,7 +294,7 @@ class SessionController:
     def resume(self, info: SessionInfo) -> None:
         """Run the session's cells that have no result, into its own log."""
         app = self._app
-        from cs336_tui.runner.jobs.job import JOBS_SUFFIX
+        from cs336_tui.session.log import JOBS_SUFFIX
 
         if info.path in self._watched:
             self._tell("That session goes on; it can be resumed when it is over.")

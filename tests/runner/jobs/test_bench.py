@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
+from cs336_tui.events.codec import to_line
 from cs336_tui.runner.jobs.bench import JobsBench
 from cs336_tui.runner.jobs.choice import LaunchChoice
+from cs336_tui.runner.jobs.folder import log_path, request_path, write_choice, write_request
 from cs336_tui.runner.jobs.job import JobRequest, LaunchError
+from cs336_tui.session.log import LogError
 from cs336_tui.session.state import SessionState
-from cs336_tui.session.store import load
-from tests.runner.jobs.made import MadeLauncher
+from cs336_tui.session.store import delete, load
+from tests.runner.jobs.made import END, KILLED, Made, MadeLauncher, a_run, ended, started
 from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec, wait_gone
 
 SETTINGS = JobRequest(session="s", job="", cells=(), device_interval_s=0)
@@ -121,6 +125,67 @@ def test_a_job_is_watched_taken_over_killed_resumed_and_cancelled(tmp_path: Path
     assert list(state.jobs) == ["1", "2"]
     assert len(state.cells[0].earlier) >= 1
     assert wait_gone(again.state.cells[0].pid)
+
+
+def test_a_session_that_is_over_is_looked_at_without_writing(tmp_path: Path):
+    made = Made(tmp_path, {"1": (0,)})
+    log = _written(tmp_path, [*made.events, *a_run(0), END])
+    before = log.read_bytes()
+    bench = JobsBench(watch := Watch(), log)
+    bench.watch()
+    bench.work()
+    assert not bench.log_path.with_suffix(".writer").exists()
+    bench.close()
+    assert log.read_bytes() == before
+    assert statuses(watch.state) == ["ok"]
+
+
+def test_jobs_whose_submission_broke_off_are_withdrawn_and_their_numbers_not_used_again(tmp_path: Path):
+    made = Made(tmp_path, {"1": (0,)})
+    log = _written(tmp_path, made.events)
+    write_choice(made.folder, ALLOCATION)
+    write_request(made.folder, made.request("2", (0,)))
+    log_path(made.folder, "3").touch()
+    made.over("1")
+    bench = JobsBench(Watch(), log, make=lambda _: made.launcher, poll_s=0.01)
+    made.launcher.said["id1"] = KILLED
+    log_path(made.folder, "1").write_bytes(b"".join(map(to_line, [started(0), ended(0, "cancelled"), END])))
+    assert bench.resume(SETTINGS) == (0,)
+    assert not request_path(made.folder, "2").exists()
+    assert [request.job for request in made.launcher.submitted] == ["4"]
+    bench.close()
+
+
+def test_jobs_that_are_submitted_anew_are_as_the_session_asked(tmp_path: Path):
+    made = Made(tmp_path, {})
+    queue = ev.CellsQueued(
+        at=0.0, first=0, specs=(small_spec(),), ddof=0, command="bench --no-oom-skip", reports=("kernels",)
+    )
+    log = _written(tmp_path, [queue])
+    write_choice(made.folder, ALLOCATION)
+    bench = JobsBench(Watch(), log, make=lambda _: made.launcher)
+    bench.resume(SETTINGS)
+    bench.close()
+    (request,) = made.launcher.submitted
+    assert (request.ddof, request.skip_after_oom, request.cells[0].reports) == (0, False, ("kernels",))
+
+
+def test_a_session_is_not_deleted_while_its_jobs_may_go_on(tmp_path: Path):
+    made = Made(tmp_path, {"1": (0,)})
+    log = _written(tmp_path, made.events)
+    with pytest.raises(LogError, match="cs336-tui cancel s"):
+        delete(log)
+    _written(tmp_path, [*made.events, ev.JobChanged(at=3.0, job="1", stage="over")])
+    delete(log)
+    assert list(tmp_path.iterdir()) == []
+
+
+def _written(folder: Path, events: Sequence[ev.Event]) -> Path:
+    """A session's log with these events after its first."""
+    log = folder / "s.jsonl"
+    first = ev.SessionStarted(at=0.0, schema=ev.SCHEMA, session="s", app="0")
+    log.write_bytes(b"".join(map(to_line, [first, *events])))
+    return log
 
 
 def _refusing(_choice: LaunchChoice):
