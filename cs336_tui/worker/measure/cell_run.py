@@ -59,7 +59,7 @@ class CellRun:
             return
         from cs336_tui.worker.ranks.check import check_ranks  # it imports much
 
-        configure_torch(spec, self.device)
+        configure_torch(spec, self.device, self.group.place.here)
         expected = check_ranks(self.spec, self.device, self.group, is_out_of_memory)
         if expected.note:
             self.reporter.notice(expected.note)
@@ -69,7 +69,7 @@ class CellRun:
 
     def build(self, spec: CellSpec, built: Callable[[], object] = lambda: None) -> Step:
         """Configure torch for `spec` and build the workload; the step as it is written."""
-        configure_torch(spec, self.device)
+        configure_torch(spec, self.device, self.group.place.here)
         if (spec.flush_l2 or spec.timer == "do_bench") and self.device.type == "cuda":
             self.flush = L2Flush(self.device)  # first, so that its memory is a segment of its own
         if spec.timer == "do_bench" or self.flush:

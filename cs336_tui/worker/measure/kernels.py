@@ -42,7 +42,7 @@ def profile_kernels(request: ReportRequest, enter: report_parts.Enter, place: Pl
     step."""
     spec = request.spec
     enter("building")
-    device = configure_torch(spec, torch.device(place.device_of(spec)))
+    device = configure_torch(spec, torch.device(place.device_of(spec)), place.here)
     clock = clock_for(device)
     with fresh_compiler(spec.compile):
         step, model = _ready_step(spec, device, enter, place)

@@ -83,16 +83,16 @@ def _state_of(optimizer: torch.optim.Optimizer, seen: set[int]) -> Iterator[Tens
             yield from _state_of(held, seen)
 
 
-def configure_torch(spec: CellSpec, device: torch.device | None = None) -> torch.device:
-    """Set torch's device, by default the spec's, threads and matmul precision. Ranks that run on the CPU share its
-    cores. Raises ValueError for what the device lacks."""
-    return configure_device(device or torch.device(spec.device), spec.precision, threads_of(spec))
+def configure_torch(spec: CellSpec, device: torch.device | None = None, ranks_here: int | None = None) -> torch.device:
+    """Set torch's device, by default the spec's, threads and matmul precision. Ranks that run on the CPU, all or so
+    many on this machine, share its cores. Raises ValueError for what the device lacks."""
+    return configure_device(device or torch.device(spec.device), spec.precision, threads_of(spec, ranks_here))
 
 
-def threads_of(spec: CellSpec) -> int | None:
+def threads_of(spec: CellSpec, ranks_here: int | None = None) -> int | None:
     """Threads to set for the spec, None for torch's own number; in a process of one rank its part of that number."""
     shares_cores = spec.threads is None and spec.ranks > 1 and spec.device == "cpu"
-    return max(1, _own_threads() // spec.ranks) if shares_cores else spec.threads
+    return max(1, _own_threads() // (ranks_here or spec.ranks)) if shares_cores else spec.threads
 
 
 @cache
