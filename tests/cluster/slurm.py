@@ -54,6 +54,7 @@ AccountingStorageType=accounting_storage/none
 EnforcePartLimits=NO
 OverTimeLimit=0
 KillWait=2
+Prolog={folder}/prolog
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1
 GresTypes=gpu
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2 RealMemory=4000 Gres=gpu:2 Feature=old
@@ -107,6 +108,16 @@ class Slurm:
         """Wait until a job runs; returns its node."""
         self.until(lambda: self.state(job) == "RUNNING", f"job {job} to run")
         return self.call("squeue", "-h", "-j", job, "-o", "%N").strip()
+
+    @contextlib.contextmanager
+    def broken(self) -> Iterator[None]:
+        """While entered, no node can start a job."""
+        fails = self.folder / "prolog.fails"
+        fails.touch()
+        try:
+            yield
+        finally:
+            fails.unlink()
 
     def expire(self, job: str) -> None:
         """Let the time of a running job be up now; Slurm looks for such jobs every 30 s."""
@@ -180,6 +191,8 @@ def started() -> Iterator[Slurm]:
             _CONFIGURATION.format(folder=folder, host=host, uid=os.getuid(), ports=ports)
         )
         (folder / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu File={folder}/gpu[0-{GPUS - 1}]\n")
+        (folder / "prolog").write_text("#!/bin/sh\n[ ! -e $0.fails ]\n")
+        (folder / "prolog").chmod(0o755)
         for index in range(GPUS):
             (folder / f"gpu{index}").symlink_to("/dev/null")
         files = {"key-file": "key", "socket": "munge", "pid-file": "pid", "log-file": "munged.log", "seed-file": "seed"}

@@ -109,6 +109,15 @@ def test_jobs_that_would_wait_forever_end_and_leave_the_queue(slurm: Slurm, subm
     assert launcher().statuses(ids) == dict(zip(ids, told, strict=True))  # as another watcher sees them
 
 
+def test_a_job_that_its_node_cannot_start_ends(slurm: Slurm, submit: Submit):
+    by = launcher()
+    with slurm.broken():
+        ids = submit(by, SLEEP)
+        (told,) = until(slurm, by, ids, over)
+    assert told.reason.startswith("it never starts: launch_failed_requeued_held: ")
+    slurm.emptied()
+
+
 def test_jobs_wait_with_slurms_reason_and_run_once_it_is_gone(slurm: Slurm, submit: Submit):
     slurm.call("scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=test")
     slurm_here = launcher("ci", ("nodelist", "n1"))
