@@ -56,12 +56,16 @@ OverTimeLimit=0
 KillWait=2
 Prolog={folder}/prolog
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 GresTypes=gpu
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2 RealMemory=4000 Gres=gpu:2 Feature=old
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2 RealMemory=4000 Gres=gpu:2 Feature=new
 PartitionName=ci Nodes=ALL Default=YES State=UP
 PartitionName=short Nodes=ALL MaxTime=1 State=UP
 PartitionName=closed Nodes=ALL State=DOWN
+PartitionName=spare Nodes=ALL State=UP PreemptMode=CANCEL
+PartitionName=urgent Nodes=ALL State=UP PriorityTier=10
 """
 
 
@@ -71,7 +75,8 @@ def missing() -> list[str]:
 
 
 class Slurm:
-    """Its two partitions `ci` (no limit) and `short` (1 minute) have both nodes; `closed` is down."""
+    """Each partition has both nodes: `ci` (no limit), `short` (1 minute), `closed` (down), and `urgent`, for whose jobs
+    those of others are requeued, those of `spare` ended."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

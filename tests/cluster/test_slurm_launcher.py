@@ -109,6 +109,18 @@ def test_jobs_that_would_wait_forever_end_and_leave_the_queue(slurm: Slurm, subm
     assert launcher().statuses(ids) == dict(zip(ids, told, strict=True))  # as another watcher sees them
 
 
+def test_jobs_that_others_push_aside_end_or_wait_again(slurm: Slurm, submit: Submit):
+    by = launcher()
+    spare = submit(launcher("spare"), SLEEP, nodes=2, cores_per_node=1)
+    usual = submit(by, SLEEP, nodes=2, cores_per_node=1)
+    until(slurm, by, [*spare, *usual], runs)
+    submit(launcher("urgent"), SLEEP, nodes=2, cores_per_node=2)
+    (ended,) = until(slurm, by, spare, over)
+    assert (ended.reason, ended.ending) == ("PREEMPTED: for a job of higher priority", "killed")
+    (waits,) = until(slurm, by, usual, lambda status: status.stage == "pending")
+    assert waits.reason.startswith("requeued")
+
+
 def test_a_job_that_its_node_cannot_start_ends(slurm: Slurm, submit: Submit):
     by = launcher()
     with slurm.broken():
