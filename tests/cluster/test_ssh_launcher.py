@@ -197,6 +197,17 @@ def test_two_jobs_on_a_machine_run_one_after_the_other(machines: Machines, launc
     assert status_of(here, first, lambda status: status.stage == "over").ending == "failed"
 
 
+def test_jobs_that_a_session_does_not_know_of_are_ended(machines: Machines, launcher: Make, folder: Path) -> None:
+    launcher().submit([request("1", "gpu1"), request("2", "gpu2"), request("3", "gpu1")], folder)
+    here = launcher()
+    here.read(f"gpu2:{SESSION}/2", folder / "2.jsonl", 0)
+    here.prepare(request("4").cells)
+    assert here.submit([request("1", "gpu1")], folder) == [f"gpu1:{SESSION}/1"]
+    assert len(machines["gpu1"].processes("stand-in run-job")) == 1
+    assert len(machines["gpu2"].processes("stand-in run-job")) == 1
+    assert [path.name for path in machines["gpu1"].jobs.glob("*/*.json")] == ["1.json"]
+
+
 def test_cancelling_gives_up_a_host_that_is_away(machines: Machines, launcher: Make, folder: Path) -> None:
     here = launcher()
     (id,) = here.submit([request("1", "gpu1")], folder)

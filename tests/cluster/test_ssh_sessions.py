@@ -15,8 +15,9 @@ import pytest
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
 from tests.cluster.sshd import Machines, until
+from tests.commands import SMALL
 
-CELLS = "--device cpu --size tiny --context 8 --pass forward --threads 1 --warmup 0 --launcher ssh"
+CELLS = " ".join([*SMALL, "--pass forward --warmup 0 --launcher ssh"])
 SWEEP = f"{CELLS} --host gpu1,gpu2"
 Start = Callable[[str], "subprocess.Popen[str]"]
 
@@ -29,8 +30,8 @@ def start(machines: Machines, tmp_path: Path) -> Iterator[Start]:
 
     def begin(words: str) -> subprocess.Popen[str]:
         command, *more = words.split()
-        for machine in machines.all.values() if "--quick" in more else ():
-            more += ["--remote-command", f"{machine.name}={machine.quick}"]
+        asked = [machine for machine in machines.all.values() if machine.name in words and "--quick" in more]
+        more += [f"--remote-command={machine.name}={machine.quick}" for machine in asked]
         given = [word for word in more if word != "--quick"]
         full = [sys.executable, "-m", "cs336_tui", command, *given, "--session-dir", str(tmp_path)]
         with (tmp_path / f"{len(started)}.err").open("w") as said:
@@ -105,7 +106,7 @@ def test_a_watcher_that_is_killed_is_followed_by_another_and_a_machine_that_dies
 def test_run_job_killed_leaves_no_process_and_resuming_runs_what_is_left(
     machines: Machines, start: Start, tmp_path: Path
 ) -> None:
-    run = start(f"bench {CELLS} --batch 1,2 --steps 60 --host gpu1 --lanes 1 --quick")
+    run = start(f"bench {CELLS} --batch 1,2 --steps 1000 --host gpu1 --lanes 1 --quick")
     job: list[psutil.Process] = []
 
     def begun() -> bool:

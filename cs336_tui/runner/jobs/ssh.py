@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -77,6 +79,8 @@ class SshLauncher:
 
     def submit(self, requests: Sequence[JobRequest], folder: Path) -> Sequence[str]:
         started: list[str] = []
+        with ThreadPoolExecutor(len(self._hosts)) as pool:
+            list(pool.map(partial(self._tidy, folder.stem), self._hosts.values()))
         try:
             for request in requests:
                 started.append(self._start(request, folder))
@@ -84,6 +88,11 @@ class SshLauncher:
             self.cancel(started)
             raise
         return started
+
+    def _tidy(self, session: str, host: Host) -> None:
+        if host.outage is None and not host.failed:
+            with contextlib.suppress(Unreachable):  # then it gets no job, and is tidied before its next
+                host.tidy(session)
 
     def _start(self, request: JobRequest, folder: Path) -> str:
         """Start a job on its host, or if that is gone since it was checked, on another one."""
@@ -98,8 +107,9 @@ class SshLauncher:
             try:
                 start = script_to_start(path, text, str(Path.cwd()), host.facts.command, host.last_job)
                 answer = host.run(start, 60.0)
-            except Unreachable as error:
+            except Unreachable as error:  # it may have started
                 host.failed = f"host {host.name}: {error}"
+                host.give_up(host.look_after(path, log_path(folder, request.job)), host.failed)
                 problems.append(host.failed)
                 continue
             if not answer.split():
@@ -129,6 +139,8 @@ class SshLauncher:
         """Jobs of hosts that cannot be reached are over, too, as far as this session is concerned."""
         with ThreadPoolExecutor(max(len(ids), 1)) as pool:
             problems = [problem for problem in pool.map(self._cancel, ids) if problem]
+            for session in {self._of(id)[1].path.partition("/")[0] for id in ids}:
+                list(pool.map(partial(self._tidy, session), self._hosts.values()))
         if problems:
             raise LaunchError("; ".join(problems))
 

@@ -74,8 +74,6 @@ class JobThere:
             with contextlib.suppress(OSError, ValueError):
                 self.state, self.code = json.loads(log.with_suffix(".end").read_text())
                 self.is_home = True
-            if log.with_suffix(".lost").exists() and not self.is_home:
-                self.given_up = JobStatus("over", "given up", ending="cancelled")
 
 
 class Outage(NamedTuple):
@@ -161,6 +159,9 @@ class Host:
             job = self._jobs.setdefault(path, JobThere(path))
             if log is not None:
                 job.keep_at(log)
+                with contextlib.suppress(OSError):
+                    if not job.is_home and log.with_suffix(".lost").read_text() == self._lost(job):
+                        job.given_up = JobStatus("over", f"given up on {self.name}", self.name, "cancelled")
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._work, name=f"ssh {self.name}", daemon=True)
                 self._thread.start()
@@ -206,11 +207,21 @@ class Host:
         return max((path.rpartition("/")[2] for path in going_on), key=lambda name: (len(name), name), default="")
 
     def give_up(self, job: JobThere, why: str, ending: Status = "killed") -> None:
-        """Count a job as over that cannot be reached. It is ended there as soon as that is possible."""
+        """Count a job as over that cannot be reached. It is ended there as soon as that is possible; a file here keeps
+        that in mind."""
         job.given_up = JobStatus("over", why, self.name, ending, elsewhere=ending == "killed", is_whole=True)
         if job.log is not None:
             with contextlib.suppress(OSError):
-                job.log.with_suffix(".lost").write_text(f"{self.name} {job.path}")
+                job.log.with_suffix(".lost").write_text(self._lost(job))
+
+    def _lost(self, job: JobThere) -> str:
+        return f"{self.name}:{job.path}"
+
+    def tidy(self, session: str) -> None:
+        """End jobs of a session there that it does not know of, as whoever submitted them was killed before it could
+        say so. Raises `Unreachable`."""
+        known = [path.partition("/")[2] for path, job in self._jobs.items() if not job.given_up]
+        self.run(f"tidy {there(session)} {shlex.join(known)}", _STOP_WITHIN_S)
 
     def stop(self, jobs: Iterable[JobThere]) -> None:
         """End jobs there and all that they started. Raises `Unreachable`."""
@@ -267,8 +278,11 @@ class Host:
             data, answer = rest[:length], rest[length:]
             try:
                 self._take(job, words[0], int(words[1]), int(words[2]), data)
+                job.problem = None
             except OSError as error:
                 job.problem = f"{job.log}: {error.strerror}"
+                with contextlib.suppress(OSError):
+                    job.taken = job.log.stat().st_size if job.log else 0
             more |= job.taken < int(words[2])
         return more
 

@@ -80,7 +80,17 @@ stop() {{ # job: politely, then surely
   if lives "$1"; then kill -KILL "$3"; sleep 0.5; fi
   if lives "$1"; then kill -KILL "$2"; fi
   sweep "$1"
+  return 0
 }} 2>/dev/null
+tidy() {{ # session known...: end and remove the session's jobs but for these
+  session=$1
+  shift
+  for file in "$session"/*.json; do
+    name=${{file##*/}}
+    case " $* " in *" ${{name%.json}} "*) continue ;; esac
+    [ -f "$file" ] && stop "${{file%.json}}" && rm -rf "${{file%.json}}".*
+  done
+}}
 piece() {{ # file offset bytes
   tail -c "+$(($2 + 1))" "$1" | head -c "$3"
 }}
