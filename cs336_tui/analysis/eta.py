@@ -21,6 +21,8 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 
 _work = lru_cache(maxsize=1 << 15)(relative_work)
+_time_kind = lru_cache(maxsize=1 << 15)(time_kind)
+_pace = lru_cache(maxsize=1 << 15)(pace)
 RECENT = 9
 """So many of the latest cells of a kind tell the price of one."""
 _RECENT_STEPS = 31
@@ -141,7 +143,7 @@ class Prices(NamedTuple):
 
     def step_of(self, spec: CellSpec) -> float | None:
         """Seconds of one of its steps."""
-        cost = self.alike.get(time_kind(spec)) or self.near.get(pace(spec)) or self.any
+        cost = self.alike.get(_time_kind(spec)) or self.near.get(_pace(spec)) or self.any
         return cost.of(_work(spec), _launches(spec)) if cost else None
 
     def compiling_of(self, spec: CellSpec) -> float | None:
@@ -157,7 +159,7 @@ def prices(state: SessionState) -> Prices:
     running = state.running_cells
     ahead = [cell.spec for number in state.waiting if (cell := state.cells.get(number))]
     ahead += [cell.spec for cell in running]
-    wanted = set(map(time_kind, ahead))
+    wanted = set(map(_time_kind, ahead))
     modes = {spec.compile for spec in ahead} - {"off"}
     asked = any(spec.warmup_auto for spec in ahead), any(spec.steps_auto is not None for spec in ahead)
     found = _Found()
@@ -207,8 +209,8 @@ class _Found:
     def add_step(self, spec: CellSpec, step_s: float) -> None:
         timed = Timed(step_s, _work(spec), _launches(spec))
         self.any.append(timed)
-        self.alike.setdefault((pace(spec), time_kind(spec)), []).append(timed)
-        self.near.setdefault(pace(spec), []).append(timed)
+        self.alike.setdefault((_pace(spec), _time_kind(spec)), []).append(timed)
+        self.near.setdefault(_pace(spec), []).append(timed)
 
     def prices(self, counts: Counts) -> Prices:
         latest, by_pace = self.any[:RECENT], {near: timed[: 2 * RECENT] for near, timed in self.near.items()}
@@ -248,7 +250,7 @@ def _step_of_running(cell: CellState, known: Prices) -> float | None:
         return priced or next(iter(cell.warmup_times_s), None)
     if priced is None or len(own) > 2:
         return median(own)
-    return median([*own, priced, priced]) if time_kind(cell.spec) in known.alike else min(median(own), 2 * priced)
+    return median([*own, priced, priced]) if _time_kind(cell.spec) in known.alike else min(median(own), 2 * priced)
 
 
 def _left_of_compiling_s(cell: CellState, known: Prices, now: float | None) -> float | None:

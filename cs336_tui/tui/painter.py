@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 IDLE_REFRESH_S = 2.0
 """Interval at which the Device pane is shown while nothing runs."""
+PAINT_SHARE = 0.02
+"""Share of a core that refreshing takes at most, unless that were rarer than every `LONGEST_REST_S`."""
+LONGEST_REST_S = 1.0
 FOLD_S = 0.025
 """The longest that events are folded in one go: a session that is resumed brings many at once."""
 _SLICE = 200
@@ -64,6 +67,7 @@ class Painter:
         self._going_on = False
         self._stale_sample = False
         self._painted_at = 0.0
+        self._rest_s = 0.0
         self._several = False
 
     def take(self, session: Session, events: Sequence[Event]) -> None:
@@ -152,6 +156,8 @@ class Painter:
     def tick(self) -> None:
         self.fold()
         idle_for = time.monotonic() - self._painted_at
+        if idle_for < self._rest_s:
+            return
         if self._app.stale or (self._stale_sample and (self._app.run_in_progress or idle_for >= IDLE_REFRESH_S)):
             self.paint()
 
@@ -160,7 +166,7 @@ class Painter:
         self.fold()
         if not self._app.is_running:  # the app closes, and its panes go one by one
             return
-        self._painted_at = time.monotonic()
+        self._painted_at, began = time.monotonic(), time.thread_time()
         self._app.stale = self._stale_sample = False
         main, estimates = self._app.main, self._estimates
         several = len(self._app.state.running) > 1
@@ -170,6 +176,7 @@ class Painter:
         main.show(self._frame())
         if estimates and (main.shows("configure") or main.shows("estimate")):
             estimates.ask()
+        self._rest_s = min((time.thread_time() - began) / PAINT_SHARE, LONGEST_REST_S)
 
     def _frame(self) -> Frame:
         app, main, estimates = self._app, self._app.main, self._estimates
