@@ -10,15 +10,17 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 
 from cs336_tui.events.events import CellFinished, SessionEnded, StepsTimed
-from cs336_tui.session.log import LogReader
+from cs336_tui.session.log import LogReader, SessionLog
 from cs336_tui.tui.signals import LIMIT_S
 from tests.commands import COMMAND
+from tests.samples import START, lanes_session
 from tests.terminal import Terminal
 from tests.watching import wait_gone
 
@@ -258,3 +260,22 @@ def test_flags_that_cannot_be_are_one_line_and_exit_code_2(start, words, says):
     assert app.terminal.wait() == 2
     assert says in app.terminal.text()
     assert b"\x1b[?1049h" not in app.terminal.raw  # the screen was never taken
+
+
+def test_watch_opens_the_app_on_a_terminal_and_leaves_the_session_as_it_is(tmp_path: Path) -> None:
+    sessions = tmp_path / "sessions"
+    sessions.mkdir()
+    with closing(SessionLog(sessions / "s.jsonl")) as log:
+        log.write(lanes_session())
+        words = ["watch", "s", "--session-dir", str(sessions)]
+        terminal = Terminal([COMMAND, *words], env={"XDG_CONFIG_HOME": str(tmp_path / "config")})
+        try:
+            terminal.until("8 run · 4 wait")
+            log.write([CellFinished(at=START + 60, cell=8, status="ok")])
+            terminal.until("7 run · 4 wait · 8 ok")
+            terminal.send("q")
+            assert terminal.wait() == 0
+        finally:
+            terminal.close()
+    events = list(LogReader(sessions / "s.jsonl"))
+    assert len(events) == len(lanes_session()) + 1
