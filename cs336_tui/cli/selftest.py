@@ -3,36 +3,51 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
-from cs336_tui.cli.flags import file_options, options, session_dir_option
+from cs336_tui.cli.flags import file_options, lanes_option, options, session_dir_option
 from cs336_tui.cli.run import StopOnSignal
 from cs336_tui.cli.streams import StatusLine
 from cs336_tui.cli.targets import deliver, read_machine, to_json
 from cs336_tui.config.spec import SpecError, canonical_device, dims_of
+from cs336_tui.config.sweep import LaneCount
 from cs336_tui.events.environment import Environment
+from cs336_tui.events.events import Lane
 from cs336_tui.export.files import ExportError, check_writable, write_atomically
 from cs336_tui.export.formats import answer
 from cs336_tui.export.selftest import Selftest, selftest_table
+from cs336_tui.export.side_by_side import SideBySide, lanes_table
+from cs336_tui.runner.lanes import cores_here, lanes_of, pool_of
 from cs336_tui.selftest.programs import SelftestCell, SelftestError, programs_of
 from cs336_tui.selftest.ratios import judge, marks_for
+from cs336_tui.selftest.side_by_side import costs_of, take_lane_turns
 from cs336_tui.selftest.turns import Plan, TurnsProgress, take_turns
 from cs336_tui.session.log import new_session_id
 from cs336_tui.stats.quantities import duration
 
+_Taken = TypeVar("_Taken")
 EXIT_CODES = {"pass": 0, "fail": 1, "cannot tell": 3}
 FULL, QUICK = Plan(starts=6, rounds=3), Plan(starts=3, rounds=2)
 RAW_FOLDER = "selftests"
 """File in the session folder that keeps every step time."""
+LANES_FULL, LANES_QUICK = Plan(starts=4, rounds=4), Plan(starts=1, rounds=8)
 _PROGRAMS, _USUAL_STEP_S = 5, 0.05
 
 
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, mps, cuda, cuda:N")
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    help="auto, cpu, mps, cuda, cuda:N; with --lanes those that they share",
+)
 @click.option("--size", help="[default: tiny on a CPU, small elsewhere]")
 @click.option("--quick", is_flag=True, help="Fewer starts and rounds: about a minute, and wider intervals.")
+@lanes_option
 @options(*file_options("table"))
 @session_dir_option
 def selftest_command(
@@ -44,6 +59,7 @@ def selftest_command(
     output: Path | None,
     force: bool,
     session_dir: Path,
+    lanes: LaneCount | None = None,
 ) -> int:
     """Time the same cell with a bare script, with `cs336-tui bench` and with the app, in turns.
 
@@ -52,6 +68,9 @@ def selftest_command(
     step time is kept in the session folder. Exits with 0 for a pass, 1 when a ratio is past its mark or a program
     failed, 3 when that cannot be told, 130 when interrupted.
 
+    With --lanes instead: the cell alone and beside the same cell in all other lanes, in turns; prints for each lane how
+    many times as long a step takes beside them. Exits with 0, 1 when a lane failed, 130 when interrupted.
+
     \f
     Raises `UserError` or `click.ClickException` for what cannot be run or written, and when a program fails.
     """
@@ -59,12 +78,70 @@ def selftest_command(
         dims_of(size, "2026")
     if output is not None:
         check_writable(output, overwrite=force)
+    keep = partial(_publish_lanes, format_=format_, output=output, session_dir=session_dir, force=force)
     with StopOnSignal(lambda: False):
         environment = read_machine().environment
+        if lanes not in (None, 1):
+            return _side_by_side(lanes, device, size, environment, LANES_QUICK if quick else LANES_FULL, keep)
         name = device_of(environment, device)
         work = SelftestCell(size=size or ("tiny" if name == "cpu" else "small"), device=name)
         selftest = run_selftest(work, QUICK if quick else FULL, environment)
     return publish(selftest, format_, output, session_dir, force=force)
+
+
+def lanes_asked(count: LaneCount, device: str, environment: Environment) -> tuple[Lane, ...]:
+    """The lanes on these devices; ``auto`` is one for each device, on a CPU for each core. Raises `SpecError` where
+    there is no room for two."""
+    pool = pool_of([each if each == "auto" else canonical_device(each) for each in device.split(",")], environment)
+    found = lanes_of(len(cores_here()) if pool == ("cpu",) and count == "auto" else count, pool, ())
+    if len(found) < 2:
+        raise SpecError("lanes", count, f"neighbours need two lanes, and {', '.join(pool)} has room for one")
+    return found
+
+
+def run_lanes(work: SelftestCell, lanes: tuple[Lane, ...], plan: Plan, environment: Environment) -> SideBySide:
+    """Run the cell in these lanes, alone and beside the others, in turns. Raises `click.ClickException`."""
+    about = duration(plan.lasts_s(2 * len(lanes) + 2, _USUAL_STEP_S))
+    click.echo(
+        f"selftest: {work.title}; {len(lanes)} lanes, each alone and beside the others, {plan.starts} starts of "
+        f"{plan.rounds} rounds: about {about}, longer where steps are slow",
+        err=True,
+    )
+    run = _watched(lambda say: take_lane_turns(work, lanes, plan, say))
+    return SideBySide(work=work, environment=environment, run=run, costs=costs_of(run))
+
+
+def _side_by_side(
+    count: LaneCount,
+    device: str,
+    size: str | None,
+    environment: Environment,
+    plan: Plan,
+    publish: Callable[[SideBySide], int],
+) -> int:
+    lanes = lanes_asked(count, device, environment)
+    name = lanes[0].device
+    work = SelftestCell(size=size or ("tiny" if name == "cpu" else "small"), device=name.partition(":")[0])
+    return publish(run_lanes(work, lanes, plan, environment))
+
+
+def _publish_lanes(found: SideBySide, *, format_: str, output: Path | None, session_dir: Path, force: bool) -> int:
+    _keep(found, session_dir / RAW_FOLDER)
+    click.echo(
+        deliver(answer([lanes_table(found)], format_, "cs336-tui selftest --lanes"), output, force=force), nl=False
+    )
+    return 0
+
+
+def _watched(take: Callable[[Callable[[TurnsProgress], None]], _Taken]) -> _Taken:
+    """What is taken in turns, with its progress on standard error. Raises `click.ClickException`."""
+    status = StatusLine(sys.stderr)
+    try:
+        return take(partial(_show, line=status))
+    except SelftestError as error:
+        raise click.ClickException(f"selftest: {error}") from None
+    finally:
+        status.clear()
 
 
 def device_of(environment: Environment, asked: str) -> str:
@@ -86,13 +163,7 @@ def run_selftest(work: SelftestCell, plan: Plan, environment: Environment, *, ke
         "longer where steps are slow",
         err=True,
     )
-    status = StatusLine(sys.stderr)
-    try:
-        taken = take_turns(partial(programs_of, work, keep_memory=keep_memory), plan, partial(_show, line=status))
-    except SelftestError as error:
-        raise click.ClickException(f"selftest: {error}") from None
-    finally:
-        status.clear()
+    taken = _watched(lambda say: take_turns(partial(programs_of, work, keep_memory=keep_memory), plan, say))
     outcome = judge(taken.starts, marks_for(work.device))
     return Selftest(work=work, environment=environment, taken=taken, outcome=outcome, keep_memory=keep_memory)
 
@@ -109,7 +180,7 @@ def text_of(selftest: Selftest, format_: str) -> str:
     return answer([selftest_table(selftest)], format_, "cs336-tui selftest")
 
 
-def _keep(selftest: Selftest, folder: Path) -> None:
+def _keep(selftest: Selftest | SideBySide, folder: Path) -> None:
     """Write every step time to a file, and say which; without one the result still stands."""
     path = folder / f"{new_session_id()}.json"
     try:

@@ -67,8 +67,13 @@ def sentence(selftest: Selftest) -> str:
 
 def machine(selftest: Selftest) -> str:
     """The device, the machine and the versions."""
-    env, device = selftest.environment, selftest.environment.device(selftest.work.device)
-    gpu = f"{device.label} ({device.name})" if device is not None and device.name != "cpu" else selftest.work.device
+    return machine_of(selftest.environment, selftest.work.device)
+
+
+def machine_of(env: Environment, name: str) -> str:
+    """As `machine`, of the device of this name."""
+    device = env.device(name)
+    gpu = f"{device.label} ({device.name})" if device is not None and device.name != "cpu" else name
     parts = [gpu, f"{env.cpu}, {env.cpu_count} cores", env.os, f"Python {env.python}", f"torch {env.torch or UNKNOWN}"]
     if env.driver and gpu != "cpu":
         parts.append(f"driver {env.driver}")

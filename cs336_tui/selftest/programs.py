@@ -115,12 +115,18 @@ def read_session(directory: Path) -> list[TimedStep]:
                 if isinstance(event, CellFinished):
                     raise SelftestError(f"its cell is {event.status}: {event.error or 'no reason was given'}")
                 if isinstance(event, StepsTimed):
-                    # Merged events have the end of their last step only; the others ended before it, back to back.
-                    end = event.at
-                    for took in reversed(event.times_s):
-                        steps.append(TimedStep(end, took))
-                        end -= took
+                    steps += back_to_back(event)
     return sorted(steps, key=lambda step: step.end)
+
+
+def back_to_back(event: StepsTimed) -> list[TimedStep]:
+    """The steps of an event, oldest first. Merged ones have the end of their last step only; the others ended before
+    it, back to back."""
+    end, steps = event.at, []
+    for took in reversed(event.times_s):
+        steps.append(TimedStep(end, took))
+        end -= took
+    return steps[::-1]
 
 
 class Group:

@@ -103,12 +103,13 @@ def take_turns(
                 shuffle(order)
                 spans.append({name: stage.turn(name, turn_s) for name in order})
             steps = stage.all_steps()
-        starts.append(tuple({name: _turn(steps[name], *each[name]) for name in steps} for each in spans))
+        starts.append(tuple({name: turn_of(steps[name], *each[name]) for name in steps} for each in spans))
     assert turn_s is not None, "there is at least one start"
     return Taken(plan=plan, turn_s=turn_s, starts=tuple(starts))
 
 
-def _turn(steps: Sequence[TimedStep], begin: float, end: float) -> Turn:
+def turn_of(steps: Sequence[TimedStep], begin: float, end: float) -> Turn:
+    """The steps that began and ended within a turn (Unix time)."""
     ended = [(step.end - step.took, step.took) for step in steps if begin < step.end <= end]
     return Turn(
         tuple(took for began, took in ended if began >= begin + SETTLE_S),
@@ -154,7 +155,7 @@ class _Stage:
     def turn(self, name: str, turn_s: float) -> tuple[float, float]:
         """Let one program go on for `turn_s` seconds; returns begin and end, Unix time."""
         group = self._running[name]
-        with _named(name, group):
+        with named(name, group):
             begin = time.time()
             group.let(True)
             self._groups.wait(turn_s)
@@ -176,7 +177,7 @@ class _Stage:
         return steps
 
     def _steps(self, name: str) -> list[TimedStep]:
-        with _named(name, self._running[name]):
+        with named(name, self._running[name]):
             return self._programs[name].steps()
 
     def _until(self, otherwise: str) -> Iterator[None]:
@@ -186,7 +187,7 @@ class _Stage:
         while self._missing:
             self._groups.wait(_LOOK_S)
             for name in self._missing:
-                with _named(name, self._running[name]):
+                with named(name, self._running[name]):
                     if ending := self._running[name].ending:
                         raise SelftestError(ending)
                     if time.monotonic() > give_up_at:
@@ -195,7 +196,7 @@ class _Stage:
 
 
 @contextmanager
-def _named(name: str, group: Group) -> Iterator[None]:
+def named(name: str, group: Group) -> Iterator[None]:
     """Adds the program's name and last output to a `SelftestError`."""
     try:
         yield
