@@ -134,6 +134,9 @@ def launch_choice(given: dict[str, Any]) -> LaunchChoice | None:
     for option in ("host", "remote-command", "host-timeout"):
         if chosen["launcher"] != "ssh" and chosen[_FIELDS[option]]:
             raise click.UsageError(f"--{option} is for --launcher ssh")
+    for option in ("nodes", "gpus-per-node", "time", "as"):
+        if chosen["launcher"] == "ssh" and chosen[_FIELDS.get(option, option.replace("-", "_"))] is not None:
+            raise click.UsageError(f"--{option} is for --launcher slurm; a host of ssh gives all that it has")
     if chosen["launcher"] != "slurm" and (chosen["partition"] or chosen["parameters"]):
         raise click.UsageError("--partition and --slurm are for --launcher slurm")
     hosts = chosen["hosts"] = chosen["hosts"] or ()

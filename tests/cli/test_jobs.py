@@ -69,6 +69,8 @@ def test_a_dry_run_prints_what_slurm_would_be_asked_for(tmp_path: Path, words: t
         (("--remote-command", "x"), "--remote-command is for jobs"),
         (("--host-timeout", "3"), "--host-timeout is for jobs"),
         (("--launcher", "slurm", "--remote-command", "x"), "--remote-command is for --launcher ssh"),
+        (("--launcher", "ssh", "--host", "a", "--as", "array"), "--as is for --launcher slurm"),
+        (("--launcher", "ssh", "--host", "a", "--time", "1:00"), "--time is for --launcher slurm"),
         (("--launcher", "ssh", "--host", "a", "--remote-command", "b=x"), "b is not among --host a"),
         (("--launcher", "ssh", "--host", "a", "--slurm", "a=b"), "--partition and --slurm are for --launcher slurm"),
         ((*JOBS, "--in-process"), "--in-process"),

@@ -130,6 +130,34 @@ def test_a_host_that_stays_away_is_given_up_and_its_job_ended_when_it_is_back(
     assert machines["gpu2"].of_jobs()
 
 
+def test_a_job_that_is_cancelled_before_it_listens_is_not_run_elsewhere(
+    machines: Machines, launcher: Make, folder: Path
+) -> None:
+    deaf = machines["gpu1"].home / "deaf"
+    deaf.write_text(
+        f'#!/bin/sh\n[ "$1" != run-job ] || exec sh -c "sleep 1000; :" "$@"\n{machines["gpu1"].stand_in} "$@"\n'
+    )
+    deaf.chmod(0o755)
+    here = launcher(remote_commands=(("gpu1", str(deaf)), ("gpu2", str(machines["gpu2"].stand_in))))
+    (id,) = here.submit([request("1", "gpu1")], folder)
+    launcher().cancel([id])
+    over = status_of(here, id, lambda status: status.stage == "over")
+    assert (over.ending, over.elsewhere) == ("cancelled", False)
+
+
+def test_a_job_that_fails_at_once_is_run_elsewhere(machines: Machines, launcher: Make, folder: Path) -> None:
+    failing = machines["gpu1"].home / "failing"
+    failing.write_text(
+        f'#!/bin/sh\n[ "$1" != run-job ] || {{ echo disk full; exit 1; }}\n{machines["gpu1"].stand_in} "$@"\n'
+    )
+    failing.chmod(0o755)
+    here = launcher(remote_commands=(("gpu1", str(failing)), ("gpu2", str(machines["gpu2"].stand_in))))
+    (id,) = here.submit([request("1", "gpu1")], folder)
+    over = status_of(here, id, lambda status: status.stage == "over")
+    assert (over.reason, over.elsewhere) == ("exit code 1 on gpu1: disk full", True)
+    assert here.where(*here.submit([request("2", "gpu1")], folder)) == "gpu2"
+
+
 @pytest.mark.parametrize("what", ["run-job", "shell"])
 def test_a_job_killed_there_leaves_nothing_behind(machines: Machines, launcher: Make, folder: Path, what: str) -> None:
     here = launcher()
@@ -202,7 +230,11 @@ def test_jobs_that_a_session_does_not_know_of_are_ended(machines: Machines, laun
     here = launcher()
     here.read(f"gpu2:{SESSION}/2", folder / "2.jsonl", 0)
     here.prepare(request("4").cells)
-    assert here.submit([request("1", "gpu1")], folder) == [f"gpu1:{SESSION}/1"]
+    (folder / "1.jsonl").write_text("of the job that nobody knows\n")
+    (id,) = here.submit([request("1", "gpu1")], folder)
+    assert id == f"gpu1:{SESSION}/1"
+    machines["gpu1"].say(f"{SESSION}/1", HELLO)
+    read(here, id, folder, HELLO)
     assert len(machines["gpu1"].processes("stand-in run-job")) == 1
     assert len(machines["gpu2"].processes("stand-in run-job")) == 1
     assert [path.name for path in machines["gpu1"].jobs.glob("*/*.json")] == ["1.json"]

@@ -98,6 +98,8 @@ class SshLauncher:
         """Start a job on its host, or if that is gone since it was checked, on another one."""
         problems: list[str] = []
         path = f"{folder.stem}/{request.job}"
+        for suffix in (".jsonl", ".end", ".lost"):  # of one that was started and never recorded
+            (folder / f"{request.job}{suffix}").unlink(missing_ok=True)
         for host in sorted(self._hosts.values(), key=lambda each: (each.name != request.machine, each.last_job)):
             place = self._place(host, [cell.spec for cell in request.cells])
             if place.problem or host.facts is None:

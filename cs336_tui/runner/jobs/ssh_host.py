@@ -33,6 +33,7 @@ _AGAIN_AFTER = 2
 _PROBE_WITHIN_S = 180.0
 _STOP_WITHIN_S = 30.0
 _END_WITHIN_S = 5.0
+_LAST_WORDS = 4096
 _FINISHED, _CLOSED = line_prefix(ReportFinished), line_prefix(SessionEnded)
 
 
@@ -190,7 +191,7 @@ class Host:
         """How a job ended whose last words are here."""
         name, code = self.name, job.code
         over = partial(JobStatus, "over", node=name, is_whole=True)
-        if job.state == "ended" and code in (0, 1):
+        if job.state == "ended" and code in (0, 1) and _is_closed(job):
             return over(ending="failed")
         if job.state == "ended" and code == 130:
             return over(f"it was stopped on {name}", ending="cancelled")
@@ -342,6 +343,15 @@ class Host:
 
 def _model_paths(folders: Iterable[str]) -> list[str]:
     return [word for folder in folders for word in ("--model-path", folder)]
+
+
+def _is_closed(job: JobThere) -> bool:
+    """True if the log of a job was closed, as its copy here says."""
+    if job.log is None or not job.log.exists():
+        return False
+    with job.log.open("rb") as log:
+        log.seek(max(job.log.stat().st_size - _LAST_WORDS, 0))
+        return _CLOSED in log.read()
 
 
 def _last_line(job: JobThere) -> str:

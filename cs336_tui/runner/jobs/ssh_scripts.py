@@ -30,6 +30,7 @@ eval "exec env $3 run-job \\"\\$job.json\\"" >"$job.out" 2>&1 </dev/null &
 echo "$$ $!" >"$job.draft" && mv "$job.draft" "$job.pid"
 wait $!
 code=$?
+[ ! -f "$job.stop" ] || code=130
 left=$(grep -lsF "CS336_TUI_JOB=$job.json" /proc/[0-9]*/environ | sed 's,/proc/,,; s,/.*,,')
 [ -z "$left" ] || kill -KILL $left 2>/dev/null
 echo "$code" >"$job.draft" && mv "$job.draft" "$job.end"
@@ -52,6 +53,7 @@ lives() {{ # job: one of its processes runs
 state() {{ # job: a word and the exit code
   if lives "$1"; then if [ -f "$1.waits" ]; then echo waits 0; else echo runs 0; fi
   elif [ -f "$1.end" ]; then echo "ended $(cat "$1.end")"
+  elif [ -f "$1.stop" ]; then echo ended 130
   elif [ "$(boot)" != "$(cat "$1.boot" 2>/dev/null)" ]; then echo rebooted 0
   else echo gone 0; fi
 }}
@@ -65,7 +67,7 @@ detach() {{
 }}
 launch() {{ # job folder command other: start it, once the other job has ended, to go on without this connection
   boot >"$1.boot"
-  rm -f "$1.pid" "$1.end"
+  rm -f "$1.pid" "$1.end" "$1.stop"
   detach sh -c "$supervisor" sh "$1.json" "$2" "$3" "$4" >/dev/null 2>&1 &
   tries=0
   until [ -s "$1.pid" ] || [ $tries -ge 100 ]; do sleep 0.05; tries=$((tries + 1)); done
@@ -73,7 +75,8 @@ launch() {{ # job folder command other: start it, once the other job has ended, 
 stop() {{ # job: politely, then surely
   set -- "$1" $(cat "$1.pid" 2>/dev/null)
   if lives "$1"; then
-    if [ -f "$1.waits" ]; then kill -KILL "$2"; echo 130 >"$1.end"; else kill -TERM "$3"; fi
+    : >"$1.stop"
+    if [ -f "$1.waits" ]; then kill -KILL "$2"; else kill -TERM "$3"; fi
   fi
   tries=0
   while lives "$1" && [ $tries -lt 100 ]; do sleep 0.1; tries=$((tries + 1)); done
