@@ -26,7 +26,9 @@ class _EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     at: float
 
 
-class _CellEvent(_EventBase, frozen=True):
+class CellEvent(_EventBase, frozen=True):
+    """An event of one cell."""
+
     cell: int
 
 
@@ -76,13 +78,13 @@ class QueueOrdered(_EventBase, frozen=True):
     cells: tuple[int, ...]
 
 
-class CellSkipped(_CellEvent, frozen=True):
+class CellSkipped(CellEvent, frozen=True):
     """A waiting cell will not run."""
 
     reason: str
 
 
-class CellRequeued(_CellEvent, frozen=True):
+class CellRequeued(CellEvent, frozen=True):
     """A cell that was skipped or is over waits again, last."""
 
 
@@ -128,6 +130,8 @@ class JobSubmitted(_EventBase, frozen=True):
     cells: tuple[int, ...]
     where: str = ""
     """Partition or machine."""
+    nodes: int = 1
+    """Each writes a log of its own."""
 
 
 class JobChanged(_EventBase, frozen=True):
@@ -139,7 +143,7 @@ class JobChanged(_EventBase, frozen=True):
     node: str = ""
 
 
-class CellStarted(_CellEvent, frozen=True):
+class CellStarted(CellEvent, frozen=True):
     """A cell runs. One that had run before starts anew; its former steps stay in the log."""
 
     pid: int | None = None
@@ -151,7 +155,7 @@ class CellStarted(_CellEvent, frozen=True):
     """The job that runs it."""
 
 
-class StageChanged(_CellEvent, frozen=True):
+class StageChanged(CellEvent, frozen=True):
     stage: Stage
 
 
@@ -189,13 +193,13 @@ class EffectiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Revision of an imported model's source; None for the built-in one."""
 
 
-class ModelBuilt(_CellEvent, frozen=True):
+class ModelBuilt(CellEvent, frozen=True):
     num_params: int
     num_params_without_head: int
     in_force: EffectiveSettings
 
 
-class ModelPrepared(_CellEvent, frozen=True):
+class ModelPrepared(CellEvent, frozen=True):
     """torch.compile, which made `graphs` of the model, or a CUDA graph's capture is done before the first step."""
 
     compile_s: float | None = None
@@ -206,7 +210,7 @@ class ModelPrepared(_CellEvent, frozen=True):
     capture_s: float | None = None
 
 
-class StepsTimed(_CellEvent, frozen=True):
+class StepsTimed(CellEvent, frozen=True):
     """Consecutive finished steps of one kind, oldest first; `first` counts from 0 within it. `times_s` is the wall time
     between two synchronisations (per step of the window in pipelined mode), `phases_s` each phase's device time;
     `host_s` and `host_phases_s` the host's time to enqueue step and phases, on a device with its own clock."""
@@ -223,7 +227,7 @@ class StepsTimed(_CellEvent, frozen=True):
     """Of several ranks with a phase `GRADIENT_SYNC`: that of each. The rank that comes to it last waits for none."""
 
 
-class CellFinished(_CellEvent, frozen=True):
+class CellFinished(CellEvent, frozen=True):
     """A cell is over. `stage`, `step` and `phase` (forward, ...) are those that failed unless its status is ``ok``."""
 
     status: Status

@@ -217,6 +217,10 @@ class SessionState:
     def apply(self, event: ev.Event) -> None:
         """Fold one event in; events of unknown cells are ignored."""
         self.last_at = event.at
+        if isinstance(event, ev.CellEvent):  # most are; what follows is asked in order
+            if known := self.cells.get(event.cell):
+                self._apply_to_cell(known, event)
+            return
         match event:
             case ev.SessionStarted():
                 self.started = event
@@ -289,9 +293,6 @@ class SessionState:
                 self.output.append(event)
                 if event.cell is not None and (heard := self.cells.get(event.cell)):
                     heard.output = (heard.output + event.text)[-OUTPUT_LIMIT:]
-            case _:
-                if known := self.cells.get(event.cell):
-                    self._apply_to_cell(known, event)
 
     def _take_out(self, cell: CellState) -> None:
         """Take a cell out of those that run or wait."""
@@ -343,6 +344,8 @@ class SessionState:
 
     def _apply_to_cell(self, cell: CellState, event: ev.Event) -> None:
         match event:
+            case ev.StepsTimed():
+                cell.times.add(event)
             case ev.CellSkipped():
                 self._take_out(cell)
                 cell.status, cell.skipped_because = "skipped", event.reason
@@ -377,8 +380,6 @@ class SessionState:
                     self.default_threads[cell.spec.device, cell.spec.model] = event.in_force.threads
             case ev.ModelPrepared():
                 cell.prepared = event
-            case ev.StepsTimed():
-                cell.times.add(event)
             case ev.CellFinished():
                 self._take_out(cell)
                 cell.status, cell.finished = event.status, event

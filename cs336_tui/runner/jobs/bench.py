@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +21,7 @@ from cs336_tui.runner.jobs.launchers import make_launcher
 from cs336_tui.runner.jobs.splitting import split
 from cs336_tui.runner.jobs.tail import Tail
 from cs336_tui.runner.jobs.watcher import POLL_S, Watcher, has_result
+from cs336_tui.session.load import uncollected
 from cs336_tui.session.lock import writer_of
 from cs336_tui.session.log import LogError, LogReader
 from cs336_tui.session.recorder import SessionRecorder, Sink
@@ -154,7 +153,7 @@ class JobsBench:
                 return
             next(iter(LogReader(self._log)))  # nothing else is followed
             self._tail = Tail(self._log)
-            with _uncollected():
+            with uncollected():
                 self._follow(self._tail, sink or self._recorder.pass_on)
             if not self.is_over and (take_over or writer_of(self._log) is None):
                 self._take_over(self._tail, whoever=take_over)
@@ -196,7 +195,7 @@ class JobsBench:
             if not self.is_over and writer_of(self._log) is None:
                 self._take_over(self._tail)
         if self._watcher is not None:
-            with _uncollected():
+            with uncollected():
                 self._watcher.step()
             if self._watcher.is_done:
                 self._end()
@@ -234,7 +233,7 @@ class JobsBench:
         """Become the writer of the log, and fold what it holds."""
         self._recorder.open(resume=True, take_over=take_over)
         try:
-            with _uncollected():
+            with uncollected():
                 history = list(LogReader(self._log))
         except LogError:
             self._recorder.close()
@@ -276,18 +275,6 @@ class JobsBench:
         for event in events:
             if not isinstance(event, _PASSED_OVER):
                 self._state.apply(event)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """While entered, garbage is not looked for: that is a quarter of the time in which many events become a state."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _launch_error(error: BaseException, folder: Path) -> BaseException:

@@ -12,7 +12,7 @@ import msgspec
 
 from cs336_tui.config.reading import UNREADABLE
 from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JobRequest, LaunchError, Resources
+from cs336_tui.runner.jobs.job import JobRequest, LaunchError
 from cs336_tui.session.log import JOBS_SUFFIX
 
 _CHOICE = "launcher.json"
@@ -79,20 +79,6 @@ def read_request(path: Path, within_s: float = _LAG_S) -> JobRequest:
             time.sleep(0.2)
         except UNREADABLE as error:
             raise LaunchError(f"{path}: {error}; expected the request of a job") from None
-
-
-class _Asked(msgspec.Struct):
-    """The part of a request that is read quickly."""
-
-    resources: Resources = Resources()
-
-
-def nodes_of(folder: Path, job: str) -> int:
-    """The number of nodes that a job has asked for; 1 if its request cannot be read."""
-    try:
-        return msgspec.json.decode(request_path(folder, job).read_bytes(), type=_Asked).resources.nodes
-    except UNREADABLE:
-        return 1
 
 
 def withdraw(folder: Path, job: str) -> None:

@@ -133,7 +133,8 @@ class Watcher:
             cells = [cell for cell in known.submitted.cells if owners[cell] == name]
             left = {cell for cell in cells if not has_result(state, cell)}
             if left or known.stage != "over":
-                self._follow(known.submitted, left, settled=known.stage == "over", again=True)
+                begun = any(state.cells[cell].started_at is not None for cell in left)
+                self._follow(known.submitted, left, settled=known.stage == "over", again=begun)
                 self._jobs[name].has_run = known.stage == "running"
 
     def close(self) -> None:
@@ -159,12 +160,13 @@ class Watcher:
                 id=id,
                 cells=tuple(cell.cell for cell in request.cells),
                 where=self._launcher.where(id),
+                nodes=request.resources.nodes,
             )
             for request, id in zip(requests, ids, strict=True)
         ]
         self._record(submitted)
-        for event, request in zip(submitted, requests, strict=True):
-            self._follow(event, set(event.cells), request=request)
+        for event in submitted:
+            self._follow(event, set(event.cells))
 
     @property
     def cells(self) -> set[int]:
@@ -257,12 +259,11 @@ class Watcher:
         *,
         settled: bool = False,
         again: bool = False,
-        request: JobRequest | None = None,
     ) -> None:
         name = submitted.job
         self._last_job = max(self._last_job, int(name) if name.isdecimal() else 0)
         logs = []
-        for node in range(request.resources.nodes if request else files.nodes_of(self._folder, name)):
+        for node in range(submitted.nodes):
             tag = f"{name}.{node}" if node else name
             of_log = set(left) if settled else left
             path = files.log_path(self._folder, name, node)
