@@ -35,9 +35,9 @@ from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.runner.queue import WaitingReport
 from cs336_tui.runner.rank_fold import RankFold, ReportFold
-from cs336_tui.runner.ranks import here, run_ranks
+from cs336_tui.runner.ranks import MOST_PACE_S, here, run_ranks
 from cs336_tui.runner.session_predictions import AFTERWARDS_WITHIN_S, SessionPredictions
-from cs336_tui.runner.supervise import Supervisor
+from cs336_tui.runner.supervise import PACE_S, Supervisor
 from cs336_tui.session.log import FILES_SUFFIX
 from cs336_tui.session.recorder import SessionRecorder
 from cs336_tui.stats.quantities import gigabytes
@@ -167,7 +167,8 @@ class CellRunner:
             if ranks:
                 run_ranks(here(ranks, cell=cell), [RankFold(cell, len(ranks))], record, self.stop, timeout_s)
             else:
-                Supervisor(children[0], cell, record, self.stop, timeout_s).run()
+                pace_s = min(PACE_S * max(1, len(self._beside)), MOST_PACE_S)  # each look costs
+                Supervisor(children[0], cell, record, self.stop, timeout_s, pace_s=pace_s).run()
         fault = None if self.stop.is_set() else fault_of(ends[-1], lanes)
         if fault is None:
             self.record(ends)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.config.order import in_order, in_rounds, needs_at_least, relative_work, rough_peak_bytes
+from cs336_tui.config.order import in_order, in_rounds, needs_at_least, relative_work, rough_peak_bytes, usual_order
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from tests.strategies import run_specs
@@ -21,6 +21,14 @@ def test_the_same_cells_run_with_the_least_work_first(specs: list[CellSpec]) -> 
     work = list(map(relative_work, ordered))
     assert work == sorted(work)
     assert in_order(specs, "as-given") == tuple(specs)
+
+
+def test_in_lanes_the_widest_and_then_the_longest_run_first() -> None:
+    few, many = small_spec(measure_steps=5), small_spec(measure_steps=50)
+    large = small_spec(context_length=256, measure_steps=50)
+    wide = small_spec(ranks=2, parallel="ddp", measure_steps=1, pass_="train-step")
+    assert in_order([few, large, wide, many], usual_order("auto")) == (wide, large, many, few)
+    assert in_order([large, few], usual_order(1)) == (few, large)
 
 
 def test_cells_of_equal_work_stay_neighbours_in_the_order_given() -> None:

@@ -24,7 +24,7 @@ from cs336_tui.config.presets import (
     to_toml,
 )
 from cs336_tui.config.spec import SpecError
-from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.sweep import LaneCount, Sweep
 from tests.strategies import automatic_sweeps, sweeps
 
 EXPECTED = {
@@ -264,3 +264,22 @@ def test_presets_are_read_from_regular_files_and_a_loop_of_links_ends(tmp_path: 
     assert {problem for problem in found.problems if "/" not in problem.partition(":")[0]} == {
         "preset pipe: cannot be read: not a regular file", "preset zero: cannot be read: not a regular file",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("lanes", [8, "auto"])
+def test_lanes_are_kept_in_presets_and_commands_and_share_the_devices(lanes: LaneCount) -> None:
+    sweep = sweep_from(lanes=lanes, devices=("cuda:0", "cuda:1"), sizes=("tiny",), passes=("forward",))
+    assert from_toml("mine", to_toml(Preset("mine", "", sweep))).sweep == sweep
+    command = command_of(sweep)
+    assert "--device cuda:0,cuda:1" in command
+    assert command.endswith(f"--lanes {lanes}")
+    assert [spec.device for spec in sweep.cells()] == ["cuda:0"]
+    assert len(sweep) == 1
+    on_each = sweep_from(lanes=1, devices=sweep.devices, sizes=("tiny",), passes=("forward",))
+    assert [spec.device for spec in on_each.cells()] == ["cuda:0", "cuda:1"]
+
+
+@pytest.mark.parametrize("text", ['lanes = "two"', "lanes = 0", "lanes = true"])
+def test_lanes_that_cannot_be_are_refused(text: str) -> None:
+    with pytest.raises(PresetError, match="lanes"):
+        from_toml("mine", text)
