@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest import mock
@@ -22,11 +23,12 @@ from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.nodes import node as one_node
-from cs336_tui.runner.nodes.node import Node
+from cs336_tui.runner.nodes.messages import CellWork, Ready, Run, Sampled, Serve, Served
+from cs336_tui.runner.nodes.node import Node, NodeProcess
 from cs336_tui.runner.nodes.nodes import Nodes, split
 from cs336_tui.session.cell_state import CellState
 from tests.samples import ENVIRONMENT
-from tests.watching import PATIENCE_S, Watch, small_spec, wait_gone
+from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec, wait_gone
 
 CODE = Path(__file__).parent / "ranks"
 FOUR_GPUS = msgspec.structs.replace(
@@ -173,7 +175,8 @@ def test_a_stop_ends_all_ranks_and_the_next_cell_runs(runner: Runner) -> None:
 def test_a_lost_node_ends_its_cell_and_the_next_one_gets_it_anew(
     runner: Runner, by: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(one_node, "SILENT_S", 2.5)
+    if by == signal.SIGSTOP:
+        monkeypatch.setattr(one_node, "SILENT_S", 4.0)
     monkeypatch.setattr(one_node, "ENDING_S", 0.5)
     monkeypatch.setattr(runner.nodes, "_losses", {})
     thread = runner.begin(over_nodes("ddp", measure_steps=10_000_000))
@@ -186,3 +189,23 @@ def test_a_lost_node_ends_its_cell_and_the_next_one_gets_it_anew(
     assert "its node was lost: " in error
     assert all(wait_gone(rank.pid) for rank in ranks)
     assert runner.run(over_nodes("none"))[0].status == "ok"
+
+
+def test_a_node_ends_with_all_that_it_started_when_its_orders_end(tmp_path: Path) -> None:
+    process = NodeProcess(Node("n3", "127.0.0.1"), command(Node("n3", "")), tmp_path / "errors")
+
+    def heard(wanted: type) -> None:
+        give_up_at = time.monotonic() + PATIENCE_S
+        while not any(isinstance(word, wanted) for word in process.words(1.0)):
+            assert time.monotonic() < give_up_at
+
+    heard(Ready)
+    process.give(Serve())
+    heard(Served)
+    process.give(Run(CellWork(endless_spec(), 0), first=0, here=1, node=0, nodes=1, address="127.0.0.1", port=1))
+    heard(Sampled)
+    (node,) = (each for each in psutil.Process().children() if each.cmdline()[-1:] == ["n3"])
+    started = [node, *node.children(recursive=True)]
+    process.hang_up()  # as the kernel does when the process at the other end is killed
+    assert psutil.wait_procs(started, PATIENCE_S)[1] == []
+    process.close()

@@ -66,12 +66,11 @@ def work_over_nodes(
         return
     own, *others = _parts(request, wide, logs, environment)
     bench.queue.use(lanes_here(request.lanes, [cell.spec for cell in own], environment))
-    elsewhere = [
-        _Elsewhere(allocation, number, path, log)
-        for number, (part, log) in enumerate(zip(others, logs[1:], strict=True), 1)
-        if _begin(log, part, request)
-    ]
+    elsewhere: list[_Elsewhere] = []
     try:
+        for number, (part, log) in enumerate(zip(others, logs[1:], strict=True), 1):
+            if _begin(log, part, request):
+                elsewhere.append(_Elsewhere(allocation, number, path, log))
         for reports, group in itertools.groupby((c for c in own if c.cell not in known), lambda cell: cell.reports):
             cells = tuple(group)
             bench.add([(c.spec, c.repeat) for c in cells], reports=reports, numbers=[c.cell for c in cells])
@@ -171,7 +170,7 @@ def _tell_lost(log: Path, why: str) -> None:
     ends: list[ev.Event] = [
         ev.CellFinished(at=now, cell=cell.cell, status="killed", error=why, job_over=True)
         for cell in state.cells.values()
-        if not cell.is_over
+        if cell.status in ("queued", "running")
     ]
     with closing(SessionLog(log, resume=True, take_over=True)) as writer:
         writer.write([*ends, ev.SessionEnded(at=now, reason="interrupted")])
