@@ -133,7 +133,7 @@ class Watcher:
             cells = [cell for cell in known.submitted.cells if owners[cell] == name]
             left = {cell for cell in cells if not has_result(state, cell)}
             if left or known.stage != "over":
-                begun = any(state.cells[cell].started_at is not None for cell in left)
+                begun = any(state.cells[n].started_at is not None or state.cells[n].earlier for n in left)
                 self._follow(known.submitted, left, settled=known.stage == "over", again=begun)
                 self._jobs[name].has_run = known.stage == "running"
 
