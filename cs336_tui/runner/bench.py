@@ -27,7 +27,7 @@ from cs336_tui.runner.lanes import lanes_again, lanes_of, pool_of
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.machine import measure_peak, probe_machine
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.queue import CellQueue, Tell, WaitingCell, WaitingPeak, WaitingReport
+from cs336_tui.runner.queue import CellQueue, Taken, Tell, WaitingCell, WaitingPeak, WaitingReport
 from cs336_tui.runner.resume import go_on
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.wanted_reports import WantedReports
@@ -260,9 +260,11 @@ class Bench:
             raise
 
     def _run_all(self, environment: Environment) -> None:
+        taken: Taken | None = None
         beside: list[threading.Thread] = []
+        broken: list[BaseException] = []
         try:
-            while (taken := self.queue.take(self._wanted.take)) is not None:
+            while (taken := self.queue.take(self._wanted.take)) is not None and not broken:
                 if isinstance(taken, WaitingReport):
                     self._cells.make_report(taken, environment, self.timeout_s)
                 elif isinstance(taken, WaitingPeak):
@@ -278,8 +280,8 @@ class Bench:
                     self._run_cell(taken, environment)
                 else:
                     beside = [thread for thread in beside if thread.is_alive()]
-                    name = f"lane-{taken.lanes[0].lane}"
-                    beside.append(threading.Thread(target=self._run_in_lanes, args=(taken, environment), name=name))
+                    name, given = f"lane-{taken.lanes[0].lane}", (taken, environment, broken)
+                    beside.append(threading.Thread(target=self._run_in_lanes, args=given, name=name))
                     beside[-1].start()
         except BaseException:
             self._stop.set()
@@ -287,15 +289,20 @@ class Bench:
         finally:
             for thread in beside:
                 thread.join()
+            if isinstance(taken, WaitingCell):
+                self.queue.over(taken)  # if it was not begun
+        if broken:
+            raise broken[0]
 
-    def _run_in_lanes(self, taken: WaitingCell, environment: Environment) -> None:
-        """Run a cell beside others; its lanes are free then."""
+    def _run_in_lanes(self, taken: WaitingCell, environment: Environment, broken: list[BaseException]) -> None:
+        """Run a cell beside others; its lanes are free then. An error goes to `broken`, and stops all."""
         try:
             self._run_cell(taken, environment)
-        except Exception as error:  # what breaks off one cell ends no other
-            self._recorder.say_once(f"cell {taken.cell + 1} broke off: {type(error).__name__}: {error}")
+        except BaseException as error:
+            broken.append(error)
+            self._stop.set()
         finally:
-            self.queue.over(taken.cell)
+            self.queue.over(taken)
 
     def _run_cell(self, taken: WaitingCell, environment: Environment) -> None:
         fault = self._cells.run(taken.cell, taken.spec, environment, self.timeout_s, taken.lanes)

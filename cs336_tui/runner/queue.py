@@ -260,10 +260,11 @@ class CellQueue:
                         self._taken = found
                     return found
 
-    def over(self, cell: int) -> None:
-        """Free the lanes of a cell that has ended."""
+    def over(self, taken: WaitingCell) -> None:
+        """Free the lanes of a cell that has ended, unless it was taken anew meanwhile."""
         with self._changed:
-            self._in_lanes.pop(cell, None)
+            if self._in_lanes.get(taken.cell) is taken:
+                del self._in_lanes[taken.cell]
             self._changed.notify_all()
 
     def set_aside(self, lane: int, reason: str, cell: int) -> None:

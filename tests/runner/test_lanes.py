@@ -93,15 +93,23 @@ def test_more_lanes_than_there_is_room_for_are_refused(count: int, changes: dict
 class InLanes(Held):
     """A queue whose cells, of so many ranks, run in lanes."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._running: dict[int, WaitingCell] = {}
+
     def begin(self, count: int, *ranks: int) -> CellQueue:
         self.queue.use([Lane(lane=n, device="cpu") for n in range(count)])
         self.queue.add([(small_spec(ranks=each, parallel="ddp" if each > 1 else "none"), 1) for each in ranks])
         return self.queue
 
+    def over(self, cell: int) -> None:
+        self.queue.over(self._running[cell])
+
     def taken(self) -> tuple[int, list[int]]:
         found = self.queue.take()
         assert isinstance(found, WaitingCell)
         numbers = [lane.lane for lane in found.lanes]
+        self._running[found.cell] = found
         self.watch([CellStarted(at=0.0, cell=found.cell, lanes=tuple(numbers))])
         return found.cell, numbers
 
@@ -123,19 +131,19 @@ def test_each_lane_takes_the_next_cell_as_it_becomes_free(held: InLanes) -> None
     assert [held.taken(), held.taken()] == [(0, [0]), (1, [1])]
     assert held.would_wait
     assert queue.running == (0, 1)
-    queue.over(1)
+    held.over(1)
     assert held.taken() == (2, [1])
     assert held.would_wait
     for cell in (2, 0):
-        queue.over(cell)
+        held.over(cell)
     assert queue.take() is None
 
 
 def test_a_wide_cell_waits_for_its_lanes_and_none_overtakes_it(held: InLanes) -> None:
-    queue = held.begin(4, 3, 2, 1, 1)
+    held.begin(4, 3, 2, 1, 1)
     assert held.taken() == (0, [0, 1, 2])
     assert held.would_wait
-    queue.over(0)
+    held.over(0)
     assert held.taken() == (1, [0, 1])
     assert [held.taken(), held.taken()] == [(2, [2]), (3, [3])]
 
@@ -145,7 +153,7 @@ def test_a_cell_of_another_device_runs_alone(held: InLanes) -> None:
     queue.add([(small_spec(device="mps", threads=None), 1), (small_spec(), 1)])
     held.taken()
     assert held.would_wait
-    queue.over(0)
+    held.over(0)
     assert held.taken() == (1, [])
     assert queue.running == (1,)
     assert held.taken() == (2, [0])
@@ -154,11 +162,11 @@ def test_a_cell_of_another_device_runs_alone(held: InLanes) -> None:
 def test_a_report_waits_until_no_cell_runs_and_comes_before_the_next(held: InLanes) -> None:
     queue = held.begin(2, 1, 1, 1)
     held.taken(), held.taken()
-    queue.over(0)
+    held.over(0)
     report = WaitingReport("memory", small_spec(), 0)
     queue.ask(report)
     assert held.would_wait
-    queue.over(1)
+    held.over(1)
     assert queue.take() == report
     assert held.taken() == (2, [0])
 
@@ -169,7 +177,7 @@ def test_reports_of_a_run_are_asked_for_once_nothing_runs(held: InLanes) -> None
     wanted = [report]
     held.taken(), held.taken()
     assert wanted
-    queue.over(0), queue.over(1)
+    held.over(0), held.over(1)
     assert queue.take(lambda: [wanted.pop()] if wanted else []) == report
     assert queue.take() is None
 
@@ -179,7 +187,7 @@ def test_a_pause_takes_no_cell_until_all_are_over_and_it_ends(held: InLanes) -> 
     held.taken()
     queue.pause()
     assert held.would_wait
-    queue.over(0)
+    held.over(0)
     assert held.would_wait
     queue.pause(False)
     assert held.taken() == (1, [0])
@@ -191,10 +199,10 @@ def test_a_stop_reaches_all_that_run_and_none_that_comes_later(held: InLanes) ->
     assert queue.cancel()
     assert [end.cell for end in held.watch.of(CellFinished)] == [2]
     queue.add([(small_spec(), 1)])
-    queue.over(0)
+    held.over(0)
     assert held.stop.is_set()
     assert held.would_wait, "one is still ending"
-    queue.over(1)
+    held.over(1)
     assert held.taken() == (3, [0])
     assert not held.stop.is_set()
 
@@ -206,8 +214,19 @@ def test_a_lane_that_is_set_aside_runs_no_more_and_its_cell_comes_next(held: InL
     assert held.waiting == [1, 2]
     assert held.watch.state.lanes[1].set_aside == "the GPU is lost"
     assert held.would_wait
-    queue.over(0)
+    held.over(0)
     assert held.taken() == (1, [0])
+
+
+def test_the_end_of_a_former_attempt_frees_no_lane_of_the_next(held: InLanes) -> None:
+    queue = held.begin(2, 1, 1)
+    former = queue.take()
+    assert isinstance(former, WaitingCell)
+    queue.set_aside(0, "lost", 0)
+    assert held.taken() == (0, [1])
+    queue.over(former)
+    assert held.would_wait
+    assert queue.running == (0,)
 
 
 def test_cells_for_which_no_lane_is_left_end_with_the_reason(held: InLanes) -> None:

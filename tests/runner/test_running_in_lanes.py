@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +17,12 @@ from cs336_tui.events.events import (
     CellFinished,
     CellStarted,
     DeviceSampled,
+    Event,
     Lane,
     LaneSetAside,
     LanesOpened,
     ReportStarted,
+    StepsTimed,
 )
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.lanes import cores_here
@@ -185,6 +188,35 @@ def test_a_pause_lets_what_runs_end(made: Begin) -> None:
     assert run.watch.state.cells[4].lanes == (1,)
     run.bench.cancel()
     assert run.end() == {0: "cancelled", 1: "ok", 2: "ok", 3: "skipped", 4: "ok"}
+
+
+def test_where_no_process_can_be_started_the_lanes_are_set_aside_with_the_reason(made: Begin) -> None:
+    run = made()
+    run.bench.probe()
+    shutil.rmtree(run.bench._scratch)
+    run.bench._scratch.write_text("in the way of its files")
+    run.begin(EIGHT[:2], *[small_spec()] * 3)
+    assert set(run.end().values()) == {"failed"}
+    assert {event.lane for event in run.watch.of(LaneSetAside)} == {0, 1}
+    finished = run.watch.state.cells[2].finished
+    assert finished is not None
+    assert "was set aside: no child process can be started: " in (finished.error or "")
+    run.bench._scratch.unlink()
+
+
+def test_a_watcher_that_is_gone_stops_all_lanes_and_breaks_off_the_run(made: Begin) -> None:
+    run = made()
+    run.bench.add([(waiting_spec(0.05, measure_steps=1_000_000), 1)] * 3, lanes=EIGHT[:2])
+
+    def gone(event: Event) -> None:
+        if isinstance(event, StepsTimed):
+            raise RuntimeError("nobody listens")
+
+    run.watch.on_event = gone
+    with pytest.raises(RuntimeError, match="nobody listens"):
+        run.bench.work()
+    assert run.bench.queue.running == ()
+    run.watch.on_event = lambda _: None
 
 
 def run_lanes(run: InLanes) -> Sequence[Lane]:
