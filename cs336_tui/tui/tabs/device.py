@@ -100,7 +100,7 @@ def lines_of_several(
         return [*lines, (), line(("waiting for the first sample ...", "muted"))]
     host = sample.host
     load = format.NOT_AVAILABLE if host.load_1m is None else f"{host.load_1m:.1f}"
-    lines.append(_row("host", f"CPU {format.percent(host.cpu)} load {load}"))
+    lines.append(line(("host ", "muted"), f"CPU {format.percent(host.cpu)}, load {load}"))
     about = [line((f"cell {status.number(followed)}, {beside.where(state, followed)}", "title"))]
     if sample.gpu and height - len(lines) > least + len(_DETAILS):
         about += [found for found in _gpu(sample.gpu, None, width) if found[0].text.strip() in _DETAILS]

@@ -95,11 +95,11 @@ def table(rows: Sequence[DeviceRow], followed: CellState | None, width: int, hei
     title = "GPU" if on_gpus else "lane" if any(row.cell is None or row.cell.lanes for row in rows) else "job"
     figures = _of_gpus(rows) if on_gpus else _of_processes(rows)
     figures.append(_Figure("cell", [_cell(row) for row in rows]))
-    wanted = max(map(len, (title, *names)))
+    wanted = max(len(title) - 2, *map(len, names))  # the title stands over the marks, too
     while (room := width - 2 - sum(figure.width for figure in figures)) < wanted and any(f.rank for f in figures):
         figures.remove(max(figures, key=lambda figure: figure.rank))
     room = min(max(room, 3), wanted)
-    found = [line((" " + f"{title:<{room}} " + "".join(f"{f.title:>{f.width}}" for f in figures), "muted"))]
+    found = [line((f"{title:<{room + 2}}" + "".join(f"{f.title:>{f.width}}" for f in figures), "muted"))]
     for at, (row, name) in enumerate(zip(rows, names, strict=True)):
         if len(found) == height - 1 and len(rows) > height - 1:
             return [*found, line((f"and {len(rows) - at} more", "muted"))]
