@@ -48,6 +48,8 @@ def _invitation(frame: Frame) -> str:
     if frame.shown.state.reports and (frame.replaying or not frame.is_live):
         made = ", ".join(f"{tab.label} ({tab.key})" for tab in REPORT_TABS.values())
         return f"This session has no cells, but reports: {made}."
+    if frame.shown.state.jobs:
+        return "No cell has begun. Queue (6) says what each waits for."
     if frame.replaying:
         return "The log has not come to its first cell."
     if frame.running and frame.is_live and frame.shown.state.environment is None:
