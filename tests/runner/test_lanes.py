@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cs336_tui.config.spec import SpecError
 from cs336_tui.config.sweep import LaneCount
@@ -253,3 +256,82 @@ def test_cells_have_the_numbers_that_they_are_given(held: InLanes) -> None:
     ]
     assert {n: cell.repeat for n, cell in held.watch.state.cells.items()} == {3: 4, 4: 8, 9: 16, 7: 32}
     assert held.queue.add(cells[:1]) == (10,)
+
+
+class LaneMachine(RuleBasedStateMachine):
+    """Any changes in any order: no lane has two cells, and at the end each cell has exactly one end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = InLanes()
+        self.queue, self.watch = self.held.queue, self.held.watch
+        self.queue.use([Lane(lane=n, device="cpu") for n in range(4)])
+        self.running: dict[int, WaitingCell] = {}
+
+    @rule(ranks=st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    def add(self, ranks: list[int]) -> None:
+        self.queue.add([(small_spec(ranks=each, parallel="ddp" if each > 1 else "none"), 1) for each in ranks])
+
+    @rule()
+    def take(self) -> None:
+        alone = [cell for cell, taken in self.running.items() if not taken.lanes]
+        for cell in alone:  # over at the next take
+            self.watch([CellFinished(at=0.0, cell=cell, status="ok")])
+            del self.running[cell]
+        if self.held.would_wait:
+            return
+        taken = self.queue.take()
+        if isinstance(taken, WaitingCell):
+            assert not any(self.watch.state.lanes[lane.lane].set_aside for lane in taken.lanes)
+            self.watch([CellStarted(at=0.0, cell=taken.cell, lanes=tuple(lane.lane for lane in taken.lanes))])
+            self.running[taken.cell] = taken
+
+    @rule(data=st.data())
+    def over(self, data: st.DataObject) -> None:
+        if cells := [cell for cell, taken in self.running.items() if taken.lanes]:
+            cell = data.draw(st.sampled_from(cells))
+            self.watch([CellFinished(at=0.0, cell=cell, status="ok")])
+            self.queue.over(self.running.pop(cell))
+
+    @rule(data=st.data())
+    def set_aside(self, data: st.DataObject) -> None:
+        if cells := [cell for cell, taken in self.running.items() if taken.lanes]:
+            cell = data.draw(st.sampled_from(cells))
+            taken = self.running.pop(cell)
+            self.queue.set_aside(taken.lanes[0].lane, "lost", cell)
+            self.queue.over(taken)
+
+    @rule(paused=st.booleans())
+    def pause(self, paused: bool) -> None:
+        self.queue.pause(paused)
+
+    @rule()
+    def cancel(self) -> None:
+        self.queue.cancel()
+
+    @invariant()
+    def no_lane_has_two_cells(self) -> None:
+        used = [lane.lane for taken in self.running.values() for lane in taken.lanes]
+        assert len(used) == len(set(used))
+        assert all(len(taken.lanes) in (0, taken.spec.ranks) for taken in self.running.values())
+        assert set(self.running) <= set(self.queue.running)
+
+    @invariant()
+    def told_and_held_agree(self) -> None:
+        state = self.watch.state
+        assert len(self.queue) == len(state.waiting)
+        assert set(state.running) == set(self.running)
+
+    def teardown(self) -> None:
+        self.queue.pause(False)
+        while self.running or len(self.queue):
+            self.take()
+            for cell in [cell for cell, taken in self.running.items() if taken.lanes]:
+                self.watch([CellFinished(at=0.0, cell=cell, status="ok")])
+                self.queue.over(self.running.pop(cell))
+        assert all(cell.is_over for cell in self.watch.state.cells.values())
+        self.held.stop.close()
+
+
+TestLanes = LaneMachine.TestCase
+TestLanes.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
