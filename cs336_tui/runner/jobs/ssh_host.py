@@ -62,10 +62,10 @@ class JobThere:
         self.given_up: JobStatus | None = None
         self.problem: str | None = None
 
-    @property
-    def end(self) -> Path | None:
-        """The file here that says how it ended."""
-        return self.log and self.log.with_suffix(".end")
+    @staticmethod
+    def end_of(log: Path) -> Path:
+        """The file here that says how the job of this log ended."""
+        return log.with_suffix(".end")
 
     def keep_at(self, log: Path) -> None:
         """Keep the copy of its log here, or go on with it."""
@@ -73,7 +73,7 @@ class JobThere:
             self.taken = log.stat().st_size if log.exists() else 0
             self.log = log
             with contextlib.suppress(OSError, ValueError):
-                self.state, self.code = json.loads(log.with_suffix(".end").read_text())
+                self.state, self.code = json.loads(self.end_of(log).read_text())
                 self.is_home = True
 
 
@@ -304,7 +304,7 @@ class Host:
                 self.run(f"sweep {there(job.path)}")
             draft = job.log.with_suffix(".draft")
             draft.write_text(json.dumps([state, code]))
-            draft.replace(job.log.with_suffix(".end"))
+            draft.replace(job.end_of(job.log))
             self.run(script_to_remove(job.path))
             job.is_home = True
         job.state, job.code = state, code

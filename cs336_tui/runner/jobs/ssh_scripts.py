@@ -43,19 +43,23 @@ FUNCTIONS = f"""
 root="{ROOT}"
 supervisor={shlex.quote(_SUPERVISOR)}
 boot() {{ cat /proc/sys/kernel/random/boot_id 2>/dev/null || sysctl -n kern.boottime; }}
-lives() {{ # job: one of its processes runs
-  for pid in $(cat "$1.pid" 2>/dev/null); do
+lives() {{ # job: its shell or run-job runs; a PID may be another's by now
+  shell='' run=''
+  read -r shell run <"$1.pid"
+  for pid in $shell $run; do
+    kill -0 "$pid" || continue
     if [ -d /proc/self ]; then grep -qsF "$1.json" "/proc/$pid/cmdline" && return 0
-    else ps -ww -p "$pid" -o args= 2>/dev/null | grep -qF "$1.json" && return 0; fi
+    else ps -ww -p "$pid" -o args= | grep -qF "$1.json" && return 0; fi
   done
   return 1
 }}
-state() {{ # job: a word and the exit code
-  if lives "$1"; then if [ -f "$1.waits" ]; then echo waits 0; else echo runs 0; fi
-  elif [ -f "$1.end" ]; then echo "ended $(cat "$1.end")"
-  elif [ -f "$1.stop" ]; then echo ended 130
-  elif [ "$(boot)" != "$(cat "$1.boot" 2>/dev/null)" ]; then echo rebooted 0
-  else echo gone 0; fi
+look_up() {{ # job: sets `now` to a word for its state and its exit code
+  code=0
+  if lives "$1"; then if [ -f "$1.waits" ]; then now='waits 0'; else now='runs 0'; fi
+  elif [ -f "$1.end" ]; then read -r code <"$1.end"; now="ended $code"
+  elif [ -f "$1.stop" ]; then now='ended 130'
+  elif [ "$(boot)" != "$(cat "$1.boot")" ]; then now='rebooted 0'
+  else now='gone 0'; fi
 }}
 sweep() {{ # job: end what is left of it
   left=$(grep -lsF "CS336_TUI_JOB=$1.json" /proc/[0-9]*/environ | sed 's,/proc/,,; s,/.*,,')
@@ -98,7 +102,7 @@ piece() {{ # file offset bytes
   tail -c "+$(($2 + 1))" "$1" | head -c "$3"
 }}
 look() {{ # job offset: its state, the size of its log, and what that has from the offset on, after its number of bytes
-  now=$(state "$1")
+  look_up "$1"
   size=$({{ wc -c <"$1.jsonl"; }} 2>/dev/null)
   more=$((size - $2))
   [ $more -le {MOST_BYTES} ] || more={MOST_BYTES}
