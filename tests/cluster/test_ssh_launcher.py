@@ -11,12 +11,14 @@ import pytest
 
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
+from cs336_tui.runner.jobs.bench import JobsBench
 from cs336_tui.runner.jobs.choice import LaunchChoice
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchError
 from cs336_tui.runner.jobs.ssh import SshLauncher
 from cs336_tui.runner.machine import Diagnosis
 from tests.cluster.sshd import Machines, environment, until
 from tests.samples import a_spec
+from tests.watching import Watch
 
 SESSION = "a session"
 HELLO = ev.Notice(at=1.0, text="hello")
@@ -244,7 +246,7 @@ def test_cancelling_gives_up_a_host_that_is_away(machines: Machines, launcher: M
     here = launcher()
     (id,) = here.submit([request("1", "gpu1")], folder)
     machines["gpu1"].stop()
-    with pytest.raises(LaunchError, match=r"host gpu1 cannot be reached .*: what runs there is ended as soon as"):
+    with pytest.raises(LaunchError, match=r"host gpu1 cannot be reached .*: what runs there is ended once it is back"):
         here.cancel([id])
     assert here.statuses([id])[id].ending == "cancelled"
     here.close()
@@ -252,6 +254,30 @@ def test_cancelling_gives_up_a_host_that_is_away(machines: Machines, launcher: M
     again = launcher()
     again.read(id, folder / "1.jsonl", 0)
     until(lambda: not machines["gpu1"].of_jobs(), "the job to end")
+
+
+def test_a_second_cancel_ends_what_the_first_could_not_reach(
+    machines: Machines, launcher: Make, tmp_path: Path
+) -> None:
+    def begin() -> JobsBench:
+        return JobsBench(Watch(), tmp_path / f"{SESSION}.jsonl", make=lambda _: launcher("gpu1"), poll_s=0.02)
+
+    first = begin()
+    first.submit([ev.CellsQueued(at=1.0, first=0, specs=(a_spec(),))], LaunchChoice(launcher="ssh"), request("1"))
+    machines["gpu1"].stop()
+    assert first.cancel()
+    first.work()
+    assert first.is_over
+    first.close()
+    assert machines["gpu1"].of_jobs()
+    machines["gpu1"].start()
+    second = begin()
+    second.watch()
+    assert second.jobs_given_up == 1
+    assert second.cancel()
+    assert second.jobs_given_up == 0
+    second.close()
+    assert not machines["gpu1"].of_jobs()
 
 
 def test_a_new_launcher_goes_on_with_what_is_here(machines: Machines, launcher: Make, folder: Path) -> None:

@@ -88,6 +88,11 @@ class JobsBench:
         """The number of jobs that are not over."""
         return sum(job.stage != "over" for job in self._state.jobs.values())
 
+    @property
+    def jobs_given_up(self) -> int:
+        """The number of jobs that were given up, as their machine could not be reached, and may run there still."""
+        return len(files.lost_jobs(self._folder))
+
     def submit(
         self,
         queued: Sequence[ev.CellsQueued],
@@ -169,15 +174,19 @@ class JobsBench:
                 self._closing.wait(max(began + poll_s - time.monotonic(), 0.0))
 
     def cancel(self) -> bool:
-        """Have all jobs cancelled that are not over; False if there is none. `work` tells how they end."""
+        """Have all jobs cancelled that are not over or were given up; False if there is none. `work` tells how they
+        end. Raises `LaunchError`."""
         if self._watcher is not None:
             return self._watcher.cancel()
+        lost = files.lost_jobs(self._folder)
         ids = [job.submitted.id for job in self._state.jobs.values() if job.stage != "over"]
-        if ids:
+        if ids or lost:
             launcher = self._launcher()
-            launcher.cancel(ids)
+            launcher.cancel([*ids, *lost])
             launcher.close()
-        return bool(ids)
+            for path in lost.values():
+                path.unlink(missing_ok=True)
+        return bool(ids or lost)
 
     def close(self) -> None:
         """Watch no more; jobs go on. Safe to call twice."""

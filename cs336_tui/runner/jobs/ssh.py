@@ -13,9 +13,9 @@ import msgspec
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.runner.jobs.choice import LaunchChoice, LauncherName
-from cs336_tui.runner.jobs.folder import log_path, read_shared
+from cs336_tui.runner.jobs.folder import log_path, lost_path, read_shared
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchError, Place
-from cs336_tui.runner.jobs.ssh_host import LOOK_EVERY_S, Host, JobThere
+from cs336_tui.runner.jobs.ssh_host import ENDS_LATER, LOOK_EVERY_S, Host, JobThere
 from cs336_tui.runner.jobs.ssh_scripts import ROOT_IN_WORDS, script_to_start
 from cs336_tui.runner.jobs.ssh_shell import Unreachable
 from cs336_tui.stats.quantities import counted
@@ -98,8 +98,9 @@ class SshLauncher:
         """Start a job on its host, or if that is gone since it was checked, on another one."""
         problems: list[str] = []
         path = f"{folder.stem}/{request.job}"
-        for suffix in (".jsonl", ".end", ".lost"):  # of one that was started and never recorded
-            (folder / f"{request.job}{suffix}").unlink(missing_ok=True)
+        log = log_path(folder, request.job)
+        for old in (log, JobThere.end_of(log), lost_path(folder, request.job)):  # of one that nobody recorded
+            old.unlink(missing_ok=True)
         for host in sorted(self._hosts.values(), key=lambda each: (each.name != request.machine, each.last_job)):
             place = self._place(host, [cell.spec for cell in request.cells])
             if place.problem or host.facts is None:
@@ -111,14 +112,14 @@ class SshLauncher:
                 answer = host.run(start, 60.0)
             except Unreachable as error:  # it may have started
                 host.failed = f"host {host.name}: {error}"
-                host.give_up(host.look_after(path, log_path(folder, request.job)), host.failed)
+                host.give_up(host.look_after(path, log), host.failed)
                 problems.append(host.failed)
                 continue
             if not answer.split():
                 problems.append(f"host {host.name}: the job did not start; is its disk full?")
                 continue
             self._has_jobs = True
-            host.look_after(path, log_path(folder, request.job))
+            host.look_after(path, log)
             return f"{host.name}:{path}"
         raise LaunchError("; ".join(problems))
 
@@ -152,10 +153,7 @@ class SshLauncher:
             host.stop([job])
         except Unreachable as error:
             host.give_up(job, f"cancelled; {host.name} cannot be reached: {error}", "cancelled")
-            return (
-                f"host {host.name} cannot be reached ({error}): what runs there is ended as soon as it can be, while "
-                "cs336-tui watch runs"
-            )
+            return f"host {host.name} cannot be reached ({error}): {ENDS_LATER}"
         return None
 
     def read(self, id: str, log: Path, offset: int) -> bytes:

@@ -19,6 +19,7 @@ from cs336_tui import __version__
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import ReportFinished, SessionEnded, Status
+from cs336_tui.runner.jobs.folder import lost_path
 from cs336_tui.runner.jobs.job import JobStatus, LaunchError
 from cs336_tui.runner.jobs.ssh_scripts import FUNCTIONS, MOST_BYTES, script_to_find, script_to_remove, there
 from cs336_tui.runner.jobs.ssh_shell import HostShell, Unreachable
@@ -28,6 +29,7 @@ from cs336_tui.stats.quantities import duration
 
 LOOK_EVERY_S = 1.0
 """Seconds between two looks at the jobs of a host."""
+ENDS_LATER = "what runs there is ended once it is back, or then by cs336-tui cancel"
 _AGAIN_AFTER = 2
 """Looks that are left out after one that found a host out of reach."""
 _PROBE_WITHIN_S = 180.0
@@ -161,7 +163,7 @@ class Host:
             if log is not None:
                 job.keep_at(log)
                 with contextlib.suppress(OSError):
-                    if not job.is_home and log.with_suffix(".lost").read_text() == self._lost(job):
+                    if not job.is_home and lost_path(log.parent, log.stem).read_text() == self._lost(job):
                         job.given_up = JobStatus("over", f"given up on {self.name}", self.name, "cancelled")
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._work, name=f"ssh {self.name}", daemon=True)
@@ -180,7 +182,7 @@ class Host:
             at = time.strftime("%H:%M:%S", time.localtime(outage.since))
             why = f"{self.name} unreachable since {at}: {outage.why}"
             if lasted >= self.give_up_s:
-                self.give_up(job, f"{why}; given up after {duration(lasted)}")
+                self.give_up(job, f"{why}; given up after {duration(lasted)}; {ENDS_LATER}")
                 return self.status(job)
             return JobStatus("running", f"{why}; given up after {duration(self.give_up_s)}", self.name)
         if job.state == "waits":
@@ -213,7 +215,7 @@ class Host:
         job.given_up = JobStatus("over", why, self.name, ending, elsewhere=ending == "killed", is_whole=True)
         if job.log is not None:
             with contextlib.suppress(OSError):
-                job.log.with_suffix(".lost").write_text(self._lost(job))
+                lost_path(job.log.parent, job.log.stem).write_text(self._lost(job))
 
     def _lost(self, job: JobThere) -> str:
         return f"{self.name}:{job.path}"
@@ -264,7 +266,7 @@ class Host:
             self.stop([job])
             job.is_home = True
             if job.log is not None:
-                job.log.with_suffix(".lost").unlink(missing_ok=True)
+                lost_path(job.log.parent, job.log.stem).unlink(missing_ok=True)
         asked = [job for job in jobs if not job.is_home and job.log is not None]
         if not asked:
             return False
