@@ -54,7 +54,7 @@ class Nodes:
     ) -> None:
         self._nodes, self._command = tuple(nodes), command
         self._cores, self._most = cores, most
-        self._scratch = Path(tempfile.mkdtemp(prefix="cs336-tui-nodes-"))
+        self._scratch: Path | None = None
         self._processes: dict[str, NodeProcess] = {}
         self._environments: dict[str, Environment] = {}
         self._losses: dict[str, list[str]] = {}  # the reason of each, by node
@@ -114,6 +114,7 @@ class Nodes:
                 raise StartError(f"its ranks need {counted(wanted, 'node')}, and {len(nodes)} are left; {why}")
             for node in nodes:
                 if node.name not in self._processes:
+                    self._scratch = self._scratch or Path(tempfile.mkdtemp(prefix="cs336-tui-nodes-"))
                     errors = self._scratch / f"{node.name}-{len(self._losses.get(node.name, ()))}.err"
                     try:
                         self._processes[node.name] = NodeProcess(node, self._command(node), errors)
@@ -182,7 +183,8 @@ class Nodes:
         try:
             self.rest()
         finally:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            if self._scratch:
+                shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def split(ranks: int, room: int, nodes: int) -> list[int]:
