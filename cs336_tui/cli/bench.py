@@ -101,6 +101,7 @@ def run_sweeps(
             dry_run=dry_run,
             detach=detach,
             settings=settings,
+            over=lambda log: _say_parts(preset_name, log),
         )
     run = HeadlessRun()
     runner = Bench(run.sink, skip_after_oom=sweep.oom_skip, **settings)
@@ -119,10 +120,15 @@ def run_sweeps(
         runner.work()
 
     code = carry_out(runner, run, work, outputs)
-    if name := problem_of_preset(preset(preset_name).name if preset_name else ""):
-        command = f"cs336-tui export {name_of_log(runner.log_path)} --problem {name}"
-        click.echo(f"its parts, with their tables and figures: {command}", err=True)
+    _say_parts(preset_name, runner.log_path)
     return code
+
+
+def _say_parts(preset_name: str | None, log: Path) -> None:
+    """Name the command that makes the parts of the preset's problem, if it is of one."""
+    if name := problem_of_preset(preset(preset_name).name if preset_name else ""):
+        command = f"cs336-tui export {name_of_log(log)} --problem {name}"
+        click.echo(f"its parts, with their tables and figures: {command}", err=True)
 
 
 def _of_other_presets(names: Iterable[str], given: Mapping[str, Any]) -> Iterator[Sweep]:

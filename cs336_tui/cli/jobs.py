@@ -165,8 +165,10 @@ def run_in_jobs(
     dry_run: bool,
     detach: bool,
     settings: dict[str, Any],
+    over: Callable[[Path], object],
 ) -> int:
-    """Run the cells of these sweeps in jobs; wait for their end unless `detach`, and print their data."""
+    """Run the cells of these sweeps in jobs; wait for their end unless `detach`, print their data, and call `over` with
+    the session's log."""
     log = session_dir / f"{new_session_id()}.jsonl"
     request = settings_of(log.stem, skip_after_oom=sweeps[0].oom_skip, **settings)
     launcher = make_launcher(choice)
@@ -188,7 +190,9 @@ def run_in_jobs(
         bench.close()
         click.echo(bench.session)
         return EXIT_OK
-    return follow(bench, run, begin, outputs)
+    code = follow(bench, run, begin, outputs)
+    over(bench.log_path)
+    return code
 
 
 def settings_of(session: str, **given: Any) -> JobRequest:

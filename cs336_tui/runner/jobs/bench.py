@@ -143,7 +143,8 @@ class JobsBench:
             over = [number for number in again if number not in self._state.waiting]
             if over:
                 self._record([ev.CellRequeued(at=time.time(), cell=number) for number in over])
-            skips = not any(NO_OOM_SKIP in command.split() for command in self._state.commands)
+            as_session = not any(NO_OOM_SKIP in command.split() for command in self._state.commands)
+            skips = settings.skip_after_oom and as_session
             settings = msgspec.structs.replace(settings, ddof=self._state.ddof, skip_after_oom=skips)
             try:
                 self._submit(self._job_cells(again), settings)
@@ -268,6 +269,8 @@ class JobsBench:
         assert self._watcher is not None
         assert self._choice is not None
         if cells:
+            checkpoints = {cell.asked_spec.checkpoint for cell in self._state.cells.values()}
+            settings = msgspec.structs.replace(settings, predict=len(checkpoints) > 1)
             places = self._watcher.places(cells)
             self._watcher.submit(split(cells, self._choice, settings, self._watcher.next_job, places))
 

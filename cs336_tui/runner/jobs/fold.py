@@ -81,7 +81,7 @@ class JobFold:
         self._environment: Environment | None = None
         self._lanes: dict[int, int] = {}
         self._reports: dict[int, int] = {}
-        self._reports_begun = self._lanes_opened = 0
+        self._reports_begun = 0
         self._machine = ""
         self._over_last: tuple[int, ...] = ()
         self.running: dict[int, None] = {}
@@ -190,13 +190,15 @@ class JobFold:
         found.append(event)
 
     def _own_lane(self, lane: ev.Lane) -> ev.Lane:
+        """The session's lane for one of the job's; a run of the job that goes on opens the same ones again."""
         of_log = self._shared.lanes_of.setdefault(self._tag, [])
-        if self._lanes_opened == len(of_log):
-            of_log.append(self._shared.next_lane)
-            self._shared.next_lane += 1
-        self._lanes[lane.lane] = number = of_log[self._lanes_opened]
-        self._lanes_opened += 1
-        return replace(lane, lane=number, machine=lane.machine or self._machine, job=self._tag)
+        if lane.lane not in self._lanes:
+            if len(self._lanes) == len(of_log):
+                of_log.append(self._shared.next_lane)
+                self._shared.next_lane += 1
+            self._lanes[lane.lane] = of_log[len(self._lanes)]
+        machine = lane.machine or self._machine
+        return replace(lane, lane=self._lanes[lane.lane], machine=machine, job=self._tag)
 
     def _begin_report(self, event: ev.ReportStarted, found: list[ev.Event]) -> None:
         of_log = self._shared.reports_of.setdefault(self._tag, [])

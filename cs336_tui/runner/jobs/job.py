@@ -63,6 +63,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     check_fit: bool = True
     device_interval_s: float = 2.0
     nvtx: bool = False
+    predict: bool = False
+    """Predict the cells first: a table holds their measured peaks against predicted ones."""
 
 
 class JobStatus(NamedTuple):

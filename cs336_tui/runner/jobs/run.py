@@ -7,18 +7,19 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cs336_tui import __version__
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
+from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment
 from cs336_tui.runner.jobs.job import JobCell, JobRequest
 from cs336_tui.runner.lanes import lanes_of, pool_of
 from cs336_tui.session.lock import writer_of
-from cs336_tui.session.log import SessionLog
+from cs336_tui.session.log import LogError
 from cs336_tui.session.state import fold
 
 if TYPE_CHECKING:
@@ -36,9 +37,14 @@ def begin_log(log: Path, request: JobRequest) -> bool:
     if log.exists():
         writer = writer_of(log)
         return writer is not None and writer.host != socket.gethostname()
-    with closing(SessionLog(log)) as new:
-        started = ev.SessionStarted(at=time.time(), schema=ev.SCHEMA, session=request.session, app=__version__)
-        new.write([started, *queued(request)])
+    started = ev.SessionStarted(at=time.time(), schema=ev.SCHEMA, session=request.session, app=__version__)
+    events: list[ev.Event] = [started, *queued(request)]
+    draft = log.with_suffix(".draft")  # a job that is killed here leaves no half log, which could not go on
+    try:
+        draft.write_bytes(b"".join(map(to_line, events)))
+        draft.replace(log)
+    except OSError as error:
+        raise LogError(f"{log}: {error.strerror}") from None
     return False
 
 
@@ -54,7 +60,10 @@ def work_here(request: JobRequest, bench: Bench, recall: Sink) -> None:
     take_over = begin_log(bench.log_path, request)
     waiting = bench.resume(remember, take_over=take_over, checked=False)
     cells = fold(history).cells
-    bench.queue.use(lanes_here(request.lanes, [cells[cell].asked_spec for cell in waiting], bench.probe()))
+    specs = [cells[cell].asked_spec for cell in waiting]
+    bench.queue.use(lanes_here(request.lanes, specs, bench.probe()))
+    if request.predict:
+        bench.predict_now(specs)
     bench.work()
 
 

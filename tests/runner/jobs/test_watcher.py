@@ -299,6 +299,19 @@ def test_lanes_and_reports_of_several_jobs_get_numbers_of_their_own(tmp_path: Pa
     assert len(made.state.lanes) == 4
 
 
+def test_a_job_that_ran_twice_has_its_lanes_once(one: Made):
+    lanes = ev.LanesOpened(at=2.5, lanes=tuple(ev.Lane(lane=n, device=f"cuda:{n}") for n in range(2)))
+    one.begin("1", (0, 1))
+    one.write("1", lanes, ev.CellStarted(at=3.0, cell=0, lanes=(0,)))
+    one.step()
+    one.write("1", RESUMED, lanes, ev.CellStarted(at=7.0, cell=0, lanes=(1,)))
+    one.step()
+    one.watcher = one.new_watcher()
+    one.step()
+    assert list(one.state.lanes) == [0, 1]
+    assert one.state.cells[0].lanes == (1,)
+
+
 def test_a_report_that_a_job_left_unmade_ends_with_it(one: Made):
     one.begin("1", (0, 1))
     one.run("1", 0, 1)
