@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cs336_tui.session.log import LogError
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
 from tests.cluster.sshd import Machines, until
@@ -55,7 +57,9 @@ def wait_for(folder: Path, what: str, holds: Callable[[SessionState], object]) -
     """Wait until the session's log says so."""
 
     def look() -> object:
-        return any(folder.glob("*.jsonl")) and holds(state_of(folder))
+        with contextlib.suppress(LogError):  # it has just been made
+            return any(folder.glob("*.jsonl")) and holds(state_of(folder))
+        return False
 
     until(look, what)
 
