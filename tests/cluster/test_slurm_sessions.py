@@ -122,6 +122,7 @@ def test_a_sweep_in_a_job_prints_what_a_local_run_prints(slurm: Slurm, tmp_path:
     assert not list((tmp_path / "sessions" / "sessions").iterdir())
 
 
+@pytest.mark.timeout(300)
 def test_whatever_happens_to_jobs_every_cell_ends_once_and_with_a_name(slurm: Slurm, tmp_path: Path, start: Start):
     (tmp_path / "slow.py").write_text(SLOW)
     directory = tmp_path / "sessions"
