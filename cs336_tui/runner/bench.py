@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -36,6 +34,7 @@ from cs336_tui.session.recorder import SessionRecorder, Sink
 
 if TYPE_CHECKING:
     from cs336_tui.runner.nodes.nodes import Nodes
+from cs336_tui.runner.scratch import end_scratch, make_scratch
 
 
 class Bench:
@@ -74,7 +73,7 @@ class Bench:
         self._explain_oom = explain_oom
         self._in_process = in_process
         self._recorder = SessionRecorder(session_dir, session or new_session_id(), sink)
-        self._scratch = Path(tempfile.mkdtemp(prefix="cs336-tui-"))
+        self._scratch = make_scratch()
         self._launcher = Launcher(self._scratch)
         self._predictions = SessionPredictions(
             self._launcher, self._recorder, self._capability_of, lambda: self.timeout_s
@@ -389,7 +388,7 @@ class Bench:
         self._closed = True
         with ExitStack() as ending:
             # Called last to first, all of them even if a watcher that is gone raises.
-            ending.callback(shutil.rmtree, self._scratch, ignore_errors=True)
+            ending.callback(end_scratch, self._scratch)
             ending.callback(self._stop.close)
             ending.callback(self._close_log, interrupted=interrupted)
             ending.callback(self._watch.stop)

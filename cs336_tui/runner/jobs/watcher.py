@@ -17,6 +17,7 @@ from cs336_tui.runner.jobs.aside import Aside
 from cs336_tui.runner.jobs.fold import JobFold, Numbering
 from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, JobStatus, LaunchError, Place
 from cs336_tui.runner.jobs.splitting import among
+from cs336_tui.session.lock import lock_path
 from cs336_tui.session.log import DAMAGE, FILES_SUFFIX, line_prefix
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import counted
@@ -349,6 +350,8 @@ class Watcher:
             if log.damaged:
                 text = f"{log.path.name}, line {log.damaged}: damaged; passed over with other lines like it"
                 events.append(ev.Notice(at=time.time(), text=text))
+            if job.over_at and not log.fold.ended:  # it was killed
+                lock_path(log.path).unlink(missing_ok=True)
         if job.settled:
             return
         status = job.status if job.over_at and job.status else JobStatus("over")

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
-from pathlib import Path
 
 import msgspec
 
@@ -48,6 +45,7 @@ from cs336_tui.runner.nodes.messages import (
 )
 from cs336_tui.runner.pipes import StopSignal, last_line
 from cs336_tui.runner.ranks import here, pace_of
+from cs336_tui.runner.scratch import end_scratch, make_scratch
 from cs336_tui.worker.worker_entry import Place
 
 STORE_S = 60.0
@@ -73,7 +71,7 @@ def serve(device_interval_s: float) -> None:
 class _Agent:
     def __init__(self, told: int, device_interval_s: float) -> None:
         self._told, self._telling = told, threading.Lock()
-        self._scratch = Path(tempfile.mkdtemp(prefix="cs336-tui-node-"))
+        self._scratch = make_scratch("node-")
         self._launcher = Launcher(self._scratch)
         self._watch = DeviceSampler(self._on_sample, interval_s=device_interval_s)
         self._stop = StopSignal()
@@ -118,7 +116,7 @@ class _Agent:
     def close(self) -> None:
         """End everything."""
         with ExitStack() as ending:  # called last to first
-            ending.callback(shutil.rmtree, self._scratch, ignore_errors=True)
+            ending.callback(end_scratch, self._scratch)
             ending.callback(self._stop.close)
             ending.callback(self._watch.stop)
             if self._store:

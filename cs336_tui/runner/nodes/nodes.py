@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -21,6 +18,7 @@ from cs336_tui.runner.nodes.node import LOOK_S, Node, NodeLost, NodeProcess, Ran
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import STOPPED
 from cs336_tui.runner.rank_fold import NODE_LOST
+from cs336_tui.runner.scratch import end_scratch, make_scratch
 from cs336_tui.stats.quantities import counted
 
 START_S, START_AGAIN_S = 300.0, 60.0
@@ -114,7 +112,7 @@ class Nodes:
                 raise StartError(f"its ranks need {counted(wanted, 'node')}, and {len(nodes)} are left; {why}")
             for node in nodes:
                 if node.name not in self._processes:
-                    self._scratch = self._scratch or Path(tempfile.mkdtemp(prefix="cs336-tui-nodes-"))
+                    self._scratch = self._scratch or make_scratch("nodes-")
                     errors = self._scratch / f"{node.name}-{len(self._losses.get(node.name, ()))}.err"
                     try:
                         self._processes[node.name] = NodeProcess(node, self._command(node), errors)
@@ -184,7 +182,7 @@ class Nodes:
             self.rest()
         finally:
             if self._scratch:
-                shutil.rmtree(self._scratch, ignore_errors=True)
+                end_scratch(self._scratch)
 
 
 def split(ranks: int, room: int, nodes: int) -> list[int]:

@@ -10,6 +10,7 @@ from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.runner.jobs.folder import output_path, write_request
 from cs336_tui.runner.jobs.job import JobStatus
+from cs336_tui.session.lock import lock_path
 from tests.runner.jobs.made import END, KILLED, RESUMED, RUNNING, Made, ended, started, steps
 from tests.samples import ENVIRONMENT
 
@@ -240,6 +241,18 @@ def test_a_job_whose_submission_was_not_recorded_is_withdrawn_and_its_number_not
     assert [path.name for path in one.folder.glob("*.json")] == ["1.json"]
     assert one.state.notices[-1].text.startswith("job 2 is withdrawn")
     assert [one.watcher.next_job, one.new_watcher().next_job] == [3, 3]
+
+
+def test_the_lock_of_a_job_that_was_killed_goes_once_it_is_over(one: Made):
+    one.begin("1", (0, 1))
+    lock = lock_path(one.log("1"))
+    lock.write_bytes(b"{}")
+    one.step()
+    assert lock.exists()
+    one.over("1")
+    one.step()
+    one.step(after_s=6.0)
+    assert not lock.exists()
 
 
 def test_a_launcher_that_does_not_answer_is_told_once_and_holds_nothing_up(one: Made):
