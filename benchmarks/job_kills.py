@@ -79,6 +79,7 @@ class Tally:
     cells: int = 0
     results: int = 0
     twice: int = 0
+    again: int = 0
     lost: int = 0
     orphans: int = 0
     """Processes and jobs that were left."""
@@ -279,6 +280,7 @@ class Session:
         tally.cells += account.cells
         tally.results += account.results
         tally.twice += account.twice
+        tally.again += account.again
         tally.lost += account.lost
         self._wait(lambda: not list(self._processes()) and not self._jobs(), GONE_WITHIN_S)
         left = [f"process {process.pid}: {' '.join(words)[:120]}" for process, words in self._processes()]
@@ -343,7 +345,7 @@ def added(tallies: Sequence[Tally]) -> Tally:
             for key, count in theirs.items():
                 mine[key] = mine.get(key, 0) + count
         total.wrong += tally.wrong
-        for name in ("sessions", "cells", "results", "twice", "lost", "orphans"):
+        for name in ("sessions", "cells", "results", "twice", "again", "lost", "orphans"):
             setattr(total, name, getattr(total, name) + getattr(tally, name))
     return total
 
@@ -445,14 +447,15 @@ def main(kills: int, in_slurm: int, seed: int, seconds: float, path: Path | None
 
 
 HEADER = (
-    "where", "killed", "kills", "sessions", "cells", "one result", "twice", "lost", "processes left", "files left",
+    "where", "killed", "kills", "sessions", "cells", "one result", "twice", "run twice", "lost", "processes left",
+    "files left",
 )  # fmt: skip
 
 
 def row_of(place: str, victim: str, tally: Tally) -> list[str]:
     kills = ", ".join(f"{count} {name}" for name, count in sorted(tally.kills.items()))
     files = ", ".join(f"{count} {name}" for name, count in sorted(tally.files.items()))
-    numbers = (tally.sessions, tally.cells, tally.results, tally.twice, tally.lost, tally.orphans)
+    numbers = (tally.sessions, tally.cells, tally.results, tally.twice, tally.again, tally.lost, tally.orphans)
     return [place, victim, f"{sum(tally.kills.values())}: {kills}", *map(str, numbers), files or "0"]
 
 

@@ -74,7 +74,9 @@ class Account:
     results: int = 0
     """Cells with one good result, whose steps are whole."""
     twice: int = 0
-    """Cells with more than one good result, or begun anew though they had one, or run to their end by two jobs."""
+    """Cells with more than one good result, or begun anew though they had one."""
+    again: int = 0
+    """Cells that two jobs have run to their end; the session has the result of one."""
     lost: int = 0
     """Cells without a result, or with one whose steps are not whole or not those of the process that made it."""
     why: list[str] = field(default_factory=list)
@@ -104,9 +106,10 @@ def account_of(log: Path, warmup: int, steps: int) -> Account:
             account.left.append(cell)
         elif last.end != "ok":
             account.not_ok.append(cell)
-        if len(good) > 1 or (good and good[0] < len(attempts) - 1) or by_jobs > 1:
+        if len(good) > 1 or (good and good[0] < len(attempts) - 1):
             account.twice += 1
-            account.why.append(f"cell {cell}: {Counter(each.end for each in attempts)}, ended well in {by_jobs} logs")
+            account.why.append(f"cell {cell}: {Counter(each.end for each in attempts)}")
+        account.again += by_jobs > 1
         if last.end != "ok" or problems:
             account.lost += 1
             account.why += [f"cell {cell}: {last.end}"] if last.end != "ok" else []

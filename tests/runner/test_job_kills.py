@@ -23,7 +23,7 @@ def test_each_cell_has_one_result_whatever_is_killed() -> None:
     total = added([each.result() for each in killed])
     assert not total.wrong
     assert sum(total.kills.values()) >= len(SESSIONS)
-    assert (total.results, total.twice, total.lost, total.orphans) == (total.cells, 0, 0, 0)
+    assert (total.results, total.twice, total.again, total.lost, total.orphans) == (total.cells, 0, 0, 0, 0)
     assert total.files.keys() <= {"pymp"}
 
 
@@ -50,7 +50,7 @@ KILLED = [ev.CellFinished(at=2.0, cell=0, status="killed", job_over=True)]
         ([*attempt(status=""), *KILLED], [attempt(status="")], (0, 0, 1)),
         ([], [attempt()], (0, 0, 1)),
         ([*attempt(), *attempt(pid=8)], [attempt(), attempt(pid=8)], (0, 1, 0)),
-        ([*attempt()], [attempt(), attempt(pid=8)], (1, 1, 0)),
+        ([*attempt()], [attempt(), attempt(pid=8)], (1, 0, 0)),
         ([*attempt(STEPS[:1])], [attempt()], (0, 0, 1)),
         ([*attempt(first=1)], [attempt()], (0, 0, 1)),
         ([*attempt(OTHER)], [attempt(), attempt(OTHER, pid=8, status="")], (0, 0, 1)),
@@ -67,3 +67,4 @@ def test_what_is_lost_doubled_or_mixed_is_counted(
         (log.with_suffix(".jobs") / f"{number}.jsonl").write_bytes(b"".join(map(to_line, events)))
     account = account_of(log, warmup=1, steps=2)
     assert (account.results, account.twice, account.lost) == found
+    assert account.again == (len(jobs) == 2 and all(isinstance(job[-1], ev.CellFinished) for job in jobs))

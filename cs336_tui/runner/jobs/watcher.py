@@ -372,6 +372,8 @@ class Watcher:
             self._lost.append(msgspec.structs.replace(request, cells=cells))
         else:
             events += self._endings(job, status, error)
+        if job.over_at and job.left:  # whatever lives of it stops
+            files.withdraw(self._folder, name)
 
     def _request_of(self, name: str) -> JobRequest | None:
         try:

@@ -8,7 +8,7 @@ import pytest
 
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
-from cs336_tui.runner.jobs.folder import output_path, write_request
+from cs336_tui.runner.jobs.folder import output_path, request_path, write_request
 from cs336_tui.runner.jobs.job import JobStatus
 from cs336_tui.session.lock import lock_path
 from tests.runner.jobs.made import END, KILLED, RESUMED, RUNNING, Made, ended, started, steps
@@ -243,16 +243,19 @@ def test_a_job_whose_submission_was_not_recorded_is_withdrawn_and_its_number_not
     assert [one.watcher.next_job, one.new_watcher().next_job] == [3, 3]
 
 
-def test_the_lock_of_a_job_that_was_killed_goes_once_it_is_over(one: Made):
+def test_a_job_that_was_killed_is_withdrawn_and_its_lock_goes(one: Made):
+    """Whatever lives of it stops, as on a node whose daemon was killed: its cells may run again elsewhere."""
     one.begin("1", (0, 1))
     lock = lock_path(one.log("1"))
     lock.write_bytes(b"{}")
     one.step()
     assert lock.exists()
+    assert request_path(one.folder, "1").exists()
     one.over("1")
     one.step()
     one.step(after_s=6.0)
     assert not lock.exists()
+    assert not request_path(one.folder, "1").exists()
 
 
 def test_a_launcher_that_does_not_answer_is_told_once_and_holds_nothing_up(one: Made):
