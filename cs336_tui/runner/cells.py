@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -31,6 +32,7 @@ from cs336_tui.runner.child import IMPOSSIBLE
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.lanes import LaneFault, fault_of, in_lane
 from cs336_tui.runner.launcher import Launcher, StartError
+from cs336_tui.runner.machine import device_fault
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.runner.queue import WaitingReport
@@ -169,7 +171,9 @@ class CellRunner:
             else:
                 pace_s = min(PACE_S * max(1, len(self._beside)), MOST_PACE_S)  # each look costs
                 Supervisor(children[0], cell, record, self.stop, timeout_s, pace_s=pace_s).run()
-        fault = None if self.stop.is_set() else fault_of(ends[-1], lanes)
+        fault = (
+            None if self.stop.is_set() else fault_of(ends[-1], lanes, partial(device_fault, launcher, stop=self.stop))
+        )
         if fault is None:
             self.record(ends)
         return fault

@@ -83,6 +83,12 @@ class PredictionAnswer(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
+class TriedDevice(msgspec.Struct, frozen=True):
+    """Why a device cannot be used, in one line; None if it can."""
+
+    error: str | None = None
+
+
 class PeakAnswer(msgspec.Struct, frozen=True):
     """A child's measurement of a device's peak, or why there is none."""
 
@@ -158,6 +164,16 @@ def probe() -> list[ProbeReport]:
     except BaseException as error:
         traceback.print_exc()
         return [ProbeReport(None, forked_after_driver, f"{type(error).__name__}: {error}")]
+
+
+def tried(device: str) -> list[TriedDevice]:
+    """A device as a fresh process finds it."""
+    try:
+        worker_entry.try_device(device)
+    except BaseException as error:
+        traceback.print_exc()
+        return [TriedDevice(worker_entry.in_one_line(error))]
+    return [TriedDevice()]
 
 
 def peak(device: str, precision: Precision, threads: int | None) -> list[PeakAnswer]:

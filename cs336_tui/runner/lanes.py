@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,10 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import counted
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
+_HARDWARE = re.compile("uncorrectable (ECC|NVLink) error|hardware error|GPU is lost|fallen off the bus", re.IGNORECASE)
+"""In errors that no code of a cell can cause."""
+_DEVICE = re.compile("CUDA|NCCL|CUBLAS|CUDNN|HIP|device", re.IGNORECASE)
+"""In errors that a device may be to blame for."""
 _RANK = re.compile(r"rank (\d+): ")
 
 Core = tuple[int, ...]
@@ -139,10 +143,16 @@ class LaneFault(NamedTuple):
     reason: str
 
 
-def fault_of(end: CellFinished, lanes: Sequence[Lane]) -> LaneFault | None:
-    """The lane that is to blame for a cell's end, if it is one of these."""
-    if not lanes or end.status != "failed" or not end.error:
+def fault_of(end: CellFinished, lanes: Sequence[Lane], device_fault: Callable[[str], str | None]) -> LaneFault | None:
+    """The lane that is to blame for a cell's end, if it is one of these. `device_fault` tries a device in a fresh
+    process: whatever works there, the cell itself has broken."""
+    if not lanes or end.status not in ("failed", "killed") or not end.error:
         return None
     rank = _RANK.match(end.error)
-    lane = lanes[int(rank[1])] if rank and int(rank[1]) < len(lanes) else lanes[0]
-    return LaneFault(lane.lane, end.error) if NO_CORES in end.error else None
+    blamed = lanes[int(rank[1])] if rank and int(rank[1]) < len(lanes) else lanes[0]
+    if NO_CORES in end.error or (_HARDWARE.search(end.error) and blamed.device != "cpu"):
+        return LaneFault(blamed.lane, end.error)
+    for lane in (blamed, *(each for each in lanes if each is not blamed)) if _DEVICE.search(end.error) else ():
+        if lane.device != "cpu" and (why := device_fault(lane.device)):
+            return LaneFault(lane.lane, f"{lane.device}: {why}")
+    return None

@@ -19,13 +19,15 @@ from cs336_tui import __version__
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import Environment, TorchEnvironment
 from cs336_tui.events.peaks import DevicePeak, PeakError
-from cs336_tui.runner.child import PeakAnswer, ProbeReport, peak, probe
+from cs336_tui.runner.child import PeakAnswer, ProbeReport, TriedDevice, peak, probe, tried
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal, last_line
 from cs336_tui.runner.queue import STOPPED
 from cs336_tui.worker import worker_entry
 
 PROBE_TIMEOUT_S = 120.0
+DEVICE_ANSWERS_S = 60.0
+"""Seconds in which a device does a small product, once its process has started."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -124,6 +126,26 @@ def processor_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.machine()
+
+
+def device_fault(
+    launcher: Launcher, device: str, within_s: float = DEVICE_ANSWERS_S, *, stop: StopSignal | None = None
+) -> str | None:
+    """Why a fresh process cannot use a device, in one line; None if it can, or if `stop` is set before it is known."""
+    try:
+        child = launcher.start_answers(f"try-{device.replace(':', '-')}", partial(tried, device))
+    except StartError as error:
+        return str(error)
+    with closing(child):
+        try:
+            answer = next(child.messages(within_s, stop), None)
+        except TimeoutError:
+            return f"{device} does not answer within {within_s:g} s"
+        if stop and stop.is_set():
+            return None
+        if answer is not None:
+            return msgspec.json.decode(answer, type=TriedDevice).error
+        return f"a process that used {device} ended early: {last_line(child.output) or 'it told nothing'}"
 
 
 def measure_peak(

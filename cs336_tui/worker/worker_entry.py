@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cs336_tui.worker.measure.failures import in_one_line as in_one_line
     from cs336_tui.worker.measure.peak import measure_peak as measure_peak
     from cs336_tui.worker.measure.probe import probe as probe
+    from cs336_tui.worker.measure.probe import try_device as try_device
     from cs336_tui.worker.measure.process import keep_freed_memory as keep_freed_memory
     from cs336_tui.worker.measure.report import make_report as make_report
     from cs336_tui.worker.ranks.group import served_store as served_store
@@ -36,6 +37,7 @@ else:
     in_one_line = _Late("measure.failures", "in_one_line")
     measure_peak = _Late("measure.peak", "measure_peak")
     probe = _Late("measure.probe", "probe")
+    try_device = _Late("measure.probe", "try_device")
     keep_freed_memory = _Late("measure.process", "keep_freed_memory")
     make_report = _Late("measure.report", "make_report")
     served_store = _Late("ranks.group", "served_store")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,7 +15,10 @@ from cs336_tui.config.spec import SpecError
 from cs336_tui.config.sweep import LaneCount
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellFinished, CellsQueued, CellStarted, Lane
-from cs336_tui.runner.lanes import lanes_of, pool_of
+from cs336_tui.runner.lanes import fault_of, lanes_of, pool_of
+from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.machine import device_fault
+from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import CellQueue, WaitingCell, WaitingReport
 from tests.runner.test_queue import Held
 from tests.samples import ENVIRONMENT
@@ -256,6 +260,46 @@ def test_cells_have_the_numbers_that_they_are_given(held: InLanes) -> None:
     ]
     assert {n: cell.repeat for n, cell in held.watch.state.cells.items()} == {3: 4, 4: 8, 9: 16, 7: 32}
     assert held.queue.add(cells[:1]) == (10,)
+
+
+ON_GPUS = tuple(Lane(lane=n, device=f"cuda:{n}") for n in (4, 5))
+
+
+@pytest.mark.parametrize(
+    ("error", "broken", "lane"),
+    [
+        ("rank 1: AcceleratorError: CUDA error: uncorrectable ECC error encountered", (), 5),
+        ("RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable", ("cuda:4",), 4),
+        ("rank 0: DistBackendError: NCCL error: unhandled cuda error", ("cuda:5",), 5),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", (), None),
+        ("RuntimeError: CUDA error: invalid device ordinal", (), None),
+        ("TypeError: forward() takes 1 positional argument", ("cuda:4",), None),
+    ],
+)
+def test_a_lane_is_to_blame_only_if_its_device_is_broken(error: str, broken: tuple[str, ...], lane: int | None) -> None:
+    """A sticky error that is gone in a fresh process was the cell's own."""
+    end = CellFinished(at=0.0, cell=0, status="failed", error=error)
+    fault = fault_of(end, ON_GPUS, lambda device: "it is gone" if device in broken else None)
+    assert (fault and fault.lane) == lane
+
+
+def test_a_cell_that_ended_well_or_ran_out_of_memory_blames_no_lane() -> None:
+    for status in ("ok", "oom", "cancelled"):
+        end = CellFinished(at=0.0, cell=0, status=status, error="CUDA error: out of memory")
+        assert fault_of(end, ON_GPUS, lambda _: "it is gone") is None
+
+
+def test_a_fresh_process_tells_if_a_device_can_be_used(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path)
+    launcher.prepare()
+    launcher.start()
+    assert device_fault(launcher, "cpu") is None
+    assert device_fault(launcher, "cuda:99")
+    assert device_fault(launcher, "cpu", 0.0) == "cpu does not answer within 0 s"
+    stop = StopSignal()
+    stop.set()
+    assert device_fault(launcher, "cuda:99", stop=stop) is None
+    stop.close()
 
 
 class LaneMachine(RuleBasedStateMachine):

@@ -57,14 +57,15 @@ class InLanes:
         return {number: cell.status for number, cell in self.watch.state.cells.items()}
 
     def pids(self, count: int) -> list[int]:
-        """The processes of so many cells, once they all measure."""
+        """The processes of so many cells, by their numbers, once they all measure."""
 
         def measuring(state: SessionState) -> bool:
             running = state.running_cells
             return len(running) == count and all(cell.stage == "measuring" for cell in running)
 
         self.watch.until(measuring)
-        return [pid for cell in self.watch.state.running_cells if (pid := cell.pid) is not None]
+        running = sorted(self.watch.state.running_cells, key=lambda cell: cell.cell)
+        return [pid for cell in running if (pid := cell.pid) is not None]
 
 
 Begin = Callable[..., InLanes]

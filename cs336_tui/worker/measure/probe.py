@@ -60,6 +60,13 @@ def probe() -> TorchEnvironment:
     )
 
 
+def try_device(device: str) -> None:
+    """Multiply two small matrices there and wait for it. Raises torch's errors of a device that cannot be used."""
+    ones = torch.ones(64, 64, device=device)
+    if (found := float((ones @ ones).sum())) != 64.0**3:
+        raise RuntimeError(f"{device} multiplies wrongly: {found:g} in place of {64**3}")
+
+
 def _backends() -> tuple[str, ...]:
     """Backends of communication that this torch was built with."""
     if not distributed.is_available():
