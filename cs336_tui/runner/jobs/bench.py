@@ -130,7 +130,7 @@ class JobsBench:
             if self._closing.is_set():
                 return ()
             self._open(sink, take_over=take_over)
-            watcher = self._become_writer([ev.SessionResumed(at=time.time(), app=__version__)])
+            watcher = self._become_writer(self._launcher(), [ev.SessionResumed(at=time.time(), app=__version__)])
             watcher.settle_down(self._closing)
             if self._closing.is_set():
                 return ()
@@ -225,19 +225,21 @@ class JobsBench:
 
     def _take_over(self, tail: Tail, *, whoever: bool = False) -> None:
         """Go on as the writer, whose former one is gone, or `whoever` that is; another follower may be quicker."""
-        self._launcher()
+        launcher = self._launcher()
         try:
             self._recorder.open(resume=True, take_over=whoever)
         except LogError:
+            launcher.close()
             if writer_of(self._log) is None:
                 raise
             return
         self._follow(tail, self._recorder.pass_on)
         self._tail = None
         if self.is_over:
+            launcher.close()
             self._recorder.close()
         else:
-            self._become_writer()
+            self._become_writer(launcher)
 
     def _open(self, sink: Sink | None, *, take_over: bool) -> None:
         """Become the writer of the log, and fold what it holds."""
@@ -251,8 +253,7 @@ class JobsBench:
         (sink or self._recorder.pass_on)(history)
         self._apply(history)
 
-    def _become_writer(self, first: Sequence[ev.Event] = ()) -> Watcher:
-        launcher = self._launcher()
+    def _become_writer(self, launcher: JobLauncher, first: Sequence[ev.Event] = ()) -> Watcher:
         if first:
             self._record(first)
         self._watcher = Watcher(self._record, launcher, self._folder, self._state)
@@ -262,7 +263,7 @@ class JobsBench:
         """Raises `LaunchError`, also for a session without jobs."""
         self._choice = self._choice or files.read_choice(self._folder)
         if self._choice is None:
-            raise LaunchError(f"session {self.session} has no jobs; cs336-tui resume runs its cells here")
+            raise LaunchError(f"session {self.session} has no jobs, and nobody runs it; cs336-tui resume does, here")
         return self._make(self._choice)
 
     def _submit(self, cells: Sequence[JobCell], settings: JobRequest) -> None:
