@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -28,6 +29,7 @@ from cs336_tui.session.load import load
 from cs336_tui.session.log import SessionLog
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import summarize
+from tests.terminal import Terminal
 
 ARRAY = 4242
 _SQUEUE = """#!/bin/sh
@@ -124,10 +126,10 @@ def grow(folder: Path, jobs: int, seconds: float) -> None:
         time.sleep(max(0.0, began + STEP_S / slices - time.monotonic()))
 
 
-def watching(folder: Path, jobs: int, seconds: float) -> tuple[float, float, int]:
-    """Share of a core that ``cs336-tui watch`` uses for these jobs, without a screen; the time in seconds until an end
-    is in its log; its resident memory."""
-    log = folder / "watched.jsonl"
+def watching(folder: Path, jobs: int, seconds: float, *, in_app: bool = False) -> tuple[float, float, int]:
+    """Share of a core that ``cs336-tui watch`` uses for these jobs, without a screen or in the app; the time in seconds
+    until an end is in its log; its resident memory."""
+    log = folder / ("shown.jsonl" if in_app else "watched.jsonl")
     specs = cells(jobs, 25)
     begin(log, specs, submitted=True)
     of_jobs = folder_of(log)
@@ -135,26 +137,45 @@ def watching(folder: Path, jobs: int, seconds: float) -> tuple[float, float, int
         log_path(of_jobs, str(cell + 1)).write_bytes(b"".join(map(to_line, started(cell, spec))))
     squeue(folder, jobs, "RUNNING")
     command = [sys.executable, "-m", "cs336_tui", "watch", str(log)]
+    with _shown(command) if in_app else _unseen(command) as pid:
+        return _watched(pid, log, of_jobs, jobs, seconds)
+
+
+@contextmanager
+def _unseen(command: Sequence[str]) -> Iterator[int]:
     watch = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    growing = threading.Thread(target=grow, args=(of_jobs, jobs, seconds + 6.0))
     try:
-        await_in(log, b"CellStarted")
-        growing.start()
-        time.sleep(4.0)
-        process = psutil.Process(watch.pid)
-        before, began = _cpu_s(process), time.monotonic()
-        time.sleep(seconds)  # the thing measured is a rate over time
-        share = (_cpu_s(process) - before) / (time.monotonic() - began)
-        memory = process.memory_info().rss
-        growing.join()
-        with log_path(of_jobs, "1").open("ab") as file:
-            file.write(b"".join(map(to_line, finished(0))))
-        wrote = time.monotonic()
-        await_in(log, b"CellFinished")
-        return share, time.monotonic() - wrote, memory
+        yield watch.pid
     finally:
         watch.kill()
         watch.wait()
+
+
+@contextmanager
+def _shown(command: Sequence[str]) -> Iterator[int]:
+    terminal = Terminal(list(command), emulate=False)
+    try:
+        yield terminal.pid
+    finally:
+        terminal.close()
+
+
+def _watched(pid: int, log: Path, of_jobs: Path, jobs: int, seconds: float) -> tuple[float, float, int]:
+    growing = threading.Thread(target=grow, args=(of_jobs, jobs, seconds + 6.0))
+    await_in(log, b"CellStarted")
+    growing.start()
+    time.sleep(4.0)
+    process = psutil.Process(pid)
+    before, began = _cpu_s(process), time.monotonic()
+    time.sleep(seconds)  # the thing measured is a rate over time
+    share = (_cpu_s(process) - before) / (time.monotonic() - began)
+    memory = process.memory_info().rss
+    growing.join()
+    with log_path(of_jobs, "1").open("ab") as file:
+        file.write(b"".join(map(to_line, finished(0))))
+    wrote = time.monotonic()
+    await_in(log, b"CellFinished")
+    return share, time.monotonic() - wrote, memory
 
 
 def await_in(log: Path, text: bytes) -> None:
@@ -213,11 +234,13 @@ def main(jobs: int, number: int, seconds: float, output: Path | None) -> None:
     folder = Path(tempfile.mkdtemp(prefix="cs336-tui-jobs-"))
     try:
         share, delay, memory = watching(folder, jobs, seconds)
+        share_of_app, _, _ = watching(folder, jobs, seconds, in_app=True)
         folded, loading, with_steps = folding(folder, number)
     finally:
         shutil.rmtree(folder)
     rows = [
         [f"watching {jobs:,} jobs, share of a core", f"{share:.1%}", "3 %", verdict(share, 0, 0.03)],
+        ["and in the app, 120x40", f"{share_of_app:.1%}", "3 %", verdict(share_of_app, 0, 0.03)],
         ["from the end of a cell in its job's log to the session's", f"{delay:.2f} s", "3 s", verdict(delay, 0, 3)],
         ["memory of the watching process", f"{memory / 1e6:.0f} MB", "", ""],
         [f"folding {number:,} cells from as many logs", f"{folded:.2f} s", "2 s", verdict(folded, 0, 2)],

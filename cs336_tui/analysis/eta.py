@@ -310,9 +310,21 @@ def _free_at(state: SessionState, left: Mapping[int, float | None], lanes: int) 
     return free or [0.0]
 
 
+class Outlook(NamedTuple):
+    """The prices of cells, and when each is done."""
+
+    prices: Prices
+    ends: Ends
+
+
+def outlook_of(state: SessionState) -> Outlook:
+    known = prices(state)
+    return Outlook(known, ends_s(state, known))
+
+
 def remaining_s(state: SessionState) -> float | None:
     """Seconds until nothing waits any more, or None before the first step. Skipped cells take no time."""
-    return ends_s(state, prices(state)).last_s
+    return outlook_of(state).ends.last_s
 
 
 def share_done(state: SessionState) -> float | None:

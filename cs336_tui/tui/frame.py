@@ -77,4 +77,5 @@ class Frame(NamedTuple):
             self.running,
             source.bench.skip_after_oom if source and self.running else self.skip_after_oom,
             Cells() if source is None or waits else self.chosen(),
+            self.shown.outlook,
         )

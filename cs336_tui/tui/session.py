@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cs336_tui.analysis.eta import Outlook, outlook_of
 from cs336_tui.events.events import CellFinished, CellRequeued, CellsQueued, CellStarted, Event
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.load import load
@@ -38,6 +39,7 @@ class Session:
         self.looked_at: int | None = None
         """The cell that the Live pane shows between cells, and where several run side by side."""
         self._chosen = False  # by the user; until the cell ends
+        self._outlook: Outlook | None = None
         self.latest_run: Run | None = None
         self.problem: str | None = None
         """Why its log could not be read to the end."""
@@ -61,6 +63,11 @@ class Session:
         """The cell that runs, of several the one that is followed, else the one that was looked at last."""
         running = None if self.state.side_by_side else self.state.running_cell
         return running or self.state.cells.get(-1 if self.looked_at is None else self.looked_at)
+
+    def outlook(self) -> Outlook:
+        """The time that its cells take, worked out once after each `fold`."""
+        self._outlook = self._outlook or outlook_of(self.state)
+        return self._outlook
 
     def follow(self, cell: CellState) -> bool:
         """Look at a cell that has begun, until it ends. Returns False where the one that runs is looked at anyway."""
@@ -91,6 +98,7 @@ class Session:
 
     def fold(self, events: Sequence[Event]) -> None:
         """Bring it up to date with what happened."""
+        self._outlook = None
         for event in events:
             self.state.apply(event)
             if isinstance(event, CellsQueued):

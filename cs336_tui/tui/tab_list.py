@@ -41,7 +41,8 @@ class PaneTab(Tab, frozen=True):
 
 def _show_live(pane: LivePane, frame: Frame) -> None:
     shown = frame.shown
-    pane.show(shown.state, shown.cell, _invitation(frame), held=frame.held, judging=frame.judging)
+    invitation = _invitation(frame)
+    pane.show(shown.state, shown.cell, invitation, held=frame.held, judging=frame.judging, outlook=shown.outlook)
 
 
 def _invitation(frame: Frame) -> str:

@@ -80,7 +80,7 @@ def test_a_log_that_is_read_at_once_is_like_one_that_came_event_by_event(tmp_pat
 
 def test_eight_gpus_have_a_row_each_with_all_figures_where_the_pane_is_25_columns_wide() -> None:
     state = state_of(lanes_session())
-    shown = text(table(device_rows(state), state.cells[10], 25, 20)).splitlines()
+    shown = text(table(device_rows(state), state.cells[10], 25)).splitlines()
     assert shown[0].split() == ["GPU", "GB", "%", "W", "°C", "cell"]
     assert [row.split()[-1] for row in shown[1:]] == [str(cell + 1) for cell in range(8, 16)]
     assert shown[3].split() == ["▸2", "37.2", "88", "536", "59", "11"]
@@ -98,12 +98,12 @@ def test_the_devices_keep_to_the_pane_and_say_how_many_more_there_are(height: in
 
 
 def test_a_cell_of_several_ranks_has_a_row_for_each_of_its_gpus_and_a_lane_set_aside_none() -> None:
-    shown = text(table(device_rows(state_of(lanes_session(ranks=2, set_aside=3, cells=24))), None, 40, 20)).splitlines()
+    shown = text(table(device_rows(state_of(lanes_session(ranks=2, set_aside=3, cells=24))), None, 40)).splitlines()
     assert [row.split()[-1] for row in shown[1:]] == ["9", "9", "10", "off", "11", "12", "13", "14"]
 
 
 def test_gpus_of_several_nodes_are_named_by_their_node() -> None:
-    shown = text(table(device_rows(state_of(jobs_session())), None, 40, 20))
+    shown = text(table(device_rows(state_of(jobs_session())), None, 40))
     assert "n1:0" in shown
     assert "n2:0" in shown
 
@@ -217,13 +217,13 @@ class _BenchOfLanes(ScriptedBench):
                 assert isinstance(taken, WaitingCell)
                 lanes = tuple(lane.lane for lane in taken.lanes)
                 self.sink([CellStarted(at=START + 1, cell=taken.cell, lanes=lanes, device=taken.lanes[0].device)])
-                threading.Thread(target=self._run, args=(taken.cell,), daemon=True).start()
+                threading.Thread(target=self._run, args=(taken,), daemon=True).start()
 
-    def _run(self, cell: int) -> None:
+    def _run(self, taken: WaitingCell) -> None:
         while not (self._stop.is_set() or self._permits.acquire(timeout=0.005)):
             pass
-        self.sink([CellFinished(at=START + 3, cell=cell, status="cancelled" if self._stop.is_set() else "ok")])
-        self.queue.over(cell)
+        self.sink([CellFinished(at=START + 3, cell=taken.cell, status="cancelled" if self._stop.is_set() else "ok")])
+        self.queue.over(taken)
 
 
 async def test_cells_in_lanes_are_moved_skipped_held_and_stopped_by_key() -> None:

@@ -13,7 +13,7 @@ from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import nice_ceiling
 from cs336_tui.tui.charts.columns import graph, marks, window
 from cs336_tui.tui.tabs import beside, status
-from cs336_tui.tui.tabs.device_rows import device_rows, sample_of, table
+from cs336_tui.tui.tabs.device_rows import device_rows, places, sample_of, table
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, labelled, line, wrapped
 
 _LABEL = 9
@@ -88,14 +88,15 @@ def lines_of_several(
 ) -> list[Line]:
     """The pane's rows where several cells run: a row for each device, then figures and history of the followed one's
     first."""
-    rows = device_rows(state)
-    names = {row.gpu.name for row in rows if row.gpu and row.gpu.name}
-    in_lanes = any(row.cell is None or row.cell.lanes for row in rows)
-    count = format.plural(len(rows), "GPU" if names else "lane" if in_lanes else "job")
-    title = line((f"{count}: {', '.join(sorted(names))}" if names else count, "title"))
     sample = sample_of(state, followed) if followed else None
     least = _LEAST_HISTORY if sample else 0
-    lines = [title, *table(rows, followed, width, max(height - 2 - least, 4))]
+    room, total = max(height - 3 - least, 3), len(places(state))
+    rows = device_rows(state, followed, room if total <= room else room - 1)
+    names = {row.gpu.name for row in rows if row.gpu and row.gpu.name}
+    in_lanes = any(row.cell is None or row.cell.lanes for row in rows)
+    count = format.plural(total, "GPU" if names else "lane" if in_lanes else "job")
+    title = line((f"{count}: {', '.join(sorted(names))}" if names else count, "title"))
+    lines = [title, *table(rows, followed, width, total - len(rows))]
     if sample is None or followed is None:
         return [*lines, (), line(("waiting for the first sample ...", "muted"))]
     host = sample.host

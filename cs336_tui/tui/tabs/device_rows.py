@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from cs336_tui.events.events import DeviceSampled, GpuSample
@@ -47,10 +47,29 @@ def sample_of(state: SessionState, cell: CellState) -> DeviceSampled | None:
     return next((sample for sample, number in reversed(state.devices) if number == cell.cell), None)
 
 
-def device_rows(state: SessionState) -> list[DeviceRow]:
-    """A row for each lane, of lanes in jobs for those that run a cell, then for each rank of the other cells."""
-    lanes = [lane for lane in state.lanes.values() if lane.cell is not None or not state.jobs]
-    return [*(_of_lane(state, lane) for lane in lanes), *_without_lanes(state)]
+class Place(NamedTuple):
+    """A lane, or a rank of a cell that has none."""
+
+    lane: LaneState | None
+    cell: int | None
+    rank: int = 0
+
+
+def places(state: SessionState) -> list[Place]:
+    """Each lane, of lanes in jobs those that run a cell, then each rank of the other cells."""
+    lanes = [Place(lane, lane.cell) for lane in state.lanes.values() if lane.cell is not None or not state.jobs]
+    alone = (state.cells[number] for number in state.running if not state.cells[number].lanes)
+    return [*lanes, *(Place(None, cell.cell, rank) for cell in alone for rank in range(cell.spec.ranks))]
+
+
+def device_rows(state: SessionState, followed: CellState | None = None, most: int | None = None) -> list[DeviceRow]:
+    """A row for each place; at most so many, the followed cell's among them."""
+    found = places(state)
+    if most is not None and len(found) > most:
+        at = next((n for n, place in enumerate(found) if followed and place.cell == followed.cell), 0)
+        first = min(max(at - most // 2, 0), len(found) - most)
+        found = found[first : first + most]
+    return [_of_lane(state, each.lane) if each.lane else _of_rank(state, each) for each in found]
 
 
 def _of_lane(state: SessionState, lane: LaneState) -> DeviceRow:
@@ -64,13 +83,13 @@ def _of_lane(state: SessionState, lane: LaneState) -> DeviceRow:
     return row._replace(cell=cell, rank=rank, sample=state.samples.get(cell.cell), machine=machine)
 
 
-def _without_lanes(state: SessionState) -> Iterator[DeviceRow]:
-    for cell in state.running_cells:
-        _, _, index = cell.spec.device.partition(":")
-        node = beside.node_of(state, cell) if index else ""  # a process on a CPU is named by its job
-        for rank in range(0 if cell.lanes else cell.spec.ranks):
-            name = str(int(index) + rank) if index else beside.job_of(state, cell)
-            yield DeviceRow(name, node, cell, rank, state.samples.get(cell.cell))
+def _of_rank(state: SessionState, place: Place) -> DeviceRow:
+    assert place.cell is not None
+    cell = state.cells[place.cell]
+    _, _, index = cell.spec.device.partition(":")
+    node = beside.node_of(state, cell) if index else ""  # a process on a CPU is named by its job
+    name = str(int(index) + place.rank) if index else beside.job_of(state, cell)
+    return DeviceRow(name, node, cell, place.rank, state.samples.get(cell.cell))
 
 
 class _Figure(NamedTuple):
@@ -86,9 +105,9 @@ class _Figure(NamedTuple):
         return max(len(self.title), self.least, *map(len, self.texts)) + 1
 
 
-def table(rows: Sequence[DeviceRow], followed: CellState | None, width: int, height: int) -> list[Line]:
-    """A heading and a row for each device, at most `height` in all; ``▸`` marks the followed cell's, ``!`` a GPU with
-    lower clocks."""
+def table(rows: Sequence[DeviceRow], followed: CellState | None, width: int, more: int = 0) -> list[Line]:
+    """A heading, a row for each device, and how many `more` there are; ``▸`` marks the followed cell's, ``!`` a GPU
+    with lower clocks."""
     several = len({row.machine for row in rows}) > 1
     names = [f"{row.machine}:{row.name}" if several and row.machine else row.name for row in rows]
     on_gpus = any(row.gpu for row in rows)
@@ -101,15 +120,13 @@ def table(rows: Sequence[DeviceRow], followed: CellState | None, width: int, hei
     room = min(max(room, 3), wanted)
     found = [line((f"{title:<{room + 2}}" + "".join(f"{f.title:>{f.width}}" for f in figures), "muted"))]
     for at, (row, name) in enumerate(zip(rows, names, strict=True)):
-        if len(found) == height - 1 and len(rows) > height - 1:
-            return [*found, line((f"and {len(rows) - at} more", "muted"))]
         is_followed = followed is not None and row.cell is followed
         limited = bool(row.gpu and row.gpu.clock_reasons)
         role = "muted" if row.cell is None else "caution" if limited else "strong" if is_followed else "text"
         texts = "".join(f"{figure.texts[at]:>{figure.width}}" for figure in figures)
         mark = _FOLLOWED if is_followed else " "
         found.append(line((f"{mark}{middle(name, room):>{room}}{'!' if limited else ' '}{texts}", role)))
-    return found
+    return [*found, *([line((f"and {more} more", "muted"))] if more else [])]
 
 
 def _cell(row: DeviceRow) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from cs336_tui.analysis.collectives import algbw, busbw
-from cs336_tui.analysis.eta import remaining_s, share_done
+from cs336_tui.analysis.eta import Outlook, remaining_s, share_done
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.session.cell_state import CellState
@@ -87,6 +88,7 @@ class LivePane(Lines):
         *,
         held: bool = False,
         judging: Judging | None = None,
+        outlook: Callable[[], Outlook] | None = None,
     ) -> None:
         """Paint the cell, or the invitation if there is none. `held`: the queue is paused."""
         if cell is None:
@@ -99,7 +101,8 @@ class LivePane(Lines):
         if not (same and 0 <= now - detail.at < self.detail_interval_s):
             self._state, self._detail = state, detail_of(cell, now)
         found = judging.of(state, cell) if judging else None
-        self.paint(live_lines(state, cell, self._detail, *self.content_size, held=held, found=found))
+        lines = live_lines(state, cell, self._detail, *self.content_size, held=held, found=found, outlook=outlook)
+        self.paint(lines)
 
 
 def live_lines(
@@ -111,19 +114,20 @@ def live_lines(
     *,
     held: bool = False,
     found: Assessment | None = None,
+    outlook: Callable[[], Outlook] | None = None,
 ) -> list[Line]:
-    """The pane's rows for a cell, at most `height`; `found`: its verdicts."""
+    """The pane's rows for a cell, at most `height`; `found`: its verdicts; `outlook`: the time of all, if known."""
     if cell.spec.recording:
         told = "Recorded elsewhere: Kernels and Memory show what the file holds; no step was timed here."
         title = [line((row, "title")) for row in title_rows(cell.spec.title, width, 2)]
-        return [*title, _where(state, cell, held), (), *wrapped(told, width, "muted")][:height]
+        return [*title, _where(state, cell, held, outlook), (), *wrapped(told, width, "muted")][:height]
     means = {} if cell.spec.is_collective else detail.phases  # its one phase is its step
     airy = height >= 22
     blank: list[Line] = [()] if airy else []
     lines = [
         *(line((row, "title")) for row in title_rows(cell.spec.title, width, 2 if height >= _TITLE_ROWS_FROM else 1)),
         *_lanes(state, cell, width),
-        _where(state, cell, held),
+        _where(state, cell, held, outlook),
         _progress(state, width),
         *blank,
         _headline(state, cell),
@@ -187,11 +191,11 @@ def _ranks(ranks: Ranks, width: int, rows: int) -> list[Line]:
     return [head, *rank_strips(ranks.times_s, width=width, rows=rows)]
 
 
-def _where(state: SessionState, cell: CellState, held: bool) -> Line:
+def _where(state: SessionState, cell: CellState, held: bool, outlook: Callable[[], Outlook] | None) -> Line:
     here = f"cell {status.number(cell)}/{len(state.cells)} · "
     if cell.status != "running":
         return (Span(here), status.status(cell), *([Span(" · the queue is paused", "caution")] if held else []))
-    eta = None if held else remaining_s(state)
+    eta = None if held else outlook().ends.last_s if outlook else remaining_s(state)
     these = "these" if state.side_by_side and len(state.running) > 1 else "this"
     left = f" · paused after {these}" if held else f" · ETA {quantities.duration(eta)}" if eta is not None else ""
     return line(here, (status.stage(cell, state.last_at), "strong"), (left, "caution" if held else "text"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from cs336_tui.analysis.eta import Ends, Prices, ends_s, prices
+from cs336_tui.analysis.eta import Ends, Outlook, Prices, ends_s
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState
@@ -46,6 +46,8 @@ class QueueView(NamedTuple):
     skips_after_oom: bool
     preview: Cells
     """The cells that Run would add; shown while nothing waits."""
+    outlook: Callable[[], Outlook]
+    """The time that the session's cells take."""
 
 
 class _QueueRow(NamedTuple):
@@ -148,9 +150,10 @@ class QueuePane(Rows):
         self._left_out = [cell for cell in state.cells.values() if cell.status in LEFT_OUT]
         self._done = [cell for cell in state.cells.values() if cell.status in DONE] if state.side_by_side else ()
         self._added = () if self._waiting or self._at_work else view.preview.cells
-        self._prices = prices(state)
+        self._prices, self._ends = view.outlook()
         self._take_variants()
-        self._ends = ends_s(state, self._prices, [spec for spec, _ in self._added], view.preview.lanes)
+        if self._added:
+            self._ends = ends_s(state, self._prices, [spec for spec, _ in self._added], view.preview.lanes)
         self._follow()
         count = sum(map(len, (self._at_work, self._waiting, self._added, self._left_out, self._done)))
         if count:
