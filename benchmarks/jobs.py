@@ -163,6 +163,7 @@ def _shown(command: Sequence[str]) -> Iterator[int]:
 def _watched(pid: int, log: Path, of_jobs: Path, jobs: int, seconds: float) -> tuple[float, float, int]:
     growing = threading.Thread(target=grow, args=(of_jobs, jobs, seconds + 6.0))
     await_in(log, b"CellStarted")
+    await_in(log, b'"stage":"running"')
     growing.start()
     time.sleep(4.0)
     process = psutil.Process(pid)
