@@ -55,12 +55,13 @@ class AsUnderTorchrun(Individual):
 
 
 class TellsItsPlace(Individual):
-    """Prints the place that the environment tells a rank, and whether it reaches the store that it names."""
+    """Prints the place that the environment tells a rank, and whether torch meets in the store that it names."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
         told = os.environ
-        store = dist.TCPStore(told["MASTER_ADDR"], int(told["MASTER_PORT"]), wait_for_workers=False)
+        store, rank, ranks = next(dist.rendezvous("env://"))
+        assert (rank, ranks) == (dist.get_rank(), dist.get_world_size())
         print(
             f"place {told['RANK']} of {told['WORLD_SIZE']}, local {told['LOCAL_RANK']} of {told['LOCAL_WORLD_SIZE']},",
             f"node {told['NODE_RANK']}, store {store.num_keys() > 0}",
