@@ -27,7 +27,7 @@ from cs336_tui.events.events import (
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.lanes import cores_here
 from cs336_tui.session.state import SessionState
-from tests.watching import PATIENCE_S, Watch, endless_spec, is_gone, small_spec
+from tests.watching import PATIENCE_S, Watch, ample_timeout_s, endless_spec, is_gone, small_spec
 
 USABLE = sorted(n for core in cores_here() for n in core)
 
@@ -148,9 +148,12 @@ def test_ranks_take_a_lane_each_and_a_failing_cell_ends_no_other(made: Begin) ->
 
 def test_a_timeout_ends_the_cell_that_takes_too_long_and_no_other(made: Begin) -> None:
     run = made()
-    run.bench.timeout_s = 4.0
-    run.begin(lanes((USABLE[0],), (USABLE[-1],)), endless_spec(), *[small_spec()] * 2)
-    assert run.end() == {0: "killed", 1: "ok", 2: "ok"}
+    two = lanes((USABLE[0],), (USABLE[-1],))
+    run.begin(two, small_spec())
+    run.end()
+    run.bench.timeout_s = ample_timeout_s(run.watch.state.cells[0], 3.0)
+    run.begin(two, endless_spec(), *[small_spec()] * 2)
+    assert run.end() == {0: "ok", 1: "killed", 2: "ok", 3: "ok"}
 
 
 def test_a_cell_that_is_killed_leaves_the_others_alone(made: Begin) -> None:
