@@ -247,9 +247,10 @@ def _lane_count(text: str) -> LaneCount:
     return "auto" if text == "auto" else count
 
 
+LANES = Parsed("N|auto", _lane_count)
 lanes_option = click.option(
     "--lanes",
-    type=Parsed("N|auto", _lane_count),
+    type=LANES,
     help="Run cells side by side in so many lanes, each on a device of its own (on a CPU on cores of its own); "
     "auto: one for each device. --device names those that lanes share: each cell runs once. [default: 1]",
 )

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import click
 
-from cs336_tui.cli.flags import file_options, lanes_option, options, session_dir_option
+from cs336_tui.cli.flags import LANES, file_options, options, session_dir_option
 from cs336_tui.cli.run import StopOnSignal
 from cs336_tui.cli.streams import StatusLine
 from cs336_tui.cli.targets import deliver, read_machine, to_json
@@ -47,7 +47,11 @@ _PROGRAMS, _USUAL_STEP_S = 5, 0.05
 )
 @click.option("--size", help="[default: tiny on a CPU, small elsewhere]")
 @click.option("--quick", is_flag=True, help="Fewer starts and rounds: about a minute, and wider intervals.")
-@lanes_option
+@click.option(
+    "--lanes",
+    type=LANES,
+    help="Measure what running side by side costs, in so many lanes; auto: one for each GPU or core.",
+)
 @options(*file_options("table"))
 @session_dir_option
 def selftest_command(
