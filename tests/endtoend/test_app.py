@@ -76,7 +76,7 @@ def running(app: App) -> App:
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 60)])
-def test_choose_run_watch_export(start, tmp_path, columns, rows):
+def test_choose_run_watch_copy_export(start, tmp_path, columns, rows):
     app = start(*TINY, columns=columns, rows=rows)
     terminal = app.terminal
     terminal.until("Run")
@@ -84,6 +84,10 @@ def test_choose_run_watch_export(start, tmp_path, columns, rows):
     terminal.until(lambda text: re.search(r"cell [12]/2", text) is not None)
     terminal.send("3")
     terminal.until(both_done)
+    terminal.send("c")
+    terminal.until("Copied")
+    (encoded,) = re.findall(rb"\x1b\]52;c;([A-Za-z0-9+/=]+)", bytes(terminal.raw))
+    assert "| tiny" in base64.b64decode(encoded).decode()
     terminal.send("e")
     terminal.until("Save")
     terminal.send("\r")
@@ -97,17 +101,6 @@ def test_choose_run_watch_export(start, tmp_path, columns, rows):
     terminal.send("q")
     assert terminal.wait() == 0
     assert [event.status for event in app.logged() if isinstance(event, CellFinished)] == ["ok", "ok"]
-
-
-def test_the_table_goes_to_the_clipboard(start):
-    app = start(*TINY)
-    app.terminal.until("Run")
-    app.terminal.send("r")
-    app.terminal.until(both_done)
-    app.terminal.send("c")
-    app.terminal.until("Copied")
-    (encoded,) = re.findall(rb"\x1b\]52;c;([A-Za-z0-9+/=]+)", bytes(app.terminal.raw))
-    assert "| tiny" in base64.b64decode(encoded).decode()
 
 
 def test_stop_then_run_again(start):

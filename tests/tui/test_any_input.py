@@ -141,8 +141,8 @@ def test_an_app_that_is_left_while_ctrl_s_is_typed_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("mode", "seed", "count"), [*(("replayed", n, 4250) for n in range(4)), ("live", 4, 3000)])
-def test_tens_of_thousands_of_inputs(mode: str, seed: int, count: int) -> None:
+@pytest.mark.parametrize(("mode", "seed", "count"), [*(("replayed", n, 3000) for n in range(3)), ("live", 4, 3000)])
+def test_thousands_of_inputs(mode: str, seed: int, count: int) -> None:
     played = fuzz_keys.MODES[mode](count, f"{mode} {seed}", batch=500)
     assert played.problem == ""
     assert played.inputs >= count

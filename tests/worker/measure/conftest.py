@@ -34,6 +34,7 @@ def warm_cache(_warm_folder: Path, _quick_compiler: str, monkeypatch: pytest.Mon
     vector instructions tried and each graph compiled once, which from empty caches takes 15 s."""
     from torch._inductor import config
 
+    monkeypatch.setattr(config, "compile_threads", 1)  # more would be processes that each import torch
     monkeypatch.setattr(config.cpp, "cxx", (None, _quick_compiler))
     monkeypatch.setattr(config, "cpp_cache_precompile_headers", True)
     monkeypatch.setattr(environment_variables, "USERS_CACHE_FOLDER", str(_warm_folder))
