@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -29,7 +31,7 @@ from tests.watching import PATIENCE_S
 INSTALL = "apt-get install -y --no-install-recommends openssh-server openssh-client"
 MACHINES = ("gpu1", "gpu2")
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
-_PRIVILEGED = Path("/run/sshd")
+_PRIVILEGED, _OURS = Path("/run/sshd"), 0o711
 _DAEMON = """\
 Port {port}
 ListenAddress 127.0.0.1
@@ -278,11 +280,11 @@ def until(true: Callable[[], object], what: str) -> None:
 def started() -> Iterator[Machines]:
     """Both machines, within reach, in a new folder with a short name; then gone."""
     folder = Path(tempfile.mkdtemp(prefix="ssh-"))
-    lent = os.getuid() == 0 and not _PRIVILEGED.exists()
-    if lent:
-        _PRIVILEGED.mkdir(mode=0o755)
     machines = None
+    around = contextlib.ExitStack()
     try:
+        if os.getuid() == 0:
+            around.enter_context(_lent_folder())
         machines = Machines(folder)
         for machine in machines.all.values():
             machine.start()
@@ -295,10 +297,31 @@ def started() -> Iterator[Machines]:
                     process.kill()
         if machines:
             machines.kill_masters()
-        if lent:
-            with contextlib.suppress(OSError):
-                _PRIVILEGED.rmdir()
+        around.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _lent_folder() -> Iterator[None]:
+    """The folder that sshd asks of root, which its service makes at boot. One made here, known by its mode, is removed
+    by the last of the processes that use it."""
+    while True:
+        with contextlib.suppress(FileExistsError):
+            _PRIVILEGED.mkdir(mode=_OURS)
+        with contextlib.suppress(FileNotFoundError):
+            held = os.open(_PRIVILEGED, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(held, fcntl.LOCK_SH)
+            if _PRIVILEGED.exists() and os.path.samestat(os.fstat(held), _PRIVILEGED.stat()):
+                break
+            os.close(held)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # others use it
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if stat.S_IMODE(os.fstat(held).st_mode) == _OURS:
+                _PRIVILEGED.rmdir()
+        os.close(held)
 
 
 def _environment(process: psutil.Process) -> Mapping[str, str]:
