@@ -213,3 +213,5 @@ def test_a_process_is_followed_on_while_another_is_sampled() -> None:
     assert own.child_cores > 0.3
     assert parent.child_cores is not None
     assert own.cpu == parent.cpu
+    assert (own.beside_cores, parent.beside_cores) == (parent.child_cores, own.child_cores)
+    assert host.sample_each(cells[:1])[0].beside_cores is None
