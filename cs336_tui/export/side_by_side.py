@@ -14,6 +14,9 @@ from cs336_tui.selftest.side_by_side import LaneCost, LaneRun
 from cs336_tui.selftest.turns import SETTLE_S
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, counted
 
+SMALL = 2.0
+"""Cost in percent up to which an interval that reaches 0 is called none."""
+
 
 class SideBySide(msgspec.Struct, frozen=True, kw_only=True):
     """The cell and the machine, every step time, and the cost of each lane and of all."""
@@ -54,8 +57,9 @@ def sentence(found: SideBySide) -> str:
     together = f"{counted(lanes, 'lane')} together make {lanes / ratio.ratio:.2f} times the steps of one"
     low, high = ((bound - 1) * 100 for bound in (ratio.low, ratio.high))
     if low <= 0 <= high:
-        said = f"no cost of neighbours is to be seen: beside {_others(found)} a step takes between {_share(low)} and "
-        said += f"{_share(high)} of its time alone"
+        said = "no cost of neighbours is to be seen" if high <= SMALL else "whether neighbours cost time cannot be told"
+        said += f": beside {_others(found)} a step takes between {_share(low)} and {_share(high)} of its time alone"
+        said += "" if high <= SMALL else " (more rounds or a quieter machine narrow that)"
     else:
         change = (ratio.ratio - 1) * 100
         said = (

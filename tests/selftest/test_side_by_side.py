@@ -83,6 +83,12 @@ def test_one_sentence_says_what_it_comes_to(slower: tuple[float, float], said: s
     assert "on NVIDIA H100 80GB HBM3 (cuda:0), Some CPU" in found
 
 
+def test_a_wide_interval_is_not_called_no_cost() -> None:
+    found = sentence(shown(made(1.1, 1.0, noise=0.2)))
+    assert found.startswith("whether neighbours cost time cannot be told: beside the same cell in 1 other lane")
+    assert "more rounds or a quieter machine" in found
+
+
 def test_every_format_has_the_lanes() -> None:
     table = lanes_table(shown(made(1.0, 1.1)))
     assert [record["lane"] for record in table.records] == [0, 1, None]
