@@ -64,7 +64,7 @@ PLACES = {
         (*_OF_JOBS, "scancel", "requeue", "slurmstepd", "node"),
     ),
 }
-AT_ONCE = {"lanes": 1, "local jobs": 2, "Slurm": 4}
+AT_ONCE = {"lanes": 2, "local jobs": 2, "Slurm": 4}
 """Sessions side by side; those of jobs wait most of the time."""
 MIXED = "any of them"
 
@@ -156,7 +156,7 @@ class Session:
         more = self._chance.choice([0, *range(1, 8 * CELLS)])
         enough = self._lines() + more
         if more:
-            self._wait(lambda: self._lines() >= enough or self._is_over(), 10)
+            self._wait(lambda: self._lines() >= enough or self._is_over(), 30)
         after_s = self._chance.uniform(0, 0.1 if more else 3.0)
         self._wait(self._is_over, after_s)
 
