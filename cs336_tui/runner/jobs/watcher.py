@@ -30,6 +30,8 @@ GRACE_S = 5.0
 """The time that the log of a job that is over is waited for: a shared folder may lag."""
 SILENT_S = 30.0
 """The time that the launcher's word is waited for once a job has closed its log."""
+STALE_S = 60.0
+"""The same for a launcher that goes on calling it running, as Slurm does where its daemon on a node was killed."""
 _LAST_WORDS = 4096
 _LONGEST_WORD = 300
 
@@ -308,7 +310,9 @@ class Watcher:
             status = found.get(job.submitted.id)
             if status is None or job.over_at or job.settled:
                 continue
-            job.status, job.heard_at = status, now
+            job.status = status
+            if status.stage == "pending":
+                job.heard_at = now
             if status.stage == "over":
                 job.over_at = now
                 continue
@@ -339,7 +343,9 @@ class Watcher:
                 or bool(job.status and job.status.is_whole)
                 or now >= max(job.over_at, job.grown_at) + self._grace_s
             )
-        return bool(job.ended_at) and now >= max(job.ended_at, job.heard_at) + SILENT_S
+        called_running = job.status is not None and job.status.stage == "running"
+        patience_s = STALE_S if called_running else SILENT_S
+        return bool(job.ended_at) and now >= max(job.ended_at, job.heard_at) + patience_s
 
     def _settle(self, name: str, job: _Job, events: list[ev.Event]) -> None:
         """Tell that a job is over, and the end of each cell that it left without a result."""
@@ -372,8 +378,10 @@ class Watcher:
             self._lost.append(msgspec.structs.replace(request, cells=cells))
         else:
             events += self._endings(job, status, error)
-        if job.over_at and job.left:  # whatever lives of it stops
+        if job.left:  # whatever lives of it stops
             files.withdraw(self._folder, name)
+            if not job.over_at:
+                self._aside.call(lambda: self._launcher.cancel([job.submitted.id])).add_done_callback(self._say_problem)
 
     def _request_of(self, name: str) -> JobRequest | None:
         try:

@@ -243,6 +243,19 @@ def test_a_job_whose_submission_was_not_recorded_is_withdrawn_and_its_number_not
     assert [one.watcher.next_job, one.new_watcher().next_job] == [3, 3]
 
 
+def test_a_job_that_stopped_is_over_though_its_launcher_goes_on_calling_it_running(one: Made):
+    """As Slurm does where its daemon on the node was killed."""
+    one.begin("1", (0, 1))
+    one.run("1", 0)
+    one.write("1", ended(1, "cancelled"), END)
+    one.step()
+    for _ in range(8):
+        one.step(after_s=10.0)
+    assert one.statuses == ["ok", "cancelled"]
+    assert one.launcher.cancelled == ["id1"]
+    assert one.watcher.is_done
+
+
 def test_a_job_that_was_killed_is_withdrawn_and_its_lock_goes(one: Made):
     """Whatever lives of it stops, as on a node whose daemon was killed: its cells may run again elsewhere."""
     one.begin("1", (0, 1))
