@@ -82,8 +82,8 @@ def steps(cell: int, first: int, number: int = 1, kind: ev.StepKind = "measured"
     return ev.StepsTimed(at=time.time(), cell=cell, kind=kind, first=first, times_s=took, phases_s=phases, host_s=took)
 
 
-def sample() -> ev.DeviceSampled:
-    gpu = ev.GpuSample(uuid="GPU-made", name="Some GPU", utilisation=0.9, power_w=500.0, sm_clock_mhz=1900)
+def sample(cell: int) -> ev.DeviceSampled:
+    gpu = ev.GpuSample(uuid=f"GPU-{cell}", name="Some GPU", utilisation=0.9, power_w=500.0, sm_clock_mhz=1900)
     return ev.DeviceSampled(at=time.time(), host=ev.HostSample(cpu=0.5, memory_used_bytes=10**10, load_1m=1.0), gpu=gpu)
 
 
@@ -118,7 +118,7 @@ def grow(folder: Path, jobs: int, seconds: float) -> None:
         for cell in range(tick % slices, jobs, slices):
             events: list[ev.Event] = [steps(cell, step)]
             if step % round(SAMPLE_S / STEP_S) == 0:
-                events.append(sample())
+                events.append(sample(cell))
             with log_path(folder, str(cell + 1)).open("ab") as file:
                 file.write(b"".join(map(to_line, events)))
         tick += 1
@@ -201,7 +201,14 @@ def folding(folder: Path, number: int) -> tuple[float, float, float]:
     begin(log, specs, submitted=True)
     of_jobs = folder_of(log)
     for cell, spec in enumerate(specs):
-        events = [*started(cell, spec), steps(cell, 0, 10), sample(), steps(cell, 10, 10), sample(), *finished(cell)]
+        events = [
+            *started(cell, spec),
+            steps(cell, 0, 10),
+            sample(cell),
+            steps(cell, 10, 10),
+            sample(cell),
+            *finished(cell),
+        ]
         log_path(of_jobs, str(cell + 1)).write_bytes(b"".join(map(to_line, events)))
     squeue(folder, 0, "RUNNING")
     state = SessionState()

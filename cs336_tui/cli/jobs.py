@@ -1,16 +1,10 @@
-"""`bench --launcher`, `watch`, `cancel` and `run-job`: cells that run in jobs, without a screen."""
+"""`bench --launcher`: submits the cells of a sweep as jobs, and follows them without a screen."""
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +12,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from cs336_tui.cli.flags import WORDS, Parsed, data_options, options, session_argument, session_dir_option
+from cs336_tui.cli.flags import WORDS, Parsed
 from cs336_tui.cli.run import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -27,7 +21,6 @@ from cs336_tui.cli.run import (
     StopOnSignal,
     hand_over,
     name_of_log,
-    renderer,
 )
 from cs336_tui.config.command import command_of
 from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
@@ -40,8 +33,6 @@ from cs336_tui.runner.jobs.choice import LaunchChoice
 from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest
 from cs336_tui.runner.jobs.launchers import make_launcher
 from cs336_tui.runner.jobs.splitting import is_array, split
-from cs336_tui.session import store
-from cs336_tui.session.lock import Writer, writer_of
 from cs336_tui.session.log import new_session_id
 from cs336_tui.stats.quantities import counted
 
@@ -57,9 +48,8 @@ _FIELDS = {
     "host-timeout": "host_timeout_s",
 }
 """Fields of a choice, by their options, where these are called otherwise."""
-_OF_REQUEST = ("ddof", "timeout_s", "explain_oom", "check_fit", "nvtx")
+OF_REQUEST = ("ddof", "timeout_s", "explain_oom", "check_fit", "nvtx")
 """Options of a run that jobs take as they are."""
-_STOPS_WITHIN_S = 20.0
 
 
 def _sbatch_option(text: str) -> tuple[str, str]:
@@ -199,7 +189,7 @@ def settings_of(session: str, **given: Any) -> JobRequest:
     """A request with the settings of these options, and no cells. Jobs sample devices rarer unless told how often."""
     source = click.get_current_context().get_parameter_source("device_interval_s")
     interval = {"device_interval_s": given["device_interval_s"]} if source is ParameterSource.COMMANDLINE else {}
-    taken = {name: given[name] for name in _OF_REQUEST if name in given}
+    taken = {name: given[name] for name in OF_REQUEST if name in given}
     skip = given.get("skip_after_oom")
     return JobRequest(session=session, job="", cells=(), skip_after_oom=skip is not False, **taken, **interval)
 
@@ -256,130 +246,6 @@ def resume_jobs(
         click.echo(bench.session)
         return EXIT_OK
     return follow(bench, run, begin, outputs)
-
-
-@click.command("watch")
-@session_argument
-@click.option("--take-over", is_flag=True, help="Whoever is named as the session's writer is surely gone.")
-@click.option("--theme", metavar="NAME", help="Of the app.")
-@click.option("--low-bandwidth", is_flag=True, help="The app writes less to the terminal, for slow connections.")
-@options(*data_options)
-@session_dir_option
-def watch(
-    *,
-    session: str,
-    session_dir: Path,
-    take_over: bool,
-    theme: str | None,
-    low_bandwidth: bool,
-    format_: str,
-    output: Path | None,
-    summary: str | None,
-    force: bool,
-) -> int:
-    """Follow a session that another process runs, or its jobs: in the app on a terminal, else until all is over, then
-    print its data.
-
-    SESSION is an id, a unique prefix of one, `last` or a path. Closing it changes nothing for the session. With an
-    option of the data, such as --format, it follows without the app on a terminal, too.
-    """
-    path = store.find(session, session_dir)
-    if not take_over and _wants_app():
-        from cs336_tui.cli.launch import open_watch
-
-        return open_watch(path, theme=theme, low_bandwidth=low_bandwidth)
-    run = HeadlessRun()
-    bench = JobsBench(run.sink, path)
-    outputs = Outputs(renderer(format_), output, force, summary)
-    return follow(bench, run, lambda: bench.watch(run.recall, take_over=take_over), outputs)
-
-
-def _wants_app() -> bool:
-    """True on a terminal, unless an option of the data is given."""
-    context = click.get_current_context()
-    of_data = ("format_", "output", "summary", "force")
-    asked = any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in of_data)
-    return not asked and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
-
-
-@click.command("cancel")
-@session_argument
-@session_dir_option
-def cancel(*, session: str, session_dir: Path) -> int:
-    """Cancel the jobs of SESSION, or stop the process that runs it on this machine."""
-    path = store.find(session, session_dir)
-    if not has_jobs(path):
-        return _stop(path, writer_of(path))
-    run = HeadlessRun()
-    bench = JobsBench(run.sink, path)
-    try:
-        with StopOnSignal(lambda: False):
-            bench.watch(run.recall)
-            number = bench.jobs_going_on + bench.jobs_given_up
-            if not bench.cancel():
-                click.echo(f"session {path.stem}: no job goes on")
-                return EXIT_OK
-            bench.work()
-    finally:
-        bench.close()
-        run.progress.clear()
-    click.echo(f"session {path.stem}: {counted(number, 'job')} cancelled")
-    return EXIT_OK
-
-
-def _stop(path: Path, writer: Writer | None) -> int:
-    """Ask the writer of a session without jobs to stop, and wait until it has."""
-    if writer is None:
-        click.echo(f"session {path.stem}: nothing runs")
-        return EXIT_OK
-    if writer.host != socket.gethostname():
-        raise click.ClickException(f"session {path.stem} is written by {writer}; cancel it there")
-    os.kill(writer.pid, signal.SIGTERM)
-    give_up_at = time.monotonic() + _STOPS_WITHIN_S
-    while writer_of(path) == writer:
-        if time.monotonic() > give_up_at:
-            raise click.ClickException(f"session {path.stem}: {writer} was asked to stop and still runs")
-        time.sleep(0.05)
-    click.echo(f"session {path.stem}: stopped")
-    return EXIT_OK
-
-
-@click.command("run-job", hidden=True)
-@click.argument("request", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--node", type=click.IntRange(0), default=0, help="A further node of the job; it runs its share alone.")
-def run_job(request: Path, node: int) -> int:
-    """Run the cells of a job as the file REQUEST tells; its log is written beside that file."""
-    from cs336_tui.cli.run import carry_out
-    from cs336_tui.runner.bench import Bench
-    from cs336_tui.runner.jobs.run import while_wanted, work_here
-
-    asked = files.read_request(request)
-    log = files.log_path(request.parent, asked.job, node)
-    run = HeadlessRun()
-    options = {
-        "session_dir": log.parent,
-        "session": log.stem,
-        **{name: getattr(asked, name) for name in (*_OF_REQUEST, "skip_after_oom", "device_interval_s")},
-    }
-    with ExitStack() as around:
-        if asked.resources.nodes > 1 and not node:
-            from cs336_tui.runner.jobs.allocation import allocation_of
-            from cs336_tui.runner.jobs.over_nodes import nodes_of, work_over_nodes
-
-            allocation = allocation_of(asked.resources.nodes)
-            nodes = nodes_of(asked, allocation)
-            bench = Bench(run.sink, nodes=nodes, **options)
-            work = partial(work_over_nodes, request, asked, bench, nodes, allocation, run.recall)
-        else:
-            bench = Bench(run.sink, **options)
-            if node:
-                from cs336_tui.runner.jobs.over_nodes import await_log, lifeline
-
-                around.enter_context(lifeline(bench.cancel))
-                await_log(log)
-            work = partial(work_here, asked, bench, run.recall)
-        around.enter_context(while_wanted(request, bench.cancel))
-        return carry_out(bench, run, work, Outputs(lambda _: "", None, overwrite=False))
 
 
 def _queued(

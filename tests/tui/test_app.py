@@ -221,6 +221,7 @@ async def test_nothing_is_painted_when_nothing_happened(tmp_path: Path, monkeypa
     app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0, refresh_hz=100)
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, lambda _: bool(app.state.cells) and not app.run_in_progress and app.judging.is_settled)
+        await until(pilot, lambda _: not app.stale)
         updates: list[object] = []
         display = app._display
         monkeypatch.setattr(app, "_display", lambda screen, update: updates.append(update) or display(screen, update))

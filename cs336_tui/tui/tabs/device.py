@@ -113,7 +113,7 @@ def lines_of_several(
     ]
     starts = [
         (cell.started_at, status.number(cell))
-        for cell in state.cells.values()
+        for cell in (state.cells.values() if followed.lanes else (followed,))
         if cell.started_at and _in_its_lane(state, cell.cell, followed)
     ]
     history = _history(readings, starts, sample, run, width, height - len(lines) - len(about) - 1)

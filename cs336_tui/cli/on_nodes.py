@@ -1,0 +1,64 @@
+"""`cs336-tui run-job` and `run-ranks`: the processes of a job, on the machines that run it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import click
+
+from cs336_tui.cli.flags import device_interval_option
+from cs336_tui.cli.jobs import OF_REQUEST
+from cs336_tui.cli.run import HeadlessRun, Outputs
+from cs336_tui.runner.jobs import folder as files
+
+
+@click.command("run-job", hidden=True)
+@click.argument("request", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--node", type=click.IntRange(0), default=0, help="A further node of the job; it runs its share alone.")
+def run_job(request: Path, node: int) -> int:
+    """Run the cells of a job as the file REQUEST tells; its log is written beside that file."""
+    from cs336_tui.cli.run import carry_out
+    from cs336_tui.runner.bench import Bench
+    from cs336_tui.runner.jobs.run import while_wanted, work_here
+
+    asked = files.read_request(request)
+    log = files.log_path(request.parent, asked.job, node)
+    run = HeadlessRun()
+    options = {
+        "session_dir": log.parent,
+        "session": log.stem,
+        **{name: getattr(asked, name) for name in (*OF_REQUEST, "skip_after_oom", "device_interval_s")},
+    }
+    with ExitStack() as around:
+        if asked.resources.nodes > 1 and not node:
+            from cs336_tui.runner.jobs.allocation import allocation_of
+            from cs336_tui.runner.jobs.over_nodes import nodes_of, work_over_nodes
+
+            allocation = allocation_of(asked.resources.nodes)
+            nodes = nodes_of(asked, allocation)
+            bench = Bench(run.sink, nodes=nodes, **options)
+            work = partial(work_over_nodes, request, asked, bench, nodes, allocation, run.recall)
+        else:
+            bench = Bench(run.sink, **options)
+            if node:
+                from cs336_tui.runner.jobs.over_nodes import await_log, lifeline
+
+                around.enter_context(lifeline(bench.cancel))
+                await_log(log)
+            work = partial(work_here, asked, bench, run.recall)
+        around.enter_context(while_wanted(request, bench.cancel))
+        return carry_out(bench, run, work, Outputs(lambda _: "", None, overwrite=False))
+
+
+@click.command("run-ranks", hidden=True)
+@device_interval_option
+def run_ranks(device_interval_s: float) -> None:
+    """Start ranks of cells as standard input says, and tell their events on standard output.
+
+    `run-job` starts it on each node of an allocation, for cells of more ranks than a node has room for.
+    """
+    from cs336_tui.runner.nodes.agent import serve
+
+    serve(device_interval_s)
