@@ -38,8 +38,6 @@ _LONGEST_WORD = 300
 _NOT_THE_SESSIONS = tuple(line_prefix(kind) for kind in (ev.SessionStarted, ev.CellsQueued, ev.QueueOrdered))
 """The lines of a job's log of which the session has its own."""
 
-_OF_THE_SESSION = (line_prefix(ev.SessionStarted), line_prefix(ev.CellsQueued))  # which it has told itself
-
 Record = Callable[[Sequence[ev.Event]], object]
 
 
