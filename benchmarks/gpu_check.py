@@ -71,8 +71,9 @@ PARTS = (
     _tests("problems", "GPU tests: problems, recordings", 150, "problems_cuda", "recordings_cuda"),
     _tests(
         "ranks", "GPU tests: several ranks, on two GPUs", 90, "shared_steps_cuda", "own_ranks_cuda", "collectives_cuda",
-        "rank_memory_cuda", "rank_traffic_cuda", "gpus_of_ranks_cuda",
+        "rank_memory_cuda", "rank_traffic_cuda", "gpus_of_ranks_cuda", "ranks_over_nodes_cuda",
     ),
+    _tests("lanes", "GPU tests: lanes, on two GPUs", 90, "lanes_cuda", "cost_of_neighbours_cuda"),
     Part("creation", "Creation", 60, ["-m", "benchmarks.creation"], True),
     Part("overhead", "Overhead", 40, ["-m", "benchmarks.overhead", "--device", "cuda"], True),
     _tests("compiling", "GPU tests: compiling", 300, "variants_cuda", "compiling_cuda", "norms_cuda"),
