@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from cs336_tui.events.events import CellFinished, Event, StepsTimed
+from cs336_tui.events.events import CellFinished, DeviceSampled, Event, StepsTimed
 
 LATEST = 253_370_764_800.0
 """The latest time, Unix seconds: the beginning of the year 9999, as calendars end with it."""
@@ -77,20 +77,25 @@ _PERHAPS_LARGE = re.compile(rb"[0-9](?:[eE]\+?[0-9]{2}|[0-9]{18})")
 `re` is quick."""
 
 
+_UNEQUAL = "times of steps, of phases, of ranks and of the host differ in number"
+
+
 def _problem(event: Event, line: bytes) -> str | None:
     """The reason why the event of this line is out of limits; None if it is not."""
     if not 0 <= event.at <= LATEST:
         return f"at {event.at}: expected Unix seconds"
     if isinstance(event, StepsTimed):
-        one = [event.host_s] if event.host_s else []
-        number, problem = len(event.times_s), None
-        for times_s in (event.times_s, *event.phases_s.values(), *event.rank_times_s, *event.rank_sync_s, *one):
+        several = (event.times_s, *event.phases_s.values(), *event.rank_times_s, *event.rank_sync_s)
+        number, all_s = len(event.times_s), [*event.host_s]
+        if all_s and len(all_s) != number:
+            return _UNEQUAL
+        for times_s in several:
             if len(times_s) != number:
-                return "times of steps, of phases, of ranks and of the host differ in number"
-            # Two calls for all of them: a log has a million lines. Only odd ones are looked at one by one.
-            if number and not (min(times_s) >= SHORTEST_S and max(times_s) <= LONGEST_S):
-                problem = _impossible_time(times_s) or problem
-        return problem
+                return _UNEQUAL
+            all_s += times_s
+        # Two calls for all of them: a log has a million lines. Only odd ones are looked at one by one.
+        is_odd = all_s and (min(all_s) < SHORTEST_S or max(all_s) > LONGEST_S)
+        return _impossible_time(all_s) if is_odd else None
     if isinstance(event, CellFinished) and (summary := event.summary):
         quantiles = (summary.median_s, summary.p95_s, summary.p20_s, summary.p80_s)
         known = (summary.mean_s, summary.min_s, summary.max_s, *quantiles)
@@ -117,16 +122,20 @@ def _numbers(value: Any) -> Iterator[int | float]:
 
 
 def coalesce(events: Iterable[Event]) -> list[Event]:
-    """The events with adjoining `StepsTimed` of one cell and kind merged."""
+    """The events with adjoining `StepsTimed` of one cell and kind merged. Device samples do not part them: they come
+    before the steps that they were taken among."""
     merged: list[Event] = []
     pending: list[StepsTimed] = []
     for event in events:
-        if not (pending and isinstance(event, StepsTimed) and _adjoin(pending[-1], event)):
-            merged += _merged(pending)
-            pending = []
         if isinstance(event, StepsTimed):
+            if pending and not _adjoin(pending[-1], event):
+                merged += _merged(pending)
+                pending = []
             pending.append(event)
         else:
+            if pending and not isinstance(event, DeviceSampled):
+                merged += _merged(pending)
+                pending = []
             merged.append(event)
     return merged + _merged(pending)
 
@@ -137,19 +146,23 @@ def _merged(steps: Sequence[StepsTimed]) -> list[Event]:
     last = msgspec.structs.replace(
         steps[-1],
         first=steps[0].first,
-        times_s=tuple(t for each in steps for t in each.times_s),
-        phases_s={name: tuple(t for each in steps for t in each.phases_s[name]) for name in steps[0].phases_s},
-        host_s=tuple(t for each in steps for t in each.host_s),
-        host_phases_s={n: tuple(t for each in steps for t in each.host_phases_s[n]) for n in steps[0].host_phases_s},
+        times_s=_joined(each.times_s for each in steps),
+        phases_s={name: _joined(each.phases_s[name] for each in steps) for name in steps[0].phases_s},
+        host_s=_joined(each.host_s for each in steps),
+        host_phases_s={name: _joined(each.host_phases_s[name] for each in steps) for name in steps[0].host_phases_s},
         rank_times_s=_end_to_end([each.rank_times_s for each in steps]),
         rank_sync_s=_end_to_end([each.rank_sync_s for each in steps]),
     )
     return [last]
 
 
+def _joined(several: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
+    return tuple(itertools.chain.from_iterable(several))
+
+
 def _end_to_end(several: Sequence[tuple[tuple[float, ...], ...]]) -> tuple[tuple[float, ...], ...]:
     """The lists of each rank joined."""
-    return tuple(tuple(itertools.chain(*of_rank)) for of_rank in zip(*several, strict=True))
+    return tuple(tuple(itertools.chain(*of_rank)) for of_rank in zip(*several, strict=True)) if several[0] else ()
 
 
 def _adjoin(earlier: StepsTimed, later: StepsTimed) -> bool:
