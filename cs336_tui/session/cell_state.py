@@ -256,6 +256,8 @@ def _extend(lists: dict[str, list[float]], more: Mapping[str, Sequence[float]]) 
 
 
 def _extend_ranks(ranks: list[list[float]], more: Sequence[Sequence[float]]) -> None:
+    if not more:
+        return
     ranks += ([] for _ in more[len(ranks) :])
     for of_rank, times_s in zip(ranks, more, strict=False):
         of_rank.extend(times_s)

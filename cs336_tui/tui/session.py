@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from cs336_tui.tui.live_source import LiveSource
     from cs336_tui.tui.watch_source import WatchSource
 
+_MANY = 100
+_OUTLOOK_S = 4.0
+"""The least time between two looks at the time that is left of more than `_MANY` running cells."""
+
 
 class Session:
     """One session in the app. `source` runs its cells; it is None for one that is replayed, watched or only looked
@@ -40,6 +45,8 @@ class Session:
         """The cell that the Live pane shows between cells, and where several run side by side."""
         self._chosen = False  # by the user; until the cell ends
         self._outlook: Outlook | None = None
+        self._outlook_until = 0.0
+        self._folded = False  # since the time was worked out
         self.latest_run: Run | None = None
         self.problem: str | None = None
         """Why its log could not be read to the end."""
@@ -65,8 +72,10 @@ class Session:
         return running or self.state.cells.get(-1 if self.looked_at is None else self.looked_at)
 
     def outlook(self) -> Outlook:
-        """The time that its cells take, worked out once after each `fold`."""
-        self._outlook = self._outlook or outlook_of(self.state)
+        """The time that its cells take, worked out once after each `fold`; where very many run, every few seconds."""
+        if self._outlook is None or (self._folded and time.monotonic() >= self._outlook_until):
+            self._outlook, self._folded = outlook_of(self.state), False
+            self._outlook_until = time.monotonic() + (_OUTLOOK_S if len(self.state.running) > _MANY else 0.0)
         return self._outlook
 
     def follow(self, cell: CellState) -> bool:
@@ -98,7 +107,7 @@ class Session:
 
     def fold(self, events: Sequence[Event]) -> None:
         """Bring it up to date with what happened."""
-        self._outlook = None
+        self._folded = True
         for event in events:
             self.state.apply(event)
             if isinstance(event, CellsQueued):
