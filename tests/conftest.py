@@ -29,8 +29,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers more than cores (``-n auto``): tests of whole processes wait for most of their time."""
-    return (os.cpu_count() or 1) + 2
+    """One worker more than cores (``-n auto``): tests of whole processes wait for most of their time."""
+    return (os.cpu_count() or 1) + 1
 
 
 THAW = gc.unfreeze

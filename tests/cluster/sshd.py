@@ -189,8 +189,9 @@ class Machine:
     def stop(self) -> None:
         """Let nobody reach it; what runs there goes on."""
         if self._daemon is not None:
+            self._daemon.send_signal(signal.SIGSTOP)  # else it may take a new connection once the others are cut
             self.cut()
-            self._daemon.terminate()
+            self._daemon.kill()
             self._daemon.wait()
             self._daemon = None
 
