@@ -45,7 +45,7 @@ SWEEP = [*_TINY.split(), *f"--pass forward --warmup {WARMUP} --steps {STEPS} --d
 
 
 class Place(NamedTuple):
-    """Where cells run: ways to start a session, and what can be killed there."""
+    """A way to start a session, and the processes of it that can be killed."""
 
     starts: tuple[str, ...]
     victims: tuple[str, ...]

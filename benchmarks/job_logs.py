@@ -1,4 +1,4 @@
-"""What the logs of a session of killed jobs and lanes come to, by their JSON lines alone."""
+"""Counts results in the logs of a session of killed jobs and lanes, by their JSON lines alone."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ VICTIMS: dict[str, Callable[[Machine], bool]] = {
     "server": lambda machine: _kill(machine.processes("multiprocessing.forkserver")),
     "connection": _cut,
 }
-"""What is killed on a machine; False if there is none now."""
+"""The process that is killed on a machine; False if there is none now."""
 
 
 class Session:

@@ -138,7 +138,7 @@ def _publish_lanes(found: SideBySide, *, format_: str, output: Path | None, sess
 
 
 def _watched(take: Callable[[Callable[[TurnsProgress], None]], _Taken]) -> _Taken:
-    """What is taken in turns, with its progress on standard error. Raises `click.ClickException`."""
+    """The measurement in turns, with its progress on standard error. Raises `click.ClickException`."""
     status = StatusLine(sys.stderr)
     try:
         return take(partial(_show, line=status))

@@ -135,7 +135,8 @@ class JobSubmitted(_EventBase, frozen=True):
 
 
 class JobChanged(_EventBase, frozen=True):
-    """What a launcher tells of a job. `reason` is why it waits or how it ended, in the launcher's words and ours."""
+    """The state of a job, as its launcher tells it. `reason` is why it waits or how it ended, in the launcher's words
+    and ours."""
 
     job: str
     stage: JobStage

@@ -1,4 +1,4 @@
-"""What running side by side costs in step time: a row a lane, and a sentence."""
+"""The cost of running side by side, in step time: a row a lane, and a sentence."""
 
 from __future__ import annotations
 

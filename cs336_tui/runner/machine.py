@@ -31,8 +31,8 @@ DEVICE_ANSWERS_S = 60.0
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """What ``cs336-tui doctor --json`` tells: the machine, what is missing or odd, and which of a user's own code is
-    not here. The machine is left out where only code was asked for."""
+    """The content of ``cs336-tui doctor --json``: the machine, what is missing or odd, and which of a user's own code
+    is not here. The machine is left out where only code was asked for."""
 
     environment: Environment | None = None
     missing: tuple[str, ...] = ()

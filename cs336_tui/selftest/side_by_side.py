@@ -1,4 +1,4 @@
-"""What running side by side costs: one cell in each lane of `cs336-tui bench --lanes`, in turns alone and beside all
+"""The cost of running side by side: one cell in each lane of `cs336-tui bench --lanes`, in turns alone and beside all
 others, whose processes are stopped meanwhile. So lanes, cores, memory and sampling are those of a real run."""
 
 from __future__ import annotations

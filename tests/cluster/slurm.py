@@ -81,10 +81,10 @@ class Slurm:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environment: Mapping[str, str] = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _PATH}
-        """What a command needs to reach it."""
+        """The environment in which a command reaches it."""
 
     def call(self, *words: str) -> str:
-        """What one of Slurm's commands prints; it must succeed."""
+        """The output of one of Slurm's commands; it must succeed."""
         ran = subprocess.run(
             words, env=os.environ | self.environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )

@@ -32,7 +32,7 @@ class JobCell(msgspec.Struct, frozen=True):
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a job asks its launcher for."""
+    """Resources that a job asks its launcher for."""
 
     nodes: int = 1
     gpus_per_node: int = 0
@@ -68,9 +68,9 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobStatus(NamedTuple):
-    """What a launcher knows of a job. `reason` is why it waits or how it ended, in one line. `ending` is the status of
-    the cells that a job left without a result: ``killed``, ``oom``, ``cancelled``, ``failed``; None while it may still
-    run."""
+    """The state of a job for its launcher. `reason` is why it waits or how it ended, in one line. `ending` is the status
+    of the cells that a job left without a result: ``killed``, ``oom``, ``cancelled``, ``failed``; None while it may
+    still run."""
 
     stage: JobStage
     reason: str = ""

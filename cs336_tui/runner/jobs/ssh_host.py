@@ -40,7 +40,7 @@ _FINISHED, _CLOSED = line_prefix(ReportFinished), line_prefix(SessionEnded)
 
 
 class HostFacts(NamedTuple):
-    """What was found on a host: the command that is cs336-tui there, and the machine."""
+    """The findings on a host: the command that is cs336-tui there, and the machine."""
 
     command: str
     environment: Environment
@@ -144,7 +144,7 @@ class Host:
                 raise self._refused(f"{lacking[0]}; copy it there, into the same folder as here")
 
     def _doctor(self, command: str, *words: str) -> Diagnosis:
-        """What `cs336-tui doctor` says there. Raises like `examine`, and `Unreachable`."""
+        """The words of `cs336-tui doctor` there. Raises like `examine`, and `Unreachable`."""
         asked = f"env {command} {shlex.join(['doctor', '--json', *words])}"
         answer = self.run(f"eval {shlex.quote(asked)} 2>&1", _PROBE_WITHIN_S)
         try:
@@ -190,7 +190,7 @@ class Host:
         return JobStatus("running", "", self.name) if job.state else None
 
     def _ending(self, job: JobThere) -> JobStatus:
-        """How a job ended whose last words are here."""
+        """The end of a job whose last words are here."""
         name, code = self.name, job.code
         over = partial(JobStatus, "over", node=name, is_whole=True)
         if job.state == "ended" and code in (0, 1) and _is_closed(job):

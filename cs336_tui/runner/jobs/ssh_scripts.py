@@ -111,7 +111,7 @@ look() {{ # job offset: its state, the size of its log, and what that has from t
   [ $more -eq 0 ] || piece "$1.jsonl" "$2" $more
 }}
 """
-"""What the other scripts call."""
+"""Functions that the other scripts call."""
 
 
 def there(path: str) -> str:

@@ -101,7 +101,7 @@ class HostShell:
         self._prelude = functions
 
     def run(self, script: str, *, within_s: float = 20.0) -> bytes:
-        """What the script writes to its standard output. Raises `Unreachable`, then the script may have run
+        """The script's standard output. Raises `Unreachable`, then the script may have run
         or not."""
         process = self._connected(time.monotonic() + CONNECT_S + 5)
         try:
@@ -129,7 +129,7 @@ class HostShell:
         return self._process
 
     def _ask(self, process: subprocess.Popen[bytes], script: str, give_up_at: float) -> bytes:
-        """What the script writes; whatever came before, such as a login's greeting, is passed over."""
+        """The output of the script; whatever came before, such as a login's greeting, is passed over."""
         assert process.stdin is not None
         assert process.stdout is not None
         begin, end = f"--{secrets.token_hex(16)}", f"--{secrets.token_hex(16)}"

@@ -61,7 +61,7 @@ def node_of(state: SessionState, cell: CellState) -> str:
 
 
 def waits_for(state: SessionState, cell: CellState) -> str:
-    """What a waiting cell waits for: ``queued``, ``pending: Resources``."""
+    """The reason for which a waiting cell waits: ``queued``, ``pending: Resources``."""
     job = state.job_of(cell)
     if job is None:
         return "queued"

@@ -129,7 +129,7 @@ class QueuePane(Rows):
     _left_out: Sequence[CellState] = ()
     _added: Sequence[tuple[CellSpec, int]] = ()
     _done: Sequence[CellState] = ()
-    """Where cells run side by side, those that have a result."""
+    """Cells that have a result, if cells run side by side."""
     _prices = Prices({}, {}, None, {})
     _ends = Ends({}, [])
     _on: int | None = None
