@@ -69,8 +69,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class JobStatus(NamedTuple):
     """The state of a job for its launcher. `reason` is why it waits or how it ended, in one line. `ending` is the
-    status of the cells that a job left without a result: ``killed``, ``oom``, ``cancelled``, ``failed``; None while it may
-    still run."""
+    status of the cells that a job left without a result: ``killed``, ``oom``, ``cancelled``, ``failed``; None while it
+    may still run."""
 
     stage: JobStage
     reason: str = ""
