@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 
 from cs336_tui.events import events as ev
-from cs336_tui.events.codec import coalesce, from_line
 from cs336_tui.runner.jobs import folder as files
 from cs336_tui.runner.jobs.aside import Aside
 from cs336_tui.runner.jobs.fold import JobFold, Numbering
+from cs336_tui.runner.jobs.followed import FollowedJob, JobLog
 from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, JobStatus, LaunchError, Place
 from cs336_tui.runner.jobs.splitting import among
 from cs336_tui.session.lock import lock_path
-from cs336_tui.session.log import DAMAGE, FILES_SUFFIX, line_prefix
+from cs336_tui.session.log import FILES_SUFFIX
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import counted
 
@@ -35,72 +35,7 @@ STALE_S = 60.0
 _LAST_WORDS = 4096
 _LONGEST_WORD = 300
 
-_NOT_THE_SESSIONS = tuple(line_prefix(kind) for kind in (ev.SessionStarted, ev.CellsQueued, ev.QueueOrdered))
-"""The lines of a job's log of which the session has its own."""
-
 Record = Callable[[Sequence[ev.Event]], object]
-
-
-class _Log:
-    """A log of a job: its place, how far it has been read, and its fold."""
-
-    def __init__(self, path: Path, fold: JobFold) -> None:
-        self.path, self.fold = path, fold
-        self.offset = self.lines = 0
-        self.damaged: int | None = None
-        """The first line that could not be read."""
-
-    def read(self, read: Callable[[Path, int], bytes], *, to_its_end: bool = False) -> list[ev.Event]:
-        """The session's events for whole lines that are new. Bytes that a file system has not delivered yet are zeros:
-        unless the log is read `to_its_end`, they and what follows are waited for."""
-        data = read(self.path, self.offset)
-        while len(data) >= files.MOST_BYTES and (more := read(self.path, self.offset + len(data))):
-            data += more
-        if not to_its_end and (hole := data.find(b"\0")) >= 0:
-            data = data[:hole]
-        whole = data.rfind(b"\n") + 1
-        if not whole:
-            return []
-        self.offset += whole
-        return self.fold.take(coalesce(self._events(data[:whole])))
-
-    def _events(self, lines: bytes) -> Iterator[ev.Event]:
-        for line in lines.splitlines():
-            self.lines += 1
-            if line.strip() and not line.startswith(_NOT_THE_SESSIONS):
-                try:
-                    yield from_line(line)
-                except DAMAGE:
-                    self.damaged = self.damaged or self.lines
-
-
-class _Job:
-    """A job that may still write, or whose end is not told yet."""
-
-    def __init__(
-        self,
-        submitted: ev.JobSubmitted,
-        left: set[int],
-        logs: Sequence[_Log],
-        settled: bool,
-    ) -> None:
-        self.submitted, self.left, self.logs = submitted, left, logs
-        self.told: tuple[str, str, str] = ("", "", "")
-        self.status: JobStatus | None = None
-        self.settled = settled
-        """True of a job whose end a former watcher has told; its log may hold more than that one saw."""
-        self.grown_at = self.over_at = self.ended_at = self.heard_at = 0.0
-        self.has_run = False
-        """True once the launcher has said that it runs."""
-
-    @property
-    def is_closed(self) -> bool:
-        """True if all its logs are closed."""
-        return all(log.fold.ended for log in self.logs)
-
-    @property
-    def running(self) -> set[int]:
-        return {cell for log in self.logs for cell in log.fold.running}
 
 
 class Watcher:
@@ -125,7 +60,7 @@ class Watcher:
         self._asked: Future[Mapping[str, JobStatus]] | None = None
         self._asked_at = float("-inf")
         self._problem = ""
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, FollowedJob] = {}
         self._lost: list[JobRequest] = []
         self._last_job, withdrawn = files.withdraw_others(folder, state.jobs)
         for job in withdrawn:
@@ -272,10 +207,10 @@ class Watcher:
             path = files.log_path(self._folder, name, node)
             saved = path.with_suffix(FILES_SUFFIX)
             fold = JobFold(tag, name, of_log, self._numbering, again=again, settled=settled, files=saved)
-            logs.append(_Log(path, fold))
-        self._jobs[name] = _Job(submitted, left, logs, settled)
+            logs.append(JobLog(path, fold))
+        self._jobs[name] = FollowedJob(submitted, left, logs, settled)
 
-    def _read(self, job: _Job, now: float, events: list[ev.Event], *, to_its_end: bool = False) -> None:
+    def _read(self, job: FollowedJob, now: float, events: list[ev.Event], *, to_its_end: bool = False) -> None:
         for log in job.logs:
             before = log.offset
             try:
@@ -324,14 +259,14 @@ class Watcher:
                 for log in job.logs:
                     events += log.fold.requeue(time.time())
 
-    def _tell(self, name: str, job: _Job, status: JobStatus, events: list[ev.Event]) -> None:
+    def _tell(self, name: str, job: FollowedJob, status: JobStatus, events: list[ev.Event]) -> None:
         told = (status.stage, status.reason, status.node)
         if told != job.told:
             job.told = told
             change = ev.JobChanged(at=time.time(), job=name, stage=status.stage, reason=status.reason, node=status.node)
             events.append(change)
 
-    def _is_settled(self, job: _Job, now: float) -> bool:
+    def _is_settled(self, job: FollowedJob, now: float) -> bool:
         """True if nothing more is to be expected of a job."""
         if job.settled:
             return True
@@ -347,7 +282,7 @@ class Watcher:
         patience_s = STALE_S if called_running else SILENT_S
         return bool(job.ended_at) and now >= max(job.ended_at, job.heard_at) + patience_s
 
-    def _settle(self, name: str, job: _Job, events: list[ev.Event]) -> None:
+    def _settle(self, name: str, job: FollowedJob, events: list[ev.Event]) -> None:
         """Tell that a job is over, and the end of each cell that it left without a result."""
         if job.settled or not job.is_closed:
             self._read(job, self._clock(), events, to_its_end=True)
@@ -389,7 +324,7 @@ class Watcher:
         except LaunchError:
             return None
 
-    def _endings(self, job: _Job, status: JobStatus, error: str) -> Iterator[ev.Event]:
+    def _endings(self, job: FollowedJob, status: JobStatus, error: str) -> Iterator[ev.Event]:
         running = job.running
         cancelled = {cell for log in job.logs for cell in log.fold.cancelled}
         for cell in sorted(job.left):
