@@ -95,7 +95,7 @@ def estimate_command(
 ) -> str | int:
     """Predict what every combination of the choices needs: parameters, FLOPs, peak memory by category, time.
 
-    Nothing is run: the model is followed on tensors without data. Says whether it fits this machine's device, or the
+    Nothing is run: the step is shape-only (meta tensors). Says whether it fits this machine's device, or the
     one named by --gpu. A cell that cannot be predicted costs its own row, which says why; then the exit code is 1.
 
     \f

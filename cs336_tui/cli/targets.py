@@ -128,7 +128,7 @@ def read_machine() -> Machine:
 
     environment = read_environment()
     if not environment.devices:
-        raise click.ClickException("; ".join(environment.problems) or "torch offers no device here")
+        raise click.ClickException("; ".join(environment.problems) or "torch finds no device here")
     host = HostReader().sample()
     samples = [DeviceSampled(at=time.time(), host=host)]
     monitor = GpuMonitor()

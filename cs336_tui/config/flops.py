@@ -1,6 +1,6 @@
 """FLOPs and bytes that a step of the reference model, or of an operation alone, needs at least, from its dimensions.
 
-Of a model with naive attention the same numbers as a prediction's, which follows the step on tensors without data; this
+Of a model with naive attention the same numbers as a prediction's, which runs the step shape-only (meta tensors); this
 needs neither torch nor time.
 """
 

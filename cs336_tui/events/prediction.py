@@ -69,8 +69,9 @@ class PhaseMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Memory and FLOPs of a cell after warm-up, with the optimizer's state, computed on tensors without data. Memory is
-    that of a caching allocator: each allocation rounded up to its unit, without the device's own context."""
+    """Memory and FLOPs of a cell after warm-up, with the optimizer's state, computed shape-only (meta tensors).
+
+    Memory is that of a caching allocator: each allocation rounded up to its unit, without the device's own context."""
 
     spec: CellSpec
     num_params: int

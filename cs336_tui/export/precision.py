@@ -144,7 +144,7 @@ def rules_of(report: PrecisionReport) -> Iterator[str]:
     if report.toy_by_rules:
         yield (
             "CUDA's rules: linear layers run in the dtype of autocast, layer norm and the loss in float32, ReLU in "
-            f"its input's; from the lists in {report.rules}, followed without a GPU on tensors without data"
+            f"its input's; from the lists in {report.rules}, applied shape-only (meta tensors), without a GPU"
         )
 
 

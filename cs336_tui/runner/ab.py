@@ -147,7 +147,7 @@ class _RoundRecorder:
         if b in self._ends:
             return how, self._ends[b]
         status: Status = "failed" if how.status == "ok" else how.status
-        why = how.error or "the process ended before it told the result of both"
+        why = how.error or "the process ended before it reported both results"
         first, second = (
             CellFinished(
                 at=how.at, cell=cell, status=status, error=why, stage=self._stages[cell], step=self._steps[cell]

@@ -147,7 +147,7 @@ class Bench:
     def _probe_for_cells(self) -> Environment:
         environment = self.probe()
         if not environment.devices:
-            raise StartError("; ".join(environment.problems) or "torch offers no device here")
+            raise StartError("; ".join(environment.problems) or "torch finds no device here")
         return environment
 
     def resolve(self, sweep: Sweep, may_leave_out: Collection[str] = ()) -> Sweep:

@@ -64,7 +64,7 @@ def _ask_child(launcher: Launcher) -> ProbeReport:
         child.process.kill()
         child.process.join()
         reason = last_line(child.output) or f"exit code {child.process.exitcode}"
-        return ProbeReport(None, False, f"torch could not be asked what this machine offers: {reason}")
+        return ProbeReport(None, False, f"torch could not list this machine's devices: {reason}")
 
 
 def read_environment(
@@ -145,7 +145,7 @@ def device_fault(
             return None
         if answer is not None:
             return msgspec.json.decode(answer, type=TriedDevice).error
-        return f"a process that used {device} ended early: {last_line(child.output) or 'it told nothing'}"
+        return f"a process that used {device} ended early: {last_line(child.output) or 'it printed nothing'}"
 
 
 def measure_peak(

@@ -47,7 +47,7 @@ class TookTooLong(PredictionError):
     """A prediction was not there in its time."""
 
     def __init__(self, within_s: float, title: str) -> None:
-        super().__init__(f"not worked out within {within_s:g} s", title)
+        super().__init__(f"not computed within {within_s:g} s", title)
 
 
 @dataclass(eq=False)

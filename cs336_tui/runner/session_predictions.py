@@ -101,7 +101,7 @@ class SessionPredictions:
         tell([CellsPredicted(at=now, failed=(spec,), why=why)])
         if is_own and why not in self._said:  # others may be half typed choices
             self._said.add(why)
-            text = f"{spec.title}: what it needs could not be predicted: {why}"
+            text = f"{spec.title}: memory could not be predicted: {why}"
             self._recorder.pass_on([Notice(at=now, text=text)])
 
 

@@ -37,7 +37,7 @@ def test_bench_knows_the_flops_of_an_own_model_and_says_which_it_cannot_know(fol
     flops = {row["model"]: row["flops_per_step"] for row in csv.DictReader(io.StringIO(out))}
     assert int(flops["mine:Odd"]) > 0
     assert flops["mine:Asks"] == ""
-    assert "Asks: what it needs could not be predicted: mine.py:" in said
+    assert "Asks: memory could not be predicted: mine.py:" in said
     text, _ = run("export", "last", "--report", "roofline", "--format", "json", cwd=folder)
     assert len(json.loads(text)["rows"]) == 2
     (log,) = (folder / "sessions").glob("*.jsonl")

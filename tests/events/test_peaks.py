@@ -23,7 +23,7 @@ def test_the_peak_is_the_best_sizes_median_and_a_copy_counts_twice() -> None:
 
 
 def test_what_was_put_is_found_again_by_another_process(tmp_path: Path) -> None:
-    peak = made_peak(note="sizes from 8192 on would have taken too long")
+    peak = made_peak(note="sizes from 8192 on were left out: too slow")
     assert PeakCache(tmp_path).get(KEY) is None
     PeakCache(tmp_path).put(KEY, peak)
     assert PeakCache(tmp_path).get(KEY) == peak

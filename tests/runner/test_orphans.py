@@ -291,7 +291,7 @@ def test_a_prediction_that_hangs_is_given_up_and_the_others_are_made(own, bench_
     assert said == [f"predicting {spec.title}" for spec in (hangs, other)]
     assert watch.state.prediction_of(hangs) is None
     assert watch.state.prediction_of(other) is not None
-    assert any(f"not worked out within {limit_s} s" in event.text for event in watch.of(Notice))
+    assert any(f"not computed within {limit_s} s" in event.text for event in watch.of(Notice))
     assert all(map(is_gone, own.pids()))
 
 
@@ -319,7 +319,7 @@ def test_what_took_too_long_once_is_not_waited_for_again(own, tmp_path):
     predictor = Predictor(launcher, cache=PredictionCache(tmp_path / "cache"), own_code_within_s=lambda: 2.0)
     spec = own.spec("tell(os.getpid()); time.sleep(1e6)")
     for _ in range(2):
-        with pytest.raises(PredictionError, match=r"· LM: no prediction: not worked out within 2 s"):
+        with pytest.raises(PredictionError, match=r"· LM: no prediction: not computed within 2 s"):
             predictor.predict([spec])
     assert len(own.pids()) == 1
     assert all(map(is_gone, own.pids()))

@@ -111,7 +111,7 @@ def test_a_prediction_that_hangs_is_given_up_in_time_and_the_next_one_is_made(pr
     own.write_text(f"{PLAIN}\n{hangs}")
     with pytest.raises(TookTooLong) as caught:
         predictor.predict([spec_of(own, "Hangs")], within_s=1.5)
-    assert caught.value.why == "not worked out within 1.5 s"
+    assert caught.value.why == "not computed within 1.5 s"
     assert predictor.predict([spec_of(own)], within_s=60)
 
 

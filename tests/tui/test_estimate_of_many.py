@@ -78,13 +78,13 @@ async def test_a_cell_that_cannot_be_predicted_costs_its_own_row_of_the_tab(benc
     async with app.run_test(size=WIDE) as pilot:
         specs = await asked(pilot, bench)
         predicted = tuple(one_gigabyte(spec) for spec in specs[1:])
-        app.sink([CellsPredicted(at=START, predictions=predicted, failed=specs[:1], why="not worked out within 60 s")])
+        app.sink([CellsPredicted(at=START, predictions=predicted, failed=specs[:1], why="not computed within 60 s")])
         pane = await open_tab(pilot)
         await until(pilot, lambda _: "all steps more than " in pane.text)
         assert ", 1 not predicted" in pane.text
         assert pane.text.count("✓ fits") == 2
         assert pane.text.count("! unknown") == 1
-        assert "not predicted: not worked out within 60 s" in pane.text
+        assert "not predicted: not computed within 60 s" in pane.text
 
 
 async def test_cells_that_run_another_way_have_a_row_of_their_own(bench: Benches) -> None:

@@ -263,7 +263,9 @@ class JobsBench:
         """Raises `LaunchError`, also for a session without jobs."""
         self._choice = self._choice or files.read_choice(self._folder)
         if self._choice is None:
-            raise LaunchError(f"session {self.session} has no jobs, and nobody runs it; cs336-tui resume does, here")
+            raise LaunchError(
+                f"session {self.session} has no jobs, and no process runs it; cs336-tui resume runs it here"
+            )
         return self._make(self._choice)
 
     def _submit(self, cells: Sequence[JobCell], settings: JobRequest) -> None:

@@ -264,7 +264,7 @@ def _said(stderr: str) -> str:
     """One line with Slurm's words."""
     lines = [re.sub(r"^(\w+): (error: )?", "", line.strip()) for line in stderr.splitlines()]
     kept = [line for line in lines if line and not line.startswith("Try ")]
-    return f"Slurm: {'; '.join(dict.fromkeys(kept)) or 'refused without a word'}"
+    return f"Slurm: {'; '.join(dict.fromkeys(kept)) or 'refused without a reason'}"
 
 
 def _executor(folder: Path, drops_signal: bool) -> submitit.SlurmExecutor:

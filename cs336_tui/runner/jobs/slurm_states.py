@@ -25,7 +25,7 @@ NEVER = {
     "PartitionDown": "the partition is down: --partition",
     "PartitionInactive": "the partition is inactive: --partition",
     "BadConstraints": "no node has what it asks for",
-    "DependencyNeverSatisfied": "the job that it depends on ended otherwise",
+    "DependencyNeverSatisfied": "a job that it depends on failed",
     "JobHeldUser": "it is held, by its user",
     "JobHeldAdmin": "it is held, by an administrator",
     "JobHoldMaxRequeue": "it was requeued too often",
@@ -37,7 +37,7 @@ NEVER = {
     "QOSNotAllowed": "the quality of service may not be used in this partition: --slurm qos=...",
     "QOSTimeLimit": "the time of the quality of service is used up: --slurm qos=...",
     "AssociationTimeLimit": "the account's time is used up: --slurm account=...",
-    "AssociationJobLimit": "the account may run no job",
+    "AssociationJobLimit": "the account may not run jobs",
     "ReservationDeleted": "its reservation is gone: --slurm reservation=...",
 }
 """Reasons for which a pending job would wait forever, and what can be done. What Slurm limits for one job

@@ -29,7 +29,7 @@ from cs336_tui.stats.quantities import duration
 
 LOOK_EVERY_S = 1.0
 """Seconds between two looks at the jobs of a host."""
-ENDS_LATER = "what runs there is ended once it is back, or then by cs336-tui cancel"
+ENDS_LATER = "what runs there ends when it is back, or by cs336-tui cancel"
 _AGAIN_AFTER = 2
 """Looks that are left out after one that found a host out of reach."""
 _PROBE_WITHIN_S = 180.0
@@ -132,7 +132,7 @@ class Host:
             raise self._refused(f"{version} is there, and {__version__} here; install the same on both")
         machine = self._doctor(run).environment
         if machine is None or not machine.devices:
-            raise self._refused("; ".join(machine.problems if machine else ()) or "torch offers no device there")
+            raise self._refused("; ".join(machine.problems if machine else ()) or "torch finds no device there")
         return HostFacts(run, machine)
 
     def _look_for_code(self, command: str, specs: Sequence[CellSpec]) -> None:
@@ -276,7 +276,7 @@ class Host:
             head, _, rest = answer.partition(b"\n")
             words = head.decode(errors="replace").split()
             if len(words) != 4:
-                raise Unreachable(f"an answer that makes no sense: {head[:80]!r}")
+                raise Unreachable(f"an unexpected answer: {head[:80]!r}")
             length = int(words[3])
             data, answer = rest[:length], rest[length:]
             try:

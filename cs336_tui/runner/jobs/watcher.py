@@ -64,7 +64,7 @@ class Watcher:
         self._lost: list[JobRequest] = []
         self._last_job, withdrawn = files.withdraw_others(folder, state.jobs)
         for job in withdrawn:
-            text = f"job {job} is withdrawn: whoever submitted it ended before that was recorded"
+            text = f"job {job} is withdrawn: its submitter ended before recording it"
             record([ev.Notice(at=time.time(), text=text)])
         owners = {cell: job for job, known in state.jobs.items() for cell in known.submitted.cells}
         for name, known in state.jobs.items():

@@ -104,7 +104,7 @@ class NodeProcess:
         try:
             return [word_of(bytes(line)) for line in lines]
         except msgspec.MsgspecError as error:
-            raise NodeLost(f"it tells what is no word: {error}") from None
+            raise NodeLost(f"it sent an unknown message: {error}") from None
 
     def _why_gone(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -165,7 +165,7 @@ class RanksThere:
                     status = "cancelled"
                     self._process.give(Stop())
                     self._end_within(POLITE_S + TERM_S + ENDING_S)
-            why, status = "it told no end", "failed"
+            why, status = "it reported no end", "failed"
         except NodeLost as error:
             why = f"{NODE_LOST}: {error}"
             self._process.close()

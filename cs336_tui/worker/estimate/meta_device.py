@@ -46,7 +46,7 @@ class MetaKernels(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:
             if not self.answers:
-                raise OwnWords("what it does depends on the value of a tensor, which only running it tells")
+                raise OwnWords("it depends on the value of a tensor, known only when it runs")
             return 0.0
         if not _makes_one_tensor(func):
             return func(*args, **kwargs)

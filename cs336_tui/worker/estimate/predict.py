@@ -1,4 +1,4 @@
-"""Predicts a cell's parameters, FLOPs and memory by running one step on tensors without data. No device is needed."""
+"""Predicts a cell's parameters, FLOPs and memory by running one step shape-only (meta tensors). No device is needed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ subtracts, multiplies."""
 
 
 def predict(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Prediction:
-    """Predict one step after warm-up by running it on tensors without data.
+    """Predict one step after warm-up by running it shape-only (meta tensors).
 
     Memory is, on a CUDA device of this compute `capability` (None for Hopper), ``torch.cuda.max_memory_allocated`` over
     the step, elsewhere the bytes of tensors. FLOPs per phase are those of the pass's own phases; FLOPs per range
@@ -98,7 +98,7 @@ META = torch.device("meta")
 
 
 class Rehearsal(NamedTuple):
-    """One step after warm-up on tensors without data, preparation included. FLOPs are of matrix products."""
+    """One step after warm-up shape-only (meta tensors), preparation included. FLOPs are of matrix products."""
 
     timeline: TrackedTimeline  # In bytes that the device's allocator counts
     prediction: Prediction

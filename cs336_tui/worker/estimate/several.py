@@ -47,7 +47,7 @@ _CATEGORIES: dict[str, str] = {
 
 
 class Sharers:
-    """The part of DDP and ZeRO-1 in a step on tensors without data: which parameters this rank's optimizer has, and the
+    """The part of DDP and ZeRO-1 in a shape-only step (meta tensors): the parameters of this rank's optimizer, and the
     order in which gradients come. The rank is the one whose optimizer has most."""
 
     def __init__(self, workload: Workload, spec: CellSpec) -> None:

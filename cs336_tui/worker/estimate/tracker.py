@@ -98,7 +98,7 @@ class MemoryTracker(TorchDispatchMode):
             record = self._live.get(_key(tensor))
             if record is None:
                 if self._phases:
-                    raise ValueError(f"{tuple(tensor.shape)}: allocated while the tracker did not look")
+                    raise ValueError(f"{tuple(tensor.shape)}: allocated outside of the tracker")
                 record = self._record(tensor, Site(""), born=0)
             record.category = category
 

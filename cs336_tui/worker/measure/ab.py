@@ -82,7 +82,7 @@ class _RoundCell(CellRun):
         """Begin its turn: restore its settings and modules."""
         if lost := [name for name in settings.restore(self.settings) if name not in self._lost]:
             self._lost += lost
-            self.reporter.notice(f"torch could not be given back what was in force for it: {', '.join(lost)}")
+            self.reporter.notice(f"torch's settings could not be restored: {', '.join(lost)}")
         if self.modules is not None:
             attach_user_modules(self.modules)
 

@@ -73,9 +73,7 @@ class CellRun:
         if (spec.flush_l2 or spec.timer == "do_bench") and self.device.type == "cuda":
             self.flush = L2Flush(self.device)  # first, so that its memory is a segment of its own
         if spec.timer == "do_bench" or self.flush:
-            self.reporter.flushed = (
-                self.flush.words if self.flush else f"none: {self.device.type} tells no size of an L2"
-            )
+            self.reporter.flushed = self.flush.words if self.flush else f"none: {self.device.type} reports no L2 size"
         self._meter = PeakMeter(self.device, self.flush.bytes if self.flush else 0)
         self.workload = self._built(built)
         self.reporter.built(self.workload)

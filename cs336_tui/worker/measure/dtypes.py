@@ -91,7 +91,7 @@ def _read_what_fits(spec: CellSpec, device: torch.device, enter: Enter) -> tuple
     enter("reading a smaller model")
     note = (
         f"The whole model may not fit; read from {few.num_layers} of its {spec.num_layers} layers, batch 1, context "
-        f"length {few.context_length}, on which no dtype depends. Counts are of these layers."
+        f"length {few.context_length}, which changes no dtype. Counts are of these layers."
     )
     return _read(few, device), (note,)
 

@@ -23,7 +23,7 @@ NO_CUPTI = (
     ": have the nvidia module loaded with NVreg_RestrictProfilingToAdminUsers=0. Or another profiler, such as nsys or "
     "ncu, holds the GPU: run without it. " + HOST_INSTEAD
 )
-NO_METAL = "Metal tells torch's profiler of no kernel. " + HOST_INSTEAD
+NO_METAL = "torch's profiler does not see Metal kernels. " + HOST_INSTEAD
 _RUNTIME_CALL = re.compile(r"cu(da)?[A-Z]\w*$")
 
 

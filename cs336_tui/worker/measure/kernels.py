@@ -58,7 +58,7 @@ def profile_kernels(request: ReportRequest, enter: report_parts.Enter, place: Pl
     read = read_step(events, step.phases, device.type)
     found, activity, unseen = read
     enter("predicting")
-    rehearsal, unpredicted = report_parts.rehearsed(spec, missing="There are no FLOPs beside the times")
+    rehearsal, unpredicted = report_parts.rehearsed(spec, missing="No FLOPs beside the times")
     enter("saving the trace")
     of_rank = (spec.parallel, f"rank{place.rank}") if place.ranks > 1 else ()
     name = ("kernels", spec.size, f"ctx{spec.context_length}", spec.pass_, spec.precision, spec.device, *of_rank)

@@ -28,7 +28,7 @@ from cs336_tui.worker.workload.ranges import name_parts
 
 RecorderName = Literal["CUDA allocator history", "CPU profiler", "tensors"]
 
-TENSORS_ONLY = "Only what operations return is seen, not what kernels take while they run."
+TENSORS_ONLY = "Counted are the results of operations, not the workspace of kernels."
 CLEAR = "clear"  # The phase after a step's last one, which drops what the step left
 
 
@@ -162,7 +162,7 @@ def _saved(workload: Workload, spec: CellSpec) -> tuple[tuple[SavedBlock, ...], 
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        return (), "Memory ran out while looking at what is saved for backward."
+        return (), "Out of memory while recording what is saved for backward."
 
 
 def _warm_up(workload: Workload, spec: CellSpec) -> None:

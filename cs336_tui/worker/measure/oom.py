@@ -26,11 +26,11 @@ from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_parts
 
 BUILDING = "building"
-NOT_AGAIN = "A second attempt did not run out of memory: something else must have held memory the first time."
-UNSAFE = "Not tried again: where a host's memory runs out, the operating system may end other programs."
+NOT_AGAIN = "A second attempt fitted: another program held memory during the first."
+UNSAFE = "Not tried again: out of host memory, the operating system may end other programs."
 WITHIN = "The prediction is within the device's memory; shown is its peak."
-SEEN = "Seen are tensors; workspaces, fragmentation and other programs come on top."
-CANNOT_BEGIN = "What lives between two steps is more than the device's memory: no step after the first can begin."
+SEEN = "Counted are tensors; workspaces, fragmentation and other programs add to that."
+CANNOT_BEGIN = "What is kept between two steps exceeds the device's memory: only the first step can begin."
 
 
 def explain_oom(request: ReportRequest, enter: Enter) -> OomReport:

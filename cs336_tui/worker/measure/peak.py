@@ -172,7 +172,7 @@ def _matmul_trials(
     for place, size in enumerate(sizes):
         left_s = ends_at - perf_counter()
         if trials and _least_products(layouts) * trials[-1].median_s * (size / trials[-1].size) ** 3 > left_s:
-            return tuple(trials), f"sizes from {size} on would have taken too long"
+            return tuple(trials), f"sizes from {size} on were left out: too slow"
         progress(f"matrix products of {size}")
         try:
             trials.append(_matmul_trial(device, dtype, size, layouts, left_s / (len(sizes) - place)))

@@ -79,7 +79,7 @@ def why_stopped(times_s: Sequence[float], share: float) -> str:
     known = f"the mean is known to ± {_half(interval.half_share)} ({interval.level * 100:g} %)" if interval else ""
     missed = "" if is_narrow(times_s, share) else f", not at the ± {_half(share / 2)} asked for"
     if not enough_measured(times_s, share):
-        return f"{stopped}{missed}, the most that was allowed{': ' if known else ''}{known}"
+        return f"{stopped}{missed}, the limit{': ' if known else ''}{known}"
     return f"{stopped}{missed}: {known}{', and its noise no longer changes' if missed else ''}"
 
 
@@ -95,7 +95,7 @@ def steps_left(times_s: Sequence[float], most: int, for_s: float, *, at_once: bo
 
 def why_short(kind: str, most: int, sum_s: float, for_s: float) -> str:
     """The remark on a count that ended before its time."""
-    taken = f"{most} {kind} steps, the most that was allowed, took {sum_s:.3g} s"
+    taken = f"{most} {kind} steps, the limit, took {sum_s:.3g} s"
     return f"{taken} of {duration_words(for_s)}; raise the most with {duration_words(for_s)}:MAX"
 
 

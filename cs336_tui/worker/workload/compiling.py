@@ -106,7 +106,7 @@ def _break_line(reason: object, stack: Sequence[object]) -> str:
     """The reason in one line: the first sentence of torch's explanation."""
     lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
     explained = next((line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), "")
-    text = explained or (lines[0] if lines else "for a reason that torch does not tell")
+    text = explained or (lines[0] if lines else "for a reason that torch does not give")
     text = text.removeprefix("Dynamo does not know how to ").partition(". ")[0].rstrip(".")
     frame = stack[-1] if stack else None
     name, line = getattr(frame, "filename", None), getattr(frame, "lineno", None)

@@ -167,7 +167,7 @@ class Step:
         accumulate: int = 1,
     ) -> None:
         if (pass_ == "train-step") != (training is not None):
-            raise ValueError(f"pass {pass_}: training belongs to train-step, and only to it")
+            raise ValueError(f"pass {pass_}: only train-step trains")
         self._shared = shared or Shared(model)
         self.phases = tuple(self._phases(phases_of(pass_, accumulate)))
         self.logits_dtype: torch.dtype | None = None  # dtype of the last step's logits, None before the first

@@ -68,7 +68,7 @@ def test_at_the_most_warm_up_steps_it_goes_on_to_measure_and_says_so(monkeypatch
     report = run_scripted(small_spec(warmup_auto=True, warmup_steps=40), falling, monkeypatch)
     assert report.times_s("warm-up") == falling[:40]
     assert report.times_s() == falling[40:]
-    assert notices(report) == ["cell 8: still falling after 40 warm-up steps, the most that was allowed"]
+    assert notices(report) == ["cell 8: still falling after 40 warm-up steps, the limit"]
     assert report.finished.status == "ok"
 
 
@@ -90,9 +90,7 @@ def test_at_the_most_measured_steps_it_stops_and_says_so(monkeypatch: pytest.Mon
         report = run_scripted(small_spec(steps_auto=0.001, measure_steps=80), script, monkeypatch)
         assert len(report.times_s()) == 80
         (notice,) = notices(report)
-        assert notice.startswith(
-            f"cell 8: stopped after 80 steps{said}, the most that was allowed: the mean is known to ± "
-        )
+        assert notice.startswith(f"cell 8: stopped after 80 steps{said}, the limit: the mean is known to ± ")
         assert report.finished.remarks == (notice.removeprefix("cell 8: "),)
 
 

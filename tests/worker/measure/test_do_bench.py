@@ -167,7 +167,7 @@ def test_a_cell_timed_as_do_bench(pass_: Pass, monkeypatch: pytest.MonkeyPatch) 
         "cell 8: 6 steps ran ahead, untimed: the first took 0.5 s, a step takes about 10 ms, "
         "so 2 warm-up steps for 25ms and 10 measured steps for 100ms"
     ]
-    assert report.built.in_force.flushed == "none: cpu tells no size of an L2"
+    assert report.built.in_force.flushed == "none: cpu reports no L2 size"
     assert report.finished.summary is not None
     assert report.finished.summary.p20_s == pytest.approx(torch.tensor(report.times_s()).quantile(0.2).item())
 
@@ -218,15 +218,13 @@ def test_the_most_steps_end_a_time_before_it_is_over(monkeypatch: pytest.MonkeyP
     spec = small_spec(warmup_steps=0, steps_for=10.0, measure_steps=6)
     report = run_scripted(spec, [0.5] * 6, monkeypatch)
     assert len(report.times_s()) == 6
-    assert notices(report) == [
-        "cell 8: 6 measured steps, the most that was allowed, took 3 s of 10s; raise the most with 10s:MAX"
-    ]
+    assert notices(report) == ["cell 8: 6 measured steps, the limit, took 3 s of 10s; raise the most with 10s:MAX"]
 
 
 def test_the_most_steps_end_a_window_before_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     estimated(0.02, monkeypatch)
     report = run(small_spec(timer="do_bench", warmup_steps=0, steps_for=100.0, measure_steps=3))
-    assert any("3 measured steps, the most that was allowed, took" in text for text in notices(report))
+    assert any("3 measured steps, the limit, took" in text for text in notices(report))
 
 
 def test_a_run_that_is_to_end_in_time_tells_whose_caches_it_began_with() -> None:

@@ -116,7 +116,7 @@ def test_measuring_ends_when_the_noise_is_known() -> None:
 def test_a_growing_noise_has_not_settled() -> None:
     times_s = [STEP_S * (1 + (-1) ** step * 0.0005 * step) for step in range(400)]
     assert not any(noise_has_settled(times_s[:count]) for count in step_looks(400))
-    assert "the most that was allowed: the mean is known to ± " in why_stopped(times_s, 1e-6)
+    assert "the limit: the mean is known to ± " in why_stopped(times_s, 1e-6)
 
 
 def test_equal_steps_are_enough_at_the_first_look() -> None:

@@ -104,7 +104,7 @@ def test_a_config_of_a_partial_factory(folder: Folder) -> None:
     flag, config = made(folder, text + "LM = partial(make, 7)\n").seen
     assert (flag, config.n_layer) == (7, 2)
     bare = f"{CONFIG}\nfrom functools import partial\ndef make(flag, config): return Base(flag, config)\n"
-    with pytest.raises(ImportProblem, match="needs config; that is nothing to type: name a function of"):
+    with pytest.raises(ImportProblem, match="needs config; it cannot be typed: name a function of"):
         made(folder, bare + "LM = partial(make, 7)\n")
 
 
@@ -141,7 +141,7 @@ def test_a_function_whose_arguments_have_no_names_is_told_to_name_them(folder: F
         made(folder, HANDS_ON, "make")
     assert "missing 2 required positional arguments: 'vocab_size' and 'd_model'" in str(caught.value)
     assert str(caught.value).endswith(
-        "; what it hands on by ** cannot be seen: let it name the dimensions that it wants"
+        "; arguments passed on by ** cannot be seen: let it name the dimensions that it wants"
     )
 
 

@@ -28,7 +28,7 @@ def test_one_that_cannot_be_made_by_name_asks_for_a_function(folder: Folder, ask
     with pytest.raises(ImportProblem) as refused:
         import_model(spec, CPU, torch.float32)
     assert str(refused.value).endswith(
-        f"needs {word}; that is nothing to type: name a function of the dimensions (d_model, num_layers, ...) that "
+        f"needs {word}; it cannot be typed: name a function of the dimensions (d_model, num_layers, ...) that "
         f"makes {word} and returns the model"
     )
 

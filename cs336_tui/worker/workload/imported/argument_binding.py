@@ -167,7 +167,7 @@ def _how_to_give(parameter: inspect.Parameter) -> str:
     is_class = told and isinstance(annotation, type) and annotation.__module__ != "builtins"
     if (is_class and not _kinds(parameter)) or (not told and parameter.name in _CONFIGS):
         return (
-            f"that is nothing to type: name a function of the dimensions (d_model, num_layers, ...) that makes "
+            f"it cannot be typed: name a function of the dimensions (d_model, num_layers, ...) that makes "
             f"{parameter.name} and returns the model"
         )
     return f"give it with --model-arg {parameter.name}=VALUE"

@@ -106,7 +106,7 @@ def _hint(factory: Callable[..., Any], device: torch.device, error: BaseExceptio
         return f"; it asks for CUDA itself, though this cell runs on {device}: let it take device as an argument"
     takes_any = any(p.kind is p.VAR_KEYWORD for p in (binding.parameters_of(factory) or {}).values())
     if isinstance(error, TypeError) and "missing" in said and takes_any:
-        return "; what it hands on by ** cannot be seen: let it name the dimensions that it wants"
+        return "; arguments passed on by ** cannot be seen: let it name the dimensions that it wants"
     return ""
 
 
@@ -176,7 +176,7 @@ def _function(name: str, found: Any) -> tuple[Callable[..., Any], list[inspect.P
         raise ImportProblem(f"{name} is not a function, nor a torch.autograd.Function")
     wanted = binding.parameters_of(found)
     if wanted is None:
-        raise ImportProblem(f"{name} does not tell which arguments it takes; wrap it in a function that does")
+        raise ImportProblem(f"{name} does not show which arguments it takes; wrap it in a function that does")
     return found, list(wanted.values())
 
 
