@@ -246,7 +246,7 @@ def test_cancelling_gives_up_a_host_that_is_away(machines: Machines, launcher: M
     here = launcher()
     (id,) = here.submit([request("1", "gpu1")], folder)
     machines["gpu1"].stop()
-    with pytest.raises(LaunchError, match=r"host gpu1 cannot be reached .*: what runs there is ended once it is back"):
+    with pytest.raises(LaunchError, match=r"host gpu1 cannot be reached .*: what runs there ends when it is back"):
         here.cancel([id])
     assert here.statuses([id])[id].ending == "cancelled"
     here.close()

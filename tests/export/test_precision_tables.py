@@ -58,7 +58,7 @@ def test_without_a_gpu_the_toy_model_is_shown_by_cuda_s_rules_beside_the_device(
     assert ("layer norm's output (ln)", "float32", "float32", "float16", "bfloat16") in table.rows
     assert [record["by"] for record in table.records] == ["CUDA's rules"] * 2 + ["CPU (AVX512)"] * 2
     assert table.records[0]["gradient_of_ln.bias"] == "float32"
-    assert any("autocast_mode.h of torch 2.13, followed without a GPU" in note for note in table.footnotes)
+    assert any("autocast_mode.h of torch 2.13, applied shape-only" in note for note in table.footnotes)
 
 
 def test_what_no_cell_changes_is_there_once_for_all_cells_of_a_device() -> None:

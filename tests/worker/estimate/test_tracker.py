@@ -213,5 +213,5 @@ def test_the_operation_that_raises_is_remembered_with_what_lived_then() -> None:
 def test_claiming_what_was_made_unseen_during_the_step_is_refused() -> None:
     tracker = MemoryTracker()
     tracker.phase("forward")
-    with pytest.raises(ValueError, match="did not look"):
+    with pytest.raises(ValueError, match="outside of the tracker"):
         tracker.claim("gradients", [torch.zeros(3)])

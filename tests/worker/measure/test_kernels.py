@@ -222,7 +222,7 @@ def test_it_says_how_far_it_is_and_stops_when_asked() -> None:
 def test_without_a_prediction_the_report_says_why_and_is_whole(reports: dict[str, KernelReport]) -> None:
     report = reports["forward"]
     assert report.prediction is None
-    assert "no FLOPs beside the times: NotImplementedError: no prediction of custom" in report.note
+    assert "No FLOPs beside the times: NotImplementedError: no prediction of custom" in report.note
 
 
 def test_flops_stand_beside_the_times(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,7 +169,7 @@ def test_where_the_profiler_is_missing_the_tensors_are_recorded(
     report = record(pass_="train-step")
     assert report.recorder == "tensors"
     assert report.allocator_peak_bytes is None
-    assert "Only what operations return" in report.note
+    assert "Counted are the results of operations" in report.note
     assert report.peak_bytes == max(live_totals(report))
     # Numbers that torch makes tensors of are seen by the allocator alone.
     assert report.peak_bytes == pytest.approx(train_step.peak_bytes, abs=64)

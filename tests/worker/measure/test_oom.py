@@ -74,7 +74,7 @@ def test_a_second_attempt_that_fits_says_so_and_predicts() -> None:
     report = explain(asked(small_spec(), failed_phase="backward"), stages)
     assert stages == ["predicting", "second attempt", "looking for the moment"]
     assert not report.observed
-    assert "did not run out of memory" in report.note
+    assert "A second attempt fitted" in report.note
     assert report.prediction
     assert report.live_bytes == report.prediction.peak_bytes
 
@@ -132,7 +132,7 @@ def test_what_lives_between_two_steps_may_be_too_much_already() -> None:
     assert moment.request_bytes
     assert moment.live_bytes <= parameters // 2 < moment.live_bytes + moment.request_bytes
     assert {category for category, live in moment.by_category.items() if live} <= {"parameters"}
-    assert "no step after the first" in why
+    assert "only the first step can begin" in why
     moment, _ = predicted_moment(timeline, parameters + buffers + 64)
     assert moment.phase == "forward"
     assert moment.by_category["optimizer_state"] == moment.by_category["gradients"] == 0
