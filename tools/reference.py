@@ -22,6 +22,7 @@ from cs336_tui.analysis.scaling import Device, plan
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.analysis.verdicts import DESCRIBING, VerdictName
 from cs336_tui.cli.estimate import document as estimate_document
+from cs336_tui.cli.help import record_of, under_headings
 from cs336_tui.cli.main import cli
 from cs336_tui.events.events import SCHEMA, Event, Status
 from cs336_tui.events.gpus import find_gpu
@@ -86,8 +87,7 @@ _Help = tuple[str, str]
 
 def _help(command: click.Command, title: str) -> list[_Help]:
     context = click.Context(command, info_name=title)
-    options = [each for each in command.get_params(context) if isinstance(each, click.Option)]
-    return [record for option in options if (record := option.get_help_record(context)) is not None]
+    return [record_of(option, context) for options in under_headings(command, context).values() for option in options]
 
 
 def _options() -> Iterator[str]:

@@ -22,6 +22,7 @@ from cs336_tui.cli.flags import (
     session_dir_option,
     timeout_option,
 )
+from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, RunProgress, carry_out
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.command import command_of
@@ -179,10 +180,12 @@ def _side(text: str) -> dict[str, Any]:
 SIDE = Parsed("CHOICES", _side)
 
 
-@click.command("ab")
+@command("ab")
+@heading("The two sides")
 @click.option("--a", "a", type=SIDE, required=True, help='What A has of its own, such as "--precision bf16".')
 @click.option("--b", "b", type=SIDE, required=True, help="What B has of its own.")
 @choice_options
+@heading("How long")
 @click.option(
     "--rounds", type=click.IntRange(2), default=5, show_default=True, help="Fresh processes, one after another."
 )

@@ -20,6 +20,7 @@ from cs336_tui.cli.flags import (
     reports_option,
     session_argument,
 )
+from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.jobs import has_jobs, launch_choice, launch_options, resume_jobs, run_in_jobs
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, name_of_log, renderer
 from cs336_tui.config.choices import sweep_from
@@ -39,10 +40,11 @@ _OF_BENCH = (
 """Options that are arguments of `Bench`; all others but a few are choices."""
 
 
-@click.command("bench")
+@command("bench")
 @choice_options
 @ddof_option
 @options(*data_options)
+@heading("How it runs")
 @click.option("--in-process", is_flag=True, help="Run the cells in this process, for external profilers.")
 @click.option("--nvtx", is_flag=True, help="Mark steps, phases and parts for nsys; always so when it is running.")
 @reports_option
@@ -146,11 +148,13 @@ def _of_other_presets(names: Iterable[str], given: Mapping[str, Any]) -> Iterato
         yield found
 
 
-@click.command("resume")
+@command("resume")
 @session_argument
+@heading("Session")
 @click.option("--failed", is_flag=True, help="Also run those again that failed or were killed.")
 @click.option("--take-over", is_flag=True, help="Whoever is named as the session's writer is surely gone.")
 @lanes_option
+@heading("Jobs elsewhere")
 @click.option("--detach", is_flag=True, help="Of a session of jobs: submit, print the session's name and return.")
 @options(*data_options)
 @bench_options

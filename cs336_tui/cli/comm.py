@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from cs336_tui.cli.bench import run_sweeps
 from cs336_tui.cli.flags import (
     bench_options,
@@ -16,12 +14,13 @@ from cs336_tui.cli.flags import (
     options,
     order_options,
 )
+from cs336_tui.cli.help import command
 from cs336_tui.cli.jobs import launch_options
 from cs336_tui.config.axis import SpecError
 from cs336_tui.config.ranks import BYTES_OF_ELEMENT
 
 
-@click.command("comm")
+@command("comm")
 @comm_options
 @ddof_option
 @options(*data_options)

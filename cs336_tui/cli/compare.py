@@ -13,6 +13,7 @@ from cs336_tui.analysis.comparison import compare as compared
 from cs336_tui.analysis.fields import FIELDS, OWN, shown_of
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.cli.flags import session_dir_option
+from cs336_tui.cli.help import command, heading
 from cs336_tui.export.comparison import SETTINGS, cell_title, pair_columns
 from cs336_tui.export.tables import Table
 from cs336_tui.export.verdicts import trust_notes
@@ -31,6 +32,7 @@ _OUTCOMES: Mapping[Outcome, str] = {
 
 @click.argument("a")
 @click.argument("b")
+@heading("Output")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @session_dir_option
 def compare_command(a: str, b: str, session_dir: Path, *, as_json: bool) -> str:
@@ -136,4 +138,4 @@ def _what(side: Side) -> str:
     return f"{cell_title(side.spec)}{runs}{ending}"
 
 
-compare = click.command("compare")(compare_command)
+compare = command("compare")(compare_command)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import click
 
+from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.targets import read_environment, to_json
 from cs336_tui.events.environment import Environment
 from cs336_tui.runner.device.nvml import NO_LIBRARY, NvmlReport, nvml_report
@@ -93,8 +94,10 @@ def missing(env: Environment, nvml: NvmlReport) -> list[str]:
     return ["missing or odd", *(f"  - {problem}" for problem in lines)]
 
 
-@click.command("doctor")
+@command("doctor")
+@heading("Output")
 @click.option("--json", "as_json", is_flag=True, help="The same for programs.")
+@heading("Your model")
 @click.option(
     "--code", multiple=True, metavar="MODULE:NAME", help="Say instead whether this code of one's own is here."
 )

@@ -22,6 +22,7 @@ from cs336_tui.analysis.estimates import (
 )
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.cli.flags import Parsed, choice_options, file_options, gpu_option, options, session_dir_option
+from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.run import EXIT_CELL_FAILED
 from cs336_tui.cli.targets import (
     AskedCells,
@@ -54,6 +55,7 @@ _LARGEST_SHOWN = 8
 
 
 @choice_options
+@heading("Which device")
 @gpu_option
 @click.option(
     "--peak",
@@ -269,4 +271,4 @@ def _largest(prediction: Prediction) -> Iterator[str]:
         yield f"{times + gigabytes(size):>11} GB  {category.replace('_', ' '):<15}  {what:<30}  {where}".rstrip()
 
 
-estimate = click.command("estimate")(estimate_command)
+estimate = command("estimate")(estimate_command)

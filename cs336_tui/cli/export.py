@@ -17,6 +17,7 @@ from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.pivot import VALUES, PivotError, pivot, select, suggest
 from cs336_tui.analysis.problems import Material
 from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, file_options, options, session_dir_option
+from cs336_tui.cli.help import Command, command, heading
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.comparison import comparison_table
@@ -130,7 +131,7 @@ class TableChoice(NamedTuple):
         return [results_table(results, columns=self.columns, notation=notation, caption=self.caption)]
 
 
-class _ListingLayouts(click.Command):
+class _ListingLayouts(Command):
     """Its help ends with what `--layout` takes."""
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -140,8 +141,9 @@ class _ListingLayouts(click.Command):
             formatter.write_dl([(name, layout.about) for name, layout in LAYOUTS.items()])
 
 
-@click.command("export", cls=_ListingLayouts)
+@command("export", cls=_ListingLayouts)
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@heading("Which table")
 @click.option(
     "--pivot", "pivot_on", metavar="ROWS:COLUMNS", help="A pivot, such as size:pass or size,context:precision; auto."
 )
@@ -167,7 +169,9 @@ class _ListingLayouts(click.Command):
     metavar="NAME",
     help="The tables and figures of a problem of the handouts, part by part; cs336-tui problems lists them.",
 )
+@heading("Which cells")
 @click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only these cells, such as precision=fp32.")
+@heading("Output")
 @click.option("--unit", type=click.Choice(UNITS), help="Of times in text. [default: ms]")
 @click.option(
     "--digits", type=click.IntRange(0, 9), help="Decimal places of times. [default: as many as the std supports]"
@@ -377,8 +381,9 @@ def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite:
             click.echo(f"wrote {path}", err=True)
 
 
-@click.command("summary")
+@command("summary")
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@heading("Output")
 @click.option("-o", "--output", type=DIRECTORY, required=True, help="The folder; must not exist yet.")
 @click.option("--force", is_flag=True, help="Replace an earlier summary there.")
 @session_dir_option

@@ -12,6 +12,7 @@ import msgspec
 from cs336_tui.analysis.fitting import Dimension, search
 from cs336_tui.analysis.targets import Target
 from cs336_tui.cli.flags import choice_options, file_options, gpu_option, options, session_dir_option
+from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.targets import Counter, Machine, Predicts, deliver, predicting, read_machine, settle, to_json
 from cs336_tui.config.choices import sweep_from, with_model
@@ -29,6 +30,7 @@ _WARMUP, _STEPS = 1, 2
 
 
 @choice_options
+@heading("What is looked for")
 @click.option("--by", type=click.Choice(["batch", "context"]), default="batch", show_default=True, help="What grows.")
 @click.option("--limit", type=click.IntRange(1), help="Look no further than this.")
 @gpu_option
@@ -134,4 +136,4 @@ def _render(results: Sequence[Fitted], format_: str) -> str:
     return answer([fit_table(results)], format_)
 
 
-fit = click.command("fit")(fit_command)
+fit = command("fit")(fit_command)

@@ -8,6 +8,8 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from cs336_tui.cli.help import heading, under
+from cs336_tui.cli.help import options as options
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
 from cs336_tui.config.counts import INTERVAL, USUAL_MOST, Counted, auto_of, share_of, share_words
 from cs336_tui.config.order import Order
@@ -110,11 +112,13 @@ def _type(axis: Axis) -> Any:
 def _option(axis: Axis) -> Callable[[F], F]:
     name = axis.sweep or axis.field
     if axis.kind is bool:
-        return click.option(f"--{axis.option}/--no-{axis.option}", name, default=None, help=_text(axis))
-    several = axis.kind is tuple
-    return click.option(
-        f"--{axis.option}", name, type=_type(axis), metavar=axis.metavar, multiple=several, help=_text(axis)
-    )
+        made = click.option(f"--{axis.option}/--no-{axis.option}", name, default=None, help=_text(axis))
+    else:
+        several = axis.kind is tuple
+        made = click.option(
+            f"--{axis.option}", name, type=_type(axis), metavar=axis.metavar, multiple=several, help=_text(axis)
+        )
+    return under(axis.heading, made)
 
 
 def _options_of(*fields: str) -> list[Callable[[F], F]]:
@@ -122,21 +126,28 @@ def _options_of(*fields: str) -> list[Callable[[F], F]]:
 
 
 _LAST = ("workload", "causal")
-_INTERVAL = click.option(
-    "--interval",
-    type=Parsed("SHARE", share_of),
-    help="With --steps auto: how wide the 95 % interval of the mean may be, as a share of it; whole width of the "
-    f"interval, so 2% is ± 1 %. [default: {share_words(INTERVAL)}]",
+_INTERVAL = under(
+    "How long",
+    click.option(
+        "--interval",
+        type=Parsed("SHARE", share_of),
+        help="With --steps auto: how wide the 95 % interval of the mean may be, as a share of it; whole width of the "
+        f"interval, so 2% is ± 1 %. [default: {share_words(INTERVAL)}]",
+    ),
 )
-_HEAD_DIM = click.option(
-    "--head-dim",
-    "--width",
-    "head_dims",
-    type=comma_list(int),
-    help="With --workload attention: widths of queries, keys and values; with norm: of rows.",
+_HEAD_DIM = under(
+    "One operation alone",
+    click.option(
+        "--head-dim",
+        "--width",
+        "head_dims",
+        type=comma_list(int),
+        help="With --workload attention: widths of queries, keys and values; with norm: of rows.",
+    ),
 )
-_PRESET = click.option(
-    "--preset", "preset_name", metavar="NAME", help="Start from this preset; other options change it."
+_PRESET = under(
+    "What to run",
+    click.option("--preset", "preset_name", metavar="NAME", help="Start from this preset; other options change it."),
 )
 _UNTIL_STEPS = list(AXES)[: list(AXES).index("measure_steps") + 1]
 _CHOICES = (
@@ -148,17 +159,6 @@ _CHOICES = (
     _HEAD_DIM,
     *_options_of("causal"),
 )
-
-
-def options(*several: Callable[[F], F]) -> Callable[[F], F]:
-    """Several options as one decorator, in the order in which help lists them."""
-
-    def decorate(command: F) -> F:
-        for option in reversed(several):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 def choices_of(*fields: str) -> Callable[[F], F]:
@@ -182,6 +182,7 @@ def _default_session_dir() -> Path:
 
 comm_options = options(
     _PRESET,
+    heading("What to run"),
     click.option(
         "--op", "collectives", type=WORDS, help=f"{', '.join(AXES['collective'].values)}. [default: all-reduce]"
     ),
@@ -196,43 +197,56 @@ comm_options = options(
 """The options that choose collectives."""
 choice_options = options(*_CHOICES)
 """The options that choose what to run, the same for the app and headless."""
-session_dir_option = click.option(
-    "--session-dir",
-    type=DIRECTORY,
-    default=_default_session_dir,
-    help="Where session logs are kept. [default: this platform's user data folder]",
+session_dir_option = under(
+    "Session",
+    click.option(
+        "--session-dir",
+        type=DIRECTORY,
+        default=_default_session_dir,
+        help="Where session logs are kept. [default: this platform's user data folder]",
+    ),
 )
-ddof_option = click.option(
-    "--ddof", type=click.IntRange(0, 1), default=1, show_default=True, help="std divides by n - ddof."
+ddof_option = under(
+    "Output",
+    click.option("--ddof", type=click.IntRange(0, 1), default=1, show_default=True, help="std divides by n - ddof."),
 )
-device_interval_option = click.option(
-    "--device-interval",
-    "device_interval_s",
-    type=click.FloatRange(min=0),
-    default=0.5,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between samples of the GPU and the host during a run; 0 switches them off.",
+device_interval_option = under(
+    "Session",
+    click.option(
+        "--device-interval",
+        "device_interval_s",
+        type=click.FloatRange(min=0),
+        default=0.5,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time between samples of the GPU and the host during a run; 0 switches them off.",
+    ),
 )
-reports_option = click.option(
-    "--reports",
-    type=comma_list(str),
-    metavar="LIST",
-    help=f"After all cells, make these reports of those that ended well: {', '.join(ASKED_REPORTS)}; none.",
+reports_option = under(
+    "How it runs",
+    click.option(
+        "--reports",
+        type=comma_list(str),
+        metavar="LIST",
+        help=f"After all cells, make these reports of those that ended well: {', '.join(ASKED_REPORTS)}; none.",
+    ),
 )
 order_options = (
-    click.option(
-        "--repeats",
-        type=click.IntRange(1),
-        default=1,
-        show_default=True,
-        metavar="R",
-        help="Run all cells R times, round after round, so that a drifting machine drifts for all alike.",
-    ),
-    click.option(
-        "--order",
-        type=click.Choice(get_args(Order)),
-        help="Of the cells. [default: smallest-first; in lanes longest-first, by the work of all steps]",
+    under(
+        "How it runs",
+        click.option(
+            "--repeats",
+            type=click.IntRange(1),
+            default=1,
+            show_default=True,
+            metavar="R",
+            help="Run all cells R times, round after round, so that a drifting machine drifts for all alike.",
+        ),
+        click.option(
+            "--order",
+            type=click.Choice(get_args(Order)),
+            help="Of the cells. [default: smallest-first; in lanes longest-first, by the work of all steps]",
+        ),
     ),
 )
 
@@ -248,17 +262,23 @@ def _lane_count(text: str) -> LaneCount:
 
 
 LANES = Parsed("N|auto", _lane_count)
-lanes_option = click.option(
-    "--lanes",
-    type=LANES,
-    help="Run cells side by side in so many lanes, each on a device of its own (on a CPU on cores of its own); "
-    "auto: one for each device. --device names those that lanes share: each cell runs once. [default: 1]",
+lanes_option = under(
+    "How it runs",
+    click.option(
+        "--lanes",
+        type=LANES,
+        help="Run cells side by side in so many lanes, each on a device of its own (on a CPU on cores of its own); "
+        "auto: one for each device. --device names those that lanes share: each cell runs once. [default: 1]",
+    ),
 )
-oom_option = click.option(
-    f"--oom-skip/{NO_OOM_SKIP}",
-    default=None,
-    help="After a cell that ran out of memory, skip waiting ones of its kind that need at least as much. "
-    "[default: skip, unless the preset or the session says otherwise]",
+oom_option = under(
+    "How it runs",
+    click.option(
+        f"--oom-skip/{NO_OOM_SKIP}",
+        default=None,
+        help="After a cell that ran out of memory, skip waiting ones of its kind that need at least as much. "
+        "[default: skip, unless the preset or the session says otherwise]",
+    ),
 )
 
 
@@ -268,44 +288,64 @@ def file_options(*before: str) -> tuple[Callable[[Any], Any], ...]:
 
     formats = (*before, *FORMATS)
     return (
-        click.option("--format", "format_", type=click.Choice(formats), default=formats[0], show_default=True),
-        click.option("-o", "--output", type=FILE, help="Write here instead of standard output."),
-        click.option("--force", is_flag=True, help="Overwrite existing files."),
+        under(
+            "Output",
+            click.option("--format", "format_", type=click.Choice(formats), default=formats[0], show_default=True),
+            click.option("-o", "--output", type=FILE, help="Write here instead of standard output."),
+            click.option("--force", is_flag=True, help="Overwrite existing files."),
+        ),
     )
 
 
-gpu_option = click.option(
-    "--gpu", metavar="NAME", help='For this GPU, which need not be here, such as "H100 80GB"; an unknown one lists all.'
+gpu_option = under(
+    "Which device",
+    click.option(
+        "--gpu",
+        metavar="NAME",
+        help='For this GPU, which need not be here, such as "H100 80GB"; an unknown one lists all.',
+    ),
 )
-_explain_option = click.option(
-    "--oom-explain/--no-oom-explain",
-    "explain_oom",
-    default=True,
-    show_default=True,
-    help="Try a cell that ran out of memory again, apart, to tell what filled the memory.",
+_explain_option = under(
+    "How it runs",
+    click.option(
+        "--oom-explain/--no-oom-explain",
+        "explain_oom",
+        default=True,
+        show_default=True,
+        help="Try a cell that ran out of memory again, apart, to tell what filled the memory.",
+    ),
 )
-fit_check_option = click.option(
-    "--fit-check/--no-fit-check",
-    "check_fit",
-    default=True,
-    show_default=True,
-    help="On a CPU, do not try what by prediction has no room in its memory.",
+fit_check_option = under(
+    "How it runs",
+    click.option(
+        "--fit-check/--no-fit-check",
+        "check_fit",
+        default=True,
+        show_default=True,
+        help="On a CPU, do not try what by prediction has no room in its memory.",
+    ),
 )
 session_argument = click.argument("session", default="last")
 data_options = (
-    click.option("--format", "format_", type=click.Choice(["markdown", "json", "csv"]), default="markdown"),
-    click.option("-o", "--output", type=FILE, help="Write the data here instead of standard output."),
-    click.option("--summary", metavar="FILE|auto", help="Also keep a session summary here; auto names it."),
-    click.option("--force", is_flag=True, help="Overwrite existing files."),
+    under(
+        "Output",
+        click.option("--format", "format_", type=click.Choice(["markdown", "json", "csv"]), default="markdown"),
+        click.option("-o", "--output", type=FILE, help="Write the data here instead of standard output."),
+        click.option("--summary", metavar="FILE|auto", help="Also keep a session summary here; auto names it."),
+        click.option("--force", is_flag=True, help="Overwrite existing files."),
+    ),
 )
 
 
-timeout_option = click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="End a cell that takes longer than this, and go on with the next.",
+timeout_option = under(
+    "How long",
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="End a cell that takes longer than this, and go on with the next.",
+    ),
 )
 bench_options = options(
     oom_option, _explain_option, fit_check_option, timeout_option, session_dir_option, device_interval_option

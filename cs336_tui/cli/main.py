@@ -7,7 +7,7 @@ import gc
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
@@ -22,53 +22,64 @@ from cs336_tui.cli.flags import (
     session_dir_option,
     timeout_option,
 )
+from cs336_tui.cli.help import Group, heading, write_options, write_sections
 from cs336_tui.config.axis import UserError
 from cs336_tui.events.reports import ASKED_FOR, REPORTS
 from cs336_tui.export.files import NoRoom
 from cs336_tui.export.texts import in_brief
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "ab": ("ab", "Run two cells in turns, step by step, and say which is faster."),
-    "annotate": ("sessions", "Give a session a note."),
-    "bench": ("bench", "Run benchmarks without the app; data on standard output."),
-    "cancel": ("watch", "Cancel the jobs of a session, or stop the process that runs it."),
-    "comm": ("comm", "Time collectives of several ranks: all-reduce and others, over sizes."),
-    "compare": ("compare", "Compare two sessions or two cells."),
-    "delete": ("sessions", "Delete sessions for good; asks first."),
-    "doctor": ("doctor", "Say what this machine offers and what is missing."),
-    "estimate": ("estimate", "Predict memory, FLOPs and time; runs nothing."),
-    "export": ("export", "Tables and figures of sessions, for a write-up."),
-    "fit": ("fit", "The largest batch or context length that fits."),
-    "open": ("open", "Make a session of what others recorded: traces, memory snapshots, nsys reports."),
-    "peak": ("peak", "Measure what this machine's devices do at best: matrix products and copies."),
-    "plan": ("plan", "Say on how many ranks communication begins to bound; runs nothing."),
-    "presets": ("presets", "List the presets; `presets show NAME` shows one."),
-    "problems": ("problems", "List the problems of the handouts: what each needs, and what of it a session has."),
-    "reference": ("reference", "Published times, peaks and kernels beside a session's; keeps own times."),
-    "rename": ("sessions", "Give a session a name."),
-    "resume": ("bench", "Run the cells of a session that have no result yet."),
-    "selftest": ("selftest", "Hold this tool's step times against those of a bare script, on this machine."),
-    "run-job": ("on_nodes", ""),
-    "run-ranks": ("on_nodes", ""),
-    "sessions": ("sessions", "List the sessions on this machine."),
-    "show": ("sessions", "Show one session and its results."),
-    "summary": ("export", "Write a folder with text, tables, figures and logs of sessions."),
-    "watch": ("watch", "Follow a session that runs elsewhere, until it is over."),
-    **{kind: ("reports", REPORTS[kind].command) for kind in ASKED_FOR},
+
+class Listed(NamedTuple):
+    """A command: its module in this folder, its heading in help, and what help says of it in one line; nothing of one
+    that only jobs call."""
+
+    module: str
+    heading: str = ""
+    about: str = ""
+
+
+COMMANDS: dict[str, Listed] = {
+    "bench": Listed("bench", "Run", "Run benchmarks without the app; data on standard output."),
+    "ab": Listed("ab", "Run", "Run two cells in turns, step by step, and say which is faster."),
+    "comm": Listed("comm", "Run", "Time collectives of several ranks: all-reduce and others, over sizes."),
+    "resume": Listed("bench", "Run", "Run the cells of a session that have no result yet."),
+    "presets": Listed("presets", "Run", "List the presets; `presets show NAME` shows one."),
+    "problems": Listed("problems", "Run", "The problems of the handouts: what each needs, and what a session has."),
+    "sessions": Listed("sessions", "Results", "List the sessions on this machine."),
+    "show": Listed("sessions", "Results", "Show one session and its results."),
+    "compare": Listed("compare", "Results", "Compare two sessions or two cells."),
+    "export": Listed("export", "Results", "Tables and figures of sessions, for a write-up."),
+    "summary": Listed("export", "Results", "Write a folder with text, tables, figures and logs of sessions."),
+    "reference": Listed("reference", "Results", "Published times, peaks and kernels beside a session's own."),
+    "open": Listed("open", "Results", "Make a session of traces, memory snapshots and nsys reports of others."),
+    "estimate": Listed("estimate", "Look ahead", "Predict memory, FLOPs and time; runs nothing."),
+    "fit": Listed("fit", "Look ahead", "The largest batch or context length that fits."),
+    "plan": Listed("plan", "Look ahead", "From how many ranks on communication is the limit; runs nothing."),
+    **{kind: Listed("reports", "Profile", REPORTS[kind].command) for kind in ASKED_FOR},
+    "watch": Listed("watch", "Cluster", "Follow a session that runs elsewhere, until it is over."),
+    "cancel": Listed("watch", "Cluster", "Cancel the jobs of a session, or stop the process that runs it."),
+    "doctor": Listed("doctor", "Maintain", "Say what this machine offers and what is missing."),
+    "peak": Listed("peak", "Maintain", "Measure the peak of this machine's devices: matrix products and copies."),
+    "selftest": Listed("selftest", "Maintain", "Compare this tool's step times with those of a bare script."),
+    "rename": Listed("sessions", "Maintain", "Give a session a name."),
+    "annotate": Listed("sessions", "Maintain", "Give a session a note."),
+    "delete": Listed("sessions", "Maintain", "Delete sessions for good; asks first."),
+    "run-job": Listed("on_nodes"),
+    "run-ranks": Listed("on_nodes"),
 }
-"""Each command's module in this folder, and what help says of it in one line; nothing of one that only jobs call."""
+"""In the order of help."""
 
 
-class _Commands(click.Group):
+class _Commands(Group):
     """A group whose commands are imported one by one, so that it starts quickly."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        return sorted(name for name, (_, about) in COMMANDS.items() if about)
+        return sorted(name for name, listed in COMMANDS.items() if listed.about)
 
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        module = import_module(f"cs336_tui.cli.{COMMANDS[name][0]}")
+        module = import_module(f"cs336_tui.cli.{COMMANDS[name].module}")
         function = name.replace("-", "_")
         command: click.Command = module.REPORT_COMMANDS[name] if name in ASKED_FOR else getattr(module, function)
         return command
@@ -85,13 +96,22 @@ class _Commands(click.Group):
         if result:
             click.echo(result, nl=not result.endswith("\n"))
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands first: they are what help of the whole is asked for."""
+        self.format_commands(ctx, formatter)
+        write_options(self, ctx, formatter)
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found: dict[str, list[tuple[str, str]]] = {}
+        for name, listed in COMMANDS.items():
+            if listed.about:
+                found.setdefault(listed.heading, []).append((name, listed.about))
+        write_sections(formatter, found.items())
 
 
 @click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="cs336-tui", message="%(prog)s %(version)s")
+@heading("The app")
 @click.option("--replay", type=FILE, help="Play a session log through the app instead of running benchmarks.")
 @click.option("--speed", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Replay speed; 0: at once.")
 @click.option("--theme", metavar="NAME", help="Start with this theme.")
@@ -107,6 +127,7 @@ class _Commands(click.Group):
 @choice_options
 @reports_option
 @lanes_option
+@heading("Output")
 @click.option("--summary", type=FILE, help="Keep a session summary here, rewritten after every finished cell.")
 @ddof_option
 @timeout_option

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from cs336_tui.cli.flags import options, session_dir_option
+from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.streams import StatusLine
 from cs336_tui.session.recordings.opening import FORMATS, open_recordings
 from cs336_tui.session.recordings.range_names import phases_of
@@ -31,8 +32,9 @@ class _Progress:
         self._line.clear()
 
 
-@click.command("open", epilog=f"What can be opened: {', '.join(each.what for each in FORMATS)}.")
+@command("open", epilog=f"What can be opened: {', '.join(each.what for each in FORMATS)}.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@heading("Which cells")
 @click.option(
     "--phase",
     "phases",

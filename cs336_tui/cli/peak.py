@@ -10,6 +10,7 @@ from typing import cast
 import click
 
 from cs336_tui.cli.flags import WORDS, file_options, options, session_dir_option
+from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.targets import Counter, child_processes, deliver, read_machine
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment
@@ -21,10 +22,12 @@ Measure = Callable[[str, Precision], DevicePeak]
 """Measures a device (torch's name) in a precision; raises `PeakError`."""
 
 
+@heading("What to run")
 @click.option(
     "--device", "devices", type=WORDS, default=(), help="auto, every, cpu, mps, cuda, cuda:N. [default: auto]"
 )
 @click.option("--precision", "precisions", type=WORDS, default=(), help="[default: all that the device can do]")
+@heading("How it runs")
 @click.option("--threads", type=click.IntRange(1), help="torch's intra-op threads. [default: torch's own]")
 @click.option("--refresh", is_flag=True, help="Measure again what was measured before.")
 @options(*file_options("table"))
@@ -96,4 +99,4 @@ def _asked(
             yield info, cast(Precision, precision)
 
 
-peak = click.command("peak")(peak_command)
+peak = command("peak")(peak_command)

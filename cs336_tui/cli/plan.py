@@ -24,6 +24,7 @@ from cs336_tui.cli.flags import (
     options,
     session_dir_option,
 )
+from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.targets import deliver, to_json
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import sweep_from
@@ -40,6 +41,7 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
 
 
 @choices_of("size", "edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length")
+@heading("What to run")
 @click.option(
     "--batch",
     "batches",
@@ -47,6 +49,7 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
     metavar="N",
     help="Sequences of the whole batch, which all ranks share. [default: 4]",
 )
+@heading("Which device")
 @gpu_option
 @click.option(
     "--flops",
@@ -68,6 +71,7 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
     help="In place of --link the busbw of this session's collectives, in place of --gpu the FLOP/s of its cells or its "
     "device's measured peak; may be repeated.",
 )
+@heading("Several ranks")
 @click.option(
     "--ranks",
     type=Parsed("N,...|N..N", rank_counts_of),
@@ -75,6 +79,7 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
     show_default=True,
     help="Numbers of ranks: 1,2,6, or 1..1024, which doubles.",
 )
+@heading("What to run")
 @click.option(
     "--part",
     type=click.Choice(PARTS),
@@ -92,6 +97,7 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
 @click.option(
     "--shared-link", is_flag=True, help="FSDP's and TP's communication share a link, so that their times add up."
 )
+@heading("Output")
 @click.option("--figures", type=DIRECTORY, metavar="DIR", help="Also write figures here, as SVG, PDF and PNG.")
 @options(*file_options("table"))
 @session_dir_option
@@ -228,4 +234,4 @@ def _rate(flops_per_s: float) -> str:
     return f"{rate.show(flops_per_s)} {rate.name}"
 
 
-plan = click.command("plan")(plan_command)
+plan = command("plan")(plan_command)

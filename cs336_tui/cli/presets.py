@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from cs336_tui.cli.flags import session_dir_option
+from cs336_tui.cli.help import Group
 from cs336_tui.config.command import command_of
 from cs336_tui.config.presets import all_presets, to_toml, user_preset_dir
 from cs336_tui.export.texts import one_line
 
 
-@click.group("presets", invoke_without_command=True)
+@click.group("presets", cls=Group, invoke_without_command=True)
 @session_dir_option
 @click.pass_context
 def presets(context: click.Context, session_dir: Path) -> None:  # noqa: ARG001  # every command takes it

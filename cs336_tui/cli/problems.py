@@ -14,6 +14,7 @@ from cs336_tui.analysis.problems import editions_of, progress_of, sweeps_of
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.estimate import complete
 from cs336_tui.cli.flags import file_options, gpu_option, options, session_dir_option
+from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, Predicts, deliver, predicting, read_machine
 from cs336_tui.config.order import relative_work, rough_peak_bytes
 from cs336_tui.config.problems.all_problems import PROBLEMS, every_problem
@@ -47,6 +48,7 @@ class _Here(NamedTuple):
 
 
 @click.argument("session", required=False)
+@heading("What is looked for")
 @click.option(
     "--edition", type=click.Choice([*EDITIONS, "all"]), help="Of this handout. [default: the session's, or the newest]"
 )
@@ -147,4 +149,4 @@ def _estimate(spec: CellSpec, here: _Here, predicts: Predicts) -> Estimate | Non
     return judge_all([prediction], here.asked.targets[here.device], here.state, [spec])[0]
 
 
-problems = click.command("problems")(problems_command)
+problems = command("problems")(problems_command)

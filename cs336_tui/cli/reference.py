@@ -12,6 +12,7 @@ from cs336_tui.analysis.published import own, published
 from cs336_tui.analysis.reference import add_from, matching, remark_on, sentence
 from cs336_tui.analysis.reference_profiles import profiles_said
 from cs336_tui.cli.flags import session_argument, session_dir_option
+from cs336_tui.cli.help import command, heading
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
 
@@ -52,8 +53,9 @@ def _results(session: str, session_dir: Path) -> tuple[tuple[Result, ...], Sessi
     return merge([(title_of(state), state)]), state
 
 
-@click.command("reference")
+@command("reference")
 @session_argument
+@heading("Session")
 @click.option("--keep", metavar="TITLE", help="Keep the session's results as reference points of your own instead.")
 @session_dir_option
 def reference(session: str, keep: str | None, session_dir: Path) -> str:

@@ -20,6 +20,7 @@ from cs336_tui.cli.flags import (
     session_dir_option,
     timeout_option,
 )
+from cs336_tui.cli.help import command, under
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.targets import to_json
 from cs336_tui.config.choices import sweep_from, with_model
@@ -110,28 +111,34 @@ def _check_folder(folder: Path, *, overwrite: bool) -> None:
 
 _OWN_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "kernels": (
-        click.option(
-            "--phase",
-            type=click.Choice(["zero_grad", "forward", "loss", "backward", "optimizer"]),
-            help="Only the kernels of this phase, as one table.",
-        ),
-        click.option(
-            "--part",
-            type=click.Choice((*RANGES, FUSED)),
-            help="Only the kernels of this part of the model, as one table.",
+        under(
+            "Which table",
+            click.option(
+                "--phase",
+                type=click.Choice(["zero_grad", "forward", "loss", "backward", "optimizer"]),
+                help="Only the kernels of this phase, as one table.",
+            ),
+            click.option(
+                "--part",
+                type=click.Choice((*RANGES, FUSED)),
+                help="Only the kernels of this part of the model, as one table.",
+            ),
         ),
         *file_options(),
         fit_check_option,
     ),
     "memory": (
-        click.option(
-            "--min-mb",
-            type=click.FloatRange(min=0),
-            default=0.0,
-            metavar="MB",
-            help="Leave out allocations below this.",
+        under(
+            "Output",
+            click.option(
+                "--min-mb",
+                type=click.FloatRange(min=0),
+                default=0.0,
+                metavar="MB",
+                help="Leave out allocations below this.",
+            ),
+            click.option("--figures", type=DIRECTORY, help="Also write the figures here, as SVG, PDF and PNG."),
         ),
-        click.option("--figures", type=DIRECTORY, help="Also write the figures here, as SVG, PDF and PNG."),
         *file_options(),
         fit_check_option,
     ),
@@ -160,10 +167,10 @@ def _command(kind: ReportKind) -> click.Command:
     """The command that makes reports of a kind, without the options that one step has no use for."""
     own = _OWN_OPTIONS.get(kind, file_options())
     run = options(choice_options, *own, timeout_option, session_dir_option)(partial(report_command, kind))
-    command = click.command(kind, help=_HELP.get(kind, REPORTS[kind].command))(run)
+    made = command(kind, help=_HELP.get(kind, REPORTS[kind].command))(run)
     passes = f"{', '.join(PASSES)}. [default: {','.join(REPORTS[kind].passes)}]"
-    reword(command, passes=passes, warmups=None, steps=None, interval=None, sync=None)
-    return command
+    reword(made, passes=passes, warmups=None, steps=None, interval=None, sync=None)
+    return made
 
 
 REPORT_COMMANDS = {kind: _command(kind) for kind in ASKED_FOR}

@@ -11,6 +11,7 @@ from typing import TypeVar
 import click
 
 from cs336_tui.cli.flags import LANES, file_options, options, session_dir_option
+from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.run import StopOnSignal
 from cs336_tui.cli.streams import StatusLine
 from cs336_tui.cli.targets import deliver, read_machine, to_json
@@ -39,6 +40,7 @@ LANES_FULL, LANES_QUICK = Plan(starts=4, rounds=4), Plan(starts=1, rounds=8)
 _PROGRAMS, _USUAL_STEP_S = 5, 0.05
 
 
+@heading("How it runs")
 @click.option(
     "--device",
     default="auto",
@@ -210,4 +212,4 @@ def _show(progress: TurnsProgress, line: StatusLine) -> None:
         click.echo(text, err=True)
 
 
-selftest = click.command("selftest")(selftest_command)
+selftest = command("selftest")(selftest_command)

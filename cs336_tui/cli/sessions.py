@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from cs336_tui.cli.flags import session_argument, session_dir_option
+from cs336_tui.cli.help import command, heading
 from cs336_tui.export.texts import in_brief, one_line
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
@@ -57,7 +58,8 @@ def _table(infos: list[SessionInfo]) -> str:
     return tabulate(cells, [header[i] for i in kept], tablefmt="plain", disable_numparse=True)
 
 
-@click.command("sessions")
+@command("sessions")
+@heading("Output")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @session_dir_option
 def sessions(session_dir: Path, as_json: bool) -> str:
@@ -70,7 +72,7 @@ def sessions(session_dir: Path, as_json: bool) -> str:
     return _table(infos)
 
 
-@click.command("show")
+@command("show")
 @session_argument
 @session_dir_option
 def show(session: str, session_dir: Path) -> str:
@@ -117,7 +119,7 @@ def _jobs_of(state: SessionState, info: SessionInfo) -> Iterator[tuple[str, str]
         yield "", f"and {len(told) - _MOST_JOBS} more"
 
 
-@click.command("rename")
+@command("rename")
 @click.argument("session")
 @click.argument("name")
 @session_dir_option
@@ -126,7 +128,7 @@ def rename(session: str, name: str, session_dir: Path) -> str:
     return _annotated(session, session_dir, name=name)
 
 
-@click.command("annotate")
+@command("annotate")
 @click.argument("session")
 @click.argument("note")
 @session_dir_option
@@ -142,8 +144,9 @@ def _annotated(session: str, session_dir: Path, **given: str) -> str:
     return f"session {path.stem}: {what} {text!r}" if text else f"session {path.stem}: no {what} any more"
 
 
-@click.command("delete")
+@command("delete")
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@heading("Session")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @session_dir_option
 def delete(sessions: tuple[str, ...], yes: bool, session_dir: Path) -> None:

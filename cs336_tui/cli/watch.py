@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from cs336_tui.cli.flags import data_options, options, session_argument, session_dir_option
+from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.jobs import follow, has_jobs
 from cs336_tui.cli.run import EXIT_OK, HeadlessRun, Outputs, StopOnSignal, renderer
 from cs336_tui.runner.jobs.bench import JobsBench
@@ -23,9 +24,11 @@ from cs336_tui.stats.quantities import counted
 _STOPS_WITHIN_S = 20.0
 
 
-@click.command("watch")
+@command("watch")
 @session_argument
+@heading("Session")
 @click.option("--take-over", is_flag=True, help="Whoever is named as the session's writer is surely gone.")
+@heading("The app")
 @click.option("--theme", metavar="NAME", help="Of the app.")
 @click.option("--low-bandwidth", is_flag=True, help="The app writes less to the terminal, for slow connections.")
 @options(*data_options)
@@ -67,7 +70,7 @@ def _wants_app() -> bool:
     return not asked and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
-@click.command("cancel")
+@command("cancel")
 @session_argument
 @session_dir_option
 def cancel(*, session: str, session_dir: Path) -> int:

@@ -95,10 +95,12 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         group="what", widget="chips", kinds=(), compared="name", stand_in="",
     )]
     edition: Annotated[Edition, Axis(
+        section="What to run",
         usual="2026", help="Handout edition, which names the sizes: {values}", group="more", kinds=(), compared="name",
         stand_in="2026", workloads=COMPUTING,
     )]
     arch: Annotated[Arch, Axis(
+        section="What to run",
         usual="swiglu-rope", help="{values}", group="more", stand_in="gelu-learned", workloads=COMPUTING,
     )]
     d_model: Annotated[int, msgspec.structs.replace(_DIMENSION, title="d_model", help="Raw dimensions replace --size.")]
@@ -117,6 +119,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         kinds=("prediction",), compared="work", workloads=COMPUTING,
     )]
     batch_size: Annotated[int, Axis(
+        section="What to run",
         sweep="batches", several=True, usual=(4,), option="batch", help="Batch sizes", group="how",
         kinds=("prediction",), compared="work", workloads=COMPUTING,
     )]
@@ -129,6 +132,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         lacks=lacks_precision, group="what", kinds=(*_AS_VARIANT, "pace"), stand_in="fp32",
     )]
     device: Annotated[str, Axis(
+        section="What to run",
         sweep="devices", several=True, usual=("auto",), help="auto, every, cpu, mps, cuda, cuda:N",
         check=check_device, group="how", widget="chips", kinds=(*_AS_VARIANT, "pace"), stand_in="cpu", recorded=True,
     )]
@@ -154,17 +158,20 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     warmup_for: Annotated[float | None, Axis(option="-", check=check_warmup_for, kinds=())] = None
     steps_for: Annotated[float | None, Axis(option="-", check=check_steps_for, kinds=(), compared="name")] = None
     workload: Annotated[Work, Axis(
+        section="One operation alone",
         help="{values}; attention, norm: that alone; collective: one operation of several ranks", group="variants",
         kinds=(*_AS_VARIANT, "pace"), compared="work",
         tip="language-model: a whole model; attention: attention alone, over random queries, keys and values; "
         "norm: a norm alone, over random rows; collective: one operation of several ranks on a message of a size.",
     )] = "language-model"
     causal: Annotated[bool, Axis(
+        section="One operation alone",
         help="With --workload attention", group="variants", widget="one", label="mask",
         values=("causal", "not causal"), compared="work", workloads=("attention",),
         said=lambda _: ("not causal",),
     )] = True
     model: Annotated[str, Axis(
+        section="Your model",
         sweep="models", several=True, values=(REFERENCE,), own="Class", metavar="package.module:Class,...",
         help="A model of your own: a class or a function that makes one; {default} is the one that comes along",
         group="variants", widget="names", hint="reference, or yours", workloads=_OF_MODEL,
@@ -173,6 +180,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         said=_own_words,
     )] = REFERENCE
     model_args: Annotated[tuple[tuple[str, str], ...], Axis(
+        section="Your model",
         option="model-arg", column="model-args", label="arguments", group="variants", widget="pairs",
         help="An argument that your model wants beside the dimensions, such as rope_theta=10000, "
         "or Class.rope_theta=10000 for one of several; may be repeated.",
@@ -181,12 +189,14 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="Arguments that your model wants beside the dimensions: rope_theta=10000, dropout=0.",
     )] = ()
     model_path: Annotated[tuple[str, ...], Axis(
+        section="Your model",
         label="folder", column="-", group="variants", widget="pieces", metavar="FOLDER", compared="name",
         help="Where what you name is looked for; may be repeated. [default: the current folder]",
         hint="the current one", applies=lambda spec: spec.brings_own_code,
         tip="Folders in which your own code is looked for, several with commas; else the current one.",
     )] = ()
     annotations: Annotated[tuple[tuple[str, str], ...], Axis(
+        section="Your model",
         option="annotate", column="-", group="variants", widget="pairs", metavar="RANGE=package.module:function",
         check=check_annotations, kinds=("prediction",), compared="name",
         help="Of your own model: count this function's time and memory to this part, such as softmax; may be repeated.",
@@ -243,6 +253,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="step: replay the whole step as one CUDA graph.",
     )] = "off"
     timer: Annotated[Timer, Axis(
+        section="How it runs",
         sweep="timers", several=True, group="variants", kinds=(),
         help="{values}; do_bench: as triton.testing.do_bench does, warm-up and steps by time, the L2 flushed before "
         "each step, one synchronisation at the end",
@@ -250,6 +261,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="do_bench: as triton.testing.do_bench, the L2 flushed before each step, one synchronisation at the end.",
     )] = "step"
     flush_l2: Annotated[bool, Axis(
+        section="How it runs",
         group="variants", title="flush L2", column="flush-l2", kinds=("time",),
         help="On CUDA: zero a buffer larger than the L2 before each step, outside of its time; do_bench always does so",
         applies=lambda spec: spec.timer != "do_bench",
@@ -257,6 +269,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="On CUDA: zero a buffer larger than the L2 before each step, outside of its time.",
     )] = False
     within: Annotated[int | None, Axis(
+        section="How long",
         metavar="SECONDS", group="more", title="within (s)", label="within s", hint="any time", kinds=(),
         compared="name",
         help="Limit of the whole run from empty compile caches, shown beside the time that it took; ends no run",
@@ -300,6 +313,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="rmsnorm is made of elementwise operations; the others are torch's own, layernorm with a bias.",
     )] = "rmsnorm"
     ranks: Annotated[int, Axis(
+        section="Several ranks",
         sweep="ranks", several=True, group="variants", hint="1, or 1,2,4", kinds=(*_AS_VARIANT, "pace"),
         help="Processes that run one cell together",
         tip="Processes that run one cell together: 1, or several as 1,2,4. On cuda each has a GPU of its own, on cpu "
@@ -307,6 +321,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         said=lambda ranks: (f"{ranks} ranks",), detail=lambda ranks: f"{ranks} processes",
     )] = 1
     accumulate: Annotated[int, Axis(
+        section="Several ranks",
         sweep="accumulations", several=True, group="variants", workloads=_OF_MODEL, kinds=(*_AS_VARIANT, "pace"),
         hint="1, or 1,2,4", help="Micro-batches into which a train-step divides the batch of each rank, for one "
         "optimizer step; ranks communicate at the last one, where their wrapper can wait",
@@ -314,12 +329,14 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         said=lambda count: (f"{count} micro-batches",), detail=lambda count: f"{count} micro-batches a step",
     )] = 1
     batch_is: Annotated[BatchIs, Axis(
+        section="Several ranks",
         group="variants", workloads=_OF_MODEL, applies=lambda spec: spec.ranks > 1, kinds=(*_AS_VARIANT, "pace"),
         help="The batch of several ranks: {values}; global: of all together, divided equally",
         tip="The batch of several ranks. per-rank: each has one of that size; global: they divide one of that size.",
         said=lambda whose: (f"{whose} batch",), detail=lambda whose: _WHOSE_BATCH[whose],
     )] = "per-rank"
     parallel: Annotated[str, Axis(
+        section="Several ranks",
         sweep="parallels", several=True, values=PARALLELS, own="get_ddp", check=check_parallel, group="variants",
         workloads=_OF_MODEL, applies=lambda spec: spec.ranks > 1, kinds=(*_AS_VARIANT, "pace"),
         hint="or ddp:25MB, or yours", said=lambda how: (short(how) if is_imported(how) else how,),
@@ -328,12 +345,14 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         "buckets; yours: package.module:get_ddp.",
     )] = "none"
     backend: Annotated[Backend, Axis(
+        section="Several ranks",
         sweep="backends", several=True, group="variants", applies=lambda spec: spec.ranks > 1, kinds=("time",),
         help="Communication of several ranks: {values}; auto: nccl on cuda, gloo elsewhere",
         tip="Communication of several ranks; auto: nccl on cuda, gloo elsewhere.",
         said=lambda name: (name,),
     )] = "auto"
     collective: Annotated[Operation, Axis(
+        section="One operation alone",
         sweep="collectives", several=True, option="op", group="variants", workloads=("collective",), title="operation",
         column="op", kinds=("memory", "time", "pace"), compared="work",
         help="With --workload collective: {values}",

@@ -14,6 +14,12 @@ NUMBERS: dict[type, str] = {int: "a whole number", float: "a number"}
 """Kinds of choices that are numbers, in words."""
 
 
+Section = Literal[
+    "What to run", "How long", "Your model", "Variants", "Several ranks", "One operation alone", "How it runs"
+]
+"""A heading of help, which has the options of choices; in that order."""
+
+
 class UserError(Exception):
     """An error that a person can mend; its text says how in one line, and a command ends with `exit_code`."""
 
@@ -76,6 +82,12 @@ Widget = Literal["chips", "one", "names", "numbers", "number", "pairs", "pieces"
 """Entry of the form: ``chips`` are ticked, of ``one`` exactly one; the others are typed."""
 
 
+_SECTIONS: dict[str, Section] = {
+    "": "What to run", "what": "What to run", "how": "How long", "more": "How it runs", "variants": "Variants"
+}  # fmt: skip
+"""Headings of help by groups of the form, where a choice does not say its own."""
+
+
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
     """One choice: how it is given, kept, shown and told apart.
 
@@ -107,6 +119,8 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     """The sweep's value or values if nobody chooses; None for the default."""
     option: str = ""
     """Without its dashes, and with underscores the key in presets; the field's name where empty, ``-`` for none."""
+    section: Section | None = None
+    """Heading of the option in help; None for what `group` comes to."""
     help: str = ""
     metavar: str | None = None
 
@@ -167,6 +181,11 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """Key in a preset."""
         return self.option.replace("-", "_")
+
+    @property
+    def heading(self) -> Section:
+        """Heading of the option in help."""
+        return self.section or _SECTIONS[self.group]
 
     @property
     def is_rare(self) -> bool:

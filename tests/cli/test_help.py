@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
+
+import click
+import pytest
 from click.testing import CliRunner
 
 from cs336_tui.cli.ab import DEFAULTS
-from cs336_tui.cli.main import cli
+from cs336_tui.cli.help import HEADINGS, under_headings
+from cs336_tui.cli.main import COMMANDS, cli
+from cs336_tui.config.spec import AXES
 from cs336_tui.export.writeups import LAYOUTS
+from tests.commands import COMMAND
+from tests.loading import loaded_with
+from tests.terminal import Terminal
+from tools import reference
+
+EVERY = reference.commands()
 
 
 def help_of(command: str) -> str:
@@ -37,3 +50,68 @@ def test_export_lists_every_layout_with_what_it_is() -> None:
     for name, layout in LAYOUTS.items():
         # A name too long for its column has a line of its own, and a word may be broken at its hyphens or commas.
         assert f"{name}{layout.about}".replace(" ", "") in listed.replace(" ", ""), name
+
+
+@pytest.mark.parametrize("title", EVERY)
+def test_every_option_stands_once_under_a_heading(title: str) -> None:
+    command = EVERY[title]
+    context = click.Context(command, info_name=title)
+    found = under_headings(command, context)
+    shown = [each for each in command.get_params(context) if isinstance(each, click.Option) and not each.hidden]
+    assert sorted(each.name or "" for options in found.values() for each in options) == sorted(
+        each.name or "" for each in shown
+    )
+    assert list(found) == [title for title in HEADINGS if title in found]
+
+
+def test_a_choice_has_its_heading_from_its_declaration() -> None:
+    command = EVERY["cs336-tui bench"]
+    found = under_headings(command, click.Context(command))
+    of_option = {each.opts[0]: title for title, options in found.items() for each in options}
+    for axis in AXES.values():
+        if axis.option:
+            assert of_option[f"--{axis.option}"] == axis.heading
+
+
+@pytest.mark.parametrize("title", EVERY)
+@pytest.mark.parametrize("width", [80, 120])
+def test_help_is_plain_text_that_fits_and_uses_the_width(
+    title: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = EVERY[title].context_class(EVERY[title], info_name=title).get_help()
+    assert "\x1b" not in text
+    longest = max(map(len, text.splitlines()))
+    assert longest < width
+    if title == "cs336-tui bench":
+        assert longest > width - 8
+
+
+def test_the_commands_stand_in_groups() -> None:
+    text = CliRunner().invoke(cli, ["--help"]).output
+    groups = list(dict.fromkeys(listed.heading for listed in COMMANDS.values() if listed.about))
+    assert groups == ["Run", "Results", "Look ahead", "Profile", "Cluster", "Maintain"]
+    places = [
+        text.index(f"\n{title}:\n") for title in (*groups, "What to run", "How long", "Output", "Session", "Help")
+    ]
+    assert all(before < after for before, after in pairwise(places))
+    for name, listed in COMMANDS.items():
+        assert bool(re.search(rf"^  {name} ", text, re.MULTILINE)) == bool(listed.about)
+
+
+def test_help_on_a_terminal_has_colours_and_none_where_they_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for environment, coloured in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
+        terminal = Terminal([COMMAND, "fit", "--help"], columns=100, env=environment)
+        try:
+            assert terminal.wait() == 0
+            assert (b"\x1b[" in terminal.raw) == coloured
+            assert "--by [batch|context]" in terminal.text() or b"--by [batch|context]" in terminal.raw
+        finally:
+            terminal.close()
+
+
+def test_only_help_loads_its_library() -> None:
+    assert loaded_with(["cs336_tui.cli.main", "cs336_tui.cli.bench", "cs336_tui.cli.launch"], "cloup") == set()

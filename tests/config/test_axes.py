@@ -77,7 +77,7 @@ def test_a_new_choice_is_a_column_a_pivot_and_a_filter(found: dict[str, Any]) ->
 def test_a_new_choice_may_be_on_or_off_or_a_number(found: dict[str, Any]) -> None:
     assert found["others"] == [[True, 3]] * 5
     assert re.search(r"--hot / --no-hot +Heat the step\.\s+\[default:\s+no-hot\]", found["help"])
-    assert re.search(r"--grains INTEGER +Grains of salt\.\s+\[default:\s+7\]", found["help"])
+    assert re.search(r"--grains N +Grains of salt\.\s+\[default:\s+7\]", found["help"])
 
 
 def test_a_new_choice_may_be_a_decimal_number(found: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ def test_a_new_choice_may_be_a_decimal_number(found: dict[str, Any]) -> None:
     assert made["title"].endswith(" · 2.0 g")
     assert made["entries"] == ["2.0,0.5,10.0", "0.25", ["0.25"], "0.75"]
     assert re.search(r"--dose N,\.\.\. +Dose\. +\[default: 0\.5\]", found["help"])
-    assert re.search(r"--heat FLOAT +Heat of a step\. +\[default: 1\.5\]", found["help"])
+    assert re.search(r"--heat NUMBER +Heat of a step\. +\[default: 1\.5\]", found["help"])
 
 
 def test_what_is_no_decimal_number_is_refused(found: dict[str, Any]) -> None:

@@ -1,0 +1,164 @@
+"""Help: each option under a heading, in plain text, as wide as the terminal.
+
+cloup lays it out; it is imported when help is asked for, so that it costs a command nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args
+
+import click
+
+from cs336_tui.config.axis import Section
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Heading = Literal[
+    "The two sides",
+    "What is looked for",
+    "Which table",
+    "Which cells",
+    Section,
+    "Which device",
+    "Jobs elsewhere",
+    "Output",
+    "Session",
+    "The app",
+    "Help",
+]
+HEADINGS: tuple[Heading, ...] = get_args(Heading)
+"""In the order in which help has them."""
+_MAX_WIDTH = 140
+"""Columns; longer lines are hard to read."""
+COLUMN = 29
+"""Width of the names; a longer one has a line of its own."""
+_PLAINER = {"INTEGER": " N", "FLOAT": " NUMBER", "TEXT": " NAME"}
+_KEY = "cs336_tui.heading"
+
+
+def heading(title: Heading) -> Callable[[F], F]:
+    """A decorator above options: it puts those below it, which have no heading yet, under this one."""
+
+    def decorate(command: F) -> F:
+        below: list[click.Parameter] = getattr(command, "__click_params__", [])
+        for option in below:
+            option.__dict__.setdefault(_KEY, title)
+        return command
+
+    return decorate
+
+
+def options(*several: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order in which help lists them."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(several):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def under(title: Heading, *several: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator that stand under this heading in every command."""
+
+    def decorate(command: F) -> F:
+        there = len(getattr(command, "__click_params__", ()))
+        command = options(*several)(command)
+        for option in getattr(command, "__click_params__", ())[there:]:
+            option.__dict__[_KEY] = title
+        return command
+
+    return decorate
+
+
+def heading_of(option: click.Option) -> Heading:
+    """The heading of an option; click makes ``--help`` and ``--version`` itself."""
+    found: Heading | None = option.__dict__.get(_KEY)
+    if found is None and option.expose_value:
+        raise LookupError(f"{option.opts[0]} has no heading")
+    return found or "Help"
+
+
+def under_headings(command: click.Command, context: click.Context) -> Mapping[Heading, Sequence[click.Option]]:
+    """The visible options of a command by their headings, in the order of help."""
+    found: dict[Heading, list[click.Option]] = {title: [] for title in HEADINGS}
+    for option in command.get_params(context):
+        if isinstance(option, click.Option) and not option.hidden:
+            found[heading_of(option)].append(option)
+    return {title: options for title, options in found.items() if options}
+
+
+def record_of(option: click.Option, context: click.Context) -> tuple[str, str]:
+    """An option's names and value, and what it means, as help has them."""
+    names, about = option.get_help_record(context) or ("", "")
+    if isinstance(option.type, click.Choice) and len(names) > COLUMN and not option.metavar:
+        text, default, usual = re.split(r"( *\[default: |$)", about, maxsplit=1)
+        names = f"{names.partition('[')[0]}NAME"
+        about = f"{text} One of {', '.join(map(str, option.type.choices))}. {default.lstrip()}{usual}".strip()
+    return re.sub(r" (INTEGER|FLOAT|TEXT)( RANGE)?$", lambda found: _PLAINER[found[1]], names), about
+
+
+class _Context(click.Context):
+    def make_formatter(self) -> click.HelpFormatter:
+        from cloup import HelpFormatter, HelpTheme, Style
+
+        plain = not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+        theme = HelpTheme() if plain else HelpTheme(heading=Style(bold=True), col1=Style(fg="cyan"))
+        return HelpFormatter(max_width=_MAX_WIDTH, col1_max_width=COLUMN, theme=theme)
+
+
+def write_sections(formatter: click.HelpFormatter, sections: Iterable[tuple[str, Sequence[tuple[str, str]]]]) -> None:
+    """Write titled lists, all with their second column in the same place."""
+    from cloup import HelpFormatter, HelpSection
+
+    assert isinstance(formatter, HelpFormatter)
+    formatter.write_many_sections([HelpSection(title, rows) for title, rows in sections if rows])
+
+
+def _show(context: click.Context, _option: click.Parameter, value: bool) -> None:
+    """Print help and end, as click does, with its colours."""
+    if value and not context.resilient_parsing:
+        from cs336_tui.cli.streams import say_styled
+
+        say_styled(context.get_help())
+        context.exit()
+
+
+class Command(click.Command):
+    """A command whose help has its options under headings."""
+
+    context_class = _Context
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        if option := super().get_help_option(ctx):
+            option.callback = _show
+        return option
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_options(self, ctx, formatter)
+
+
+class Group(Command, click.Group):
+    """A command of commands whose help has its options under headings."""
+
+    command_class = Command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+def write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    """Write the options of a command under their headings."""
+    found = under_headings(command, ctx).items()
+    write_sections(formatter, [(title, [record_of(each, ctx) for each in of]) for title, of in found])
+
+
+def command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """As `click.command`, for a command whose options have headings."""
+    return click.command(name, cls=attributes.pop("cls", Command), **attributes)
