@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
 from textual.reactive import Reactive
@@ -14,12 +15,12 @@ from cs336_tui.config.presets import QUICK, Preset
 from cs336_tui.events.environment import Environment
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
+from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.configure.preview import Cells, Preview
 from cs336_tui.tui.frame import Frame
 from cs336_tui.tui.tab_list import TABS
-from cs336_tui.tui.terminal import TightCompositor
 from cs336_tui.tui.widgets.columns import middle
 from cs336_tui.tui.widgets.lines import Line, Lines, line, spread, width_of
 from cs336_tui.tui.widgets.menu_bars import KeyBar, TabBar
@@ -134,6 +135,10 @@ class MainScreen(Screen[None]):
         self.query_one(TabBar).offer(tabs, self._shown)
 
     on_mount = on_resize = lay_out
+
+    def _on_screen_resume(self, event: events.ScreenResume) -> None:
+        """Before Textual's own: at the start, when nothing has been laid out, all has just been styled."""
+        event.refresh_styles = event.refresh_styles and self.stack_updates > 0
 
     @property
     def _shown(self) -> str:

@@ -1,10 +1,7 @@
-"""Reads the terminal, whatever bytes come from it, and sends it only what changed.
+"""Reads the terminal, whatever bytes come from it, and keeps in mind what it shows.
 
-- Reading: Textual's driver and parser end the app at bytes that are not UTF-8 and at key codes that are no character.
-  At the end they give Ctrl+S its usual meaning, which holds the output, before the last output is written: it hangs.
-- Drawing: Textual's partial update goes through every line of every widget, starts each changed row at the left edge of
-  its widget, and names the colours of every piece anew. That is most of the time of a small change, and over SSH
-  several times its bytes.
+Textual's driver and parser end the app at bytes that are not UTF-8 and at key codes that are no character. At the end
+they give Ctrl+S its usual meaning, which holds the output, before the last output is written: it hangs.
 
 Rests on Textual's internals; hence its exact pin.
 """
@@ -14,145 +11,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import selectors
 import shutil
 import sys
 import termios
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
-from rich.color import ColorSystem
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.control import Control
-from rich.segment import Segment
-from rich.style import Style
+from rich.console import RenderableType
 from textual import events
-from textual._compositor import Compositor, CompositorUpdate
 from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.css.query import NoMatches
+from textual.dom import DOMNode
 from textual.driver import Driver as TextualDriver
 from textual.drivers.linux_driver import LinuxDriver
-from textual.geometry import Region, Size
+from textual.geometry import Size
 from textual.keys import Keys
 from textual.message import Message
-from textual.strip import Strip
-from textual.widget import MountError, Widget
+from textual.screen import Screen
+from textual.widget import MountError
 from textual.worker import WorkerFailed
 
-
-class _Span(NamedTuple):
-    """Columns `left` to `right`, exclusive, of row `y`."""
-
-    y: int
-    left: int
-    right: int
-
-
-class _Piece(NamedTuple):
-    """A strip to write from column `x` of row `y` on."""
-
-    y: int
-    x: int
-    strip: Strip
-
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-
-
-def without_control(strip: Strip) -> Strip:
-    """The strip without control characters: they take no column, and a terminal would obey them."""
-    if not _CONTROL.search(strip.text):
-        return strip
-    return Strip([Segment(_CONTROL.sub("", text), style) for text, style, _ in strip], strip.cell_length)
-
-
-class SteadyCompositor(Compositor):
-    """A compositor that sends the terminal text alone, and knows what is where while a terminal becomes smaller."""
-
-    def _get_renders(self, crop: Region | None = None) -> Iterable[tuple[Region, Region, list[Strip]]]:
-        for region, clip, strips in super()._get_renders(crop):
-            yield region, clip, [*map(without_control, strips)]
-
-    @property
-    def layers_visible(self) -> list[list[tuple[Widget, Region, Region]]]:
-        try:
-            return super().layers_visible
-        except IndexError:  # something still reaches beyond the last row, until the next layout
-            return []
-
-
-class TightCompositor(SteadyCompositor):
-    """A compositor whose partial updates hold the changed spans and nothing else."""
-
-    def render_partial_update(self) -> TightUpdate | None:  # type: ignore[override]
-        regions = [region.intersection(self.size.region) for region in self._dirty_regions]
-        self._dirty_regions.clear()
-        spans = [_Span(*span) for span in self._regions_to_spans(regions)]
-        return TightUpdate(sorted(self._pieces(spans), key=lambda piece: piece[:2])) if spans else None
-
-    def _pieces(self, missing: list[_Span]) -> Iterator[_Piece]:
-        """The spans as the widgets show them, which come front to back: the first to cover a column has it."""
-        for widget, (region, clip) in self.visible_widgets.items():
-            if not missing:
-                return
-            seen = region.intersection(clip)
-            mine: list[_Span] = []
-            others: list[_Span] = []
-            for y, left, right in missing:
-                start, stop = max(left, seen.x), min(right, seen.right)
-                if not (seen.y <= y < seen.bottom and start < stop):
-                    others.append(_Span(y, left, right))
-                    continue
-                mine.append(_Span(y, start, stop))
-                others += [rest for rest in (_Span(y, left, start), _Span(y, stop, right)) if rest.left < rest.right]
-            missing = others
-            if mine:
-                top, bottom = min(span.y for span in mine), max(span.y for span in mine) + 1
-                strips = widget.render_lines(Region(0, top - region.y, region.width, bottom - top))
-                for y, start, stop in mine:
-                    yield _Piece(y, start, without_control(strips[y - top].crop(start - region.x, stop - region.x)))
-
-
-class TightUpdate(CompositorUpdate):
-    """Cursor movements, text, and styles where they differ from the last."""
-
-    def __init__(self, pieces: list[_Piece]) -> None:
-        self._pieces = pieces
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.render_segments(console)
-
-    def render_segments(self, console: Console) -> str:
-        out: list[str] = []
-        current: Style | None = None
-        for y, x, strip in self._pieces:
-            out.append(Control.move_to(x, y).segment.text)
-            for text, style, _ in strip:
-                if style != current:
-                    out.append(_RESET + _opening(style, console))
-                    current = style
-                out.append(text)
-        return "".join([*out, _RESET])
-
-
-_RESET = "\x1b[0m"
-_openings: dict[tuple[Style, ColorSystem], str] = {}
-
-
-def _opening(style: Style | None, console: Console) -> str:
-    """The escape sequence that turns a style on; hyperlinks, which no widget here has, are left out."""
-    if style is None:
-        return ""
-    system = console._color_system or ColorSystem.TRUECOLOR
-    key = (style, system)
-    if key not in _openings:
-        rendered = style.update_link(None).render("x", color_system=system)
-        _openings[key] = rendered.partition("x")[0]
-    return _openings[key]
-
+from cs336_tui.tui.compositor import Drawn, TightUpdate
 
 OPENED_WITHIN_S = 2.0
 """The longest that keys and clicks wait for a window that opens."""
@@ -198,6 +80,11 @@ class Driver(LinuxDriver):
     _usual: list[Any] | None = None
     """The terminal's settings that are to be brought back when all is written."""
 
+    def start_application_mode(self) -> None:
+        if isinstance(self._app, SteadyApp):
+            self._app.drawn.forget()
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+
     def stop_application_mode(self) -> None:
         self._usual, self.attrs_before = self.attrs_before, None
         super().stop_application_mode()
@@ -230,9 +117,25 @@ class Driver(LinuxDriver):
 class SteadyApp(App[None]):
     """An app that bears whatever its terminal and its user do, and whenever they do it."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = Drawn()
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        if isinstance(renderable, TightUpdate):
+            renderable.onto = self.drawn
+        elif renderable is not None:
+            self.drawn.forget()
+        super()._display(screen, renderable)
+
     def get_driver_class(self) -> type[TextualDriver]:
         found = super().get_driver_class()
         return Driver if found is LinuxDriver else found  # another one was asked for in the environment
+
+    def update_styles(self, node: DOMNode, animate: bool = True) -> None:
+        """As Textual's, but for nodes that are not mounted yet: they are styled then."""
+        if node is self or node.parent is not None:
+            super().update_styles(node, animate)
 
     async def on_event(self, event: events.Event) -> None:
         """Keys and clicks wait for a window that is being opened, and mean nothing to an app that is ending."""
@@ -246,6 +149,7 @@ class SteadyApp(App[None]):
     def on_resize(self, event: events.Resize) -> None:
         """Repaint all: a terminal that shrank and grew back has lost its content, and Textual sees no new size. Its
         signal handler may be interrupted by itself, and then an older size is the last that it tells."""
+        self.drawn.forget()
         self.screen.refresh()
         if not self.is_headless and (actual := Size(*shutil.get_terminal_size())) != event.size:
             self.post_message(events.Resize(actual, actual))

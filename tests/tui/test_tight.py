@@ -12,7 +12,7 @@ from rich.segment import Segment
 from cs336_tui.events.events import StepsTimed
 from cs336_tui.session.log import LogReader
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.terminal import TightUpdate
+from cs336_tui.tui.compositor import TightUpdate
 from tests.tui.make_log import DEMO_LOG
 from tests.tui.watched import until
 

@@ -85,7 +85,7 @@ class ConfigurePane(Vertical):
     def __init__(
         self, preset: Preset = QUICK, options: RunOptions | None = None, *, id: str | None = "configure"
     ) -> None:
-        super().__init__(id=id)
+        super().__init__(id=id, classes="-focused")  # which it is at the start
         self.preset = preset
         """The preset that filled the entries last."""
         self._entries = entries_of(preset.sweep, options)
@@ -156,7 +156,9 @@ class ConfigurePane(Vertical):
 
     def on_descendant_focus(self) -> None:
         """Tell its style by a class: for `:focus-within` each move of the focus would style the whole form anew."""
-        self.set_class(self.has_focus_within, "-focused")
+        if self.has_focus_within != self.has_class("-focused"):
+            self.set_class(self.has_focus_within, "-focused", update=False)
+            self.app.stylesheet.apply(self)  # what it holds looks alike
 
     on_descendant_blur = on_descendant_focus
 

@@ -10,11 +10,11 @@ from textual.await_complete import AwaitComplete
 from textual.command import CommandList, CommandPalette
 
 from cs336_tui.config.presets import all_presets
+from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.help import ACTIONS, printed
 from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS, PaneTab
 from cs336_tui.tui.tabs.report import ReportPane
-from cs336_tui.tui.terminal import SteadyCompositor
 
 
 def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
@@ -57,7 +57,7 @@ class Palette(CommandPalette):
 
     def __init__(self) -> None:
         super().__init__(id="--command-palette")
-        self._compositor = SteadyCompositor()
+        self._compositor = TightCompositor()
 
     def dismiss(self, result: None = None) -> AwaitComplete:
         return super().dismiss(result) if self.app.screen is self else AwaitComplete()

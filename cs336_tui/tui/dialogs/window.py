@@ -15,7 +15,7 @@ from textual.content import Content
 from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import OptionList
 
-from cs336_tui.tui.terminal import SteadyCompositor
+from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.widgets.lines import Line, Lines, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
@@ -27,7 +27,7 @@ class Dialog(ModalScreen[ScreenResultType]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._compositor = SteadyCompositor()
+        self._compositor = TightCompositor()
 
     def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
         return super().dismiss(result) if self.app.screen is self else AwaitComplete()

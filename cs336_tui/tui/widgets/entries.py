@@ -98,7 +98,14 @@ class TextEntry(Entry):
         self, field: str, label: str, value: str, *, hint: str = "", tooltip: str | None = None, max_length: int = 200
     ) -> None:
         super().__init__(field, label, tooltip=tooltip)
-        self._input = _Line(value, placeholder=hint, compact=True, max_length=max_length, select_on_focus=False)
+        self._input = _Line(
+            value,
+            placeholder=hint,
+            compact=True,
+            max_length=max_length,
+            select_on_focus=False,
+            classes="-valid",  # if it came when the value is set, it and its four parts were styled twice
+        )
 
     def compose(self) -> ComposeResult:
         self._input.cursor_blink = False
