@@ -52,6 +52,9 @@ class Column(NamedTuple, Generic[T]):
     """Instead of `show`, if the text needs more than the value."""
     group: str = ""
     """A heading above those of neighbours with the same group; formats with one row of headings put it before each."""
+    room: int = 0
+    """The width of its widest plausible text, which the screen keeps free from the start: its texts arrive one by one.
+    0: all texts are known, and decide."""
 
     @property
     def heading(self) -> str:
@@ -114,7 +117,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         as_record = record or (lambda item: values_of(columns, item))
         made = list(map(as_record, items))
         return cls(
-            columns=tuple(Column(c.key, c.title, c.left, c.rank, group=c.group) for c in columns),
+            columns=tuple(Column(c.key, c.title, c.left, c.rank, group=c.group, room=c.room) for c in columns),
             rows=tuple(
                 tuple(column.cell(item, found) for column in columns) for item, found in zip(items, made, strict=True)
             ),

@@ -392,7 +392,7 @@ class Cs336App(SteadyApp):
     def on_roofline_pane_looked_at(self, message: RooflinePane.LookedAt) -> None:
         """The cell of a point is the one that every pane is about."""
         place = list(self.state.cells).index(message.cell.cell)
-        self.main.query_one(ResultsPane).cursor = place
+        self.main.query_one(ResultsPane).go_to(place)
         self._reports.choose_place(place)
         if message.opened:
             dialogs.read_cell(self, place)

@@ -23,10 +23,7 @@ from cs336_tui.tui.screen import heading
 from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.device import Run, device_lines
 from cs336_tui.tui.tabs.live import detail_of, live_lines
-from cs336_tui.tui.tabs.results import COLUMNS
-from cs336_tui.tui.tabs.results import heading as results_heading
 from cs336_tui.tui.tabs.status import status
-from cs336_tui.tui.widgets.columns import lay_out
 from tests.samples import (
     START,
     a_spec,
@@ -150,21 +147,6 @@ def test_a_lost_gpu_leaves_no_old_value_behind() -> None:
     assert "the GPU is lost" in shown
     assert "99 %" not in shown
     assert "640" not in shown
-
-
-def test_the_results_table_keeps_what_tells_cells_apart_when_narrow() -> None:
-    texts = [
-        ("1", "small", "512", "4", "forward", "fp32", "cpu", "5", "10", "14.9", "0.06", "steady", "14.9", "137k",
-         "1.2 T", "41", "4 GB"),
-        ("2", "small", "512", "4", "train-step", "fp32", "cpu", "5", "10", "47.2", "0.10", "steady", "47.2", "43k",
-         "1.1 T", "38", "5 GB"),
-    ]  # fmt: skip
-    wide, narrow = (lay_out(COLUMNS, texts, width) for width in (160, 34))
-    assert "median" in text([results_heading(wide, 140)])
-    assert len(narrow.heading) <= 34 or not any(COLUMNS[i].rank for i in narrow.kept)
-    for kept in ("size", "pass", "mean ms"):
-        assert kept in narrow.heading
-    assert "47.2" in narrow.row(texts[1])
 
 
 def test_every_status_differs_by_more_than_colour() -> None:

@@ -72,7 +72,7 @@ class ReportController:
         about = everything[min(max(place, 0), len(everything) - 1)]
         self.choose(session, about)
         if about.cell is not None:
-            self._app.main.query_one(ResultsPane).cursor = list(session.state.cells).index(about.cell)
+            self._app.main.query_one(ResultsPane).go_to(list(session.state.cells).index(about.cell))
 
     def ask(self, wanted: ReportPane.Wanted) -> bool:
         """Have the report made; False when it cannot be asked for."""

@@ -19,6 +19,7 @@ from cs336_tui.stats.quantities import count, percent
 from cs336_tui.stats.ratio import Outcome
 from cs336_tui.tui import format
 from cs336_tui.tui.judging import Assessment
+from cs336_tui.tui.widgets.columns import ellipsis
 from cs336_tui.tui.widgets.lines import Line, Span, fit, line, paragraphs, wrapped
 
 if TYPE_CHECKING:
@@ -102,6 +103,8 @@ OUTCOMES: dict[Outcome, Span] = {
 }
 
 
+VERDICT_ROOM = 16
+"""The width of one verdict and the number of others: ``too-few-steps +1``."""
 _INDENT = "  "
 _ALWAYS = 2
 """Rows that long verdicts leave for what could not be observed."""
@@ -248,7 +251,8 @@ def _in_force(cell: CellState) -> list[str]:
 
 
 def verdict(cell: CellState, found: Assessment | None, *, whole: bool = True) -> Span:
-    """The verdicts, as ``drifting, contended``; not `whole`: the first and the number of others, as ``drifting +1``.
+    """The verdicts, as ``drifting, contended``; not `whole`: the first and the number of others, as ``drifting +1``, in
+    `VERDICT_ROOM` columns.
     ``…`` while the cell is judged; ``–`` if it has no verdict. The colour says whether its number is in doubt."""
     if found is None:
         return Span("…" if cell.is_over else "–", "muted")
@@ -258,7 +262,10 @@ def verdict(cell: CellState, found: Assessment | None, *, whole: bool = True) ->
     if judgement is None:
         return Span("–", "muted")
     names = doubts_first(judgement)
-    text = judgement.label if whole or len(names) < 2 else f"{names[0].name} +{len(names) - 1}"
+    text = judgement.label
+    if names and not whole:
+        more = f" +{len(names) - 1}" if len(names) > 1 else ""
+        text = ellipsis(names[0].name, VERDICT_ROOM - len(more)) + more
     return Span(text, "caution" if judgement.is_doubted else "good")
 
 

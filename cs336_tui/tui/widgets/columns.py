@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -30,18 +31,88 @@ class Layout(NamedTuple):
     def heading(self) -> str:
         return self.row(tuple(column.header for column in self.columns))
 
+    def heading_of(self, sort: Sort) -> str:
+        """The heading; the sign of the order stands behind the sorted column's name, in its gap if need be."""
+        names = ((index, self._padded(self.columns[index].header, index)) for index in self.kept)
+        return "".join(
+            text if self.columns[index].key != sort.key else sort.mark.join(_split(text)) for index, text in names
+        )
+
     def row(self, texts: Sequence[str]) -> str:
         """The texts in the columns that fit, each padded, with a gap behind it."""
-        return "".join(self._padded(texts, index) for index in self.kept)
+        return "".join(self._padded(texts[index], index) for index in self.kept)
 
     def spans(self, texts: Sequence[str], roles: Mapping[int, str]) -> Line:
         """As `row`; the columns in `roles`, by index, in styles of their own."""
-        padded = [self._padded(texts, index) for index in self.kept]
+        padded = [self._padded(texts[index], index) for index in self.kept]
         return tuple(runs(padded, [roles.get(index, "text") for index in self.kept]))
 
-    def _padded(self, texts: Sequence[str], index: int) -> str:
-        text, pad = texts[index], " " * (self.widths[index] - cell_len(texts[index]))
+    def column_at(self, x: int) -> Column | None:
+        """The column at a place of the heading."""
+        ends = accumulate(self.widths[index] + _GAP for index in self.kept)
+        return next((self.columns[index] for index, end in zip(self.kept, ends, strict=True) if x < end), None)
+
+    def pages(self, width: int, told: Collection[int] = ()) -> tuple[Layout, ...]:
+        """This layout, then as many as it takes to show each column that does not fit, but for those `told` elsewhere:
+        each beside the columns whose texts are all known, which say what a row is of."""
+        named = [index for index in self.kept if not self.columns[index].room]
+        left = [index for index in range(len(self.columns)) if index not in self.kept and index not in told]
+        pages = [self]
+        while left:
+            page = list(named)
+            while left and (len(page) == len(named) or self._taken([*page, left[0]]) <= width):
+                page.append(left.pop(0))
+            pages.append(self._replace(kept=tuple(page)))
+        return tuple(pages)
+
+    def _taken(self, indices: Iterable[int]) -> int:
+        return sum(self.widths[index] + _GAP for index in indices)
+
+    def _padded(self, text: str, index: int) -> str:
+        """The text in its column; one column more than plausible it may take of the gap, a longer one is cut."""
+        width = self.widths[index]
+        taken = cell_len(text)
+        if taken > width + _GAP - 1:
+            text, taken = ellipsis(text, width), width
+        if taken > width:
+            return text + " " * (width + _GAP - taken)
+        pad = " " * (width - taken)
         return (text + pad if self.columns[index].left else pad + text) + " " * _GAP
+
+
+class Sort(NamedTuple):
+    """The column that rows are sorted by; without a key they are in the order in which they were made."""
+
+    key: str = ""
+    descending: bool = False
+
+    @property
+    def mark(self) -> str:
+        return "▾" if self.descending else "▴"
+
+    def turned(self) -> Sort:
+        return self._replace(descending=not self.descending)
+
+
+UNSORTED = Sort()
+
+
+def _split(padded: str) -> tuple[str, str]:
+    """A padded heading before and behind the place of a sign behind its name."""
+    name = padded.rstrip()
+    return name, padded[len(name) + 1 :]
+
+
+def ellipsis(text: str, width: int) -> str:
+    """The text, cut to `width` columns with an ellipsis."""
+    if cell_len(text) <= width:
+        return text
+    return set_cell_size(text, max(width - 1, 0)).rstrip() + "…"[: max(width, 0)]
+
+
+def more_columns(hidden: int, key: str = "→") -> str:
+    """The words for columns that do not fit, and the key that shows them: ``+6 columns →``; none for none."""
+    return f"+{hidden} column{'s' * (hidden != 1)} {key}".rstrip() if hidden else ""
 
 
 def lay_out(
@@ -52,18 +123,20 @@ def lay_out(
     least: Sequence[int] = (),
     alike: Sequence[bool | None] = (),
 ) -> Layout:
-    """The columns that fit in `width`, as wide as these rows need and at least as wide as `least`. `alike`: for each
-    column whether all its values are the same; None, or left out: these rows show it."""
+    """The columns that fit in `width`; of those of one rank the last is dropped first. A column with `room` is as wide
+    as that, or as its heading; another as wide as these rows need, and at least as wide as `least`. `alike`: for each
+    column whether all its values are the same, so that it is dropped first; None, or left out: these rows show it of a
+    column without `room`."""
     widths: list[int] = []
     ranks: list[int] = []
     for index, column in enumerate(columns):
-        texts = [row[index] for row in rows]
-        widths.append(max([cell_len(column.header), *least[index : index + 1], *map(cell_len, texts)]))
+        texts = [] if column.room else [row[index] for row in rows]
+        widths.append(max([cell_len(column.header), column.room, *least[index : index + 1], *map(cell_len, texts)]))
         told = alike[index] if index < len(alike) else None
         same = told if told is not None else len(texts) > 1 and len(set(texts)) == 1
         ranks.append(column.rank + _ALL_ALIKE * same)
     kept = set(range(len(columns)))
-    for index in sorted(kept, key=lambda i: -ranks[i]):
+    for index in sorted(kept, key=lambda i: (-ranks[i], -i)):
         if sum(widths[i] + _GAP for i in kept) <= width:
             break
         if columns[index].rank:

@@ -10,6 +10,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from cs336_tui.tui.widgets.columns import Layout, Sort, more_columns
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, fit, spread, width_of, wrapped
 
 Draw = Callable[[int, int], tuple[Sequence[Line], Sequence[Line]]]
@@ -127,7 +128,7 @@ class Rows(Lines, can_focus=True):
             before = self.cursor
             self.cursor = min(max(self.cursor + rows, 0), max(self._count - 1, 0))
             if self.cursor != before:
-                self.post_message(self.Moved(self, self.cursor))
+                self.post_message(self.Moved(self, self.index_of(self.cursor)))
         else:
             self._offset += rows
             self._following = self._offset >= self._count - self.room
@@ -144,7 +145,11 @@ class Rows(Lines, can_focus=True):
 
     def action_choose(self) -> None:
         if self._has_cursor and self._count:
-            self.post_message(self.Chosen(self, self.cursor))
+            self.post_message(self.Chosen(self, self.index_of(self.cursor)))
+
+    def index_of(self, row: int) -> int:
+        """The index, for `Chosen` and `Moved`, of what a row shows."""
+        return row
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         event.stop()
@@ -165,3 +170,69 @@ class Rows(Lines, can_focus=True):
             self._move(index - self.cursor)
             if again:
                 self.action_choose()
+        elif offset.y == self._heading_rows - 1:
+            self.click_heading(offset.x)
+
+    def click_heading(self, x: int) -> None:
+        """The last row of the heading was clicked at a column of characters."""
+
+
+class TableRows(Rows):
+    """A table's rows, in the order of a column. Columns that do not fit are on further pages."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("greater_than_sign", "sort(1)", "Sort", key_display="< >", id="table.sort"),
+        Binding("less_than_sign", "sort(-1)", "Sort by the column before", show=False, id="table.sort_before"),
+        Binding("o", "turn", "Order", id="table.order"),
+        Binding("right", "columns(1)", "Columns", key_display="←→", id="table.columns"),
+        Binding("left", "columns(-1)", "Columns before", show=False, id="table.columns_before"),
+    ]
+
+    sort = Sort()
+    _pages: Sequence[Layout] = ()
+    _page = 0
+
+    def resort(self) -> None:
+        """Put the rows in the order of `sort`, and paint them; the cursor stays on what it is on."""
+
+    @property
+    def layout_now(self) -> Layout | None:
+        """The page of columns in sight."""
+        return self._pages[min(self._page, len(self._pages) - 1)] if self._pages else None
+
+    @property
+    def columns_words(self) -> str:
+        """The columns that are not in sight: ``+6 columns →``, on a further page ``columns 2/2 →``."""
+        if len(self._pages) < 2:
+            return ""
+        if self._page:
+            return f"columns {self._page + 1}/{len(self._pages)} →"
+        shown = {*self._pages[0].kept}
+        return more_columns(len({index for page in self._pages for index in page.kept} - shown))
+
+    def action_sort(self, by: int) -> None:
+        if (layout := self.layout_now) is not None:
+            keys = ["", *(layout.columns[index].key for index in layout.kept)]
+            at = keys.index(self.sort.key) if self.sort.key in keys else 0
+            self.sort = Sort(keys[(at + by) % len(keys)])
+            self.resort()
+
+    def action_turn(self) -> None:
+        self.sort = self.sort.turned()
+        self.resort()
+
+    def action_columns(self, by: int) -> None:
+        if len(self._pages) > 1:
+            self._page = (self._page + by) % len(self._pages)
+            self.resort()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "columns":
+            return len(self._pages) > 1
+        return super().check_action(action, parameters)
+
+    def click_heading(self, x: int) -> None:
+        layout = self.layout_now
+        if layout is not None and (column := layout.column_at(x)) is not None:
+            self.sort = self.sort.turned() if column.key == self.sort.key else Sort(column.key)
+            self.resort()

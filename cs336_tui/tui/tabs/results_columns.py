@@ -1,0 +1,257 @@
+"""The columns of the Results tab. Each that is filled as cells run has its room from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cs336_tui.analysis.collectives import algbw, busbw
+from cs336_tui.analysis.fields import FIELDS, NUMBERS, shown_of
+from cs336_tui.analysis.merge import Result
+from cs336_tui.config.counts import duration_words
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.peaks import WRONG_PEAK
+from cs336_tui.export.tables import Column, Value
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import bandwidth
+from cs336_tui.tui import format
+from cs336_tui.tui.judging import Assessment
+from cs336_tui.tui.tabs import status
+from cs336_tui.tui.tabs.status import VERDICT_ROOM, verdict
+from cs336_tui.tui.titles import CELL_KEYS, cell_columns, unique_names
+
+
+class ShownCell(NamedTuple):
+    """A row's cell, with its verdicts."""
+
+    state: SessionState
+    cell: CellState
+    found: Assessment | None
+
+    @property
+    def mean(self) -> str:
+        running = self.cell.running
+        return format.ms(running.mean, running.std(self.state.ddof)) if running.n else format.NOT_YET
+
+    @property
+    def std(self) -> str:
+        std = self.cell.running.std(self.state.ddof)
+        return format.ms(std, std)
+
+    @property
+    def median(self) -> str:
+        summary = self.cell.summary(1) if self.cell.is_over else None
+        return format.ms(summary.median_s, summary.std_s) if summary else format.NOT_YET
+
+    @property
+    def median_s(self) -> float | None:
+        summary = self.cell.summary(1) if self.cell.is_over else None
+        return summary.median_s if summary else None
+
+    @property
+    def warmup(self) -> str:
+        """The setting; if it is automatic, with the number of steps that it took."""
+        spec, finished = self.cell.spec, self.cell.finished
+        if not spec.warmup_is_open:
+            return str(spec.warmup_steps)
+        word = _warmup_words(spec)
+        return f"{word} ({finished.warmup_steps_done})" if finished else word
+
+    @property
+    def skew(self) -> str:
+        skew = self.cell.skew
+        return format.ms(skew.mean, skew.std(self.state.ddof)) if skew.n else format.NOT_YET
+
+    def rate(self, of: Callable[[CellSpec, float], float]) -> float | None:
+        """A rate over the mean step time of a collective, bytes/s."""
+        running = self.cell.running
+        return of(self.cell.spec, running.mean) if self.cell.spec.is_collective and running.n else None
+
+    @property
+    def mean_s(self) -> float | None:
+        return self.cell.running.mean if self.cell.running.n else None
+
+    @property
+    def peak_bytes(self) -> int | None:
+        if (finished := self.cell.finished) is None:
+            return None
+        allocated = finished.peak_allocated_bytes
+        return finished.peak_rss_bytes if allocated is None else allocated
+
+    @property
+    def share_of_peak(self) -> str:
+        """In % of the measured peak; if there is none, of the data sheet's, and so named."""
+        found = self.found
+        share = found.share_of_peak(self.cell.running.mean) if found and self.cell.is_over else None
+        if share is None or found is None:
+            return format.NOT_YET
+        of = " % of spec" if not found.peak_is_measured else " % wrong peak" if share > WRONG_PEAK else ""
+        return f"{share * 100:.3g}{of}"
+
+
+ASKED = (*CELL_KEYS, "warmup", "run")
+"""Columns, beside those of variants, whose texts are known before a cell runs."""
+_TIME, _SPREAD, _RATE, _SHARE = 8, 7, 8, 16
+"""Room for ``1178.80``, ``0.0094``, ``44.8k`` and ``53.3 % of spec``."""
+_NEVER_DROPPED, TELLING, VERDICT, STD = range(4)
+"""Ranks of the mean, of choices in which cells differ, of the verdict and of the std."""
+
+
+def shortened(texts: Sequence[str]) -> list[str]:
+    """The texts of a row with short names of passes."""
+    return [format.SHORT_PASSES.get(text, text) for text in texts]
+
+
+def result_columns(cells: Sequence[CellState], variants: Mapping[str, set[str]]) -> tuple[Column[ShownCell], ...]:
+    """The columns for these cells, with those of variants in which they differ."""
+    if cells and all(cell.spec.is_collective for cell in cells):
+        return _of_collectives(cells, variants)
+    names = {key: unique_names(shown) for key, shown in variants.items() if len(shown) > 1}
+    ranks = {"context": 5, "batch": 8, "pass": 4, "precision": 4, "device": 10, "model": _NEVER_DROPPED}
+    recorded = bool(cells) and all(cell.spec.recording for cell in cells)
+    return (
+        _NUMBER,
+        *cell_columns(lambda item: item.cell.spec, ranks, names, recorded=recorded),
+        _warmup(cells),
+        _count(cells),
+        _MEAN,
+        _std(STD),
+        _verdict(VERDICT),
+        _MEDIAN,
+        *([_skew(4)] if any(cell.spec.ranks > 1 for cell in cells) else []),
+        _measured("tokens", "tokens/s", 4, lambda item: item.cell.tokens_per_s, _RATE, format.rate),
+        Column("flops", "FLOP/s", rank=12, read=_flops_per_s, show=format.flops, room=_RATE),
+        Column("share_of_peak", "% peak", rank=13, read=_share, text=lambda item: item.share_of_peak, room=_SHARE),
+        _peak(5),
+        *_run(cells),
+    )
+
+
+def _of_collectives(cells: Sequence[CellState], variants: Mapping[str, set[str]]) -> tuple[Column[ShownCell], ...]:
+    """The columns where every cell is a collective; both bandwidths are in GB/s."""
+
+    def named(key: str, rank: int = _NEVER_DROPPED) -> Column[ShownCell]:
+        return Column(key, FIELDS[key].title, key not in NUMBERS, rank, text=lambda i: shown_of(i.cell.spec, key))
+
+    others = (key for key, shown in variants.items() if len(shown) > 1 and key not in ("op", "ranks", "workload"))
+    return (
+        _NUMBER,
+        *map(named, ("op", "size", "ranks")),
+        *(named(key, 1) for key in others),
+        named("precision", 8),
+        named("device", 10),
+        _warmup(cells),
+        _count(cells),
+        _MEAN,
+        _std(STD),
+        _skew(2),
+        _measured("algbw", "algbw", 4, lambda item: item.rate(algbw), _TIME, _bandwidth),
+        _measured("busbw", "busbw", _NEVER_DROPPED, lambda item: item.rate(busbw), _TIME, _bandwidth),
+        _verdict(VERDICT),
+        _MEDIAN,
+        _peak(12),
+        *_run(cells),
+    )
+
+
+def _measured(
+    key: str, title: str, rank: int, read: Callable[[ShownCell], Value], room: int, show: Callable[[Any], str]
+) -> Column[ShownCell]:
+    return Column(key, title, rank=rank, read=read, show=show, room=room)
+
+
+def _bandwidth(per_s: float | None) -> str:
+    return bandwidth(per_s, format.NOT_YET)
+
+
+_NUMBER: Column[ShownCell] = Column("#", rank=9, text=lambda item: str(status.number(item.cell)))
+_MEAN: Column[ShownCell] = Column(
+    "mean", "mean ms", read=lambda item: item.mean_s, text=lambda item: item.mean, room=_TIME
+)
+_MEDIAN: Column[ShownCell] = Column(
+    "median", "median ms", rank=11, read=lambda item: item.median_s, text=lambda item: item.median, room=_TIME
+)
+
+
+def _std(rank: int) -> Column[ShownCell]:
+    return Column(
+        "std",
+        "std ms",
+        rank=rank,
+        read=lambda item: item.cell.running.std(item.state.ddof),
+        text=lambda item: item.std,
+        room=_SPREAD,
+    )
+
+
+def _skew(rank: int) -> Column[ShownCell]:
+    return Column(
+        "skew",
+        "skew ms",
+        rank=rank,
+        read=lambda item: item.cell.skew.mean if item.cell.skew.n else None,
+        text=lambda item: item.skew,
+        room=_SPREAD,
+    )
+
+
+def _verdict(rank: int) -> Column[ShownCell]:
+    return Column(
+        "verdict",
+        left=True,
+        rank=rank,
+        read=_judged,
+        text=lambda item: verdict(item.cell, item.found, whole=False).text,
+        room=VERDICT_ROOM,
+    )
+
+
+def _peak(rank: int) -> Column[ShownCell]:
+    return _measured("peak", "peak", rank, lambda item: item.peak_bytes, _RATE, format.size)
+
+
+def _warmup(cells: Iterable[CellState]) -> Column[ShownCell]:
+    """With room for the number of steps that an automatic warm-up takes."""
+    most = [len(f"{_warmup_words(cell.spec)} ({cell.spec.warmup_steps})") for cell in cells if cell.spec.warmup_is_open]
+    return Column("warmup", "warm-up", rank=7, room=max(most, default=0))
+
+
+def _warmup_words(spec: CellSpec) -> str:
+    return "auto" if spec.warmup_for is None else duration_words(spec.warmup_for)
+
+
+def _count(cells: Iterable[CellState]) -> Column[ShownCell]:
+    most = max((cell.spec.measure_steps for cell in cells), default=1)
+    return _measured("n", "n", 6, lambda item: item.cell.running.n, len(str(most)), str)
+
+
+def _run(cells: Iterable[CellState]) -> list[Column[ShownCell]]:
+    repeats = any(cell.repeat > 1 for cell in cells)
+    return [Column("run", rank=4, read=lambda item: item.cell.repeat)] if repeats else []
+
+
+def _flops_per_s(item: ShownCell) -> float | None:
+    return item.found.limit.flops_per_s if item.found and item.found.limit else None
+
+
+def _share(item: ShownCell) -> float | None:
+    return item.found.share_of_peak(item.mean_s) if item.found and item.mean_s else None
+
+
+def _judged(item: ShownCell) -> str | None:
+    """The verdicts by which cells are sorted: doubted ones after the others."""
+    judgement = item.found.judgement if item.found else None
+    return f"{judgement.is_doubted:d} {judgement.label}" if judgement else None
+
+
+def sort_value(column: Column[ShownCell], item: ShownCell) -> Any:
+    """The value by which cells are sorted, comparable within the column; None while it is not known. What is measured
+    counts once the cell is over: a running one keeps its row."""
+    if column.key == _NUMBER.key:
+        return item.cell.cell
+    if column.key in FIELDS and not item.cell.spec.recording:
+        return FIELDS[column.key].order(Result(0, "", item.state, item.cell))
+    if column.read is None:
+        return column.cell(item)
+    return column.read(item) if item.cell.is_over or not column.room else None

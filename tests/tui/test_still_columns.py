@@ -1,0 +1,171 @@
+"""Tables hold still: what fits follows from the width and from the cells, never from what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+from textual.geometry import Size
+
+from cs336_tui.events.events import Event
+from cs336_tui.export.tables import Column
+from cs336_tui.session.log import LogReader
+from cs336_tui.session.state import SessionState
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.tabs.results import ResultsPane
+from cs336_tui.tui.widgets.columns import Sort, lay_out
+from tests.samples import jobs_session, lanes_session, mixed_session, ranks_session, state_of
+from tests.tui.make_log import DEMO_LOG
+from tests.tui.watched import demo, until
+
+WIDTHS = (40, 78, 100, 118, 198)
+
+
+class Sized(ResultsPane):
+    """The pane without an app, in a window of some size."""
+
+    def __init__(self, width: int, height: int = 30) -> None:
+        super().__init__()
+        self.window = Size(width, height)
+
+    @property
+    def content_size(self) -> Size:
+        return self.window
+
+    @property
+    def has_focus(self) -> bool:  # type: ignore[override]
+        return False
+
+    @has_focus.setter
+    def has_focus(self, value: bool) -> None:
+        pass
+
+    def refresh(self, *_: object, **__: object) -> ResultsPane:  # type: ignore[override]
+        return self
+
+    @property
+    def heading(self) -> list[str]:
+        """The lines above the rows; the rows in sight are told by what follows the blanks."""
+        return [row.partition(" of ")[0] for row in self.text.splitlines()[: self._heading_rows]]
+
+
+def demo_session() -> Iterable[Event]:
+    return LogReader(DEMO_LOG)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    "session", [demo_session, mixed_session, ranks_session, jobs_session, lanes_session], ids=lambda each: each.__name__
+)
+def test_the_heading_changes_with_the_set_of_cells_alone(session: Callable[[], Iterable[Event]], width: int) -> None:
+    state, pane = SessionState(), Sized(width)
+    told: dict[tuple[int, ...], list[str]] = {}
+    for event in session():
+        state.apply(event)
+        pane.show(state, state.running_cell)
+        if state.cells:
+            assert told.setdefault(tuple(state.cells), pane.heading) == pane.heading
+    assert told
+
+
+def at_its_end(width: int) -> Sized:
+    state, pane = state_of(demo()), Sized(width)
+    pane.show(state, None)
+    return pane
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_column_is_on_a_page_and_is_counted(width: int) -> None:
+    pane = at_its_end(width)
+    first = {*pane._pages[0].kept}
+    told = {column.key for column, alike in zip(pane._columns, pane._alike, strict=True) if alike}
+    others = {index for page in pane._pages for index in page.kept} - first
+    assert {pane._columns[index].key for index in {*range(len(pane._columns))} - first - others} <= told
+    assert (f"+{len(others)} column" in pane.text) == bool(others)
+    seen = {*first}
+    for page in range(1, len(pane._pages)):
+        pane.action_columns(1)
+        assert f"columns {page + 1}/{len(pane._pages)} →" in pane.text
+        seen |= {*pane._pages[page].kept}
+    assert seen == first | others
+
+
+def test_the_table_keeps_what_tells_cells_apart_when_narrow() -> None:
+    wide, narrow = at_its_end(198), at_its_end(45)
+    assert {"#", "ctx", "batch", "median", "FLOP/s"} <= {*wide.heading[-1].split()}
+    assert len(narrow.heading[-1]) <= 45
+    for kept in ("size", "pass", "mean ms"):
+        assert kept in narrow.heading[-1]
+    assert "47.28" in narrow.text
+
+
+def rows_of(pane: Sized, column: str) -> list[str]:
+    """The texts of a column in the order of the rows."""
+    at = [each.key for each in pane._columns].index(column)
+    return [pane._texts(pane._cells[place], None)[at] for place in pane._order]
+
+
+def test_cells_are_sorted_by_a_column_and_those_without_a_value_come_last() -> None:
+    pane = at_its_end(198)
+    pane.cursor = 4
+    on = pane.index_of(4)
+    for key, descending in (("mean", False), ("mean", True), ("tokens", False)):
+        pane.sort = Sort(key, descending)
+        pane.resort()
+        assert pane.index_of(pane.cursor) == on
+        assert rows_of(pane, key)[-1] == "–"
+        means = [float(text) for text in rows_of(pane, "mean") if text != "–"]
+        assert sorted(means, reverse=descending) == means or key != "mean"
+    pane.sort = Sort("size")
+    pane.resort()
+    assert list(dict.fromkeys(rows_of(pane, "size"))) == ["small", "large", "xl", "10B"]
+    assert "size▴" in pane.text
+    pane.sort = Sort()
+    pane.resort()
+    assert list(pane._order) == list(range(19))
+
+
+def test_a_running_cell_keeps_its_row() -> None:
+    state, pane = SessionState(), Sized(100)
+    pane.sort = Sort("mean")
+    orders: dict[int, list[int]] = {}
+    for event in demo_session():
+        state.apply(event)
+        pane.show(state, None)
+        over = sum(cell.is_over for cell in state.cells.values())
+        assert orders.setdefault(over * 100 + len(state.cells), list(pane._order)) == list(pane._order)
+
+
+def test_the_sign_of_the_order_moves_no_heading() -> None:
+    pane = at_its_end(198)
+    plain = pane.heading[-1]
+    for column in pane._columns:
+        pane.sort = Sort(column.key)
+        pane.resort()
+        assert pane.heading[-1].count("▴") == 1
+        assert pane.heading[-1].replace("▴", " ").split() == plain.split()
+        assert pane.heading[-1].index(column.heading) == plain.index(column.heading)
+
+
+def test_a_text_longer_than_its_room_is_cut_with_an_ellipsis_and_moves_no_other() -> None:
+    columns = (Column("a", "verdict", left=True, room=8), Column("b", "mean", room=6), Column("c", "peak"))
+    layout = lay_out(columns, [("", "", "4 GB")], 80)
+    for texts in (("steady", "1.0", "4 GB"), ("overheated and late", "1234567", "4 GB"), ("x", "12345678.9", "4 GB")):
+        row = layout.row(texts)
+        assert row.index("4 GB") == layout.row(("", "", "4 GB")).index("4 GB")
+        assert len(row) == len(layout.heading)
+        for text in texts:
+            assert text in row or "…" in row
+
+
+async def test_a_click_on_a_heading_sorts_and_a_second_one_turns() -> None:
+    app = Cs336App(replay=DEMO_LOG, speed=0)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, "at its end")
+        pane = app.query_one(ResultsPane)
+        row = pane._heading_rows - 1
+        margin = pane.content_region.x - pane.region.x, pane.content_region.y - pane.region.y
+        for mark in "▴▾":
+            x = pane.text.splitlines()[row].index("mean ms")
+            await pilot.click(ResultsPane, offset=(x + margin[0], row + margin[1]))
+            await until(pilot, f"mean ms{mark}")
