@@ -9,6 +9,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import ptyprocess
 import pyte
@@ -30,6 +31,7 @@ class Terminal:
         rows: int = 40,
         env: dict[str, str] | None = None,
         emulate: bool = True,
+        cwd: Path | None = None,
     ) -> None:
         self._emulate = emulate
         # A test runner's idea of the terminal's size would override the pty's own.
@@ -44,7 +46,7 @@ class Terminal:
         self.is_over = False
         self.started_at = time.perf_counter()
         self.raw = bytearray()
-        self.process = ptyprocess.PtyProcess.spawn(list(command), env=environment, dimensions=(rows, columns))
+        self.process = ptyprocess.PtyProcess.spawn(list(command), env=environment, dimensions=(rows, columns), cwd=cwd)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 

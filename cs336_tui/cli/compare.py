@@ -12,8 +12,10 @@ from cs336_tui.analysis.comparison import Comparison, Side
 from cs336_tui.analysis.comparison import compare as compared
 from cs336_tui.analysis.fields import FIELDS, OWN, shown_of
 from cs336_tui.analysis.merge import Result, merge, title_of
+from cs336_tui.cli import suggestions
 from cs336_tui.cli.flags import session_dir_option
 from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.suggestions import offer
 from cs336_tui.export.comparison import SETTINGS, cell_title, pair_columns
 from cs336_tui.export.tables import Table
 from cs336_tui.export.verdicts import trust_notes
@@ -30,8 +32,8 @@ _OUTCOMES: Mapping[Outcome, str] = {
 }
 
 
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", shell_complete=offer(suggestions.sessions))
+@click.argument("b", shell_complete=offer(suggestions.sessions))
 @heading("Output")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @session_dir_option

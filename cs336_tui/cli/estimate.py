@@ -21,9 +21,11 @@ from cs336_tui.analysis.estimates import (
     total_s,
 )
 from cs336_tui.analysis.merge import grouped
+from cs336_tui.cli import suggestions
 from cs336_tui.cli.flags import Parsed, choice_options, file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.run import EXIT_CELL_FAILED
+from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import (
     AskedCells,
     Counter,
@@ -77,7 +79,12 @@ _LARGEST_SHOWN = 8
     help="Outgoing bandwidth of a device: 450GB/s, or in bits 400Gb/s; gives several ranks' "
     "least time to communicate. [default: NVLink's by the GPU's data sheet]",
 )
-@click.option("--session", metavar="SESSION", help="The measured cells of this session tell how fast the device is.")
+@click.option(
+    "--session",
+    metavar="SESSION",
+    help="The measured cells of this session tell how fast the device is.",
+    shell_complete=offer(suggestions.sessions),
+)
 @options(*file_options("table"))
 @session_dir_option
 def estimate_command(

@@ -16,8 +16,10 @@ from cs336_tui.analysis.fields import field_named
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.pivot import VALUES, PivotError, pivot, select, suggest
 from cs336_tui.analysis.problems import Material
+from cs336_tui.cli import suggestions
 from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, file_options, options, session_dir_option
 from cs336_tui.cli.help import Command, command, heading
+from cs336_tui.cli.suggestions import offer
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.comparison import comparison_table
@@ -142,17 +144,35 @@ class _ListingLayouts(Command):
 
 
 @command("export", cls=_ListingLayouts)
-@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...", shell_complete=offer(suggestions.sessions))
 @heading("Which table")
 @click.option(
-    "--pivot", "pivot_on", metavar="ROWS:COLUMNS", help="A pivot, such as size:pass or size,context:precision; auto."
+    "--pivot",
+    "pivot_on",
+    metavar="ROWS:COLUMNS",
+    help="A pivot, such as size:pass or size,context:precision; auto.",
+    shell_complete=offer(suggestions.pivots),
 )
 @click.option("--value", type=click.Choice(tuple(VALUES)), help="What the pivot shows. [default: mean]")
 @click.option(
-    "--baseline", multiple=True, metavar="KEY=VALUE", help="Over what the speed-up is, such as precision=fp32."
+    "--baseline",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Over what the speed-up is, such as precision=fp32.",
+    shell_complete=offer(suggestions.conditions),
 )
-@click.option("--layout", metavar="NAME", help="A kind of table found in write-ups; listed below.")
-@click.option("--columns", type=WORDS, help="Columns of the results table, such as size,pass,mean,std.")
+@click.option(
+    "--layout",
+    metavar="NAME",
+    help="A kind of table found in write-ups; listed below.",
+    shell_complete=offer(suggestions.layouts),
+)
+@click.option(
+    "--columns",
+    type=WORDS,
+    help="Columns of the results table, such as size,pass,mean,std.",
+    shell_complete=offer(suggestions.columns),
+)
 @click.option("--reference", is_flag=True, help="Own times, peaks and kernels beside published ones.")
 @click.option("--compare", is_flag=True, help="The first of two sessions against the second.")
 @click.option("--report", type=click.Choice(tuple(REPORTS)), help="What reports of this kind found.")
@@ -168,9 +188,16 @@ class _ListingLayouts(Command):
     "--problem",
     metavar="NAME",
     help="The tables and figures of a problem of the handouts, part by part; cs336-tui problems lists them.",
+    shell_complete=offer(suggestions.problems),
 )
 @heading("Which cells")
-@click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only these cells, such as precision=fp32.")
+@click.option(
+    "--where",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Only these cells, such as precision=fp32.",
+    shell_complete=offer(suggestions.conditions),
+)
 @heading("Output")
 @click.option("--unit", type=click.Choice(UNITS), help="Of times in text. [default: ms]")
 @click.option(
@@ -382,7 +409,7 @@ def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite:
 
 
 @command("summary")
-@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...", shell_complete=offer(suggestions.sessions))
 @heading("Output")
 @click.option("-o", "--output", type=DIRECTORY, required=True, help="The folder; must not exist yet.")
 @click.option("--force", is_flag=True, help="Replace an earlier summary there.")

@@ -10,6 +10,7 @@ import click
 
 from cs336_tui.cli.help import heading, under
 from cs336_tui.cli.help import options as options
+from cs336_tui.cli.suggestions import gpus, of_choice, offer, presets, sessions
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
 from cs336_tui.config.counts import INTERVAL, USUAL_MOST, Counted, auto_of, share_of, share_words
 from cs336_tui.config.order import Order
@@ -22,8 +23,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Parsed(click.ParamType[Any]):
     """The value that `parse` makes of a text; `SpecError` and other ValueErrors are bad usage."""
 
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
-        self.name, self.parse = name, parse
+    def __init__(self, name: str, parse: Callable[[str], Any], *, several: bool = False) -> None:
+        self.name, self.parse, self.several = name, parse, several
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -48,7 +49,7 @@ def comma_list(kind: type) -> Parsed:
         except ValueError:
             raise ValueError(f"expected {NUMBERS[kind][2:]}s separated by commas") from None
 
-    return Parsed("LIST" if kind is str else "N,...", parse)
+    return Parsed("LIST" if kind is str else "N,...", parse, several=True)
 
 
 def _count(field: Counted, *, several: bool = False) -> Parsed:
@@ -116,7 +117,13 @@ def _option(axis: Axis) -> Callable[[F], F]:
     else:
         several = axis.kind is tuple
         made = click.option(
-            f"--{axis.option}", name, type=_type(axis), metavar=axis.metavar, multiple=several, help=_text(axis)
+            f"--{axis.option}",
+            name,
+            type=_type(axis),
+            metavar=axis.metavar,
+            multiple=several,
+            help=_text(axis),
+            shell_complete=of_choice(axis.field, axis.values),
         )
     return under(axis.heading, made)
 
@@ -147,7 +154,13 @@ _HEAD_DIM = under(
 )
 _PRESET = under(
     "What to run",
-    click.option("--preset", "preset_name", metavar="NAME", help="Start from this preset; other options change it."),
+    click.option(
+        "--preset",
+        "preset_name",
+        metavar="NAME",
+        help="Start from this preset; other options change it.",
+        shell_complete=offer(presets),
+    ),
 )
 _UNTIL_STEPS = list(AXES)[: list(AXES).index("measure_steps") + 1]
 _CHOICES = (
@@ -184,12 +197,23 @@ comm_options = options(
     _PRESET,
     heading("What to run"),
     click.option(
-        "--op", "collectives", type=WORDS, help=f"{', '.join(AXES['collective'].values)}. [default: all-reduce]"
+        "--op",
+        "collectives",
+        type=WORDS,
+        help=f"{', '.join(AXES['collective'].values)}. [default: all-reduce]",
+        shell_complete=offer(AXES["collective"].values),
     ),
     click.option("--size", "sizes", type=WORDS, help="Of the whole array: 10MB, 10MiB and the like. [default: 10MB]"),
     click.option("--ranks", "ranks", type=comma_list(int), help="Processes that communicate. [default: 2]"),
     *_options_of("backend"),
-    click.option("--precision", "--dtype", "precisions", type=WORDS, help="fp32, bf16. [default: fp32]"),
+    click.option(
+        "--precision",
+        "--dtype",
+        "precisions",
+        type=WORDS,
+        help="fp32, bf16. [default: fp32]",
+        shell_complete=offer(("fp32", "bf16")),
+    ),
     *_options_of("device", "warmup_steps", "measure_steps"),
     _INTERVAL,
     *_options_of("threads"),
@@ -229,6 +253,7 @@ reports_option = under(
         type=comma_list(str),
         metavar="LIST",
         help=f"After all cells, make these reports of those that ended well: {', '.join(ASKED_REPORTS)}; none.",
+        shell_complete=offer((*ASKED_REPORTS, "none")),
     ),
 )
 order_options = (
@@ -267,6 +292,7 @@ lanes_option = under(
     click.option(
         "--lanes",
         type=LANES,
+        shell_complete=offer(("auto",)),
         help="Run cells side by side in so many lanes, each on a device of its own (on a CPU on cores of its own); "
         "auto: one for each device. --device names those that lanes share: each cell runs once. [default: 1]",
     ),
@@ -303,6 +329,7 @@ gpu_option = under(
         "--gpu",
         metavar="NAME",
         help='For this GPU, which need not be here, such as "H100 80GB"; an unknown one lists all.',
+        shell_complete=offer(gpus),
     ),
 )
 _explain_option = under(
@@ -325,7 +352,7 @@ fit_check_option = under(
         help="On a CPU, do not try what by prediction has no room in its memory.",
     ),
 )
-session_argument = click.argument("session", default="last")
+session_argument = click.argument("session", default="last", shell_complete=offer(sessions))
 data_options = (
     under(
         "Output",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import gc
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
@@ -23,6 +24,7 @@ from cs336_tui.cli.flags import (
     timeout_option,
 )
 from cs336_tui.cli.help import Group, heading, write_options, write_sections
+from cs336_tui.cli.suggestions import offer, themes
 from cs336_tui.config.axis import UserError
 from cs336_tui.events.reports import ASKED_FOR, REPORTS
 from cs336_tui.export.files import NoRoom
@@ -36,6 +38,10 @@ class Listed(NamedTuple):
     module: str
     heading: str = ""
     about: str = ""
+
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 COMMANDS: dict[str, Listed] = {
@@ -64,6 +70,7 @@ COMMANDS: dict[str, Listed] = {
     "rename": Listed("sessions", "Maintain", "Give a session a name."),
     "annotate": Listed("sessions", "Maintain", "Give a session a note."),
     "delete": Listed("sessions", "Maintain", "Delete sessions for good; asks first."),
+    "completion": Listed("completion", "Maintain", "Print the script by which bash, zsh or fish completes values."),
     "run-job": Listed("on_nodes"),
     "run-ranks": Listed("on_nodes"),
 }
@@ -83,6 +90,14 @@ class _Commands(Group):
         function = name.replace("-", "_")
         command: click.Command = module.REPORT_COMMANDS[name] if name in ASKED_FOR else getattr(module, function)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Complete options as any command does, and commands without their modules."""
+        from click.shell_completion import CompletionItem
+
+        fitting = [(name, each.about) for name, each in COMMANDS.items() if each.about and name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=about) for name, about in fitting), *options]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, which returns its exit code or the text to print."""
@@ -114,7 +129,7 @@ class _Commands(Group):
 @heading("The app")
 @click.option("--replay", type=FILE, help="Play a session log through the app instead of running benchmarks.")
 @click.option("--speed", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Replay speed; 0: at once.")
-@click.option("--theme", metavar="NAME", help="Start with this theme.")
+@click.option("--theme", metavar="NAME", help="Start with this theme.", shell_complete=offer(themes))
 @click.option(
     "--refresh",
     type=click.FloatRange(min=0.2, max=30),
@@ -160,6 +175,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         if arguments is None:
             _check_encodable(sys.argv[1:])
+        if "_CS336_TUI_COMPLETE" in os.environ:
+            from cs336_tui.cli.completion import register
+
+            register()
         cli.main(args=arguments, prog_name="cs336-tui", standalone_mode=False)
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 import click
 
 from cs336_tui.cli.flags import WORDS, file_options, options, session_dir_option
 from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.suggestions import devices, offer
 from cs336_tui.cli.targets import Counter, child_processes, deliver, read_machine
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment
@@ -24,9 +25,21 @@ Measure = Callable[[str, Precision], DevicePeak]
 
 @heading("What to run")
 @click.option(
-    "--device", "devices", type=WORDS, default=(), help="auto, every, cpu, mps, cuda, cuda:N. [default: auto]"
+    "--device",
+    "devices",
+    type=WORDS,
+    default=(),
+    help="auto, every, cpu, mps, cuda, cuda:N. [default: auto]",
+    shell_complete=offer(devices),
 )
-@click.option("--precision", "precisions", type=WORDS, default=(), help="[default: all that the device can do]")
+@click.option(
+    "--precision",
+    "precisions",
+    type=WORDS,
+    default=(),
+    help="[default: all that the device can do]",
+    shell_complete=offer(get_args(Precision)),
+)
 @heading("How it runs")
 @click.option("--threads", type=click.IntRange(1), help="torch's intra-op threads. [default: torch's own]")
 @click.option("--refresh", is_flag=True, help="Measure again what was measured before.")

@@ -14,6 +14,7 @@ from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.scaling import PARTS, Device, Part
 from cs336_tui.analysis.scaling import plan as planned
 from cs336_tui.analysis.targets import named_target
+from cs336_tui.cli import suggestions
 from cs336_tui.cli.export import write_figures
 from cs336_tui.cli.flags import (
     DIRECTORY,
@@ -25,6 +26,7 @@ from cs336_tui.cli.flags import (
     session_dir_option,
 )
 from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import deliver, to_json
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import sweep_from
@@ -68,6 +70,7 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
     "sessions",
     multiple=True,
     metavar="SESSION",
+    shell_complete=offer(suggestions.sessions),
     help="In place of --link the busbw of this session's collectives, in place of --gpu the FLOP/s of its cells or its "
     "device's measured peak; may be repeated.",
 )

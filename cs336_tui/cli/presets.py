@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from cs336_tui.cli import suggestions
 from cs336_tui.cli.flags import session_dir_option
 from cs336_tui.cli.help import Group
+from cs336_tui.cli.suggestions import offer
 from cs336_tui.config.command import command_of
 from cs336_tui.config.presets import all_presets, to_toml, user_preset_dir
 from cs336_tui.export.texts import one_line
@@ -31,7 +33,7 @@ def presets(context: click.Context, session_dir: Path) -> None:  # noqa: ARG001 
 
 
 @presets.command("show", short_help="Show one preset as TOML.")
-@click.argument("name")
+@click.argument("name", shell_complete=offer(suggestions.presets))
 @session_dir_option
 def presets_show(name: str, session_dir: Path) -> str:  # noqa: ARG001
     """Show what the preset NAME holds, as TOML."""

@@ -12,9 +12,11 @@ from cs336_tui.analysis.estimates import Estimate, judge_all
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.problems import editions_of, progress_of, sweeps_of
 from cs336_tui.analysis.targets import named_target
+from cs336_tui.cli import suggestions
 from cs336_tui.cli.estimate import complete
 from cs336_tui.cli.flags import file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, Predicts, deliver, predicting, read_machine
 from cs336_tui.config.order import relative_work, rough_peak_bytes
 from cs336_tui.config.problems.all_problems import PROBLEMS, every_problem
@@ -47,7 +49,7 @@ class _Here(NamedTuple):
         return gpu is None or spec.precision in gpu.precisions
 
 
-@click.argument("session", required=False)
+@click.argument("session", required=False, shell_complete=offer(suggestions.sessions))
 @heading("What is looked for")
 @click.option(
     "--edition", type=click.Choice([*EDITIONS, "all"]), help="Of this handout. [default: the session's, or the newest]"

@@ -14,6 +14,7 @@ from cs336_tui.cli.flags import LANES, file_options, options, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.run import StopOnSignal
 from cs336_tui.cli.streams import StatusLine
+from cs336_tui.cli.suggestions import devices, offer, sizes
 from cs336_tui.cli.targets import deliver, read_machine, to_json
 from cs336_tui.config.spec import SpecError, canonical_device, dims_of
 from cs336_tui.config.sweep import LaneCount
@@ -46,8 +47,9 @@ _PROGRAMS, _USUAL_STEP_S = 5, 0.05
     default="auto",
     show_default=True,
     help="auto, cpu, mps, cuda, cuda:N; with --lanes those that they share",
+    shell_complete=offer(devices),
 )
-@click.option("--size", help="[default: tiny on a CPU, small elsewhere]")
+@click.option("--size", help="[default: tiny on a CPU, small elsewhere]", shell_complete=offer(sizes))
 @click.option("--quick", is_flag=True, help="Fewer starts and rounds: about a minute, and wider intervals.")
 @click.option(
     "--lanes",

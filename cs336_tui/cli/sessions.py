@@ -9,8 +9,10 @@ from pathlib import Path
 import click
 import msgspec
 
+from cs336_tui.cli import suggestions
 from cs336_tui.cli.flags import session_argument, session_dir_option
 from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.suggestions import offer
 from cs336_tui.export.texts import in_brief, one_line
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
@@ -120,7 +122,7 @@ def _jobs_of(state: SessionState, info: SessionInfo) -> Iterator[tuple[str, str]
 
 
 @command("rename")
-@click.argument("session")
+@click.argument("session", shell_complete=offer(suggestions.sessions))
 @click.argument("name")
 @session_dir_option
 def rename(session: str, name: str, session_dir: Path) -> str:
@@ -129,7 +131,7 @@ def rename(session: str, name: str, session_dir: Path) -> str:
 
 
 @command("annotate")
-@click.argument("session")
+@click.argument("session", shell_complete=offer(suggestions.sessions))
 @click.argument("note")
 @session_dir_option
 def annotate(session: str, note: str, session_dir: Path) -> str:
@@ -145,7 +147,7 @@ def _annotated(session: str, session_dir: Path, **given: str) -> str:
 
 
 @command("delete")
-@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...", shell_complete=offer(suggestions.sessions))
 @heading("Session")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @session_dir_option

@@ -16,6 +16,7 @@ from cs336_tui.cli.flags import data_options, options, session_argument, session
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.jobs import follow, has_jobs
 from cs336_tui.cli.run import EXIT_OK, HeadlessRun, Outputs, StopOnSignal, renderer
+from cs336_tui.cli.suggestions import offer, themes
 from cs336_tui.runner.jobs.bench import JobsBench
 from cs336_tui.session import store
 from cs336_tui.session.lock import Writer, writer_of
@@ -29,7 +30,7 @@ _STOPS_WITHIN_S = 20.0
 @heading("Session")
 @click.option("--take-over", is_flag=True, help="Whoever is named as the session's writer is surely gone.")
 @heading("The app")
-@click.option("--theme", metavar="NAME", help="Of the app.")
+@click.option("--theme", metavar="NAME", help="Of the app.", shell_complete=offer(themes))
 @click.option("--low-bandwidth", is_flag=True, help="The app writes less to the terminal, for slow connections.")
 @options(*data_options)
 @session_dir_option

@@ -9,6 +9,7 @@ names presets that `bench` runs with it. As there, ``warmup`` and ``steps`` may 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,14 @@ def bundled() -> tuple[Preset, ...]:
     """The presets that come with the product, newest edition first."""
     found = _presets_in(Path(__file__).parents[1] / "data" / "presets")
     assert not found.problems, found.problems
-    return (QUICK, *sorted(found.presets, key=_edition_rank))
+    return (QUICK, *sorted(found.presets, key=lambda preset: _edition_rank(preset.name)))
+
+
+def preset_files() -> Iterator[tuple[str, Path]]:
+    """Name and file of every preset, unread: the bundled ones, newest edition first, then the user's own."""
+    bundled = _toml_files(Path(__file__).parents[1] / "data" / "presets", "")
+    yield from sorted(bundled, key=lambda found: _edition_rank(found[0]))
+    yield from _toml_files(user_preset_dir(), "")
 
 
 def all_presets(user_dir: Path | None = None) -> PresetSet:
@@ -267,6 +275,6 @@ def _toml_files(folder: Path, prefix: str) -> list[tuple[str, Path]]:
     return found
 
 
-def _edition_rank(preset: Preset) -> tuple[int, str]:
-    edition, slash, _ = preset.name.partition("/")
-    return (-int(edition) if slash and edition.isdigit() else 1, preset.name)
+def _edition_rank(name: str) -> tuple[int, str]:
+    edition, slash, _ = name.partition("/")
+    return (-int(edition) if slash and edition.isdigit() else 1, name)

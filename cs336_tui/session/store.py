@@ -5,15 +5,25 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
 
 from cs336_tui.events import events as ev
+from cs336_tui.events.codec import from_line
 from cs336_tui.session.load import load as load
 from cs336_tui.session.lock import writer_of
-from cs336_tui.session.log import FILES_SUFFIX, JOBS_SUFFIX, LogError, LogReader, SessionLog, SkippedLines, line_prefix
+from cs336_tui.session.log import (
+    DAMAGE,
+    FILES_SUFFIX,
+    JOBS_SUFFIX,
+    LogError,
+    LogReader,
+    SessionLog,
+    SkippedLines,
+    line_prefix,
+)
 from cs336_tui.session.state import SessionState
 
 _SUFFIX = ".jsonl"
@@ -70,7 +80,7 @@ def folder_sessions(directory: Path) -> list[Path]:
 
 
 def find(name: str, directory: Path) -> Path:
-    """The log of an id, a unique prefix of one, ``last``, or a path. Raises `LogError` naming what there is."""
+    """The log of an id, a unique prefix of one, a name, ``last``, or a path. Raises `LogError` naming what there is."""
     known = folder_sessions(directory)
     if name == "last":
         if not known:
@@ -81,13 +91,30 @@ def find(name: str, directory: Path) -> Path:
             if candidate.suffix != _SUFFIX:
                 raise LogError(f"{candidate}: not a session log; expected a name that ends in {_SUFFIX}")
             return candidate
-    fitting = [path for path in known if path.stem.startswith(name)]
+    fitting = [path for path in known if path.stem.startswith(name)] or [p for p in known if name_of(p) == name]
     if len(fitting) == 1 and name:
         return fitting[0]
     if fitting:
         shown = ", ".join(path.stem for path in fitting[:4]) + (" ..." if len(fitting) > 4 else "")
         raise LogError(f"session {name!r} fits {len(fitting)}: {shown}; give more of the one that is meant")
     raise LogError(f"no session {name!r} in {directory}; `cs336-tui sessions` lists them")
+
+
+def name_of(path: Path) -> str:
+    """The name that the session was given last; empty without one, and of a log that cannot be read."""
+    begin = b"\n" + line_prefix(ev.SessionAnnotated)
+    try:
+        log = path.read_bytes()
+    except OSError:
+        return ""
+    at = log.rfind(begin)
+    while at >= 0:
+        with suppress(*DAMAGE):
+            event = from_line(log[at + 1 :].partition(b"\n")[0])
+            if isinstance(event, ev.SessionAnnotated) and event.name is not None:
+                return event.name
+        at = log.rfind(begin, 0, at)
+    return ""
 
 
 def list_sessions(directory: Path) -> Iterator[SessionInfo]:

@@ -1,0 +1,212 @@
+"""Shell completion: values of options, and what real shells make of the scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.cli.completion import _CLASSES, PLACES, VARIABLE, script
+from cs336_tui.cli.main import COMMANDS, cli
+from cs336_tui.config.spec import size_names
+from cs336_tui.config.values import PASSES
+from cs336_tui.events.gpus import known_gpus
+from cs336_tui.export.results import COLUMNS
+from cs336_tui.export.writeups import LAYOUTS
+from cs336_tui.session import store
+from tests.commands import COMMAND, call
+from tests.loading import python
+from tests.terminal import Terminal
+
+DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
+OLD, NEW = "2026-01-02T03-04-05-0000001", "2026-02-03T04-05-06-0000002"
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Path:
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    for name in (OLD, NEW):
+        shutil.copy(DEMO, folder / f"{name}.jsonl")
+    store.annotate(folder / f"{OLD}.jsonl", name="first")
+    store.annotate(folder / f"{OLD}.jsonl", name="before fusing")
+    return folder
+
+
+def values(*words: str, shell: str = "zsh") -> Sequence[str]:
+    """The completions of the last word."""
+    asked = _CLASSES[shell](cli, {}, "cs336-tui", VARIABLE).get_completions(list(words[:-1]), words[-1])
+    return [item.value for item in asked]
+
+
+def test_commands_are_completed_by_their_names_alone() -> None:
+    assert values("") == [name for name, each in COMMANDS.items() if each.about]
+    assert values("su") == ["summary"]
+    assert values("--the") == ["--theme"]
+    assert values("presets", "sh") == ["show"]
+
+
+def test_values_of_choices() -> None:
+    assert values("bench", "--size", "") == list(dict.fromkeys(size_names("2026")) | dict.fromkeys(size_names("2024")))
+    assert values("bench", "--edition", "2024", "--size", "") == list(size_names("2024"))
+    assert values("bench", "--pass", "") == list(PASSES)
+    assert values("bench", "--edition", "202") == ["2024", "2025", "2026"]
+    assert values("bench", "--compile", "max") == ["max-autotune"]
+    assert values("bench", "--device", "c")[:2] == ["cpu", "cuda"]
+    assert values("bench", "--format", "") == ["markdown", "json", "csv"]
+
+
+def test_the_last_word_of_a_list_is_completed_and_none_comes_twice() -> None:
+    assert values("bench", "--size", "small,m") == ["small,medium"]
+    assert "forward,forward" not in values("bench", "--pass", "forward,f")
+    assert values("bench", "--size=sm") == ["--size=small"]
+    assert values("bench", "--seed", "sm") == []
+
+
+def test_names_of_what_there_is() -> None:
+    assert "2026/warmup" in values("bench", "--preset", "2026/")
+    assert values("presets", "show", "qu") == ["quick"]
+    assert values("estimate", "--gpu", "") == [gpu.name for gpu in known_gpus()]
+    assert values("export", "last", "--columns", "") == list(COLUMNS)
+    assert values("export", "last", "--layout", "") == list(LAYOUTS)
+    assert values("export", "last", "--problem", "flash_b") == ["flash_benchmarking"]
+    assert values("export", "last", "--pivot", "size:pas") == ["size:pass"]
+    assert values("export", "last", "--where", "precis") == ["precision="]
+    assert values("export", "last", "--where", "precision=bf") == ["precision=bf16-mixed", "precision=bf16"]
+    assert "cs336-light" in values("--theme", "")
+
+
+def test_sessions_by_time_and_by_name(sessions: Path) -> None:
+    folder = ("--session-dir", str(sessions))
+    assert values("show", *folder, "") == ["last", NEW, OLD]
+    assert values("show", *folder, "2026-01") == [OLD]
+    assert values("show", *folder, "before") == ["before fusing"]
+    assert values("export", *folder, NEW, "2026") == [OLD]
+    assert values("compare", *folder, NEW, "2026-0") == [NEW, OLD]
+    assert values("show", *folder, "fi") == []
+
+
+def test_a_session_is_found_by_its_name(sessions: Path) -> None:
+    assert store.find("before fusing", sessions).stem == OLD
+    assert store.name_of(sessions / f"{OLD}.jsonl") == "before fusing"
+    assert store.name_of(sessions / f"{NEW}.jsonl") == ""
+    store.annotate(sessions / f"{NEW}.jsonl", name="before fusing")
+    with pytest.raises(store.LogError, match="fits 2"):
+        store.find("before fusing", sessions)
+
+
+@pytest.mark.parametrize(
+    ("line", "word", "answer"),
+    [
+        ("bench --size sm", "sm", "plain,small"),
+        ("bench --size=sm", "sm", "plain,small"),
+        ("bench --size=", "=", "plain,tiny"),
+        ("export a --where precision=tf", "tf", "plain,tf32"),
+        ("export a --pivot size:pas", "pas", "plain,pass"),
+        ("estimate --gpu H200\\ N", "H200\\ N", "plain,H200\\ NVL\\ 141GB"),
+        ("estimate --gpu 'H200 N", "'H200 N", "plain,H200 NVL 141GB"),
+        ("bench -o ", "", "file,"),
+    ],
+)
+def test_bash_gets_the_part_that_it_replaces(
+    line: str, word: str, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMP_WORDS", f"cs336-tui {line}")
+    monkeypatch.setenv("COMP_CWORD", word)
+    assert _CLASSES["bash"](cli, {}, "cs336-tui", VARIABLE).complete().splitlines()[0] == answer
+
+
+def test_what_cannot_be_completed_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMP_WORDS", "cs336-tui show --session-dir /dev/null/none ")
+    monkeypatch.setenv("COMP_CWORD", "")
+    assert _CLASSES["bash"](cli, {}, "cs336-tui", VARIABLE).complete() == "plain,last"
+    monkeypatch.delenv("COMP_WORDS")
+    assert _CLASSES["bash"](cli, {}, "cs336-tui", VARIABLE).complete() == ""
+
+
+def test_completion_loads_nothing_heavy() -> None:
+    asked = ["bench --preset ", "export last --columns ", "estimate --gpu ", "show "]
+    done = python(
+        f"""
+import os, sys
+from cs336_tui.cli.main import main
+os.environ.update(_CS336_TUI_COMPLETE="bash_complete", COMP_CWORD="")
+for line in {json.dumps(asked)}:
+    os.environ["COMP_WORDS"] = "cs336-tui " + line
+    try:
+        main([])
+    except SystemExit as ended:
+        assert not ended.code, ended.code
+heavy = {{"torch", "textual", "numpy", "pynvml", "matplotlib", "rich", "cloup"}} & sys.modules.keys()
+assert not heavy, heavy
+"""
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(word in done.stdout for word in ("2026/warmup", "mean", "H100", "last"))
+
+
+def test_the_script_says_where_to_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for shell, (place, _) in PLACES.items():
+        done = call("completion", shell)
+        assert done.returncode == 0
+        assert done.stdout == script(shell)
+        assert f"#   cs336-tui completion {shell} > {place}" in done.stdout.splitlines()[:4]
+    assert script("zsh").startswith("#compdef cs336-tui\n")
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
+    assert call("completion").stdout == script("fish")
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    assert call("completion").stderr == "cs336-tui: name a shell: bash, zsh, fish\n"
+
+
+START = {
+    "bash": ["--norc", "--noprofile", "-i"],
+    "zsh": ["-f", "-i"],
+    "fish": ["--no-config", "-i"],
+}
+SET_UP = {
+    "bash": "bind 'set enable-bracketed-paste off'; PS1='> '; . ./script",
+    "zsh": "unsetopt zle_bracketed_paste; PS1='> '; autoload -Uz compinit; compinit -u -D; . ./script",
+    "fish": "function fish_prompt; echo '> '; end; source ./script",
+}
+
+
+@pytest.fixture(params=START)
+def shell(request: pytest.FixtureRequest, tmp_path: Path, sessions: Path) -> Iterator[Terminal]:
+    name = request.param
+    if not (program := shutil.which(name)):
+        pytest.skip(f"needs {name}: apt-get install {name}")
+    (tmp_path / "script").write_text(script(name))
+    environment = {
+        "HOME": str(tmp_path),
+        "XDG_DATA_HOME": str(tmp_path / "data"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "PATH": f"{Path(COMMAND).parent}{os.pathsep}{os.environ['PATH']}",
+        "HISTFILE": "",
+    }
+    (tmp_path / "data" / "cs336-tui").mkdir(parents=True)
+    sessions.rename(tmp_path / "data" / "cs336-tui" / "sessions")
+    terminal = Terminal([program, *START[name]], env=environment, cwd=tmp_path)
+    try:
+        terminal.send(f"{SET_UP[name]}; echo rea''dy\r")
+        terminal.until("ready")
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def test_a_real_shell_completes_values(shell: Terminal) -> None:
+    for typed, completed in (
+        ("bench --size small,me\t", "bench --size small,medium"),
+        ("estimate --gpu H200\\ N\t", "--gpu H200\\ NVL\\ 141GB"),
+        ("export --pivot=size:pas\t", "--pivot=size:pass"),
+        ("show bef\t", "show before\\ fusing"),
+    ):
+        shell.send(f"cs336-tui {typed}")
+        shell.until(completed)
+        shell.send("\x15")  # the line anew
+    shell.send("cs336-tui bench --precision fp\t\t")
+    shell.until(lambda text: "fp16-mixed" in text and "fp8-mixed" in text)
