@@ -25,6 +25,7 @@ from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.drawing import Absent, Drawing
 from cs336_tui.export.files import figures_beside, make_folder, write_atomically
+from cs336_tui.export.folder import Source, figures_of, write_summary
 from cs336_tui.export.formats import answer, notes_text, pandas_text
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.problems import WITHOUT_FILES, export_problem
@@ -32,7 +33,6 @@ from cs336_tui.export.record import document_of, documents_to_csv, documents_to_
 from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.results import results_table
-from cs336_tui.export.summary import Source, figures_of, write_summary
 from cs336_tui.export.tables import Table
 from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.export.writeups import layout_tables

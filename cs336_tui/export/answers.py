@@ -17,11 +17,11 @@ from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.reports import Report
 from cs336_tui.export.drawing import Drawing
+from cs336_tui.export.folder import figures_of
 from cs336_tui.export.memory import ALLOCATOR_COUNTS
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.reports import drawings_of_reports, report_tables
 from cs336_tui.export.results import TableError, results_table
-from cs336_tui.export.summary import figures_of
 from cs336_tui.export.tables import Column, Table, cell_record
 from cs336_tui.export.tables import Value as Cell
 from cs336_tui.export.writeups import layout_tables

@@ -48,7 +48,7 @@ def drawings(results: Sequence[Result]) -> tuple[Drawing | Absent, ...]:
     """Every figure that these results may have."""
     messages = (by_message(results),) if any(result.spec.is_collective for result in results) else ()
     ranks = (by_ranks(results),) if any(several_ranks(results).values()) else ()
-    return step_times(results), passes_by_size(results), by_context(results), by_precision(results), *messages, *ranks
+    return passes_by_size(results), by_context(results), by_precision(results), *messages, *ranks, step_times(results)
 
 
 def step_times(results: Sequence[Result]) -> Drawing | Absent:
@@ -58,7 +58,7 @@ def step_times(results: Sequence[Result]) -> Drawing | Absent:
         return Absent("step-times", "no cell has a timed step")
     shown = timed[:MOST_PANELS]
     keys = telling(timed, among=(*TELLING, "repeat"))
-    columns = min(4, len(shown))
+    columns = min(3, len(shown))
     rows = math.ceil(len(shown) / columns)
 
     def draw(figure: Figure) -> None:
@@ -70,7 +70,7 @@ def step_times(results: Sequence[Result]) -> Drawing | Absent:
 
     some = f": the first {len(shown)} of {len(timed)} cells" if len(shown) < len(timed) else ""
     title = _titled(f"Step times{some}", timed)
-    return Drawing("step-times", title, (max(4.5, 3 * columns), 1 + 2.5 * rows), draw)
+    return Drawing("step-times", title, (max(4.5, 3 * columns), 1 + 2 * rows), draw)
 
 
 def _panels(figure: Figure, number: int, columns: int) -> list[Axes]:

@@ -12,6 +12,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from cs336_tui.export.narrow import shares
+from cs336_tui.export.page import page
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.export.texts import bullets, csv_text, markdown_escape, one_line
 
@@ -31,19 +33,8 @@ _LATEX_GAP = 2.5
 _LATEX_SHRINK = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"
 """Scales what follows down where it is wider than the line, and never up."""
 
-_CSS = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em; color: #1a1a1a; }
-table { border-collapse: collapse; margin: 1em 0; display: block; overflow-x: auto; }
-caption { caption-side: top; text-align: left; font-weight: bold; padding-bottom: .4em; }
-thead th { border-top: 2px solid; border-bottom: 1px solid; }
-tbody tr:last-child td { border-bottom: 2px solid; }
-th, td { font-variant-numeric: tabular-nums; padding: .2em .8em; text-align: left; white-space: nowrap; }
-th.right, td.right { text-align: right; }
-th.group { text-align: center; }
-pre { background: #f4f4f4; padding: .8em; overflow-x: auto; }
-img { max-width: 100%; }
-.notes { font-size: .9em; }
-"""
+_PANDOC_LINE = 72
+"""Characters of a line beyond which pandoc wraps a table's cells."""
 
 _LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -193,15 +184,6 @@ def notes_text(tables: Sequence[Table]) -> str:
     )
 
 
-def page(title: str, body: str) -> str:
-    """A whole HTML page round a body of HTML; needs nothing but itself."""
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width">\n<title>{html.escape(one_line(title))}</title>\n'
-        f"<style>{_CSS}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
-    )
-
-
 def latex_escape(text: str) -> str:
     """One line of text that LaTeX sets as itself; needs no package."""
     found = re.sub("-(?=-)", "-{}", one_line(text).translate(_LATEX))
@@ -222,12 +204,18 @@ def _markdown(table: Table) -> str:
 
 
 def _markdown_rows(table: Table) -> str:
-    """The table in markdown whose source lines up, too."""
+    """The table in markdown whose source lines up, too. Where a line is long, pandoc divides the page by the dashes of
+    the rule: numbers then get the room that they need, texts what is left."""
     headers = [column.header for column in table.columns]
     cells = [[markdown_escape(cell) for cell in row] for row in (headers, *table.rows)]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
     sides = ["<" if column.left else ">" for column in table.columns]
-    rule = ["-" * (width - 1) + ("-" if side == "<" else ":") for width, side in zip(widths, sides, strict=True)]
+    dashes = shares(headers, table.rows, [column.left for column in table.columns])
+    wide = sum(widths) + 3 * len(widths) > _PANDOC_LINE
+    rule = [
+        f"{'-' * ((min(width, most) if wide else width) - 1) + ('-' if side == '<' else ':'):<{width}}"
+        for width, most, side in zip(widths, dashes, sides, strict=True)
+    ]
 
     def line(row: Sequence[str]) -> str:
         return " | ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True))

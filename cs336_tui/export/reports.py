@@ -26,7 +26,6 @@ from cs336_tui.events.reports import REPORTS, Report, ReportType
 from cs336_tui.export.ab import turns_table
 from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables
-from cs336_tui.export.formats import render_all
 from cs336_tui.export.kernel_cells import kernel_cells_table
 from cs336_tui.export.kernel_pairs import pairs_table
 from cs336_tui.export.kernels import kernel_document, kernel_tables
@@ -35,13 +34,12 @@ from cs336_tui.export.memory_figures import memory_figure
 from cs336_tui.export.oom import oom_table
 from cs336_tui.export.precision import EXPERIMENTS, experiment_tables, modules_table, precision_document, speedup_table
 from cs336_tui.export.rank_memory import rank_memory_table
-from cs336_tui.export.results import TableError, results_of
+from cs336_tui.export.results import TableError
 from cs336_tui.export.roofline import left_out, roofline_table
 from cs336_tui.export.tables import Table
 from cs336_tui.export.texts import untaken
 from cs336_tui.session.state import SessionState
 
-LIMIT = REPORTS["roofline"].title
 MOST_ROWS = 20
 """Rows of a table that the summary shows; the folder and the commands have them all."""
 
@@ -153,10 +151,12 @@ def report_tables(
     return {key: found for key, found in made.items() if found}
 
 
-def report_sections(state: SessionState) -> Iterator[tuple[str, str]]:
-    """Title and markdown of each report that the session has."""
-    for key, tables in report_tables([state], results_of(state)).items():
-        yield REPORTS[key].title, render_all([_head(table) for table in tables], "markdown").rstrip()
+def report_sections(
+    states: Sequence[SessionState], results: Sequence[Result]
+) -> Iterator[tuple[str, tuple[Table, ...]]]:
+    """Title and tables of each report that the sessions have; of long ones the first rows."""
+    for key, tables in report_tables(states, results).items():
+        yield REPORTS[key].title, tuple(map(_head, tables))
 
 
 def _head(table: Table) -> Table:

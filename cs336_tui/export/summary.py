@@ -1,33 +1,19 @@
-"""The session summary: measurements and their provenance, without conclusions, as one markdown document or a folder.
+"""The summary of one session or several as markdown: findings first, then figures, every cell, the reports, the
+provenance, and the raw steps as an appendix. Measurements alone, no conclusions.
 
-The folder holds the text, tables, figures, the logs, and a page that opens alone in a browser.
+No table is wider than a page (`narrow`), so that pandoc and a browser set it without cutting.
 """
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import os
-import secrets
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import product
-from pathlib import Path
-from typing import NamedTuple
 
-import msgspec
-
-from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.analysis.merge import Result, measured, merge
 from cs336_tui.analysis.merge import title_of as session_title
-from cs336_tui.analysis.pivot import PivotError, pivot, suggest
-from cs336_tui.analysis.published import ReferenceFileError
-from cs336_tui.analysis.roofline import points
-from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export import provenance
-from cs336_tui.export.drawing import Absent, Drawing
-from cs336_tui.export.figures import drawings
-from cs336_tui.export.files import AlreadyThere, ExportError, problem_of
+from cs336_tui.export.findings import findings, first_table, short_names
 from cs336_tui.export.footnotes import (
     FAILED,
     ending_of,
@@ -38,66 +24,210 @@ from cs336_tui.export.footnotes import (
     status_of,
     title_of,
 )
-from cs336_tui.export.formats import SUFFIXES, page, render, render_all
-from cs336_tui.export.pivot import pivot_table
-from cs336_tui.export.reference import reference_tables
-from cs336_tui.export.reports import LIMIT, report_drawings, report_sections, report_tables
-from cs336_tui.export.results import NO_RESULTS, TableError, results_of, results_table
-from cs336_tui.export.roofline import left_out, roofline_figure
+from cs336_tui.export.formats import render_all
+from cs336_tui.export.narrow import narrow
+from cs336_tui.export.reports import report_sections
+from cs336_tui.export.results import COLUMNS, NO_RESULTS, TableError, results_table
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.texts import bullets, code_block, markdown_escape
-from cs336_tui.export.verdicts import CAPTION as TRUST
-from cs336_tui.export.verdicts import verdict_table
-from cs336_tui.export.writeups import LAYOUTS, layout_tables
+from cs336_tui.export.verdicts import Names, verdict_table
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import fixed_milliseconds, gigabytes, millisecond_decimals, milliseconds, sparkline
+from cs336_tui.stats.quantities import (
+    fixed_milliseconds,
+    gigabytes,
+    millisecond_decimals,
+    milliseconds,
+    sparkline,
+)
 from cs336_tui.stats.summaries import summarize
 
-SPARKLINE_BARS = 60
-"""Bars at most for the warm-up and for the measured steps each."""
+SPARKLINE_BARS = 36
+"""Bars at most for the warm-up and for the measured steps each: both fit into a line of a page."""
 OUTPUT_LINES = 20
 """Lines of a failed cell's output that are shown, the last ones."""
-_PHASES_NOTE = "Means over the n measured steps: a phase's time on the device, and the host's time to enqueue the step."
-
-TEXT, PAGE, TABLES, FIGURES = "summary.md", "summary.html", "tables", "figures"
-TABLE_FORMATS = ("markdown", "latex", "typst", "csv")
+_LINE = 88
+"""Characters of a line of a command."""
+_PHASES_NOTE = "phases: mean over the n measured steps on the device; host enqueue: the host's time to launch the step"
 
 
 def summary_markdown(state: SessionState) -> str:
-    """As GitHub-flavoured markdown: where and what was run, the results, how far these can be trusted and how close
-    they come to the limit, where time and memory went, every step, failures and notices.
+    """The summary of one session, without figures; reads well at any moment of it."""
+    return document([state])
 
-    Reads well at any moment of a session; sections without content are left out.
-    """
-    reports, cells = dict(report_sections(state)), state.cells.values()
-    trust = verdict_table(results_of(state), caption="")
-    limit = reports.pop(LIMIT, "")
-    sections = (
-        ("Environment", _lines(_environment(state))),
-        ("Command", code_block("\n".join(state.commands), "sh") if state.commands else ""),
-        ("Results", _results(state)),
-        (TRUST, render(trust, "markdown").rstrip() if trust.rows else ""),
-        (LIMIT, limit),
-        ("Phases", _phases(state)),
-        *reports.items(),
-        ("Step times", "\n\n".join(_times(n, cell, state.ddof) for n, cell in enumerate(cells, 1) if cell.steps_done)),
-        ("Failures", "\n\n".join(_failure(cell) for cell in cells if cell.status in FAILED)),
-        ("Notices", _lines(notice.text for notice in state.notices)),
-    )
+
+def document(states: Sequence[SessionState], figures: str = "", files: str = "") -> str:
+    """The whole text; parts without content are left out. `figures` and `files` are markdown."""
+    results = merge([(session_title(state), state) for state in states])
+    several = len(states) > 1
+    title = f"cs336-tui: {len(states)} sessions" if several else f"cs336-tui session {_session(states[0])}"
+    parts = {
+        "Findings": _findings(results, states),
+        "Figures": figures,
+        "Cells": _cells(results),
+        **{name: _tables(tables) for name, tables in report_sections(states, results)},
+        "Failures": _failures(results),
+        "Provenance": "\n\n".join(filter(None, (_provenance(state, several) for state in states))),
+        "Appendix: every step": _every_step(states, several),
+        "Files": files,
+    }
+    heads = [f"# {markdown_escape(title)}", *(_opening(state, several) for state in states)]
+    return "\n\n".join([*heads, *(f"## {name}\n\n{body}" for name, body in parts.items() if body)]) + "\n"
+
+
+def _session(state: SessionState) -> str:
     session = state.started.session if state.started else "unnamed"
-    named = f": {markdown_escape(state.name)}" if state.name else ""
-    parts = [f"# cs336-tui session {session}{named}", _opening(state)]
-    parts += [f"Note: {markdown_escape(state.note)}"] if state.note else []
-    parts += [f"## {title}\n\n{body}" for title, body in sections if body]
-    return "\n\n".join(parts) + "\n"
+    return f"{session}: {state.name}" if state.name else session
 
 
-def _opening(state: SessionState) -> str:
-    """When the session began, how far it came and whether it is over; one line."""
+def _opening(state: SessionState, named: bool) -> str:
+    """When the session began, how far it came, and its note; in bold that it is not whole."""
     at = state.started and datetime.fromtimestamp(state.started.at, UTC)
-    ended = f"session {state.ended.reason}" if state.ended else "the session has not ended"
-    return f"{f'Started {at:%Y-%m-%d %H:%M:%S} UTC. ' if at else ''}{progress(state)}; {ended}."
+    begun = f"Started {at:%Y-%m-%d %H:%M:%S} UTC. " if at else ""
+    done = sum(cell.is_over and cell.status != "cancelled" for cell in state.cells.values())
+    partial = "**Partial.** " if done < len(state.cells) else ""
+    ended = _ENDED[state.ended.reason] if state.ended else "the session has not ended"
+    name = f"Session {markdown_escape(_session(state))}. " if named else ""
+    note = f"\n\nNote: {markdown_escape(state.note)}" if state.note else ""
+    return f"{partial}{name}{begun}{progress(state)}; {ended}.{note}"
+
+
+_ENDED = {
+    "finished": "the session is over", "cancelled": "the session was stopped", "interrupted": "the session broke off",
+}  # fmt: skip
+
+
+def _findings(results: Sequence[Result], states: Sequence[SessionState]) -> str:
+    told = [f"**{each.topic}:** {markdown_escape(each.text)}" for each in findings(results, states)]
+    table = first_table(results)
+    parts = (bullets(told), _tables([table]) if table else NO_RESULTS)
+    return "\n\n".join(filter(None, parts))
+
+
+def _cells(results: Sequence[Result]) -> str:
+    """Every cell's times, the trust in them, rates and memory, and phases: a table each."""
+    shown = [result for result in results if has_result(result.cell)]
+    names = short_names(results)
+    tables = (
+        *(_of_results(shown, names) if measured(shown) else ()),
+        verdict_table(shown, caption="How far these numbers can be trusted", names=names).without("n", "mean_s"),
+        *_phases(shown, names),
+    )
+    return _tables(table for table in tables if table.rows)
+
+
+_TIMES = ("n", "mean", "std", "median", "p20", "p80", "min", "max")
+_WORK = (
+    "warmup", "tokens", "algbw", "busbw", "skew", "flops", "energy", "tokens_per_joule", "compile_time", "first_step",
+    "whole", "memory", "rss", "activations", "status",
+)  # fmt: skip
+
+
+def _of_results(results: Sequence[Result], names: Names) -> Iterator[Table]:
+    """The columns of the results table by subject, each row under its short name."""
+    try:
+        found = results_table(results)
+    except TableError:
+        return
+    heads = {column.key: place for place, column in enumerate(found.columns)}
+    marks = machine_marks(results)
+    cells = [" ".join(filter(None, (names[result.source, result.cell.cell], marks.of(result)))) for result in results]
+    states = {result.source: result.state for result in results}
+    notes = [
+        note
+        for source, state in states.items()
+        for note in reading_notes(state, [result.cell for result in results if result.source == source])
+    ]
+    for caption, keys in (("Step times", _TIMES), ("Throughput, memory and status", _WORK)):
+        places = [heads[COLUMNS[key].key] for key in keys if COLUMNS[key].key in heads]
+        of_memory = keys is _WORK
+        yield Table(
+            columns=(Column("cell", left=True), *(found.columns[place]._replace(rank=0) for place in places)),
+            rows=tuple(
+                (name, *(row[place] for place in places))
+                for name, row, result in zip(cells, found.rows, results, strict=True)
+                if of_memory or result.is_measured
+            ),
+            caption=caption,
+            footnotes=(
+                *(note for note in dict.fromkeys(notes) if note.startswith(("peak ", "memory ")) == of_memory),
+                *marks.notes,
+            ),
+        )
+
+
+def _tables(tables: Iterable[Table]) -> str:
+    return render_all([piece for table in tables for piece in narrow(table)], "markdown").rstrip()
+
+
+def _phases(results: Sequence[Result], names: Names) -> Iterator[Table]:
+    """Mean device time of each phase over the measured steps, and the host's time to enqueue a step."""
+    timed = [result for result in results if result.cell.phase_times_s]
+    if not timed:
+        return
+    # The cell with most phases has them all in the order of a step.
+    fullest_first = sorted(timed, key=lambda result: -len(result.cell.phase_times_s))
+    phases = dict.fromkeys(name for result in fullest_first for name in result.cell.phase_times_s)
+    yield Table(
+        columns=(
+            Column("cell", left=True),
+            *(Column(f"{name} (ms)") for name in phases),
+            Column("host enqueue (ms)"),
+        ),
+        rows=tuple(
+            (
+                names[result.source, result.cell.cell],
+                *(_mean_ms(result.cell.phase_times_s.get(name, ())) for name in phases),
+                _mean_ms(result.cell.times.host_s),
+            )
+            for result in timed
+        ),
+        caption="Phases",
+        footnotes=(_PHASES_NOTE,),
+    )
+
+
+def _mean_ms(times_s: Sequence[float]) -> str:
+    found = summarize(times_s)
+    return milliseconds(found.mean_s, found.std_s)[0]
+
+
+def _failures(results: Sequence[Result]) -> str:
+    failed = [result for result in results if result.cell.status in FAILED]
+    names = short_names(results)
+    return "\n\n".join(_failure(names[each.source, each.cell.cell], each.cell) for each in failed)
+
+
+def _failure(name: str, cell: CellState) -> str:
+    text = f"### {markdown_escape(name)}\n\n{markdown_escape(ending_of(cell))}"
+    tail = cell.output.rstrip().splitlines()[-OUTPUT_LINES:]
+    return f"{text}\n\n{code_block(chr(10).join(tail))}" if tail else text
+
+
+def _provenance(state: SessionState, named: bool) -> str:
+    """Machine, versions, settings in force, commands and notices of a session."""
+    commands = "\n".join(map(command_lines, state.commands))
+    notices = [notice.text for notice in state.notices]
+    parts = (
+        f"### Session {markdown_escape(_session(state))}" if named else "",
+        bullets(map(markdown_escape, _environment(state))),
+        f"Command:\n\n{code_block(commands, 'sh')}" if commands else "",
+        f"Notices:\n\n{bullets(map(markdown_escape, notices))}" if notices else "",
+    )
+    return "\n\n".join(filter(None, parts))
+
+
+def command_lines(command: str) -> str:
+    """The command, broken before options so that no line is longer than a page is wide, to be pasted as it is."""
+    if len(command) <= _LINE or shlex.join(shlex.split(command)) != command:
+        return command
+    lines = [""]
+    for word in map(shlex.quote, shlex.split(command)):
+        # A value stays beside its option.
+        if word.startswith("--") and len(lines[-1]) > _LINE // 2:
+            lines.append("   ")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return " \\\n".join(lines)
 
 
 def _environment(state: SessionState) -> Iterator[str]:
@@ -113,208 +243,24 @@ def _environment(state: SessionState) -> Iterator[str]:
         yield from env.problems
 
 
-def _results(state: SessionState) -> str:
-    cells, results = list(filter(has_result, state.cells.values())), results_of(state)
-    if not cells:
-        return NO_RESULTS
-    notes = (*reading_notes(state, cells), *machine_marks(results).notes)
-    return render(msgspec.structs.replace(results_table(results), footnotes=notes), "markdown").rstrip()
-
-
-def _phases(state: SessionState) -> str:
-    """Mean device time of each phase over the measured steps, and the host's time to enqueue a step."""
-    cells = [cell for cell in state.cells.values() if cell.phase_times_s]
-    if not cells:
-        return ""
-    # The cell with most phases has them all in the order of a step.
-    fullest_first = sorted(cells, key=lambda cell: -len(cell.phase_times_s))
-    names = dict.fromkeys(name for cell in fullest_first for name in cell.phase_times_s)
-    rows = [
-        (title_of(cell), *(_mean_ms(cell.phase_times_s.get(name, ())) for name in names), _mean_ms(cell.times.host_s))
-        for cell in cells
-    ]
-    headers = ["cell", *(f"{name} (ms)" for name in names), "host enqueue (ms)"]
-    table = Table(columns=tuple(Column(header, left=header == "cell") for header in headers), rows=tuple(rows))
-    return f"{render(table, 'markdown')}\n{_PHASES_NOTE}"
-
-
-def _mean_ms(times_s: Sequence[float]) -> str:
-    found = summarize(times_s)
-    return milliseconds(found.mean_s, found.std_s)[0]
+def _every_step(states: Sequence[SessionState], named: bool) -> str:
+    parts = []
+    for state in states:
+        cells = [_times(n, cell, state.ddof) for n, cell in enumerate(state.cells.values(), 1) if cell.steps_done]
+        parts += [f"### Session {markdown_escape(_session(state))}", *cells] if named and cells else cells
+    return "\n\n".join(parts)
 
 
 def _times(number: int, cell: CellState, ddof: int) -> str:
-    warmup, measured = cell.warmup_times_s, cell.step_times_s
-    top = max(*warmup, *measured, 0.0)
-    bars = "│".join(sparkline(times, top, SPARKLINE_BARS) for times in (warmup, measured))
-    found = summarize(measured or warmup, ddof)
+    warmup, measured_s = cell.warmup_times_s, cell.step_times_s
+    top = max(*warmup, *measured_s, 0.0)
+    bars = "│".join(sparkline(times, top, SPARKLINE_BARS) for times in (warmup, measured_s))
+    found = summarize(measured_s or warmup, ddof)
     decimals = max(3, millisecond_decimals(found.mean_s, found.std_s))
-    shared = -(-max(len(warmup), len(measured)) // SPARKLINE_BARS)
+    shared = -(-max(len(warmup), len(measured_s)) // SPARKLINE_BARS)
     binned = f", each bar the slowest of up to {shared} steps" if shared > 1 else ""
     lines = [f"`{bars}` warm-up │ measured, from 0 to {fixed_milliseconds(top, decimals)} ms{binned}"]
-    for kind, times in (("warm-up", warmup), ("measured", measured)):
+    for kind, times in (("warm-up", warmup), ("measured", measured_s)):
         if times:
             lines.append(f"{kind}, ms: {' '.join(fixed_milliseconds(t, decimals) for t in times)}")
-    return f"### {number}. {markdown_escape(title_of(cell))}: {status_of(cell)}\n\n{bullets(lines)}"
-
-
-def _failure(cell: CellState) -> str:
-    text = f"### {markdown_escape(title_of(cell))}\n\n{markdown_escape(ending_of(cell))}"
-    tail = cell.output.rstrip().splitlines()[-OUTPUT_LINES:]
-    return f"{text}\n\n{code_block(chr(10).join(tail))}" if tail else text
-
-
-def _lines(texts: Iterable[str]) -> str:
-    return bullets(map(markdown_escape, texts))
-
-
-class Source(NamedTuple):
-    """A session and the log that it was read from."""
-
-    log: Path
-    state: SessionState
-
-
-def write_summary(path: Path, sources: Sequence[Source], *, overwrite: bool = False) -> None:
-    """Write the summary of one session or several to the folder `path`, whole or not at all.
-
-    It is made beside `path` and then renamed. With `overwrite` an earlier summary is replaced; a folder that holds
-    anything else never is. Raises `ExportError`; then everything is as it was.
-    """
-    path = Path(os.path.realpath(path))
-    _check(path, overwrite=overwrite)
-    draft = path.parent / f".cs336-tui-{secrets.token_hex(8)}.tmp"
-    try:
-        draft.mkdir()
-        _fill(draft, sources)
-        _put_in_place(draft, path)
-    except OSError as error:
-        raise problem_of(error, path) from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def tables_of(results: Sequence[Result]) -> Mapping[str, tuple[Table, ...]]:
-    """Every table that these results give, by the name of its file: results, verdicts, pivots, the layouts of
-    write-ups, reference points."""
-    found: dict[str, tuple[Table, ...]] = {}
-    with contextlib.suppress(TableError):
-        found["results"] = (results_table(results),)
-    if (verdicts := verdict_table(results)).rows:
-        found["verdicts"] = (verdicts,)
-    with contextlib.suppress(PivotError):
-        rows, columns = suggest(results)
-        for value in ("mean", "tokens", "memory"):
-            found[f"pivot-{value}"] = (pivot_table(pivot(results, rows, columns, value), results),)
-    for layout in LAYOUTS:
-        with contextlib.suppress(TableError):
-            found[layout] = layout_tables(results, layout)
-    with contextlib.suppress(TableError, ReferenceFileError):
-        found["reference"] = reference_tables(results)
-    return found
-
-
-def figures_of(states: Sequence[SessionState], results: Sequence[Result]) -> tuple[Drawing | Absent, ...]:
-    """Every figure of these results and of what was found out in their sessions."""
-    roofline = roofline_figure(points(results, PeakCache().get), left_out(results))
-    return *drawings(results), roofline, *report_drawings(states)
-
-
-def _fill(folder: Path, sources: Sequence[Source]) -> None:
-    states = [source.state for source in sources]
-    results = merge([(session_title(state), state) for state in states])
-    tables = {**tables_of(results), **report_tables(states, results)}
-    (folder / TABLES).mkdir()
-    for (name, several), format_ in product(tables.items(), TABLE_FORMATS):
-        _write(folder / TABLES / f"{name}.{SUFFIXES[format_]}", render_all(several, format_))
-    figures = figures_of(states, results)
-    drawn = [figure for figure in figures if isinstance(figure, Drawing)]
-    missing = [figure for figure in figures if isinstance(figure, Absent)]
-    (folder / FIGURES).mkdir()
-    for figure in drawn:
-        for format_, data in figure.files().items():
-            (folder / FIGURES / f"{figure.name}.{format_}").write_bytes(data)
-    for name, source in _log_names(sources).items():
-        shutil.copyfile(source.log, folder / name)
-    together = render_all(tables["results"], "markdown") if "results" in tables else ""
-    text = _text(sources, tables, drawn, missing, together)
-    _write(folder / TEXT, text)
-    _write(folder / PAGE, _page(text, folder))
-
-
-def _text(
-    sources: Sequence[Source], names: Iterable[str], drawn: Sequence[Drawing], missing: Sequence[Absent], together: str
-) -> str:
-    """The summary of each session, then its tables and figures; of several sessions first what they say together."""
-    shown = "\n\n".join(f"![{markdown_escape(figure.title)}]({FIGURES}/{figure.name}.svg)" for figure in drawn)
-    absent = bullets(f"no figure {figure.name}: {markdown_escape(figure.reason)}" for figure in missing)
-    parts = {
-        "Figures": f"{shown}\n\n{absent}".strip(),
-        "Tables": bullets(
-            f"{name}: " + ", ".join(f"[{format_}]({TABLES}/{name}.{SUFFIXES[format_]})" for format_ in TABLE_FORMATS)
-            for name in names
-        ),
-        "Session logs": bullets(f"[{name}]({name})" for name in _log_names(sources)),
-    }
-    files = "\n\n".join(f"## {title}\n\n{body}" for title, body in parts.items() if body)
-    if len(sources) == 1:
-        return f"{summary_markdown(sources[0].state)}\n{files}\n"
-    head = f"# cs336-tui: {len(sources)} sessions\n\n## Results\n\n{together}\n{files}"
-    return "\n\n".join([head, *(summary_markdown(source.state).rstrip() for source in sources)]) + "\n"
-
-
-def _page(text: str, folder: Path) -> str:
-    """The summary as one HTML page, the figures within it. Links to files beside it stay links."""
-    from markdown_it import MarkdownIt
-
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    for file in sorted((folder / FIGURES).glob("*.svg")):
-        data = base64.b64encode(file.read_bytes()).decode()
-        body = body.replace(f'src="{FIGURES}/{file.name}"', f'src="data:image/svg+xml;base64,{data}"')
-    return page(text.partition("\n")[0].removeprefix("# "), body)
-
-
-def _log_names(sources: Sequence[Source]) -> dict[str, Source]:
-    if len(sources) == 1:
-        return {"session.jsonl": sources[0]}
-    names: dict[str, Source] = {}
-    for number, source in enumerate(sources, 1):
-        log = source.log
-        names[f"{log.stem}-{number}{log.suffix}" if log.name in names else log.name] = source
-    return names
-
-
-def _check(path: Path, *, overwrite: bool) -> None:
-    if not path.parent.is_dir():
-        raise ExportError(path, f"directory {path.parent} does not exist", "create it or choose another path")
-    if not path.exists():
-        return
-    rename = "choose another name for the folder"
-    if not path.is_dir():
-        raise ExportError(path, "is a file", rename)
-    inside = {entry.name for entry in path.iterdir()}
-    ours = {TEXT, PAGE, TABLES, FIGURES}
-    if others := sorted(name for name in inside - ours if not name.endswith(".jsonl")):
-        raise ExportError(path, f"holds other things ({others[0]})", rename)
-    if inside and TEXT not in inside:
-        raise ExportError(path, "holds no earlier summary", rename)
-    if inside and not overwrite:
-        raise AlreadyThere(path)
-
-
-def _put_in_place(draft: Path, path: Path) -> None:
-    if not path.exists():
-        draft.rename(path)
-        return
-    aside = path.parent / f".cs336-tui-{secrets.token_hex(8)}.old"
-    path.rename(aside)
-    try:
-        draft.rename(path)
-    except OSError:
-        aside.rename(path)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", newline="\n")
+    return f"#### {number}. {markdown_escape(title_of(cell))}: {status_of(cell)}\n\n{bullets(lines)}"

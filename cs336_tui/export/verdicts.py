@@ -26,6 +26,8 @@ MOST_LINES = 12
 MOST_NAMED = 3
 """Cells that are named where they are counted."""
 _ALWAYS = ("size", "context", "pass", "precision")
+Names = Mapping[tuple[int, int], str]
+"""Names of cells among each other, by source and number."""
 
 
 class Judged(NamedTuple):
@@ -73,14 +75,21 @@ def judged(results: Sequence[Result]) -> tuple[Judged, ...]:
 
 def half_width(interval: MeanInterval) -> str:
     """Half the interval over the mean, in %, without the sign: ``0.42``, ``12``."""
-    percent = interval.half_share * 100
+    return half_width_of(interval.half_share)
+
+
+def half_width_of(half_share: float | None) -> str:
+    """The same of a share, which may not be known."""
+    if half_share is None:
+        return UNKNOWN
+    percent = half_share * 100
     return f"{percent:.2g}" if percent < 100 else f"{percent:.0f}"
 
 
-def trust_notes(results: Sequence[Result]) -> tuple[str, ...]:
+def trust_notes(results: Sequence[Result], names: Names | None = None) -> tuple[str, ...]:
     """The doubts about cells, what could not be observed on which device, and what else was
     noted while judging; nothing of cells that have no timings."""
-    found = _named(results)
+    found = _named(results, names)
     return (*_doubts(found), *_not_observable(found), *_noted(found))
 
 
@@ -89,19 +98,22 @@ def doubt_notes(results: Sequence[Result]) -> tuple[str, ...]:
     return tuple(_doubts(_named(results)))
 
 
-def _named(results: Sequence[Result]) -> tuple[Judged, ...]:
+def _named(results: Sequence[Result], names: Names | None = None) -> tuple[Judged, ...]:
     found = judged(results)
-    names = cell_names([each.result for each in found])
+    names = names or cell_names([each.result for each in found])
     return tuple(each._replace(name=names[each.result.source, each.result.cell.cell]) for each in found)
 
 
-def cell_names(results: Sequence[Result]) -> Mapping[tuple[int, int], str]:
-    """The name of each cell among the others in a line of text, by source and number; where no field does, as of two
-    checkouts of one model, the number."""
-    more = telling(results, but=_ALWAYS, among=(*TELLING, "repeat"))
-    names = {(result.source, result.cell.cell): label(result, (*_ALWAYS, *more)) for result in results}
+def cell_names(results: Sequence[Result], always: Sequence[str] = _ALWAYS) -> Names:
+    """The name of each cell among the others in a line of text, by source and number: the fields that it `always` has
+    and those that tell; where no field does, as of two checkouts of one model, the number."""
+    keys = (*always, *telling(results, but=always, among=(*TELLING, "repeat")))
+    names = {(result.source, result.cell.cell): label(result, keys) for result in results}
     told = Counter(names.values())
-    return {place: name if told[name] == 1 else f"{name} · cell {place[1] + 1}" for place, name in names.items()}
+    return {
+        place: name if told[name] == 1 else " · ".join(filter(None, (name, f"cell {place[1] + 1}")))
+        for place, name in names.items()
+    }
 
 
 def _doubts(found: Sequence[Judged]) -> Iterator[str]:
@@ -183,9 +195,16 @@ def _counted(cells: Sequence[Judged], total: int) -> str:
 CAPTION = "How far these numbers can be trusted"
 
 
-def verdict_table(results: Sequence[Result], *, notation: Notation = MILLISECONDS, caption: str = CAPTION) -> Table:
-    """A row per cell that has timings; below it stands what is wrong with those in doubt."""
-    found = _named(results)
+def verdict_table(
+    results: Sequence[Result],
+    *,
+    notation: Notation = MILLISECONDS,
+    caption: str = CAPTION,
+    names: Names | None = None,
+) -> Table:
+    """A row per cell that has timings; below it stands what is wrong with those in doubt. `names` are the cells', if
+    not by `cell_names`."""
+    found = _named(results, names)
     columns: tuple[Column[Judged], ...] = (
         Column("cell", left=True, text=lambda each: each.name),
         Column("verdict", left=True),
@@ -205,7 +224,7 @@ def verdict_table(results: Sequence[Result], *, notation: Notation = MILLISECOND
         columns,
         record=_record,
         caption=caption,
-        footnotes=(*trust_notes(results), *_reading(found)),
+        footnotes=(*trust_notes(results, names), *_reading(found)),
         label="verdicts",
     )
 
@@ -215,10 +234,13 @@ def _of_interval(title: str, show: Callable[[MeanInterval], str]) -> Column[Judg
 
 
 def _limits(interval: MeanInterval, notation: Notation) -> str:
-    """``152.80 to 153.60``: to the decimal places that its half width supports."""
-    half = (interval.high - interval.low) / 2
-    low, high = (notation.time(at, mean_s=interval.mean, std_s=half) for at in (interval.low, interval.high))
-    return f"{low} to {high}"
+    return limits_of(interval.low, interval.high, interval.mean, notation)
+
+
+def limits_of(low_s: float, high_s: float, mean_s: float, notation: Notation = MILLISECONDS) -> str:
+    """``152.80 to 153.60``: to the decimal places that the half width supports."""
+    half = (high_s - low_s) / 2
+    return " to ".join(notation.time(at, mean_s=mean_s, std_s=half) for at in (low_s, high_s))
 
 
 def _record(each: Judged) -> dict[str, Value]:

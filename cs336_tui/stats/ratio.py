@@ -47,6 +47,12 @@ class Ratio(msgspec.Struct, frozen=True):
         """``0.8312 [0.8290, 0.8335]``: four significant digits each."""
         return f"{_digits(self.ratio)} {self.bounds()}"
 
+    @property
+    def inverse(self) -> Ratio:
+        """Mean time of B over mean time of A."""
+        low, high = (None if bound is None else 1 / bound for bound in (self.high, self.low))
+        return Ratio(1 / self.ratio, low, high, self.level, self.method)
+
     def bounds(self, spec: str = "") -> str:
         """``[0.8290, 0.8335]``, to four significant digits or in the format `spec`; else ``(no interval)``."""
         if self.low is None or self.high is None:

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from cs336_tui.analysis.merge import merge
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event
+from cs336_tui.export.folder import tables_of
 from cs336_tui.export.footnotes import has_result
 from cs336_tui.export.formats import render_all
-from cs336_tui.export.summary import tables_of
 from cs336_tui.export.writeups import layout_tables
 from tests.export.grids import grid, merged
 from tests.samples import state_of

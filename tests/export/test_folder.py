@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.events.codec import to_line
-from cs336_tui.export import summary as folders
+from cs336_tui.export import folder as folders
 from cs336_tui.export.files import AlreadyThere, ExportError
-from cs336_tui.export.summary import Source, write_summary
+from cs336_tui.export.folder import Source, write_summary
 from cs336_tui.session import store
 from tests.export.grids import LAPTOP, SMALL, by, grid_events
 from tests.export.html_reader import Reader
@@ -73,8 +73,9 @@ def test_several_sessions_have_one_table_and_a_log_each(tmp_path: Path) -> None:
     write_summary(tmp_path / "out", [box, laptop])
     assert {entry.name for entry in (tmp_path / "out").glob("*.jsonl")} == {"box.jsonl", "laptop.jsonl"}
     text = (tmp_path / "out" / "summary.md").read_text()
-    for words in ("# cs336-tui: 2 sessions", "# cs336-tui session box", "# cs336-tui session laptop"):
+    for words in ("# cs336-tui: 2 sessions", "### Session box", "### Session laptop", "Session laptop. Started "):
         assert words in text
+    assert "**Session:** laptop against box: no interval, 4 steps are fewer than the 10 a side" in text
 
 
 def test_an_existing_folder_is_only_replaced_when_asked_and_only_a_summary(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_it_is_a_report_of_the_session_and_in_its_summary() -> None:
     state = train_state()
     tables = report_tables([state], results_of(state))
     assert list(tables)[:2] == ["kernels", "kernels-over-cells"]
-    assert "Kernels over cells" in dict(report_sections(state))
+    assert "Kernels over cells" in dict(report_sections([state], results_of(state)))
     plain = a_session(cells=[cell([0.1])])
     assert "kernels-over-cells" not in report_tables([plain], results_of(plain))
 

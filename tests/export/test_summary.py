@@ -26,16 +26,17 @@ def sparklines(text: str) -> list[str]:
 
 def test_a_whole_session_has_every_section() -> None:
     text = summary_markdown(state_of(mixed_session()))
-    assert text.startswith("# cs336-tui session sample\n\nStarted 2026-09-21 14:13:20 UTC. 3 of 4 cells finished")
-    assert "session cancelled" in text
+    assert text.startswith(
+        "# cs336-tui session sample\n\n**Partial.** Started 2026-09-21 14:13:20 UTC. 3 of 4 cells finished"
+    )
+    assert "the session was stopped" in text
     assert list(sections(text)) == [
-        "Environment", "Command", "Results", "How far these numbers can be trusted", "How close to the limit", "Phases",
-        "Step times", "Failures", "Notices",
+        "Findings", "Cells", "How close to the limit", "Failures", "Provenance", "Appendix: every step",
     ]  # fmt: skip
 
 
 def test_the_environment_is_told() -> None:
-    environment = sections(summary_markdown(state_of(mixed_session())))["Environment"]
+    environment = sections(summary_markdown(state_of(mixed_session())))["Provenance"]
     for words in (
         "host gpu-box", "Some CPU 9000, 64 CPUs, 512 GB memory", "torch 2.13.0", "CUDA 12.8", "driver 580.65",
         "Python 3.12.4", "default thread count: 32", "forkserver", "cuda:0: NVIDIA H100", "TF32 off",
@@ -44,17 +45,17 @@ def test_the_environment_is_told() -> None:
 
 
 def test_the_command_stands_alone_in_a_code_block() -> None:
-    command = sections(summary_markdown(state_of(mixed_session())))["Command"]
-    assert command.strip() == "```sh\ncs336-tui bench --size small --context 128\n```"
+    provenance = sections(summary_markdown(state_of(mixed_session())))["Provenance"]
+    assert "Command:\n\n```sh\ncs336-tui bench --size small --context 128\n```\n" in provenance
 
 
 def test_every_measured_cell_has_its_verdict_and_what_is_wrong_with_it() -> None:
     found = sections(summary_markdown(state_of(mixed_session())))
-    trust = found["How far these numbers can be trusted"]
-    assert re.search(r"\| small · context 128 · forward\+backward · fp32 +\| too-few-steps +\| +4 \|", trust)
-    assert "small · context 128 · forward+backward · fp32: too-few-steps: " in trust
-    assert "not observable on cuda:0: " in trust
-    assert "too-few-steps: " not in found["Results"], "it is said once"
+    cells = found["Cells"]
+    assert re.search(r"\| small · context 128 +\| too-few-steps +\| ", cells)
+    assert cells.count("small · context 128: too-few-steps: ") == 1
+    assert "not observable on cuda:0: " in cells
+    assert "**In doubt:** 1 of 1 timed cell: too-few-steps: 1 cell (small · context 128)." in found["Findings"]
 
 
 def test_how_close_to_the_limit_needs_no_prediction() -> None:
@@ -70,7 +71,7 @@ def test_sparklines_tell_warmup_from_measured_on_one_scale() -> None:
 
 
 def test_raw_times_are_there_in_milliseconds() -> None:
-    times = sections(summary_markdown(state_of(mixed_session())))["Step times"]
+    times = sections(summary_markdown(state_of(mixed_session())))["Appendix: every step"]
     assert "warm-up, ms: 412.300 161.100" in times
     assert "measured, ms: 153.100 152.900 153.700 153.100" in times
 
@@ -81,7 +82,7 @@ def test_raw_times_of_short_steps_keep_the_digits_of_their_std() -> None:
 
 
 def test_phase_means_are_told() -> None:
-    phases = sections(summary_markdown(state_of(mixed_session())))["Phases"]
+    phases = sections(summary_markdown(state_of(mixed_session())))["Cells"]
     assert "forward (ms)" in phases
     assert re.search(r"\| +51\.07 \| +102\.13 \| +15\.320 \|", phases)
 
@@ -91,7 +92,7 @@ def test_phases_stand_in_the_order_of_a_step() -> None:
     for cell, names in enumerate([("forward",), ("zero_grad", "forward", "backward")]):
         phases = dict.fromkeys(names, (0.1,))
         state.apply(StepsTimed(at=1.0, cell=cell, kind="measured", first=0, times_s=(0.3,), phases_s=phases))
-    header = sections(summary_markdown(state))["Phases"].split("\n")[2]
+    (header,) = (line for line in summary_markdown(state).splitlines() if "enqueue (ms)" in line)
     assert re.findall(r"\S+ \(ms\)", header) == ["zero_grad (ms)", "forward (ms)", "backward (ms)", "enqueue (ms)"]
 
 
@@ -116,13 +117,14 @@ def test_a_running_session_reads_well() -> None:
     events = mixed_session()
     begun = next(i for i, event in enumerate(events) if getattr(event, "cell", None) == 1)
     text = summary_markdown(state_of([*events[:begun], *cell_start(1)]))
+    assert "**Partial.** " in text
     assert "1 of 4 cells finished (1 ok); the session has not ended." in text
     assert "Failures" not in sections(text)
 
 
 def test_before_anything_ran_there_are_no_empty_sections() -> None:
     assert "No cell has a result yet." in summary_markdown(state_of(session_start([a_spec()])))
-    assert list(sections(summary_markdown(SessionState()))) == ["Results"]
+    assert list(sections(summary_markdown(SessionState()))) == ["Findings"]
 
 
 def test_many_steps_share_bars_and_the_summary_says_so() -> None:
@@ -133,7 +135,7 @@ def test_many_steps_share_bars_and_the_summary_says_so() -> None:
     (line,) = sparklines(text)
     assert len(line) == 2 + 1 + SPARKLINE_BARS
     assert line.count("█") == 1
-    assert "each bar the slowest of up to 9 steps" in text
+    assert "each bar the slowest of up to 14 steps" in text
     assert len(re.findall(r"100\.0+ ", text)) >= 499
 
 
@@ -143,7 +145,7 @@ def test_many_steps_share_bars_and_the_summary_says_so() -> None:
 )
 def test_notices_render_as_themselves(text: str) -> None:
     document = summary_markdown(state_of([*session_start([a_spec()]), Notice(at=1.0, text=text)]))
-    tokens = MarkdownIt("commonmark").parse(sections(document)["Notices"])
+    tokens = MarkdownIt("commonmark").parse(sections(document)["Provenance"].partition("Notices:")[2])
     shown = ["".join(child.content for child in token.children or ()) for token in tokens if token.type == "inline"]
     assert shown == [" ".join(text.split())]
 

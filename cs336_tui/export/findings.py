@@ -1,0 +1,395 @@
+"""The first page of a summary: findings as measured sentences, and a table of six columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from cs336_tui.analysis.collectives import busbw
+from cs336_tui.analysis.fields import FIELDS, device_label, values, varies
+from cs336_tui.analysis.findings import Along, Extremes, Peak, Timed, Versus, along, extremes, peaks, timed
+from cs336_tui.analysis.grouping import TELLING, label, shared, telling
+from cs336_tui.analysis.kernel_cells import profiled
+from cs336_tui.analysis.merge import ENDINGS, RECORDED, Result, grouped, measured
+from cs336_tui.analysis.provenance import mixed_provenance
+from cs336_tui.events.kernel_report import KernelReport
+from cs336_tui.export.footnotes import FAILED, has_result, machine_marks, std_kind
+from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.texts import in_brief
+from cs336_tui.export.verdicts import Names, cell_names, half_width_of, judgement_of, limits_of
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.intervals import FEWEST, LEVEL, MeanInterval
+from cs336_tui.stats.quantities import (
+    MILLISECONDS,
+    NONE,
+    UNKNOWN,
+    bandwidth,
+    count,
+    counted,
+    gigabytes,
+    percent,
+)
+from cs336_tui.stats.ratio import Ratio
+
+MOST_ROWS = 24
+"""Rows of the first table; of more cells it has the `MOST_ROWS` / 4 fastest and as many slowest."""
+MOST_NAMED = 3
+"""Cells that a sentence names; more are counted."""
+MOST_NOTICES = 3
+_CI = f"{LEVEL * 100:g} % CI"
+
+
+class Finding(NamedTuple):
+    """A sentence or several on one topic."""
+
+    topic: str
+    text: str
+
+
+class _Cells(NamedTuple):
+    """All that the findings are made of; `names` are those of cells among each other, by source and number."""
+
+    results: Sequence[Result]
+    timed: Sequence[Timed]
+    names: Names
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> _Cells:
+        return cls(results, timed(results, _interval), short_names(results))
+
+    def name(self, result: Result) -> str:
+        return self.names[result.source, result.cell.cell]
+
+    def doubted(self, cell: Timed) -> str:
+        """The name, and the doubts about the cell."""
+        found = [judgement_of(run.cell, run.state) for run in cell.runs]
+        doubts = dict.fromkeys(check.name for each in found if each for check in each.doubts)
+        return self.name(cell.first) + (f" (in doubt: {', '.join(doubts)})" if doubts else "")
+
+
+def short_names(results: Sequence[Result]) -> Names:
+    """Each cell's name by what tells it from the others; of a single cell its heading."""
+    names = cell_names(results, always=())
+    headings = {(result.source, result.cell.cell): result.spec.heading for result in results}
+    return {place: name or headings[place] for place, name in names.items()}
+
+
+def findings(results: Sequence[Result], states: Sequence[SessionState]) -> Iterator[Finding]:
+    """What was measured, the fastest and the slowest cell, the ratios along each choice, peak memory, the largest
+    kernels, and what is not to be trusted."""
+    cells = _Cells.of(results)
+    yield from _measured(cells)
+    if found := extremes(cells.timed):
+        yield from _extremes(cells, found)
+    elif cells.timed:
+        (only,) = cells.timed
+        yield Finding("Step time", f"{_mean(only)}{_repeats(only)}{_doubt(cells, only)}.")
+    by_choice = grouped(along(cells.timed), lambda each: each.key)
+    for key, steps in by_choice.items():
+        title = FIELDS[key].title
+        yield Finding(title[0].upper() + title[1:], " ".join(f"{_along(step)}." for step in steps))
+    if sizes := peaks(results):
+        yield Finding("Peak memory", f"{_peaks(cells, *sizes)}.")
+    yield from _kernels(states)
+    yield from _distrust(cells, states)
+
+
+def _measured(cells: _Cells) -> Iterator[Finding]:
+    """How many cells have timings, on which devices, and what they have in common and not."""
+    if not cells.timed:
+        return
+    results = measured(cells.results)
+    devices = " and ".join(dict.fromkeys(map(device_label, results)))
+    swept = (key for key in TELLING if varies(results, key) and key not in ("machine", "device", "torch", "threads"))
+    told = [f"{FIELDS[key].title} {_listed(values(results, key))}" for key in swept]
+    same = shared(results, among=("size", "context", "batch", "pass", "precision", "warmup", "steps"))
+    parts = (*told, *([f"each with {same}"] if same else ()))
+    of = f"{len(results)} of {counted(len(cells.results), 'cell')}"
+    verb = "was" if len(results) == 1 else "were"
+    yield Finding("Measured", f"{of} {verb} timed on {devices}{''.join(f'; {part}' for part in parts)}.")
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return ", ".join(texts) if len(texts) <= 8 else f"{', '.join(texts[:3])} … {texts[-1]} ({len(texts)} values)"
+
+
+def _extremes(cells: _Cells, found: Extremes) -> Iterator[Finding]:
+    """Who is fastest and slowest; several where no interval tells them apart, nobody where no interval is known."""
+    least, most = found.fastest[0], found.slowest[0]
+    if found.ratio is None or found.ratio.low is None:
+        why = _why(found.ratio)
+        named = f"{cells.doubted(least)} has the least mean, {_mean(least)}; {cells.doubted(most)} the greatest, "
+        yield Finding("Step time", f"{named}{_mean(most)}. Which is faster is not settled: {why}.")
+        return
+    if least in found.slowest:
+        yield Finding(
+            "Step time",
+            f"The intervals tell no cell from the fastest: {_mean(least)} for {cells.doubted(least)} to {_mean(most)} "
+            f"for {cells.doubted(most)}, a ratio of {found.ratio}.",
+        )
+        return
+    yield Finding("Fastest", f"{_all(cells, found.fastest)}.")
+    ratio = f"{_digits(found.ratio)} times the fastest"
+    yield Finding("Slowest", f"{_all(cells, found.slowest)}; {ratio}.")
+
+
+def _all(cells: _Cells, alike: Sequence[Timed]) -> str:
+    """The first with its mean; then those that are not told apart from it."""
+    first, *others = alike
+    text = f"{cells.doubted(first)}: {_mean(first)}{_repeats(first)}"
+    if others:
+        named = ", ".join(f"{cells.name(each.first)} ({_ms(each)} ms)" for each in others[:MOST_NAMED])
+        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+        text += f"; not told apart from it: {named}{more}"
+    return text
+
+
+def _along(step: Along) -> str:
+    """The value against the first one: the least and the greatest ratio, or how many pairs came out how."""
+    total, (base, other) = len(step.pairs), (step.base, step.other)
+    pairs = counted(total, "pair")
+    faster, slower, same, open_ = (step.count(of) for of in ("faster", "slower", "same", "ambiguous"))
+    known = [pair for pair in step.pairs if pair.ratio and pair.ratio.low is not None]
+    if not known:
+        return f"{other} against {base}: no interval, {_why(step.pairs[0].ratio)}"
+    if faster == total:
+        return f"{other} is {_span(step, inverse=True)} times as fast as {base}{_in(total)}"
+    if slower == total:
+        return f"{other} takes {_span(step)} times as long as {base}{_in(total)}"
+    if same == total:
+        return f"{other} takes as long as {base} within 1 %{_in(total)}"
+    if open_ == total:
+        return f"{other} against {base}: no difference is supported in {pairs}, ratios {_span(step)}"
+    outcomes = {"faster": faster, "slower": slower, "the same within 1 %": same, "not told apart": open_}
+    told = ", ".join(f"{word} in {number}" for word, number in outcomes.items() if number)
+    return f"{other} against {base}, {pairs}: {told}; step-time ratios {_span(step)}"
+
+
+def _in(pairs: int) -> str:
+    return f", in all {pairs} pairs" if pairs > 1 else ""
+
+
+def _span(step: Along, *, inverse: bool = False) -> str:
+    """The ratio with its interval; of several pairs the least and the greatest, each with its cell."""
+    keys = telling([pair.other.first for pair in step.pairs])
+    found = [(pair.ratio.inverse if inverse else pair.ratio, pair) for pair in step.pairs if pair.ratio]
+    found.sort(key=lambda each: each[0].ratio)
+    ends = found if len(found) == 1 else (found[0], found[-1])
+
+    def text(ratio: Ratio, pair: Versus) -> str:
+        name = label(pair.other.first, keys)
+        return f"{_digits(ratio)}{f' ({name})' if name and len(ends) > 1 else ''}"
+
+    return " to ".join(text(*end) for end in ends)
+
+
+def _digits(ratio: Ratio) -> str:
+    """``5.12 [5.10, 5.14]``."""
+    return str(ratio) if ratio.low is not None else f"{ratio.ratio:.3g} (no interval)"
+
+
+def _why(ratio: Ratio | None) -> str:
+    """Why there is no interval."""
+    if ratio is None:
+        return "a cell has fewer than 2 measured steps"
+    return ratio.method.removeprefix("none: ")
+
+
+def _ms(cell: Timed) -> str:
+    return MILLISECONDS.of(cell.summary, "mean_s")
+
+
+def _mean(cell: Timed) -> str:
+    """``14.945 ms (95 % CI 14.907 to 14.983)``."""
+    if cell.low is None or cell.high is None:
+        few = cell.summary.n < FEWEST
+        return f"{_ms(cell)} ms ({f'n = {cell.summary.n}, no {_CI} below {FEWEST}' if few else f'no {_CI}'})"
+    half = cell.half_share or 0.0
+    said = f"{limits_of(cell.low, cell.high, cell.mean_s)}" if half < 1 else "too wide to help"
+    return f"{_ms(cell)} ms ({_CI} {said})"
+
+
+def _repeats(cell: Timed) -> str:
+    return f" over {len(cell.runs)} runs" if len(cell.runs) > 1 else ""
+
+
+def _doubt(cells: _Cells, cell: Timed) -> str:
+    return cells.doubted(cell).removeprefix(cells.name(cell.first))
+
+
+def _peaks(cells: _Cells, most: Peak, least: Peak) -> str:
+    """The cells of the largest and of the smallest peak."""
+
+    def named(peak: Peak) -> str:
+        first, *others = peak.results
+        return cells.name(first) + (f" and {counted(len(others), 'other')}" if others else "")
+
+    of = most.capacity_bytes if most.kind == "allocated" else None
+    share = f", {percent(most.bytes / of)} % of the {gigabytes(of)} GB of {most.results[0].spec.device}" if of else ""
+    what = "allocated on the device" if most.kind == "allocated" else "resident in the cell's process (RSS)"
+    text = f"At most {gigabytes(most.bytes)} GB {what} ({named(most)}{share})"
+    return text if least.bytes == most.bytes else f"{text}, at least {gigabytes(least.bytes)} GB ({named(least)})"
+
+
+def _kernels(states: Sequence[SessionState]) -> Iterator[Finding]:
+    """The largest kernel of each profiled step, and the share of matrix multiplication."""
+    reports = list(chain.from_iterable(state.contents(KernelReport) for state in states))
+    told = []
+    for report in reports[:MOST_NAMED]:
+        found = profiled(report)
+        if found.top:
+            top = f"{found.top.short} with {percent(found.top.share)} % of {found.kernel_ns / 1e6:.4g} ms"
+            told.append(
+                f"{report.spec.title}: largest {top} of kernel time, matrix multiply {percent(found.matmul_share)} %"
+            )
+    more = f" {len(reports) - len(told)} more under Kernels." if told and len(reports) > len(told) else ""
+    if told:
+        yield Finding("Kernels", f"{'; '.join(told)}.{more}")
+
+
+def _distrust(cells: _Cells, states: Sequence[SessionState]) -> Iterator[Finding]:
+    """The cells in doubt, without timings, made differently; the log's notices."""
+    found = [(result, judgement_of(result.cell, result.state)) for result in measured(cells.results)]
+    judged = [(result, judgement) for result, judgement in found if judgement]
+    doubts = grouped(
+        ((check.name, result) for result, judgement in judged for check in judgement.doubts), lambda it: it[0]
+    )
+    doubted = sum(judgement.is_doubted for _, judgement in judged)
+    if doubts:
+        told = (f"{name}: {_counted(cells, [result for _, result in pairs])}" for name, pairs in doubts.items())
+        yield Finding("In doubt", f"{doubted} of {counted(len(judged), 'timed cell')}: {'; '.join(told)}.")
+    elif judged:
+        unseen = Counter(check.name for _, judgement in judged for check in judgement.not_observable)
+        blind = ", ".join(name + (f" ({n} of {len(judged)} cells)" * (n < len(judged))) for name, n in unseen.items())
+        of = f"none of the {len(judged)} timed cells" if len(judged) > 1 else "nothing"
+        yield Finding("In doubt", f"{of}{f'; not observable: {blind}' if blind else ''}.")
+    for word in ENDINGS:
+        without = [result for result in cells.results if result.ending == word]
+        if not without or word == "not run":
+            continue
+        text = f"{_counted(cells, without)}."
+        if word == RECORDED:
+            text = f"{counted(len(without), 'cell')} recorded elsewhere; no step was timed here."
+        elif len(without) == 1 and without[0].cell.status in FAILED:
+            text = f"{cells.name(without[0])}: {_failure(without[0].cell)}."
+        yield Finding(word[0].upper() + word[1:], text)
+    lines = (*mixed_provenance(list(filter(_shown, cells.results))), *machine_marks(cells.results).notes)
+    yield from (Finding("Not made alike", f"{line.removeprefix('mixed provenance: ')}.") for line in lines)
+    notices = dict.fromkeys(notice.text for state in states for notice in state.notices)
+    yield from (Finding("Notice", text) for text in list(notices)[:MOST_NOTICES])
+    if len(notices) > MOST_NOTICES:
+        yield Finding("Notice", f"{len(notices) - MOST_NOTICES} more under Provenance.")
+
+
+def _failure(cell: CellState) -> str:
+    """In which stage it ended, and of what, in brief; all of it stands under Failures."""
+    end, stage = cell.finished, f"in stage {cell.stage}" if cell.stage else "at its start"
+    if end and cell.status == "oom" and end.peak_allocated_bytes:
+        return f"{stage}, {gigabytes(end.peak_allocated_bytes)} GB allocated until then"
+    return f"{stage}: {in_brief(end.error, 160)}" if end and end.error else stage
+
+
+def _counted(cells: _Cells, results: Sequence[Result]) -> str:
+    """``12 cells (small · forward; large · forward; and 10 more)``."""
+    named = "; ".join(map(cells.name, results[:MOST_NAMED]))
+    more = f"; and {len(results) - MOST_NAMED} more" if len(results) > MOST_NAMED else ""
+    return f"{counted(len(results), 'cell')} ({named}{more})"
+
+
+def _interval(result: Result) -> MeanInterval | None:
+    judgement = judgement_of(result.cell, result.state)
+    return judgement.interval if judgement else None
+
+
+def _shown(result: Result) -> bool:
+    return has_result(result.cell)
+
+
+class _Row(NamedTuple):
+    """A row: a timed cell, or one that ended without timings."""
+
+    name: str
+    result: Result
+    timed: Timed | None
+
+
+def first_table(results: Sequence[Result]) -> Table | None:
+    """Cell, mean ± std, interval, throughput, peak memory, verdict; None of no cell that has a result. Repeats of a
+    cell are one row. Of more than `MOST_ROWS` cells those at both ends stand here."""
+    cells = _Cells.of(results)
+    by_first = {id(run): each for each in cells.timed for run in each.runs}
+    rows: list[_Row] = []
+    for result in results:
+        found = by_first.get(id(result))
+        if (found and found.first is result) or (not found and _shown(result) and result.cell.status in FAILED):
+            rows.append(_Row(cells.name(result), result, found))
+    if not rows:
+        rows = [_Row(cells.name(result), result, None) for result in results if _shown(result)]
+    if not rows:
+        return None
+    left_out: tuple[str, ...] = ()
+    if len(rows) > MOST_ROWS:
+        up = sorted((row for row in rows if row.timed), key=lambda row: row.timed.mean_s if row.timed else 0.0)
+        ends = MOST_ROWS // 4
+        if len(up) > 2 * ends:
+            left_out = (f"the {ends} fastest and the {ends} slowest of {len(up)} timed cells; all are under Cells",)
+            rows = [*up[:ends], *up[-ends:]]
+        else:
+            left_out = (f"the first {MOST_ROWS} of {len(rows)} cells; all are under Cells",)
+            rows = rows[:MOST_ROWS]
+    columns = [column for column in _columns(rows) if column.key == "cell" or _is_known(column, rows)]
+    notes = [f"± std: {std_kind(results[0].state.ddof)}"] if cells.timed else []
+    if len(cells.timed) > 1:
+        notes.append(f"[a, b]: {_CI} of a ratio of mean step times, Welch's of its logarithm")
+    if any(len(each.runs) > 1 for each in cells.timed):
+        notes.append(f"{_CI} of several runs: Student's, from the runs' means")
+    return Table.of(
+        rows,
+        columns,
+        record=lambda row: {"cell": row.name},
+        caption=f"Every cell: {same}" if (same := shared([row.result for row in rows])) else "",
+        footnotes=(*left_out, *notes),
+    )
+
+
+def _is_known(column: Column[_Row], rows: Sequence[_Row]) -> bool:
+    return any(column.cell(row) not in (NONE, UNKNOWN, "") for row in rows)
+
+
+def _columns(rows: Sequence[_Row]) -> Sequence[Column[_Row]]:
+    allocated = any(row.result.cell.finished and row.result.cell.finished.peak_allocated_bytes for row in rows)
+    memory = "peak_allocated_bytes" if allocated else "peak_rss_bytes"
+    collective = all(row.result.spec.is_collective for row in rows)
+
+    def mean(row: _Row) -> str:
+        return MILLISECONDS.mean_and_std(row.timed.summary) if row.timed else row.result.ending
+
+    def rate(row: _Row) -> str:
+        if not row.timed:
+            return NONE
+        spec, mean_s = row.result.spec, row.timed.mean_s
+        if collective:
+            return bandwidth(busbw(spec, mean_s)) if mean_s else UNKNOWN
+        return count(spec.tokens_per_step * spec.ranks / mean_s) if mean_s and not spec.is_collective else UNKNOWN
+
+    def peak(row: _Row) -> str:
+        ends = [run.cell.finished for run in (row.timed.runs if row.timed else (row.result,))]
+        sizes = [size for end in ends if end and (size := getattr(end, memory)) is not None]
+        return gigabytes(max(sizes)) if sizes else NONE
+
+    def verdict(row: _Row) -> str:
+        found = [judgement_of(run.cell, run.state) for run in (row.timed.runs if row.timed else ())]
+        names = [name for each in found if each for name in (each.doubts or each.holding)]
+        return names[0].name if names else NONE
+
+    return (
+        Column("cell", left=True, text=lambda row: row.name),
+        Column("mean", "mean ± std (ms)", text=mean),
+        Column("interval", f"{_CI} (± %)", text=lambda row: half_width_of(row.timed.half_share) if row.timed else NONE),
+        Column("rate", "busbw (GB/s)" if collective else "tokens/s", text=rate),
+        Column("memory", f"peak {'allocated' if allocated else 'RSS'} (GB)", text=peak),
+        Column("verdict", left=True, text=verdict),
+    )

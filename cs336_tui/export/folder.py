@@ -1,0 +1,223 @@
+"""The summary as a folder: the text, tables, figures, the logs, and a page that opens alone in a browser."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count, product
+from pathlib import Path
+from typing import NamedTuple
+
+from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.analysis.merge import title_of as session_title
+from cs336_tui.analysis.pivot import PivotError, pivot, suggest
+from cs336_tui.analysis.published import ReferenceFileError
+from cs336_tui.analysis.roofline import points
+from cs336_tui.events.peaks import PeakCache
+from cs336_tui.events.reports import REPORTS
+from cs336_tui.export.drawing import FIGURE_FORMATS, Absent, Drawing
+from cs336_tui.export.figures import drawings
+from cs336_tui.export.files import AlreadyThere, ExportError, problem_of
+from cs336_tui.export.formats import SUFFIXES, render_all
+from cs336_tui.export.page import page
+from cs336_tui.export.pivot import pivot_table
+from cs336_tui.export.reference import reference_tables
+from cs336_tui.export.reports import report_drawings, report_tables
+from cs336_tui.export.results import TableError, results_table
+from cs336_tui.export.roofline import left_out, roofline_figure
+from cs336_tui.export.summary import document
+from cs336_tui.export.tables import Table
+from cs336_tui.export.texts import bullets, markdown_escape
+from cs336_tui.export.verdicts import verdict_table
+from cs336_tui.export.writeups import LAYOUTS, layout_tables
+from cs336_tui.session.state import SessionState
+
+TEXT, PAGE, TABLES, FIGURES = "summary.md", "summary.html", "tables", "figures"
+TABLE_FORMATS = ("markdown", "latex", "typst", "csv")
+_CONTENTS: Mapping[str, str] = {
+    "results": "every cell with every statistic",
+    "verdicts": "the verdicts on every cell and the interval of its mean",
+    "pivot-mean": "mean step times side by side",
+    "pivot-tokens": "tokens/s side by side",
+    "pivot-memory": "peak memory side by side",
+    "reference": "these results beside published ones",
+}
+
+
+class Source(NamedTuple):
+    """A session and the log that it was read from."""
+
+    log: Path
+    state: SessionState
+
+
+def write_summary(path: Path, sources: Sequence[Source], *, overwrite: bool = False) -> None:
+    """Write the summary of one session or several to the folder `path`, whole or not at all.
+
+    It is made beside `path` and then renamed. With `overwrite` an earlier summary is replaced; a folder that holds
+    anything else never is. Raises `ExportError`; then everything is as it was.
+    """
+    path = Path(os.path.realpath(path))
+    _check(path, overwrite=overwrite)
+    draft = path.parent / f".cs336-tui-{secrets.token_hex(8)}.tmp"
+    try:
+        draft.mkdir()
+        _fill(draft, sources)
+        _put_in_place(draft, path)
+    except OSError as error:
+        raise problem_of(error, path) from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def tables_of(results: Sequence[Result]) -> Mapping[str, tuple[Table, ...]]:
+    """Every table that these results give, by the name of its file: results, verdicts, pivots, the layouts of
+    write-ups, reference points."""
+    found: dict[str, tuple[Table, ...]] = {}
+    with contextlib.suppress(TableError):
+        found["results"] = (results_table(results),)
+    if (verdicts := verdict_table(results)).rows:
+        found["verdicts"] = (verdicts,)
+    with contextlib.suppress(PivotError):
+        rows, columns = suggest(results)
+        for value in ("mean", "tokens", "memory"):
+            found[f"pivot-{value}"] = (pivot_table(pivot(results, rows, columns, value), results),)
+    for layout in LAYOUTS:
+        with contextlib.suppress(TableError):
+            found[layout] = layout_tables(results, layout)
+    with contextlib.suppress(TableError, ReferenceFileError):
+        found["reference"] = reference_tables(results)
+    return found
+
+
+def figures_of(states: Sequence[SessionState], results: Sequence[Result]) -> tuple[Drawing | Absent, ...]:
+    """Every figure of these results and of what was found out in their sessions."""
+    roofline = roofline_figure(points(results, PeakCache().get), left_out(results))
+    return *drawings(results), roofline, *report_drawings(states)
+
+
+def _fill(folder: Path, sources: Sequence[Source]) -> None:
+    states = [source.state for source in sources]
+    results = merge([(session_title(state), state) for state in states])
+    tables = {**tables_of(results), **report_tables(states, results)}
+    (folder / TABLES).mkdir()
+    for (name, several), format_ in product(tables.items(), TABLE_FORMATS):
+        _write(folder / TABLES / f"{name}.{SUFFIXES[format_]}", render_all(several, format_))
+    figures = figures_of(states, results)
+    drawn = [figure for figure in figures if isinstance(figure, Drawing)]
+    missing = [figure for figure in figures if isinstance(figure, Absent)]
+    (folder / FIGURES).mkdir()
+    for figure in drawn:
+        for format_, data in figure.files().items():
+            (folder / FIGURES / f"{figure.name}.{format_}").write_bytes(data)
+    for name, source in _log_names(sources).items():
+        shutil.copyfile(source.log, folder / name)
+    text = _text(sources, tables, drawn, missing)
+    _write(folder / TEXT, text)
+    _write(folder / PAGE, _page(text, folder))
+
+
+def _text(sources: Sequence[Source], names: Iterable[str], drawn: Sequence[Drawing], missing: Sequence[Absent]) -> str:
+    """The document with its figures, and at its end what each file of the folder is."""
+    shown = (f"![{markdown_escape(figure.title.splitlines()[0])}]({FIGURES}/{figure.name}.svg)" for figure in drawn)
+    absent = bullets(f"no figure {figure.name}: {markdown_escape(figure.reason)}" for figure in missing)
+    figures = "\n\n".join(filter(None, [*shown, absent]))
+    return document([source.state for source in sources], figures, _index(names, drawn, _log_names(sources)))
+
+
+def _index(names: Iterable[str], drawn: Sequence[Drawing], logs: Iterable[str]) -> str:
+    """Every file of the folder and what it is."""
+
+    def formats(folder: str, name: str, suffixes: Iterable[str]) -> str:
+        return ", ".join(f"[{suffix}]({folder}/{name}.{suffix})" for suffix in suffixes)
+
+    rows = [
+        f"[{TEXT}]({TEXT}): this text; [{PAGE}]({PAGE}): the same as a page that opens alone in a browser",
+        *(f"[{name}]({name}): the log, every event of the session; `cs336-tui show {name}` reads it" for name in logs),
+        *(
+            f"{TABLES}/{name}: {markdown_escape(_content_of(name))}: "
+            f"{formats(TABLES, name, (SUFFIXES[format_] for format_ in TABLE_FORMATS))}"
+            for name in names
+        ),
+        *(
+            f"{FIGURES}/{figure.name}: {markdown_escape(figure.title.splitlines()[0])}: "
+            f"{formats(FIGURES, figure.name, FIGURE_FORMATS)}"
+            for figure in drawn
+        ),
+    ]
+    return bullets(rows)
+
+
+def _content_of(name: str) -> str:
+    """The content of a table's files in a few words."""
+    if name in _CONTENTS:
+        return _CONTENTS[name]
+    return LAYOUTS[name].about if name in LAYOUTS else REPORTS[name].title
+
+
+def _page(text: str, folder: Path) -> str:
+    """The summary as one HTML page, the figures within it. Links to files beside it stay links."""
+    from markdown_it import MarkdownIt
+
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    number = count(1)
+    body = re.sub(
+        r'<p>(<img [^>]*alt="([^"]*)"[^>]*>)</p>',
+        lambda found: f"<figure>{found[1]}<figcaption>Figure {next(number)}: {found[2]}</figcaption></figure>",
+        body,
+    )
+    for file in sorted((folder / FIGURES).glob("*.svg")):
+        data = base64.b64encode(file.read_bytes()).decode()
+        body = body.replace(f'src="{FIGURES}/{file.name}"', f'src="data:image/svg+xml;base64,{data}"')
+    return page(text.partition("\n")[0].removeprefix("# "), body)
+
+
+def _log_names(sources: Sequence[Source]) -> dict[str, Source]:
+    if len(sources) == 1:
+        return {"session.jsonl": sources[0]}
+    names: dict[str, Source] = {}
+    for number, source in enumerate(sources, 1):
+        log = source.log
+        names[f"{log.stem}-{number}{log.suffix}" if log.name in names else log.name] = source
+    return names
+
+
+def _check(path: Path, *, overwrite: bool) -> None:
+    if not path.parent.is_dir():
+        raise ExportError(path, f"directory {path.parent} does not exist", "create it or choose another path")
+    if not path.exists():
+        return
+    rename = "choose another name for the folder"
+    if not path.is_dir():
+        raise ExportError(path, "is a file", rename)
+    inside = {entry.name for entry in path.iterdir()}
+    ours = {TEXT, PAGE, TABLES, FIGURES}
+    if others := sorted(name for name in inside - ours if not name.endswith(".jsonl")):
+        raise ExportError(path, f"holds other things ({others[0]})", rename)
+    if inside and TEXT not in inside:
+        raise ExportError(path, "holds no earlier summary", rename)
+    if inside and not overwrite:
+        raise AlreadyThere(path)
+
+
+def _put_in_place(draft: Path, path: Path) -> None:
+    if not path.exists():
+        draft.rename(path)
+        return
+    aside = path.parent / f".cs336-tui-{secrets.token_hex(8)}.old"
+    path.rename(aside)
+    try:
+        draft.rename(path)
+    except OSError:
+        aside.rename(path)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")

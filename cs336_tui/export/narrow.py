@@ -1,0 +1,122 @@
+"""Tables that fit the width of a page: columns that say the same in every row become a note, a single row stands
+upright, columns of a rank are left out, and what is still too wide is cut into several tables under the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.texts import one_line
+
+PAGE = 84
+"""Characters of a line of a page, the gaps between columns included."""
+_GAP = 2
+_FEWEST, _MOST = 16, 30
+"""Characters that a text which may wrap is given at least, and at most where others are short of room."""
+
+_NAMES = 3
+"""Columns at most that name a row."""
+
+
+def widths(headers: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[bool]) -> list[int]:
+    """Characters that each column needs: a number its whole text, a text its longest word; headings may wrap."""
+    found = []
+    for place, (header, is_text) in enumerate(zip(headers, left, strict=True)):
+        cells = [one_line(row[place]) for row in rows]
+        whole = max(map(len, cells), default=0)
+        need = min(whole, max(_FEWEST, min(_longest_word(cells), _MOST))) if is_text else whole
+        found.append(max(need, _longest_word([header]), 3))
+    return found
+
+
+def shares(headers: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[bool]) -> list[int]:
+    """Characters that each column gets of a page: what it needs and its gaps; texts divide what is left by what they
+    would take."""
+    needed = widths(headers, rows, left)
+    wishes = [
+        max(0, max((len(one_line(row[place])) for row in rows), default=0) - need) if left[place] else 0
+        for place, need in enumerate(needed)
+    ]
+    spare = max(PAGE - sum(needed) - _GAP * len(needed), 0)
+    more = [min(wish, spare * wish // sum(wishes)) if wish else 0 for wish in wishes]
+    return [need + extra + _GAP for need, extra in zip(needed, more, strict=True)]
+
+
+def narrow(table: Table) -> Iterator[Table]:
+    """The table, or what stands for it where a page is too narrow; the notes are below the last one."""
+    if fits(table):
+        yield table
+        return
+    if len(table.rows) == 1:
+        yield _upright(table)
+        return
+    table = _said_once(table)
+    while not fits(table) and (ranked := [column for column in table.columns if column.rank]):
+        last = max(ranked, key=lambda column: column.rank)
+        table = table.without(last.key)
+    yield from _cut(table)
+
+
+def fits(table: Table) -> bool:
+    headers = [column.header for column in table.columns]
+    needed = widths(headers, table.rows, [column.left for column in table.columns])
+    return sum(needed) + _GAP * len(needed) <= PAGE
+
+
+def _upright(table: Table) -> Table:
+    """A row for each column of the only row."""
+    (row,) = table.rows
+    named = zip((column.header for column in table.columns), row, strict=True)
+    return msgspec.structs.replace(
+        table, columns=(Column("what", "", left=True), Column("value", "", left=True)), rows=tuple(named)
+    )
+
+
+def _said_once(table: Table) -> Table:
+    """What all rows say alike as a note."""
+    alike = [place for place, cells in enumerate(zip(*table.rows, strict=True)) if place and len(set(cells)) == 1]
+    if not alike:
+        return table
+    said = ", ".join(f"{table.columns[place].header} {table.rows[0][place]}" for place in alike)
+    kept = [place for place in range(len(table.columns)) if place not in alike]
+    return msgspec.structs.replace(
+        table,
+        columns=tuple(table.columns[place] for place in kept),
+        rows=tuple(tuple(row[place] for place in kept) for row in table.rows),
+        footnotes=(f"all rows: {said}", *table.footnotes),
+    )
+
+
+def _cut(table: Table) -> Iterator[Table]:
+    """As many columns a table as fit, each after those that name the rows."""
+    places = range(len(table.columns))
+    names = [0]
+    while len({tuple(row[place] for place in names) for row in table.rows}) < len(table.rows) and len(names) < _NAMES:
+        if not (len(names) < len(places) and table.columns[len(names)].left):
+            break
+        names.append(len(names))
+    pieces: list[list[int]] = []
+    for place in (place for place in places if place not in names):
+        if pieces and fits(_piece(table, [*names, *pieces[-1], place])):
+            pieces[-1].append(place)
+        else:
+            pieces.append([place])
+    for number, piece in enumerate(pieces or [[]], 1):
+        found = _piece(table, [*names, *piece])
+        if number > 1 and table.caption:
+            found = msgspec.structs.replace(found, caption=f"{table.caption}, continued")
+        yield found if number >= len(pieces) else msgspec.structs.replace(found, footnotes=())
+
+
+def _piece(table: Table, places: Sequence[int]) -> Table:
+    return msgspec.structs.replace(
+        table,
+        columns=tuple(table.columns[place] for place in places),
+        rows=tuple(tuple(row[place] for place in places) for row in table.rows),
+    )
+
+
+def _longest_word(texts: Sequence[str]) -> int:
+    return max((len(word) for text in texts for word in text.split()), default=0)
