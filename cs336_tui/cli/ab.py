@@ -23,6 +23,7 @@ from cs336_tui.cli.flags import (
     timeout_option,
 )
 from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, RunProgress, carry_out
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.command import command_of
@@ -30,7 +31,6 @@ from cs336_tui.config.spec import PASSES, RAW_DIMS, CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
 from cs336_tui.export.ab import turns_table
-from cs336_tui.export.formats import answer
 from cs336_tui.export.results import results_of
 from cs336_tui.runner.ab import check_sides
 from cs336_tui.runner.bench import Bench
@@ -114,7 +114,7 @@ def _text(state: SessionState, format_: str) -> str:
     if not rounds:
         return ""
     table = turns_table(turns_of(rounds), [result for both in rounds for result in both])
-    return answer([table], format_)
+    return shown([table], format_)
 
 
 class _AbProgress(RunProgress):

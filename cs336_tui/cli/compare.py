@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -13,11 +14,13 @@ from cs336_tui.analysis.comparison import compare as compared
 from cs336_tui.analysis.fields import FIELDS, OWN, shown_of
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.cli import suggestions
-from cs336_tui.cli.flags import session_dir_option
+from cs336_tui.cli.flags import session_dir_option, verbose_option
 from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.on_terminal import on_terminal
 from cs336_tui.cli.suggestions import offer
-from cs336_tui.export.comparison import SETTINGS, cell_title, pair_columns
+from cs336_tui.export.comparison import SETTINGS, cell_title, doubt_of_pairs, pair_columns
 from cs336_tui.export.tables import Table
+from cs336_tui.export.terminal import Notes, Part
 from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
@@ -36,6 +39,7 @@ _OUTCOMES: Mapping[Outcome, str] = {
 @click.argument("b", shell_complete=offer(suggestions.sessions))
 @heading("Output")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@verbose_option
 @session_dir_option
 def compare_command(a: str, b: str, session_dir: Path, *, as_json: bool) -> str:
     """Compare the step times of A with those of B: ratio, its 95 % interval and the outcome.
@@ -56,7 +60,12 @@ def compare_command(a: str, b: str, session_dir: Path, *, as_json: bool) -> str:
     if as_json:
         return msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode()
     doubts = [f"{name}: {note}" for name, side in zip("AB", sides, strict=True) for note in trust_notes(side)]
+    if sys.stdout.isatty():
+        return on_terminal(list(_parts(comparison, sides, doubts)))
     return "\n".join([*_lines(comparison), *([""] if doubts else []), *doubts])
+
+
+_NOTHING_COMMON = "A and B have no cell in common."
 
 
 def _find(text: str, directory: Path) -> tuple[Path, int | None]:
@@ -78,6 +87,8 @@ def _cells(title: str, state: SessionState, number: int | None) -> tuple[Result,
 
 
 def _lines(comparison: Comparison) -> Iterator[str]:
+    from tabulate import tabulate
+
     yield f"A  {comparison.a}"
     yield f"B  {comparison.b}"
     if comparison.notes:
@@ -87,41 +98,63 @@ def _lines(comparison: Comparison) -> Iterator[str]:
     yield from comparison.mixed
     yield ""
     if comparison.pairs:
-        yield _table(comparison)
+        table = _table(comparison)
+        yield tabulate(table.rows, [c.header for c in table.columns], tablefmt="simple", disable_numparse=True)
         yield ""
-        if shared := _shared(comparison):
-            yield f"every pair, as in A: {shared}"
-        yield f"times: ms per step, mean ± std; in brackets the {comparison.level * 100:g} % interval of A / B"
-        yield from (
-            f"interval: {method}"
-            for method in dict.fromkeys(pair.ratio.method for pair in comparison.pairs if pair.ratio)
-        )
-        for name, meaning in _OUTCOMES.items():
-            if number := comparison.count(name):
-                yield f"{name} {number}: {meaning.format(margin=comparison.margin * 100)}"
+        yield from _reading(comparison)
     else:
-        yield "A and B have no cell in common."
-    for side, alone in (("A", comparison.only_a), ("B", comparison.only_b)):
-        if alone:
-            yield ""
-            yield f"only in {side}:"
-            yield from (f"  {_what(cell)}" for cell in alone)
+        yield _NOTHING_COMMON
+    for name, cells in _alone(comparison):
+        yield ""
+        yield f"only in {name}:"
+        yield from (f"  {cell}" for cell in cells)
 
 
-def _table(comparison: Comparison) -> str:
+def _parts(comparison: Comparison, sides: Sequence[Sequence[Result]], doubts: Sequence[str]) -> Iterator[Part]:
+    """The same for a terminal."""
+    yield "A", comparison.a
+    yield "B", comparison.b
+    for row, note in enumerate((*comparison.notes, *comparison.mixed)):
+        yield "" if row else "differs, A | B", note
+    if comparison.pairs:
+        yield _table(comparison, sides)
+    else:
+        yield _NOTHING_COMMON
+    for name, cells in _alone(comparison):
+        yield "\n".join([f"only in {name}:", *(f"  {cell}" for cell in cells)])
+    yield Notes((*(_reading(comparison) if comparison.pairs else ()), *doubts))
+
+
+def _reading(comparison: Comparison) -> Iterator[str]:
+    """The meaning of the table of pairs."""
+    if shared := _shared(comparison):
+        yield f"every pair, as in A: {shared}"
+    yield f"times: ms per step, mean ± std; in brackets the {comparison.level * 100:g} % interval of A / B"
+    methods = dict.fromkeys(pair.ratio.method for pair in comparison.pairs if pair.ratio)
+    yield from (f"interval: {method}" for method in methods)
+    for name, meaning in _OUTCOMES.items():
+        if number := comparison.count(name):
+            yield f"{name} {number}: {meaning.format(margin=comparison.margin * 100)}"
+
+
+def _alone(comparison: Comparison) -> Iterator[tuple[str, list[str]]]:
+    """Each side that has cells without a partner, and these, in a line each."""
+    for name, cells in (("A", comparison.only_a), ("B", comparison.only_b)):
+        if cells:
+            yield name, list(map(_what, cells))
+
+
+def _table(comparison: Comparison, sides: Sequence[Sequence[Result]] = ()) -> Table:
     """The size, the other settings that vary, times, ratio and outcome; a column without any text is left out."""
-    from tabulate import tabulate
-
     columns = pair_columns()
     columns["a"], columns["b"] = columns["a"]._replace(title="A (ms)"), columns["b"]._replace(title="B (ms)")
     columns["ratio"] = columns["ratio"]._replace(text=lambda pair: str(pair.ratio) if pair.ratio else UNKNOWN)
     columns["outcome"] = columns["outcome"]._replace(title="outcome")
     keys = (*SETTINGS, "a", "b", "ratio", "outcome", "differs")
-    table = Table.of(comparison.pairs, [columns[key] for key in keys], record=lambda _: {})
+    table = Table.of(comparison.pairs, [columns[key] for key in keys], record=lambda _: {}, doubt=doubt_of_pairs(sides))
     texts = {key: table.texts(key) for key in keys}
     gone = [key for key in SETTINGS if key != "size" and len(set(texts[key])) < 2]
-    table = table.without(*gone, *(key for key in keys if not any(texts[key])))
-    return tabulate(table.rows, [c.header for c in table.columns], tablefmt="simple", disable_numparse=True)
+    return table.without(*gone, *(key for key in keys if not any(texts[key])))
 
 
 def _shared(comparison: Comparison) -> str:

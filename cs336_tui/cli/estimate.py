@@ -24,6 +24,7 @@ from cs336_tui.analysis.merge import grouped
 from cs336_tui.cli import suggestions
 from cs336_tui.cli.flags import Parsed, choice_options, file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.on_terminal import TERMINAL, on_terminal, shown
 from cs336_tui.cli.run import EXIT_CELL_FAILED
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import (
@@ -44,8 +45,9 @@ from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.report_keys import prediction_key
 from cs336_tui.export.estimates import category_table, communication_table, estimate_notes, estimate_table, sweep_note
-from cs336_tui.export.formats import answer, plain_text
-from cs336_tui.export.tables import attributes
+from cs336_tui.export.formats import plain_text
+from cs336_tui.export.tables import Table, attributes
+from cs336_tui.export.terminal import Notes
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import gigabytes
@@ -220,28 +222,43 @@ def _render(cells: Sequence[Estimate | Unpredicted], format_: str) -> str:
         )
     if format_ == "table":
         return "\n".join(_plain(group) for group in groups)
+    if format_ == TERMINAL:
+        return on_terminal([part for group in groups for part in _parts(group)])
     tables = []
     for group in groups:
         tables.append(estimate_table(group))
         if format_ != "csv" and (estimates := _predicted(group)):
             tables.append(category_table(estimates))
             tables += filter(None, [communication_table(estimates)])
-    return answer(tables, format_)
+    return shown(tables, format_)
 
 
 def _predicted(cells: Sequence[Estimate | Unpredicted]) -> list[Estimate]:
     return [cell for cell in cells if isinstance(cell, Estimate)]
 
 
-def _plain(group: Sequence[Estimate | Unpredicted]) -> str:
+def _parts(group: Sequence[Estimate | Unpredicted]) -> Iterator[Table | str | Notes]:
+    """A card for one estimate with its notes, a table for several, and what their ranks send."""
     only = group[0] if len(group) == 1 else None
-    tables = filter(None, [communication_table(_predicted(group))])
-    first = card(only) if isinstance(only, Estimate) else plain_text(estimate_table(group))
-    return "\n".join([first, *map(plain_text, tables)])
+    if isinstance(only, Estimate):
+        yield card(only)
+        yield Notes(tuple(estimate_notes([only])))
+    else:
+        yield estimate_table(group)
+    yield from filter(None, [communication_table(_predicted(group))])
+
+
+def _plain(group: Sequence[Estimate | Unpredicted]) -> str:
+    def text(part: Table | str | Notes) -> str:
+        if isinstance(part, Notes):
+            return "\n".join([*part.lines, ""])
+        return part if isinstance(part, str) else plain_text(part)
+
+    return "\n".join(map(text, _parts(group)))
 
 
 def card(estimate: Estimate) -> str:
-    """One estimate for people, top to bottom."""
+    """One estimate for people, top to bottom, without its notes."""
     spec, found = estimate.spec, estimate.prediction
     phases = ", ".join(f"{phase} {flops / 1e12:.4g}" for phase, flops in found.flops.items() if flops)
     activations = f"{gigabytes(found.activation_peak_bytes)} GB in {found.activation_peak_phase}"
@@ -265,7 +282,7 @@ def card(estimate: Estimate) -> str:
         lines.append(f"{name.replace('_', ' '):<17}{gigabytes(at_end):>16}{gigabytes(at_peak):>24}")
     if found.largest:
         lines += ["", "largest at the peak", *_largest(found)]
-    return "\n".join([*lines, "", *estimate_notes([estimate]), ""])
+    return "\n".join([*lines, ""])
 
 
 def _largest(prediction: Prediction) -> Iterator[str]:

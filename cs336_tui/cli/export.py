@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from cs336_tui.analysis.comparison import Comparison, compare
+from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.fields import field_named
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.pivot import VALUES, PivotError, pivot, select, suggest
@@ -19,6 +19,7 @@ from cs336_tui.analysis.problems import Material
 from cs336_tui.cli import suggestions
 from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, file_options, options, session_dir_option
 from cs336_tui.cli.help import Command, command, heading
+from cs336_tui.cli.on_terminal import TERMINAL, on_terminal, shown
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
@@ -26,7 +27,7 @@ from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.drawing import Absent, Drawing
 from cs336_tui.export.files import figures_beside, make_folder, write_atomically
 from cs336_tui.export.folder import Source, figures_of, write_summary
-from cs336_tui.export.formats import answer, notes_text, pandas_text
+from cs336_tui.export.formats import notes_text, pandas_text
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.problems import WITHOUT_FILES, export_problem
 from cs336_tui.export.record import document_of, documents_to_csv, documents_to_json
@@ -128,8 +129,9 @@ class TableChoice(NamedTuple):
         if self.reference:
             return reference_tables(results, states=states, notation=notation, caption=self.caption)
         if self.compare:
-            doubts = trust_notes(results)
-            return [comparison_table(_comparison(results), notation=notation, caption=self.caption, doubts=doubts)]
+            a, b = _sides(results)
+            doubts, found = trust_notes(results), compare(a, b)
+            return [comparison_table(found, notation=notation, caption=self.caption, doubts=doubts, sides=(a, b))]
         return [results_table(results, columns=self.columns, notation=notation, caption=self.caption)]
 
 
@@ -243,6 +245,8 @@ def export(
     `choices` are of `TableChoice`. Raises `UserError` or `click.UsageError`; then nothing was written to `output`.
     """
     choice = TableChoice(**choices)
+    if choice.style and format_ == TERMINAL:
+        format_ = "markdown"
     choice.check(format_)
     has_notes = not (choice.is_plain and format_ in ("json", "csv"))
     if notes and not has_notes:
@@ -269,7 +273,11 @@ def export(
         elif choice.style and not no_notes:
             _tell_of_notes(exported.tables)
         draw = partial(pandas_text, index=choice.with_index, captions=True) if choice.style else None
-        text = exported.render(format_, _seen_from(output, figures), with_notes=not (notes or no_notes), draw=draw)
+        with_notes = not (notes or no_notes)
+        if format_ == TERMINAL:
+            text = on_terminal(list(exported.parts(with_notes=with_notes)))
+        else:
+            text = exported.render(format_, _seen_from(output, figures), with_notes=with_notes, draw=draw)
         if drawn and figures is None:
             click.echo(f"{counted(len(drawn), 'figure')}: {WITHOUT_FILES}", err=True)
     elif has_notes:
@@ -323,12 +331,12 @@ def _axes(text: str, results: Sequence[Result]) -> tuple[Sequence[str], Sequence
     return _words(rows), _words(columns)
 
 
-def _comparison(results: Sequence[Result]) -> Comparison:
-    """The cells of the first session against those of the second."""
-    sides = [[result for result in results if result.source == number] for number in (0, 1)]
+def _sides(results: Sequence[Result]) -> tuple[list[Result], list[Result]]:
+    """The cells of the first session and those of the second."""
     if {result.source for result in results} != {0, 1}:
         raise click.UsageError("--compare takes two different sessions that both have the chosen cells")
-    return compare(*sides)
+    a, b = ([result for result in results if result.source == number] for number in (0, 1))
+    return a, b
 
 
 def _words(text: str) -> list[str]:
@@ -355,7 +363,7 @@ def _text(
     if not with_notes:
         tables = [msgspec.structs.replace(table, footnotes=()) for table in tables]
     sessions = ", ".join(dict.fromkeys(result.session for result in results))
-    return answer(tables, format_, choice.caption or f"cs336-tui: {sessions}")
+    return shown(tables, format_, choice.caption or f"cs336-tui: {sessions}")
 
 
 def _data(sources: Sequence[Source], results: Sequence[Result], format_: str) -> str:

@@ -13,6 +13,7 @@ from cs336_tui.analysis.fitting import Dimension, search
 from cs336_tui.analysis.targets import Target
 from cs336_tui.cli.flags import choice_options, file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.targets import Counter, Machine, Predicts, deliver, predicting, read_machine, settle, to_json
 from cs336_tui.config.choices import sweep_from, with_model
@@ -20,7 +21,6 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.report_keys import prediction_key
 from cs336_tui.export.fits import Fitted, fit_document, fit_table
-from cs336_tui.export.formats import answer
 from cs336_tui.session.state import SessionState
 
 EXIT_FITS, EXIT_DOES_NOT = 0, 1
@@ -133,7 +133,7 @@ def _as_run(results: Sequence[Fitted], state: SessionState) -> list[Fitted]:
 def _render(results: Sequence[Fitted], format_: str) -> str:
     if format_ == "json":
         return to_json({"fits": [fit_document(result) for result in results]})
-    return answer([fit_table(results)], format_)
+    return shown([fit_table(results)], format_)
 
 
 fit = command("fit")(fit_command)

@@ -11,12 +11,12 @@ import click
 
 from cs336_tui.cli.flags import WORDS, file_options, options, session_dir_option
 from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.suggestions import devices, offer
 from cs336_tui.cli.targets import Counter, child_processes, deliver, read_machine
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakError, peak_key
-from cs336_tui.export.formats import answer
 from cs336_tui.export.peaks import PeakRow, peak_table
 
 Measure = Callable[[str, Precision], DevicePeak]
@@ -85,7 +85,7 @@ def peak_command(
             counted()
     if all(row.peak is None for row in rows):
         raise click.ClickException("; ".join(dict.fromkeys(row.error for row in rows)))
-    return deliver(answer([peak_table(rows)], format_), output, force=force)
+    return deliver(shown([peak_table(rows)], format_), output, force=force)
 
 
 @contextmanager

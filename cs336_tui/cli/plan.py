@@ -26,6 +26,7 @@ from cs336_tui.cli.flags import (
     session_dir_option,
 )
 from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import deliver, to_json
 from cs336_tui.config.axis import UserError
@@ -34,7 +35,6 @@ from cs336_tui.config.ranks import bytes_per_s_of, flops_per_s_of, rank_counts_o
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.export.formats import answer
 from cs336_tui.export.scaling import limit_table, plan_document, plan_figure, rank_table
 from cs336_tui.session import store
 from cs336_tui.stats.quantities import Rate, bandwidth
@@ -150,7 +150,7 @@ def plan_command(
     if format_ == "json":
         return deliver(to_json({"plans": [plan_document(each) for each in plans]}), output, force=force)
     tables = [table for each in plans for table in (limit_table(each), rank_table(each))]
-    return deliver(answer(tables, format_), output, force=force)
+    return deliver(shown(tables, format_), output, force=force)
 
 
 class _Link(NamedTuple):

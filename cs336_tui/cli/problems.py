@@ -16,6 +16,7 @@ from cs336_tui.cli import suggestions
 from cs336_tui.cli.estimate import complete
 from cs336_tui.cli.flags import file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, Predicts, deliver, predicting, read_machine
 from cs336_tui.config.order import relative_work, rough_peak_bytes
@@ -23,7 +24,6 @@ from cs336_tui.config.problems.all_problems import PROBLEMS, every_problem
 from cs336_tui.config.problems.problem import Problem
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.gpus import find_gpu
-from cs336_tui.export.formats import answer
 from cs336_tui.export.problems import Needs, problems_table
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
@@ -93,7 +93,7 @@ def problems_command(
             count()
     target = here.asked.targets[here.device]
     table = problems_table(needs, title_of(state) if state else "", target.name)
-    return deliver(answer([table], format_), output, force=force)
+    return deliver(shown([table], format_), output, force=force)
 
 
 def _here(gpu: str | None, state: SessionState | None, read: Callable[[], Machine]) -> _Here:

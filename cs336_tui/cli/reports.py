@@ -21,6 +21,7 @@ from cs336_tui.cli.flags import (
     timeout_option,
 )
 from cs336_tui.cli.help import command, under
+from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.targets import to_json
 from cs336_tui.config.choices import sweep_from, with_model
@@ -31,7 +32,6 @@ from cs336_tui.events.kernel_report import FUSED, KernelReport
 from cs336_tui.events.report_keys import report_key
 from cs336_tui.events.reports import ASKED_FOR, REPORTS, Report, ReportKind
 from cs336_tui.export.files import ExportError, check_writable
-from cs336_tui.export.formats import answer
 from cs336_tui.export.kernels import kernel_table
 from cs336_tui.export.reports import document_of_reports, drawings_of_reports, tables_of_reports
 from cs336_tui.runner.bench import Bench
@@ -85,7 +85,7 @@ def report_command(
             tables = tables_of_reports(reports, min_bytes=round(min_mb * 1e6))
         if not tables:
             return "No report was made.\n" if format_ == "markdown" else ""
-        return answer(tables, format_)
+        return shown(tables, format_)
 
     code = carry_out(bench, run, work, Outputs(render, output, force))
     if figures is not None:

@@ -16,6 +16,7 @@ from typing import NamedTuple, TextIO
 import click
 
 from cs336_tui.analysis.eta import remaining_s, steps_so_far
+from cs336_tui.cli.on_terminal import on_terminal
 from cs336_tui.cli.streams import StatusLine
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import (
@@ -202,7 +203,14 @@ def renderer(format_: str) -> Render:
     from cs336_tui.export.results import results_markdown
     from cs336_tui.export.summary import summary_markdown
 
-    return {"json": to_json, "csv": to_csv, "markdown": results_markdown, "summary": summary_markdown}[format_]
+    known = {"json": to_json, "csv": to_csv, "markdown": results_markdown, "summary": summary_markdown}
+    return known.get(format_, _results_on_terminal)
+
+
+def _results_on_terminal(state: SessionState) -> str:
+    from cs336_tui.export.results import results_parts
+
+    return on_terminal(results_parts(state))
 
 
 _REDRAW_S = 0.25

@@ -12,6 +12,7 @@ import click
 
 from cs336_tui.cli.flags import LANES, file_options, options, session_dir_option
 from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.run import StopOnSignal
 from cs336_tui.cli.streams import StatusLine
 from cs336_tui.cli.suggestions import devices, offer, sizes
@@ -21,7 +22,6 @@ from cs336_tui.config.sweep import LaneCount
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import Lane
 from cs336_tui.export.files import ExportError, check_writable, write_atomically
-from cs336_tui.export.formats import answer
 from cs336_tui.export.selftest import Selftest, selftest_table
 from cs336_tui.export.side_by_side import SideBySide, lanes_table
 from cs336_tui.runner.lanes import cores_here, lanes_of, pool_of
@@ -136,7 +136,7 @@ def _side_by_side(
 def _publish_lanes(found: SideBySide, *, format_: str, output: Path | None, session_dir: Path, force: bool) -> int:
     _keep(found, session_dir / RAW_FOLDER)
     click.echo(
-        deliver(answer([lanes_table(found)], format_, "cs336-tui selftest --lanes"), output, force=force), nl=False
+        deliver(shown([lanes_table(found)], format_, "cs336-tui selftest --lanes"), output, force=force), nl=False
     )
     return 0
 
@@ -185,7 +185,7 @@ def publish(selftest: Selftest, format_: str, output: Path | None, session_dir: 
 
 def text_of(selftest: Selftest, format_: str) -> str:
     """The table in a format, `table` being that of people."""
-    return answer([selftest_table(selftest)], format_, "cs336-tui selftest")
+    return shown([selftest_table(selftest)], format_, "cs336-tui selftest")
 
 
 def _keep(selftest: Selftest | SideBySide, folder: Path) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 import msgspec
 
 from cs336_tui.cli import suggestions
-from cs336_tui.cli.flags import session_argument, session_dir_option
+from cs336_tui.cli.flags import session_argument, session_dir_option, verbose_option
 from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.on_terminal import on_terminal
 from cs336_tui.cli.suggestions import offer
+from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.texts import in_brief, one_line
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
@@ -47,17 +50,27 @@ def jobs(info: SessionInfo) -> str:
     return f"{info.jobs}: " + ", ".join(f"{n} {word}" for n, word in parts if n) if info.jobs else ""
 
 
-def _table(infos: list[SessionInfo]) -> str:
+def _table(infos: Sequence[SessionInfo]) -> Table:
+    """A row a session; a column in which no session says anything is left out."""
+    columns: tuple[Column[SessionInfo], ...] = (
+        Column("session", left=True),
+        Column("name", left=True, rank=1),
+        Column("begun", left=True, rank=2, text=began),
+        Column("machine", left=True, rank=4, text=lambda info: info.host),
+        Column("devices", left=True, rank=5, text=lambda info: ", ".join(info.devices)),
+        Column("cells", left=True, text=counts),
+        Column("jobs", left=True, rank=3, text=jobs),
+        Column("note", left=True, rank=6),
+    )
+    table = Table.of(infos, columns, record=lambda _: {})
+    return table.without(*(column.key for column in columns if not any(table.texts(column.key))))
+
+
+def _text(table: Table) -> str:
     from tabulate import tabulate
 
-    rows = [
-        [info.session, info.name, began(info), info.host, ", ".join(info.devices), counts(info), jobs(info), info.note]
-        for info in infos
-    ]
-    header = ["session", "name", "begun", "machine", "devices", "cells", "jobs", "note"]
-    kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
-    cells = [[one_line(row[i]) for i in kept] for row in rows]
-    return tabulate(cells, [header[i] for i in kept], tablefmt="plain", disable_numparse=True)
+    rows = [[one_line(text) for text in row] for row in table.rows]
+    return tabulate(rows, [column.header for column in table.columns], tablefmt="plain", disable_numparse=True)
 
 
 @command("sessions")
@@ -71,15 +84,16 @@ def sessions(session_dir: Path, as_json: bool) -> str:
         return msgspec.json.format(msgspec.json.encode(infos, enc_hook=str), indent=2).decode()
     if not infos:
         return f"No session in {session_dir} yet. `cs336-tui` or `cs336-tui bench` makes one."
-    return _table(infos)
+    return on_terminal([_table(infos)]) if sys.stdout.isatty() else _text(_table(infos))
 
 
 @command("show")
 @session_argument
+@verbose_option
 @session_dir_option
 def show(session: str, session_dir: Path) -> str:
     """Show what SESSION is and its results: an id, a unique prefix of one, `last` or a path."""
-    from cs336_tui.export.results import results_markdown
+    from cs336_tui.export.results import results_markdown, results_parts
 
     path = store.find(session, session_dir)
     state = store.load(path)
@@ -93,11 +107,13 @@ def show(session: str, session_dir: Path) -> str:
         how = "" if report.status == "ok" else f": {report.status or 'running'}"
         rows.append(("report", f"{report.kind} of {report.spec.title}{how}"))
     rows.append(("log", str(path)))
-    lines = [f"{label:<9}{in_brief(text, 1000)}" for label, text in rows]
-    lines += ["", results_markdown(state).rstrip()]
-    if any(report.content for report in state.reports.values()):
-        lines += ["", f"`cs336-tui export {info.session} --report kernels` (or memory, ...) shows what a report found."]
-    return "\n".join(lines)
+    rows = [(label, in_brief(text, 1000)) for label, text in rows]
+    hint = f"`cs336-tui export {info.session} --report kernels` (or memory, ...) shows what a report found."
+    hints = [hint] if any(report.content for report in state.reports.values()) else []
+    if sys.stdout.isatty():
+        return on_terminal([*rows, *results_parts(state), *hints])
+    lines = [*(f"{label:<9}{text}" for label, text in rows), "", results_markdown(state).rstrip()]
+    return "\n".join([*lines, *(line for hint in hints for line in ("", hint))])
 
 
 _MOST_JOBS = 20

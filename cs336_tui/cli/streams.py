@@ -53,11 +53,17 @@ def in_one_line(error: OSError) -> str:
     return ": ".join([*shown, error.strerror or str(error)])
 
 
+class Styled(str):
+    """A text of our own for a terminal, whose escape sequences are meant; what it holds from outside is `plain`."""
+
+    __slots__ = ()
+
+
 class _Plain(io.TextIOWrapper):
-    """Takes out of each text what a terminal would obey."""
+    """Takes out of each text, unless it is `Styled`, what a terminal would obey."""
 
     def write(self, text: str, /) -> int:
-        self.write_as_is(plain(text))
+        self.write_as_is(text if isinstance(text, Styled) else plain(text))
         return len(text)
 
     def write_as_is(self, text: str) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from cs336_tui.analysis.comparison import Comparison, Pair, Side
 from cs336_tui.analysis.fields import FIELDS, VARIANTS, shown_of, warmup_value
+from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.footnotes import std_kind
 from cs336_tui.export.results import LEFT
 from cs336_tui.export.tables import Column, Table, Value, cell_record, ratio_record, summary_record
+from cs336_tui.export.verdicts import doubt_word
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
 
 SETTINGS = ("size", "context", "batch", "pass", "precision", "device", *VARIANTS, "warmup", "steps")
@@ -38,10 +40,15 @@ def pair_columns(
 
 
 def comparison_table(
-    comparison: Comparison, *, notation: Notation = MILLISECONDS, caption: str = "", doubts: Sequence[str] = ()
+    comparison: Comparison,
+    *,
+    notation: Notation = MILLISECONDS,
+    caption: str = "",
+    doubts: Sequence[str] = (),
+    sides: Sequence[Sequence[Result]] = (),
 ) -> Table:
     """Both sides' mean ± std, their ratio with its interval and the outcome; below, `doubts` about the numbers
-    of either and what differs between the sides."""
+    of either and what differs between the sides. `sides` are the cells of A and of B, for the doubt of a row."""
     columns = pair_columns(notation)
     return Table.of(
         comparison.pairs,
@@ -50,7 +57,20 @@ def comparison_table(
         caption=caption or f"Step times of A ({comparison.a}) over those of B ({comparison.b})",
         footnotes=(*doubts, *_notes(comparison)),
         label="comparison",
+        doubt=doubt_of_pairs(sides),
     )
+
+
+def doubt_of_pairs(sides: Sequence[Sequence[Result]]) -> Callable[[Pair], str]:
+    """The doubt of a pair of these two sides' cells, in a word; empty if there is none."""
+    specs = [grouped(side, lambda result: result.spec) for side in sides]
+
+    def doubt(pair: Pair) -> str:
+        return doubt_word(
+            result for known, side in zip(specs, (pair.a, pair.b), strict=False) for result in known.get(side.spec, ())
+        )
+
+    return doubt
 
 
 def side_mean(side: Side, notation: Notation) -> str:

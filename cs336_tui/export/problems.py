@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -38,6 +38,14 @@ class Exported(NamedTuple):
         """The document in one of `FORMATS`; `folder` and `draw` as `render_sections` takes them."""
         sections = self.sections if with_notes else tuple(each.without_notes for each in self.sections)
         return render_sections(self.title, sections, format_, folder, draw)
+
+    def parts(self, *, with_notes: bool = True) -> Iterator[Table | str]:
+        """The document for a terminal, without its figures."""
+        yield self.title
+        for section in self.sections:
+            shown = section if with_notes else section.without_notes
+            yield "\n".join([shown.heading, *shown.lines])
+            yield from shown.tables
 
     @property
     def tables(self) -> tuple[Table, ...]:

@@ -202,7 +202,43 @@ _DOUBT: Column[_Row] = Column(
     show=lambda doubt: doubt or UNKNOWN,
 )
 """Goes into the data wherever a share of the measured peak does."""
-COLUMNS: Mapping[str, Column[_Row]] = {
+_RANKS: Mapping[str, int] = {
+    "std": 1,
+    "memory": 2,
+    "rss": 2,
+    "warmup": 2,
+    "threads": 2,
+    "tokens": 3,
+    "skew": 3,
+    "seed": 3,
+    "sync": 3,
+    "flops": 4,
+    "algbw": 4,
+    "activations": 4,
+    "sheet": 4,
+    "interval": 5,
+    "peak": 5,
+    "compile_time": 5,
+    "whole": 5,
+    "device": 6,
+    "machine": 6,
+    "torch": 6,
+    "n": 7,
+    "params": 7,
+    "first_step": 7,
+    "within": 7,
+    "bandwidth": 7,
+    "energy": 8,
+    "tokens_per_joule": 9,
+    "reserved": 9,
+    "advice": 9,
+    "cell": 9,
+    "status": 10,
+    "median": 11,
+    **dict.fromkeys(("min", "max", "p95", *QUANTILES, "unobservable", "peak_doubt"), 12),
+}
+"""Ranks of columns (`Column.rank`); those without one tell cells apart, or are the time and the verdict."""
+_COLUMNS: Mapping[str, Column[_Row]] = {
     **{key: _field(key) for key in FIELDS},
     "params": _field("params")._replace(key="num_params", read=lambda row: num_params(row.result)),
     # As it was asked for; what was in force is a footnote.
@@ -264,6 +300,7 @@ COLUMNS: Mapping[str, Column[_Row]] = {
     "whole": Column("whole_run_s", "whole run (s)", read=lambda row: row.cell.whole_run_s, show=known("{:.1f}")),
     "status": Column("status", left=True, read=lambda row: row.cell.status, text=lambda row: status_of(row.cell)),
 }
+COLUMNS = {key: column._replace(rank=_RANKS.get(key, 0)) for key, column in _COLUMNS.items()}
 """Every column, by the key that ``--columns`` takes."""
 
 
@@ -292,6 +329,8 @@ def results_table(
     marks = machine_marks(shown)
     units = {"unit": notation.symbol, "rate": found[0].rate.name}
     chosen = [COLUMNS[key]._replace(title=COLUMNS[key].header.format(**units)) for key in keys]
+    if columns:  # what somebody named shall stay
+        chosen = [column._replace(rank=0) for column in chosen]
     data = [*chosen, *([_DOUBT] if "peak" in keys else [])]
     table = Table.of(
         found,
@@ -388,6 +427,14 @@ def results_markdown(state: SessionState) -> str:
         return render(results_table(results_of(state)), "markdown")
     except TableError:
         return f"{NO_RESULTS}\n"
+
+
+def results_parts(state: SessionState) -> tuple[Table | str]:
+    """The results table of a session, or that there is none, for a terminal."""
+    try:
+        return (results_table(results_of(state)),)
+    except TableError:
+        return (NO_RESULTS,)
 
 
 def results_of(state: SessionState) -> tuple[Result, ...]:

@@ -43,7 +43,7 @@ class Column(NamedTuple, Generic[T]):
     left: bool = False
     """The side to which its texts are aligned."""
     rank: int = 0
-    """On a narrow screen the column of the highest rank is dropped first; 0 stays."""
+    """Where there is no room for all columns, that of the highest rank is dropped first; 0 stays."""
     read: Callable[[T], Value] | None = None
     """The raw value of an item, in base units. None: the item's record or attribute named `key`."""
     show: Callable[[Any], str] = as_text
@@ -99,6 +99,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     if rows differ in it."""
     label: str = "results"
     """For references in LaTeX and Typst, without its prefix ``tab:``."""
+    doubts: tuple[str, ...] = ()
+    """For each row a word that says why its numbers are in doubt, empty for one that is not; of a table without doubts
+    nothing. What has no room for notes shows it in their place."""
 
     @classmethod
     def of(
@@ -111,6 +114,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         footnotes: Iterable[str] = (),
         settings: Mapping[str, Value] | None = None,
         label: str = "results",
+        doubt: Callable[[T], str] | None = None,
     ) -> Table:
         """A row per item. The records are the columns' values by key, unless `record` makes them."""
         items, columns = tuple(items), tuple(columns)
@@ -126,6 +130,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
             footnotes=tuple(footnotes),
             settings=dict(settings or {}),
             label=label,
+            doubts=tuple(map(doubt, items)) if doubt else (),
         )
 
     def texts(self, key: str) -> tuple[str, ...]:

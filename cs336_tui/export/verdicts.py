@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -96,6 +96,12 @@ def trust_notes(results: Sequence[Result], names: Names | None = None) -> tuple[
 def doubt_notes(results: Sequence[Result]) -> tuple[str, ...]:
     """The doubts about the numbers of cells."""
     return tuple(_doubts(_named(results)))
+
+
+def doubt_word(results: Iterable[Result]) -> str:
+    """The first verdict that doubts a number of these cells; empty if none does."""
+    found = (judgement_of(result.cell, result.state) for result in results)
+    return next((judgement.doubts[0].name for judgement in found if judgement and judgement.doubts), "")
 
 
 def _named(results: Sequence[Result], names: Names | None = None) -> tuple[Judged, ...]:

@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from cs336_tui.analysis.merge import merge
 from cs336_tui.config.spec import CellSpec
@@ -9,6 +10,7 @@ from cs336_tui.events.events import Event
 from cs336_tui.export.folder import tables_of
 from cs336_tui.export.footnotes import has_result
 from cs336_tui.export.formats import render_all
+from cs336_tui.export.terminal import Looks, terminal_text
 from cs336_tui.export.writeups import layout_tables
 from tests.export.grids import grid, merged
 from tests.samples import state_of
@@ -24,6 +26,9 @@ def test_any_sessions_have_their_tables(sessions: list[list[Event]]) -> None:
             assert all(len(row) == len(table.columns) for row in table.rows)
         for format_ in ("markdown", "typst", "json"):
             render_all(several, format_)
+        for width in (60, 120):
+            text = terminal_text(several, Looks(width=width, styled=False, verbose=True))
+            assert max(map(cell_len, text.splitlines())) <= width
     shown = sum(has_result(result.cell) for result in results)
     assert shown == (len(tables["results"][0].rows) if "results" in tables else 0)
 

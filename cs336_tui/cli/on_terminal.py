@@ -1,0 +1,63 @@
+"""What a command prints where its standard output is a terminal: tables of the terminal's width, styled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cs336_tui.cli.streams import Styled
+
+if TYPE_CHECKING:
+    from cs336_tui.export.tables import Table
+    from cs336_tui.export.terminal import Looks, Part
+
+TERMINAL = "terminal"
+"""The format of what has none and goes to a terminal, beside those that ``--format`` takes."""
+_VERBOSE = "cs336_tui.verbose"
+
+
+def remember_verbose(context: click.Context, _option: click.Parameter, value: bool) -> None:
+    """The callback of ``-v``, so that no command has to pass it on."""
+    context.meta[_VERBOSE] = value
+
+
+def format_or_terminal(context: click.Context, option: click.Parameter, value: str) -> str:
+    """The callback of ``--format``: where nothing was said of a format or a file, and somebody looks, `TERMINAL`."""
+    # Options that are given are settled before those that are not, so that the file is known here.
+    is_said = context.get_parameter_source(option.name or "") is not click.core.ParameterSource.DEFAULT
+    return value if is_said or context.params.get("output") or not sys.stdout.isatty() else TERMINAL
+
+
+def shown(tables: Sequence[Table], format_: str, title: str = "cs336-tui") -> str:
+    """Tables in one of the formats that ``--format`` takes, as `formats.answer`, or laid out for this terminal."""
+    if format_ == TERMINAL:
+        return on_terminal(tables)
+    from cs336_tui.export.formats import answer
+
+    return answer(tables, format_, title)
+
+
+def on_terminal(parts: Sequence[Part]) -> str:
+    """Tables, paragraphs and labelled texts laid out for this terminal."""
+    from cs336_tui.export.terminal import terminal_text
+
+    return Styled(terminal_text(parts, looks_here()))
+
+
+def looks_here() -> Looks:
+    """The terminal of standard output; ``COLUMNS``, ``NO_COLOR`` and ``TERM`` are obeyed."""
+    from cs336_tui.export.terminal import Looks
+
+    context = click.get_current_context(silent=True)
+    meta: dict[str, Any] = context.meta if context else {}
+    return Looks(
+        width=max(shutil.get_terminal_size().columns, 40),
+        styled=os.environ.get("TERM", "dumb") not in ("dumb", "unknown", ""),
+        coloured=not os.environ.get("NO_COLOR"),
+        verbose=meta.get(_VERBOSE, False),
+    )

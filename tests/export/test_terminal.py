@@ -1,0 +1,116 @@
+"""Tables on a terminal: the columns that matter, one verdict word a row, notes on request, any width."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from cs336_tui.export.results import results_of, results_table
+from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.terminal import MOST_COLUMNS, Looks, Notes, terminal_text
+from cs336_tui.session import store
+
+DEMO = Path(__file__).parent.parent / "data" / "demo-session.jsonl"
+
+PLAIN = Looks(width=80, styled=False)
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def a_table(**changes: object) -> Table:
+    given: dict[str, object] = {
+        "columns": (
+            Column("size", left=True), Column("context"), Column("mean_s", "mean (ms)"), Column("std_s", "std", rank=1),
+            Column("max_s", "max", rank=9), Column("verdict", left=True), Column("status", left=True),
+        ),
+        "rows": (
+            ("small", "512", "14.945", "0.057", "15.0", "steady, launch-bound", "ok"),
+            ("large", "512", "1141.8", "2.3", "1150.9", "contended, outliers", "ok"),
+            ("10B", "512", "n/a", "n/a", "n/a", "n/a", "oom"),
+        ),
+        "caption": "Times",
+        "footnotes": ("† another machine", "times: ms per step"),
+    }  # fmt: skip
+    return Table(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def test_a_row_has_one_verdict_word_and_one_without_a_result_its_ending() -> None:
+    assert terminal_text([a_table()], PLAIN) == (
+        "Times\n"
+        "every row: context 512\n"
+        "size   mean (ms)    std     max  verdict\n"
+        "──────────────────────────────────────────\n"
+        "small     14.945  0.057    15.0  steady\n"
+        "large   1141.8    2.3    1150.9  contended\n"
+        "10B          n/a    n/a     n/a  oom\n"
+        "- † another machine\n"
+        "\n"
+        "1 note on these numbers: -v shows it\n"
+    )
+
+
+def test_notes_are_shown_on_request_and_counted_otherwise() -> None:
+    text = terminal_text([a_table(), a_table(caption="Again")], PLAIN._replace(verbose=True))
+    assert text.count("- times: ms per step\n") == 1
+    assert "-v" not in text
+    many = a_table(footnotes=("one", "two", "three"))
+    assert terminal_text([many], PLAIN).endswith("\n3 notes on these numbers: -v shows them\n")
+    assert terminal_text(["a card", Notes(("one", "two"))], PLAIN).startswith("a card\n\n2 notes")
+
+
+def test_what_does_not_fit_goes_by_rank_and_is_named() -> None:
+    assert "+ 1 column: max; " in terminal_text([a_table()], PLAIN._replace(width=34))
+    assert "+ 2 columns: std, max; " in terminal_text([a_table()], PLAIN._replace(width=30))
+    assert "verdict" in terminal_text([a_table()], PLAIN._replace(width=20)), "a verdict stays in any width"
+
+
+def test_more_than_eight_columns_are_not_shown_even_where_they_fit() -> None:
+    columns = (Column("size", left=True), *(Column(f"c{rank}", rank=rank) for rank in range(1, 12)))
+    rows = tuple((f"s{row}", *(str(row + rank) for rank in range(11))) for row in range(2))
+    text = terminal_text([Table(columns=columns, rows=rows)], PLAIN._replace(width=200))
+    assert text.splitlines()[0].split() == ["size", *(f"c{rank}" for rank in range(1, MOST_COLUMNS))]
+    assert "+ 4 columns: c8, c9, c10, c11; " in text
+
+
+def test_a_doubt_without_a_column_for_it_gets_one_and_an_outcome_a_question_mark() -> None:
+    columns, rows = (Column("size", left=True), Column("mean")), (("small", "1.0"), ("large", "2.0"))
+    text = terminal_text([Table(columns=columns, rows=rows, doubts=("contended", ""))], PLAIN)
+    assert [line.split() for line in text.splitlines()[2:4]] == [["small", "1.0", "contended"], ["large", "2.0"]]
+    columns, rows = (Column("size", left=True), Column("outcome", left=True)), (("small", "same"), ("large", "faster"))
+    text = terminal_text([Table(columns=columns, rows=rows, doubts=("contended", ""))], PLAIN)
+    assert [line.split()[-1] for line in text.splitlines()[2:4]] == ["same?", "faster"]
+
+
+def test_long_texts_are_folded_between_words_and_numbers_never() -> None:
+    columns = (Column("op", left=True), Column("time"), Column("why", left=True))
+    rows = (("a" * 10, "1234567.25", "it took " + "very " * 20 + "long"), ("b", "1.5", "short"))
+    text = terminal_text([Table(columns=columns, rows=rows)], PLAIN._replace(width=60))
+    assert max(map(cell_len, text.splitlines())) <= 60
+    assert "1234567.25" in text
+    assert "verylong" not in text.replace(" ", "").replace("\n", "").replace("veryvery", "")
+
+
+def test_escape_sequences_are_ours_alone() -> None:
+    table = a_table(rows=(("\x1b[31msmall\x1b]0;x\x07", "512", "1.0", "0.1", "1.1", "steady", "ok"),))
+    assert "\x1b" not in terminal_text([table, "a \x1b[5mcard"], PLAIN)
+    styled = terminal_text([table], PLAIN._replace(styled=True))
+    assert re.sub(" +\n", "\n", ESCAPE.sub("", styled)) == terminal_text([table], PLAIN)
+    assert "\x1b[32m" in styled, "steady is green"
+    weights = terminal_text([table], PLAIN._replace(styled=True, coloured=False))
+    assert {*ESCAPE.findall(weights)} <= {"\x1b[0m", "\x1b[1m", "\x1b[2m"}
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_results_fit_any_width_and_keep_what_tells_cells_apart(width: int) -> None:
+    state = store.load(DEMO)
+    text = terminal_text([results_table(results_of(state))], PLAIN._replace(width=width))
+    lines = text.splitlines()
+    assert max(map(cell_len, lines)) <= width
+    assert "mean" in text
+    assert "verdict" in text
+    assert lines[0].startswith("every row: context 512")
+    if width >= 60:
+        rows = [line.split() for line in lines if re.search(r"(fp32|bf16-mixed) ", line)]
+        assert len({tuple(row[:3]) for row in rows}) == len(rows) == len(state.cells)
