@@ -19,6 +19,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import duration
 
 _work = lru_cache(maxsize=1 << 15)(relative_work)
 _time_kind = lru_cache(maxsize=1 << 15)(time_kind)
@@ -320,6 +321,21 @@ class Outlook(NamedTuple):
 def outlook_of(state: SessionState) -> Outlook:
     known = prices(state)
     return Outlook(known, ends_s(state, known))
+
+
+def eta_words(left_s: float | None) -> str:
+    """``ETA 1:03``: the time until nothing waits any more, wherever it is shown; empty while it is unknown."""
+    return "" if left_s is None else f"ETA {duration(left_s)}"
+
+
+def takes_s(known: Prices, cells: Sequence[CellSpec], lanes: int = 1) -> float | None:
+    """Seconds that these cells take from the start of the first, with nothing before them; None is unknown."""
+    return ends_s(SessionState(), known, cells, lanes).last_s
+
+
+def takes_words(time_s: float | None) -> str:
+    """``takes 1:03``: the time of cells that are not in the queue yet; empty while it is unknown."""
+    return "" if time_s is None else f"takes {duration(time_s)}"
 
 
 def remaining_s(state: SessionState) -> float | None:

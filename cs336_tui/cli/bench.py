@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -205,8 +204,9 @@ def resume(
 
 def said(info: store.SessionInfo, waiting: int) -> str:
     """The cells that resuming will run, in one line."""
-    begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.started_at)) if info.started_at else "?"
     done = info.cells - waiting - info.skipped
     what = f"{waiting} of {info.cells} cells left to run" if waiting else "nothing left to run"
     skipped = f", {info.skipped} stay skipped" if info.skipped else ""
-    return f"session {info.title}, begun {begun}: {done} of {info.cells} cells have a result{skipped}; {what}"
+    return (
+        f"session {info.title}, begun {info.begun or '?'}: {done} of {info.cells} cells have a result{skipped}; {what}"
+    )

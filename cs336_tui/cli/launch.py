@@ -98,6 +98,9 @@ def _run(app: Cs336App) -> int:
         app.run()
     finally:
         app.close()
+    from cs336_tui.tui.farewell import say
+
+    say(app.farewell())
     for problem in app.log_problems:
         click.echo(f"cs336-tui: not saved as asked: {problem}", err=True)
     return app.return_code or int(bool(app.log_problems))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -24,8 +23,8 @@ from cs336_tui.stats.quantities import counted
 
 
 def began(info: SessionInfo) -> str:
-    """When the session began, local time."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(info.started_at)) if info.started_at else "at an unknown time"
+    """When the session began."""
+    return info.begun or "at an unknown time"
 
 
 def counts(info: SessionInfo) -> str:

@@ -203,18 +203,21 @@ class CellState:
 
     @property
     def steps_done(self) -> int:
-        if self.finished and (known := self._known_summary):
-            return self.finished.warmup_steps_done + known.n
+        over, read = self.finished, self._times
+        told = over.warmup_steps_done + (over.summary.n if over.summary else 0) if over else 0
+        if told and (read is None or not (read.warmup_s or read.measured_s)):
+            return told
         return len(self.warmup_times_s) + len(self.step_times_s)
 
     @property
     def steps_meant(self) -> int:
-        """Warm-up and measured steps of its spec; those done if it ended early or is over with an automatic count. A
-        recording has none."""
+        """Warm-up and measured steps of its spec; those done if it ended early by itself or is over with an automatic
+        count. A cancelled one can run again, and has all to do. A recording has none."""
         if self.spec.recording:
             return 0
         automatic = self.spec.warmup_is_open or self.spec.steps_are_open
-        return self.steps_done if self.is_over and (automatic or self.status != "ok") else self.spec.total_steps
+        ended = self.is_over and self.status != "cancelled"
+        return self.steps_done if ended and (automatic or self.status != "ok") else self.spec.total_steps
 
     @property
     def until_first_step_s(self) -> float | None:
@@ -231,6 +234,11 @@ class CellState:
     @property
     def is_over(self) -> bool:
         return self.finished is not None
+
+    @property
+    def is_left(self) -> bool:
+        """True if it has no result, so that resuming runs it."""
+        return self.status in ("queued", "running", "cancelled") or bool(self.finished and self.finished.job_over)
 
     def summary(self, ddof: int) -> Summary | None:
         """Summary of the measured steps, None before the first."""

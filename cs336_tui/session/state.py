@@ -164,13 +164,27 @@ class SessionState:
 
     @property
     def steps_done(self) -> int:
-        """Finished steps; a finished cell counts in full, so that progress reaches its total."""
-        return sum(c.steps_meant if c.is_over else c.steps_done for c in self.cells.values() if c.status != "skipped")
+        """Finished steps; a cell that ended by itself counts in full, so that progress reaches its total."""
+        ended = (cell.is_over and cell.status != "cancelled" for cell in self._counted)
+        return sum(
+            cell.steps_meant if over else cell.steps_done for cell, over in zip(self._counted, ended, strict=True)
+        )
 
     @property
     def steps_total(self) -> int:
-        """Steps of all cells that have run or will; an upper bound for automatic counts."""
-        return sum(cell.steps_meant for cell in self.cells.values() if cell.status != "skipped")
+        """Steps of all cells that have run or will; an upper bound for automatic counts. Where a run was stopped, its
+        cells count in full, as they can be resumed; while a later run goes on without them, they do not count."""
+        return sum(cell.steps_meant for cell in self._counted)
+
+    @property
+    def _counted(self) -> list[CellState]:
+        since = self.queued.at if self.queued and (self.running or self.waiting) else 0.0
+        return [
+            cell
+            for cell in self.cells.values()
+            if cell.status != "skipped"
+            and not (cell.status == "cancelled" and cell.finished and cell.finished.at < since)
+        ]
 
     def prediction_of(self, spec: CellSpec) -> Prediction | None:
         """The prediction of this spec, if there is one."""

@@ -24,6 +24,7 @@ from cs336_tui.session.log import (
     SkippedLines,
     line_prefix,
 )
+from cs336_tui.session.standing import Stage, Standing, session_time, standing_of
 from cs336_tui.session.state import SessionState
 
 _SUFFIX = ".jsonl"
@@ -54,6 +55,9 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     left: int = 0
     """Without a result: resuming runs them."""
     skipped: int = 0
+    stage: Stage = "empty"
+    steps_done: int = 0
+    steps_total: int = 0
     reports: int = 0
     jobs: int = 0
     jobs_pending: int = 0
@@ -72,6 +76,21 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def title(self) -> str:
         return self.name or self.session
+
+    @property
+    def begun(self) -> str:
+        """When it began, such as ``2026-11-20 14:03``; empty if unknown."""
+        return session_time(self.session, self.started_at)
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(self.stage, self.steps_done, self.steps_total, self.left)
+
+    def standing_at(self, now: Standing) -> SessionInfo:
+        """The same session, come so far."""
+        return msgspec.structs.replace(
+            self, stage=now.stage, steps_done=now.steps_done, steps_total=now.steps_total, left=now.left
+        )
 
 
 def folder_sessions(directory: Path) -> list[Path]:
@@ -131,16 +150,17 @@ def info_of(path: Path) -> SessionInfo:
                 state.apply(event)
     except LogError as error:
         problem = str(error)
-    return describe(state, path, problem)
+    found = describe(state, path, problem)
+    return describe(load(path), path) if found.stage == "killed" and not problem else found  # with its last steps
 
 
 def describe(state: SessionState, path: Path, problem: str | None = None) -> SessionInfo:
     """`info_of` for a session in memory."""
     cells = tuple(state.cells.values())
     jobs = [job.stage for job in state.jobs.values()]
-    without = [cell.finished is not None and cell.finished.job_over for cell in cells]
-    statuses = ["cancelled" if left else cell.status for cell, left in zip(cells, without, strict=True)]
+    statuses = ["cancelled" if cell.is_left else cell.status for cell in cells]
     writer = writer_of(path)
+    standing = standing_of(state, runs=bool(writer) or "pending" in jobs or "running" in jobs)
     labels: dict[str, None] = {}
     for cell in cells:
         device = cell.environment.device(cell.spec.device) if cell.environment else None
@@ -158,8 +178,11 @@ def describe(state: SessionState, path: Path, problem: str | None = None) -> Ses
         ok=statuses.count("ok"),
         oom=statuses.count("oom"),
         failed=statuses.count("failed") + statuses.count("killed"),
-        left=sum(status in ("queued", "running", "cancelled") for status in statuses),
+        left=standing.left,
         skipped=statuses.count("skipped"),
+        stage=standing.stage,
+        steps_done=standing.steps_done,
+        steps_total=standing.steps_total,
         reports=len(state.reports),
         jobs=len(jobs),
         jobs_pending=jobs.count("pending"),

@@ -120,7 +120,7 @@ class Cs336App(SteadyApp):
 
     def run(self, *arguments: Any, **options: Any) -> Any:
         """Run it until it is quit or a signal ends it; returns what Textual's own `run` does."""
-        with EndOnSignals(lambda code: self.exit(return_code=code), self.close):
+        with EndOnSignals(lambda code: self.exit(return_code=code), self.close, self.farewell):
             return super().run(*arguments, **options)
 
     def get_default_screen(self) -> Screen[object]:
@@ -160,7 +160,7 @@ class Cs336App(SteadyApp):
         if self._replay:
             self.main.query_one(ConfigurePane).disabled = True
             self.main.open("live")
-            self.run_in_progress = True
+            self.run_in_progress = self.live.playing = True
             self._replay.begin()
         elif self._watches:
             self.main.query_one(ConfigurePane).disabled = True
@@ -187,6 +187,12 @@ class Cs336App(SteadyApp):
         for resource in (*self._sessions.sources, self._replay, self._autosave):
             if resource is not None:
                 resource.close()
+
+    def farewell(self) -> str:
+        """The last words in the terminal, once the app is closed: its session, and how to go on with it."""
+        from cs336_tui.tui.farewell import farewell
+
+        return farewell(session.path for session in (self.live, self.shown) if session.path is not None)
 
     @property
     def log_problems(self) -> list[str]:
@@ -294,6 +300,7 @@ class Cs336App(SteadyApp):
             "run_cells": not (replaying or runs.cells_run or runs.stopping),
             "add_cells": runs.cells_run and not runs.stopping,
             "stop_cells": self.shown.watched or (self.run_in_progress and not (replaying or runs.stopping)),
+            "resume": self._sessions.can_resume,
             "pause": self._replay and self.run_in_progress,
             "faster": self._replay and self.run_in_progress,
             "leave_opened": self._opened is not None,
@@ -324,6 +331,10 @@ class Cs336App(SteadyApp):
             self._sessions.ask_cancel(self.shown)
         else:
             self._runs.stop()
+
+    @on(ConfigurePane.ResumeRequested)
+    def action_resume(self) -> None:
+        self._sessions.resume_shown()
 
     def action_pause(self) -> None:
         if self._replay:

@@ -80,12 +80,6 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def session_time(session: str) -> str:
-    """``2026-11-20 14:03`` of a session named ``2026-11-20T14-03-22-ab12``; any other name stays as it is."""
-    match = re.fullmatch(r"(\d{4}-\d{2}-\d{2})T(\d{2})-(\d{2})-\d{2}(-\w+)?", session)
-    return f"{match[1]} {match[2]}:{match[3]}" if match else session
-
-
 def plain(text: str) -> str:
     """One line of foreign text made safe for the screen: escapes and control characters dropped, tabs widened."""
     return "".join(char for char in texts.plain(text).expandtabs(4) if char.isprintable())

@@ -39,6 +39,8 @@ class Frame(NamedTuple):
     peaks: PeakView
     chosen: Callable[[], Cells]
     """The cells of the choices in Configure, as far as they are known."""
+    can_resume: bool
+    """True if this app can run what the shown session has left."""
     skip_after_oom: bool
     """As chosen in Configure."""
     estimated: Callable[[], Estimated] | None = None
@@ -53,6 +55,14 @@ class Frame(NamedTuple):
     @property
     def held(self) -> bool:
         return self.is_live and self.live.source is not None and self.live.source.bench.queue.paused
+
+    @property
+    def left(self) -> str:
+        """The cells that a run left when it was stopped, and how it goes on; empty while it goes on."""
+        standing = self.shown.standing
+        if not standing.can_resume:
+            return ""
+        return standing.cells_left + (", u resumes" if self.can_resume else "")
 
     @property
     def subject(self) -> Subject:
@@ -78,4 +88,5 @@ class Frame(NamedTuple):
             source.bench.skip_after_oom if source and self.running else self.skip_after_oom,
             Cells() if source is None or waits else self.chosen(),
             self.shown.outlook,
+            self.left,
         )

@@ -155,6 +155,8 @@ class Painter:
 
     def tick(self) -> None:
         self.fold()
+        if self._app.is_up and self._app.main.shows("sessions"):
+            self._sessions.keep_up()
         idle_for = time.monotonic() - self._painted_at
         if idle_for < self._rest_s:
             return
@@ -193,6 +195,7 @@ class Painter:
             judging=app.judging,
             peaks=self._peaks.view,
             chosen=lambda: main.chosen,
+            can_resume=self._sessions.can_resume,
             skip_after_oom=main.query_one(ConfigurePane).skips_after_oom,
             estimated=estimates.estimated if estimates else None,
             forecast=estimates.summary if estimates else None,
@@ -213,4 +216,6 @@ class Painter:
             return "stopping ..."
         if app.live.source is not None and app.run_in_progress and app.live.source.bench.queue.paused:
             return "paused"
+        if self._sessions.can_resume:
+            return f"{app.live.standing.words}, u resumes"
         return self._reports.in_progress

@@ -13,6 +13,7 @@ from textual.widget import AwaitMount, Widget
 
 from cs336_tui.config.presets import QUICK, Preset
 from cs336_tui.events.environment import Environment
+from cs336_tui.session.standing import session_time
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.compositor import TightCompositor
@@ -160,7 +161,7 @@ class MainScreen(Screen[None]):
 
 def heading(state: SessionState, session: str, mode: str, width: int) -> Line:
     """Session (and `mode`, such as ``replay ×2``) on the left; device, driver and torch on the right as they fit."""
-    session = format.plain(state.name or format.session_time(state.started.session if state.started else session))
+    session = format.plain(state.name or session_time(id := state.started.session if state.started else session) or id)
     name, how = ("cs336-tui", "title"), [(f" · {mode}", "caution")] if mode else []
     room = width - width_of(line(name, " · session ", *how))
     session = middle(session, room) if room >= _SHORTEST_NAME else ""

@@ -9,18 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cs336_tui.analysis.eta import Outlook, outlook_of
-from cs336_tui.events.events import CellFinished, CellRequeued, CellsQueued, CellStarted, Event
+from cs336_tui.analysis.eta import Outlook, Prices, outlook_of, takes_s
+from cs336_tui.events.events import CellFinished, CellRequeued, CellsQueued, CellStarted, Event, SessionAnnotated
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogError, LogReader
+from cs336_tui.session.standing import Standing, session_time, standing_of
 from cs336_tui.session.state import SessionState
-from cs336_tui.tui import format
+from cs336_tui.session.store import SessionInfo, describe
 from cs336_tui.tui.tabs.beside import by_lane
 from cs336_tui.tui.tabs.device import Run
 from cs336_tui.tui.tabs.log import LogBook
 
 if TYPE_CHECKING:
+    from cs336_tui.tui.configure.preview import Cells
     from cs336_tui.tui.live_source import LiveSource
     from cs336_tui.tui.watch_source import WatchSource
 
@@ -46,7 +48,12 @@ class Session:
         self._chosen = False  # by the user; until the cell ends
         self._outlook: Outlook | None = None
         self._outlook_until = 0.0
+        self._takes: tuple[Cells, Prices, float | None] | None = None
         self._folded = False  # since the time was worked out
+        self._standing: tuple[bool, Standing] | None = None
+        self._info: SessionInfo | None = None
+        self.playing = False
+        """True while its log is replayed."""
         self.latest_run: Run | None = None
         self.problem: str | None = None
         """Why its log could not be read to the end."""
@@ -63,7 +70,7 @@ class Session:
     @property
     def title(self) -> str:
         """Its name, else the time at which it began."""
-        return self.state.name or format.session_time(self.id)
+        return self.state.name or session_time(self.id) or self.id
 
     @property
     def cell(self) -> CellState | None:
@@ -71,12 +78,36 @@ class Session:
         running = None if self.state.side_by_side else self.state.running_cell
         return running or self.state.cells.get(-1 if self.looked_at is None else self.looked_at)
 
+    @property
+    def standing(self) -> Standing:
+        """How far it has come."""
+        runs = self.playing or self.source is not None or self.watched is not None
+        if self._standing is None or self._standing[0] != runs:
+            self._standing = runs, standing_of(self.state, runs=runs)
+        return self._standing[1]
+
+    @property
+    def info(self) -> SessionInfo | None:
+        """What the list of sessions shows of it now; None while it has no log with cells."""
+        if self.path is None or not self.state.cells:
+            return None
+        if self._info is None:
+            self._info = describe(self.state, self.path)
+        return self._info.standing_at(self.standing)
+
     def outlook(self) -> Outlook:
         """The time that its cells take, worked out once after each `fold`; where very many run, every few seconds."""
         if self._outlook is None or (self._folded and time.monotonic() >= self._outlook_until):
             self._outlook, self._folded = outlook_of(self.state), False
             self._outlook_until = time.monotonic() + (_OUTLOOK_S if len(self.state.running) > _MANY else 0.0)
         return self._outlook
+
+    def takes_s(self, cells: Cells) -> float | None:
+        """Seconds that these cells would take, by the prices of those that were timed; None is unknown."""
+        prices = self.outlook().prices
+        if self._takes is None or self._takes[0] is not cells or self._takes[1] is not prices:
+            self._takes = cells, prices, takes_s(prices, [spec for spec, _ in cells.cells], cells.lanes)
+        return self._takes[2]
 
     def follow(self, cell: CellState) -> bool:
         """Look at a cell that has begun, until it ends. Returns False where the one that runs is looked at anyway."""
@@ -107,7 +138,9 @@ class Session:
 
     def fold(self, events: Sequence[Event]) -> None:
         """Bring it up to date with what happened."""
-        self._folded = True
+        self._folded, self._standing = True, None
+        if any(isinstance(event, SessionAnnotated | CellFinished | CellRequeued | CellsQueued) for event in events):
+            self._info = None
         for event in events:
             self.state.apply(event)
             if isinstance(event, CellsQueued):

@@ -34,11 +34,13 @@ class EndOnSignals:
     That works whatever the event loop is doing, as a thread hears of signals: a terminal that takes nothing, as that of
     a dropped connection, blocks whoever writes to it. The thread calls ``ask(exit code)``, which must not block, and
     ``close()``, which ends what runs. An app that is still there then leaves its terminal, as far as that can be, and
-    ends. Does nothing outside the main thread, where Python cannot handle signals.
+    ends with ``words()``. Does nothing outside the main thread, where Python cannot handle signals.
     """
 
-    def __init__(self, ask: Callable[[int], object], close: Callable[[], object]) -> None:
-        self._ask, self._close = ask, close
+    def __init__(
+        self, ask: Callable[[int], object], close: Callable[[], object], words: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._ask, self._close, self._words = ask, close, words
         self._left = threading.Event()
         self._before: dict[int, Any] = {}
         self._fd_before = -1
@@ -88,8 +90,13 @@ class EndOnSignals:
 
     def _end_now(self, code: int) -> None:
         if not self._left.is_set():
-            self._terminal.give_back()
+            self._terminal.give_back(self._last_words())
         os._exit(code)
+
+    def _last_words(self) -> bytes:
+        with contextlib.suppress(Exception):  # whatever is wrong with the session, the process ends
+            return self._words().encode()
+        return b""
 
     def _watch_terminal(self) -> None:
         """When the terminal goes, say what the system may not: under `make` no SIGHUP reaches the app."""
@@ -114,8 +121,8 @@ class _Terminal:
     def is_there(self) -> bool:
         return self._attributes is not None
 
-    def give_back(self) -> None:
-        """Put it as it was, without waiting for it: what it has not taken yet is dropped."""
+    def give_back(self, words: bytes) -> None:
+        """Put it as it was, and write these words, without waiting for it: what it has not taken yet is dropped."""
         if self._attributes is None:
             return
         # Else a process in the background would be stopped here.
@@ -128,7 +135,7 @@ class _Terminal:
                 _interrupt_writes()
                 termios.tcflush(out, termios.TCOFLUSH)
                 with contextlib.suppress(BlockingIOError):
-                    if os.write(out, _PLAIN) == len(_PLAIN):
+                    if os.write(out, _PLAIN + words) >= len(_PLAIN):
                         return
                 time.sleep(_BETWEEN_TRIES_S)
 

@@ -42,7 +42,15 @@ class PaneTab(Tab, frozen=True):
 def _show_live(pane: LivePane, frame: Frame) -> None:
     shown = frame.shown
     invitation = _invitation(frame)
-    pane.show(shown.state, shown.cell, invitation, held=frame.held, judging=frame.judging, outlook=shown.outlook)
+    pane.show(
+        shown.state,
+        shown.cell,
+        invitation,
+        held=frame.held,
+        judging=frame.judging,
+        outlook=shown.outlook,
+        left=frame.left,
+    )
 
 
 def _invitation(frame: Frame) -> str:
@@ -69,11 +77,13 @@ def _show_report(pane: Any, frame: Frame) -> None:
 
 
 def _show_sessions(pane: SessionsPane, frame: Frame) -> None:
-    pane.show(None if frame.replaying else frame.live.path, None if frame.is_live else frame.shown.path)
+    own, opened = frame.live, None if frame.is_live else frame.shown.path
+    pane.show(None if frame.replaying else own.path, opened, None if frame.replaying else own.info)
 
 
 def _show_configure(pane: ConfigurePane, frame: Frame) -> None:
     pane.look_at(frame.shown.state)
+    pane.offer_resume(frame.can_resume)
     if frame.forecast:
         pane.foresee(*frame.forecast())
 
@@ -113,6 +123,7 @@ APP_KEYS = (
     Binding("r", "run_cells", "Run", id="app.run"),
     Binding("r", "add_cells", "Add", id="app.add"),
     Binding("s", "stop_cells", "Stop", id="app.stop"),
+    Binding("u", "resume", "Resume", id="app.resume"),
     Binding("b", "leave_opened", "Back", id="app.back"),
     Binding("right_square_bracket", "follow_next(1)", "Next cell", key_display="]", id="app.follow_next"),
     Binding("left_square_bracket", "follow_next(-1)", "Cell before", show=False, id="app.follow_before"),

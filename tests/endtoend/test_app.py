@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cs336_tui.events.events import CellFinished, SessionEnded, StepsTimed
+from cs336_tui.events.events import CellFinished, CellStarted, SessionEnded, StepsTimed
 from cs336_tui.session.log import LogReader, SessionLog
 from cs336_tui.tui.signals import LIMIT_S
 from tests.commands import COMMAND
@@ -112,6 +112,24 @@ def test_stop_then_run_again(start):
     assert {event.cell for event in app.logged() if isinstance(event, StepsTimed)} == {0, 1}
 
 
+def test_stop_then_resume_goes_on_in_the_same_log_and_quitting_tells_how(start):
+    app = running(start(*ENDLESS))
+    app.terminal.send("s")
+    app.terminal.until("1 cell left, u resumes")
+    app.terminal.send("u")
+    app.terminal.until(lambda text: "u resumes" not in text and re.search(r"measuring [1-9]", text) is not None)
+    events = app.logged()  # there is but one log
+    assert [event.cell for event in events if isinstance(event, CellStarted)] == [0, 0]
+    app.terminal.send("q")
+    app.terminal.until("Stop and quit")
+    app.terminal.send("y")
+    assert app.terminal.wait() == 0
+    (log,) = app.sessions.glob("*.jsonl")
+    words = app.terminal.raw.rpartition(b"\x1b[?1049l")[2].decode().replace("\r", "")
+    assert re.search(rf"Session {log.stem}: stopped at \d+/1000002 steps, 1 cell left\.", words)
+    assert f"\n  cs336-tui resume {log}\n  cs336-tui show {log}\n  cs336-tui export {log}\n" in words
+
+
 def test_quitting_while_cells_run_asks_and_ends_everything(start):
     app = running(start(*ENDLESS))
     family = app.family()
@@ -169,7 +187,7 @@ def test_a_signal_ends_everything_in_good_order(start):
     assert app.terminal.wait() == 128 + signal.SIGTERM
     assert all(wait_gone(process.pid) for process in family)
     assert isinstance(app.logged()[-1], SessionEnded)
-    assert b"\x1b[?1049l" in app.terminal.raw[-4000:]
+    assert b"cs336-tui resume " in app.terminal.raw.rpartition(b"\x1b[?1049l")[2]
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
@@ -187,6 +205,7 @@ def test_a_signal_ends_everything_though_the_terminal_takes_nothing(start, numbe
     assert app.terminal.takes_lines()
     app.terminal.read_on()
     app.terminal.until_bytes(b"\x1b[?1049l\x1b[?25h")
+    app.terminal.until_bytes(b"cs336-tui resume ")
 
 
 def test_kill_9_leaves_no_orphan_and_a_log_that_replays(start):

@@ -93,7 +93,7 @@ def test_a_cell_goes_from_queued_over_running_to_its_end() -> None:
 
 def test_a_cell_that_ended_early_counts_no_step_that_never_ran() -> None:
     events = [*session_start([a_spec(), a_spec(precision="tf32")]), *cell_start(0)]
-    state = state_of([*events, cell_end(0, "cancelled", stage="compiling")])
+    state = state_of([*events, cell_end(0, "failed", stage="compiling")])
     assert (state.steps_done, state.steps_total) == (0, 6)
     state = state_of([*events, *steps(0, WARMUP_S, MEASURED_S[:1]), cell_end(0, "killed", stage="measuring", step=1)])
     assert (state.steps_done, state.steps_total) == (3, 9)

@@ -32,11 +32,6 @@ def test_what_a_device_does_not_report_is_not_available() -> None:
     assert format.used_of(61_200_000_000, 80_000_000_000) == "61.2/80.0 GB"
 
 
-def test_session_names_become_times_without_asking_the_clock() -> None:
-    assert format.session_time("2026-11-20T14-03-22-ab12") == "2026-11-20 14:03"
-    assert format.session_time("my own name") == "my own name"
-
-
 def test_foreign_text_loses_what_could_drive_the_terminal() -> None:
     assert format.plain("\x1b[31mred\x1b[0m\x1b]52;c;AAAA\x07 \x07bell\tend") == "red bell    end"
     assert format.plain("[bold]not markup[/]") == "[bold]not markup[/]"

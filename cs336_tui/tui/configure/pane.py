@@ -79,6 +79,9 @@ class ConfigurePane(Vertical):
     class StopRequested(Message):
         """Stop what is running."""
 
+    class ResumeRequested(Message):
+        """Run what the shown session has left."""
+
     class ExportRequested(Message):
         """Export the results so far."""
 
@@ -138,6 +141,7 @@ class ConfigurePane(Vertical):
         with _Buttons(id="buttons"):
             yield PushButton("Run", id="run")
             yield PushButton("Stop", id="stop", disabled=True)
+            yield PushButton("Resume", id="resume")
             yield PushButton("Export", id="export")
 
     def _what(self) -> Iterator[Widget]:
@@ -151,6 +155,7 @@ class ConfigurePane(Vertical):
                 yield Vertical(classes="group", id="dims")
 
     def on_mount(self) -> None:
+        self.query_one("#resume").display = False
         self._offer()
         self._show()
 
@@ -208,6 +213,14 @@ class ConfigurePane(Vertical):
             run.focus()
         self._was_in_hand = self._stopping and in_hand
 
+    def offer_resume(self, offered: bool) -> None:
+        """Show the button that resumes in place of the one that stops, or that one again."""
+        stop, resume = self.query_one("#stop"), self.query_one("#resume")
+        if resume.display != offered:
+            if self.screen.focused is resume:
+                self.query_one("#run").focus()
+            stop.display, resume.display = not offered, offered
+
     def foresee(self, text: str, role: str) -> None:
         """Show the predicted needs behind the summary; role ``text``, ``caution`` or ``bad``."""
         if (text, role) != self._foreseen:
@@ -231,7 +244,7 @@ class ConfigurePane(Vertical):
 
     def action_to_buttons(self) -> None:
         """Leave the entries, where plain keys are typed, for the first button that can be pressed."""
-        next(button for button in self.query(PushButton) if not button.disabled).focus()
+        next(button for button in self.query(PushButton) if button.display and not button.disabled).focus()
 
     def on_entry_changed(self, event: Entry.Changed) -> None:
         event.stop()
@@ -268,7 +281,8 @@ class ConfigurePane(Vertical):
         if event.button.id == "run":
             self.request_run()
         else:
-            self.post_message(self.StopRequested() if event.button.id == "stop" else self.ExportRequested())
+            asked = {"stop": self.StopRequested, "resume": self.ResumeRequested, "export": self.ExportRequested}
+            self.post_message(asked[event.button.id or ""]())
 
     def _from_preset(self) -> Entries:
         """The entries of the preset with the options that there are, which no preset holds."""

@@ -9,6 +9,7 @@ import msgspec
 from textual.timer import Timer
 
 from cs336_tui.analysis.estimates import Estimate, duration_range, judge_all, total_s
+from cs336_tui.analysis.eta import takes_words
 from cs336_tui.analysis.targets import Target, named_target, target_here
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.gpus import GpuModel, find_gpu
@@ -62,8 +63,10 @@ class EstimateController:
         if len(known) < len(seen) or not seen:
             return Forecast("predicting ..." if predicts and seen else "")
         more = len(seen) < len(chosen.needs)
-        whole = whole_time(known, more=more, from_s=1, lanes=chosen.lanes)
-        takes = f" · ETA {whole}" if whole else ""
+        takes = takes_words(self._app.live.takes_s(chosen))  # as the Queue tab has it; before anything is timed:
+        if not takes and (whole := whole_time(known, more=more, from_s=1, lanes=chosen.lanes)):
+            takes = f"takes {whole}"
+        takes = takes and f" · {takes}"
         peak = max(found.prediction.peak_bytes for _, found in known)
         misfits = sum(need.cells for need, found in known if found.fits is False)
         of_those = f" (of the {MOST} largest kinds)" if chosen.is_cut else ""

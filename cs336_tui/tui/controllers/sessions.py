@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
 from cs336_tui.session import store
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.lock import writer_of
@@ -27,8 +25,12 @@ from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, Source, Wish, co
 from cs336_tui.tui.watch_source import WatchEnded, WatchSource
 
 _T = TypeVar("_T")
-_Known = dict[Path, tuple[tuple[int, int], _T]]
+_Known = dict[Path, tuple[tuple[object, ...], _T]]
 """A part that was read of a log, with the log's time and size then."""
+
+
+KEEP_UP_S = 5.0
+"""Interval at which the list of sessions is read again while it is in sight."""
 
 
 class Library:
@@ -65,9 +67,7 @@ class Library:
             return found, ""
 
     def _info(self, path: Path) -> SessionInfo:
-        info = _newest(path, self._infos, store.info_of)
-        writer = writer_of(path)  # may have gone since, with the log as it was
-        return msgspec.structs.replace(info, writer=str(writer) if writer else None)
+        return _newest(path, self._infos, store.info_of, writer_of(path))  # who may go and leave the log as it was
 
     def _open(self, path: Path) -> Session | str:
         with self._reading:
@@ -79,10 +79,11 @@ class Library:
                 return f"{path.name}: cannot be read: {type(error).__name__}: {error}"
 
 
-def _newest(path: Path, known: _Known[_T], read: Callable[[Path], _T]) -> _T:
-    """The answer of `read` to a log, read anew only when the log has grown. Raises OSError."""
+def _newest(path: Path, known: _Known[_T], read: Callable[[Path], _T], *decides: object) -> _T:
+    """The answer of `read` to a log, read anew only when the log has grown, or what else `decides` is another. Raises
+    OSError."""
     stat = path.stat()
-    stamp = stat.st_mtime_ns, stat.st_size
+    stamp = stat.st_mtime_ns, stat.st_size, *decides
     if path not in known or known[path][0] != stamp:
         known[path] = stamp, read(path)
     return known[path][1]
@@ -97,6 +98,7 @@ class SessionController:
         self.recordings = RecordingController(
             app, lambda: self._library.folder if self._library else None, self._recorded
         )
+        self._listed_at = 0.0
         self._before: Session | None = None
         """The app's session until the one that is to go on has been opened for writing."""
         self._retired: list[LiveSource] = []
@@ -117,10 +119,17 @@ class SessionController:
         return self._app.main.query_one(SessionsPane)
 
     def reload(self) -> None:
+        """List the sessions anew."""
+        self._listed_at = time.monotonic()
         if self._library is None:
             self._pane.take((), "no folder of sessions is known here")
         else:
             self._library.list(lambda found: self._pane.take(*found))
+
+    def keep_up(self) -> None:
+        """List the sessions anew if that was long ago: other processes run some of them."""
+        if time.monotonic() - self._listed_at >= KEEP_UP_S:
+            self.reload()
 
     def do(self, wish: Wish, info: SessionInfo) -> None:
         match wish:
@@ -290,6 +299,21 @@ class SessionController:
         sessions = found or [self._app.shown]
         titled = tuple((session.title or "session", session.state) for session in sessions)
         return Compared(titled, tuple(self._cells))
+
+    @property
+    def can_resume(self) -> bool:
+        """True if this app can run what the shown session has left."""
+        app = self._app
+        idle = not (app.replaying or app.run_in_progress) and app.shown.path is not None
+        return idle and app.live.source is not None and app.shown.standing.can_resume
+
+    def resume_shown(self) -> None:
+        """Run the cells of the shown session that have no result, into its own log."""
+        shown = self._app.shown
+        if shown.path is None or not shown.state.cells:
+            self._tell("This session has nothing left to run.")
+        else:
+            self.resume(store.describe(shown.state, shown.path))
 
     def resume(self, info: SessionInfo) -> None:
         """Run the session's cells that have no result, into its own log."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from cs336_tui.analysis.collectives import algbw, busbw
-from cs336_tui.analysis.eta import Outlook, remaining_s, share_done
+from cs336_tui.analysis.eta import Outlook, eta_words, remaining_s, share_done
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.session.cell_state import CellState
@@ -89,8 +89,10 @@ class LivePane(Lines):
         held: bool = False,
         judging: Judging | None = None,
         outlook: Callable[[], Outlook] | None = None,
+        left: str = "",
     ) -> None:
-        """Paint the cell, or the invitation if there is none. `held`: the queue is paused."""
+        """Paint the cell, or the invitation if there is none. `held`: the queue is paused; `left`: the cells that a
+        stopped run left, in words."""
         if cell is None:
             said = wrapped(invitation, self.content_size.width, "muted")
             self.paint([(), line(("Nothing has run yet.", "strong")), (), *said])
@@ -101,7 +103,9 @@ class LivePane(Lines):
         if not (same and 0 <= now - detail.at < self.detail_interval_s):
             self._state, self._detail = state, detail_of(cell, now)
         found = judging.of(state, cell) if judging else None
-        lines = live_lines(state, cell, self._detail, *self.content_size, held=held, found=found, outlook=outlook)
+        lines = live_lines(
+            state, cell, self._detail, *self.content_size, held=held, found=found, outlook=outlook, left=left
+        )
         self.paint(lines)
 
 
@@ -115,6 +119,7 @@ def live_lines(
     held: bool = False,
     found: Assessment | None = None,
     outlook: Callable[[], Outlook] | None = None,
+    left: str = "",
 ) -> list[Line]:
     """The pane's rows for a cell, at most `height`; `found`: its verdicts; `outlook`: the time of all, if known."""
     if cell.spec.recording:
@@ -127,7 +132,7 @@ def live_lines(
     lines = [
         *(line((row, "title")) for row in title_rows(cell.spec.title, width, 2 if height >= _TITLE_ROWS_FROM else 1)),
         *_lanes(state, cell, width),
-        _where(state, cell, held, outlook),
+        _where(state, cell, held, outlook, left),
         _progress(state, width),
         *blank,
         _headline(state, cell),
@@ -191,14 +196,17 @@ def _ranks(ranks: Ranks, width: int, rows: int) -> list[Line]:
     return [head, *rank_strips(ranks.times_s, width=width, rows=rows)]
 
 
-def _where(state: SessionState, cell: CellState, held: bool, outlook: Callable[[], Outlook] | None) -> Line:
+def _where(
+    state: SessionState, cell: CellState, held: bool, outlook: Callable[[], Outlook] | None, left: str = ""
+) -> Line:
     here = f"cell {status.number(cell)}/{len(state.cells)} · "
     if cell.status != "running":
-        return (Span(here), status.status(cell), *([Span(" · the queue is paused", "caution")] if held else []))
-    eta = None if held else outlook().ends.last_s if outlook else remaining_s(state)
+        said = "the queue is paused" if held else left
+        return (Span(here), status.status(cell), *([Span(f" · {said}", "caution")] if said else []))
+    eta_s = None if held else outlook().ends.last_s if outlook else remaining_s(state)
     these = "these" if state.side_by_side and len(state.running) > 1 else "this"
-    left = f" · paused after {these}" if held else f" · ETA {quantities.duration(eta)}" if eta is not None else ""
-    return line(here, (status.stage(cell, state.last_at), "strong"), (left, "caution" if held else "text"))
+    rest = f" · paused after {these}" if held else f" · {eta_words(eta_s)}" if eta_s is not None else ""
+    return line(here, (status.stage(cell, state.last_at), "strong"), (rest, "caution" if held else "text"))
 
 
 def _lanes(state: SessionState, cell: CellState, width: int) -> list[Line]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from cs336_tui.analysis.eta import Ends, Outlook, Prices, ends_s
+from cs336_tui.analysis.eta import Ends, Outlook, Prices, ends_s, eta_words, takes_words
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState
@@ -48,6 +48,8 @@ class QueueView(NamedTuple):
     """The cells that Run would add; shown while nothing waits."""
     outlook: Callable[[], Outlook]
     """The time that the session's cells take."""
+    left: str = ""
+    """The cells that a stopped run left, in words."""
 
 
 class _QueueRow(NamedTuple):
@@ -191,12 +193,16 @@ class QueuePane(Rows):
         assert view is not None
         if self._added:
             parts = [Span(f"Run would add {format.plural(len(self._added), 'cell')}", "strong")]
+            if takes := takes_words(self._ends.last_s):
+                parts.append(Span(f" · {takes}"))
         else:
             parts = [Span(f"{format.plural(waiting, 'cell')} wait{'s' * (waiting == 1)}", "strong")]
             if view.state.side_by_side:
                 parts = [Span(beside.totals(view.state), "strong")]
             if (left := self._ends.last_s) is not None and (waiting or self._at_work):
-                parts.append(Span(f" · done in {quantities.duration(left)}"))
+                parts.append(Span(f" · {eta_words(left)}"))
+        if view.left:
+            parts.append(Span(f" · stopped: {view.left}", "caution"))
         if view.queue is not None and (asked := len(view.queue.asked)):
             parts.append(Span(f" · {format.plural(asked, 'report')} before the next cell", "strong"))
         if view.queue is not None and view.queue.paused:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
@@ -71,6 +70,7 @@ class SessionsPane(Rows):
     _infos: tuple[SessionInfo, ...] | None = None
     _problem = ""
     _own: Path | None = None
+    _now: SessionInfo | None = None
     _opened: Path | None = None
     opening = ""
     """Progress of reading a recording; empty while none is read."""
@@ -79,14 +79,19 @@ class SessionsPane(Rows):
 
     @property
     def infos(self) -> tuple[SessionInfo, ...]:
-        """The sessions, as read last."""
-        return self._infos or ()
+        """The sessions, as read last; that of this app as it is now."""
+        read, now = self._infos or (), self._now
+        if now is None or self._infos is None:
+            return read
+        if any(info.path == now.path for info in read):
+            return tuple(now if info.path == now.path else info for info in read)
+        return (now, *read)
 
     def take(self, infos: Iterable[SessionInfo], problem: str = "") -> None:
         """Show these sessions, or the `problem` with the folder. The cursor stays on its session."""
         before = self.selected
         self._infos, self._problem = tuple(infos), problem
-        paths = [info.path for info in self._infos]
+        paths = [info.path for info in self.infos]
         if before is not None and before.path in paths:
             self.cursor = paths.index(before.path)
         marked = tuple(path for path in self.marked if path in paths)
@@ -95,9 +100,10 @@ class SessionsPane(Rows):
             self.post_message(self.Marked())
         self._refill()
 
-    def show(self, own: Path | None, opened: Path | None) -> None:
-        """Paint; `own`: the log of the session that this app runs; `opened`: the log of the opened one."""
-        self._own, self._opened = own, opened
+    def show(self, own: Path | None, opened: Path | None, now: SessionInfo | None = None) -> None:
+        """Paint; `own`: the log of the session that this app runs, which stands as `now` says; `opened`: the log of the
+        opened one."""
+        self._own, self._opened, self._now = own, opened, now
         self._refill()
 
     def show_opening(self, text: str) -> None:
@@ -115,7 +121,7 @@ class SessionsPane(Rows):
             self.fill((), [*above, (), line(("reading the sessions ...", "muted"))])
         elif self._problem:
             self.fill((), [*above, (), line((f"! {format.plain(self._problem)}", "caution"))])
-        elif not self._infos:
+        elif not self.infos:
             self.fill(
                 (),
                 [
@@ -136,7 +142,7 @@ class SessionsPane(Rows):
                 heading, rows = self._rows_in_sight(first, last)
                 return [*above, *heading], rows
 
-            self.draw_from(len(self._infos), in_sight, heading_rows=1 + len(above))
+            self.draw_from(len(self.infos), in_sight, heading_rows=1 + len(above))
 
     def _rows_in_sight(self, first: int, last: int) -> tuple[Sequence[Line], Sequence[Line]]:
         infos = self.infos[first:last]
@@ -150,9 +156,6 @@ class SessionsPane(Rows):
             place = f"{self.marked.index(info.path) + 1}" if info.path in self.marked else ""
             return place + ("▶" if info.path == self._own else "◉" if info.path == self._opened else "")
 
-        def begun(info: SessionInfo) -> str:
-            return time.strftime("%Y-%m-%d %H:%M", time.localtime(info.started_at)) if info.started_at else "?"
-
         def note(info: SessionInfo) -> str:
             text = format.plain(info.note)
             return text if len(text) <= _LONGEST_NOTE else text[: _LONGEST_NOTE - 1] + "…"
@@ -160,7 +163,8 @@ class SessionsPane(Rows):
         return (
             Column("mark", "", text=mark),
             Column("title", "session", left=True, show=format.plain),
-            Column("begun", left=True, rank=2, text=begun),
+            Column("begun", left=True, rank=2, text=lambda info: info.begun or "?"),
+            Column("state", left=True, rank=1, text=lambda info: stage(info, own=info.path == self._own)),
             Column("cells", left=True, text=counts),
             Column("devices", "device", left=True, rank=4, text=lambda info: format.plain(", ".join(info.devices))),
             Column("host", left=True, rank=5, show=format.plain),
@@ -198,6 +202,18 @@ class SessionsPane(Rows):
         self.post_message(self.Marked())
 
 
+_GLYPHS = {"running": "▶", "stopped": "■", "killed": "✗", "done": "✓", "empty": ""}
+
+
+def stage(info: SessionInfo, *, own: bool) -> str:
+    """How far it has come, with a glyph: ``■ stopped at 77/120``; the steps of cells that others run are not read."""
+    if info.problem or not info.cells:
+        return ""
+    known = info.stage in ("stopped", "killed") or (own and info.stage == "running")
+    at = f" at {info.steps_done}/{info.steps_total}" if known else ""
+    return f"{_GLYPHS[info.stage]} {info.stage}{at}"
+
+
 def counts(info: SessionInfo) -> str:
     """The number of cells by status, each with a glyph and a word."""
     if info.problem:
@@ -207,7 +223,7 @@ def counts(info: SessionInfo) -> str:
         (info.oom, "▲ {} OOM"),
         (info.failed, "✗ {} failed"),
         (info.skipped, "» {} skipped"),
-        (info.left, "▶ {} running or waiting" if info.goes_on else "· {} left"),
+        (info.left, "· {} left"),
     )
     reports = f"{info.reports} report{'s' * (info.reports != 1)}" if info.reports else ""
     cells = " ".join(text.format(number) for number, text in parts if number) or ("" if reports else "no cells")
