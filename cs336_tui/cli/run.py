@@ -15,7 +15,7 @@ from typing import NamedTuple, TextIO
 
 import click
 
-from cs336_tui.analysis.eta import remaining_s, steps_so_far
+from cs336_tui.analysis.eta import eta_words, remaining_s, steps_so_far
 from cs336_tui.cli.on_terminal import on_terminal
 from cs336_tui.cli.streams import StatusLine
 from cs336_tui.config.spec import CellSpec
@@ -282,7 +282,7 @@ class RunProgress:
     def _status(self, cell: CellState) -> str:
         text = self._several() or self._one(cell)
         if (left := remaining_s(self._state)) is not None:
-            text += f" · ETA {duration(left)}"
+            text += f" · {eta_words(left)}"
         return text
 
     def _one(self, cell: CellState) -> str:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import click
 
+from cs336_tui.analysis.eta import eta_words
 from cs336_tui.cli.flags import LANES, file_options, options, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.on_terminal import shown
@@ -207,7 +208,7 @@ def _show(progress: TurnsProgress, line: StatusLine) -> None:
     if progress.turn_s is not None:
         text += f" of turns of {progress.turn_s:.1f} s" if progress.round else ""
     if progress.left_s is not None:
-        text += f", ETA {duration(progress.left_s)}"
+        text += f", {eta_words(progress.left_s)}"
     if line.is_live:
         line.show(text)
     elif not progress.round or progress.start == progress.round == 1:

@@ -131,6 +131,8 @@ class Painter:
             case CellsQueued() if app.replaying and (chosen := [each for each in event.specs if not each.recording]):
                 name = self._replay.path.stem if self._replay else app.live.id
                 app.load_preset(Preset(name, "", sweep_of(chosen)))
+            case CellsQueued() if app.main.shows("sessions"):
+                self._sessions.reload()  # it is new there
             case SessionResumed() if event.at >= app.live.news_since:
                 self._sessions.resumed()
             case ReportFinished() if not app.replaying:

@@ -53,7 +53,7 @@ class Session:
         self._standing: tuple[bool, Standing] | None = None
         self._info: SessionInfo | None = None
         self.playing = False
-        """True while its log is replayed."""
+        """True if its log is replayed: what runs at its end is shown so."""
         self.latest_run: Run | None = None
         self.problem: str | None = None
         """Why its log could not be read to the end."""

@@ -51,7 +51,7 @@ async def test_of_too_many_kinds_the_largest_are_predicted(bench: Benches) -> No
         await until(pilot, lambda _: said in summary(app))
         assert app.main.query_one("#summary").has_class("-caution")
         answer(app, bench, one_gigabyte)
-        await until(pilot, lambda _: f"fits (of the {MOST} largest kinds) · ETA more than " in summary(app))
+        await until(pilot, lambda _: f"fits (of the {MOST} largest kinds) · takes more than " in summary(app))
 
 
 async def test_the_tab_says_that_it_lists_the_largest_only(bench: Benches) -> None:
@@ -70,7 +70,7 @@ async def test_of_a_cell_that_cannot_be_predicted_the_time_is_not_known(bench: B
         specs = await asked(pilot, bench)
         predicted = tuple(longest_misfits(spec) for spec in specs[1:])
         app.sink([CellsPredicted(at=START, predictions=predicted, failed=specs[:1])])
-        await until(pilot, lambda _: "at least 1 of 3 does not fit · ETA more than " in summary(app))
+        await until(pilot, lambda _: "at least 1 of 3 does not fit · takes more than " in summary(app))
 
 
 async def test_a_cell_that_cannot_be_predicted_costs_its_own_row_of_the_tab(bench: Benches) -> None:
@@ -107,7 +107,7 @@ async def test_the_time_of_compiled_cells_is_not_said_to_be_that_of_cells_as_wri
             [*session_start([on(spec, compile="off")]), *cell_start(0), *steps(0, (0.1,), (0.1,) * 4), cell_end(0)]
         )
         answer(app, bench)
-        await until(pilot, lambda _: "ETA 3 s and compiling, partly priced as other variants" in summary(app))
+        await until(pilot, lambda _: "takes 3 s and compiling, partly priced as other variants" in summary(app))
         pane = await open_tab(pilot)
         await until(pilot, lambda _: "all steps 3 s and compiling, partly priced as other variants" in pane.text)
 

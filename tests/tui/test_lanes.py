@@ -135,7 +135,7 @@ async def test_the_queue_tells_lane_device_state_and_end_of_each_and_all(tmp_pat
         await pilot.press("6")
         shown = await until(pilot, "set aside")
         rows = [row.split() for row in shown.splitlines()]
-        assert "7 run · 5 wait · 7 ok · 1 OOM · done in" in shown
+        assert "7 run · 5 wait · 7 ok · 1 OOM · ETA " in shown
         assert "lane 3, cuda:3, set aside: CUDA error: device lost, twice" in shown
         assert next(row for row in rows if row[:1] == ["order"]) == "order lane size ctx pass device done in".split()
         running = [row for row in rows if row[:1] == ["now"]]

@@ -101,7 +101,6 @@ class RunController:
             live.end_run()
         self._app.run_in_progress = self.cells_run = self.stopping = False
         if self._app.replaying:
-            live.playing = False
             live.state.break_off()
             gc.freeze()  # what was replayed is here to stay
         else:

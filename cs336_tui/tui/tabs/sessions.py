@@ -80,12 +80,8 @@ class SessionsPane(Rows):
     @property
     def infos(self) -> tuple[SessionInfo, ...]:
         """The sessions, as read last; that of this app as it is now."""
-        read, now = self._infos or (), self._now
-        if now is None or self._infos is None:
-            return read
-        if any(info.path == now.path for info in read):
-            return tuple(now if info.path == now.path else info for info in read)
-        return (now, *read)
+        now = self._now
+        return tuple(now if now and info.path == now.path else info for info in self._infos or ())
 
     def take(self, infos: Iterable[SessionInfo], problem: str = "") -> None:
         """Show these sessions, or the `problem` with the folder. The cursor stays on its session."""
@@ -206,11 +202,11 @@ _GLYPHS = {"running": "▶", "stopped": "■", "killed": "✗", "done": "✓", "
 
 
 def stage(info: SessionInfo, *, own: bool) -> str:
-    """How far it has come, with a glyph: ``■ stopped at 77/120``; the steps of cells that others run are not read."""
+    """How far it has come, with a glyph: ``■ stopped 77/120`` steps; those of others' cells are not read."""
     if info.problem or not info.cells:
         return ""
     known = info.stage in ("stopped", "killed") or (own and info.stage == "running")
-    at = f" at {info.steps_done}/{info.steps_total}" if known else ""
+    at = f" {info.steps_done}/{info.steps_total}" if known else ""
     return f"{_GLYPHS[info.stage]} {info.stage}{at}"
 
 
