@@ -13,10 +13,10 @@ import click
 from cs336_tui.analysis.ab import ratio_of_rounds, rounds_found, turns_of
 from cs336_tui.analysis.eta import steps_so_far
 from cs336_tui.analysis.merge import Result
+from cs336_tui.cli.files import file_options
 from cs336_tui.cli.flags import (
     Parsed,
     choice_options,
-    file_options,
     options,
     reword,
     session_dir_option,

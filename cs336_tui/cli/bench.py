@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
+from cs336_tui.cli.files import data_options
 from cs336_tui.cli.flags import (
     bench_options,
     choice_options,
-    data_options,
     ddof_option,
     lanes_option,
     options,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from cs336_tui.cli.bench import run_sweeps
+from cs336_tui.cli.files import data_options
 from cs336_tui.cli.flags import (
     bench_options,
     comm_options,
-    data_options,
     ddof_option,
     lanes_option,
     options,

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
-import msgspec
 
 from cs336_tui.analysis.comparison import Comparison, Side
 from cs336_tui.analysis.comparison import compare as compared
 from cs336_tui.analysis.fields import FIELDS, OWN, shown_of
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.cli import suggestions
-from cs336_tui.cli.flags import session_dir_option, verbose_option
-from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.on_terminal import on_terminal
+from cs336_tui.cli.files import file_options, json_option
+from cs336_tui.cli.flags import options, session_dir_option
+from cs336_tui.cli.help import command
+from cs336_tui.cli.on_terminal import TERMINAL, on_terminal
 from cs336_tui.cli.suggestions import offer
-from cs336_tui.export.comparison import SETTINGS, cell_title, doubt_of_pairs, pair_columns
+from cs336_tui.cli.targets import deliver, to_json
+from cs336_tui.export.comparison import SETTINGS, cell_title, comparison_table, doubt_of_pairs, pair_columns
+from cs336_tui.export.formats import answer
 from cs336_tui.export.tables import Table
 from cs336_tui.export.terminal import Notes, Part
 from cs336_tui.export.verdicts import trust_notes
@@ -37,11 +38,12 @@ _OUTCOMES: Mapping[Outcome, str] = {
 
 @click.argument("a", shell_complete=offer(suggestions.sessions))
 @click.argument("b", shell_complete=offer(suggestions.sessions))
-@heading("Output")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@verbose_option
+@json_option
+@options(*file_options("table"))
 @session_dir_option
-def compare_command(a: str, b: str, session_dir: Path, *, as_json: bool) -> str:
+def compare_command(
+    a: str, b: str, session_dir: Path, *, format_: str = "table", output: Path | None = None, force: bool = False
+) -> str:
     """Compare the step times of A with those of B: ratio, its 95 % interval and the outcome.
 
     Each is a session (an id, a unique prefix of one, `last` or a path) or one cell of it, SESSION:N, counted from 1.
@@ -57,12 +59,18 @@ def compare_command(a: str, b: str, session_dir: Path, *, as_json: bool) -> str:
         a_title, b_title = a_path.stem, b_path.stem
     sides = (_cells(a_title, a_state, a_number), _cells(b_title, b_state, b_number))
     comparison = compared(*sides)
-    if as_json:
-        return msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode()
+    return deliver(_render(comparison, sides, format_), output, force=force)
+
+
+def _render(comparison: Comparison, sides: Sequence[Sequence[Result]], format_: str) -> str:
+    if format_ == "json":
+        return to_json(comparison)
     doubts = [f"{name}: {note}" for name, side in zip("AB", sides, strict=True) for note in trust_notes(side)]
-    if sys.stdout.isatty():
+    if format_ == TERMINAL:
         return on_terminal(list(_parts(comparison, sides, doubts)))
-    return "\n".join([*_lines(comparison), *([""] if doubts else []), *doubts])
+    if format_ != "table":
+        return answer([comparison_table(comparison, doubts=doubts)], format_)
+    return "\n".join([*_lines(comparison), *([""] if doubts else []), *doubts]) + "\n"
 
 
 _NOTHING_COMMON = "A and B have no cell in common."

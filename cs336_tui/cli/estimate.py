@@ -22,7 +22,8 @@ from cs336_tui.analysis.estimates import (
 )
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.cli import suggestions
-from cs336_tui.cli.flags import Parsed, choice_options, file_options, gpu_option, options, session_dir_option
+from cs336_tui.cli.files import file_options
+from cs336_tui.cli.flags import Parsed, choice_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.on_terminal import TERMINAL, on_terminal, shown
 from cs336_tui.cli.run import EXIT_CELL_FAILED

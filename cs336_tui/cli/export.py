@@ -17,7 +17,8 @@ from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.pivot import VALUES, PivotError, pivot, select, suggest
 from cs336_tui.analysis.problems import Material
 from cs336_tui.cli import suggestions
-from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, file_options, options, session_dir_option
+from cs336_tui.cli.files import file_options, say_written
+from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, options, session_dir_option
 from cs336_tui.cli.help import Command, command, heading
 from cs336_tui.cli.on_terminal import TERMINAL, on_terminal, shown
 from cs336_tui.cli.suggestions import offer
@@ -25,6 +26,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.drawing import Absent, Drawing
+from cs336_tui.export.file_formats import check_markdown
 from cs336_tui.export.files import figures_beside, make_folder, write_atomically
 from cs336_tui.export.folder import Source, figures_of, write_summary
 from cs336_tui.export.formats import notes_text, pandas_text
@@ -251,6 +253,8 @@ def export(
     has_notes = not (choice.is_plain and format_ in ("json", "csv"))
     if notes and not has_notes:
         raise click.UsageError(f"--notes: {format_.upper()} of whole records has none; leave it out")
+    if notes:
+        check_markdown("--notes", notes)
     sources = read(sessions, session_dir)
     kernels_ddof = 1 if ddof is None else ddof  # 1 is nsys's
     if ddof is not None:
@@ -299,7 +303,7 @@ def export(
         written[output], text = text, ""
     for path, content in written.items():
         write_atomically(path, content, overwrite=force)
-        click.echo(f"wrote {path}", err=True)
+        say_written(path)
     return text
 
 
@@ -413,7 +417,7 @@ def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite:
         for format_, data in drawing.files().items():
             path = folder / f"{drawing.name}.{format_}"
             write_atomically(path, data, overwrite=overwrite)
-            click.echo(f"wrote {path}", err=True)
+            say_written(path)
 
 
 @command("summary")
@@ -425,4 +429,4 @@ def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite:
 def summary(*, sessions: Sequence[str], session_dir: Path, output: Path, force: bool) -> None:
     """Write the summary of SESSION... as a folder: summary.md and summary.html, tables/, figures/ and the logs."""
     write_summary(output, read(sessions, session_dir), overwrite=force)
-    click.echo(f"wrote {output}", err=True)
+    say_written(output)

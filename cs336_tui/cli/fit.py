@@ -11,7 +11,8 @@ import msgspec
 
 from cs336_tui.analysis.fitting import Dimension, search
 from cs336_tui.analysis.targets import Target
-from cs336_tui.cli.flags import choice_options, file_options, gpu_option, options, session_dir_option
+from cs336_tui.cli.files import file_options
+from cs336_tui.cli.flags import choice_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out

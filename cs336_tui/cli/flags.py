@@ -10,7 +10,6 @@ import click
 
 from cs336_tui.cli.help import heading, under
 from cs336_tui.cli.help import options as options
-from cs336_tui.cli.on_terminal import format_or_terminal, remember_verbose
 from cs336_tui.cli.suggestions import gpus, of_choice, offer, presets, sessions
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
 from cs336_tui.config.counts import INTERVAL, USUAL_MOST, Counted, auto_of, share_of, share_words
@@ -309,44 +308,6 @@ oom_option = under(
 )
 
 
-def file_options(*before: str) -> tuple[Callable[[Any], Any], ...]:
-    """In which format, the first unless said, and where to: one of those `before`, or of a table."""
-    from cs336_tui.export.formats import FORMATS
-
-    return (
-        under(
-            "Output",
-            _format_option(*before, *FORMATS),
-            click.option("-o", "--output", type=FILE, help="Write here instead of standard output."),
-            click.option("--force", is_flag=True, help="Overwrite existing files."),
-            verbose_option,
-        ),
-    )
-
-
-def _format_option(*formats: str) -> Callable[[Any], Any]:
-    """One of these, the first unless said; where a terminal is to show it, `TERMINAL`."""
-    return click.option(
-        "--format",
-        "format_",
-        type=click.Choice(formats),
-        default=formats[0],
-        callback=format_or_terminal,
-        help=f"[default: {formats[0]}; on a terminal a table of its width]",
-    )
-
-
-verbose_option = under(
-    "Output",
-    click.option(
-        "-v",
-        "--verbose",
-        is_flag=True,
-        expose_value=False,
-        callback=remember_verbose,
-        help="On a terminal: the notes on the numbers, too.",
-    ),
-)
 gpu_option = under(
     "Which device",
     click.option(
@@ -377,18 +338,6 @@ fit_check_option = under(
     ),
 )
 session_argument = click.argument("session", default="last", shell_complete=offer(sessions))
-data_options = (
-    under(
-        "Output",
-        _format_option("markdown", "json", "csv"),
-        click.option("-o", "--output", type=FILE, help="Write the data here instead of standard output."),
-        click.option("--summary", metavar="FILE|auto", help="Also keep a session summary here; auto names it."),
-        click.option("--force", is_flag=True, help="Overwrite existing files."),
-        verbose_option,
-    ),
-)
-
-
 timeout_option = under(
     "How long",
     click.option(

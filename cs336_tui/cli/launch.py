@@ -38,8 +38,10 @@ def open_app(
     if replay is not None and not replay.is_file():
         raise click.UsageError(f"--replay {replay}: no such file; expected a session log (.jsonl)")
     if summary is not None:
+        from cs336_tui.export.file_formats import check_markdown
         from cs336_tui.export.files import check_writable
 
+        check_markdown("--summary", summary)
         check_writable(summary)
     chosen = any(value not in (None, ()) for value in choices.values())
     sweep = sweep_from(**choices) if chosen else None

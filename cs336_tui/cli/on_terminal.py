@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +23,6 @@ _VERBOSE = "cs336_tui.verbose"
 def remember_verbose(context: click.Context, _option: click.Parameter, value: bool) -> None:
     """The callback of ``-v``, so that no command has to pass it on."""
     context.meta[_VERBOSE] = value
-
-
-def format_or_terminal(context: click.Context, option: click.Parameter, value: str) -> str:
-    """The callback of ``--format``: where nothing was said of a format or a file, and somebody looks, `TERMINAL`."""
-    # Options that are given are settled before those that are not, so that the file is known here.
-    is_said = context.get_parameter_source(option.name or "") is not click.core.ParameterSource.DEFAULT
-    return value if is_said or context.params.get("output") or not sys.stdout.isatty() else TERMINAL
 
 
 def shown(tables: Sequence[Table], format_: str, title: str = "cs336-tui") -> str:

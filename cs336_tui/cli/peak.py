@@ -9,7 +9,8 @@ from typing import cast, get_args
 
 import click
 
-from cs336_tui.cli.flags import WORDS, file_options, options, session_dir_option
+from cs336_tui.cli.files import file_options
+from cs336_tui.cli.flags import WORDS, options, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.suggestions import devices, offer

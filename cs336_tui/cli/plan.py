@@ -16,15 +16,8 @@ from cs336_tui.analysis.scaling import plan as planned
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli import suggestions
 from cs336_tui.cli.export import write_figures
-from cs336_tui.cli.flags import (
-    DIRECTORY,
-    Parsed,
-    choices_of,
-    file_options,
-    gpu_option,
-    options,
-    session_dir_option,
-)
+from cs336_tui.cli.files import file_options
+from cs336_tui.cli.flags import DIRECTORY, Parsed, choices_of, gpu_option, options, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.suggestions import offer

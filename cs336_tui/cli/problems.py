@@ -14,7 +14,8 @@ from cs336_tui.analysis.problems import editions_of, progress_of, sweeps_of
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli import suggestions
 from cs336_tui.cli.estimate import complete
-from cs336_tui.cli.flags import file_options, gpu_option, options, session_dir_option
+from cs336_tui.cli.files import file_options
+from cs336_tui.cli.flags import gpu_option, options, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.suggestions import offer

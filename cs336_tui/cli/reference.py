@@ -11,8 +11,12 @@ from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, merge, 
 from cs336_tui.analysis.published import own, published
 from cs336_tui.analysis.reference import add_from, matching, remark_on, sentence
 from cs336_tui.analysis.reference_profiles import profiles_said
-from cs336_tui.cli.flags import session_argument, session_dir_option
+from cs336_tui.cli.files import file_options
+from cs336_tui.cli.flags import options, session_argument, session_dir_option
 from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.targets import deliver
+from cs336_tui.export.formats import answer
+from cs336_tui.export.reference import reference_tables
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
 
@@ -57,7 +61,17 @@ def _results(session: str, session_dir: Path) -> tuple[tuple[Result, ...], Sessi
 @session_argument
 @heading("Session")
 @click.option("--keep", metavar="TITLE", help="Keep the session's results as reference points of your own instead.")
+@options(*file_options("table"))
 @session_dir_option
-def reference(session: str, keep: str | None, session_dir: Path) -> str:
-    """Show published step times, peaks and kernels beside those of SESSION; `export --reference` makes tables."""
-    return keep_command(session, keep, session_dir) if keep else reference_view(session, session_dir)
+def reference(
+    session: str, keep: str | None, session_dir: Path, *, format_: str, output: Path | None, force: bool
+) -> str:
+    """Show published step times, peaks and kernels beside those of SESSION: as lines of text, or as tables."""
+    if keep:
+        if output is not None:
+            raise click.UsageError(f"-o {output}: --keep writes no table; leave one of the two out")
+        return keep_command(session, keep, session_dir)
+    if format_ == "table":
+        return deliver(reference_view(session, session_dir) + "\n", output, force=force)
+    results, state = _results(session, session_dir)
+    return deliver(answer(reference_tables(results, states=[state]), format_), output, force=force)

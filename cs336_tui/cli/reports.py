@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from cs336_tui.cli.export import write_figures
+from cs336_tui.cli.files import file_options
 from cs336_tui.cli.flags import (
     DIRECTORY,
     choice_options,
-    file_options,
     fit_check_option,
     options,
     reword,

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, TextIO
@@ -16,7 +17,8 @@ from typing import NamedTuple, TextIO
 import click
 
 from cs336_tui.analysis.eta import eta_words, remaining_s, steps_so_far
-from cs336_tui.cli.on_terminal import on_terminal
+from cs336_tui.cli.files import say_written
+from cs336_tui.cli.on_terminal import TERMINAL, on_terminal
 from cs336_tui.cli.streams import StatusLine
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import (
@@ -184,7 +186,7 @@ def hand_over(run: HeadlessRun, outputs: Outputs, log: Path, log_problem: str | 
             click.echo(outputs.render(run.state), nl=False)
     finally:
         for path in written:
-            click.echo(f"wrote {path}", err=True)
+            say_written(path)
         for problem in unwritten.values():
             click.echo(f"not written: {problem}", err=True)
         if log_problem:
@@ -199,12 +201,14 @@ def name_of_log(path: Path) -> str:
 
 
 def renderer(format_: str) -> Render:
-    from cs336_tui.export.record import to_csv, to_json
-    from cs336_tui.export.results import results_markdown
+    """What writes a session's results in one of `FILE_FORMATS`: its records as CSV and JSON, its table in the others.
+    ``summary`` is the summary as markdown."""
+    from cs336_tui.export.catalogue import results_document
     from cs336_tui.export.summary import summary_markdown
 
-    known = {"json": to_json, "csv": to_csv, "markdown": results_markdown, "summary": summary_markdown}
-    return known.get(format_, _results_on_terminal)
+    if format_ == TERMINAL:
+        return _results_on_terminal
+    return summary_markdown if format_ == "summary" else partial(results_document, format_=format_)
 
 
 def _results_on_terminal(state: SessionState) -> str:

@@ -11,7 +11,8 @@ from typing import TypeVar
 import click
 
 from cs336_tui.analysis.eta import eta_words
-from cs336_tui.cli.flags import LANES, file_options, options, session_dir_option
+from cs336_tui.cli.files import file_options
+from cs336_tui.cli.flags import LANES, options, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.run import StopOnSignal

@@ -10,10 +10,12 @@ import click
 import msgspec
 
 from cs336_tui.cli import suggestions
-from cs336_tui.cli.flags import session_argument, session_dir_option, verbose_option
+from cs336_tui.cli.files import file_options
+from cs336_tui.cli.flags import options, session_argument, session_dir_option
 from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.on_terminal import on_terminal
+from cs336_tui.cli.on_terminal import TERMINAL, on_terminal
 from cs336_tui.cli.suggestions import offer
+from cs336_tui.cli.targets import deliver
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.texts import in_brief, one_line
 from cs336_tui.session import store
@@ -88,14 +90,26 @@ def sessions(session_dir: Path, as_json: bool) -> str:
 
 @command("show")
 @session_argument
-@verbose_option
+@options(*file_options("table"))
 @session_dir_option
-def show(session: str, session_dir: Path) -> str:
-    """Show what SESSION is and its results: an id, a unique prefix of one, `last` or a path."""
-    from cs336_tui.export.results import results_markdown, results_parts
+def show(session: str, session_dir: Path, *, format_: str, output: Path | None, force: bool) -> str:
+    """Show what SESSION is and its results: an id, a unique prefix of one, `last` or a path.
 
+    In another format than table its results alone, as bench prints them.
+    """
     path = store.find(session, session_dir)
     state = store.load(path)
+    if format_ not in ("table", TERMINAL):
+        from cs336_tui.export.catalogue import results_document
+
+        return deliver(results_document(state, format_), output, force=force)
+    return deliver(_shown(state, path, format_), output, force=force)
+
+
+def _shown(state: SessionState, path: Path, format_: str) -> str:
+    """A session as lines of text, with its results as markdown, or laid out for the terminal."""
+    from cs336_tui.export.results import results_markdown, results_parts
+
     info = store.describe(state, path)
     rows = [("session", info.session + (f"  ({info.name})" if info.name else ""))]
     rows += [("note", info.note)] if info.note else []
@@ -109,10 +123,10 @@ def show(session: str, session_dir: Path) -> str:
     rows = [(label, in_brief(text, 1000)) for label, text in rows]
     hint = f"`cs336-tui export {info.session} --report kernels` (or memory, ...) shows what a report found."
     hints = [hint] if any(report.content for report in state.reports.values()) else []
-    if sys.stdout.isatty():
+    if format_ == TERMINAL:
         return on_terminal([*rows, *results_parts(state), *hints])
     lines = [*(f"{label:<9}{text}" for label, text in rows), "", results_markdown(state).rstrip()]
-    return "\n".join([*lines, *(line for hint in hints for line in ("", hint))])
+    return "\n".join([*lines, *(line for hint in hints for line in ("", hint)), ""])
 
 
 _MOST_JOBS = 20

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from cs336_tui.analysis.targets import Target, named_target, target_here
+from cs336_tui.cli.files import say_written
 from cs336_tui.cli.streams import StatusLine
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
@@ -195,7 +196,7 @@ def deliver(text: str, output: Path | None, *, force: bool) -> str:
     except NoRoom:
         click.echo(text, nl=False)
         raise
-    click.echo(f"wrote {output}", err=True)
+    say_written(output)
     return ""
 
 

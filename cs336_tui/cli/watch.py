@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from cs336_tui.cli.flags import data_options, options, session_argument, session_dir_option
+from cs336_tui.cli.files import data_options
+from cs336_tui.cli.flags import options, session_argument, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.jobs import follow, has_jobs
 from cs336_tui.cli.run import EXIT_OK, HeadlessRun, Outputs, StopOnSignal, renderer

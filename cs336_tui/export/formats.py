@@ -5,10 +5,10 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, groupby
 from operator import attrgetter
-from typing import Any, Literal, get_args
+from typing import Any
 
 import msgspec
 
@@ -17,12 +17,6 @@ from cs336_tui.export.page import page
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.export.texts import bullets, csv_text, markdown_escape, one_line
 
-Format = Literal["markdown", "latex", "typst", "csv", "json", "html"]
-FORMATS: tuple[str, ...] = get_args(Format)
-SUFFIXES: Mapping[str, str] = {
-    "markdown": "md", "latex": "tex", "typst": "typ", "csv": "csv", "json": "json", "html": "html",
-}  # fmt: skip
-
 _OWN_NOTES = ("†", "‡", "§", "¶", "the first ")
 LATEX_PREAMBLE = "% needs \\usepackage{booktabs}"
 _LATEX_WIDE = "% needs \\usepackage{graphicx}"
@@ -30,8 +24,12 @@ _LATEX_LINE = 72
 """Characters of a narrow text line of LaTeX's; what has more is shrunk to the line if it really does not fit."""
 _LATEX_GAP = 2.5
 """Characters that fit into the space between two columns."""
-_LATEX_SHRINK = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"
-"""Scales what follows down where it is wider than the line, and never up."""
+_LATEX_KEEP = "\\ifdefined\\tablebox\\else\\newsavebox{\\tablebox}\\fi\n\\begin{lrbox}{\\tablebox}"
+_LATEX_SHRINK = (
+    "\\end{lrbox}\n\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{\\usebox{\\tablebox}}"
+)
+"""Around a table: scales it down where it is wider than the line, and never up. The table does not stand within
+``\\resizebox``, as pandoc leaves out what does."""
 
 _PANDOC_LINE = 72
 """Characters of a line beyond which pandoc wraps a table's cells."""
@@ -47,7 +45,7 @@ _LATEX = str.maketrans({
 
 
 def render(table: Table, format_: str) -> str:
-    """The table in one of `FORMATS`, with its caption and footnotes; ends with a newline.
+    """The table in one of `FILE_FORMATS`, with its caption and footnotes; ends with a newline.
 
     HTML is a fragment, see `page`. CSV has the records only, each with the table's settings.
     """
@@ -70,7 +68,9 @@ def render_all(tables: Sequence[Table], format_: str) -> str:
         case "latex":
             packages = [LATEX_PREAMBLE, *[_LATEX_WIDE] * any(map(_is_wide, tables))]
             return "\n".join([*packages, *map(_latex, _noted_once(tables))])
-    writers: dict[str, Callable[[Table], str]] = {"markdown": _markdown, "typst": _typst, "html": _html}
+    writers: dict[str, Callable[[Table], str]] = {
+        "markdown": _markdown, "typst": _typst, "html": _html, "table": plain_text,
+    }  # fmt: skip
     return "\n".join(map(writers[format_], _noted_once(tables)))
 
 
@@ -87,9 +87,7 @@ def _noted_once(tables: Sequence[Table]) -> list[Table]:
 
 
 def answer(tables: Sequence[Table], format_: str, title: str = "cs336-tui") -> str:
-    """Several tables as a whole document in one of `FORMATS`, or as plain text, whose name is ``table``."""
-    if format_ == "table":
-        return "\n".join(map(plain_text, _noted_once(tables)))
+    """Several tables as a whole document in one of `FILE_FORMATS`."""
     text = render_all(tables, format_)
     return page(title, text) if format_ == "html" else text
 
@@ -224,13 +222,12 @@ def _markdown_rows(table: Table) -> str:
 
 
 def _latex(table: Table) -> str:
-    caption, notes, wide = latex_escape(table.caption), map(latex_escape, table.footnotes), _is_wide(table)
+    caption, notes, wide = latex_escape(table.floating_caption), map(latex_escape, table.footnotes), _is_wide(table)
     lines = [
         "\\begin{table}[htbp]",
         "\\centering",
-        *[f"\\caption{{{caption}}}"] * bool(caption),
-        f"\\label{{{_label(table)}}}",
-        *[_LATEX_SHRINK] * wide,
+        f"\\caption{{{caption}}}\\label{{{_label(table)}}}",
+        *[_LATEX_KEEP] * wide,
         f"\\begin{{tabular}}{{{''.join(column.align[0] for column in table.columns)}}}",
         "\\toprule",
         *_latex_groups(table),
@@ -238,7 +235,8 @@ def _latex(table: Table) -> str:
         "\\midrule",
         *map(_latex_row, table.rows),
         "\\bottomrule",
-        "\\end{tabular}" + "%\n}" * wide,
+        "\\end{tabular}",
+        *[_LATEX_SHRINK] * wide,
     ]
     if table.footnotes:
         small = "\\par\\smallskip\n\\begin{minipage}{\\linewidth}\\footnotesize"
@@ -260,7 +258,8 @@ def _latex_groups(table: Table) -> list[str]:
     rules = (
         f"\\cmidrule(lr){{{end - width + 1}-{end}}}" for (name, width), end in zip(found, ends, strict=True) if name
     )
-    return [" & ".join(spans) + " \\\\", "".join(rules)]
+    # pandoc takes the numbers of a bare cmidrule for text of the next row.
+    return [" & ".join(spans) + " \\\\", f"\\unexpanded{{{''.join(rules)}}}"]
 
 
 def _latex_row(cells: Iterable[str]) -> str:
@@ -302,10 +301,9 @@ def _typst(table: Table) -> str:
         return ", ".join(map(typst_string, texts))
 
     aligns = "".join(f"{column.align}, " for column in table.columns)
-    lines = ["#figure("]
-    if table.caption:
-        lines.append(f"  caption: {typst_string(table.caption)},")
-    lines += [
+    lines = [
+        "#figure(",
+        f"  caption: {typst_string(table.floating_caption)},",
         "  table(",
         f"    columns: {len(table.columns)}, align: ({aligns}), stroke: none,",
         "    table.hline(),",

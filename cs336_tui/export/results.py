@@ -11,7 +11,7 @@ import msgspec
 
 from cs336_tui.analysis.collectives import algbw, busbw, mean_step_s
 from cs336_tui.analysis.energy import Energy, energy_of
-from cs336_tui.analysis.fields import FIELDS, NUMBERS, OWN, VARIANTS, num_params, varies
+from cs336_tui.analysis.fields import FIELDS, NUMBERS, OWN, VARIANTS, device_label, num_params, varies
 from cs336_tui.analysis.merge import Result, grouped, merge, title_of
 from cs336_tui.analysis.roofline import PeakLookup, RooflinePoint, point_of, why_unknown
 from cs336_tui.config.axis import UserError
@@ -345,7 +345,10 @@ def results_table(
         ),
     )
     marked = zip((f" {mark}" if (mark := marks.of(row.result)) else "" for row in found), table.rows, strict=True)
-    return msgspec.structs.replace(table, rows=tuple((first + mark, *rest) for mark, (first, *rest) in marked))
+    rows, devices = ((first + mark, *rest) for mark, (first, *rest) in marked), dict.fromkeys(map(device_label, shown))
+    return msgspec.structs.replace(
+        table, rows=tuple(rows), about=f"Step times ({notation.symbol}) on {', '.join(devices)}"
+    )
 
 
 def _rows(results: Sequence[Result], notation: Notation, peaks: PeakLookup) -> list[_Row]:

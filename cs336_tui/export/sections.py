@@ -74,6 +74,11 @@ _WRITERS: Mapping[str, _Writer] = {
         markdown_escape,
         lambda path, title: f"![{markdown_escape(title)}](<{path}.svg>)",
     ),
+    "table": _Writer(
+        lambda level, text: f"{one_line(text)}\n{'=-'[level - 1] * len(one_line(text))}",
+        one_line,
+        lambda path, title: f"{one_line(title)}: {path}.svg",
+    ),
     "latex": _Writer(
         lambda level, text: f"\\{'sub' * (level - 1)}section*{{{latex_escape(text)}}}",
         latex_escape,

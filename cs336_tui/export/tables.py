@@ -93,6 +93,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[tuple[str, ...], ...]
     records: tuple[dict[str, Value], ...] = ()
     caption: str = ""
+    about: str = ""
+    """Its caption in formats that refer to a table by one, if it has none of its own."""
     footnotes: tuple[str, ...] = ()
     settings: dict[str, Value] = {}
     """Settings of all rows that no column has, such as the context length: columns of every row in CSV alone. None
@@ -132,6 +134,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
             label=label,
             doubts=tuple(map(doubt, items)) if doubt else (),
         )
+
+    @property
+    def floating_caption(self) -> str:
+        """The caption of a float, which is never empty: a label refers to it."""
+        return self.caption or self.about or self.label.replace("-", " ").capitalize()
 
     def texts(self, key: str) -> tuple[str, ...]:
         """The texts of one column."""

@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_two_sessions_as_text(folder: Path) -> None:
-    said = compare_command("2026-01-01", "last", folder, as_json=False)
+    said = compare_command("2026-01-01", "last", folder)
     lines = said.splitlines()
     assert lines[:2] == ["A  2026-01-01", "B  2026-01-02"]
     assert "  host: gpu-box | other-box" in lines
@@ -54,7 +54,7 @@ def test_two_sessions_as_text(folder: Path) -> None:
 def test_what_did_not_fit_has_no_verdict(tmp_path: Path) -> None:
     put(tmp_path, "one", cell(FAST), cell(status="oom", pass_="forward"))
     put(tmp_path, "two", cell(FAST), cell(FAST, pass_="forward"))
-    lines = compare_command("one", "two", tmp_path, as_json=False).splitlines()
+    lines = compare_command("one", "two", tmp_path).splitlines()
     (row,) = (line for line in lines if "OOM" in line)
     assert row.split()[:3] == ["small", "forward", "OOM"]
     assert "ambiguous" not in row
@@ -62,7 +62,7 @@ def test_what_did_not_fit_has_no_verdict(tmp_path: Path) -> None:
 
 
 def test_one_cell_of_each(folder: Path) -> None:
-    said = compare_command("2026-01-01:1", "2026-01-01:2", folder, as_json=False)
+    said = compare_command("2026-01-01:1", "2026-01-01:2", folder)
     assert said.splitlines()[:2] == ["A  2026-01-01:1", "B  2026-01-01:2"]
     assert "pass: forward+backward | forward" in said
     assert "slower 1" in said
@@ -82,13 +82,13 @@ def test_as_json(folder: Path) -> None:
 def test_sessions_of_one_name_are_told_by_their_ids(tmp_path: Path) -> None:
     for session in ("one", "two"):
         put(tmp_path, session, cell(FAST), name="quick")
-    assert compare_command("one", "two", tmp_path, as_json=False).startswith("A  one:1\nB  two:1\n")
+    assert compare_command("one", "two", tmp_path).startswith("A  one:1\nB  two:1\n")
 
 
 def test_nothing_in_common_is_said(tmp_path: Path) -> None:
     put(tmp_path, "one", cell(FAST, device="cpu"), cell(FAST, device="mps"), environment=LAPTOP)
     put(tmp_path, "two", cell(FAST), cell(FAST, pass_="forward"))
-    assert "A and B have no cell in common." in compare_command("one", "two", tmp_path, as_json=False)
+    assert "A and B have no cell in common." in compare_command("one", "two", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_nothing_in_common_is_said(tmp_path: Path) -> None:
 )
 def test_what_is_not_there_is_bad_usage(folder: Path, a: str, b: str, said: str) -> None:
     with pytest.raises((click.UsageError, LogError)) as error:
-        compare_command(a, b, folder, as_json=False)
+        compare_command(a, b, folder)
     assert error.value.exit_code == 2
     assert said in str(error.value)
 
@@ -139,7 +139,7 @@ def test_published_peaks_and_kernels_follow_the_times(tmp_path: Path) -> None:
 def test_pairs_of_several_variants_are_told_apart_and_a_common_one_is_named(tmp_path: Path) -> None:
     for name in ("one", "two"):
         put(tmp_path, name, *(cell(FAST, attention=each, compile="default") for each in ("naive", "sdpa")))
-    lines = compare_command("one", "two", tmp_path, as_json=False).splitlines()
+    lines = compare_command("one", "two", tmp_path).splitlines()
     assert [line.split()[:2] for line in lines if line.startswith("small")] == [["small", "naive"], ["small", "sdpa"]]
     (shared,) = (line for line in lines if line.startswith("every pair"))
     assert "compile default" in shared

@@ -57,7 +57,7 @@ def test_values_of_choices() -> None:
     assert values("bench", "--edition", "202") == ["2024", "2025", "2026"]
     assert values("bench", "--compile", "max") == ["max-autotune"]
     assert values("bench", "--device", "c")[:2] == ["cpu", "cuda"]
-    assert values("bench", "--format", "") == ["markdown", "json", "csv"]
+    assert values("bench", "--format", "") == ["markdown", "latex", "typst", "csv", "json", "html", "table"]
 
 
 def test_the_last_word_of_a_list_is_completed_and_none_comes_twice() -> None:

@@ -7,7 +7,8 @@ import json
 import msgspec
 import pytest
 
-from cs336_tui.export.formats import FORMATS, render, render_all
+from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.formats import render, render_all
 from cs336_tui.export.kernels import (
     attention_table,
     kernel_document,

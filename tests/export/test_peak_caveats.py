@@ -11,7 +11,8 @@ import pytest
 
 from cs336_tui.analysis.roofline import points
 from cs336_tui.events.peaks import DevicePeak, PeakCache, peak_key
-from cs336_tui.export.formats import FORMATS, render
+from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.formats import render
 from cs336_tui.export.peaks import PeakRow, peak_table
 from cs336_tui.export.record import to_csv, to_json
 from cs336_tui.export.results import results_of, results_table

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from cs336_tui.events.precision_report import PrecisionReport
-from cs336_tui.export.formats import FORMATS, render_all
+from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.formats import render_all
 from cs336_tui.export.precision import (
     EXPERIMENTS,
     accumulation_table,

@@ -14,7 +14,8 @@ from cs336_tui.config.spec import Precision
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.peaks import peak_key
 from cs336_tui.export.drawing import Absent, Drawing
-from cs336_tui.export.formats import FORMATS, render
+from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.formats import render
 from cs336_tui.export.peaks import PeakRow, peak_table
 from cs336_tui.export.roofline import MOST_POINTS, left_out, roofline_figure, roofline_table
 from cs336_tui.export.tables import Table

@@ -14,7 +14,8 @@ from cs336_tui.cli.selftest import lanes_asked, run_lanes
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import Lane
-from cs336_tui.export.formats import FORMATS, answer
+from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.formats import answer
 from cs336_tui.export.side_by_side import SideBySide, lanes_table, sentence
 from cs336_tui.runner.lanes import cores_here
 from cs336_tui.selftest.programs import SelftestCell

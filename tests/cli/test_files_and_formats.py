@@ -1,0 +1,185 @@
+"""Files are what their names say, in every command that writes one."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from markdown_it import MarkdownIt
+
+from cs336_tui.cli.main import COMMANDS, cli
+from cs336_tui.export.file_formats import FILE_FORMATS, FORMATS, SUFFIXES, FormatError, settled_format
+from tests.export.html_reader import Reader
+
+DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
+OF_A_FOLDER = {"summary"}
+"""Commands whose ``-o`` is a folder."""
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(cli)
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        yield name, command
+
+
+WRITERS = {
+    name: command
+    for name, command in commands()
+    if any(isinstance(each, click.Option) and "-o" in each.opts for each in command.params) and name not in OF_A_FOLDER
+}
+
+
+def run(*words: str, folder: Path) -> Result:
+    return CliRunner().invoke(cli, [*words, "--session-dir", str(folder)])
+
+
+def test_every_command_that_writes_a_file_is_known() -> None:
+    assert set(WRITERS) == {
+        "ab", "bench", "comm", "compare", "estimate", "export", "fit", "kernels", "memory", "peak", "plan", "precision",
+        "problems", "reference", "resume", "selftest", "show", "watch",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_such_command_has_all_formats_under_one_spelling(name: str) -> None:
+    (option,) = (each for each in WRITERS[name].params if each.name == "format_")
+    assert isinstance(option.type, click.Choice)
+    assert set(option.type.choices) == set(FORMATS)
+    for spelling, meant in (
+        ("md", "markdown"),
+        ("tex", "latex"),
+        ("LaTeX", "latex"),
+        ("htm", "html"),
+        ("txt", "table"),
+    ):
+        assert option.type.convert(spelling, option, None) == meant
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_name_that_contradicts_the_format_is_refused_before_anything_runs(name: str, tmp_path: Path) -> None:
+    arguments = [str(DEMO)] * sum(isinstance(each, click.Argument) and each.required for each in WRITERS[name].params)
+    if name == "ab":
+        arguments = ["--a", "--precision fp32", "--b", "--precision bf16"]
+    file = tmp_path / "t.csv"
+    done = run(name, *arguments, "--format", "tex", "-o", str(file), folder=tmp_path)
+    assert isinstance(done.exception, (FormatError, SystemExit, click.UsageError))
+    assert done.exit_code == 2 or isinstance(done.exception, FormatError)
+    assert "its name says csv, --format says latex" in done.output + str(done.exception)
+    assert not list(tmp_path.iterdir())
+
+
+def parsed(file: Path) -> str:
+    """Some text that an independent reader of its format finds in the file."""
+    text = file.read_text()
+    match file.suffix:
+        case ".csv":
+            rows = list(csv.DictReader(text.splitlines()))
+            return " ".join(rows[0].values())
+        case ".json":
+            return json.dumps(json.loads(text))
+        case ".html":
+            reader = Reader(text)
+            assert not reader.open
+            return " ".join(reader.rows[1])
+        case ".md":
+            return " ".join(Reader(MarkdownIt("commonmark").enable("table").render(text)).rows[1])
+        case ".tex":
+            assert r"\begin{tabular}" in text
+        case ".typ":
+            assert text.startswith("#figure(")
+    return text
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES.values())
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["export", str(DEMO)],
+        ["show", str(DEMO)],
+        ["reference", str(DEMO)],
+        ["compare", f"{DEMO}:1", f"{DEMO}:2"],
+        ["plan", "--gpu", "H100"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_suffix_says_the_format(words: list[str], suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"t.{suffix}"
+    done = run(*words, "-o", str(file), folder=tmp_path)
+    assert done.exit_code == 0, done.output
+    assert done.output.endswith(f"wrote {file}\n")
+    assert len(parsed(file)) > 20
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "format_"),
+    [
+        (None, None, "markdown"),
+        ("latex", None, "latex"),
+        (None, "a.TEX", "latex"),
+        (None, "a.htm", "html"),
+        (None, "a.v2.csv", "csv"),
+        (None, "results", "markdown"),
+        ("json", "results", "json"),
+        ("json", "a.dat", "json"),
+        ("latex", "a.txt", "latex"),
+        (None, "a.txt", "table"),
+        ("table", "a.txt", "table"),
+    ],
+)
+def test_what_is_asked_for_and_the_name_settle_the_format(asked: str | None, name: str | None, format_: str) -> None:
+    assert settled_format(asked, Path(name) if name else None, "markdown") == format_
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "why"),
+    [
+        ("latex", "t.csv", "its name says csv, --format says latex; leave out --format, or name it *.tex"),
+        ("table", "t.md", "its name says markdown, --format says table"),
+        (None, "t.xlsx", ".xlsx is no format of a table; spreadsheets open .csv; tables may be .md, .tex"),
+        (None, "t.pdf", "pandoc or typst makes a PDF"),
+        (None, "t.png", "export --figures DIR"),
+        (
+            None,
+            "log.jsonl",
+            ".jsonl is no format of a table; its end may be .md, .tex, .typ, .csv, .json, .html or .txt",
+        ),
+    ],
+)
+def test_a_name_that_says_something_else_is_refused_in_one_line(asked: str | None, name: str, why: str) -> None:
+    with pytest.raises(FormatError) as refused:
+        settled_format(asked, Path(name), "markdown")
+    assert why in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_suffix_belongs_to_one_format() -> None:
+    suffixes = [suffix for each in FILE_FORMATS.values() for suffix in each.suffixes]
+    assert len(suffixes) == len(set(suffixes))
+
+
+def test_a_name_without_suffix_gets_the_usual_format_and_the_command_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "results"
+    done = run("export", str(DEMO), "-o", str(file), folder=tmp_path)
+    assert done.output == f"wrote {file}, as markdown\n"
+    assert file.read_text().startswith("| size ")
+
+
+def test_json_has_one_spelling_more(tmp_path: Path) -> None:
+    words = ("compare", f"{DEMO}:1", f"{DEMO}:2")
+    assert run(*words, "--json", folder=tmp_path).output == run(*words, "--format", "json", folder=tmp_path).output
+    assert run(*words, "--json", "--format", "csv", folder=tmp_path).exit_code == 2
+
+
+@pytest.mark.parametrize("option", ["--summary", "--notes"])
+def test_files_of_markdown_have_its_suffix(option: str, tmp_path: Path) -> None:
+    words = ["export", str(DEMO)] if option == "--notes" else ["bench"]
+    done = run(*words, option, str(tmp_path / "s.html"), folder=tmp_path)
+    assert "is markdown; name it s.md" in done.output + str(done.exception)
+    assert not list(tmp_path.iterdir())
