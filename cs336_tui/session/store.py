@@ -151,7 +151,7 @@ def info_of(path: Path) -> SessionInfo:
     except LogError as error:
         problem = str(error)
     found = describe(state, path, problem)
-    return describe(load(path), path) if found.stage == "killed" and not problem else found  # with its last steps
+    return describe(load(path), path) if found.standing.can_resume and not problem else found  # with all its steps
 
 
 def describe(state: SessionState, path: Path, problem: str | None = None) -> SessionInfo:
