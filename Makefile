@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Each worker of the tests, and each process that they start, would otherwise compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run dev console test test-torch lint hooks snapshots docs gpu-check screenshots clean
+.PHONY: run dev console test test-torch lint hooks snapshots docs dist gpu-check screenshots clean
 
 run: $(VENV)/.installed
 	@if [ -t 1 ]; then exec $(BIN)/cs336-tui; \
@@ -50,10 +50,16 @@ snapshots: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q --snapshot-update $(SNAPSHOTS)
 	@git --no-pager diff --stat -- tests
 
-# The pages of docs/ as a site in site/; fails on a dead link. The reference is written anew from the code.
+# The pages of docs/ as a site in site/; fails on a dead link. The reference and the man pages in share/man are written
+# anew from the code.
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m tools.reference
+	$(BIN)/python -m tools.man
 	$(BIN)/zensical build --clean --strict
+
+# Sdist and wheel in dist/, checked by twine, and installed by uv and pipx to see that they run.
+dist: $(VENV)/.installed-dev
+	$(BIN)/python -m tools.dist
 
 # On a machine with a CUDA GPU: the GPU tests and the benchmarks of the tool, into one report file.
 gpu-check: $(VENV)/.installed-dev
@@ -99,4 +105,4 @@ $(OTHER)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-torch-* site .cache .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-torch-* site dist share .cache .mypy_cache .ruff_cache .pytest_cache
