@@ -16,7 +16,7 @@ from cs336_tui.tui.widgets.lines import Line, line
 _TEXTS = tomllib.loads((files("cs336_tui") / "data" / "help.toml").read_text(encoding="utf-8"))
 ACTIONS: dict[str, str] = _TEXTS["actions"]
 """The app's keys that have a name in the command palette, too."""
-_NAMED = ("space", "enter", "delete")
+_NAMED = {"space": "Space", "enter": "Enter", "delete": "Delete", "escape": "Esc", "home": "Home", "end": "End"}
 _IN_ORDER = "12345678"
 """Keys of tabs that one row of the help sums up."""
 VERDICTS: dict[str, str] = _TEXTS["verdicts"]
@@ -59,10 +59,16 @@ def bindings_by_id() -> dict[str, Binding]:
 
 
 def printed(binding: Binding) -> str:
-    """The keys of a binding, such as ``K``, ``x  Space``, ``Ctrl+C``."""
-    if binding.key_display:
-        return binding.key_display
-    return "  ".join(key.title() if "+" in key or key in _NAMED else format_key(key) for key in binding.key.split(","))
+    """The keys of a binding, such as ``K``, ``x Space``, ``Ctrl+C``; of keys that say the same the shorter ones."""
+    keys = binding.key.split(",")
+    return " ".join(_printed(key) for key in keys if not key.startswith("shift+") or keys == [key])
+
+
+def _printed(key: str) -> str:
+    *modifiers, last = key.split("+")
+    shown = _NAMED.get(last) or format_key(last)
+    shown = shown.upper() if (len(shown) == 1 and modifiers) or key[1:].isdigit() else shown
+    return "+".join([*(each.title() for each in modifiers), shown])
 
 
 def _entry(name: str, meaning: str, width: int) -> list[Line]:

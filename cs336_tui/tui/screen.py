@@ -58,7 +58,7 @@ class MainScreen(Screen[None]):
         yield Lines(id="header")
         with Horizontal(id="panes"):
             configure = ConfigurePane(self._preset, self._options, id="configure")
-            configure.border_title = TABS["configure"].label
+            configure.border_title = TABS["configure"].title
             yield configure
             yield from (tab.make() for tab in _ABOVE if tab.id != "configure")
         yield TabBar(id="tabs")
@@ -132,8 +132,8 @@ class MainScreen(Screen[None]):
             pane.display = pane.id == (self.open_tab if self.wide else self.open_pane)
         if self._classify():
             self.update_node_styles(animate=False)
-        tabs = _BELOW if self.wide else [tab for tab in TABS.values() if tab.id != "device" or not self.paired]
-        self.query_one(TabBar).offer(tabs, self._shown)
+        tabs, active = (_BELOW, self.open_tab) if self.wide else ([*TABS.values()], self.open_pane)
+        self.query_one(TabBar).offer(tabs, active)
 
     on_mount = on_resize = lay_out
 

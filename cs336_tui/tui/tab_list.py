@@ -12,6 +12,7 @@ from textual.widget import Widget
 from cs336_tui.events.reports import ASKED_FOR, REPORTS
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.frame import Frame
+from cs336_tui.tui.keys import MEANINGS, bind
 from cs336_tui.tui.tabs.device import DevicePane
 from cs336_tui.tui.tabs.live import LivePane
 from cs336_tui.tui.tabs.log import LogPane
@@ -32,10 +33,15 @@ class PaneTab(Tab, frozen=True):
     at_start: bool = True
     """True if the pane is made with the screen, else it is made when the tab is first opened."""
 
+    @property
+    def title(self) -> str:
+        """The key and the label, as on the tab bar."""
+        return f"{self.key} {self.label}"
+
     def make(self) -> Widget:
         """The pane of the tab. Not for the form, which is made from what the app was started with."""
         pane = self.pane()(id=self.id)
-        pane.border_title = self.label
+        pane.border_title = self.title
         return pane
 
 
@@ -93,13 +99,13 @@ TABS = {
     for tab in (
         PaneTab("configure", "Configure", "1", "above", _show_configure, lambda: ConfigurePane),
         PaneTab("live", "Live", "2", "above", _show_live, lambda: LivePane),
-        PaneTab("results", "Results", "3", "below",
-                lambda pane, frame: pane.show(frame.shown.state, frame.shown.cell, frame.marked_cells, frame.judging),
-                lambda: ResultsPane),
-        PaneTab("log", "Log", "4", "below", lambda pane, frame: pane.show(frame.shown.book), lambda: LogPane),
-        PaneTab("device", "Device", "5", "above",
+        PaneTab("device", "Device", "3", "above",
                 lambda pane, frame: pane.show(frame.shown.state, frame.shown.latest_run, frame.shown.cell),
                 lambda: DevicePane),
+        PaneTab("results", "Results", "4", "below",
+                lambda pane, frame: pane.show(frame.shown.state, frame.shown.cell, frame.marked_cells, frame.judging),
+                lambda: ResultsPane),
+        PaneTab("log", "Log", "5", "below", lambda pane, frame: pane.show(frame.shown.book), lambda: LogPane),
         PaneTab("queue", "Queue", "6", "below", lambda pane, frame: pane.show(frame.queue), lambda: QueuePane),
         PaneTab("sessions", "Sessions", "7", "below", _show_sessions, lambda: SessionsPane),
         PaneTab("compare", "Compare", "8", "below", lambda pane, frame: pane.show(frame.compared),
@@ -107,39 +113,38 @@ TABS = {
         PaneTab("kernels", "Kernels", "9", "below", _show_report, _later("kernels.pane", "KernelsPane"),
                 at_start=False),
         PaneTab("memory", "Memory", "0", "below", _show_report, _later("memory.pane", "MemoryPane"), at_start=False),
-        PaneTab("precision", "Precision", "p", "below", _show_report, _later("precision", "PrecisionPane"),
-                at_start=False),
         PaneTab("estimate", "Estimate", "i", "below",
                 lambda pane, frame: frame.estimated and pane.show(frame.estimated()),
                 _later("estimate", "EstimatePane"), at_start=False),
         PaneTab("roofline", "Roofline", "l", "below",
                 lambda pane, frame: pane.show(frame.shown.state, frame.shown.cell, frame.peaks),
                 _later("roofline", "RooflinePane"), at_start=False),
+        PaneTab("precision", "Precision", "p", "below", _show_report, _later("precision", "PrecisionPane"),
+                at_start=False),
     )
 }  # fmt: skip
+"""In the order of the screen, which is that of their keys: digits, then letters by the alphabet."""
 REPORT_TABS = {kind: TABS[REPORTS[kind].tab] for kind in ASKED_FOR}
 """The tabs that make a report, by its kind."""
 APP_KEYS = (
-    Binding("r", "run_cells", "Run", id="app.run"),
-    Binding("r", "add_cells", "Add", id="app.add"),
-    Binding("s", "stop_cells", "Stop", id="app.stop"),
-    Binding("u", "resume", "Resume", id="app.resume"),
-    Binding("b", "leave_opened", "Back", id="app.back"),
-    Binding("right_square_bracket", "follow_next(1)", "Next cell", key_display="]", id="app.follow_next"),
-    Binding("left_square_bracket", "follow_next(-1)", "Cell before", show=False, id="app.follow_before"),
-    Binding("space", "pause", "Pause", id="replay.pause"),
-    Binding("plus,equals_sign", "faster(1)", "Faster", key_display="+", id="replay.faster"),
-    Binding("minus", "faster(-1)", "Slower", key_display="-", id="replay.slower"),
-    Binding("e", "export", "Export", id="app.export"),
-    Binding("question_mark,f1", "help", "Help", key_display="?", id="app.help"),
-    Binding("q", "ask_quit", "Quit", id="app.quit"),
-    Binding("c", "copy_table", "Copy", id="app.copy"),
+    bind("run", "run_cells", "Run", "app.run"),
+    bind("run", "add_cells", "Add", "app.add"),
+    bind("stop", "stop_cells", "Stop", "app.stop"),
+    bind("resume", "resume", "Resume", "app.resume"),
+    bind("back", "leave_opened", "Back", "app.back"),
+    bind("next-cell", "follow_next(1)", "Next cell", "app.follow_next", shown_as="[ ]"),
+    bind("cell-before", "follow_next(-1)", "Previous cell", "app.follow_before", show=False),
+    bind("pause", "pause", "Pause", "replay.pause", also="space", shown_as="P"),
+    bind("faster", "faster(1)", "Faster", "replay.faster", shown_as="{ }"),
+    bind("slower", "faster(-1)", "Slower", "replay.slower", show=False),
+    bind("export", "export", "Export", "app.export"),
+    bind("help", "help", "Help", "app.help", shown_as="?"),
+    bind("quit", "ask_quit", "Quit", "app.quit", shown_as="q"),
+    bind("copy", "copy_table", "Copy", "app.copy"),
     *(Binding(tab.key, f"open('{tab.id}')", tab.label, show=False, id=f"app.open_{tab.id}") for tab in TABS.values()),
-    Binding("w", "save_preset", "Save preset", id="app.save_preset"),
-    Binding("t", "next_theme", "Theme", id="app.theme"),
-    Binding("colon", "command_palette", "Commands", key_display=":", id="app.commands"),
-    Binding("ctrl+p", "command_palette", "Commands", show=False, id="app.commands_too"),
-    Binding("ctrl+c", "ask_quit", "Quit", show=False, id="app.interrupt"),
-    Binding("ctrl+q", "quit", "Quit now", show=False, priority=True, id="app.quit_now"),
+    bind("save", "save_preset", "Save preset", "app.save_preset"),
+    bind("theme", "next_theme", "Theme", "app.theme"),
+    bind("commands", "command_palette", "Commands", "app.commands", shown_as=":"),
+    Binding(MEANINGS["quit-now"].keys, "quit", "Quit now", show=False, priority=True, id="app.quit_now"),
 )
 """The app's keys. Every binding has an id, by which the help describes it and a keymap can move it to another key."""

@@ -82,7 +82,7 @@ def test_choose_run_watch_copy_export(start, tmp_path, columns, rows):
     terminal.until("Run")
     terminal.send("r")
     terminal.until(lambda text: re.search(r"cell [12]/2", text) is not None)
-    terminal.send("3")
+    terminal.send("4")
     terminal.until(both_done)
     terminal.send("c")
     terminal.until("Copied")

@@ -66,7 +66,7 @@ async def test_a_run_that_cannot_begin_says_why_in_place(bench: Benches) -> None
         bench.made[0].refuse = LogError("session log /x: Permission denied; choose another --session-dir")
         await pilot.press("r")
         await until(pilot, "Permission denied")
-        await pilot.press("4")
+        await pilot.press("5")
         assert "! session log /x: Permission denied" in await until(pilot, "4 Log")
         assert not app.run_in_progress
 
@@ -125,7 +125,7 @@ async def test_the_cursor_of_the_results_chooses_what_live_shows(tmp_path: Path)
     app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, "cell 19/19")
-        await pilot.press("3", "home")
+        await pilot.press("4", "home")
         await until(pilot, "cell 1/19")
         await pilot.press("down", "down")
         await until(pilot, "cell 3/19")
@@ -141,7 +141,7 @@ async def test_a_click_opens_the_detail_of_the_row_under_the_cursor(tmp_path: Pa
     app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, "cell 19/19")
-        await pilot.press("3", "home")
+        await pilot.press("4", "home")
         await pilot.click("#results", offset=(20, 3))
         await until(pilot, "cell 2/19")
         await pilot.click("#results", offset=(20, 3))
@@ -152,7 +152,7 @@ async def test_the_results_say_which_rows_are_in_sight(tmp_path: Path) -> None:
     app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, "cell 19/19")
-        await pilot.press("3", "home")
+        await pilot.press("4", "home")
         text = await until(pilot, "1–10 of 19")
         assert "mean ms" in text
         assert "tokens/s" in text
@@ -176,11 +176,11 @@ async def test_the_log_tells_how_a_cell_in_the_middle_of_a_sweep_failed(tmp_path
     app = Cs336App(replay=log_of(events, tmp_path), speed=0)
     async with app.run_test(size=(200, 60)) as pilot:
         await until(pilot, "cell 19/19")
-        await pilot.press("4")
+        await pilot.press("5")
         text = await until(pilot, "✗ process killed while measuring, at step 3")
         assert "   4 signal 9: memory of the host ran out" in text
         assert "▶ large · ctx 512 · forward · fp32" in text
-        await pilot.press("3", "home", "down", "down", "down", "enter")
+        await pilot.press("4", "home", "down", "down", "down", "enter")
         assert "signal 9" in await until(pilot, "Cell 4")
 
 
@@ -196,7 +196,7 @@ async def test_the_log_follows_until_somebody_scrolls(bench: Benches) -> None:
     async with app.run_test(size=SMALL) as pilot:
         await until(pilot, "1 Configure")
         app.sink([ChildOutput(at=START, cell=None, text="".join(f"line {i} [b]x\n" for i in range(100)))])
-        await pilot.press("4")
+        await pilot.press("5")
         assert "line 99 [b]x" in await until(pilot, "line 99")
         await pilot.press("pageup", "pageup")
         await until(pilot, lambda text: "line 99" not in text)
@@ -212,7 +212,7 @@ async def test_the_log_forgets_its_oldest_rows() -> None:
     app = Cs336App()
     async with app.run_test(size=SMALL) as pilot:
         app.sink([ChildOutput(at=START, cell=None, text="x\n" * 20_000)])
-        await pilot.press("4")
+        await pilot.press("5")
         await until(pilot, "  · x")
         assert len(app.query_one(LogPane).book.rows) == 5000
 

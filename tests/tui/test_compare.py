@@ -65,10 +65,10 @@ async def test_the_pivot_that_fits_is_there_at_once_and_keys_change_it(size: tup
         if size[0] >= 120:
             assert "1 (base)" in pane.text
             before = pane.text
-            await pilot.press("right_square_bracket")
+            await pilot.press("B")
             await until(pilot, lambda _: pane.text != before)
-        await pilot.press("x")
-        await pilot.press("greater_than_sign", "less_than_sign")
+        await pilot.press("X")
+        await pilot.press("full_stop", "comma")
         await until(pilot, "speed-up")
 
 
@@ -125,7 +125,7 @@ async def test_two_sessions_are_compared_with_a_verdict_in_words(tmp_path: Path)
         await pilot.press("7")
         await until(pilot, "00-00-slow")
         await until(pilot, lambda _: app.focused is not None and app.focused.id == "sessions")
-        await pilot.press("home", "c", "down", "c")
+        await pilot.press("home", "m", "down", "m")
         await pilot.press("8", "v")
         text = await until(pilot, "▲ slower")
         assert "1.500" in text
@@ -144,7 +144,7 @@ async def test_two_cells_are_compared(tmp_path: Path) -> None:
         await until(pilot, "at its end")
         await pilot.press("8", "v")
         await until(pilot, "Mark two sessions")
-        await pilot.press("3", "home", "down", "m", "down", "down", "down", "m")
+        await pilot.press("4", "home", "down", "m", "down", "down", "down", "m")
         await until(pilot, "◆ B")
         await pilot.press("8")
         text = await until(pilot, "▼ faster")
@@ -229,7 +229,7 @@ async def test_reference_points_come_with_their_caveats(tmp_path: Path, monkeypa
         text = await until(pilot, "small forward fp32")
         assert "ms here" in text
         assert "published" in text
-        await pilot.press("plus")
+        await pilot.press("E")
         await until(pilot, "Keep as reference")
         await pilot.press(*"my box", "enter")
         await until(pilot, "reference points kept")

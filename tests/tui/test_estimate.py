@@ -174,12 +174,12 @@ async def test_what_ranks_communicate_and_how_long_that_takes_by_the_link_that_i
         pane = app.main.query_one(EstimatePane)
         await until(pilot, lambda _: "unknown; k names it" in pane.text)
         assert "of each rank" in pane.text
-        await pilot.press("k", *"fast", "enter")
+        await pilot.press("L", *"fast", "enter")
         await until(pilot, "expected a bandwidth such as 450GB/s")
         await pilot.press("ctrl+u", *"400Gb/s", "enter")
         # 2 x 3/4 x 9 GB over links of 50 GB/s, then of an H100's 450 GB/s.
         await until(pilot, lambda _: "all-reduce 3 calls, 9.00 GB, at least 270.000 ms" in pane.text)
-        await pilot.press("k", "enter", "g", *"H100", "enter")
+        await pilot.press("L", "enter", "g", *"H100", "enter")
         await asked(pilot, bench, 2)
         answer(app, bench, lambda spec: made_prediction(spec, communication=(used,)))
         await until(pilot, lambda _: "at least 30.000 ms" in pane.text)

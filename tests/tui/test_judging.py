@@ -118,7 +118,7 @@ async def test_of_a_long_session_only_rows_in_sight_are_judged(tmp_path: Path) -
     app = Cs336App(replay=log_of(events_of(*cells), tmp_path), speed=0)
     async with app.run_test(size=SMALL) as pilot:
         await until(pilot, "at its end")
-        await pilot.press("3", "home")
+        await pilot.press("4", "home")
         await until(pilot, lambda shown: shown.count("steady") >= 15 and "…" not in shown.split("1–")[-1])
         state = app.live.state
         known = [cell.cell for cell in state.cells.values() if app.judging.known(state, cell) is not None]
@@ -273,7 +273,7 @@ async def test_results_say_how_far_judging_is_and_which_verdicts_hold(tmp_path: 
         assert "drifting" in rows[2]
         assert "% of spec" in rows[1]
         await pilot.resize_terminal(*SMALL)
-        await pilot.press("3")
+        await pilot.press("4")
         await until(pilot, lambda shown: "verdict" in shown and "mean ms" in shown and "drifting" in shown)
         heading = app.query_one(ResultsPane).text.splitlines()[1]
         assert "verdict" in heading

@@ -97,7 +97,7 @@ async def test_enter_opens_all_figures_with_the_kernel_in_full() -> None:
 
 async def test_the_table_is_copied_whole() -> None:
     async with showing(Subject(two_cells(), FORWARD), COMPACT) as (pilot, _pane, app):
-        await pilot.press("v", "y")
+        await pilot.press("v", "c")
         assert "Kernels over cells" in app.clipboard
         assert "Every row: size small" in app.clipboard
         assert sum(row.startswith(("| 128", "| 512")) for row in app.clipboard.splitlines()) == 4

@@ -163,10 +163,10 @@ async def test_filters_go_together_are_always_in_sight_and_escape_drops_them() -
         await pilot.press("f")
         assert "forward · 7 of 9 kernels · 374.1 µs, 44.8 % of the step" in pane.text
         while pane.selection.range != "final matmul":
-            await pilot.press("m")
+            await pilot.press("y")
         assert "forward · final matmul · 1 of 9 kernels · 13.00 µs, 1.6 % of the step" in pane.text
         assert table(pane)[0].split()[0] == "100.0", "shares are of what is selected"
-        await pilot.press("M", "K")
+        await pilot.press("Y", "T")
         assert "forward · softmax · softmax · 1 of 9 kernels · 11.00 µs" in pane.text
         await pilot.press("escape")
         assert "whole step · 9 kernels" in pane.text
@@ -300,12 +300,12 @@ async def test_operators_of_a_cpu_are_called_so_and_notes_and_trace_are_on_top()
 
 async def test_the_table_is_copied_as_it_stands_with_all_rows_and_columns() -> None:
     async with showing(made(a_kernel_report()), LOWER_PANEL) as (pilot, _pane, app):
-        await pilot.press("f", "y")
+        await pilot.press("f", "c")
         copied = app.clipboard
         assert copied.startswith("**small · ctx 128 · train-step · fp32 · cuda:0 · forward · 7 of 9 kernels")
         assert "| StdDev µs | Kind " in copied
         assert sum(text.startswith("| ") for text in copied.splitlines()) == 2 + 7
-        await pilot.press("v", "y")
+        await pilot.press("v", "c")
         assert "Matrix multiplication takes" in app.clipboard
 
 
@@ -314,7 +314,7 @@ async def test_without_a_report_it_says_how_to_get_one_and_its_keys_do_nothing()
     async with showing(Subject(fold([]), spec, can_ask=True), COMPACT) as (pilot, pane, app):
         assert "Profiles one step" in pane.text
         assert "Press n to make it" in pane.text
-        await pilot.press("f", "m", "K", "o", "greater_than_sign", "v", "y", "enter", "slash", "escape")
+        await pilot.press("f", "y", "T", "o", "greater_than_sign", "v", "c", "enter", "slash", "escape")
         assert len(app.screen_stack) == 1
         assert pane.view == "kernels"
         await pilot.press("n")

@@ -124,7 +124,7 @@ async def test_cursor_and_key_say_which_cell_live_is_about(size: tuple[int, int]
         await until(pilot, lambda _: app.query_one(QueuePane).has_focus)
         await pilot.press("home", "down", "down", "2")
         await until(pilot, "lane 2, cuda:2")
-        await pilot.press("3", "home", "2")
+        await pilot.press("4", "home", "2")
         await until(pilot, lambda text: "cell 1/20 · ✓ ok" in text)
 
 

@@ -29,15 +29,15 @@ async def test_allocations_above_the_level_are_listed_and_the_level_is_in_sight(
         assert "135 weigh" in text
         assert "forward → backward" in text
         assert "before → zero_grad" in text
-        text = await pressed(pilot, "greater_than_sign")
+        text = await pressed(pilot, "minus")
         assert "largest ≥ 10 MB" in text
         assert "135 weigh" not in text
         rows = [row for row in text.splitlines() if "optimizer state" in row]
         assert [row.split()[:2] for row in rows] == [["40.0", "3"]], "three alike are one row"
-        text = await pressed(pilot, *["greater_than_sign"] * len(LEVELS_MB))
+        text = await pressed(pilot, *["minus"] * len(LEVELS_MB))
         assert "Nothing is that large" in text
         assert "largest ≥ 1000 MB" in text
-        assert "largest ≥ 0 MB" in await pressed(pilot, *["less_than_sign"] * len(LEVELS_MB))
+        assert "largest ≥ 0 MB" in await pressed(pilot, *["plus"] * len(LEVELS_MB))
 
 
 async def test_the_lives_of_an_allocation_are_read_in_a_window() -> None:
@@ -153,7 +153,7 @@ async def test_memory_of_each_rank_is_shown_in_every_view(size: tuple[int, int])
     made += report_events(a_rank_memory_report(spec), 2)
     app = Tab(Subject(state_of([*session_start([spec]), *cell_start(0), cell_end(0), *made]), spec, 0))
     async with app.run_test(size=size) as pilot:
-        for keys in ((), ("left",), ("plus",), ("P",), ("enter",), ("v", "v"), ("v",), ("v",), ("v",)):
+        for keys in ((), ("left",), ("plus",), ("h",), ("enter",), ("v", "v"), ("v",), ("v",), ("v",)):
             text = await pressed(pilot, *keys)
             assert "state  activ." in text
         rows = [line.split() for line in text.splitlines() if line.split()[:1] == ["initialised"]]
@@ -221,7 +221,7 @@ async def test_without_a_record_it_says_how_to_make_one() -> None:
         text = await pressed(pilot)
         assert "Press n to make it" in text
         assert "timeline │ peaks" in text
-        await pressed(pilot, "n", "right", "plus", "P", "home", "down", "enter", "right_square_bracket")
+        await pressed(pilot, "n", "right", "plus", "h", "home", "down", "enter", "right_square_bracket")
         assert app.wanted == [("memory", SPEC)]
         assert app.stepped == [1]
         assert len(app.screen_stack) == 1

@@ -48,7 +48,7 @@ async def test_the_cursor_goes_by_columns_to_the_ends_and_to_the_peak() -> None:
         await pressed(pilot, "shift+left", "left", "left")
         assert pane.event == 0
         assert "event 71 of 71" in await pressed(pilot, "end")
-        await pressed(pilot, "home", "P")
+        await pressed(pilot, "home", "h")
         assert pane.event == record.peak_event
 
 
@@ -81,7 +81,7 @@ def _live_bytes(report: MemoryReport) -> list[int]:
 async def test_zooming_keeps_the_cursor_and_says_what_is_in_sight() -> None:
     app = Tab(recorded(many_events(20_001)))
     async with app.run_test(size=COMPACT) as pilot:
-        await pressed(pilot, "P")
+        await pressed(pilot, "h")
         event = app.pane.event
         text = await pressed(pilot, *["plus"] * 6)
         assert app.pane.event == event

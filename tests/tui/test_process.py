@@ -86,9 +86,9 @@ def test_the_screen_of_a_real_terminal_is_whole_after_many_partial_updates(
     opened: Callable[..., Terminal], tmp_path: Path
 ) -> None:
     terminal = running(opened, tmp_path / "closed")
-    for keys in ("4", "3", "4", "3"):
+    for keys in ("5", "4", "5", "4"):
         terminal.send(keys)
-        terminal.until("session log is" if keys == "4" else "mean ms")
+        terminal.until("session log is" if keys == "5" else "mean ms")
     terminal.resize(80, 24)
     terminal.until("1 Configure")
     terminal.resize(120, 40)

@@ -98,9 +98,9 @@ async def test_cells_are_moved_skipped_and_wait_again_by_key(size: tuple[int, in
         await until(pilot, lambda _: order(app) == [3, 2, 4, 5, 6])
         await pilot.press("shift+down")
         await until(pilot, lambda _: order(app) == [3, 4, 2, 5, 6])
-        await pilot.press("K", "shift+up", "K", "greater_than_sign")
+        await pilot.press("K", "shift+up", "K", "Z")
         await until(pilot, lambda _: order(app) == [3, 4, 5, 6, 2])
-        await pilot.press("less_than_sign")
+        await pilot.press("A")
         await until(pilot, lambda _: order(app) == [2, 3, 4, 5, 6])
         await pilot.press("x")
         await until(pilot, lambda _: order(app) == [3, 4, 5, 6])
@@ -142,7 +142,7 @@ async def test_failed_cells_run_again_by_key(bench: Benches) -> None:
         await pilot.press("6")
         await until(pilot, "✗ killed")
         bench.outcomes.clear()
-        await pilot.press("f")
+        await pilot.press("R")
         await until(pilot, lambda _: [c.status for c in app.state.cells.values()] == ["ok"] * 3)
         await until(pilot, lambda _: not app.run_in_progress)
         assert len(app.state.cells[0].earlier) == 1
@@ -154,12 +154,12 @@ async def test_the_oom_rule_is_seen_and_turned(bench: Benches) -> None:
         await until(pilot, "NVIDIA")
         await pilot.press("6")
         await until(pilot, "after OOM: skip larger")
-        await pilot.press("o")
+        await pilot.press("M")
         await until(pilot, "after OOM: try all")
         await pilot.press("r")
         await until(pilot, "▶ running")
         assert bench.skip_after_oom is False
-        await pilot.press("o")
+        await pilot.press("M")
         await until(pilot, "after OOM: skip larger")
         assert bench.made[0].skip_after_oom is True
 
@@ -172,5 +172,5 @@ async def test_a_replay_shows_its_queue_and_changes_nothing(tmp_path) -> None:  
         text = await until(pilot, "12 cells wait")
         assert "ETA " in text
         assert " x Skip" not in screen_text(app).splitlines()[-1]
-        await pilot.press("x", "J", "f")
+        await pilot.press("x", "J", "R")
         assert len(app.state.waiting) == 12

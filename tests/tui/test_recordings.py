@@ -45,7 +45,7 @@ async def test_a_dropped_file_opens_and_fills_every_pane(app: Cs336App, tmp_path
         assert "✓ 1 ok · 1 report" in text
         assert "✓ recorded" in text
         assert "custom 2/1/1/1" not in text
-        await pilot.press("3")
+        await pilot.press("4")
         text = await until(pilot, "mean ms")
         (row,) = [line for line in text.splitlines() if line.startswith(" ") and "✓ recorded" in line]
         assert "my trace.json" in row
@@ -75,7 +75,7 @@ async def test_a_path_can_be_typed(app: Cs336App, tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", made.TRAINING)
     async with app.run_test(size=WIDE) as pilot:
         await to_sessions(app, pilot)
-        await pilot.press("o")
+        await pilot.press("O")
         await until(pilot, "Open a recording")
         app.screen.query_one(Input).value = f"{path}x"
         await pilot.press("enter")
@@ -99,7 +99,7 @@ async def test_a_pane_without_anything_of_a_recording_says_why(app: Cs336App, tm
     }
     async with app.run_test(size=WIDE) as pilot:
         await to_sessions(app, pilot)
-        assert "o opens a torch profiler trace" in screen_text(app)
+        assert "O opens a torch profiler trace" in screen_text(app)
         app.post_message(events.Paste(str(path)))
         await until(pilot, "a.json · opened, b goes back")
         for key, words in said.items():
@@ -135,14 +135,14 @@ async def test_reading_shows_how_far_it_is_and_can_be_stopped(
     async with app.run_test(size=WIDE) as pilot:
         pane = await to_sessions(app, pilot)
         app.post_message(events.Paste(str(path)))
-        text = await until(pilot, "% of 0 MB of a.json · x stops")
-        assert "x Stop reading" in text.splitlines()[-1]
-        await pilot.press("x")
+        text = await until(pilot, "% of 0 MB of a.json · s stops")
+        assert "s Stop reading" in text.splitlines()[-1]
+        await pilot.press("s")
         stopped.set()
         await until(pilot, lambda _: any("Reading was stopped" in each.message for each in app._notifications))
         assert pane.opening == ""
         assert folder_sessions(tmp_path / "sessions") == []
-        assert "x Stop reading" not in screen_text(app).splitlines()[-1]
+        assert "s Stop reading" not in screen_text(app).splitlines()[-1]
 
 
 async def test_kernels_within_a_range(app: Cs336App, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ async def test_kernels_within_a_range(app: Cs336App, tmp_path: Path) -> None:
         await until(pilot, "opened, b goes back")
         await pilot.press("9")
         await until(pilot, "whole recording · 5 kernels")
-        await pilot.press("x")
+        await pilot.press("W")
         text = await until(pilot, "Kernels within a range")
         assert "step 3" in text
         await pilot.press("down", "enter")

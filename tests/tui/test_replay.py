@@ -25,16 +25,16 @@ async def test_keys_hold_and_change_the_pace(tmp_path: Path) -> None:
     app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=2.0)
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, "replay ×2")
-        await pilot.press("plus")
+        await pilot.press("right_curly_bracket")
         await until(pilot, "replay ×4")
-        await pilot.press("minus", "minus", "minus")
+        await pilot.press(*["left_curly_bracket"] * 3)
         await until(pilot, "replay ×0.5")
         await pilot.press("space")
         await until(pilot, "replay paused")
         assert "Pause" in screen_text(app)
         await pilot.press("space")
         for _ in range(8):
-            await pilot.press("plus")
+            await pilot.press("right_curly_bracket")
         await until(pilot, "replay, at its end")
 
 
@@ -65,7 +65,7 @@ async def test_a_damaged_log_is_told_and_what_is_whole_is_shown(damage, seen: st
     app = Cs336App(replay=path, speed=0)
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("4")
+        await pilot.press("5")
         await until(pilot, lambda text: seen in text.replace("\n", ""))
 
 

@@ -121,7 +121,7 @@ async def test_the_end_of_a_report_is_told_where_it_is_not_seen(
         bench.made[0].report_ends = ends
         await pilot.press("escape", "9", "n")
         await until(pilot, "warm-up ...")
-        await pilot.press("4")
+        await pilot.press("5")
         bench.go_on.set()
         await until(pilot, lambda text: all(word in text for word in said.split()))
 
@@ -150,7 +150,7 @@ async def test_keys_step_through_the_cells_of_the_session_and_results_follow(tmp
         await until(pilot, lambda _: pane.subject.cell == 0)
         await pilot.press("left_square_bracket")
         await until(pilot, lambda _: pane.subject.cell == 0)
-        await pilot.press("right_square_bracket", "3")
+        await pilot.press("right_square_bracket", "4")
         await until(pilot, lambda _: app.main.query_one("#results").cursor == 1)
         await pilot.press("down", "down", "9")
         await until(pilot, lambda _: pane.subject.cell == 3)

@@ -23,7 +23,7 @@ async def test_no_two_rows_look_alike(tmp_path: Path) -> None:
     app = Cs336App(replay=log_of(events, tmp_path), speed=0)
     async with app.run_test(size=SMALL) as pilot:
         await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("3", "home")
+        await pilot.press("4", "home")
         shown = await until(pilot, lambda shown: "mean ms" in shown and "123" in shown)
         assert {"model", "checkpoint", "optimizer"} <= set(shown.split())
         assert "pass train-step" in shown  # of all cells, above the table

@@ -181,7 +181,7 @@ async def test_the_cursor_follows_the_cell_that_is_looked_at(tmp_path: Path) -> 
     app = app_of(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, "at its end")
-        await pilot.press("3", "home", "down")
+        await pilot.press("4", "home", "down")
         await until(pilot, "cell 2/3")
         app.main.open("roofline")
         app.main.set_focus(None)

@@ -62,10 +62,10 @@ async def test_an_opened_session_fills_every_pane_and_b_goes_back(bench: Benches
         await pilot.press("down", "enter")
         text = await until(pilot, "opened, b goes back")
         assert "b Back" in text.splitlines()[-1]
-        await pilot.press("3")
+        await pilot.press("4")
         text = await until(pilot, "▲ OOM")
         assert text.count("small") >= 3
-        await pilot.press("4")
+        await pilot.press("5")
         await until(pilot, "SIGSEGV")
         assert f"{MIXED}.jsonl" in screen_text(app)
         await pilot.press("b")
@@ -92,7 +92,7 @@ async def test_a_session_is_named_and_annotated(bench: Benches, folder: Path) ->
     app = Cs336App(bench, session_dir=folder)
     async with app.run_test(size=WIDE) as pilot:
         await to_sessions(app, pilot)
-        await pilot.press("n")
+        await pilot.press("N")
         await until(pilot, "A name for session")
         await pilot.press(*"fast box", "enter")
         await until(pilot, "fast box")
@@ -193,7 +193,7 @@ async def test_an_empty_folder_and_a_damaged_log_say_so(bench: Benches, tmp_path
         await until(pilot, lambda _: app.query_one(SessionsPane).has_focus)
         await pilot.press("enter")
         await until(pilot, "opened, b goes back")
-        await pilot.press("4")
+        await pilot.press("5")
         await until(pilot, "damaged")
 
 
@@ -207,7 +207,7 @@ async def test_a_title_that_holds_markup_and_escapes_is_text(bench: Benches, tmp
         await pilot.press("7")
         await until(pilot, "[bold]x[/]")
         await until(pilot, lambda _: app.query_one(SessionsPane).has_focus)
-        await pilot.press("n")
+        await pilot.press("N")
         await until(pilot, "A name for session")
         assert app.screen.query_one(Input).value == "[bold]x[/]\x1b[31m"
 

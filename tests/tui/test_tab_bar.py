@@ -36,7 +36,7 @@ async def test_left_and_right_go_through_all_tabs_and_the_open_one_is_named(widt
     async with app.run_test(size=(width, 24)) as pilot:
         await until(pilot, lambda _: app.live.state.environment is not None)
         bar(app).focus()
-        offered = [tab for tab in TABS.values() if tab.id != "device" or width < 76]
+        offered = [*TABS.values()]
         for tab in [*offered[1:], offered[0]]:
             await pilot.press("right")
             await until(pilot, lambda _, tab=tab: f"{tab.key} {tab.label}" in bar(app).text)
@@ -44,19 +44,19 @@ async def test_left_and_right_go_through_all_tabs_and_the_open_one_is_named(widt
             assert len(bar(app).text) <= width
             assert bar(app).text.startswith("‹") == (tab.id != "configure" and "1 Configure" not in bar(app).text)
         await pilot.press("left")
-        await until(pilot, lambda _: app.main.open_pane == "roofline")
+        await until(pilot, lambda _: app.main.open_pane == "precision")
 
 
 async def test_a_click_on_an_arrow_opens_the_next_tab_that_is_not_in_sight() -> None:
     app = Cs336App(Benches())
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda _: app.live.state.environment is not None)
-        assert bar(app).text.endswith("│ 8 Compare │›")
+        assert bar(app).text.endswith("│ 7 Sessions │›")
         await pilot.click("#tabs", offset=(len(bar(app).text) - 1, 0))
-        await until(pilot, lambda _: app.main.open_pane == "kernels")
+        await until(pilot, lambda _: app.main.open_pane == "compare")
         assert bar(app).text.startswith("‹│")
         await pilot.click("#tabs", offset=(0, 0))
-        await until(pilot, lambda _: app.main.open_pane not in ("kernels", "configure"))
+        await until(pilot, lambda _: app.main.open_pane not in ("compare", "configure"))
 
 
 async def test_every_tab_is_named_where_there_is_room() -> None:

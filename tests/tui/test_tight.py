@@ -64,7 +64,7 @@ async def test_a_session_of_partial_updates_leaves_the_screen_that_was_meant(mon
                 app.paint()
             if number == 120:
                 break
-        await pilot.press("4", "3", "down")
+        await pilot.press("5", "4", "down")
         await until(pilot, "small")
         wanted, seen = meant(app), shown(terminal)
         # A blank has no visible foreground.

@@ -341,7 +341,7 @@ async def test_results_and_queue_show_what_tells_the_cells_apart(size: tuple[int
     app = Cs336App(replay=log_of(variants_session(), tmp_path), speed=0)  # type: ignore[arg-type]
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("3")
+        await pilot.press("4")
         seen = await until(pilot, lambda shown: "attention" in shown and "sdpa" in shown)
         assert "naive" in seen
         await pilot.press("8")
@@ -368,7 +368,7 @@ async def test_whose_model_it_is_is_seen_in_a_small_window(
     app = Cs336App(replay=log_of(events, tmp_path), speed=0)  # type: ignore[arg-type]
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("3")
+        await pilot.press("4")
         seen = await until(pilot, lambda shown: all(text in shown for text in told))
         assert "mean ms" in seen
         assert "attention" not in seen

@@ -65,7 +65,7 @@ class RecordingController:
         if folder is None:
             self._tell("No folder of sessions is known here.")
         elif self._stop is not None:
-            self._tell("A recording is being read; x stops that.")
+            self._tell("A recording is being read; s stops that.")
         elif self._app.run_in_progress and not self._app.replaying:
             self._tell("Cells are running, and reading would disturb their times; open it when they are over.")
         else:

@@ -17,6 +17,7 @@ from textual.widgets import Button, Checkbox, Input, Label, Select
 
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.dialogs.window import Dialog
+from cs336_tui.tui.keys import bind
 
 if TYPE_CHECKING:
     from cs336_tui.export.problems import Exported
@@ -40,7 +41,7 @@ class ExportDialog(Dialog[str]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss('')", "Cancel", id="export.cancel"),
-        Binding("ctrl+s", "save", "Save", id="export.save"),
+        bind("save-file", "save", "Save", "export.save"),
     ]
 
     AUTO_FOCUS = "#save"

@@ -15,6 +15,7 @@ from textual.widgets import Button, Input, Label, OptionList
 from textual.widgets.option_list import Option
 
 from cs336_tui.tui.dialogs.window import Dialog
+from cs336_tui.tui.keys import bind
 
 _LIST_WIDTH = 72
 """Of `ChoiceList`, as in its style."""
@@ -86,7 +87,7 @@ class Confirm(Dialog[bool]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "dismiss(True)", "Yes", id="confirm.yes"),
-        Binding("q", "quit_key", "Yes", show=False, id="confirm.quit"),
+        bind("quit", "quit_key", "Yes", "confirm.quit", show=False),
         Binding("escape,n", "dismiss(False)", "No", id="confirm.no"),
         Binding("left,right", "app.focus_next", "Other", show=False, id="confirm.other"),
     ]
@@ -114,7 +115,7 @@ class ChoiceList(Dialog[int | None]):
     `headings` stand before the choices of these places."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss(None)", "Close", show=False, id="choices.close")
+        bind("quit", "dismiss(None)", "Close", "choices.close", also="escape", show=False)
     ]
 
     def __init__(

@@ -10,12 +10,13 @@ from typing import Any, ClassVar, Literal
 
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import OptionList
 
 from cs336_tui.tui.compositor import TightCompositor
+from cs336_tui.tui.keys import bind
 from cs336_tui.tui.widgets.lines import Line, Lines, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
@@ -53,9 +54,7 @@ Content._wrap_and_format = _wrap_and_format_in_some_width  # type: ignore[assign
 class Reader(Dialog[None]):
     """Shows the lines that `write` makes for the window's width; made anew when the terminal is resized."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter,question_mark", "dismiss", "Close", id="reader.close")
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [bind("quit", "dismiss", "Close", "reader.close", also="escape,enter")]
 
     def __init__(self, title: str, write: Callable[[int], Sequence[Line]]) -> None:
         super().__init__()

@@ -14,6 +14,7 @@ from cs336_tui.config.ranks import bytes_per_s_of
 from cs336_tui.events.gpus import UnknownGpu, find_gpu, known_gpus
 from cs336_tui.tui.dialogs.questions import AskText, problem_of
 from cs336_tui.tui.dialogs.window import Reader
+from cs336_tui.tui.keys import bind
 from cs336_tui.tui.tabs.estimate_texts import EstimateRow, brief, detail, mark, table
 from cs336_tui.tui.widgets.columns import table_lines
 from cs336_tui.tui.widgets.lines import Line, Lines, line, wrapped
@@ -53,9 +54,9 @@ class EstimateList(Rows):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "Details", id="estimate.detail"),
-        Binding("g", "gpu", "Another GPU", id="estimate.gpu"),
-        Binding("k", "link", "Link", id="estimate.link"),
-        Binding("v", "switch", "Choices or session", id="estimate.switch"),
+        bind("gpu", "gpu", "Another GPU", "estimate.gpu"),
+        bind("link", "link", "Link", "estimate.link"),
+        bind("view", "switch", "Choices or session", "estimate.switch"),
     ]
     can_switch = False
     of_ranks = False

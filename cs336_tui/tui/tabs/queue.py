@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.message import Message
 
 from cs336_tui.analysis.eta import Ends, Outlook, Prices, ends_s, eta_words, takes_words
@@ -18,6 +18,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import Cells
+from cs336_tui.tui.keys import bind
 from cs336_tui.tui.tabs import beside, status
 from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.widgets.columns import lay_out
@@ -101,14 +102,14 @@ class QueuePane(Rows):
     """Orders, skips, pauses and retries the waiting cells; every change takes effect at once."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("K,shift+up", "move_cell(-1)", "Earlier", key_display="K", id="queue.earlier"),
-        Binding("J,shift+down", "move_cell(1)", "Later", key_display="J", id="queue.later"),
-        Binding("x,space", "skip", "Skip", id="queue.skip"),
-        Binding("P", "hold", "Pause", id="queue.hold"),
-        Binding("f", "retry", "Retry failed", id="queue.retry"),
-        Binding("o", "oom_rule", "OOM rule", id="queue.oom"),
-        Binding("less_than_sign,shift+home", "to_end(-1)", "First", key_display="<", id="queue.first"),
-        Binding("greater_than_sign,shift+end", "to_end(1)", "Last", key_display=">", id="queue.last"),
+        bind("earlier", "move_cell(-1)", "Earlier", "queue.earlier", also="shift+up", shown_as="K"),
+        bind("later", "move_cell(1)", "Later", "queue.later", also="shift+down", shown_as="J"),
+        bind("skip", "skip", "Skip", "queue.skip", also="space"),
+        bind("pause", "hold", "Pause", "queue.hold"),
+        bind("retry", "retry", "Retry failed", "queue.retry"),
+        bind("memory-rule", "oom_rule", "OOM rule", "queue.oom"),
+        bind("first", "to_end(-1)", "First", "queue.first", also="shift+home", shown_as="A"),
+        bind("last", "to_end(1)", "Last", "queue.last", also="shift+end", shown_as="Z"),
     ]
 
     class Changed(Message):

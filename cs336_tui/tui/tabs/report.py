@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.message import Message
 
 from cs336_tui.config.ranks import NO_MODEL
@@ -14,10 +14,11 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.session.state import ReportState, SessionState
 from cs336_tui.tui import format
+from cs336_tui.tui.keys import bind
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
-_CURVE = "Results (3) has its bandwidths, Roofline (l) their curve over sizes."
+_CURVE = "Results (4) has its bandwidths, Roofline (l) their curve over sizes."
 _NONE = ("This session has none of this cell.", "muted")
 _ENDINGS = {"cancelled": "was stopped", "oom": "ran out of memory", "killed": "was killed", None: "was interrupted"}
 
@@ -57,9 +58,9 @@ class ReportPane(Rows):
     """Actions that are not always offered."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "make", "Make report", id="report.make"),
-        Binding("right_square_bracket", "step_cell(1)", "Next cell", key_display="[ ]", id="report.next_cell"),
-        Binding("left_square_bracket", "step_cell(-1)", "Cell before", show=False, id="report.cell_before"),
+        bind("make", "make", "Make report", "report.make"),
+        bind("next-cell", "step_cell(1)", "Next cell", "report.next_cell", shown_as="[ ]"),
+        bind("cell-before", "step_cell(-1)", "Previous cell", "report.cell_before", show=False),
     ]
 
     class Wanted(Message):
@@ -131,7 +132,7 @@ class ReportPane(Rows):
         if subject.spec is not None and subject.spec.is_collective:
             return wrapped(f"{NO_MODEL[0].upper()}{NO_MODEL[1:]}: no report is made of it. {_CURVE}", width, "muted")
         if subject.spec is None:
-            return wrapped("Choose cells in Configure (1), or put the cursor on one in Results (3).", width, "muted")
+            return wrapped("Choose cells in Configure (1), or put the cursor on one in Results (4).", width, "muted")
         if latest is not None and latest.status is None and not subject.state.ended:
             seconds = max(0.0, (subject.state.last_at or time.time()) - latest.started_at)
             return wrapped(f"{latest.stage} ... {seconds:.0f} s", width, "strong")

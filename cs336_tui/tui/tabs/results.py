@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.message import Message
 
 from cs336_tui.analysis.fields import FIELDS
@@ -16,6 +16,7 @@ from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.judging import Assessment, Judging
+from cs336_tui.tui.keys import bind
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.results_columns import (
     ASKED,
@@ -51,7 +52,7 @@ _JUDGED = ("verdict", "flops", "share_of_peak")
 class ResultsPane(TableRows):
     """The table; Enter posts `Rows.Chosen` with the cell's index. Without focus the cursor is on the cell in Live."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("m", "mark", "Mark to compare", id="results.mark")]
+    BINDINGS: ClassVar[list[BindingType]] = [bind("mark", "mark", "Mark to compare", "results.mark")]
 
     class Marked(Message):
         """The user wants to compare this cell, or no longer."""

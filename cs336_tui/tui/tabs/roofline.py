@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container
 from textual.events import Resize
 from textual.message import Message
@@ -29,6 +29,7 @@ from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.charts.bandwidth import Bandwidths
 from cs336_tui.tui.charts.roofline import CellPoint, Roof, roofline_chart
+from cs336_tui.tui.keys import bind
 from cs336_tui.tui.live_source import PeakView, WantedPeak
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.titles import told_variants
@@ -234,8 +235,8 @@ class RooflinePane(Container):
     """Draws the machine and the precision of the cell under the table's cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "measure", "Measure the peak", id="roofline.measure"),
-        Binding("c", "copy", "Copy table", id="roofline.copy"),
+        bind("make", "measure", "Measure the peak", "roofline.measure"),
+        bind("copy", "copy", "Copy table", "roofline.copy"),
     ]
 
     class PeakWanted(Message):

@@ -15,6 +15,7 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui import format
+from cs336_tui.tui.keys import bind
 from cs336_tui.tui.widgets.columns import shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, line
 from cs336_tui.tui.widgets.rows import Rows
@@ -38,13 +39,13 @@ class SessionsPane(Rows):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "ask('open')", "Open", id="sessions.open"),
-        Binding("c,space", "mark", "Compare", id="sessions.mark"),
-        Binding("u", "ask('resume')", "Resume", id="sessions.resume"),
-        Binding("n", "ask('rename')", "Name", id="sessions.rename"),
-        Binding("a", "ask('annotate')", "Note", id="sessions.annotate"),
-        Binding("d,delete", "ask('delete')", "Delete", id="sessions.delete"),
-        Binding("o", "open_file", "Open file", id="sessions.open_file"),
-        Binding("x", "stop_opening", "Stop reading", id="sessions.stop_opening"),
+        bind("mark", "mark", "Mark to compare", "sessions.mark", also="space"),
+        bind("resume", "ask('resume')", "Resume", "sessions.resume"),
+        bind("name", "ask('rename')", "Name", "sessions.rename"),
+        bind("note", "ask('annotate')", "Note", "sessions.annotate"),
+        bind("delete", "ask('delete')", "Delete", "sessions.delete"),
+        bind("open-file", "open_file", "Open file", "sessions.open_file"),
+        bind("stop", "stop_opening", "Stop reading", "sessions.stop_opening"),
     ]
 
     class Asked(Message):
@@ -112,7 +113,7 @@ class SessionsPane(Rows):
         return self.infos[self.cursor] if self.cursor < len(self.infos) else None
 
     def _refill(self) -> None:
-        above = [line((f"… {format.plain(self.opening)} · x stops", "strong"))] if self.opening else []
+        above = [line((f"… {format.plain(self.opening)} · s stops", "strong"))] if self.opening else []
         if self._infos is None:
             self.fill((), [*above, (), line(("reading the sessions ...", "muted"))])
         elif self._problem:
@@ -126,7 +127,7 @@ class SessionsPane(Rows):
                     line(("No session yet. Each run of cells makes one, and it is kept here.", "muted")),
                     line(
                         (
-                            "o opens a torch profiler trace, CUDA memory snapshot or nsys report; or drop it here.",
+                            "O opens a torch profiler trace, CUDA memory snapshot or nsys report; or drop it here.",
                             "muted",
                         )
                     ),

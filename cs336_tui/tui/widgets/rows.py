@@ -10,6 +10,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from cs336_tui.tui.keys import bind
 from cs336_tui.tui.widgets.columns import Layout, Sort, more_columns
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, fit, spread, width_of, wrapped
 
@@ -35,12 +36,12 @@ class Rows(Lines, can_focus=True):
     in sight."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "step(-1)", "Up", show=False, id="rows.up"),
-        Binding("down,j", "step(1)", "Down", show=False, id="rows.down"),
+        bind("up", "step(-1)", "Up", "rows.up", also="up", show=False),
+        bind("down", "step(1)", "Down", "rows.down", also="down", show=False),
         Binding("pageup", "page(-1)", "Page up", show=False, id="rows.page_up"),
         Binding("pagedown", "page(1)", "Page down", show=False, id="rows.page_down"),
-        Binding("home,g", "edge(-1)", "First", show=False, id="rows.first"),
-        Binding("end,G", "edge(1)", "Last", show=False, id="rows.last"),
+        Binding("home", "edge(-1)", "First", show=False, id="rows.first"),
+        Binding("end", "edge(1)", "Last", show=False, id="rows.last"),
         Binding("enter", "choose", "Details", show=False, id="rows.choose"),
     ]
 
@@ -181,9 +182,9 @@ class TableRows(Rows):
     """A table's rows, in the order of a column. Columns that do not fit are on further pages."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("greater_than_sign", "sort(1)", "Sort", key_display="< >", id="table.sort"),
-        Binding("less_than_sign", "sort(-1)", "Sort by the column before", show=False, id="table.sort_before"),
-        Binding("o", "turn", "Order", id="table.order"),
+        bind("sort", "sort(1)", "Sort", "table.sort", shown_as="< >"),
+        bind("sort-before", "sort(-1)", "Sort by the previous column", "table.sort_before", show=False),
+        bind("order", "turn", "Order", "table.order"),
         Binding("right", "columns(1)", "Columns", key_display="←→", id="table.columns"),
         Binding("left", "columns(-1)", "Columns before", show=False, id="table.columns_before"),
     ]

@@ -21,6 +21,7 @@ from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.questions import AskText, problem_of
 from cs336_tui.tui.dialogs.window import text_reader
 from cs336_tui.tui.judging import give_way
+from cs336_tui.tui.keys import bind
 from cs336_tui.tui.tabs.compare import pages
 from cs336_tui.tui.tabs.compare.pages import PivotChoice
 from cs336_tui.tui.tabs.sessions import Compared
@@ -44,17 +45,16 @@ class ComparePane(Rows):
     """Shows one view of `Compared`, and makes it again when a cell is over or something else is asked."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("v", "view(1)", "View", id="compare.view"),
-        Binding("V", "view(-1)", "View before", show=False, id="compare.view_before"),
+        bind("view", "view(1)", "View", "compare.view", shown_as="v V"),
+        bind("view-before", "view(-1)", "Previous view", "compare.view_before", show=False),
         Binding("right", "value(1)", "Value", key_display="←→", id="compare.value"),
-        Binding("left", "value(-1)", "Value before", show=False, id="compare.value_before"),
-        Binding("right_square_bracket", "baseline(1)", "Baseline", key_display="[ ]", id="compare.baseline"),
-        Binding("left_square_bracket", "baseline(-1)", "Baseline", show=False, id="compare.baseline_before"),
-        Binding("x", "swap", "Swap", id="compare.swap"),
+        Binding("left", "value(-1)", "Previous value", show=False, id="compare.value_before"),
+        bind("baseline", "baseline(1)", "Baseline", "compare.baseline"),
+        bind("swap", "swap", "Swap", "compare.swap"),
         Binding("enter", "choose", "Choose", id="compare.choose"),
-        Binding("greater_than_sign", "columns(1)", "More columns", show=False, id="compare.right"),
-        Binding("less_than_sign", "columns(-1)", "Columns before", show=False, id="compare.left"),
-        Binding("plus", "keep", "Keep as reference", key_display="+", id="compare.keep"),
+        bind("further", "columns(1)", "More columns", "compare.right", show=False),
+        bind("further-back", "columns(-1)", "Previous columns", "compare.left", show=False),
+        bind("keep", "keep", "Keep as reference", "compare.keep"),
     ]
 
     class KeepWanted(Message):
@@ -124,7 +124,7 @@ class ComparePane(Rows):
             a, b = sides
             return partial(_giving_way, partial(pages.pairs_page, a, b, width))
         why = f"{marked} sessions are marked; two can be compared." if marked > 2 else (
-            "Mark two sessions in Sessions (c), or two cells in Results (m), to compare them here."
+            "Mark two sessions in Sessions or two cells in Results (m), to compare them here."
         )  # fmt: skip
         return lambda: message(why, width)
 
@@ -276,5 +276,5 @@ def reference_page(results: Sequence[Result], width: int) -> Page:
         rows += wrapped(said, width, "text", "    ")
     rows += [(), line(("Memory and kernels", "title")), *profiles] if profiles else []
     rows += [(), *wrapped(f"Points of reference, not truth: {remark_on(cells)}.", width, "muted", "  ")]
-    heading = (line(("Reference points", "title"), (" · + keeps these cells as your own", "muted")),)
+    heading = (line(("Reference points", "title"), (" · E keeps these cells as your own", "muted")),)
     return Page(heading, tuple(rows))

@@ -19,6 +19,7 @@ from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.questions import AskText, ChoiceList
 from cs336_tui.tui.dialogs.window import Reader
+from cs336_tui.tui.keys import bind
 from cs336_tui.tui.tabs.kernels import cells, listing, ranks, sheets
 from cs336_tui.tui.tabs.kernels.listing import Selection
 from cs336_tui.tui.tabs.report import ReportPane
@@ -50,7 +51,7 @@ class KernelsPane(ReportPane):
     all figures of a rank or of a cell's part."""
 
     kind = "kernels"
-    elsewhere = "Kernels are in a trace of torch's profiler or an nsys report of that run: o in Sessions (7) opens it."
+    elsewhere = "Kernels are in a trace of torch's profiler or an nsys report of that run: O in Sessions (7) opens it."
     varying = ("make", "step_cell", "view", "next", "within", "clear")
     about = (
         "Profiles one step after warm-up and shows where its time goes: each kernel (on a CPU each operator), kinds, "
@@ -58,22 +59,20 @@ class KernelsPane(ReportPane):
     )
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("v", "view(1)", "View", id="kernels.view"),
-        Binding("V", "view(-1)", "View before", show=False, id="kernels.view_before"),
-        Binding("f", "next('phase', 1)", "Phase", id="kernels.phase"),
-        Binding("F", "next('phase', -1)", "Phase before", show=False, id="kernels.phase_before"),
-        Binding("m", "next('range', 1)", "Part", id="kernels.part"),
-        Binding("M", "next('range', -1)", "Part before", show=False, id="kernels.part_before"),
-        Binding("K", "next('kind', 1)", "Kind", id="kernels.kind"),
-        Binding("x", "within", "Range", id="kernels.range"),
-        Binding("slash", "search", "Search", key_display="/", id="kernels.search"),
-        Binding("greater_than_sign", "next('sort', 1)", "Sort", key_display="< >", id="kernels.sort"),
-        Binding(
-            "less_than_sign", "next('sort', -1)", "Sort by the column before", show=False, id="kernels.sort_before"
-        ),
-        Binding("o", "turn", "Order", id="kernels.order"),
+        bind("view", "view(1)", "View", "kernels.view", shown_as="v V"),
+        bind("view-before", "view(-1)", "Previous view", "kernels.view_before", show=False),
+        bind("search", "search", "Search", "kernels.search"),
+        bind("sort", "next('sort', 1)", "Sort", "kernels.sort", shown_as="< >"),
+        bind("sort-before", "next('sort', -1)", "Sort by the previous column", "kernels.sort_before", show=False),
+        bind("order", "turn", "Order", "kernels.order"),
+        bind("phase", "next('phase', 1)", "Phase", "kernels.phase", shown_as="f F"),
+        bind("phase-before", "next('phase', -1)", "Previous phase", "kernels.phase_before", show=False),
+        bind("part", "next('range', 1)", "Part", "kernels.part", shown_as="y Y"),
+        bind("part-before", "next('range', -1)", "Previous part", "kernels.part_before", show=False),
+        bind("kind", "next('kind', 1)", "Kind", "kernels.kind"),
+        bind("within", "within", "Range", "kernels.range"),
         Binding("escape", "clear", "All", key_display="Esc", id="kernels.clear"),
-        Binding("y", "copy", "Copy table", id="kernels.copy"),
+        bind("copy", "copy", "Copy table", "kernels.copy"),
     ]
 
     view: KernelsView = "kernels"

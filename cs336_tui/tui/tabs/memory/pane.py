@@ -15,6 +15,7 @@ from cs336_tui.session.state import ReportState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.charts.memory_timeline import EventWindow
 from cs336_tui.tui.dialogs.window import Reader, text_reader
+from cs336_tui.tui.keys import bind
 from cs336_tui.tui.tabs.memory import views
 from cs336_tui.tui.tabs.memory.blocks import blocks_page, saved_page
 from cs336_tui.tui.tabs.memory.peaks import peaks_page
@@ -41,7 +42,7 @@ class MemoryPane(ReportPane):
     """Shows one view of the subject's memory report; of a cell that ran out of memory, the reason."""
 
     kind = "memory"
-    elsewhere = "Memory is in a CUDA memory snapshot of that run (.pickle): o in Sessions (7) opens it."
+    elsewhere = "Memory is in a CUDA memory snapshot of that run (.pickle): O in Sessions (7) opens it."
     varying = ("make", "go", "level")
     about = (
         "Every allocation of one step after warm-up: what is live at each moment and what for, the largest allocations "
@@ -50,17 +51,17 @@ class MemoryPane(ReportPane):
     )
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("v", "view(1)", "View", id="memory.view"),
-        Binding("V", "view(-1)", "View before", show=False, id="memory.view_before"),
+        bind("view", "view(1)", "View", "memory.view", shown_as="v V"),
+        bind("view-before", "view(-1)", "Previous view", "memory.view_before", show=False),
         Binding("right", "go(1)", "Moment", key_display="←→", id="memory.right"),
-        Binding("left", "go(-1)", "Moment before", show=False, id="memory.left"),
-        Binding("shift+right,full_stop", "go(10)", "Ten on", show=False, key_display=".", id="memory.further_right"),
-        Binding("shift+left,comma", "go(-10)", "Ten back", show=False, key_display=",", id="memory.further_left"),
-        Binding("plus,equals_sign", "zoom(0.5)", "Zoom", key_display="+ -", id="memory.zoom_in"),
-        Binding("minus", "zoom(2.0)", "Zoom out", show=False, id="memory.zoom_out"),
-        Binding("P", "peak", "Peak", id="memory.peak"),
-        Binding("greater_than_sign", "level(1)", "Level", key_display="< >", id="memory.level"),
-        Binding("less_than_sign", "level(-1)", "Level", show=False, id="memory.level_down"),
+        Binding("left", "go(-1)", "Previous moment", show=False, id="memory.left"),
+        bind("further", "go(10)", "Ten on", "memory.further_right", also="shift+right", show=False, shown_as="."),
+        bind("further-back", "go(-10)", "Ten back", "memory.further_left", also="shift+left", show=False, shown_as=","),
+        bind("closer", "zoom(0.5)", "Zoom", "memory.zoom_in", shown_as="+ -"),
+        bind("farther", "zoom(2.0)", "Zoom out", "memory.zoom_out", show=False),
+        bind("peak", "peak", "Peak", "memory.peak"),
+        bind("closer", "level(-1)", "Level", "memory.level", shown_as="+ -"),
+        bind("farther", "level(1)", "Level", "memory.level_up", show=False),
         Binding("enter", "choose", "Details", id="memory.details"),
     ]
 

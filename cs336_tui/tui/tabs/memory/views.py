@@ -104,7 +104,7 @@ def largest_page(timeline: Timeline, level_mb: int, width: int) -> Page:
     above = f"Allocations of at least {level_mb} MB" if level_mb else "All allocations"
     told = line((above, "strong"), ("  < >", "key"), (f" · {listed}; {len(report.bytes):,} in all", "muted"))
     if not rows:
-        return Page((told, names), (line(("Nothing is that large; < shows smaller ones.", "muted")),))
+        return Page((told, names), (line(("Nothing is that large; + shows smaller ones.", "muted")),))
     details = {place: _lives(row.block, row.allocations, report) for place, row in enumerate(rows)}
     return Page((told, names), tuple(lines), details)
 

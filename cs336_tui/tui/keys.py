@@ -1,0 +1,85 @@
+"""The meaning of each key, declared once: a key means the same on every tab, and a meaning has the same key."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from textual.binding import Binding
+
+
+class Meaning(NamedTuple):
+    """Keys, as Textual names them, with commas; and what they do wherever they do something."""
+
+    keys: str
+    about: str
+
+
+MEANINGS = {
+    "run": Meaning("r", "run what is chosen, or add it"),
+    "stop": Meaning("s", "stop"),
+    "resume": Meaning("u", "resume the session"),
+    "back": Meaning("b", "back to the session of this app"),
+    "next-cell": Meaning("right_square_bracket", "next cell"),
+    "cell-before": Meaning("left_square_bracket", "previous cell"),
+    "pause": Meaning("P", "pause, and go on"),
+    "faster": Meaning("right_curly_bracket", "faster"),
+    "slower": Meaning("left_curly_bracket", "slower"),
+    "export": Meaning("e", "export"),
+    "copy": Meaning("c", "copy the table of the tab"),
+    "save": Meaning("w", "save the choices as a preset"),
+    "theme": Meaning("t", "theme"),
+    "help": Meaning("question_mark,f1", "help"),
+    "commands": Meaning("colon,ctrl+p", "every action by name"),
+    "quit": Meaning("q,ctrl+c", "leave"),
+    "quit-now": Meaning("ctrl+q", "leave at once"),
+    "mark": Meaning("m", "mark to compare"),
+    "make": Meaning("n", "make the report or measure the peak"),
+    "view": Meaning("v", "next view"),
+    "view-before": Meaning("V", "previous view"),
+    "sort": Meaning("greater_than_sign", "sort by the next column"),
+    "sort-before": Meaning("less_than_sign", "sort by the previous column"),
+    "order": Meaning("o", "turn the order of rows"),
+    "axis": Meaning("z", "axis from zero, or zoomed to the data"),
+    "closer": Meaning("plus,equals_sign", "zoom in"),
+    "farther": Meaning("minus", "zoom out"),
+    "further": Meaning("full_stop", "further to the right"),
+    "further-back": Meaning("comma", "further to the left"),
+    "gpu": Meaning("g", "another GPU"),
+    "link": Meaning("L", "bandwidth of the links"),
+    "search": Meaning("slash", "search"),
+    "delete": Meaning("d,delete", "delete"),
+    "open-file": Meaning("O", "open a file"),
+    "name": Meaning("N", "name"),
+    "note": Meaning("a", "annotate"),
+    "up": Meaning("k", "up"),
+    "down": Meaning("j", "down"),
+    "earlier": Meaning("K", "a place earlier"),
+    "later": Meaning("J", "a place later"),
+    "first": Meaning("A", "first of all"),
+    "last": Meaning("Z", "last of all"),
+    "skip": Meaning("x", "skip, or run after all"),
+    "retry": Meaning("R", "run again what failed"),
+    "memory-rule": Meaning("M", "what follows a cell that ran out of memory"),
+    "peak": Meaning("h", "highest point"),
+    "phase": Meaning("f", "of the next phase"),
+    "phase-before": Meaning("F", "of the previous phase"),
+    "part": Meaning("y", "of the next part of the model"),
+    "part-before": Meaning("Y", "of the previous part of the model"),
+    "kind": Meaning("T", "of the next kind"),
+    "within": Meaning("W", "within a range"),
+    "baseline": Meaning("B", "next baseline"),
+    "swap": Meaning("X", "exchange rows and columns"),
+    "keep": Meaning("E", "keep as reference points"),
+    "save-file": Meaning("ctrl+s", "save"),
+}
+"""Keys that move, choose or leave in any widget (arrows, Home, End, Page, Enter, Space, Esc, Tab) are none of these."""
+
+
+def bind(
+    meaning: str, action: str, label: str, id: str, *, also: str = "", show: bool = True, shown_as: str | None = None
+) -> Binding:
+    """A binding with the keys of a meaning, and `also` keys that move or choose in widgets. `label` is in the footer;
+    `shown_as` stands there for the key, where one entry tells of two bindings. A keymap moves it by `id`."""
+    keys, about = MEANINGS[meaning]
+    keys = f"{keys},{also}" if also else keys
+    return Binding(keys, action, label, show=show, key_display=shown_as, tooltip=about, id=id)
