@@ -306,6 +306,8 @@ class Cs336App(SteadyApp):
             "leave_opened": self._opened is not None,
             "follow_next": self.state.side_by_side and len(self.state.running) > 1,
             "save_preset": not replaying,
+            "zoom_axis": self.main.shows("live"),
+            "read_cell": self.shown.cell is not None and self.main.shows("live") and self.main.focused is None,
         }
         return bool(possible.get(action, True))
 
@@ -319,6 +321,16 @@ class Cs336App(SteadyApp):
     def action_follow_next(self, by: int) -> None:
         self.shown.follow_next(by)
         self.paint()
+
+    def action_zoom_axis(self) -> None:
+        live = self.main.query_one(LivePane)
+        live.zoomed = not live.zoomed
+        self.paint()
+
+    @on(LivePane.Clicked)
+    def action_read_cell(self) -> None:
+        if (cell := self.shown.cell) is not None:
+            dialogs.read_cell(self, list(self.state.cells).index(cell.cell))
 
     def action_run_cells(self) -> None:
         self._runs.ask()

@@ -134,6 +134,8 @@ APP_KEYS = (
     bind("back", "leave_opened", "Back", "app.back"),
     bind("next-cell", "follow_next(1)", "Next cell", "app.follow_next", shown_as="[ ]"),
     bind("cell-before", "follow_next(-1)", "Previous cell", "app.follow_before", show=False),
+    bind("axis", "zoom_axis", "Zoom axis", "live.zoom"),
+    Binding("enter", "read_cell", "Details", show=False, id="live.details"),
     bind("pause", "pause", "Pause", "replay.pause", also="space", shown_as="P"),
     bind("faster", "faster(1)", "Faster", "replay.faster", shown_as="{ }"),
     bind("slower", "faster(-1)", "Slower", "replay.slower", show=False),

@@ -14,12 +14,12 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from cs336_tui.analysis.kernel_cells import kernel_cells
 from cs336_tui.analysis.kernels import by_range, idle_share, matmul_shares, named_share
 from cs336_tui.analysis.merge import merge
+from cs336_tui.config.phases import PHASES
 from cs336_tui.config.spec import PASSES
 from cs336_tui.events.events import CellsQueued, ReportFinished, ReportStarted
 from cs336_tui.worker.measure.kernel_events import kernels_of
 from cs336_tui.worker.measure.kernels import raw_events
 from cs336_tui.worker.workload.building import build, configure_torch
-from cs336_tui.worker.workload.passes import PHASES
 from cs336_tui.worker.workload.ranges import name_step
 from tests.gpu.cells import LAYERS, assert_ok, gpu_spec, needs, profiled, shallow_spec
 from tests.samples import START, state_of

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from cs336_tui.config.phases import PHASES
 from cs336_tui.config.spec import PASSES, CellSpec, Pass, Precision
 from cs336_tui.worker.measure.probe import probe
 from cs336_tui.worker.measure.process import driver_initialised
 from cs336_tui.worker.measure.timing import StepTimer, clock_for, time_window
 from cs336_tui.worker.workload.building import make_optimizer
-from cs336_tui.worker.workload.passes import PHASES, Step, Training
+from cs336_tui.worker.workload.passes import Step, Training
 from cs336_tui.worker.workload.precision import RECIPES, autocast_for
 from cs336_tui.worker.workload.transformer import Transformer, random_batch
 from tests.gpu.cells import assert_ok, gpu_spec, needs

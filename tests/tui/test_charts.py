@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.tui.charts.bars import nice_ceiling, phase_bars, progress
-from cs336_tui.tui.charts.columns import BUCKETS_S, graph, marks, step_chart, window
+from cs336_tui.tui.charts.columns import BUCKETS_S, graph, marks, window
 from cs336_tui.tui.charts.ranks import rank_strips
+from cs336_tui.tui.charts.steps import step_chart
 from cs336_tui.tui.widgets.lines import Line, bar, column, width_of
 
 
@@ -55,7 +56,7 @@ def test_steps_keep_their_places_as_more_arrive() -> None:
 def test_thousands_of_steps_fit_and_the_newest_is_in_sight() -> None:
     rows = chart([0.0001] * 5, [0.0001] * 20_000, measured_total=20_000)
     assert max(map(len, rows)) <= 60
-    assert "a column is 417 steps" in rows[-1]
+    assert "417 steps/column" in rows[-1]
     full, partly = len(rows[-2].rstrip()), chart([0.0001] * 5, [0.0001] * 10_000, measured_total=20_000)
     assert len(partly[-2].rstrip()) < full
 

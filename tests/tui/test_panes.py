@@ -270,8 +270,8 @@ def test_the_gpus_of_many_ranks_fit_beside_the_first_ones_figures(ranks: int, ro
 
 
 def test_phases_have_bars_beside_many_ranks_if_strips_side_by_side_make_room() -> None:
-    shown = live(state_of(ranks_session(8, is_over=False)), 1, width=50, height=22).splitlines()
-    assert len(shown) <= 22
+    shown = live(state_of(ranks_session(8, is_over=False)), 1, width=50, height=25).splitlines()
+    assert len(shown) <= 25
     assert any(row.startswith("gradient sync ") and row.endswith(" %") for row in shown)
     assert any(re.search(r"0 100 .+ 3 103", row) for row in shown)
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from cs336_tui.config.phases import ACCUMULATION
 from cs336_tui.events.events import GRADIENT_SYNC
 from cs336_tui.tui import format
 from cs336_tui.tui.widgets.lines import Line, Span, bar, joined
 
-_PHASE_ROLES = 5
+_PHASE_ROLES = {
+    "forward": "phase-1",
+    "loss": "phase-2",
+    "backward": "phase-3",
+    "optimizer": "phase-4",
+    "zero_grad": "phase-5",
+    GRADIENT_SYNC: "sync",
+    ACCUMULATION: "utilisation",
+}
 AXIS = 10
 """Columns of an axis on the left with its labels."""
 SHORT_NAMES = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", GRADIENT_SYNC: "sync", "optimizer": "opt"}
@@ -24,12 +33,11 @@ def phase_bars(means_s: Mapping[str, float], *, width: int) -> list[Line]:
     name_width = max(map(len, means_s))
     figures = {name: format.ms(value, total / 1000) for name, value in means_s.items()}
     figure_width = max(map(len, figures.values()))
-    in_order = [name for name in means_s if name != GRADIENT_SYNC]
     bar_width = max(width - name_width - figure_width - 11, 4)
     return [
         (
             Span(f"{name:<{name_width}} ", "muted"),
-            Span(bar(value / total, bar_width), _phase_role(name, in_order)),
+            Span(bar(value / total, bar_width), phase_role(name)),
             Span(f" {figures[name]:>{figure_width}} ms", "text"),
             Span(f" {value / total * 100:3.0f} %", "muted"),
         )
@@ -37,9 +45,9 @@ def phase_bars(means_s: Mapping[str, float], *, width: int) -> list[Line]:
     ]
 
 
-def _phase_role(name: str, in_order: Sequence[str]) -> str:
-    """Gradient sync has a role of its own, the others have theirs with and without it."""
-    return "sync" if name == GRADIENT_SYNC else f"phase-{in_order.index(name) % _PHASE_ROLES + 1}"
+def phase_role(phase: str) -> str:
+    """The role of a phase's colour, the same on every pass and pane; ``muted`` outside phases."""
+    return _PHASE_ROLES.get(phase, "muted")
 
 
 def phase_lines(means_s: Mapping[str, float], *, width: int) -> list[Line]:
@@ -49,9 +57,13 @@ def phase_lines(means_s: Mapping[str, float], *, width: int) -> list[Line]:
     total = sum(means_s.values())
     lines: list[Line] = []
     for short in (False, True):
-        names = [SHORT_NAMES.get(name, name) if short else name for name in means_s]
-        figures = (Span(format.ms(value, total / 1000), "text") for value in means_s.values())
-        parts = [(Span(f"{name} ", "muted"), figure) for name, figure in zip(names, figures, strict=True)]
+        parts = [
+            (
+                Span(f"{SHORT_NAMES.get(name, name) if short else name} ", phase_role(name)),
+                Span(format.ms(value, total / 1000), "text"),
+            )
+            for name, value in means_s.items()
+        ]
         lines = joined([*parts, (Span("ms", "muted"),)], width, "  ")
         if len(lines) == 1:
             break

@@ -7,16 +7,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from cs336_tui.stats.quantities import ByteUnit
-from cs336_tui.tui.charts.bars import AXIS, axis, nice_ceiling
+from cs336_tui.tui.charts.bars import AXIS, axis, nice_ceiling, phase_role
 from cs336_tui.tui.widgets.lines import Line, Span, column, runs
 
-_PHASE_ROLES = {
-    "forward": "phase-1",
-    "loss": "phase-2",
-    "backward": "phase-3",
-    "optimizer": "phase-4",
-    "zero_grad": "phase-5",
-}
 _CURSOR = "strong"
 _WITH_PHASES = 5
 """Height from which one row names the phases."""
@@ -41,11 +34,6 @@ class Picture(NamedTuple):
     unit: ByteUnit
     cursor: int | None = None
     marks: tuple[EventMark, ...] = ()
-
-
-def phase_role(phase: str) -> str:
-    """The role of a phase's colour, the same on every pass; ``muted`` outside phases."""
-    return _PHASE_ROLES.get(phase, "muted")
 
 
 def room_for_columns(width: int) -> int:

@@ -6,8 +6,11 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from textual.message import Message
+
 from cs336_tui.analysis.collectives import algbw, busbw
 from cs336_tui.analysis.eta import Outlook, eta_words, remaining_s, share_done
+from cs336_tui.config.phases import phases_of
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.session.cell_state import CellState
@@ -15,23 +18,25 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import SHORT_NAMES, phase_bars, phase_lines, progress, share_bar
-from cs336_tui.tui.charts.columns import step_chart
 from cs336_tui.tui.charts.ranks import SLOWEST, rank_strips, slowest_of
+from cs336_tui.tui.charts.steps import step_chart
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.tabs import beside, status
-from cs336_tui.tui.tabs.status import judgement_lines
+from cs336_tui.tui.tabs.status import half_width_words, verdict_line
 from cs336_tui.tui.titles import title_rows
-from cs336_tui.tui.widgets.lines import Line, Lines, Span, line, spread, wrapped
+from cs336_tui.tui.widgets.lines import Line, Lines, Span, facts, line, spread, width_of, wrapped
 
 _STEP_COLUMNS = 25
 _PHASE_COLUMNS = 9
 _FIRST_PLACES = 20
 _TITLE_ROWS_FROM = 14
 """Height from which a long title may take two rows."""
-_CHART_ROWS = 7
-"""Rows for the chart and the phases below the verdicts of a finished cell, beside those of its ranks."""
-
-
+_CHART_ROWS = (9, 14)
+"""Fewest and most rows of the chart, the last of which names its parts."""
+_LEAST_STEPS = 4
+"""Fewest rows of the table of steps, with the blank and the heading above it."""
+_AIRY_FROM = 22
+"""Height from which blank rows part what belongs together, where there is room."""
 _RANKS_IN_ROWS = ((34, 8), (22, 4), (0, 2))
 """Most rows for the strips of ranks, by the least height of the pane; fewer where the bars of phases need them."""
 
@@ -73,12 +78,20 @@ def ranks_of(cell: CellState) -> Ranks | None:
 
 
 class LivePane(Lines):
-    """Shows one cell: its progress, mean and std, steps and phases."""
+    """Shows one cell: its progress, mean and std, steps and phases. A click opens everything known of it."""
+
+    class Clicked(Message):
+        """The user wants to read more of the cell."""
 
     detail_interval_s = 1.0
     """The interval at which the phases and the table of steps are updated, s: each update costs bytes over SSH."""
+    zoomed = False
+    """True if the axis of the chart goes around the data, instead of from zero."""
     _state: SessionState | None = None
     _detail = _NO_DETAIL
+
+    def on_click(self) -> None:
+        self.post_message(self.Clicked())
 
     def show(
         self,
@@ -103,8 +116,9 @@ class LivePane(Lines):
         if not (same and 0 <= now - detail.at < self.detail_interval_s):
             self._state, self._detail = state, detail_of(cell, now)
         found = judging.of(state, cell) if judging else None
+        how = {"held": held, "zoomed": self.zoomed}
         lines = live_lines(
-            state, cell, self._detail, *self.content_size, held=held, found=found, outlook=outlook, left=left
+            state, cell, self._detail, *self.content_size, found=found, outlook=outlook, left=left, **how
         )
         self.paint(lines)
 
@@ -117,58 +131,68 @@ def live_lines(
     height: int,
     *,
     held: bool = False,
+    zoomed: bool = False,
     found: Assessment | None = None,
     outlook: Callable[[], Outlook] | None = None,
     left: str = "",
 ) -> list[Line]:
-    """The pane's rows for a cell, at most `height`; `found`: its verdicts; `outlook`: the time of all, if known."""
+    """The pane's rows for a cell, at most `height`; `found`: its verdicts; `outlook`: the time of all, if known. The
+    chart, the phases and the ranks have their rows before the first step."""
     if cell.spec.recording:
         told = "Recorded elsewhere: Kernels and Memory show what the file holds; no step was timed here."
         title = [line((row, "title")) for row in title_rows(cell.spec.title, width, 2)]
         return [*title, _where(state, cell, held, outlook), (), *wrapped(told, width, "muted")][:height]
-    means = {} if cell.spec.is_collective else detail.phases  # its one phase is its step
-    airy = height >= 22
-    blank: list[Line] = [()] if airy else []
+    airy = height >= _AIRY_FROM
     lines = [
         *(line((row, "title")) for row in title_rows(cell.spec.title, width, 2 if height >= _TITLE_ROWS_FROM else 1)),
         *_lanes(state, cell, width),
         _where(state, cell, held, outlook, left),
         _progress(state, width),
-        *blank,
-        _headline(state, cell),
-        _rates(state, cell, found),
+        _headline(state, cell, found, width),
+        _rates(state, cell, found, width),
     ]
     if problem := status.how_it_ended(cell):
         lines += [
             line((f"✗ {problem}", "bad")),
             *status.error_lines(cell, width, 6 if airy or not cell.steps_done else 2),
         ]
-    several = [_ranks(detail.ranks, width, rows) for least, rows in _RANKS_IN_ROWS if height >= least and detail.ranks]
-    ranks = several[0] if several else []
-    below = _CHART_ROWS + len(ranks) + (airy and bool(ranks))
-    lines += judgement_lines(cell, found, width, max(height - len(lines) - below, 1))
-    rest = height - len(lines)
-    bars = phase_bars(means, width=width)
-    fitting = (each for each in several or [ranks] if len(bars) + len(each) + bool(each) + 5 <= rest)
-    if (found_room := next(fitting, None)) is None:
-        bars = phase_lines(means, width=width)
     else:
-        ranks = found_room
-    if len(ranks) + len(bars) + 5 > rest:
-        ranks = ranks[:1]
-    rest -= len(bars) + len(ranks) + (2 if airy else 0) + (airy and bool(ranks))
+        lines += [verdict_line(cell, found, width)]
+    phases, ranks = _below(cell, detail, width, height, height - len(lines) - _CHART_ROWS[0])
+    rest = height - len(lines) - len(phases) - len(ranks)
+    spare = rest - _CHART_ROWS[0]
+    above_chart, above_phases, above_ranks = ([()] * (airy and spare > place) for place in range(3))
+    rest -= sum(map(len, (above_chart, above_phases, above_ranks)))
     if cell.steps_done or not cell.is_over:
-        spec, warm, timed = cell.spec, cell.warmup_times_s, cell.step_times_s
-        ended, chart_height = cell.is_over or cell.stage == "finishing", min(max(rest // 2, 5), 10, rest)
-        warmed = ended or cell.stage == "measuring"
-        places = _places(len(warm), spec.warmup_steps, is_open=spec.warmup_is_open, is_over=warmed)
-        most = _places(len(timed), spec.measure_steps, is_open=spec.steps_are_open, is_over=ended)
-        chart = step_chart(warm, timed, warmup_total=places, measured_total=most, width=width, height=chart_height)
-        lines += [*blank, *chart]
-    lines += [*blank, *bars]
-    if ranks:
-        lines += [*blank, *ranks]
-    return lines + _steps(cell, state.ddof, detail.steps, width, height - len(lines))
+        fewest, most = _CHART_ROWS
+        chart_height = min(max(rest // 2, fewest), most, rest)
+        chart_height = min(rest, most) if rest - chart_height < _LEAST_STEPS else chart_height
+        lines += [*above_chart, *_chart(cell, width, chart_height, zoomed=zoomed)]
+    lines += [*above_phases, *phases, *above_ranks[: len(ranks)], *ranks]
+    return lines[:height] + _steps(cell, state.ddof, detail.steps, width, height - len(lines))
+
+
+def _below(cell: CellState, detail: Detail, width: int, height: int, room: int) -> tuple[list[Line], list[Line]]:
+    """The phases and the ranks in `room` rows: bars, else figures; strips over as many rows as there are for them."""
+    means = {} if cell.spec.is_collective else detail.phases  # its one phase is its step
+    expected = () if cell.spec.is_collective or cell.is_over else phases_of(cell.spec.pass_, cell.spec.accumulate)
+    bars = phase_bars(means, width=width)
+    bars = [*bars, *[()] * (len(expected) - len(bars))]
+    several = [_ranks(detail.ranks, width, rows) for least, rows in _RANKS_IN_ROWS if height >= least and detail.ranks]
+    figures = phase_lines(means or dict.fromkeys(expected, 0.0), width=width)
+    figures = figures if means else [()] * len(figures)
+    choices = [(phases, ranks) for phases in (bars, figures) for ranks in several or [[]]]
+    fallback = (figures, several[-1][:1] if several else [])
+    return next(((phases, ranks) for phases, ranks in choices if len(phases) + len(ranks) <= room), fallback)
+
+
+def _chart(cell: CellState, width: int, height: int, *, zoomed: bool) -> list[Line]:
+    spec, warm, timed = cell.spec, cell.warmup_times_s, cell.step_times_s
+    ended = cell.is_over or cell.stage == "finishing"
+    warmed = ended or cell.stage == "measuring"
+    places = _places(len(warm), spec.warmup_steps, is_open=spec.warmup_is_open, is_over=warmed)
+    most = _places(len(timed), spec.measure_steps, is_open=spec.steps_are_open, is_over=ended)
+    return step_chart(warm, timed, warmup_total=places, measured_total=most, width=width, height=height, zoomed=zoomed)
 
 
 def _places(done: int, most: int, *, is_open: bool, is_over: bool) -> int:
@@ -227,23 +251,31 @@ def _progress(state: SessionState, width: int) -> Line:
     return share_bar(share or 0.0, done if share is None else f"{int(share * 100):3d} % of the time · {done}", width)
 
 
-def _headline(state: SessionState, cell: CellState) -> Line:
+def _headline(state: SessionState, cell: CellState, found: Assessment | None, width: int) -> Line:
     if cell.running.n:
-        return line((format.mean_std(cell.running.mean, cell.running.std(state.ddof), cell.running.n), "strong"))
+        mean = line((format.mean_std(cell.running.mean, cell.running.std(state.ddof), cell.running.n), "strong"))
+        judgement = found.judgement if found else None
+        interval = half_width_words(judgement) if judgement else ""
+        level = f" ({judgement.interval.level * 100:g} % interval)" if judgement and judgement.interval else ""
+        longer = (line(f"mean {interval}{level}"), line(f"mean {interval}")) if interval else ()
+        return max((facts(mean, [each], width) for each in longer), key=width_of, default=mean)
     if cell.warmup_times_s:
         latest = cell.warmup_times_s[-1]
         return line((f"{format.ms(latest)} ms", "warmup"), (" latest warm-up step, not measured", "muted"))
     return line(("no step finished yet" if not cell.is_over else "no step was measured", "muted"))
 
 
-def _rates(state: SessionState, cell: CellState, found: Assessment | None) -> Line:
+def _rates(state: SessionState, cell: CellState, found: Assessment | None, width: int) -> Line:
+    """Rates and peaks, the most important first: those that the row has room for."""
     parts = [f"{format.rate(cell.tokens_per_s)} tokens/s"] if cell.tokens_per_s else []
     if cell.spec.is_collective and (step_s := cell.running.mean):
         shown = [quantities.bandwidth(rate(cell.spec, step_s)) for rate in (algbw, busbw)]
         parts.append(f"algbw {shown[0]}, busbw {shown[1]} GB/s")
-    if found and not cell.is_over and (share := found.share_of_peak(cell.running.mean)) is not None:
+    if found and found.limit:
+        parts.append(f"{format.flops(found.limit.flops_per_s)}FLOP/s")
+    if found and (share := found.share_of_peak(cell.running.mean)) is not None:
         peak = "a wrong peak" if share > WRONG_PEAK else "peak"
-        parts.append(f"{format.percent(share)} of " + (peak if found.peak_is_measured else "data sheet"))
+        parts.append(f"{format.percent(share)} of " + (peak if found.peak_is_measured else "spec"))
     if (prepared := cell.prepared) and prepared.compile_s is not None:
         parts.append(f"compiled in {prepared.compile_s:.1f} s")
     if prepared and prepared.capture_s is not None:
@@ -259,7 +291,8 @@ def _rates(state: SessionState, cell: CellState, found: Assessment | None) -> Li
         parts.append(f"RSS {format.size(rss)}{' a rank at most' * (cell.spec.ranks > 1)}")
     if cell.num_params is not None and not cell.spec.is_collective:
         parts.append(f"{quantities.count(cell.num_params)} parameters")
-    return line((" · ".join(parts), "text"))
+    first, *more = map(line, parts or [""])
+    return facts(first, more, width)
 
 
 def _sample_of(state: SessionState, cell: CellState) -> DeviceSampled | None:

@@ -30,7 +30,7 @@ from cs336_tui.tui.tabs.results_columns import (
 from cs336_tui.tui.tabs.status import verdict
 from cs336_tui.tui.titles import told_variants
 from cs336_tui.tui.widgets.columns import UNSORTED, Layout, Sort, ellipsis, lay_out, more_columns
-from cs336_tui.tui.widgets.lines import Line, Span, line
+from cs336_tui.tui.widgets.lines import Line, Span, joined, line
 from cs336_tui.tui.widgets.rows import TableRows
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class ResultsPane(TableRows):
         self._put_in_order()
         if in_sight is not None and not self.has_focus:
             self.go_to(self._places.get(in_sight.cell, self.index_of(self.cursor)))
-        heading_rows = 2 if self._above or len(self._pages) > 1 else 1
+        heading_rows = 1 + len(self._lines_above())
         below = self._chart(state, heading_rows) if self._of_messages else ()
         self.draw_from(len(self._cells), self._rows_in_sight, heading_rows=heading_rows, below=below)
 
@@ -185,7 +185,7 @@ class ResultsPane(TableRows):
                 if cell_len(_ALL + longer) <= room:
                     above = longer
                     told.add(index)
-        above = ellipsis(_ALL + above, room) if above else ""
+        above = ellipsis(_ALL + above, width) if above else ""
         for remark in _OF_MESSAGES * self._of_messages:
             longer = " · ".join(filter(None, [above, remark]))
             above = longer if cell_len(longer) <= room else above
@@ -225,14 +225,12 @@ class ResultsPane(TableRows):
             roles = {at: verdict(cell, known).role}
             texts = shortened(self._texts(cell, known)) if self._is_short else self._texts(cell, known)
             rows.append((*layout.spans(texts, roles), status.status(cell), *signs.get(id(cell), ())))
-        width = self.content_size.width
-        hidden = self.columns_words
-        above: Line = line(
-            *([(self._above, "muted")] if self._above else []),
-            *([" · "] if self._above and hidden else []),
-            *([(hidden, "strong")] if hidden else []),
-        )
-        return [*([above] if above else []), heading(layout, width, self.sort)], rows
+        return [*self._lines_above(), heading(layout, self.content_size.width, self.sort)], rows
+
+    def _lines_above(self) -> list[Line]:
+        """What all cells share, and the columns that do not fit: in one line, if there is room."""
+        parts = [line((text, role)) for text, role in ((self._above, "muted"), (self.columns_words, "strong")) if text]
+        return joined(parts, self.content_size.width, " · ")
 
     @property
     def _has_verdict(self) -> bool:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len, set_cell_size
-
 from cs336_tui.analysis.eta import steps_so_far
-from cs336_tui.analysis.merge import grouped
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.verdicts import half_width
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
-from cs336_tui.stats.quantities import count, percent
+from cs336_tui.stats.quantities import count
 from cs336_tui.stats.ratio import Outcome
-from cs336_tui.tui import format
 from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.widgets.columns import ellipsis
 from cs336_tui.tui.widgets.lines import Line, Span, fit, line, paragraphs, wrapped
@@ -106,8 +101,8 @@ OUTCOMES: dict[Outcome, Span] = {
 VERDICT_ROOM = 16
 """The width of one verdict and the number of others: ``too-few-steps +1``."""
 _INDENT = "  "
-_ALWAYS = 2
-"""Rows that long verdicts leave for what could not be observed."""
+_MORE, _MORE_FROM = "  Enter: all", 40
+"""The end of the line of verdicts, and the width from which it is there."""
 
 
 def too_much(share: float) -> str:
@@ -115,58 +110,22 @@ def too_much(share: float) -> str:
     return f"{'the peak is wrong' if share > WRONG_PEAK else 'more than it'}: measure the peak again"
 
 
-def judgement_lines(cell: CellState, found: Assessment | None, width: int, height: int) -> list[Line]:
-    """At most `height` rows: verdicts, the first ones in full; what could not be observed; then the rest."""
+def verdict_line(cell: CellState, found: Assessment | None, width: int) -> Line:
+    """The first verdict with its evidence, the number of others, and the key that opens all of them; empty without a
+    verdict."""
     if cell.status != "ok" or not cell.running.n:
-        return []
+        return ()
     if found is None:
-        return [line(("… judging", "muted"))][:height]
+        return line(("… judging", "muted"))
     if found.problem:
-        return wrapped(f"! this cell could not be judged: {found.problem}", width, "bad", _INDENT)[:height]
-    if found.judgement is None:
-        return []
-    checks = doubts_first(found.judgement)
-    short = [fit(line(_short(found, width)), width)] if height > 1 else []
-    rest = [wrapped(text, width, role, _INDENT) for text, role in _rest(cell, found)]
-    said = [_verdict(check, width) for check in checks]
-    room = height - len(short) - min(sum(map(len, rest)), _ALWAYS)
-    for place, check in reversed(list(enumerate(checks))):
-        if sum(map(len, said)) > room:
-            said[place] = [fit((_mark(check), Span(f": {check.evidence}")), width)]
-    rows = [*short, *chain.from_iterable(said)][:height]
-    return [*rows, *_as_many(rest, height - len(rows), width)]
-
-
-def _as_many(entries: Sequence[list[Line]], room: int, width: int) -> list[Line]:
-    """As many entries as fit; the last one ends with an ellipsis if it is cut."""
-    rows: list[Line] = []
-    for entry in entries:
-        left = room - len(rows)
-        if len(entry) > left > 0:
-            *whole, last = entry[:left]
-            cut = set_cell_size(last[0].text, min(cell_len(last[0].text), max(width - 2, 0)))
-            rows += [*whole, line((f"{cut.rstrip(' ,;·')} …", last[0].role))]
-        if len(entry) > left:
-            break
-        rows += entry
-    return rows
-
-
-def _short(found: Assessment, width: int) -> str:
-    """The interval of the mean and the share of the peak, in one row."""
-    assert found.judgement is not None
-    limit = found.limit
-    rates = [f"{format.flops(limit.flops_per_s)}FLOP/s"] if limit else []
-    if limit and limit.share_of_measured is not None:
-        peak = "a wrong peak" if limit.share_of_measured > WRONG_PEAK else "peak"
-        rates.append(f"{percent(limit.share_of_measured)} % of {peak}")
-    elif limit:
-        sheet = limit.share_of_sheet
-        rates.append("peak not measured (Roofline, l)" if sheet is None else f"{percent(sheet)} % of data sheet")
-    interval = half_width_words(found.judgement)
-    level = found.judgement.interval.level * 100 if found.judgement.interval else 0
-    whole = " · ".join([*([f"mean {interval} ({level:g} % interval)"] if interval else []), *rates])
-    return whole if cell_len(whole) <= width else " · ".join([*filter(None, [interval]), *rates])
+        return fit(line((f"! this cell could not be judged: {found.problem}", "bad")), width)
+    if found.judgement is None or not (checks := doubts_first(found.judgement)):
+        return ()
+    first, *others = checks
+    more = f" +{len(others)}" if others else ""
+    end = Span(_MORE, "muted") if width > _MORE_FROM else Span("")
+    said = (_mark(first), Span(f"{more}: {first.evidence}"))
+    return (*fit(said, width - len(end.text)), end)
 
 
 def half_width_words(judgement: Judgement) -> str:
@@ -197,57 +156,12 @@ def _verdict(check: Check, width: int) -> list[Line]:
     return [(Span(text[: len(mark.text)], mark.role), Span(text[len(mark.text) :])), *more]
 
 
-def _rest(cell: CellState, found: Assessment) -> Iterator[tuple[str, str]]:
-    """Texts with their roles, the most important first."""
-    judgement = found.judgement
-    assert judgement is not None
-    unknown = grouped(judgement.not_observable, lambda check: check.unknown_because)
-    for because in sorted(unknown):  # the device first
-        why = because or f"not observable on {cell.spec.device.partition(':')[0]}"
-        yield f"{why}: {', '.join(check.name for check in unknown[because])}", "muted"
-    if judgement.warmup_advice:
-        yield judgement.warmup_advice, "text"
-    if parts := [*_limit(found), *(energy_words(found.energy) if found.energy else ())]:
-        yield " · ".join(parts), "text"
-    yield from ((note, "muted") for note in judgement.notes)
-    if parts := _in_force(cell):
-        yield f"in force: {', '.join(parts)}", "muted"
-
-
-def _limit(found: Assessment) -> Iterator[str]:
-    """The facts about the limit that the short row leaves out."""
-    limit = found.limit
-    if limit is None:
-        return
-    measured, sheet = limit.share_of_measured, limit.share_of_sheet
-    if measured is not None and measured > 1:
-        yield f"{percent(measured)} % of the measured peak ({too_much(measured)})"
-    if measured is not None and sheet is not None:
-        yield f"{percent(sheet)} % of the data sheet's peak"
-    if limit.share_of_bandwidth is not None:
-        yield f"at least {percent(limit.share_of_bandwidth)} % of the bandwidth, which bounds it"
-
-
 def energy_words(energy: Energy) -> Iterator[str]:
     """The energy of a step, and tokens per joule; nothing if unknown."""
     if energy.joules_per_step is not None:
         yield f"{energy.joules_per_step:.3g} J a step"
         if energy.tokens_per_joule is not None:
             yield f"{count(energy.tokens_per_joule)} tokens/J"
-
-
-def _in_force(cell: CellState) -> list[str]:
-    real, seen = cell.in_force, cell.surroundings
-    clocks = dict.fromkeys(f"{mhz} MHz" for mhz in (seen.clock_before_mhz, seen.clock_after_mhz) if mhz is not None)
-    found = [
-        real and f"float32 matmul {real.matmul_precision}",
-        real and real.autocast_dtype and f"autocast {real.autocast_dtype}",
-        real and real.float8,
-        real and real.attention and f"attention {real.attention}",
-        real and real.threads is not None and format.plural(real.threads, "thread"),
-        clocks and f"SM clock {' → '.join(clocks)}",
-    ]
-    return [text for text in found if text]
 
 
 def verdict(cell: CellState, found: Assessment | None, *, whole: bool = True) -> Span:

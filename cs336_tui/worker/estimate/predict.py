@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from cs336_tui.config.flops import least_bytes, unread_rows
+from cs336_tui.config.phases import PHASES, prepared_phases
 from cs336_tui.config.ranks import WITH_BUCKETS, sharing_of
 from cs336_tui.config.recomputing import recomputed_blocks
 from cs336_tui.config.spec import CellSpec
@@ -29,7 +30,7 @@ from cs336_tui.worker.estimate.meta_device import (
 from cs336_tui.worker.estimate.tracker import Allocation, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.model_parts import blocks_of
-from cs336_tui.worker.workload.passes import PHASES, logits_of, prepared_phases
+from cs336_tui.worker.workload.passes import logits_of
 from cs336_tui.worker.workload.precision import RECIPES
 from cs336_tui.worker.workload.ranges import name_parts
 

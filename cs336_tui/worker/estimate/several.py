@@ -18,6 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from cs336_tui.config.phases import prepared_phases
 from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
@@ -25,7 +26,7 @@ from cs336_tui.events.prediction import COMMUNICATION, OF_RANKS, Collective, Pha
 from cs336_tui.worker.estimate.tracker import Args, Kwargs
 from cs336_tui.worker.ranks.parallel import shard_fully
 from cs336_tui.worker.workload.building import Workload, build
-from cs336_tui.worker.workload.passes import Shared, prepared_phases
+from cs336_tui.worker.workload.passes import Shared
 from cs336_tui.worker.workload.precision import RECIPES, autocast_for
 from cs336_tui.worker.workload.transformer import Batch
 

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cs336_tui.config.phases import PHASES
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.precision_report import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
@@ -25,7 +26,7 @@ from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.measure.report_parts import Enter, header, joined, left_out
 from cs336_tui.worker.workload.attention_only import AttentionOnly
 from cs336_tui.worker.workload.building import build, configure_torch
-from cs336_tui.worker.workload.passes import PHASES, logits_of
+from cs336_tui.worker.workload.passes import logits_of
 from cs336_tui.worker.workload.precision import Context, dtype_name, effective_autocast
 from cs336_tui.worker.workload.transformer import Attention, Transformer
 

@@ -12,6 +12,7 @@ import msgspec
 import torch
 from torch.profiler import kineto_available
 
+from cs336_tui.config.phases import PHASES, prepared_phases
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.memory_report import BlockMemory, MemoryReport, SavedBlock
 from cs336_tui.events.prediction import CATEGORIES, Site
@@ -23,7 +24,7 @@ from cs336_tui.worker.measure.block_memory import BlockMoment, What, memory_of_b
 from cs336_tui.worker.measure.cell_memory import saved_for_backward
 from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
-from cs336_tui.worker.workload.passes import PHASES, Step, prepared_phases
+from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_parts
 
 RecorderName = Literal["CUDA allocator history", "CPU profiler", "tensors"]

@@ -12,35 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from cs336_tui.config.phases import ACCUMULATION, phases_of
 from cs336_tui.config.spec import Pass
 from cs336_tui.events.events import GRADIENT_SYNC
 from cs336_tui.worker.workload.imported.problems import ImportProblem, place_of, raise_interrupt, told
 from cs336_tui.worker.workload.precision import Context
 from cs336_tui.worker.workload.transformer import Batch, Loss
-
-PHASES: dict[Pass, tuple[str, ...]] = {  # The timed phases of each pass, in the order they run
-    "inference": ("forward",),
-    "forward": ("forward",),
-    "forward+loss": ("forward", "loss"),
-    "backward": ("backward",),
-    "forward+backward": ("forward", "loss", "backward"),
-    "train-step": ("zero_grad", "forward", "loss", "backward", "optimizer"),
-}
-
-
-ACCUMULATION = "accumulation"
-"""The phase of all micro-batches but the last: their forward, loss and backward."""
-
-
-def phases_of(pass_: Pass, accumulate: int = 1) -> tuple[str, ...]:
-    """The timed phases of a pass; forward, loss and backward are those of the last of its micro-batches."""
-    phases = PHASES[pass_]
-    return (*phases[:1], ACCUMULATION, *phases[1:]) if accumulate > 1 else phases
-
-
-def prepared_phases(pass_: Pass, accumulate: int = 1) -> tuple[str, ...]:
-    """The phases of a pass, with the untimed forward and loss of `backward`."""
-    return phases_of("forward+backward" if pass_ == "backward" else pass_, accumulate)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

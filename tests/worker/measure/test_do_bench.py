@@ -10,11 +10,11 @@ import torch
 
 from cs336_tui.config import environment_variables
 from cs336_tui.config.counts import steps_in
+from cs336_tui.config.phases import PHASES
 from cs336_tui.config.spec import PASSES, Pass
 from cs336_tui.events.events import Notice
 from cs336_tui.worker.measure import cell as cell_module
 from cs336_tui.worker.measure.timing import StepEstimate, StepTimer, WindowTiming, estimate_step, time_window
-from cs336_tui.worker.workload.passes import PHASES
 from tests.worker.measure.cells import run, small_spec
 from tests.worker.measure.test_cell_counts import notices, run_scripted
 from tests.worker.measure.test_timing import Device, Step, always

@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from cs336_tui.analysis import kernels as findings
 from cs336_tui.analysis.attention_kernels import attention_split
+from cs336_tui.config.phases import PHASES
 from cs336_tui.config.spec import PASSES, CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.kernel_report import KernelReport
@@ -25,7 +26,7 @@ from cs336_tui.worker.measure.kernel_events import operators_of
 from cs336_tui.worker.measure.kernels import profile_kernels, raw_events
 from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.building import build, configure_torch
-from cs336_tui.worker.workload.passes import PHASES, Step
+from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_step
 from tests.worker.measure.cells import small_spec
 

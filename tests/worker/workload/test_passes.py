@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cs336_tui.config.phases import PHASES
 from cs336_tui.config.spec import PASSES, ModelDims, Pass
 from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.worker.workload.building import make_optimizer
-from cs336_tui.worker.workload.passes import PHASES, Shared, Step, Training
+from cs336_tui.worker.workload.passes import Shared, Step, Training
 from cs336_tui.worker.workload.transformer import Batch, Transformer, random_batch
 
 DIMS = ModelDims(d_model=16, d_ff=24, num_layers=2, num_heads=2, vocab_size=40)

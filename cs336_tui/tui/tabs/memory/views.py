@@ -13,6 +13,7 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import NONE, ByteUnit
 from cs336_tui.tui import format
 from cs336_tui.tui.charts import memory_timeline as chart
+from cs336_tui.tui.charts.bars import phase_role
 from cs336_tui.tui.tabs.status import how_it_ended
 from cs336_tui.tui.widgets.columns import shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, bar, facts, fit, line, width_of, wrapped
@@ -322,7 +323,7 @@ def moment_lines(
 def _moment_line(moment: Moment, report: MemoryReport, window: chart.EventWindow, unit: ByteUnit, width: int) -> Line:
     """The moment in one row; without room the share of the peak is left out first."""
     live = Span(f"{unit.text(moment.total_bytes)} live", "strong")
-    phase = Span(moment.phase or f"before the {report.subject}", chart.phase_role(moment.phase))
+    phase = Span(moment.phase or f"before the {report.subject}", phase_role(moment.phase))
     event = Span(f" · event {moment.event + 1:,} of {report.events:,}", "muted")
     share = moment.total_bytes / report.peak_bytes if report.peak_bytes else 0.0
     of_peak = Span(f", {share * 100:.0f} % of the peak", "muted")

@@ -1,0 +1,189 @@
+"""Step times as columns, on an axis from zero or on one that is zoomed to the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from cs336_tui.stats.summaries import quantile
+from cs336_tui.tui import format
+from cs336_tui.tui.charts.bars import AXIS, axis, nice_ceiling
+from cs336_tui.tui.widgets.lines import Line, Span, column, runs
+
+_HEADROOM = 1.2
+_WIDEST = 4
+_FENCE = 3
+"""A zoomed axis holds what is no farther than so many interquartile ranges from the quartiles (Tukey 1977)."""
+_LEAST_RANGE = 0.002
+"""The least range of a zoomed axis, as a share of the median: less is no difference."""
+_TICKS = 4
+OFF_SCALE = "off scale"
+
+
+class _Axis(NamedTuple):
+    """The times, s, at the axis's ends."""
+
+    low: float
+    top: float
+
+    @classmethod
+    def from_zero(cls, shown: Sequence[float]) -> _Axis:
+        """Up to a round number above the median: a cold first step must not flatten the others."""
+        return cls(0.0, nice_ceiling(quantile(shown, 0.5) * _HEADROOM))
+
+    @classmethod
+    def of_data(cls, shown: Sequence[float]) -> _Axis:
+        """Round numbers around most of the steps, and below the least of these."""
+        first, median, last = (quantile(shown, share) for share in (0.25, 0.5, 0.75))
+        reach = max(_FENCE * (last - first), median * _LEAST_RANGE)
+        lowest, highest = max(shown[0], first - reach), min(shown[-1], last + reach)
+        step = _round_step(max(highest - lowest, median * _LEAST_RANGE) / _TICKS)
+        low, top = math.floor(lowest / step - 0.5) * step, math.ceil(highest / step + 0.1) * step
+        return cls(max(low, 0.0), top)
+
+    def column(self, value: float, rows: int) -> str:
+        """A column from the axis's lower end; ``▲`` and ``▼`` where the value is beyond its ends."""
+        if value < self.low:
+            return " " * (rows - 1) + "▼"
+        return column(value - self.low, self.top - self.low, rows)
+
+    @property
+    def words(self) -> str:
+        """``axis from 0``, ``axis from 340 ms``."""
+        return f"axis from {_round(self.low)} ms" if self.low else "axis from 0"
+
+    def label(self, row: int, rows: int) -> str:
+        if row == 0:
+            with_unit = f"{_round(self.top)} ms"
+            return with_unit if len(with_unit) <= AXIS - 2 else _round(self.top)
+        return _round(self.low) if row == rows - 1 else ""
+
+
+def step_chart(
+    warmup_s: Sequence[float],
+    measured_s: Sequence[float],
+    *,
+    warmup_total: int,
+    measured_total: int,
+    width: int,
+    height: int,
+    zoomed: bool = False,
+) -> list[Line]:
+    """`height` rows of `width` characters; the last one names warm-up, measured steps and the axis's lower end. Every
+    step has its place from the start. With more steps than characters a column is the mean of neighbours, whose number
+    the last row gives. A step beyond the axis's end, such as a cold first one, ends in ``▲`` with its time beside it.
+    `zoomed`: the axis goes around the data, that of the measured steps once there are any, instead of from zero."""
+    rows, room = height - 1, width - AXIS - 1  # label, axis, separator
+    total = warmup_total + measured_total
+    if rows < 1 or room < 4 or total < 1:
+        return []
+    each = min(max(room // total, 1), _WIDEST)
+    per_bin = math.ceil(total / (room - 1)) if total > room else 1
+    warm, measured = _bins(warmup_s, per_bin, warmup_total), _bins(measured_s, per_bin, measured_total)
+    scale = _axis_of(warm, measured, zoomed=zoomed)
+    warm_width = math.ceil(warmup_total / per_bin) * each
+    warm_pictures, measured_pictures = (
+        [scale.column(v, rows) for v in values] if scale else () for values in (warm, measured)
+    )
+
+    canvas: list[tuple[list[str], list[str]]] = []
+    separator = "│" * bool(warmup_total)
+    for row in range(rows):
+        texts = [
+            _across([picture[row] for picture in pictures], each) for pictures in (warm_pictures, measured_pictures)
+        ]
+        parts = ((texts[0].ljust(warm_width), "warmup"), (separator, "axis"), (texts[1], "measured"))
+        canvas.append(([char for text, _ in parts for char in text], [role for text, role in parts for _ in text]))
+    notes = _off_scale(warm, measured, per_bin, scale) if scale else ()
+    is_beside = any(_put_beside(note, *canvas[0], room) for note in notes)
+    lines: list[Line] = []
+    for row, (chars, roles) in enumerate(canvas):
+        label = scale.label(row, rows) if scale else "0" * (row == rows - 1)
+        lines.append((axis(label), *runs(chars, roles)))
+    ends = [scale.words] if scale else []
+    ends += [f"▲ {note}" for note in notes[-1:] if not is_beside]
+    ends[1 if zoomed else 0 : 0] = [f"{per_bin} steps/column"] if per_bin > 1 else []  # a tick says 0, too
+    return [*lines, _names(warm_width, bool(warmup_total), ends, width)]
+
+
+def _axis_of(warm: Sequence[float], measured: Sequence[float], *, zoomed: bool) -> _Axis | None:
+    """None before the first step."""
+    if zoomed and (found := sorted(measured or warm)):
+        return _Axis.of_data(found)
+    found = sorted([*warm, *measured])
+    return _Axis.from_zero(found) if found else None
+
+
+def _round_step(value: float) -> float:
+    """The smallest of 1, 2, 5 times a power of ten that is at least `value`."""
+    power: float = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
+
+
+def _round(time_s: float) -> str:
+    """A round time in ms."""
+    return f"{time_s * 1e3:.6g}"
+
+
+def _off_scale(warm: Sequence[float], measured: Sequence[float], per_bin: int, scale: _Axis) -> tuple[str, ...]:
+    """``first step 812 ms, off scale``, of several the number and the highest; then shorter words."""
+    off = [(value, kind, place) for kind, values in (("warm-up step", warm), ("step", measured))
+           for place, value in enumerate(values) if value > scale.top]  # fmt: skip
+    if not off:
+        return ()
+    highest, kind, place = max(off)
+    time = f"{format.ms(highest, highest / 10)} ms"
+    is_first = place == 0 and (kind == "warm-up step" or not warm)
+    if len(off) > 1:
+        what = f"{len(off)} {'steps' if per_bin == 1 else 'columns'} up to"
+    elif per_bin > 1:
+        what = f"{per_bin} steps"
+    else:
+        what = "first step" if is_first else f"{kind} {place + 1}"
+    upto = "up to " * (len(off) > 1)
+    return f"{what} {time}, {OFF_SCALE}", f"{upto}{time}, {OFF_SCALE}", upto + time
+
+
+def _put_beside(note: str, chars: list[str], roles: list[str], room: int) -> bool:
+    """Write the note behind a mark of the top row, or before one, if nothing else is there."""
+    marks = [place for place, char in enumerate(chars) if char == "▲"]
+    chars += " " * (room + 1 - len(chars))
+    roles += ["text"] * (len(chars) - len(roles))
+    for start in (*(place + 2 for place in reversed(marks)), *(place - len(note) - 1 for place in marks)):
+        end = start + len(note)
+        if start >= 0 and end <= room and all(char in " │" for char in chars[max(start - 1, 0) : end + 1]):
+            chars[start:end] = note
+            roles[start:end] = ["muted"] * len(note)
+            return True
+    return False
+
+
+def _bins(values: Sequence[float], per_bin: int, total: int) -> list[float]:
+    """Means of neighbours; an incomplete bin is not drawn."""
+    if per_bin == 1:
+        return list(values)
+    whole = len(values) if len(values) >= total else len(values) // per_bin * per_bin
+    chunks = (values[start : min(start + per_bin, whole)] for start in range(0, whole, per_bin))
+    return [sum(chunk) / len(chunk) for chunk in chunks]
+
+
+def _across(chars: Sequence[str], each: int) -> str:
+    return "".join(chars if each == 1 else (char * (each - 1) + " " for char in chars))
+
+
+def _names(warm_width: int, has_warmup: bool, ends: Sequence[str], width: int) -> Line:
+    """The names below the columns, then what else there is room for."""
+    names = [Span("measured", "measured")]
+    if has_warmup:
+        warm = "warm-up".ljust(warm_width) if warm_width >= len("warm-up") else "warm-up "
+        names = [Span(warm, "warmup"), Span("│", "axis"), *names]
+    room = width - AXIS - sum(len(span.text) for span in names)
+    return (Span(" " * AXIS), *names, Span("".join(_fitting(ends, room)), "muted"))
+
+
+def _fitting(texts: Sequence[str], room: int) -> Iterator[str]:
+    for text in texts:
+        if len(text) + 3 <= room:
+            yield f" · {text}"
+            room -= len(text) + 3

@@ -1,0 +1,147 @@
+"""The chart of steps in Live: its room, its axes, what is off scale, and the colours of phases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs336_tui.config.phases import PHASES
+from cs336_tui.config.spec import Pass
+from cs336_tui.events.events import StepsTimed
+from cs336_tui.session.log import LogReader
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import ByteUnit
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.charts.bars import phase_bars, phase_lines, phase_role
+from cs336_tui.tui.charts.memory_timeline import Picture, memory_timeline
+from cs336_tui.tui.charts.steps import step_chart
+from cs336_tui.tui.tabs.live import detail_of, live_lines
+from cs336_tui.tui.widgets.lines import width_of
+from tests.samples import START, ranks_session, state_of
+from tests.tui.make_log import DEMO_LOG
+from tests.tui.watched import SMALL, demo, in_the_middle, log_of, text, until
+
+IN_SMALL = (51, 20)
+"""The pane in a terminal of 80x24."""
+STEPS_S = [0.3476 + 0.0011 * noise for noise in (-1.2, 0.4, 0.9, -0.3, 0.1, 1.4, -0.8, 0.2, -0.1, 0.6)]
+
+
+def rows_of(warm: list[float], measured: list[float], *, zoomed: bool = False, width: int = 51) -> list[str]:
+    lines = step_chart(warm, measured, warmup_total=5, measured_total=10, width=width, height=9, zoomed=zoomed)
+    return text(lines).splitlines()
+
+
+def bars_from(shown: list[str]) -> tuple[int, int]:
+    """The first row of the chart and its number of rows without the names below."""
+    first = next(place for place, row in enumerate(shown) if " ms ┤" in row or row.endswith(" ┤") or "│" in row[9:10])
+    last = next(place for place, row in enumerate(shown) if row.startswith("       0 ┤") or "0 ┤" in row[:11])
+    return first, last - first + 1
+
+
+def test_in_a_small_terminal_the_chart_has_eight_rows_that_hold_still() -> None:
+    state, seen = SessionState(), {}
+    for event in LogReader(DEMO_LOG):
+        state.apply(event)
+        cell = state.running_cell
+        if cell is None or not isinstance(event, StepsTimed):
+            continue
+        shown = text(live_lines(state, cell, detail_of(cell, START), *IN_SMALL)).splitlines()
+        assert len(shown) <= IN_SMALL[1]
+        first, count = bars_from(shown)
+        assert count >= 8
+        assert seen.setdefault(cell.cell, (first, count)) == (first, count)
+    assert len(seen) == 18  # one has no step
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_cell_of_ranks_keeps_eight_rows_too(is_over: bool) -> None:
+    state = state_of(ranks_session(8, is_over=is_over))
+    shown = text(live_lines(state, state.cells[1], detail_of(state.cells[1], START), *IN_SMALL)).splitlines()
+    assert bars_from(shown)[1] >= 8
+
+
+def test_what_is_off_scale_says_so_at_its_mark() -> None:
+    rows = rows_of([0.812, *STEPS_S[:4]], STEPS_S)
+    assert "▲ first step 812 ms, off scale" in rows[0]
+    rows = rows_of(STEPS_S[:5], [*STEPS_S[:6], 0.6], width=70)
+    assert "step 7 600 ms, off scale" in rows[0]
+    rows = rows_of([0.812, *STEPS_S[:4]], [*STEPS_S[:9], 0.7])
+    assert "2 steps up to 812 ms, off scale" in "\n".join(rows) or "up to 812 ms, off scale" in "\n".join(rows)
+    assert "off scale" not in "\n".join(rows_of(STEPS_S[:5], STEPS_S))
+
+
+def test_from_zero_steps_look_alike_and_zoomed_they_do_not() -> None:
+    from_zero, zoomed = (rows_of(STEPS_S[:5], STEPS_S, zoomed=zoomed) for zoomed in (False, True))
+    assert "axis from 0" in from_zero[-1]
+    assert "axis from 345 ms" in zoomed[-1]
+    assert zoomed[-2].startswith("     345 ┤")
+    heights = [
+        {"".join(row[column] for row in rows[:-1]) for column in range(21, 41, 2)} for rows in (from_zero, zoomed)
+    ]
+    assert len(heights[0]) <= 2 < len(heights[1])
+
+
+def test_a_zoomed_axis_goes_around_the_measured_steps_as_soon_as_there_are_any() -> None:
+    warm = [0.812, 0.351, 0.350, 0.349, 0.352]
+    assert "axis from 3" in rows_of(warm, [], zoomed=True)[-1]
+    rows = rows_of(warm, STEPS_S, zoomed=True)
+    assert "axis from 345 ms" in rows[-1]
+    assert "812 ms, off scale" in rows[0]
+
+
+@given(
+    warm=st.lists(st.floats(1e-6, 100), max_size=8),
+    measured=st.lists(st.floats(1e-6, 100), max_size=60),
+    width=st.integers(0, 120),
+    height=st.integers(0, 16),
+    more=st.integers(0, 900),
+)
+def test_a_zoomed_chart_never_outgrows_its_room(
+    warm: list[float], measured: list[float], width: int, height: int, more: int
+) -> None:
+    lines = step_chart(
+        warm, measured, warmup_total=len(warm), measured_total=len(measured) + more, width=width, height=height,
+        zoomed=True,
+    )  # fmt: skip
+    assert len(lines) <= height
+    assert all(width_of(spans) <= width for spans in lines[:-1])
+
+
+def test_equal_steps_can_be_zoomed() -> None:
+    rows = rows_of([], [0.1] * 10, zoomed=True)
+    assert len({row.count("█") for row in rows[1:-2]}) <= 2
+
+
+@pytest.mark.parametrize("pass_", PHASES)
+def test_a_phase_has_one_colour_on_every_pass(pass_: Pass) -> None:
+    phases = PHASES[pass_]
+    means = dict.fromkeys((*phases, "gradient sync", "accumulation"), 0.1)
+    bars = {spans[0].text.strip(): spans[1].role for spans in phase_bars(means, width=60)}
+    assert bars == {phase: phase_role(phase) for phase in means}
+    assert len(set(bars.values())) == len(bars)
+    assert "muted" not in bars.values()
+    named = [span.role for row in phase_lines(means, width=200) for span in row if span.role not in ("text", "muted")]
+    assert named == list(bars.values())
+    picture = Picture([10**9] * len(phases), phases, 10**9, ByteUnit("GB", 1e9))
+    drawn = {span.role for row in memory_timeline(picture, width=60, height=8)[:-2] for span in row}
+    assert {phase_role(phase) for phase in phases} <= drawn
+
+
+async def test_z_zooms_and_enter_opens_the_cell(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("2")
+        await until(pilot, "axis from 0")
+        await pilot.press("z")
+        await until(pilot, "axis from 346 ms")
+        await pilot.press("z")
+        await until(pilot, "axis from 0")
+        await pilot.press("enter")
+        await until(pilot, "Measured steps, ms")
+        await pilot.press("escape")
+        await pilot.click("#live", offset=(5, 3))
+        await until(pilot, "Measured steps, ms")
