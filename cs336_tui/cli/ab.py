@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from cs336_tui.cli.flags import (
 )
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.on_terminal import shown
-from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, RunProgress, carry_out
+from cs336_tui.cli.progress import RunProgress
+from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.command import command_of
 from cs336_tui.config.spec import PASSES, RAW_DIMS, CellSpec, SpecError
@@ -130,10 +131,9 @@ class _AbProgress(RunProgress):
             case StageChanged() | StepsTimed() | Notice():
                 super().show(event)
 
-    def _status(self, cell: CellState) -> str:
-        place = f"round {cell.cell // 2 + 1}/{len(self._state.cells) // 2}"
+    def _running(self, cell: CellState) -> Iterator[str]:
         steps = f" {steps_so_far(cell, self._state.last_at)}" if cell.stage == "measuring" else ""
-        return f"{place} · {cell.stage}{steps}"
+        yield f"round {cell.cell // 2 + 1}/{len(self._state.cells) // 2} · {cell.stage}{steps}"
 
 
 class _AbRun(HeadlessRun):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -41,15 +41,19 @@ def on_terminal(parts: Sequence[Part]) -> str:
     return Styled(terminal_text(parts, looks_here()))
 
 
+def is_verbose() -> bool:
+    """True if the command that runs was given ``-v``."""
+    context = click.get_current_context(silent=True)
+    return bool(context and context.meta.get(_VERBOSE, False))
+
+
 def looks_here() -> Looks:
     """The terminal of standard output; ``COLUMNS``, ``NO_COLOR`` and ``TERM`` are obeyed."""
     from cs336_tui.export.terminal import Looks
 
-    context = click.get_current_context(silent=True)
-    meta: dict[str, Any] = context.meta if context else {}
     return Looks(
         width=max(shutil.get_terminal_size().columns, 40),
         styled=os.environ.get("TERM", "dumb") not in ("dumb", "unknown", ""),
         coloured=not os.environ.get("NO_COLOR"),
-        verbose=meta.get(_VERBOSE, False),
+        verbose=is_verbose(),
     )

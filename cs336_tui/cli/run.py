@@ -12,41 +12,26 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import click
 
-from cs336_tui.analysis.eta import eta_words, remaining_s, steps_so_far
 from cs336_tui.cli.files import say_written
 from cs336_tui.cli.on_terminal import TERMINAL, on_terminal
-from cs336_tui.cli.streams import StatusLine
+from cs336_tui.cli.progress import RunProgress
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import (
     CellFinished,
-    CellSkipped,
-    CellStarted,
-    DeviceSampled,
     Event,
-    JobChanged,
-    JobSubmitted,
-    LaneSetAside,
-    LanesOpened,
     Notice,
     ReportFinished,
-    ReportStage,
-    ReportStarted,
     SessionEnded,
-    StageChanged,
-    StepsTimed,
 )
 from cs336_tui.export.files import ExportError, LivingFile
-from cs336_tui.export.verdicts import get_ready, judgement_of
+from cs336_tui.export.verdicts import get_ready
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.lanes import lane_words
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import duration, milliseconds
 
 EXIT_OK, EXIT_CELL_FAILED, EXIT_INTERRUPTED = 0, 1, 130
 """The second also where something could not be written."""
@@ -215,129 +200,6 @@ def _results_on_terminal(state: SessionState) -> str:
     from cs336_tui.export.results import results_parts
 
     return on_terminal(results_parts(state))
-
-
-_REDRAW_S = 0.25
-_MOST_NAMED = 8
-"""Most cells that the status line names where several run side by side."""
-_STAGES = {"compiling": "compiling the model", "capturing": "capturing a CUDA graph"}
-"""Stages that may take half a minute without a word."""
-
-
-class RunProgress:
-    """One line per finished cell and, on a terminal, a status line below them redrawn in place."""
-
-    def __init__(self, state: SessionState, stream: TextIO) -> None:
-        self._state, self._stream = state, stream
-        self._status_line = StatusLine(stream)
-        self._live = self._status_line.is_live
-        self._drawn_at = 0.0
-
-    def show(self, event: Event) -> None:
-        """Say what `event` changed; the state already holds it."""
-        match event:
-            case CellFinished():
-                self._line(self._result(self._state.cells[event.cell]))
-            case CellSkipped():
-                cell = self._state.cells[event.cell]
-                self._line(f"{self._place(cell)} {cell.spec.title}: skipped: {event.reason}")
-            case LanesOpened():
-                self._line(f"{len(event.lanes)} lanes: {', '.join(map(lane_words, event.lanes))}")
-            case LaneSetAside() if (lane := self._state.lanes.get(event.lane)) is not None:
-                self._line(f"lane {event.lane}, {lane_words(lane.lane)}, was set aside: {event.reason}")
-            case ReportFinished():
-                self._line(self._report(event))
-            case ReportStarted() | ReportStage() if self._live:
-                report = self._state.reports[event.report]
-                self._write(f"{report.kind} of {report.spec.title} · {report.stage}")
-            case Notice():
-                self._line(f"note: {event.text}")
-            case DeviceSampled() if self._live and (running := self._state.running_cell):
-                if any(each.stage in _STAGES for each in self._state.running_cells):
-                    self._redraw(running)
-            case JobSubmitted() | JobChanged() if self._live:
-                if time.monotonic() - self._drawn_at >= _REDRAW_S:
-                    self._write(self._jobs())
-            case CellStarted() | StageChanged() | StepsTimed() if self._live:
-                self._redraw(self._state.cells[event.cell])
-
-    def say(self, text: str) -> None:
-        """Put a text into the status line."""
-        if self._live:
-            self._write(text)
-
-    def clear(self) -> None:
-        self._status_line.clear()
-
-    def _line(self, text: str) -> None:
-        self.clear()
-        print(text, file=self._stream, flush=True)
-
-    def _report(self, event: ReportFinished) -> str:
-        report = self._state.reports[event.report]
-        took = duration(event.at - report.started_at)
-        head = f"{report.kind} of {report.spec.title}"
-        return f"{head}: made in {took}" if event.status == "ok" else f"{head}: {event.status}: {event.error or ''}"
-
-    def _redraw(self, cell: CellState) -> None:
-        if time.monotonic() - self._drawn_at >= _REDRAW_S:
-            self._write(self._status(cell))
-
-    def _status(self, cell: CellState) -> str:
-        text = self._several() or self._one(cell)
-        if (left := remaining_s(self._state)) is not None:
-            text += f" · {eta_words(left)}"
-        return text
-
-    def _one(self, cell: CellState) -> str:
-        text = f"{self._place(cell)} {cell.spec.title} · {_STAGES.get(cell.stage or '', cell.stage)}"
-        if cell.stage in _STAGES and cell.stage_began_at is not None and self._state.last_at is not None:
-            text += f", {duration(max(self._state.last_at - cell.stage_began_at, 0.0))}"
-        if cell.stage in ("warm-up", "measuring"):
-            text += f" {steps_so_far(cell, self._state.last_at)}"
-        return text
-
-    def _steps(self, cell: CellState) -> str:
-        return steps_so_far(cell, self._state.last_at) if cell.stage in ("warm-up", "measuring") else cell.stage or ""
-
-    def _several(self) -> str:
-        """The cells that run side by side, with their steps; empty if there is one at most."""
-        state = self._state
-        if not state.side_by_side or len(state.running) < 2:
-            return ""
-        done = sum(cell.is_over for cell in state.cells.values())
-        told = [f"{cell.cell + 1} {self._steps(cell)}" for cell in state.running_cells[:_MOST_NAMED]]
-        more = len(state.running) - _MOST_NAMED
-        named = ", ".join([*told, *([f"{more} more"] if more > 0 else [])])
-        return f"{done}/{len(state.cells)} cells over · {len(state.running)} run: {named}"
-
-    def _jobs(self) -> str:
-        """The stages of the jobs, with the first reason why one waits."""
-        jobs = self._state.jobs.values()
-        stages = [job.stage for job in jobs]
-        why = next((f" ({job.reason})" for job in jobs if job.stage == "pending" and job.reason), "")
-        parts = [("running", "running"), ("pending", f"waiting{why}"), ("over", "over")]
-        return "jobs: " + ", ".join(f"{stages.count(stage)} {word}" for stage, word in parts if stage in stages)
-
-    def _write(self, text: str) -> None:
-        self._status_line.show(text)
-        self._drawn_at = time.monotonic()
-
-    def _result(self, cell: CellState) -> str:
-        again = f" · run {cell.repeat}" if cell.repeat > 1 else ""
-        head = f"{self._place(cell)} {cell.spec.title}{again}: "
-        finished = cell.finished
-        if finished is None or finished.status != "ok" or not cell.running.n:
-            status = finished.status if finished else cell.status
-            return head + (f"{status}: {finished.error}" if finished and finished.error else status)
-        mean, std = milliseconds(cell.running.mean, cell.running.std(self._state.ddof))
-        judgement = judgement_of(cell, self._state)
-        verdict = f" · {judgement.label}" if judgement else ""
-        why = f"\n  {judgement.sentence}" if judgement and judgement.is_doubted else ""
-        return head + f"{mean} ms ± {std} std (n={cell.running.n}){verdict}{why}"
-
-    def _place(self, cell: CellState) -> str:
-        return f"[{cell.cell + 1}/{len(self._state.cells)}]"
 
 
 class StopOnSignal:

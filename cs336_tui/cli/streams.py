@@ -13,6 +13,7 @@ import select
 import stat
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from cs336_tui.export.texts import one_line, plain
@@ -136,28 +137,51 @@ class _Errors(io.RawIOBase):
         return os.isatty(2)
 
 
-class StatusLine:
-    """One line at the end of a stream, redrawn in place where that is a terminal; elsewhere nothing."""
+class StatusLines:
+    """Lines at the end of a stream, redrawn in place where that is a terminal; elsewhere nothing. They change no mode
+    of the terminal, so that whatever ends the process, nothing has to be set back."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self.is_live = stream.isatty()
-        self._shown = False
+        self.is_live = stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+        self._shown = 0
 
-    def show(self, text: str) -> None:
+    @property
+    def size(self) -> os.terminal_size:
+        with contextlib.suppress(OSError, ValueError, io.UnsupportedOperation):
+            return os.get_terminal_size(self._stream.fileno())
+        return os.terminal_size((80, 24))
+
+    def show(self, lines: Sequence[str]) -> None:
+        """Draw these in place of the last ones; none may be wider than the terminal."""
         if self.is_live:
-            self._redraw(one_line(text))
-            self._shown = True
+            self._redraw(lines)
+            self._shown = len(lines)
 
     def clear(self) -> None:
         if self._shown:
-            self._redraw("")
-            self._shown = False
+            self._redraw([])
+            self._shown = 0
 
-    def _redraw(self, text: str) -> None:
+    def _redraw(self, lines: Sequence[str]) -> None:
         write = self._stream.write_as_is if isinstance(self._stream, _Plain) else self._stream.write
-        write(f"\r\x1b[K{text}")
+        up = f"\x1b[{self._shown - 1}A" if self._shown > 1 else ""
+        write(f"\r{up}\x1b[J" + "\n".join(lines))
         self._stream.flush()
+
+
+class StatusLine:
+    """One such line, of a text that is made plain."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._lines = StatusLines(stream)
+        self.is_live = self._lines.is_live
+
+    def show(self, text: str) -> None:
+        self._lines.show([one_line(text)])
+
+    def clear(self) -> None:
+        self._lines.clear()
 
 
 def _encoding_of(stream: TextIO | None) -> tuple[str, str]:
