@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -16,9 +17,17 @@ LARGEST = 1e30
 SHORTEST_S, LONGEST_S = 1e-12, 1e9
 """The range of the time of a step or of its part, unless it is 0."""
 _PACK = msgspec.msgpack.Encoder()
-_UNPACK: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 _JSON = msgspec.json.Encoder()
-_UNJSON: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+@cache
+def _unpacker() -> msgspec.msgpack.Decoder[Event]:
+    return msgspec.msgpack.Decoder(Event)
+
+
+@cache
+def _reader() -> msgspec.json.Decoder[Event]:
+    return msgspec.json.Decoder(Event)
 
 
 def pack(event: Event) -> bytes:
@@ -33,7 +42,7 @@ def pack(event: Event) -> bytes:
 
 def unpack(data: bytes) -> Event:
     """Inverse of `pack`. Raises `msgspec.MsgspecError`."""
-    return (_UNJSON if data.startswith(b"{") else _UNPACK).decode(data)  # no msgpack object begins so
+    return (_reader() if data.startswith(b"{") else _unpacker()).decode(data)  # no msgpack object begins so
 
 
 def to_line(event: Event) -> bytes:
@@ -63,7 +72,7 @@ def _without_surrogates(value: Any) -> Any:
 def from_line(line: bytes) -> Event:
     """Inverse of `to_line`, within the limits above. Raises `msgspec.MsgspecError` or `UnicodeDecodeError`."""
     try:
-        event = _UNJSON.decode(line)
+        event = _reader().decode(line)
         problem = _problem(event, line)
     except RecursionError:
         problem = "nested too deeply"

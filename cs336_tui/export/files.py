@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,7 +119,7 @@ def _target(path: Path, overwrite: bool) -> Path:
 
 def _create_beside(target: Path) -> Path:
     """A new empty file in the target's directory, with the permissions that a new file has for this user."""
-    temporary = target.parent / f".cs336-tui-{secrets.token_hex(8)}.tmp"
+    temporary = target.parent / f".cs336-tui-{os.urandom(8).hex()}.tmp"
     temporary.touch(exist_ok=False)
     return temporary
 

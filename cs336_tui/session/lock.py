@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
 from pathlib import Path
 from typing import Annotated
@@ -72,7 +71,7 @@ class SessionLock:
         import psutil
 
         own = Writer(
-            host=socket.gethostname(), pid=os.getpid(), since=psutil.Process().create_time(), token=secrets.token_hex(8)
+            host=socket.gethostname(), pid=os.getpid(), since=psutil.Process().create_time(), token=os.urandom(8).hex()
         )
         # Written whole before it gets its name, so that nobody reads half a lock.
         draft = self.path.with_suffix(f".writer-{own.token}")
@@ -93,7 +92,7 @@ class SessionLock:
 
     def _clear(self, *, take_over: bool) -> None:
         """Remove a dead writer's lock; of two that try at once, only one can rename it."""
-        aside = self.path.with_suffix(f".writer-{secrets.token_hex(8)}")
+        aside = self.path.with_suffix(f".writer-{os.urandom(8).hex()}")
         before = _read(self.path)
         if before is not None and before.may_live and not take_over:
             raise SessionInUse(before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -59,7 +58,7 @@ def default_session_dir() -> Path:
 def new_session_id(now: float | None = None) -> str:
     """A name that sorts by time, to 1/4096 s, and is unique without asking the disk."""
     now = time.time() if now is None else now
-    return f"{time.strftime('%Y-%m-%dT%H-%M-%S', time.localtime(now))}-{int(now % 1 * 4096):03x}{secrets.token_hex(2)}"
+    return f"{time.strftime('%Y-%m-%dT%H-%M-%S', time.localtime(now))}-{int(now % 1 * 4096):03x}{os.urandom(2).hex()}"
 
 
 def line_prefix(kind: type[msgspec.Struct]) -> bytes:

@@ -138,7 +138,9 @@ class Cs336App(SteadyApp):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002
         from cs336_tui.tui.controllers.commands import commands
+        from cs336_tui.tui.lean_textual import complete
 
+        complete()
         yield from commands(self, self.themes.names)
         yield SystemCommand("All themes", "Choose among Textual's themes too", self.search_themes)
 

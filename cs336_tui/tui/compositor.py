@@ -83,18 +83,17 @@ class TightCompositor(Compositor):
             return []
 
     def render_full_update(self, simplify: bool = False) -> LayoutUpdate:
-        update = super().render_full_update(simplify)
-        return (
-            update
-            if simplify
-            else TightUpdate(  # type: ignore[return-value]
-                [_Piece(y, 0, Strip.join(strips)) for y, strips in enumerate(update.strips)]
-            )
-        )
+        if simplify:
+            return super().render_full_update(simplify)
+        self._dirty_regions.clear()
+        return self._update(self.size.region)  # type: ignore[return-value]
 
     def render_partial_update(self) -> TightUpdate | None:  # type: ignore[override]
         regions = [region.intersection(self.size.region) for region in self._dirty_regions]
         self._dirty_regions.clear()
+        return self._update(*regions)
+
+    def _update(self, *regions: Region) -> TightUpdate | None:
         spans = [_Span(*span) for span in self._regions_to_spans(regions)]
         return TightUpdate(sorted(self._pieces(spans), key=lambda piece: piece[:2])) if spans else None
 
