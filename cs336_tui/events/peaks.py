@@ -1,7 +1,6 @@
 """Measured peaks of a device, of matrix products and of copies, and their cache."""
 
 import contextlib
-import hashlib
 from pathlib import Path
 
 import msgspec
@@ -164,5 +163,7 @@ class PeakCache:
         write_quietly(self._path(key), msgspec.json.encode(_Entry(key, peak)))
 
     def _path(self, key: PeakKey) -> Path:
+        import hashlib  # late: the app starts without it
+
         name = hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:32]
         return self._folder / f"{name}.json"

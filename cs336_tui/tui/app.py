@@ -124,7 +124,7 @@ class Cs336App(SteadyApp):
             return super().run(*arguments, **options)
 
     def get_default_screen(self) -> Screen[object]:
-        return MainScreen(self._preset, self._options)  # type: ignore[return-value]
+        return MainScreen(self._preset, self._options, self.paint)  # type: ignore[return-value]
 
     def refresh_css(self, animate: bool = True) -> None:
         """Style everything again for another theme. At the start Textual asks for it too, when nothing has changed."""

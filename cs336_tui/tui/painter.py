@@ -26,7 +26,6 @@ from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.controllers.reports import PeakController, ReportController
 from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.controllers.sessions import SessionController
-from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.frame import Frame
 from cs336_tui.tui.replay_source import ReplaySource
 from cs336_tui.tui.session import Session
@@ -145,8 +144,11 @@ class Painter:
 
     def judged(self) -> None:
         self._app.stale = True
-        if isinstance(self._app.screen, Reader):
-            self._app.screen.write()
+        if self._app.screen is not self._app.main:
+            from cs336_tui.tui.dialogs.window import Reader
+
+            if isinstance(self._app.screen, Reader):
+                self._app.screen.write()
 
     def estimates(self) -> EstimateController:
         """The predictions, which are shown from the first call on."""

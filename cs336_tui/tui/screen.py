@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 
 from textual import events
 from textual.app import ComposeResult
@@ -36,13 +37,17 @@ _ABOVE, _BELOW = ([tab for tab in TABS.values() if tab.place == place] for place
 
 
 class MainScreen(Screen[None]):
-    """Holds the panes. Which are shown follows from the terminal's size and from the open tab."""
+    """Holds the panes. Which are shown follows from the terminal's size and from the open tab. `fill` is called once,
+    when the panes have their sizes and nothing has been drawn yet."""
 
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
     """As `Screen.focused`, but only the widgets concerned are repainted: 1 kB a Tab instead of 20."""
 
-    def __init__(self, preset: Preset = QUICK, options: RunOptions | None = None) -> None:
+    def __init__(
+        self, preset: Preset = QUICK, options: RunOptions | None = None, fill: Callable[[], object] = lambda: None
+    ) -> None:
         super().__init__()
+        self._fill, self._filled = fill, False
         self._compositor = TightCompositor()
         self._preset, self._options = preset, options
         self._preview = Preview(self, lambda: self.post_message(Lines.Resized()))
@@ -140,6 +145,15 @@ class MainScreen(Screen[None]):
     def _on_screen_resume(self, event: events.ScreenResume) -> None:
         """Before Textual's own: at the start, when nothing has been laid out, all has just been styled."""
         event.refresh_styles = event.refresh_styles and self.stack_updates > 0
+
+    def _compositor_refresh(self) -> None:
+        """As Textual's; the first time, when the panes have just got their sizes, they are filled before."""
+        if not self._filled:
+            self._filled = True
+            for lines in self.query(Lines):
+                lines.show_again()
+            self._fill()
+        super()._compositor_refresh()
 
     @property
     def _shown(self) -> str:

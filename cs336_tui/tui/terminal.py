@@ -23,6 +23,7 @@ from rich.console import RenderableType
 from textual import events
 from textual._xterm_parser import XTermParser
 from textual.app import App
+from textual.content import Content
 from textual.css.query import NoMatches
 from textual.dom import DOMNode
 from textual.driver import Driver as TextualDriver
@@ -35,6 +36,17 @@ from textual.widget import MountError
 from textual.worker import WorkerFailed
 
 from cs336_tui.tui.compositor import Drawn, TightUpdate
+
+_wrap_and_format = Content._wrap_and_format
+
+
+def _wrap_and_format_in_some_width(content: Content, width: int, *more: Any, **named: Any) -> Any:
+    """As Textual's, which fails where a terminal has no room for a text."""
+    return _wrap_and_format(content, max(width, 1), *more, **named)
+
+
+# In Textual's class, as its own widgets make texts too.
+Content._wrap_and_format = _wrap_and_format_in_some_width  # type: ignore[assignment, method-assign]
 
 OPENED_WITHIN_S = 2.0
 """The longest that keys and clicks wait for a window that opens."""

@@ -23,7 +23,6 @@ from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.config.variants import short
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, entry_axes
-from cs336_tui.tui.dialogs.questions import ChoiceList
 from cs336_tui.tui.format import SHORT_PASSES, plural
 from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
 
@@ -194,6 +193,7 @@ class PresetEntry(Entry, can_focus=True):
             self.app.notify("\n".join(found.problems), title="Presets", severity="warning", markup=False)
 
         from cs336_tui.tui.configure.problems import headings, listed
+        from cs336_tui.tui.dialogs.questions import ChoiceList
 
         choices = listed(found.presets, self.state)
 
@@ -232,6 +232,8 @@ class RecentEntry(Entry, can_focus=True):
         return [[Segment(text, self.style_of("title") + Style(reverse=self.has_focus))]]
 
     def action_choose(self) -> None:
+        from cs336_tui.tui.dialogs.questions import ChoiceList
+
         models = self.models
 
         def chosen(place: int | None) -> None:

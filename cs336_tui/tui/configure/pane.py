@@ -32,6 +32,8 @@ from cs336_tui.tui.widgets.entries import Chips, Entry, Fold, PushButton, TextEn
 
 _read_elsewhere = lru_cache(maxsize=1)(read)
 """`read` without an environment, for entries that are asked about at every refresh."""
+_FIRST_WIDTH = 32
+"""Columns of the summary as long as the pane has not been laid out: those of the pane in a large terminal."""
 _SUMMARY_LINES = 5
 """Maximum height of the summary, as in its style."""
 _READ_S = 12.0
@@ -356,7 +358,10 @@ class ConfigurePane(Vertical):
         summary.set_class(role == "bad", "-bad")
         summary.set_class(role == "caution", "-caution")
         others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        width, said = max(self.content_size.width, 12), f"{self._form.summary} ·" if foreseen else self._form.summary
+        width, said = (
+            max(self.content_size.width or _FIRST_WIDTH, 12),
+            f"{self._form.summary} ·" if foreseen else self._form.summary,
+        )
         if problems:
             lines = cut_to_lines(f"✗ {problems[0]}{others}", width, _SUMMARY_LINES)
         elif len(said) + 1 + len(foreseen) <= width:

@@ -11,11 +11,10 @@ from cs336_tui.config.presets import Preset, PresetError
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers.protocol import Host
-from cs336_tui.tui.dialogs.questions import AskText, Confirm
-from cs336_tui.tui.dialogs.window import Reader
 
 
 def read_help(app: Host) -> None:
+    from cs336_tui.tui.dialogs.window import Reader
     from cs336_tui.tui.help import help_lines
 
     plays = app.replaying and app.live.watched is None
@@ -23,6 +22,7 @@ def read_help(app: Host) -> None:
 
 
 def read_cell(app: Host, place: int) -> None:
+    from cs336_tui.tui.dialogs.window import Reader
     from cs336_tui.tui.tabs.cell_detail import cell_detail
 
     state = app.state
@@ -37,6 +37,8 @@ def ask_quit(app: Host) -> None:
     if app.replaying or not app.run_in_progress:
         app.exit()
         return
+    from cs336_tui.tui.dialogs.questions import Confirm
+
     if isinstance(app.screen, Confirm):
         return
 
@@ -87,6 +89,8 @@ def _has_results(app: Host) -> bool:
 
 def save_preset(app: Host) -> None:
     """Ask for a name and keep the choices under it; a name that is taken needs a second Enter."""
+    from cs336_tui.tui.dialogs.questions import AskText
+
     pane = app.main.query_one(ConfigurePane)
     sweep = pane.sweep
     if sweep is None:
@@ -121,6 +125,7 @@ def save_preset(app: Host) -> None:
 def keep_as_reference(app: Host, results: Sequence[Result]) -> None:
     from cs336_tui.analysis.published import ReferenceFileError
     from cs336_tui.analysis.reference import add_from
+    from cs336_tui.tui.dialogs.questions import AskText
 
     def kept(title: str) -> str:
         try:

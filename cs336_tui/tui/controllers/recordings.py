@@ -14,7 +14,6 @@ from cs336_tui.config.axis import UserError
 from cs336_tui.session.recordings.range_names import PhaseError, phases_of
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.controllers.protocol import Host
-from cs336_tui.tui.dialogs.questions import AskText
 from cs336_tui.tui.tabs.sessions import SessionsPane
 
 REFRESH_S = 0.25
@@ -34,6 +33,7 @@ class RecordingController:
 
     def ask(self) -> None:
         """Ask for a path."""
+        from cs336_tui.tui.dialogs.questions import AskText
 
         def check(text: str) -> str:
             try:

@@ -18,7 +18,6 @@ from cs336_tui.tui.background import in_background
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.controllers.recordings import RecordingController
 from cs336_tui.tui.controllers.running import RunController
-from cs336_tui.tui.dialogs.questions import AskText, Confirm, problem_of
 from cs336_tui.tui.live_source import LiveSource
 from cs336_tui.tui.session import Session, read_session
 from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, Source, Wish, counts
@@ -52,6 +51,8 @@ class Library:
 
     def change(self, act: Callable[[], None], then: Callable[[str], object]) -> None:
         """Name, annotate or delete a session by `act`; a line that says why not, empty when it was done."""
+        from cs336_tui.tui.dialogs.questions import problem_of
+
         self._work(lambda: problem_of(act, (LogError, OSError)), then)
 
     def _work(self, work: Callable[[], _T], then: Callable[[_T], object]) -> None:
@@ -189,6 +190,8 @@ class SessionController:
 
     def ask_cancel(self, session: Session) -> None:
         """Ask whether the jobs of a watched session are to be cancelled."""
+        from cs336_tui.tui.dialogs.questions import Confirm
+
         source = session.watched
         if source is None or isinstance(self._app.screen, Confirm):
             return
@@ -221,6 +224,8 @@ class SessionController:
                 self._app.report(session.problem)
 
     def _ask_words(self, wish: Wish, info: SessionInfo) -> None:
+        from cs336_tui.tui.dialogs.questions import AskText
+
         title, about, value = (
             ("Name", f"A name for session {info.session}; empty: none.", info.name)
             if wish == "rename"
@@ -238,6 +243,8 @@ class SessionController:
         self._app.push_screen(AskText(title, about, value), entered)
 
     def _ask_delete(self, info: SessionInfo) -> None:
+        from cs336_tui.tui.dialogs.questions import Confirm
+
         if info.path == self._app.live.path:
             self._tell("That is the session of this app; it cannot be deleted from within.")
             return

@@ -1,17 +1,16 @@
 """Windows over the screen that close once: Textual's `dismiss` closes whatever is on top, or fails if nothing is left.
 
-Textual's lists and texts fail where a terminal has no room for them; here they do not.
+Textual's lists fail where a terminal has no room for them; here they do not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import BindingType
-from textual.content import Content
 from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import OptionList
 
@@ -34,7 +33,7 @@ class Dialog(ModalScreen[ScreenResultType]):
         return super().dismiss(result) if self.app.screen is self else AwaitComplete()
 
 
-_move_page, _wrap_and_format = OptionList._move_page, Content._wrap_and_format
+_move_page = OptionList._move_page
 
 
 def _move_page_of_some_size(options: OptionList, direction: Literal[-1, 1]) -> None:
@@ -42,13 +41,8 @@ def _move_page_of_some_size(options: OptionList, direction: Literal[-1, 1]) -> N
         _move_page(options, direction)
 
 
-def _wrap_and_format_in_some_width(content: Content, width: int, *more: Any, **named: Any) -> Any:
-    return _wrap_and_format(content, max(width, 1), *more, **named)
-
-
-# In Textual's classes, as its own widgets make lists and texts too.
+# In Textual's class, as its own widgets make lists too.
 OptionList._move_page = _move_page_of_some_size  # type: ignore[assignment]
-Content._wrap_and_format = _wrap_and_format_in_some_width  # type: ignore[assignment, method-assign]
 
 
 class Reader(Dialog[None]):
