@@ -35,7 +35,7 @@ _LEGEND_WIDTH = 70
 
 MOST_PANELS = 24
 MOST_LINES = 14
-MOST_GROUPS = 30
+MOST_GROUPS = 16
 """More of each than these cannot be told apart; the title then says how many there are."""
 
 # Okabe and Ito 2008: told apart with every common kind of colour vision.
@@ -58,7 +58,7 @@ def step_times(results: Sequence[Result]) -> Drawing | Absent:
         return Absent("step-times", "no cell has a timed step")
     shown = timed[:MOST_PANELS]
     keys = telling(timed, among=(*TELLING, "repeat"))
-    columns = min(3, len(shown))
+    columns = min(3 if len(shown) <= 15 else 4, len(shown))
     rows = math.ceil(len(shown) / columns)
 
     def draw(figure: Figure) -> None:
@@ -70,7 +70,12 @@ def step_times(results: Sequence[Result]) -> Drawing | Absent:
 
     some = f": the first {len(shown)} of {len(timed)} cells" if len(shown) < len(timed) else ""
     title = _titled(f"Step times{some}", timed)
-    return Drawing("step-times", title, (max(4.5, 3 * columns), 1 + 2 * rows), draw)
+    return Drawing("step-times", title, _on_a_page(max(4.5, 3 * columns), 1 + 2 * rows), draw)
+
+
+def _on_a_page(width: float, height: float) -> tuple[float, float]:
+    """No higher than fits below a heading on a page of that width."""
+    return width, min(height, 1.25 * width)
 
 
 def _panels(figure: Figure, number: int, columns: int) -> list[Axes]:
@@ -137,7 +142,7 @@ def passes_by_size(results: Sequence[Result]) -> Drawing | Absent:
     some = f" (the first {len(shown)} of {len(panels)} settings)" if len(shown) < len(panels) else ""
     title = _titled(f"Step time by size and pass{some}\nerror bars: {std_kind(ddof)}", tried, ("size", "pass"))
     width = max(4.5, 1.1 * most_sizes * max(1.0, len(passes) / 2))
-    return Drawing(name, title, (width * columns, 1 + 3 * rows), draw)
+    return Drawing(name, title, _on_a_page(width * columns, 1 + 3 * rows), draw)
 
 
 def _bars(axis: Axes, members: Sequence[Sequence[Result]], index: int, of: int, ddof: int) -> None:

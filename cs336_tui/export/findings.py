@@ -10,12 +10,12 @@ from typing import NamedTuple
 from cs336_tui.analysis.collectives import busbw
 from cs336_tui.analysis.fields import FIELDS, device_label, values, varies
 from cs336_tui.analysis.findings import Along, Extremes, Peak, Timed, Versus, along, extremes, peaks, timed
-from cs336_tui.analysis.grouping import TELLING, label, shared, telling
+from cs336_tui.analysis.grouping import PLACES, TELLING, label, shared, shown, telling
 from cs336_tui.analysis.kernel_cells import profiled
 from cs336_tui.analysis.merge import ENDINGS, RECORDED, Result, grouped, measured
 from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.export.footnotes import FAILED, has_result, machine_marks, std_kind
+from cs336_tui.export.footnotes import FAILED, has_result, machine_marks, status_of, std_kind
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.texts import in_brief
 from cs336_tui.export.verdicts import Names, cell_names, half_width_of, judgement_of, limits_of
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """All that the findings are made of; `names` are those of cells among each other, by source and number."""
+    """All that the findings are made of. Repeats of a cell have one name."""
 
     results: Sequence[Result]
     timed: Sequence[Timed]
@@ -58,15 +58,26 @@ class _Cells(NamedTuple):
 
     @classmethod
     def of(cls, results: Sequence[Result]) -> _Cells:
-        return cls(results, timed(results, _interval), short_names(results))
+        alike = grouped(results, lambda result: (result.spec, *shown(result, PLACES)))
+        names = short_names([runs[0] for runs in alike.values()])
+        told = {
+            (run.source, run.cell.cell): names[runs[0].source, runs[0].cell.cell]
+            for runs in alike.values()
+            for run in runs
+        }
+        return cls(results, timed(results, _interval), told)
 
     def name(self, result: Result) -> str:
         return self.names[result.source, result.cell.cell]
 
+    def doubts(self, cell: Timed) -> tuple[str, ...]:
+        """The verdicts by which a run of the cell is in doubt."""
+        found = [judgement_of(run.cell, run.state) for run in cell.runs]
+        return tuple(dict.fromkeys(check.name for each in found if each for check in each.doubts))
+
     def doubted(self, cell: Timed) -> str:
         """The name, and the doubts about the cell."""
-        found = [judgement_of(run.cell, run.state) for run in cell.runs]
-        doubts = dict.fromkeys(check.name for each in found if each for check in each.doubts)
+        doubts = self.doubts(cell)
         return self.name(cell.first) + (f" (in doubt: {', '.join(doubts)})" if doubts else "")
 
 
@@ -86,11 +97,12 @@ def findings(results: Sequence[Result], states: Sequence[SessionState]) -> Itera
         yield from _extremes(cells, found)
     elif cells.timed:
         (only,) = cells.timed
-        yield Finding("Step time", f"{_mean(only)}{_repeats(only)}{_doubt(cells, only)}.")
+        yield Finding("Step time", f"{_mean(only)}{_repeats(only)}.")
     by_choice = grouped(along(cells.timed), lambda each: each.key)
     for key, steps in by_choice.items():
         title = FIELDS[key].title
-        yield Finding(title[0].upper() + title[1:], " ".join(f"{_along(step)}." for step in steps))
+        said = (f"{_along(step)}{_doubted_pairs(cells, step)}." for step in steps)
+        yield Finding(title[0].upper() + title[1:], " ".join(said))
     if sizes := peaks(results):
         yield Finding("Peak memory", f"{_peaks(cells, *sizes)}.")
     yield from _kernels(states)
@@ -107,9 +119,9 @@ def _measured(cells: _Cells) -> Iterator[Finding]:
     told = [f"{FIELDS[key].title} {_listed(values(results, key))}" for key in swept]
     same = shared(results, among=("size", "context", "batch", "pass", "precision", "warmup", "steps"))
     parts = (*told, *([f"each with {same}"] if same else ()))
-    of = f"{len(results)} of {counted(len(cells.results), 'cell')}"
-    verb = "was" if len(results) == 1 else "were"
-    yield Finding("Measured", f"{of} {verb} timed on {devices}{''.join(f'; {part}' for part in parts)}.")
+    total = len(cells.results)
+    of = f"{len(results)} of {total} cells {'was' if len(results) == 1 else 'were'}" if total > 1 else "One cell was"
+    yield Finding("Measured", f"{of} timed on {devices}{''.join(f'; {part}' for part in parts)}.")
 
 
 def _listed(texts: Sequence[str]) -> str:
@@ -168,8 +180,16 @@ def _along(step: Along) -> str:
     return f"{other} against {base}, {pairs}: {told}; step-time ratios {_span(step)}"
 
 
+def _doubted_pairs(cells: _Cells, step: Along) -> str:
+    """How many of its pairs have a cell in doubt."""
+    found = sum(bool(cells.doubts(pair.base) or cells.doubts(pair.other)) for pair in step.pairs)
+    return (
+        f"; a cell in doubt in {found} of them" if found and len(step.pairs) > 1 else "; a cell in doubt" * (found > 0)
+    )
+
+
 def _in(pairs: int) -> str:
-    return f", in all {pairs} pairs" if pairs > 1 else ""
+    return ("", "", ", in both pairs")[pairs] if pairs < 3 else f", in all {pairs} pairs"
 
 
 def _span(step: Along, *, inverse: bool = False) -> str:
@@ -216,21 +236,18 @@ def _repeats(cell: Timed) -> str:
     return f" over {len(cell.runs)} runs" if len(cell.runs) > 1 else ""
 
 
-def _doubt(cells: _Cells, cell: Timed) -> str:
-    return cells.doubted(cell).removeprefix(cells.name(cell.first))
-
-
 def _peaks(cells: _Cells, most: Peak, least: Peak) -> str:
     """The cells of the largest and of the smallest peak."""
 
     def named(peak: Peak) -> str:
-        first, *others = peak.results
-        return cells.name(first) + (f" and {counted(len(others), 'other')}" if others else "")
+        first, *others = dict.fromkeys(map(cells.name, peak.results))
+        return "" if len(cells.timed) == 1 else first + (f" and {counted(len(others), 'other')}" if others else "")
 
     of = most.capacity_bytes if most.kind == "allocated" else None
-    share = f", {percent(most.bytes / of)} % of the {gigabytes(of)} GB of {most.results[0].spec.device}" if of else ""
+    share = f"{percent(most.bytes / of)} % of the {gigabytes(of)} GB of {most.results[0].spec.device}" if of else ""
+    where = ", ".join(filter(None, (named(most), share)))
     what = "allocated on the device" if most.kind == "allocated" else "resident in the cell's process (RSS)"
-    text = f"At most {gigabytes(most.bytes)} GB {what} ({named(most)}{share})"
+    text = f"At most {gigabytes(most.bytes)} GB {what} {f' ({where})' if where else ''}"
     return text if least.bytes == most.bytes else f"{text}, at least {gigabytes(least.bytes)} GB ({named(least)})"
 
 
@@ -350,7 +367,7 @@ def first_table(results: Sequence[Result]) -> Table | None:
         rows,
         columns,
         record=lambda row: {"cell": row.name},
-        caption=f"Every cell: {same}" if (same := shared([row.result for row in rows])) else "",
+        caption=f"Cells, each with {same}" if len(rows) > 1 and (same := shared([row.result for row in rows])) else "",
         footnotes=(*left_out, *notes),
     )
 
@@ -363,6 +380,17 @@ def _columns(rows: Sequence[_Row]) -> Sequence[Column[_Row]]:
     allocated = any(row.result.cell.finished and row.result.cell.finished.peak_allocated_bytes for row in rows)
     memory = "peak_allocated_bytes" if allocated else "peak_rss_bytes"
     collective = all(row.result.spec.is_collective for row in rows)
+
+    def stage(row: _Row) -> str:
+        return row.result.cell.stage if row.result.cell.stage and not row.result.spec.recording else NONE
+
+    if not any(row.timed for row in rows):
+        return (
+            Column("cell", left=True, text=lambda row: row.name),
+            Column("status", left=True, text=lambda row: status_of(row.result.cell)),
+            Column("stage", left=True, text=stage),
+            Column("steps", "steps done", text=lambda row: str(row.result.cell.steps_done or NONE)),
+        )
 
     def mean(row: _Row) -> str:
         return MILLISECONDS.mean_and_std(row.timed.summary) if row.timed else row.result.ending

@@ -25,6 +25,7 @@ from cs336_tui.export.figures import drawings
 from cs336_tui.export.file_formats import SUFFIXES
 from cs336_tui.export.files import AlreadyThere, ExportError, problem_of
 from cs336_tui.export.formats import render_all
+from cs336_tui.export.narrow import without_breaks
 from cs336_tui.export.page import page
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.reference import reference_tables
@@ -118,20 +119,25 @@ def _fill(folder: Path, sources: Sequence[Source]) -> None:
             (folder / FIGURES / f"{figure.name}.{format_}").write_bytes(data)
     for name, source in _log_names(sources).items():
         shutil.copyfile(source.log, folder / name)
-    text = _text(sources, tables, drawn, missing)
-    _write(folder / TEXT, text)
-    _write(folder / PAGE, _page(text, folder))
+    _write(folder / TEXT, _text(sources, tables, drawn, missing))
+    _write(folder / PAGE, _page(_text(sources, tables, drawn, missing, paging=False), folder))
 
 
-def _text(sources: Sequence[Source], names: Iterable[str], drawn: Sequence[Drawing], missing: Sequence[Absent]) -> str:
+def _text(
+    sources: Sequence[Source],
+    names: Iterable[str],
+    drawn: Sequence[Drawing],
+    missing: Sequence[Absent],
+    *,
+    paging: bool = True,
+) -> str:
     """The document with its figures, and at its end what each file of the folder is."""
     shown = (f"![{markdown_escape(figure.title.splitlines()[0])}]({FIGURES}/{figure.name}.svg)" for figure in drawn)
-    absent = bullets(f"no figure {figure.name}: {markdown_escape(figure.reason)}" for figure in missing)
-    figures = "\n\n".join(filter(None, [*shown, absent]))
-    return document([source.state for source in sources], figures, _index(names, drawn, _log_names(sources)))
+    index = _index(names, drawn, missing, _log_names(sources))
+    return document([source.state for source in sources], "\n\n".join(shown), index, paging=paging)
 
 
-def _index(names: Iterable[str], drawn: Sequence[Drawing], logs: Iterable[str]) -> str:
+def _index(names: Iterable[str], drawn: Sequence[Drawing], missing: Sequence[Absent], logs: Iterable[str]) -> str:
     """Every file of the folder and what it is."""
 
     def formats(folder: str, name: str, suffixes: Iterable[str]) -> str:
@@ -150,6 +156,7 @@ def _index(names: Iterable[str], drawn: Sequence[Drawing], logs: Iterable[str]) 
             f"{formats(FIGURES, figure.name, FIGURE_FORMATS)}"
             for figure in drawn
         ),
+        *(f"no figure {figure.name}: {markdown_escape(figure.reason)}" for figure in missing),
     ]
     return bullets(rows)
 
@@ -165,7 +172,8 @@ def _page(text: str, folder: Path) -> str:
     """The summary as one HTML page, the figures within it. Links to files beside it stay links."""
     from markdown_it import MarkdownIt
 
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(without_breaks(text))
+    body = re.sub(r"<p>Table: (.*)</p>\n<table>", r"<table>\n<caption>\1</caption>", body)
     number = count(1)
     body = re.sub(
         r'<p>(<img [^>]*alt="([^"]*)"[^>]*>)</p>',

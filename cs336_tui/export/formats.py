@@ -67,14 +67,14 @@ def render_all(tables: Sequence[Table], format_: str) -> str:
             return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
         case "latex":
             packages = [LATEX_PREAMBLE, *[_LATEX_WIDE] * any(map(_is_wide, tables))]
-            return "\n".join([*packages, *map(_latex, _noted_once(tables))])
+            return "\n".join([*packages, *map(_latex, noted_once(tables))])
     writers: dict[str, Callable[[Table], str]] = {
         "markdown": _markdown, "typst": _typst, "html": _html, "table": plain_text,
     }  # fmt: skip
-    return "\n".join(map(writers[format_], _noted_once(tables)))
+    return "\n".join(map(writers[format_], noted_once(tables)))
 
 
-def _noted_once(tables: Sequence[Table]) -> list[Table]:
+def noted_once(tables: Sequence[Table]) -> list[Table]:
     """The tables, each without the notes that stand below an earlier one; what a sign or a number of rows begins is of
     its own table."""
     said: set[str] = set()
@@ -195,13 +195,13 @@ def _label(table: Table) -> str:
 
 def _markdown(table: Table) -> str:
     parts = [f"**{markdown_escape(table.caption)}**"] if table.caption else []
-    parts.append(_markdown_rows(table))
+    parts.append(markdown_rows(table))
     if table.footnotes:
         parts.append(bullets(map(markdown_escape, table.footnotes)))
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_rows(table: Table) -> str:
+def markdown_rows(table: Table) -> str:
     """The table in markdown whose source lines up, too. Where a line is long, pandoc divides the page by the dashes of
     the rule: numbers then get the room that they need, texts what is left."""
     headers = [column.header for column in table.columns]
@@ -210,8 +210,9 @@ def _markdown_rows(table: Table) -> str:
     sides = ["<" if column.left else ">" for column in table.columns]
     dashes = shares(headers, table.rows, [column.left for column in table.columns])
     wide = sum(widths) + 3 * len(widths) > _PANDOC_LINE
+    widths = [max(pair) for pair in zip(widths, dashes, strict=True)] if wide else widths
     rule = [
-        f"{'-' * ((min(width, most) if wide else width) - 1) + ('-' if side == '<' else ':'):<{width}}"
+        f"{_rule(most if wide else width, side):<{width}}"
         for width, most, side in zip(widths, dashes, sides, strict=True)
     ]
 
@@ -219,6 +220,10 @@ def _markdown_rows(table: Table) -> str:
         return " | ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True))
 
     return "\n".join(f"| {line(row)} |" for row in (cells[0], rule, *cells[1:]))
+
+
+def _rule(width: int, side: str) -> str:
+    return ":" + "-" * (width - 1) if side == "<" else "-" * (width - 1) + ":"
 
 
 def _latex(table: Table) -> str:

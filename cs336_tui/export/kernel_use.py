@@ -15,13 +15,13 @@ NSYS: tuple[Column[KernelRow], ...] = (
     Column("total_ns", "Total Time (ns)", show="{:,}".format),
     Column("instances", "Instances"),
     Column("avg_ns", "Avg (ns)", show="{:,.1f}".format),
-    Column("med_ns", "Med (ns)", show=known("{:,.1f}", NONE)),
-    Column("min_ns", "Min (ns)", show=known("{:,}", NONE)),
-    Column("max_ns", "Max (ns)", show=known("{:,}", NONE)),
-    Column("std_ns", "StdDev (ns)", show=known("{:,.1f}", NONE)),
-    Column("kind", "Kind", left=True),
+    Column("med_ns", "Med (ns)", rank=4, show=known("{:,.1f}", NONE)),
+    Column("min_ns", "Min (ns)", rank=8, show=known("{:,}", NONE)),
+    Column("max_ns", "Max (ns)", rank=7, show=known("{:,}", NONE)),
+    Column("std_ns", "StdDev (ns)", rank=5, show=known("{:,.1f}", NONE)),
+    Column("kind", "Kind", left=True, rank=6),
     Column("short", "Short name", left=True),
-    Column("name", "Name", left=True),
+    Column("name", "Name", left=True, rank=9),
 )
 """As ``nsys stats --report cuda_gpu_kern_sum`` has them, and what the kernel is."""
 milliseconds = Scale("ms", 1e6, 3).text

@@ -1,8 +1,11 @@
-"""Tables that fit the width of a page: columns that say the same in every row become a note, a single row stands
-upright, columns of a rank are left out, and what is still too wide is cut into several tables under the same names."""
+"""Tables that fit a page: columns that say the same in every row become a note, a single row stands upright, columns of
+a rank are left out, and what is still too wide is cut into several tables under the same names. `paged` cuts what is
+too long, as pandoc's typst breaks no table."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -12,10 +15,14 @@ from cs336_tui.export.texts import one_line
 
 PAGE = 84
 """Characters of a line of a page, the gaps between columns included."""
-_GAP = 2
+_GAP = 3
 _FEWEST, _MOST = 16, 30
 """Characters that a text which may wrap is given at least, and at most where others are short of room."""
 
+_ROW, _LINE, _HEIGHT = 5.1, 14.3, 530.0
+"""Points of a row, of each line in it, and of the rows of a page, with pandoc's typst at its 11 points."""
+_BREAK = "\u200b"
+"""A zero-width space: a line may end here."""
 _NAMES = 3
 """Columns at most that name a row."""
 
@@ -53,9 +60,14 @@ def narrow(table: Table) -> Iterator[Table]:
         yield _upright(table)
         return
     table = _said_once(table)
+    left_out: list[str] = []
     while not fits(table) and (ranked := [column for column in table.columns if column.rank]):
         last = max(ranked, key=lambda column: column.rank)
         table = table.without(last.key)
+        left_out.append(last.header)
+    if left_out:
+        note = f"left out for want of room: {', '.join(left_out)}; cs336-tui export has all"
+        table = msgspec.structs.replace(table, footnotes=(*table.footnotes, note))
     yield from _cut(table)
 
 
@@ -63,6 +75,46 @@ def fits(table: Table) -> bool:
     headers = [column.header for column in table.columns]
     needed = widths(headers, table.rows, [column.left for column in table.columns])
     return sum(needed) + _GAP * len(needed) <= PAGE
+
+
+def paged(table: Table) -> Iterator[Table]:
+    """The table in pieces that are no longer than a page, by the lines that its cells take there."""
+    if not table.rows:
+        yield table
+        return
+    lefts = [column.left for column in table.columns]
+    room = [most - _GAP for most in shares([column.header for column in table.columns], table.rows, lefts)]
+    pieces: list[list[tuple[str, ...]]] = [[]]
+    height = 0.0
+    for row in table.rows:
+        lines = max(math.ceil(0.9 * len(text) / width) for text, width in zip(row, room, strict=True)) or 1
+        height += _ROW + lines * _LINE
+        if height > _HEIGHT and pieces[-1]:
+            pieces.append([])
+            height = _ROW + lines * _LINE
+        pieces[-1].append(row)
+    first = 1
+    for number, rows in enumerate(pieces, 1):
+        found = msgspec.structs.replace(table, rows=tuple(rows))
+        if len(pieces) > 1:
+            here = f"rows {first} to {first + len(rows) - 1} of {len(table.rows)}"
+            caption = f"{table.caption}, {here}" if table.caption else here.capitalize()
+            last = number == len(pieces)
+            found = msgspec.structs.replace(found, caption=caption, footnotes=table.footnotes if last else ())
+        first += len(rows)
+        yield found
+
+
+def breakable(text: str) -> str:
+    """The text with zero-width spaces in words that are longer than a column, after what parts a name."""
+    return re.sub(
+        rf"[^\s{_BREAK}]{{{_MOST},}}", lambda word: re.sub(r"(?<=[_.:/,<>()=-])(?=\w)", _BREAK, word[0]), text
+    )
+
+
+def without_breaks(text: str) -> str:
+    """The text without them: a browser breaks long words by itself."""
+    return text.replace(_BREAK, "")
 
 
 def _upright(table: Table) -> Table:

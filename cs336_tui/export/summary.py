@@ -10,6 +10,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
+import msgspec
+
 from cs336_tui.analysis.merge import Result, measured, merge
 from cs336_tui.analysis.merge import title_of as session_title
 from cs336_tui.export import provenance
@@ -24,8 +26,8 @@ from cs336_tui.export.footnotes import (
     status_of,
     title_of,
 )
-from cs336_tui.export.formats import render_all
-from cs336_tui.export.narrow import narrow
+from cs336_tui.export.formats import markdown_rows, noted_once
+from cs336_tui.export.narrow import breakable, narrow, paged
 from cs336_tui.export.reports import report_sections
 from cs336_tui.export.results import COLUMNS, NO_RESULTS, TableError, results_table
 from cs336_tui.export.tables import Column, Table
@@ -56,16 +58,17 @@ def summary_markdown(state: SessionState) -> str:
     return document([state])
 
 
-def document(states: Sequence[SessionState], figures: str = "", files: str = "") -> str:
-    """The whole text; parts without content are left out. `figures` and `files` are markdown."""
+def document(states: Sequence[SessionState], figures: str = "", files: str = "", *, paging: bool = True) -> str:
+    """The whole text; parts without content are left out. `figures` and `files` are markdown. Without `paging` tables
+    are as long as they are."""
     results = merge([(session_title(state), state) for state in states])
     several = len(states) > 1
     title = f"cs336-tui: {len(states)} sessions" if several else f"cs336-tui session {_session(states[0])}"
     parts = {
-        "Findings": _findings(results, states),
+        "Findings": _findings(results, states, paging),
         "Figures": figures,
-        "Cells": _cells(results),
-        **{name: _tables(tables) for name, tables in report_sections(states, results)},
+        "Cells": _cells(results, paging),
+        **{name: _tables(tables, paging) for name, tables in report_sections(states, results)},
         "Failures": _failures(results),
         "Provenance": "\n\n".join(filter(None, (_provenance(state, several) for state in states))),
         "Appendix: every step": _every_step(states, several),
@@ -85,11 +88,14 @@ def _opening(state: SessionState, named: bool) -> str:
     at = state.started and datetime.fromtimestamp(state.started.at, UTC)
     begun = f"Started {at:%Y-%m-%d %H:%M:%S} UTC. " if at else ""
     done = sum(cell.is_over and cell.status != "cancelled" for cell in state.cells.values())
-    partial = "**Partial.** " if done < len(state.cells) else ""
+    came = progress(state)
+    if done < len(state.cells):
+        first, _, rest = came.partition(" (")
+        came = f"**Partial: {first}**" + (f" ({rest}" if rest else "")
     ended = _ENDED[state.ended.reason] if state.ended else "the session has not ended"
     name = f"Session {markdown_escape(_session(state))}. " if named else ""
     note = f"\n\nNote: {markdown_escape(state.note)}" if state.note else ""
-    return f"{partial}{name}{begun}{progress(state)}; {ended}.{note}"
+    return f"{name}{begun}{came}; {ended}.{note}"
 
 
 _ENDED = {
@@ -97,14 +103,14 @@ _ENDED = {
 }  # fmt: skip
 
 
-def _findings(results: Sequence[Result], states: Sequence[SessionState]) -> str:
+def _findings(results: Sequence[Result], states: Sequence[SessionState], paging: bool) -> str:
     told = [f"**{each.topic}:** {markdown_escape(each.text)}" for each in findings(results, states)]
     table = first_table(results)
-    parts = (bullets(told), _tables([table]) if table else NO_RESULTS)
+    parts = (bullets(told), _tables([table], paging) if table else NO_RESULTS)
     return "\n\n".join(filter(None, parts))
 
 
-def _cells(results: Sequence[Result]) -> str:
+def _cells(results: Sequence[Result], paging: bool) -> str:
     """Every cell's times, the trust in them, rates and memory, and phases: a table each."""
     shown = [result for result in results if has_result(result.cell)]
     names = short_names(results)
@@ -113,7 +119,7 @@ def _cells(results: Sequence[Result]) -> str:
         verdict_table(shown, caption="How far these numbers can be trusted", names=names).without("n", "mean_s"),
         *_phases(shown, names),
     )
-    return _tables(table for table in tables if table.rows)
+    return _tables((table for table in tables if table.rows), paging)
 
 
 _TIMES = ("n", "mean", "std", "median", "p20", "p80", "min", "max")
@@ -156,8 +162,17 @@ def _of_results(results: Sequence[Result], names: Names) -> Iterator[Table]:
         )
 
 
-def _tables(tables: Iterable[Table]) -> str:
-    return render_all([piece for table in tables for piece in narrow(table)], "markdown").rstrip()
+def _tables(tables: Iterable[Table], paging: bool) -> str:
+    """Tables no wider, and with `paging` no longer than a page, each under its caption as pandoc knows it."""
+    narrowed = [piece for table in tables for piece in narrow(table)]
+    return "\n\n".join(_table(piece) for each in noted_once(narrowed) for piece in (paged(each) if paging else [each]))
+
+
+def _table(table: Table) -> str:
+    caption = f"Table: {markdown_escape(table.caption)}" if table.caption else ""
+    notes = bullets(map(markdown_escape, table.footnotes))
+    rows = tuple(tuple(breakable(text) for text in row) for row in table.rows)
+    return "\n\n".join(filter(None, (caption, markdown_rows(msgspec.structs.replace(table, rows=rows)), notes)))
 
 
 def _phases(results: Sequence[Result], names: Names) -> Iterator[Table]:
