@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from cs336_tui.export.narrow import shares
 from cs336_tui.export.page import page
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.export.texts import bullets, csv_text, markdown_escape, one_line
@@ -30,9 +29,6 @@ _LATEX_SHRINK = (
 )
 """Around a table: scales it down where it is wider than the line, and never up. The table does not stand within
 ``\\resizebox``, as pandoc leaves out what does."""
-
-_PANDOC_LINE = 72
-"""Characters of a line beyond which pandoc wraps a table's cells."""
 
 _LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -195,35 +191,24 @@ def _label(table: Table) -> str:
 
 def _markdown(table: Table) -> str:
     parts = [f"**{markdown_escape(table.caption)}**"] if table.caption else []
-    parts.append(markdown_rows(table))
+    parts.append(_markdown_rows(table))
     if table.footnotes:
         parts.append(bullets(map(markdown_escape, table.footnotes)))
     return "\n\n".join(parts) + "\n"
 
 
-def markdown_rows(table: Table) -> str:
-    """The table in markdown whose source lines up, too. Where a line is long, pandoc divides the page by the dashes of
-    the rule: numbers then get the room that they need, texts what is left."""
+def _markdown_rows(table: Table) -> str:
+    """The table in markdown whose source lines up, too."""
     headers = [column.header for column in table.columns]
     cells = [[markdown_escape(cell) for cell in row] for row in (headers, *table.rows)]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
     sides = ["<" if column.left else ">" for column in table.columns]
-    dashes = shares(headers, table.rows, [column.left for column in table.columns])
-    wide = sum(widths) + 3 * len(widths) > _PANDOC_LINE
-    widths = [max(pair) for pair in zip(widths, dashes, strict=True)] if wide else widths
-    rule = [
-        f"{_rule(most if wide else width, side):<{width}}"
-        for width, most, side in zip(widths, dashes, sides, strict=True)
-    ]
+    rule = ["-" * (width - 1) + ("-" if side == "<" else ":") for width, side in zip(widths, sides, strict=True)]
 
     def line(row: Sequence[str]) -> str:
         return " | ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True))
 
     return "\n".join(f"| {line(row)} |" for row in (cells[0], rule, *cells[1:]))
-
-
-def _rule(width: int, side: str) -> str:
-    return ":" + "-" * (width - 1) if side == "<" else "-" * (width - 1) + ":"
 
 
 def _latex(table: Table) -> str:

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from cs336_tui.export.tables import Column, Table
-from cs336_tui.export.texts import one_line
+from cs336_tui.export.texts import markdown_escape, one_line
 
 PAGE = 84
 """Characters of a line of a page, the gaps between columns included."""
+_PANDOC_LINE = 72
+"""Characters of a line beyond which pandoc wraps a table's cells."""
 _GAP = 3
 _FEWEST, _MOST = 16, 30
 """Characters that a text which may wrap is given at least, and at most where others are short of room."""
@@ -103,6 +105,27 @@ def paged(table: Table) -> Iterator[Table]:
             found = msgspec.structs.replace(found, caption=caption, footnotes=table.footnotes if last else ())
         first += len(rows)
         yield found
+
+
+def markdown_rows(table: Table) -> str:
+    """The table in markdown whose source lines up, without caption and notes. Where a line is long, pandoc divides the
+    page by the dashes of the rule: numbers then get the room that they need, texts what is left."""
+    headers, lefts = [column.header for column in table.columns], [column.left for column in table.columns]
+    cells = [[markdown_escape(breakable(cell)) for cell in row] for row in (headers, *table.rows)]
+    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+    dashes = list(widths)
+    if sum(widths) + 3 * len(widths) > _PANDOC_LINE:
+        dashes = shares(headers, table.rows, lefts)
+        widths = list(map(max, widths, dashes))
+    rule = [
+        ":" + "-" * (most - 1) if left else "-" * (most - 1) + ":" for most, left in zip(dashes, lefts, strict=True)
+    ]
+
+    def line(row: Sequence[str]) -> str:
+        padded = (f"{cell:{'<' if left else '>'}{width}}" for cell, left, width in zip(row, lefts, widths, strict=True))
+        return f"| {' | '.join(padded)} |"
+
+    return "\n".join(map(line, (cells[0], rule, *cells[1:])))
 
 
 def breakable(text: str) -> str:

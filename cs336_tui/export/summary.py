@@ -10,8 +10,6 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
-import msgspec
-
 from cs336_tui.analysis.merge import Result, measured, merge
 from cs336_tui.analysis.merge import title_of as session_title
 from cs336_tui.export import provenance
@@ -26,8 +24,8 @@ from cs336_tui.export.footnotes import (
     status_of,
     title_of,
 )
-from cs336_tui.export.formats import markdown_rows, noted_once
-from cs336_tui.export.narrow import breakable, narrow, paged
+from cs336_tui.export.formats import noted_once
+from cs336_tui.export.narrow import markdown_rows, narrow, paged
 from cs336_tui.export.reports import report_sections
 from cs336_tui.export.results import COLUMNS, NO_RESULTS, TableError, results_table
 from cs336_tui.export.tables import Column, Table
@@ -171,8 +169,7 @@ def _tables(tables: Iterable[Table], paging: bool) -> str:
 def _table(table: Table) -> str:
     caption = f"Table: {markdown_escape(table.caption)}" if table.caption else ""
     notes = bullets(map(markdown_escape, table.footnotes))
-    rows = tuple(tuple(breakable(text) for text in row) for row in table.rows)
-    return "\n\n".join(filter(None, (caption, markdown_rows(msgspec.structs.replace(table, rows=rows)), notes)))
+    return "\n\n".join(filter(None, (caption, markdown_rows(table), notes)))
 
 
 def _phases(results: Sequence[Result], names: Names) -> Iterator[Table]:
