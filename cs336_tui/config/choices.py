@@ -48,7 +48,7 @@ def sweep_from(
             given["dims"] = msgspec.structs.replace(base.dims, vocab_size=vocab_size)
     if given.get("reports") == ("none",):  # not those of the preset
         given["reports"] = ()
-    if "sizes" in given:
+    if "sizes" in given and CUSTOM_SIZE not in given["sizes"]:
         given["dims"] = None
     if workload != LANGUAGE_MODEL and {name for name, value in raw.items() if value is not None} == {"num_heads"}:
         given["heads"], raw["num_heads"] = asked.pop("num_heads"), None
@@ -58,8 +58,9 @@ def sweep_from(
         missing = [f"--{name.replace('_', '-')}" for name, value in raw.items() if value is None]
         if missing:
             raise SpecError("raw dimensions", "incomplete", f"{', '.join(missing)} missing; give all of them")
-        if "sizes" in given:
-            raise SpecError("size", ",".join(given["sizes"]), "give either --size or raw dimensions, not both")
+        if "sizes" in given and CUSTOM_SIZE not in given["sizes"]:
+            allowed = f"give either --size or raw dimensions, or {CUSTOM_SIZE} among the sizes"
+            raise SpecError("size", ",".join(given["sizes"]), allowed)
         given["dims"] = ModelDims(**raw, vocab_size=base.vocab_size if vocab_size is None else vocab_size)
     elif preset_name and given.get("edition", base.edition) != base.edition and "sizes" not in given:
         raise SpecError("edition", given["edition"], f"changes what the sizes of {preset_name} mean; give --size too")
@@ -165,7 +166,7 @@ def sweep_of(specs: Sequence[CellSpec]) -> Sweep:
     if first.is_alone and not first.is_collective:
         widths = tuple(dict.fromkeys(spec.head_dim for spec in specs))
         found |= {"sizes": plain.sizes, "vocab_size": plain.vocab_size, "head_dims": widths, "heads": first.num_heads}
-    return Sweep(**found, dims=first.dims if first.size == CUSTOM_SIZE else None)
+    return Sweep(**found, dims=next((spec.dims for spec in specs if spec.size == CUSTOM_SIZE), None))
 
 
 def _arguments(specs: Sequence[CellSpec]) -> tuple[tuple[str, str], ...]:

@@ -51,7 +51,7 @@ def _words_of(sweep: Sweep, axis: Axis) -> Iterator[str]:
     match axis.field:
         case "workload" | "causal" | "warmup_auto" | "warmup_for" | "steps_auto" | "steps_for":
             return
-        case "size" if sweep.has_widths or (sweep.dims and not sweep.is_collective):
+        case "size" if sweep.has_widths or sweep.dims_alone:
             return
         case "vocab_size" if sweep.is_alone or sweep.dims:
             return

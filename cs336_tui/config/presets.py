@@ -20,7 +20,7 @@ import platformdirs
 from cs336_tui.config.axis import NUMBERS
 from cs336_tui.config.counts import Auto, Counted, auto_of, auto_words, share_of
 from cs336_tui.config.reading import TomlError, parse_toml, read_text
-from cs336_tui.config.spec import AXES, RAW_DIMS, ModelDims, SpecError
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, ModelDims, SpecError
 from cs336_tui.config.sweep import NOT_OF_COLLECTIVES, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
 
@@ -155,7 +155,7 @@ def to_toml(preset: Preset) -> str:
             continue
         if sweep.is_collective and field in (*NOT_OF_COLLECTIVES, "arch", "vocab_size"):
             continue
-        if value is None or key in fields or (key in _RARE and value == usual) or (key == "size" and sweep.dims):
+        if value is None or key in fields or (key in _RARE and value == usual) or (key == "size" and sweep.dims_alone):
             continue
         if key in _PAIRS:
             fields[key] = list(map("=".join, value))
@@ -201,9 +201,13 @@ def _sweep(fields: dict[str, Any]) -> Sweep:
     if raw:
         if missing := [key for key in RAW_DIMS if key not in raw]:
             raise SpecError("raw dimensions", "incomplete", f"{', '.join(missing)} missing; give all of them")
-        if "sizes" in given:
-            raise SpecError("size", ",".join(given["sizes"]), "give either size or raw dimensions, not both")
-        given["dims"] = ModelDims(**raw, vocab_size=given.pop("vocab_size", _PLAIN.vocab_size))
+        beside = CUSTOM_SIZE in given.get("sizes", ())
+        if "sizes" in given and not beside:
+            allowed = f"give either size or raw dimensions, or {CUSTOM_SIZE} among the sizes"
+            raise SpecError("size", ",".join(given["sizes"]), allowed)
+        vocab_size = given.get("vocab_size", _PLAIN.vocab_size)
+        given["dims"] = ModelDims(**raw, vocab_size=vocab_size)
+        given["vocab_size"] = vocab_size if beside else _PLAIN.vocab_size
     if given.get("workload") == "collective":
         given = NOT_OF_COLLECTIVES | given
     sweep = Sweep(**given)

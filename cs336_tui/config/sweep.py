@@ -91,7 +91,8 @@ else:
 class Sweep(_OfAxes, frozen=True, kw_only=True):
     """Choices whose product is run, smallest models first: a field for every axis, and those below.
 
-    `sizes` are names of the edition's table; `dims`, when given, replaces them by one custom size.
+    `sizes` are names of the edition's table; `dims`, when given, replaces them by one custom size; where
+    ``custom`` is among the sizes, it stands beside them.
     `devices` may hold ``auto`` and ``every``; they must be resolved (`with_devices`) before `cells`.
     With `warmup_auto` the one value of `warmups` is the most warm-up steps; with `steps_auto`, the share of the mean to
     which its interval is to narrow, `steps` is the most measured ones (see `CellSpec`). `warmup_for` and `steps_for`,
@@ -321,7 +322,12 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     def _sizes(self) -> tuple[str | int, ...]:
         if self.has_widths:
             return self.head_dims
-        return (CUSTOM_SIZE,) if self.dims and not self.is_collective else self.sizes
+        return (CUSTOM_SIZE,) if self.dims_alone else self.sizes
+
+    @property
+    def dims_alone(self) -> bool:
+        """True if `dims` replaces the sizes."""
+        return self.dims is not None and not self.is_collective and CUSTOM_SIZE not in self.sizes
 
     def _dims_of(self, size: str | int) -> tuple[str, ModelDims]:
         """A size's name and dimensions; of an operation alone its width, which has neither layers nor tokens."""
@@ -331,7 +337,8 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
             AXES["num_heads"].validate(self.heads)
             dims = ModelDims(d_model=int(size) * self.heads, d_ff=1, num_layers=1, num_heads=self.heads, vocab_size=1)
             return (f"{self.heads}x" if self.heads > 1 else "") + f"d{size}", dims
-        return str(size), self.dims or dims_of(str(size), self.edition, self.vocab_size)
+        custom = self.dims if size == CUSTOM_SIZE else None
+        return str(size), custom or dims_of(str(size), self.edition, self.vocab_size)
 
     def _arguments_of_nobody(self) -> Iterator[SpecError]:
         """Arguments for one of several models that is not here."""

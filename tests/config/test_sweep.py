@@ -127,6 +127,37 @@ def test_raw_dimensions_replace_the_sizes() -> None:
     assert (cell.size, cell.dims) == (CUSTOM_SIZE, dims)
 
 
+MIXED = msgspec.structs.replace(
+    HERE,
+    sizes=("small", CUSTOM_SIZE),
+    dims=ModelDims(d_model=128, d_ff=256, num_layers=2, num_heads=4, vocab_size=500),
+    vocab_size=500,
+)
+
+
+def test_raw_dimensions_stand_beside_named_sizes() -> None:
+    cells = MIXED.cells()
+    assert {(cell.size, cell.d_model, cell.vocab_size) for cell in cells} == {
+        ("small", 768, 500), (CUSTOM_SIZE, 128, 500)
+    }  # fmt: skip
+    assert len(cells) == len(MIXED)
+
+
+def test_named_sizes_and_dimensions_round_trip_through_command_preset_and_cells() -> None:
+    words = shlex.split(command_of(MIXED))
+    assert words[words.index("--size") + 1] == "small,custom"
+    assert said(words[2:]).cells() == MIXED.cells()
+    assert from_toml("mine", to_toml(Preset("mine", "", MIXED))).sweep == MIXED
+    assert sweep_of(MIXED.cells()).cells() == MIXED.cells()
+
+
+def test_a_custom_size_without_dimensions_and_dimensions_beside_a_name_are_refused() -> None:
+    with pytest.raises(SpecError, match=r"size custom: edition 2026 has"):
+        said("--size small,custom".split())
+    with pytest.raises(SpecError, match="custom among the sizes"):
+        said("--size small --d-model 128 --d-ff 256 --num-layers 2 --num-heads 4".split())
+
+
 def test_auto_is_resolved_before_there_are_cells() -> None:
     assert Sweep().problems()
     assert Sweep().with_devices(("cpu",)).problems() == ()

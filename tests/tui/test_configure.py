@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from textual.widgets import Static
 
 from cs336_tui.config import spec
 from cs336_tui.config.presets import bundled, preset
 from cs336_tui.config.problems.all_problems import problem_named
 from cs336_tui.config.spec import ModelDims
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.tui.configure.entries import PresetEntry
+from cs336_tui.tui.configure.entries import PresetEntry, RecentEntry
 from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.configure.problems import listed
-from cs336_tui.tui.widgets.entries import Chips, TextEntry
+from cs336_tui.tui.widgets.entries import Chips, Entry, TextEntry
 from tests.made_problems import problem_state
-from tests.tui.configuring import HERE, NARROW, opened
+from tests.tui.configuring import HERE, NARROW, WIDE, Hand, opened
 
 
 async def test_automatic_counts_are_typed_summed_up_and_corrected() -> None:
@@ -122,27 +123,68 @@ async def test_the_machine_decides_which_devices_are_offered() -> None:
         assert "auto is cuda:0 here" in hand.pane.problems[0].allowed
 
 
-async def test_the_custom_size_stands_alone_and_asks_for_its_dimensions() -> None:
+async def test_a_custom_size_asks_for_its_dimensions_and_stands_beside_named_ones() -> None:
     async with opened(NARROW) as hand:
-        await hand.tick("size", "small")
         await hand.tick("size", "custom")
+        await hand.tick("size", "tiny")
         await hand.pilot.pause()
         assert hand.entry("size", Chips).chosen == ("custom",)
         for field, text in {"d_model": "96", "d_ff": "200", "num_layers": "2", "num_heads": "6"}.items():
             await hand.type(field, text)
         await hand.type("vocab_size", "500")
         assert hand.pane.sweep is not None
-        assert hand.pane.sweep.dims == ModelDims(d_model=96, d_ff=200, num_layers=2, num_heads=6, vocab_size=500)
+        dims = ModelDims(d_model=96, d_ff=200, num_layers=2, num_heads=6, vocab_size=500)
+        assert hand.pane.sweep.dims == dims
         await hand.type("num_heads", "7")
         assert "multiple of num_heads (7)" in hand.pane.problems[0].allowed
+        await hand.type("num_heads", "6")
         await hand.tick("size", "tiny")
-        assert hand.entry("size", Chips).chosen == ("tiny",)
         assert hand.pane.sweep is not None
+        assert (hand.pane.sweep.sizes, hand.pane.sweep.dims) == (("tiny", "custom"), dims)
+        assert {cell.vocab_size for cell in hand.pane.sweep.with_devices(("cpu",)).cells()} == {500}
+        await hand.tick("size", "custom")
         assert (hand.pane.sweep.dims, hand.pane.sweep.vocab_size) == (None, 500)
         assert hand.entry("vocab_size", TextEntry).display, "a vocabulary that counts is not hidden"
         assert not hand.entry("d_model", TextEntry).display
         await hand.tick("size", "custom")
         assert hand.entry("d_model", TextEntry).value == "96"
+
+
+async def test_a_field_is_selected_whole_on_focus_so_that_typing_replaces_it() -> None:
+    async with opened() as hand:
+        batch = hand.entry("batch_size", TextEntry)
+        await hand.go_to(batch)
+        await hand.press("1", "6")
+        assert batch.value == "16"
+        await hand.press("down", "up", "right", "comma", "8")
+        assert batch.value == "16,8", "an arrow keeps it"
+
+
+def about(hand: Hand) -> str:
+    return str(hand.pane.query_one("#about", Static).content)
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE, (32, 24)])
+async def test_the_line_below_the_form_says_what_is_under_the_cursor(size: tuple[int, int]) -> None:
+    async with opened(size) as hand:
+        hand.pane.set_environment(HERE)
+        await hand.unfold()
+        await hand.go_to(hand.entry("size", Chips))
+        await hand.press("right")
+        assert " ".join(about(hand).split()) == "small: d_model 768, d_ff 3072, 12 layers, 12 heads"
+        await hand.go_to(hand.entry("device", Chips))
+        await hand.press("right", "right")
+        assert about(hand) == "cuda:0: a GPU"
+        for entry in hand.pane.query(Entry):
+            if entry.display and not isinstance(entry, PresetEntry | RecentEntry):
+                await hand.go_to(entry)
+                assert about(hand), entry.field
+                assert "…" not in about(hand), f"{entry.field} is cut"
+        await hand.go_to(hand.button("run"))
+        assert about(hand).startswith("Runs these cells")
+        hand.pane.screen.set_focus(None)
+        await hand.settle()
+        assert not hand.pane.query_one("#about").display
 
 
 async def test_another_edition_offers_its_sizes_and_names_those_it_lacks() -> None:

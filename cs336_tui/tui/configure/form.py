@@ -180,7 +180,7 @@ def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
         **found
         | {field: str(getattr(dims, field)) for field in DIMS}
         | {
-            "size": (CUSTOM_SIZE,) if sweep.dims else sweep.sizes,
+            "size": (CUSTOM_SIZE,) if sweep.dims_alone else sweep.sizes,
             "head_dim": ",".join(sweep.sizes if sweep.is_collective else map(str, sweep.head_dims)),
             "heads": str(sweep.heads),
             "warmup_steps": ",".join(sweep.warmup_words),
@@ -281,9 +281,11 @@ def _dimensions(entries: Entries, reader: FormReader) -> dict[str, Any]:
             "head_dims": reader.numbers("head_dim", entries.head_dim),
             "heads": reader.number("heads", entries.heads, 1) if has_heads else 1,
         }
-    if CUSTOM_SIZE in entries.size:
-        return {"dims": reader.dims({field: entries.text(field) for field in DIMS})}
-    return {"sizes": entries.size, "vocab_size": reader.number("vocab_size", entries.vocab_size, 1)}
+    dims = reader.dims({field: entries.text(field) for field in DIMS}) if CUSTOM_SIZE in entries.size else None
+    if entries.size == (CUSTOM_SIZE,):
+        return {"dims": dims}
+    named = {"sizes": entries.size, "vocab_size": reader.number("vocab_size", entries.vocab_size, 1)}
+    return named | ({"dims": dims} if dims else {})
 
 
 def _known(sweep: Sweep, environment: Environment | None) -> tuple[str, ...]:

@@ -32,8 +32,18 @@ from cs336_tui.tui.widgets.entries import Chips, Entry, Fold, PushButton, TextEn
 
 _read_elsewhere = lru_cache(maxsize=1)(read)
 """`read` without an environment, for entries that are asked about at every refresh."""
-_FIRST_WIDTH = 32
+_FIRST_WIDTH = 33
 """Columns of the summary as long as the pane has not been laid out: those of the pane in a large terminal."""
+_ABOUT_LINES = 3
+"""Height of the line on the entry under the cursor, as in its style."""
+_ABOUT_FROM = 16
+"""Height of the pane from which it is shown."""
+_ABOUT_BUTTONS = {
+    "run": "Runs these cells, or adds them behind those that wait (r).",
+    "stop": "Stops what runs and what waits; Resume goes on later (s).",
+    "resume": "Runs the cells that a stopped run left, into the same log (u).",
+    "export": "Writes tables, figures and the summary to files (e).",
+}
 _SUMMARY_LINES = 5
 """Maximum height of the summary, as in its style."""
 _READ_S = 12.0
@@ -139,6 +149,7 @@ class ConfigurePane(Vertical):
                 yield Vertical(classes="group", id="variants")
                 yield Fold(id="fold-more")
                 yield Vertical(classes="group", id="more")
+        yield Static(id="about", markup=False)
         yield Static(id="summary", markup=False)
         with _Buttons(id="buttons"):
             yield PushButton("Run", id="run")
@@ -151,7 +162,6 @@ class ConfigurePane(Vertical):
         for entry in parts.entries_in("what", self._entries):
             yield entry
             if isinstance(entry, Chips) and entry.field == "size":
-                entry.alone = CUSTOM_SIZE
                 yield TextEntry("head_dim", "head dim", self._entries.head_dim, hint="64, or 16,32,64")
                 yield TextEntry("heads", "heads", self._entries.heads, hint="1")
                 yield Vertical(classes="group", id="dims")
@@ -166,8 +176,38 @@ class ConfigurePane(Vertical):
         if self.has_focus_within != self.has_class("-focused"):
             self.set_class(self.has_focus_within, "-focused", update=False)
             self.app.stylesheet.apply(self)  # what it holds looks alike
+        self.call_after_refresh(self._show_about)
 
     on_descendant_blur = on_descendant_focus
+
+    def on_chips_moved(self, event: Chips.Moved) -> None:
+        event.stop()
+        self._show_about()
+
+    def _show_about(self) -> None:
+        """Say what the entry under the cursor is, with its unit, and what the choice under it means."""
+        from cs336_tui.config.meanings import meaning
+
+        focused = self.screen.focused
+        entry = (
+            next((each for each in focused.ancestors_with_self if isinstance(each, Entry)), None) if focused else None
+        )
+        text = ""
+        if isinstance(entry, Chips) and entry.under_cursor:
+            device = self._environment.device(entry.under_cursor) if self._environment else None
+            text = meaning(entry.field, entry.under_cursor, self._entries.edition, device.label if device else "")
+        elif isinstance(entry, Entry):
+            text = meaning(entry.field)
+        elif isinstance(focused, Fold):
+            text = "Enter hides these entries." if focused.open else "Enter shows more entries."
+        elif isinstance(focused, PushButton) and focused.id in _ABOUT_BUTTONS:
+            text = _ABOUT_BUTTONS[focused.id]
+        width, about = max(self.content_size.width, 12), self.query_one("#about", Static)
+        about.update("\n".join(cut_to_lines(text, width, _ABOUT_LINES)))
+        if about.display != (shown := self.has_focus_within and self.size.height >= _ABOUT_FROM):
+            about.display = shown
+            if focused is not None and shown:
+                self.call_after_refresh(focused.scroll_visible, animate=False)
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width >= _TWO_COLUMNS_FROM, "-two-columns")

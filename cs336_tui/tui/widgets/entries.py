@@ -103,7 +103,6 @@ class TextEntry(Entry):
             placeholder=hint,
             compact=True,
             max_length=max_length,
-            select_on_focus=False,
             classes="-valid",  # if it came when the value is set, it and its four parts were styled twice
         )
 
@@ -155,7 +154,7 @@ def wrap(widths: Sequence[int], available: int) -> list[list[int]]:
 
 class Chips(Entry, can_focus=True):
     """Choices side by side, wrapped over rows: ``■small □medium``, or ``●2026 ○2025`` if only one can be chosen (not
-    `multiple`). Arrows move a cursor; space, enter or a click toggles. `alone`: a value that excludes all others."""
+    `multiple`). Arrows move a cursor; space, enter or a click toggles."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1)", "Previous", show=False, id="chips.left"),
@@ -164,6 +163,12 @@ class Chips(Entry, can_focus=True):
         Binding("down", "row(1)", "Row below", show=False, id="chips.down"),
         Binding("space,enter", "choose", "Choose", show=False, id="chips.toggle"),
     ]
+
+    @dataclass(eq=False, repr=False)
+    class Moved(Message):
+        """The cursor is on another choice."""
+
+        entry: Chips
 
     chips: reactive[tuple[Chip, ...]] = reactive((), layout=True)
 
@@ -180,16 +185,23 @@ class Chips(Entry, can_focus=True):
         chosen: Iterable[str],
         *,
         multiple: bool = True,
-        alone: str | None = None,
         tooltip: str | None = None,
     ) -> None:
         super().__init__(field, label, tooltip=tooltip)
         self.set_reactive(Chips.chips, tuple(chips))
-        self.multiple, self.alone = multiple, alone
+        self.multiple = multiple
         self.set_reactive(Chips.chosen, tuple(chosen))
 
     def watch_chips(self) -> None:
         self.cursor = min(self.cursor, max(len(self.chips) - 1, 0))
+
+    def watch_cursor(self) -> None:
+        self.post_message(self.Moved(self))
+
+    @property
+    def under_cursor(self) -> str:
+        """The value under the cursor; empty if there is none."""
+        return self.chips[self.cursor].value if self.cursor < len(self.chips) else ""
 
     def content_rows(self, width: int) -> list[list[Segment]]:
         plain, chosen = self.style_of("text"), self.style_of("title")
@@ -207,10 +219,7 @@ class Chips(Entry, can_focus=True):
         return rows
 
     def toggle(self, value: str) -> None:
-        if not self.multiple or (value == self.alone and value not in self.chosen):
-            chosen = {value}
-        else:
-            chosen = (set(self.chosen) ^ {value}) - ({self.alone} - {value})
+        chosen = set(self.chosen) ^ {value} if self.multiple else {value}
         ordered = tuple(chip.value for chip in self.chips if chip.value in chosen)
         if ordered != self.chosen:
             self.chosen = ordered
