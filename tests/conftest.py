@@ -9,10 +9,11 @@ import tempfile
 
 from hypothesis import settings
 
-# Predictions are kept in the user's cache folder, recent models in the state folder; those of tests are not the user's.
+# Predictions are kept in the user's cache folder, recent models in the state folder, settings in the config
+# folder; those of tests are not the user's.
 _CACHE = tempfile.mkdtemp(prefix="cs336-tests-")
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
-os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = _CACHE
+os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = os.environ["XDG_CONFIG_HOME"] = _CACHE
 
 # A shared machine may pause for longer than any deadline; slowness is not what these tests are about.
 # The same examples each time, so that a change is judged by what it changes; `HYPOTHESIS_EXPLORE=1` tries new ones.

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import platformdirs
 
+from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.settings import Settings, read_settings
 from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.session.recorder import Sink
 
@@ -22,8 +24,8 @@ def open_app(
     replay: Path | None,
     speed: float,
     theme: str | None,
-    refresh: float,
-    low_bandwidth: bool,
+    refresh: float | None,
+    low_bandwidth: bool | None,
     summary: Path | None,
     ddof: int,
     timeout_s: float | None,
@@ -43,7 +45,15 @@ def open_app(
 
         check_markdown("--summary", summary)
         check_writable(summary)
+    found = read_settings()
     chosen = any(value not in (None, ()) for value in choices.values())
+    if not chosen and found.settings.preset != Settings().preset:
+        try:
+            sweep_from(**choices | {"preset_name": found.settings.preset})
+        except UserError as error:
+            found = found.without("preset", str(error))
+        else:
+            choices["preset_name"], chosen = found.settings.preset, True
     sweep = sweep_from(**choices) if chosen else None
     of_preset = fields_of_preset(choices.get("preset_name"), choices)
 
@@ -68,30 +78,38 @@ def open_app(
             replay=replay,
             speed=speed,
             theme=theme,
-            refresh_hz=refresh,
-            low_bandwidth=low_bandwidth,
+            refresh_hz=refresh or found.settings.refresh,
+            low_bandwidth=found.settings.low_bandwidth if low_bandwidth is None else low_bandwidth,
             initial=sweep,
             options=RunOptions(ddof=ddof, timeout_s=timeout_s),
             may_leave_out=of_preset,
             summary_path=summary,
-            user_theme_dir=_theme_dir(),
+            user_theme_dir=theme_dir(),
             session_dir=session_dir,
+            settings=found,
         )
     )
 
 
-def open_watch(path: Path, *, theme: str | None, low_bandwidth: bool) -> int:
+def open_watch(path: Path, *, theme: str | None, low_bandwidth: bool | None) -> int:
     """Run the app on the session with this log, which others run, until it is quit; returns its exit code."""
     from cs336_tui.tui.app import Cs336App
 
+    found = read_settings()
     return _run(
         Cs336App(
-            watch=path, theme=theme, low_bandwidth=low_bandwidth, user_theme_dir=_theme_dir(), session_dir=path.parent
+            watch=path,
+            theme=theme,
+            refresh_hz=found.settings.refresh,
+            low_bandwidth=found.settings.low_bandwidth if low_bandwidth is None else low_bandwidth,
+            user_theme_dir=theme_dir(),
+            session_dir=path.parent,
+            settings=found,
         )
     )
 
 
-def _theme_dir() -> Path:
+def theme_dir() -> Path:
     return platformdirs.user_config_path("cs336-tui", appauthor=False) / "themes"
 
 

@@ -64,6 +64,7 @@ COMMANDS: dict[str, Listed] = {
     **{kind: Listed("reports", "Profile", REPORTS[kind].command) for kind in ASKED_FOR},
     "watch": Listed("watch", "Cluster", "Follow a session that runs elsewhere, until it is over."),
     "cancel": Listed("watch", "Cluster", "Cancel the jobs of a session, or stop the process that runs it."),
+    "config": Listed("config", "Maintain", "Your settings: theme, preset, columns, keys and others."),
     "doctor": Listed("doctor", "Maintain", "Say what this machine offers and what is missing."),
     "peak": Listed("peak", "Maintain", "Measure the peak of this machine's devices: matrix products and copies."),
     "selftest": Listed("selftest", "Maintain", "Compare this tool's step times with those of a bare script."),
@@ -133,12 +134,12 @@ class _Commands(Group):
 @click.option(
     "--refresh",
     type=click.FloatRange(min=0.2, max=30),
-    default=2.0,
-    show_default=True,
     metavar="HZ",
-    help="Screen updates a second during a run.",
+    help="Screen updates a second during a run, 0.2 to 30. [default: 2]",
 )
-@click.option("--low-bandwidth", is_flag=True, help="Write less to the terminal, for slow connections.")
+@click.option(
+    "--low-bandwidth/--no-low-bandwidth", default=None, help="Write less to the terminal, for slow connections."
+)
 @choice_options
 @reports_option
 @lanes_option

@@ -32,7 +32,11 @@ _STOPS_WITHIN_S = 20.0
 @click.option("--take-over", is_flag=True, help="Whoever is named as the session's writer is surely gone.")
 @heading("The app")
 @click.option("--theme", metavar="NAME", help="Of the app.", shell_complete=offer(themes))
-@click.option("--low-bandwidth", is_flag=True, help="The app writes less to the terminal, for slow connections.")
+@click.option(
+    "--low-bandwidth/--no-low-bandwidth",
+    default=None,
+    help="The app writes less to the terminal, for slow connections.",
+)
 @options(*data_options)
 @session_dir_option
 def watch(
@@ -41,7 +45,7 @@ def watch(
     session_dir: Path,
     take_over: bool,
     theme: str | None,
-    low_bandwidth: bool,
+    low_bandwidth: bool | None,
     format_: str,
     output: Path | None,
     summary: str | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +14,7 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from cs336_tui.config.presets import QUICK, Preset
+from cs336_tui.config.settings import NO_FILE, Found, Settings
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import Event, Notice
 from cs336_tui.events.peaks import PeakCache
@@ -64,8 +65,9 @@ class Cs336App(SteadyApp):
     With a `bench_factory`, called when something is on the screen, it runs cells; with `replay` it plays that log at
     `speed`; with `watch` it follows that log, or the jobs of its session, as others write them. `initial` and `options`
     fill the Configure pane, less what this machine lacks of the fields in `may_leave_out`. `summary_path` is rewritten
-    after every finished cell. `session_dir` is where the Sessions tab looks, unless given beside the bench's log. Call
-    `close` when `run` has returned, however it did.
+    after every finished cell. `session_dir` is where the Sessions tab looks, unless given beside the bench's log.
+    `settings` are the person's, with what is wrong in their file; `theme`, `refresh_hz` and `low_bandwidth` are those
+    in force. Call `close` when `run` has returned, however it did.
     """
 
     TITLE = "cs336-tui"
@@ -89,8 +91,10 @@ class Cs336App(SteadyApp):
         user_theme_dir: Path | None = None,
         session_dir: Path | None = None,
         peaks: PeakCache | None = None,
+        settings: Found = NO_FILE,
     ) -> None:
         super().__init__()
+        self._found = settings
         self.animation_level = "none"
         self._preset, self._options = Preset("command line", "", initial) if initial else QUICK, options
         self._low_bandwidth = low_bandwidth
@@ -99,7 +103,7 @@ class Cs336App(SteadyApp):
         self.live = Session(watch)
         self._watches = watch is not None
         self._opened: Session | None = None  # another session, looked at instead
-        self.themes = themes.ThemeChoice(self, theme, user_theme_dir)
+        self.themes = themes.ThemeChoice(self, theme, settings.settings.theme, user_theme_dir)
         self._styled_for = self.theme, self.get_css_variables()
         self.stylesheet.set_variables(self._styled_for[1])
         self.judging = Judging(self, lambda: self._runs.is_timing, lambda: self._painter.judged(), peaks)
@@ -142,7 +146,6 @@ class Cs336App(SteadyApp):
 
         complete()
         yield from commands(self, self.themes.names)
-        yield SystemCommand("All themes", "Choose among Textual's themes too", self.search_themes)
 
     def on_mount(self) -> None:
         self.set_interval(self._refresh_s, self._painter.tick)
@@ -153,7 +156,7 @@ class Cs336App(SteadyApp):
         if not gc.isenabled():  # as `cs336-tui` starts
             gc.freeze()
             gc.enable()
-        if problems := self.themes.load():
+        if problems := (*self.themes.load(), *self._settle()):
             self.report("\n".join(problems))
         if self._low_bandwidth:
             self.main.query_one(LivePane).detail_interval_s = LOW_BANDWIDTH_DETAIL_S
@@ -171,6 +174,16 @@ class Cs336App(SteadyApp):
         elif source:
             source.begin()
         self.refresh_bindings()
+
+    def _settle(self) -> Sequence[str]:
+        """Take the settings that the first frame does not need; a line for each that is wrong."""
+        if self._found.lines:
+            from cs336_tui.tui import preferences
+
+            self._found = preferences.checked(self._found, self.available_themes)
+            if moved := self.settings.keymap:
+                self.set_keymap(preferences.keymap_of(moved))
+        return self._found.problems
 
     def attach_bench(self, session: Session, log: Path | None) -> bool:
         if self._bench_factory is None:
@@ -204,6 +217,11 @@ class Cs336App(SteadyApp):
     # What there is.
 
     @property
+    def settings(self) -> Settings:
+        """The person's settings, without those that are wrong."""
+        return self._found.settings
+
+    @property
     def main(self) -> MainScreen:
         main = self.screen_stack[0]
         assert isinstance(main, MainScreen)
@@ -220,6 +238,11 @@ class Cs336App(SteadyApp):
     @property
     def state(self) -> SessionState:
         return self.shown.state
+
+    @property
+    def keymap(self) -> Mapping[str, str]:
+        """The keys of the actions that were moved, by their ids."""
+        return self._keymap
 
     # What happens.
 
@@ -366,10 +389,7 @@ class Cs336App(SteadyApp):
     action_help = dialogs.read_help
     action_ask_quit = dialogs.ask_quit
 
-    def action_next_theme(self) -> None:
-        self.theme = self.themes.next()
-        self.clear_notifications()
-        self.notify(self.theme, title="Theme", timeout=2)
+    action_choose_theme = dialogs.choose_theme
 
     def action_command_palette(self) -> None:
         from cs336_tui.tui.controllers.commands import Palette

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
 from textual.binding import Binding
@@ -22,8 +22,8 @@ _IN_ORDER = "12345678"
 VERDICTS: dict[str, str] = _TEXTS["verdicts"]
 
 
-def help_lines(width: int, *, replaying: bool) -> list[Line]:
-    """The help text for a window of `width` columns."""
+def help_lines(width: int, *, replaying: bool, keymap: Mapping[str, str] | None = None) -> list[Line]:
+    """The help text for a window of `width` columns; `keymap`: the keys of what was moved, by id."""
     from cs336_tui.tui.configure.entries import tips
 
     in_order, others = ([tab for tab in TABS.values() if (tab.key in _IN_ORDER) == first] for first in (True, False))
@@ -39,7 +39,7 @@ def help_lines(width: int, *, replaying: bool) -> list[Line]:
         of_form = tips() if id == "configure" else ()
         sections[", ".join(f"{TABS[each].label} ({TABS[each].key})" for each in ids)] = (*found.items(), *of_form)
     sections |= {"Verdicts on a cell": VERDICTS.items(), "What the numbers mean": _TEXTS["numbers"].items()}
-    bindings = bindings_by_id()
+    bindings = bindings_by_id(keymap)
     lines: list[Line] = []
     for title, entries in sections.items():
         lines += [*([()] if lines else []), line((title, "title"))]
@@ -49,13 +49,14 @@ def help_lines(width: int, *, replaying: bool) -> list[Line]:
     return lines
 
 
-def bindings_by_id() -> dict[str, Binding]:
-    """The keys of the app and of every tab."""
+def bindings_by_id(keymap: Mapping[str, str] | None = None) -> dict[str, Binding]:
+    """The keys of the app and of every tab, those in the keymap as it says."""
     from cs336_tui.tui.tabs.estimate import EstimateList
 
     panes = (cls for tab in TABS.values() for cls in tab.pane().__mro__)
     of_panes = (each for cls in (*panes, EstimateList) for each in cls.__dict__.get("BINDINGS", ()))
-    return {each.id: each for each in (*APP_KEYS, *of_panes) if isinstance(each, Binding) and each.id}
+    found = {each.id: each for each in (*APP_KEYS, *of_panes) if isinstance(each, Binding) and each.id}
+    return found | {id: found[id].with_key(keys) for id, keys in (keymap or {}).items() if id in found}
 
 
 def printed(binding: Binding) -> str:

@@ -145,7 +145,7 @@ APP_KEYS = (
     bind("copy", "copy_table", "Copy", "app.copy"),
     *(Binding(tab.key, f"open('{tab.id}')", tab.label, show=False, id=f"app.open_{tab.id}") for tab in TABS.values()),
     bind("save", "save_preset", "Save preset", "app.save_preset"),
-    bind("theme", "next_theme", "Theme", "app.theme"),
+    bind("theme", "choose_theme", "Theme", "app.theme"),
     bind("commands", "command_palette", "Commands", "app.commands", shown_as=":"),
     Binding(MEANINGS["quit-now"].keys, "quit", "Quit now", show=False, priority=True, id="app.quit_now"),
 )

@@ -166,13 +166,14 @@ def _check_variable(variable: str, value: object, ansi: bool) -> None:
 
 
 class ThemeChoice:
-    """The themes of `app`: `wanted`, ours or one in `user_directory`, is on from the start; the others load later."""
+    """The themes of `app`: `wanted`, else `kept`, ours or one in `user_directory`, is on from the start; the others
+    load later."""
 
-    def __init__(self, app: App[Any], wanted: str | None, user_directory: Path | None) -> None:
-        self._app, self._wanted, self._user_directory = app, wanted, user_directory
+    def __init__(self, app: App[Any], wanted: str | None, kept: str, user_directory: Path | None) -> None:
+        self._app, self._wanted, self._kept, self._user_directory = app, wanted, kept, user_directory
         self.names: tuple[str, ...] = ()
         """Our own, then the person's."""
-        first = bundled(wanted or DEFAULT_THEME) or bundled(DEFAULT_THEME)
+        first = bundled(wanted or kept) or bundled(DEFAULT_THEME)
         assert first is not None
         app.register_theme(first)
         app.theme = first.name
@@ -184,15 +185,8 @@ class ThemeChoice:
             self._app.register_theme(theme)
             self.names = (*self.names, theme.name)
         problems = tuple(problem for group in found for problem in group.problems)
-        if not self._wanted:
-            return problems
-        if self._wanted not in self._app.available_themes:
+        if self._wanted and self._wanted not in self._app.available_themes:
             return (*problems, f"theme {self._wanted}: expected one of {', '.join(self.names)}")
-        self._app.theme = self._wanted
+        if (on := self._wanted or self._kept) in self._app.available_themes:
+            self._app.theme = on
         return problems
-
-    def next(self) -> str:
-        on = self._app.theme
-        if not self.names:  # they are still to be loaded
-            return on
-        return self.names[(self.names.index(on) + 1) % len(self.names)] if on in self.names else self.names[0]

@@ -291,19 +291,6 @@ def test_the_help_tells_of_each_choice_in_the_form_and_parts_names_from_what_the
     assert [name for name in VERDICTS if not any(row.startswith(f"{name} ") for row in rows)] == []
 
 
-async def test_the_theme_key_goes_through_our_themes_and_back() -> None:
-    app = Cs336App()
-    async with app.run_test(size=SMALL) as pilot:
-        await pilot.pause()
-        first, seen = app.theme, []
-        for _ in app.themes.names:
-            await pilot.press("t")
-            seen.append(app.theme)
-            await until(pilot, "1 Configure")
-        assert seen[-1] == first
-        assert set(seen) == set(app.themes.names)
-
-
 async def test_bad_user_themes_are_told_once_and_the_app_goes_on(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("colors = 3")
     app = Cs336App(user_theme_dir=tmp_path, theme="nowhere")

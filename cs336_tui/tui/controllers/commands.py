@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+from textual import on
 from textual.app import SystemCommand
 from textual.await_complete import AwaitComplete
-from textual.command import CommandList, CommandPalette
+from textual.command import Command, CommandList, CommandPalette
+from textual.widgets import OptionList
 
 from cs336_tui.config.presets import all_presets
 from cs336_tui.tui.compositor import TightCompositor
+from cs336_tui.tui.controllers import dialogs
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.help import ACTIONS, printed
 from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS, PaneTab
@@ -34,7 +37,7 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
         for preset in all_presets().presets:
             yield SystemCommand(f"Preset {preset.name}", preset.about, partial(app.load_preset, preset))
     for theme in themes:
-        yield SystemCommand(f"Theme {theme}", "Change the colours", partial(setattr, app, "theme", theme))
+        yield SystemCommand(f"Theme {theme}", "Colours, kept for good", KeepTheme(app, theme))
 
 
 async def _make_report(app: Host, tab: PaneTab) -> None:
@@ -52,15 +55,32 @@ async def _name_gpu(app: Host) -> None:
     app.main.query_one(EstimateList).action_gpu()
 
 
+class KeepTheme:
+    """Keeps a theme; the palette previews it."""
+
+    def __init__(self, app: Host, theme: str) -> None:
+        self._app, self.theme = app, theme
+
+    def __call__(self) -> None:
+        dialogs.keep_theme(self._app, self.theme)
+
+
 class Palette(CommandPalette):
-    """Every action by name."""
+    """Every action by name. A theme is on while the cursor is on it."""
 
     def __init__(self) -> None:
         super().__init__(id="--command-palette")
+        self._theme_before = self.app.theme
         self._compositor = TightCompositor()
 
     def dismiss(self, result: None = None) -> AwaitComplete:
+        self.app.theme = self._theme_before  # what was chosen, if it is one, comes next
         return super().dismiss(result) if self.app.screen is self else AwaitComplete()
+
+    @on(OptionList.OptionHighlighted)
+    def _preview(self, event: OptionList.OptionHighlighted) -> None:
+        command = event.option.hit.command if isinstance(event.option, Command) else None
+        self.app.theme = command.theme if isinstance(command, KeepTheme) else self._theme_before
 
     def _action_cursor_down(self) -> None:
         if self._has_list:

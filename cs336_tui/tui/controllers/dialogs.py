@@ -18,7 +18,7 @@ def read_help(app: Host) -> None:
     from cs336_tui.tui.help import help_lines
 
     plays = app.replaying and app.live.watched is None
-    app.push_screen(Reader("Help", lambda width: help_lines(width, replaying=plays)))
+    app.push_screen(Reader("Help", lambda width: help_lines(width, replaying=plays, keymap=app.keymap)))
 
 
 def read_cell(app: Host, place: int) -> None:
@@ -120,6 +120,35 @@ def save_preset(app: Host) -> None:
     about = "The choices in Configure as a preset of your own. / in a name makes a folder."
     check = partial(_needed, "a preset needs a name")
     app.push_screen(AskText("Save as preset", about, pane.preset.name, check=check, warn=warn), entered)
+
+
+def choose_theme(app: Host) -> None:
+    """List the themes: each is on while the cursor is on it, Enter keeps it for good, Esc goes back."""
+    from cs336_tui.tui.dialogs.themes import ThemeList
+
+    names = [*app.themes.names, *(name for name in app.available_themes if name not in app.themes.names)]
+    before = app.theme
+
+    def chosen(place: int | None) -> None:
+        if place is None:
+            app.theme = before
+        else:
+            keep_theme(app, names[place])
+
+    app.push_screen(ThemeList(names, len(app.themes.names), before), chosen)
+
+
+def keep_theme(app: Host, name: str) -> None:
+    """Turn a theme on, now and from each start on."""
+    from cs336_tui.config.settings import SettingError, save_setting
+
+    app.theme = name
+    try:
+        path = save_setting("theme", name)
+    except SettingError as error:
+        app.report(f"{name} is on, but not kept: {error}")
+    else:
+        app.notify(f"{name}, kept in {path}", title="Theme", markup=False, timeout=4)
 
 
 def keep_as_reference(app: Host, results: Sequence[Result]) -> None:

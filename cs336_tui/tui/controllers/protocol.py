@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from textual.message import Message
 from textual.screen import Screen
+from textual.theme import Theme
 from textual.timer import Timer
 
 from cs336_tui.config.presets import Preset
@@ -16,6 +17,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.tui.judging import Judging
 from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.session import Session
+from cs336_tui.tui.themes import ThemeChoice
 
 
 class Host(Protocol):
@@ -28,6 +30,9 @@ class Host(Protocol):
     """True if the app plays a log, or watches one that others write, instead of running cells."""
     run_in_progress: bool
     """True while cells run, reports are made, or a log is played."""
+    themes: ThemeChoice
+    theme: Any
+    """The name of the theme that is on."""
     stale: bool
     """True if something else is to be shown than what was painted last; the next refresh shows it."""
 
@@ -71,8 +76,14 @@ class Host(Protocol):
     def refresh_panes(self) -> None:
         """Show the newest state as soon as what was asked for has been laid out."""
 
+    @property
+    def keymap(self) -> Mapping[str, str]:
+        """The keys of the actions that were moved, by their ids."""
+
     # As Textual's.
 
+    @property
+    def available_themes(self) -> Mapping[str, Theme]: ...
     @property
     def screen(self) -> Screen[Any]: ...
     @property

@@ -1,0 +1,105 @@
+"""`cs336-tui config`: the file of settings, and single ones of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from cs336_tui.cli.flags import session_dir_option
+from cs336_tui.cli.help import Group, heading
+from cs336_tui.cli.suggestions import offer
+from cs336_tui.config import settings
+from cs336_tui.config.settings import KEYS, Found, SettingError
+from cs336_tui.export.texts import one_line
+
+
+@click.group("config", cls=Group, invoke_without_command=True)
+@heading("Output")
+@click.option("--path", "path_only", is_flag=True, help="Print the path of the file alone; it need not be there.")
+@session_dir_option
+@click.pass_context
+def config(context: click.Context, path_only: bool, session_dir: Path) -> str | int | None:  # noqa: ARG001
+    """Your settings, which options of the command line win over.
+
+    Without a subcommand: writes the file, with every setting, its default and what it is for. If it is there, prints
+    the settings in force.
+    """
+    path = settings.settings_path()
+    if path_only:
+        return str(path)
+    if context.invoked_subcommand is not None:
+        return None
+    if not path.exists():
+        settings.write_template(path)
+        return f"wrote {path}"
+    found = _read()
+    lines = [f"{key} = {_shown(getattr(found.settings, key))}" for key in KEYS]
+    click.echo("\n".join([f"# {path}", *lines]))
+    return int(bool(found.problems))
+
+
+@config.command("get", short_help="Print one setting.")
+@click.argument("key", shell_complete=offer(KEYS))
+@session_dir_option
+def config_get(key: str, session_dir: Path) -> str:  # noqa: ARG001
+    """Print the setting KEY: its value in the file, or its default. A key of the app is keymap.ACTION."""
+    outer, _, inner = key.partition(".")
+    if outer not in KEYS:
+        raise SettingError(f"{key}: no such setting; expected one of {', '.join(KEYS)}")
+    value = getattr(_read().settings, outer)
+    if inner and inner not in value:
+        raise SettingError(f"{key}: the key is not moved")
+    value = value[inner] if inner else value
+    return value if isinstance(value, str) and value else _shown(value)
+
+
+@config.command("set", short_help="Change one setting.")
+@click.argument("key", shell_complete=offer(KEYS))
+@click.argument("value")
+@session_dir_option
+def config_set(key: str, value: str, session_dir: Path) -> str:  # noqa: ARG001
+    """Change the setting KEY in the file, which keeps its comments; a file is begun if there is none. Several columns
+    are separated by commas. A key of the app is keymap.ACTION."""
+    typed = settings.from_words(key, value)
+    outer, _, inner = key.partition(".")
+    path = settings.settings_path()
+    before = settings.read_settings(path).settings
+    known: Any = {**before.keymap, inner: typed} if inner else typed
+    wanted = Found(msgspec.structs.replace(settings.Settings(), **{outer: known}), lines={key: 0}, path=path)
+    if problem := next((each for each in _checked(wanted).problems if f", {key}: " in each), None):
+        raise SettingError(f"{key}: {problem.partition(f', {key}: ')[2]}")
+    settings.save_setting(key, typed, path)
+    return f"{key} = {_shown(typed)} in {path}"
+
+
+def _read() -> Found:
+    """The settings in force; what is wrong with the file goes to standard error."""
+    found = _checked(settings.read_settings())
+    for problem in found.problems:
+        click.echo(f"cs336-tui: {one_line(problem)}", err=True)
+    return found
+
+
+def _checked(found: Found) -> Found:
+    from textual.theme import BUILTIN_THEMES
+
+    from cs336_tui.cli.launch import theme_dir
+    from cs336_tui.config.presets import all_presets
+    from cs336_tui.config.spec import SpecError
+    from cs336_tui.tui import preferences, themes
+
+    own = (*themes.load_bundled().themes, *themes.load_user(theme_dir()).themes)
+    found = preferences.checked(found, [*(theme.name for theme in own), *BUILTIN_THEMES])
+    try:
+        all_presets().find(found.settings.preset)
+    except SpecError as error:
+        found = found.without("preset", str(error))
+    return found
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

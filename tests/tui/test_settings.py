@@ -1,0 +1,151 @@
+"""A person's settings in the app: a theme is previewed and kept, keys are moved, what is wrong is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.config.settings import Found, Settings, read_settings, settings_path
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.dialogs.themes import ThemeList
+from cs336_tui.tui.help import bindings_by_id
+from cs336_tui.tui.preferences import checked, keymap_of
+from tests.tui.watched import SMALL, WIDE, Benches, until
+
+THEMES = ("cs336-dark", "cs336-light")
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+async def listed(app: Cs336App, pilot: object) -> None:
+    await pilot.press("t")  # type: ignore[attr-defined]
+    await until(pilot, lambda _: isinstance(app.screen, ThemeList))  # type: ignore[arg-type]
+
+
+async def test_a_theme_is_on_while_the_cursor_is_on_it_and_enter_keeps_it_for_good() -> None:
+    app = Cs336App()
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: len(app.themes.names) > 1)
+        await listed(app, pilot)
+        seen = []
+        for key in ("down", "t"):
+            before = app.theme
+            await pilot.press(key)
+            await until(pilot, lambda _, before=before: app.theme != before)
+            seen.append(app.theme)
+        assert len({"cs336-dark", *seen}) == 3
+        await pilot.press("enter")
+        await until(pilot, lambda _: read_settings().settings.theme == seen[-1])
+        assert app.theme == seen[-1]
+    again = Cs336App(settings=read_settings())
+    async with again.run_test(size=SMALL) as pilot:
+        await until(pilot, "1 Configure")
+        assert again.theme == seen[-1]
+
+
+async def test_escape_goes_back_to_the_theme_before_and_keeps_nothing() -> None:
+    app = Cs336App()
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: len(app.themes.names) > 1)
+        await listed(app, pilot)
+        await pilot.press("down")
+        await until(pilot, lambda _: app.theme != "cs336-dark")
+        await pilot.press("escape")
+        await until(pilot, lambda _: app.theme == "cs336-dark")
+        assert not settings_path().exists()
+
+
+async def test_the_palette_previews_a_theme_too() -> None:
+    app = Cs336App()
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda _: len(app.themes.names) > 1)
+        for last in ("escape", "enter"):
+            await pilot.press("colon", *"Theme high")
+            await until(pilot, lambda _: app.theme == "high-contrast")
+            await pilot.press(last)
+            if last == "escape":
+                await until(pilot, lambda _: app.theme == "cs336-dark")
+        await until(pilot, lambda _: read_settings().settings.theme == "high-contrast")
+        assert app.theme == "high-contrast"
+
+
+async def test_a_theme_that_cannot_be_kept_is_on_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
+    app = Cs336App()
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await until(pilot, lambda _: len(app.themes.names) > 1)
+        await listed(app, pilot)
+        await pilot.press("down", "enter")
+        await until(pilot, "is on, but not kept")
+        assert app.theme != "cs336-dark"
+
+
+async def test_wrong_settings_are_told_by_line_and_the_app_starts_with_defaults() -> None:
+    path = settings_path()
+    path.parent.mkdir()
+    path.write_text('theme = "nowhere"\nexport_format = "docx"\n[keymap]\n"app.rn" = "x"\n')
+    app = Cs336App(settings=read_settings())
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await until(pilot, "config.toml line 1, theme: nowhere")
+        told = "\n".join(each.message for each in app._notifications)
+        assert "config.toml line 2, export_format: docx: expected one of markdown" in told
+        assert "config.toml line 4, keymap.app.rn: no such action; near: app.run" in told
+        assert app.settings == Settings()
+        assert app.theme == "cs336-dark"
+
+
+async def test_a_moved_key_works_and_the_old_one_does_no_more() -> None:
+    found = Found(Settings(keymap={"app.run": "f5", "queue.skip": "D"}), lines={"keymap.app.run": 2})
+    app = Cs336App(Benches(), settings=found)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda text: "NVIDIA" in text and "f5 Run" in text)
+        await pilot.press("escape", "r")
+        await pilot.pause()
+        assert not app.run_in_progress
+        await pilot.press("f5")
+        await until(pilot, lambda _: app.run_in_progress)
+        await until(pilot, "f5 Add")
+        await pilot.press("question_mark")
+        await until(pilot, "F5")
+        await pilot.press("escape")
+
+
+@pytest.mark.parametrize(
+    ("keymap", "wrong"),
+    [
+        ({"app.run": "x"}, "x is taken by queue.skip (Skip"),
+        ({"app.run": "s"}, "s is taken by app.stop (Stop"),
+        ({"app.run": "ctrl+"}, "'ctrl+' is no key"),
+        ({"app.run": "two words"}, "'two words' is no key"),
+        ({"nothing.at_all": "x"}, "no such action"),
+        ({"queue.skip": "r"}, "r is taken by app.run"),
+        ({"app.run": "4"}, "4 is taken by app.open_results"),
+    ],
+)
+def test_a_key_that_is_taken_and_one_that_there_is_not_are_refused(keymap: dict[str, str], wrong: str) -> None:
+    found = checked(Found(Settings(keymap=keymap)), THEMES)
+    assert found.settings.keymap == {}
+    assert wrong in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    "keymap", [{"app.run": "f5"}, {"app.run": "x", "queue.skip": "r"}, {"kernels.phase": "x"}, {"app.search": "/"}]
+)
+def test_keys_may_change_places_and_be_those_of_other_tabs(keymap: dict[str, str]) -> None:
+    keymap = {id: keys for id, keys in keymap.items() if id in bindings_by_id()}
+    found = checked(Found(Settings(keymap=keymap)), THEMES)
+    assert found.problems == ()
+    assert found.settings.keymap == keymap
+
+
+def test_moving_one_of_two_actions_of_a_key_takes_the_key_from_neither_by_accident() -> None:
+    moved = keymap_of({"app.run": "f5"})
+    assert moved["app.run"] == moved["app.add"] == "f5"
+    level = keymap_of({"memory.zoom_in": "i"})
+    assert level["memory.level"] == level["memory.zoom_in"] == "i"
+    other = keymap_of({"queue.first": "Z", "queue.last": "A"})
+    assert (other["queue.first"], other["queue.last"]) == ("Z", "A")
