@@ -131,6 +131,6 @@ def test_a_status_line_is_redrawn_and_shows_text_alone() -> None:
     line.show(f"cell {EVIL}")
     line.clear()
     line.clear()
-    shown = screen.getvalue().split("\r\x1b[K")
+    shown = screen.getvalue().split("\r\x1b[J")
     assert len(shown) == 3
     assert not RAW.search("".join(shown))
