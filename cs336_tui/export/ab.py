@@ -33,9 +33,9 @@ def turns_table(turns: Turns, results: Sequence[Result], *, notation: Notation =
         Column("round", left=True, text=lambda each: str(each.number) if each else every),
         Column("a", f"A ± std ({unit})", text=lambda each: _mean(_sides(turns, each)[0], notation)),
         Column("b", f"B ± std ({unit})", text=lambda each: _mean(_sides(turns, each)[1], notation)),
-        Column("n", "n each", text=lambda each: _steps_each(*_sides(turns, each))),
+        Column("n", "n each", rank=2, text=lambda each: _steps_each(*_sides(turns, each))),
         Column("ratio", "A / B", text=lambda each: f"{of.ratio:.4f}" if (of := _ratio(turns, each)) else UNKNOWN),
-        Column("interval", text=lambda each: of.bounds(".4f") if (of := _ratio(turns, each)) else ""),
+        Column("interval", rank=1, text=lambda each: of.bounds(".4f") if (of := _ratio(turns, each)) else ""),
     ]
     if any(each.note for each in begun if each):
         columns.append(Column("note", left=True, text=lambda each: each.note if each else ""))

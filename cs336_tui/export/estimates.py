@@ -64,13 +64,14 @@ def _choice(key: str, attribute: str, title: str | None = None, *, left: bool = 
 
 
 def _amount(
-    key: str, title: str, show: Callable[[float], str], read: Callable[[Prediction], Value] | None = None
+    rank: int, key: str, title: str, show: Callable[[float], str], read: Callable[[Prediction], Value] | None = None
 ) -> Column[_Row]:
     """A figure of the prediction, by default its attribute `key`; None where there is no prediction."""
     value = read or (lambda found: getattr(found, key))
     return Column(
         key,
         title,
+        rank=rank,
         read=lambda row: value(row.prediction) if isinstance(row, _Need) else None,
         show=lambda amount: UNKNOWN if amount is None else show(amount),
     )
@@ -95,14 +96,14 @@ _MAY_VARY = (
     _VARIANTS,
 )
 _NEEDS: tuple[Column[_Row], ...] = (
-    _amount("num_params", "parameters (M)", lambda value: f"{value / 1e6:.2f}"),
-    _amount("num_params_without_head", "less head (M)", lambda value: f"{value / 1e6:.2f}"),
-    _amount("flops", "TFLOP per step", lambda flops: f"{flops / 1e12:.4g}", timed_flops),
-    _amount("forward_peak_bytes", "forward peak (GB)", gigabytes),
-    _amount("forward_end_bytes", "end of forward (GB)", gigabytes),
-    _amount("peak_bytes", "peak (GB)", gigabytes),
-    _amount("activation_peak_bytes", "activation peak (GB)", gigabytes),
-    _amount("residual_stream_bytes", "residual stream (MiB)", lambda value: f"{value / 2**20:.4g}"),
+    _amount(3, "num_params", "parameters (M)", lambda value: f"{value / 1e6:.2f}"),
+    _amount(8, "num_params_without_head", "less head (M)", lambda value: f"{value / 1e6:.2f}"),
+    _amount(2, "flops", "TFLOP per step", lambda flops: f"{flops / 1e12:.4g}", timed_flops),
+    _amount(5, "forward_peak_bytes", "forward peak (GB)", gigabytes),
+    _amount(6, "forward_end_bytes", "end of forward (GB)", gigabytes),
+    _amount(0, "peak_bytes", "peak (GB)", gigabytes),
+    _amount(4, "activation_peak_bytes", "activation peak (GB)", gigabytes),
+    _amount(7, "residual_stream_bytes", "residual stream (MiB)", lambda value: f"{value / 2**20:.4g}"),
 )
 
 

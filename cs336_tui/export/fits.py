@@ -38,17 +38,19 @@ def fit_table(results: Sequence[Fitted]) -> Table:
         Column(other),
         Column("pass", left=True),
         Column("precision", left=True),
-        Column("device", left=True),
+        Column("device", rank=5, left=True),
         Column("largest", f"largest {by}", show=lambda value: "none" if value is None else str(value)),
-        Column("tokens", "tokens per step", read=lambda row: row.fit.spec.tokens_per_step if row.fit.spec else None),
+        Column(
+            "tokens", "tokens per step", rank=3, read=lambda row: row.fit.spec.tokens_per_step if row.fit.spec else None
+        ),
         Column("peak_bytes", "peak (GB)", show=gigabytes),
-        Column("activation_peak_bytes", "activation peak (GB)", show=gigabytes),
+        Column("activation_peak_bytes", "activation peak (GB)", rank=4, show=gigabytes),
         Column(
             "next",
             f"next larger {by}",
             text=lambda row: as_text(_next(row)) if row.fit.next_spec else f"not tried (limit {row.fit.limit})",
         ),
-        Column("next_peak_bytes", "its peak (GB)", show=gigabytes),
+        Column("next_peak_bytes", "its peak (GB)", rank=2, show=gigabytes),
     ]
     if any(result.ran for result in results):
         columns.append(Column("outcome", left=True, text=_how_it_went))

@@ -50,19 +50,19 @@ def kernel_cells_table(parts: Sequence[CellPart], caption: str = CAPTION) -> Tab
             "kernels - timed (ms, %)",
             text=lambda part: difference(part, part.kernel_difference_s),
         ),
-        Column("span_ns", "first to last (ms)", show=milliseconds),
+        Column("span_ns", "first to last (ms)", rank=5, show=milliseconds),
         Column(
             "span_difference_s",
             "first to last - timed (ms, %)",
             text=lambda part: difference(part, part.span_difference_s),
         ),
         Column("top_short", "top kernel", left=True, show=_dashed),
-        Column("top_instances", "its instances", show=_dashed),
-        Column("top_share", "its share", show=share),
-        Column("matmul_share", "matrix multiply", show=share),
-        Column("softmax_share", "softmax", text=softmax),
-        Column("optimizer_share", "optimizer", show=share),
-        Column("same_as_forward", "same as forward", left=True, show=yes_no),
+        Column("top_instances", "its instances", rank=6, show=_dashed),
+        Column("top_share", "its share", rank=2, show=share),
+        Column("matmul_share", "matrix multiply", rank=3, show=share),
+        Column("softmax_share", "softmax", rank=4, text=softmax),
+        Column("optimizer_share", "optimizer", rank=7, show=share),
+        Column("same_as_forward", "same as forward", rank=8, left=True, show=yes_no),
     ]
     if is_recorded(parts):
         columns = [column for column in columns if column.key not in _BESIDE_TIMED]

@@ -57,12 +57,12 @@ def pairs_table(a: KernelReport, b: KernelReport) -> Table:
     pairs = kernel_pairs(a, b)
     both = KernelPair("all", "", a.total_ns, a.launches, b.total_ns, b.launches)
     columns: tuple[Column[KernelPair], ...] = (
-        Column("kind", left=True),
+        Column("kind", rank=3, left=True),
         Column("short", "kernel", left=True, text=lambda pair: pair.name if pair is both else pair.short),
         Column("a_ns", "A (ms)", show=milliseconds),
-        Column("a_instances", "A launches"),
+        Column("a_instances", "A launches", rank=2),
         Column("b_ns", "B (ms)", show=milliseconds),
-        Column("b_instances", "B launches"),
+        Column("b_instances", "B launches", rank=2),
         Column("difference_ns", "B - A (ms)", show=lambda ns: f"{ns / 1e6:+.3f}"),
         Column("ratio", "B / A", show=known("{:.3f}", NONE)),
     )

@@ -35,13 +35,13 @@ def use_table(report: KernelReport) -> Table:
         Column("total_ns", "time (ms)", show=milliseconds),
         Column("span_ns", "from first to last (ms)", show=milliseconds),
         Column("idle_share", "GPU idle", show=percent),
-        Column("launches_per_s", f"{nouns(report)[1]}/s", show=known("{:,.0f}", NONE)),
-        Column("gaps", "gaps", show=known("{:,}", NONE)),
+        Column("launches_per_s", f"{nouns(report)[1]}/s", rank=4, show=known("{:,.0f}", NONE)),
+        Column("gaps", "gaps", rank=1, show=known("{:,}", NONE)),
         Column("gap_ns", "gaps in all (ms)", show=milliseconds),
-        Column("gap_median_ns", "median gap (µs)", show=microseconds),
-        Column("gap_largest_ns", "largest gap (µs)", show=microseconds),
+        Column("gap_median_ns", "median gap (µs)", rank=3, show=microseconds),
+        Column("gap_largest_ns", "largest gap (µs)", rank=2, show=microseconds),
         Column("communication_ns", "communication (ms)", show=milliseconds),
-        Column("overlapped_share", "of it beside compute", show=percent),
+        Column("overlapped_share", "of it beside compute", rank=1, show=percent),
     )
     unknown = {"communication_ns", "overlapped_share"} if report.overlap is None else set[str]()
     unknown |= (

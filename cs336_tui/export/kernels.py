@@ -115,13 +115,13 @@ def phase_table(report: KernelReport) -> Table:
         Column("phase", left=True, show=lambda name: name or UNPHASED),
         Column("total_ns", "time (ms)", show=milliseconds),
         Column("share", f"share of {whole(report.spec)}", show=percent),
-        Column("span_ns", "from first to last (ms)", show=milliseconds),
-        Column("instances", launched),
+        Column("span_ns", "from first to last (ms)", rank=3, show=milliseconds),
+        Column("instances", launched, rank=1),
         Column("matmul_share", "matrix multiply", show=percent),
         Column("top_short", f"top {singular}", left=True, show=_dashed),
-        Column("top_share", "its share", show=percent),
-        Column("top_instances", "its instances", show=_dashed),
-        Column("top_per_forward", "per forward", show=_dashed),
+        Column("top_share", "its share", rank=2, show=percent),
+        Column("top_instances", "its instances", rank=4, show=_dashed),
+        Column("top_per_forward", "per forward", rank=5, show=_dashed),
     )
     return report_table(
         report,
@@ -186,7 +186,7 @@ def range_table(report: KernelReport) -> Table:
         Column("share", f"share of {whole(report.spec)}", show=percent),
         *(ways if knows else ()),
         Column("total_ns", "both (ms)" if knows else "time (ms)", show=milliseconds),
-        Column("instances", nouns(report)[1]),
+        Column("instances", nouns(report)[1], rank=1),
     )
     return report_table(
         report,
@@ -209,9 +209,9 @@ def attention_table(report: KernelReport) -> Table:
         Column("matmul_ns", "matmul (ms)", text=lambda each: FUSED if each.fused else milliseconds(each.matmul_ns)),
         Column("softmax_ns", "softmax (ms)", text=lambda each: FUSED if each.fused else milliseconds(each.softmax_ns)),
         Column("time_ratio", "softmax / matmul time", show=_ratio),
-        Column("matmul_flops", "matmul FLOPs", show=count),
-        Column("softmax_flops", "softmax FLOPs", show=count),
-        Column("flop_ratio", "softmax / matmul FLOPs", show=_ratio),
+        Column("matmul_flops", "matmul FLOPs", rank=2, show=count),
+        Column("softmax_flops", "softmax FLOPs", rank=3, show=count),
+        Column("flop_ratio", "softmax / matmul FLOPs", rank=1, show=_ratio),
     )
     return report_table(
         report,

@@ -95,7 +95,7 @@ def _phase_table(report: MemoryReport, timeline: Timeline) -> Table:
             show=unit.fixed,
         ),
         _size("activations_bytes", "activations", unit)._replace(read=timeline.activations_in),
-        Column("events", read=lambda span: span.end - span.first),
+        Column("events", rank=5, read=lambda span: span.end - span.first),
     )
     return report_table(
         report,
@@ -177,8 +177,8 @@ def _largest_table(report: MemoryReport, timeline: Timeline, min_bytes: int) -> 
         Column("phase", left=True, show=lambda phase: phase or f"before the {report.subject}"),
         Column("range", left=True),
         Column("operation", left=True, text=lambda each: operation(each.block.site)),
-        Column("frame", left=True),
-        Column("tensor", left=True, text=lambda each: tensor_text(each.block)),
+        Column("frame", rank=2, left=True),
+        Column("tensor", rank=3, left=True, text=lambda each: tensor_text(each.block)),
     )
     return report_table(
         report,
@@ -202,9 +202,9 @@ def _saved_table(report: MemoryReport) -> Table:
 
     columns: tuple[Column[dict[str, Value]], ...] = (
         Column("module", "block", left=True, text=lambda each: str(each["module"]) if each["first"] else ""),
-        Column("node", "saved by", left=True),
+        Column("node", "saved by", rank=3, left=True),
         Column("range", left=True, show=known("{}", "")),
-        Column("tensor", left=True, text=_saved_tensor),
+        Column("tensor", rank=3, left=True, text=_saved_tensor),
         Column("times", show=known("{}", "")),
         Column("bytes", "MB", show=lambda size: f"{size / 1e6:.3f}"),
         Column("share", show=lambda share: NONE if share is None else f"{share * 100:.1f} %"),

@@ -20,7 +20,7 @@ def oom_table(report: OomReport) -> Table:
         (
             Column("what", left=True),
             Column("bytes", unit.name, show=unit.fixed),
-            Column("where", left=True, show=known("{}", "")),
+            Column("where", rank=1, left=True, show=known("{}", "")),
         ),
         record=lambda each: cell_record(report.spec) | {"observed": report.observed} | each,
         caption=f"Out of memory: {report.spec.title} · batch {report.spec.batch_size}",

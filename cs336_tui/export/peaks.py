@@ -49,15 +49,15 @@ def peak_table(rows: Sequence[PeakRow], caption: str = "Peaks measured on the sp
 
     columns: tuple[Column[PeakRow], ...] = (
         Column("device", left=True),
-        Column("device_name", "name", left=True),
+        Column("device_name", "name", rank=3, left=True),
         Column("precision", left=True),
         Column(
             "matmul_flops_per_s",
             f"matmul ({rate.name})",
             text=lambda row: _marked(rate.show(row.peak.best.flops_per_s if row.peak else None), spread(row, "best")),
         ),
-        Column("matmul_size", "size"),
-        Column("sheet_flops_per_s", f"data sheet ({rate.name})", show=lambda flops: rate.show(flops, UNSTATED)),
+        Column("matmul_size", "size", rank=5),
+        Column("sheet_flops_per_s", f"data sheet ({rate.name})", rank=1, show=lambda flops: rate.show(flops, UNSTATED)),
         Column(
             "share_of_sheet",
             "% of data sheet",
@@ -68,8 +68,8 @@ def peak_table(rows: Sequence[PeakRow], caption: str = "Peaks measured on the sp
             "copy (GB/s)",
             text=lambda row: _marked(bandwidth(row.peak.copy.bytes_per_s if row.peak else None), spread(row, "copy")),
         ),
-        Column("sheet_bytes_per_s", "data sheet (GB/s)", show=lambda moved: bandwidth(moved, UNSTATED)),
-        Column("at", "measured", left=True, text=lambda row: _when(row.peak)),
+        Column("sheet_bytes_per_s", "data sheet (GB/s)", rank=4, show=lambda moved: bandwidth(moved, UNSTATED)),
+        Column("at", "measured", rank=6, left=True, text=lambda row: _when(row.peak)),
     )
     return Table.of(rows, columns, record=_record, caption=caption, footnotes=(METHOD, *_notes(rows)), label="peaks")
 

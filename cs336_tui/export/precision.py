@@ -192,11 +192,11 @@ def speedup_table(results: Sequence[Result], *, notation: Notation = MILLISECOND
         Column("fp32", f"fp32 ± std ({unit})", text=lambda each: side_mean(each.fp32, notation)),
         Column("other", f"± std ({unit})", text=lambda each: side_mean(each.other, notation)),
         Column("speedup", "speed-up", show=known("{:.4g}")),
-        Column("interval", text=lambda each: each.ratio.bounds(".4g") if each.ratio else ""),
+        Column("interval", rank=1, text=lambda each: each.ratio.bounds(".4g") if each.ratio else ""),
         Column("outcome", "it is", left=True, text=lambda each: each.outcome if each.ratio else ""),
-        Column("fp32_peak_allocated_bytes", "fp32 peak (GB)", show=gigabytes),
-        Column("other_peak_allocated_bytes", "peak (GB)", show=gigabytes),
-        Column("memory_ratio", "peak / fp32", show=known("{:.2f}")),
+        Column("fp32_peak_allocated_bytes", "fp32 peak (GB)", rank=3, show=gigabytes),
+        Column("other_peak_allocated_bytes", "peak (GB)", rank=2, show=gigabytes),
+        Column("memory_ratio", "peak / fp32", rank=2, show=known("{:.2f}")),
     )
     return Table.of(
         speedups,

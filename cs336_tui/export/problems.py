@@ -119,10 +119,10 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
     """A row for each problem: its preset, what it needs, and what of it is in the session."""
     columns: tuple[Column[Needs], ...] = (
         Column("problem", left=True, read=lambda row: f"{row.edition}/{row.problem.name}"),
-        Column("parts", left=True, read=lambda row: " ".join(part.letter for part in row.problem.parts)),
-        Column("cells", read=lambda row: row.cells),
+        Column("parts", rank=2, left=True, read=lambda row: " ".join(part.letter for part in row.problem.parts)),
+        Column("cells", rank=1, read=lambda row: row.cells),
         Column("fit", read=lambda row: row.fit),
-        Column("reports", left=True, read=lambda row: ", ".join(row.reports), show=lambda text: text or NONE),
+        Column("reports", rank=3, left=True, read=lambda row: ", ".join(row.reports), show=lambda text: text or NONE),
         Column(
             "needed_bytes",
             "memory (GB)",
@@ -136,7 +136,9 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
             read=lambda row: row.high_s,
             text=lambda row: duration_range(row.low_s, row.high_s) if row.cells else NONE,
         ),
-        Column("gpu", "a GPU for", left=True, read=lambda row: row.problem.gpu, show=lambda text: text or "nothing"),
+        Column(
+            "gpu", "a GPU for", rank=4, left=True, read=lambda row: row.problem.gpu, show=lambda text: text or "nothing"
+        ),
         *(
             [Column("done", "in the session", left=True, read=_progress_text, show=lambda text: text or NONE)]
             if session

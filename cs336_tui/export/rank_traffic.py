@@ -25,7 +25,7 @@ def traffic_table(report: KernelReport) -> Table:
         _milliseconds("overlapped_ns", "of it beside compute"),
         Column("overlapped_share", "overlap", show=lambda share: NONE if share is None else f"{share * 100:.1f} %"),
         _milliseconds("uncovered_ns", "of it alone"),
-        Column("operations", left=True, text=lambda each: _operations(each)),
+        Column("operations", rank=2, left=True, text=lambda each: _operations(each)),
     )
     return Table.of(
         report.ranks,
@@ -68,7 +68,7 @@ _GATHERS: tuple[Column[Gather], ...] = (
     Column("rank"),
     Column("module", left=True, text=lambda each: each.it.module or NONE),
     Column("megabytes", "MB", show=known("{:.3f}", NONE), read=lambda each: each.megabytes),
-    Column("begin_ns", "begin (ms)", text=lambda each: f"{each.it.begin_ns / 1e6:.3f}"),
+    Column("begin_ns", "begin (ms)", rank=1, text=lambda each: f"{each.it.begin_ns / 1e6:.3f}"),
     Column("took_ns", "time (ms)", text=lambda each: f"{each.took_ns / 1e6:.3f}"),
     Column("alone_ns", "of it alone (ms)", text=lambda each: f"{each.it.alone_ns / 1e6:.3f}"),
     Column("in_time", "in time", left=True),

@@ -63,17 +63,27 @@ def roofline_table(
     alike = len({point.device_name for point in points}) < len({point.machine for point in points})
     columns: list[Column[RooflinePoint]] = [
         Column("cell", left=True, text=lambda point: _name(point.result, keys)),
-        Column("device", left=True, text=lambda point: point.machine if alike else point.device_name),
+        Column("device", rank=5, left=True, text=lambda point: point.machine if alike else point.device_name),
         Column("flops_per_s", f"achieved ({rate.name})", show=rate.show),
         Column("share_of_sheet", "% of data sheet", show=lambda share: percent(share, UNSTATED)),
-        Column("share_of_measured", "% of measured peak", show=lambda share: percent_of_measured(share, NOT_MEASURED)),
-        Column("intensity", "intensity (FLOP/B)", show="{:.4g}".format),
+        Column(
+            "share_of_measured",
+            "% of measured peak",
+            rank=4,
+            show=lambda share: percent_of_measured(share, NOT_MEASURED),
+        ),
+        Column("intensity", "intensity (FLOP/B)", rank=2, show="{:.4g}".format),
         Column("bound", left=True),
     ]
     if any(point.bound == "bandwidth" for point in points):
         columns += [
             Column("min_bytes_per_s", "bandwidth (GB/s)", text=lambda p: _least(p, bandwidth(p.bytes_per_s))),
-            Column("min_share_of_bandwidth", "% of bandwidth", text=lambda p: _least(p, percent(p.share_of_bandwidth))),
+            Column(
+                "min_share_of_bandwidth",
+                "% of bandwidth",
+                rank=3,
+                text=lambda p: _least(p, percent(p.share_of_bandwidth)),
+            ),
         ]
     return Table.of(
         points,
