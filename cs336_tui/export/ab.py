@@ -46,6 +46,7 @@ def turns_table(turns: Turns, results: Sequence[Result], *, notation: Notation =
         caption=f"A and B in turns: {_title(turns.a)} over {_title(turns.b)}",
         footnotes=(*_notes(turns, notation), *provenance_notes(results)),
         label="ab",
+        findings=tuple(_findings(turns, notation)),
     )
 
 
@@ -92,12 +93,16 @@ def _record(turns: Turns, of: Round | None) -> dict[str, Value]:
     return record
 
 
-def _notes(turns: Turns, notation: Notation) -> Iterator[str]:
+def _findings(turns: Turns, notation: Notation) -> Iterator[str]:
     yield turns.explanation
     if turns.exposed:
         yield exposed_words(turns.exposed, turns.level, notation)
-        if is_imported(turns.communicating.spec.optimizer):
-            yield "the optimizer of one's own runs on both sides: what it communicates is not in the difference"
+
+
+def _notes(turns: Turns, notation: Notation) -> Iterator[str]:
+    yield from _findings(turns, notation)
+    if turns.exposed and is_imported(turns.communicating.spec.optimizer):
+        yield "the optimizer of one's own runs on both sides: what it communicates is not in the difference"
     for name, side, judged in (("A", turns.a, turns.a_judged), ("B", turns.b, turns.b_judged)):
         yield f"{name}: {_title(side)}" + (f"; its numbers: {_counts(judged, side.runs)}" if judged else "")
     yield f"differs, A | B: {'; '.join(turns.differs) or 'nothing'}"

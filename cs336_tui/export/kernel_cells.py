@@ -14,6 +14,7 @@ from cs336_tui.export.kernel_use import milliseconds
 from cs336_tui.export.kernel_use import percent as share
 from cs336_tui.export.results import data_value
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known
+from cs336_tui.export.verdicts import doubt_word
 from cs336_tui.stats.quantities import MILLISECONDS, NONE
 
 CAPTION = "Kernels of all cells: profiled beside timed"
@@ -79,6 +80,7 @@ def kernel_cells_table(parts: Sequence[CellPart], caption: str = CAPTION) -> Tab
             *provenance_notes(results, std=bool(measured(results))),
         ),
         label="kernels-over-cells",
+        doubt=lambda part: doubt_word([part.result]) if part.timed else "",
     )
 
 

@@ -13,6 +13,7 @@ from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.results import data_value
 from cs336_tui.export.tables import Column, Table, Value, as_text
+from cs336_tui.export.verdicts import doubt_word
 from cs336_tui.stats.quantities import NONE, Notation
 from cs336_tui.stats.summaries import Summary
 
@@ -115,6 +116,7 @@ def tables_of(
                 footnotes=(*notes, *_counted(members), *_fixed(members, named), *provenance_notes(members)),
                 settings=settings_of(members, named),
                 label="-".join(f"{key}-{text}" for key, text in chosen.items()),
+                doubt=lambda row: doubt_word(row.runs) if row.summary else "",
             )
         )
     return tuple(tables)

@@ -12,6 +12,7 @@ from cs336_tui.export.footnotes import ACTIVATIONS_MEAN, Signs, provenance_notes
 from cs336_tui.export.layout import settings_of, steps_note
 from cs336_tui.export.results import LEFT, data_value
 from cs336_tui.export.tables import Column, Table, Value, attributes
+from cs336_tui.export.verdicts import doubt_word
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, count, gigabytes
 from cs336_tui.stats.ratio import NO_INTERVAL
 
@@ -58,7 +59,17 @@ def pivot_table(
             *provenance_notes(results, std=pivot.value in ("mean", "std")),
         ),
         settings=settings_of(results, (*pivot.rows, *pivot.columns)),
+        doubts=tuple(_doubt(pivot, row, results) for row in pivot.row_keys),
         label=f"{pivot.value}-" + "-".join((*pivot.rows, *pivot.columns)).replace("_", "-"),
+    )
+
+
+def _doubt(pivot: Pivot, row: Key, results: Sequence[Result]) -> str:
+    """The first doubt about a time in this row; memory is in no doubt."""
+    if pivot.value in ("memory", "activations"):
+        return ""
+    return doubt_word(
+        result for result in results if tuple(FIELDS[key].show(result) for key in pivot.rows) == tuple(row)
     )
 
 

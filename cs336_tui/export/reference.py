@@ -15,6 +15,7 @@ from cs336_tui.analysis.reference_profiles import KernelsBeside, PeakBeside, ker
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.results import TableError, data_value
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
+from cs336_tui.export.verdicts import doubt_word
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, Notation, gigabytes
 from cs336_tui.stats.summaries import Summary
@@ -61,6 +62,7 @@ def reference_table(
         raise TableError("no cell has measured steps to set beside published ones")
     texts: list[_Texts] = []
     records: list[dict[str, Value]] = []
+    doubts: list[str] = []
     for (spec, _, _), cells in groups.items():
         found = pooled(cells, ddof_of(results))
         assert found is not None, "measured cells have steps"
@@ -68,7 +70,8 @@ def reference_table(
         texts.append(_own_text(cells, found, notation, matched=bool(matches)))
         texts += [_text(match, found, notation) for match in matches]
         records += [_record(cells[0], found, match) for match in matches or (None,)]
-    return _table(
+        doubts += [doubt_word(cells), *("" for _ in matches)]
+    table = _table(
         ("cell",),
         (f"mean ({notation.symbol})", f"std ({notation.symbol})", "here / there"),
         texts,
@@ -77,6 +80,7 @@ def reference_table(
         footnotes=_notes(results),
         label="reference",
     )
+    return msgspec.structs.replace(table, doubts=tuple(doubts))
 
 
 def _table(

@@ -43,6 +43,7 @@ def selftest_table(selftest: Selftest) -> Table:
         ),
         caption=f"Step times over those of a bare script: {selftest.work.title}",
         footnotes=(*_notes(selftest), sentence(selftest)),
+        findings=(sentence(selftest),),
         label="selftest",
     )  # fmt: skip
 

@@ -104,6 +104,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     doubts: tuple[str, ...] = ()
     """For each row a word that says why its numbers are in doubt, empty for one that is not; of a table without doubts
     nothing. What has no room for notes shows it in their place."""
+    findings: tuple[str, ...] = ()
+    """The footnotes that say what was found, which are shown where notes are not, too."""
 
     @classmethod
     def of(

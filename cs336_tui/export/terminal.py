@@ -61,12 +61,12 @@ def terminal_text(parts: Sequence[Part], looks: Looks) -> str:
     """Tables and what stands between them, for a terminal of this width; ends with a newline.
 
     Of a table stand: its caption, what all its rows have in common, and a row an item of at most `MOST_COLUMNS` columns
-    (`Column.rank`); those that are left out are named. Notes whose sign a row has follow in any case, all others where
-    `looks` asks for them; else their number.
+    (`Column.rank`); those that are left out are named. Findings and notes whose sign a row has follow in any case, all
+    others where `looks` asks for them; else their number.
     """
     console = _console(looks)
     labels = max((cell_len(part[0]) for part in parts if _is_labelled(part)), default=0) + _GAP
-    told: dict[str, None] = {}
+    told: dict[str, bool] = {}
     for before, part in zip([None, *parts], parts, strict=False):
         notes = part.lines if isinstance(part, Notes) else part.footnotes if isinstance(part, Table) else ()
         if before is not None and not (_is_labelled(before) and _is_labelled(part)) and not isinstance(part, Notes):
@@ -78,10 +78,12 @@ def terminal_text(parts: Sequence[Part], looks: Looks) -> str:
             _print_table(console, part, looks.width)
         elif not isinstance(part, Notes):
             _print_row(console, *part, labels)
+        found = part.findings if isinstance(part, Table) else ()
         own = [note for note in notes if note not in told or _SIGN.match(note)]
-        told |= dict.fromkeys(own)
-        _print_notes(console, [note for note in own if looks.verbose or _SIGN.match(note)], looks.width)
-    behind = sum(not _SIGN.match(note) for note in told)
+        shown = [note for note in own if looks.verbose or note in found or _SIGN.match(note)]
+        told |= {note: note in shown for note in own}
+        _print_notes(console, shown, looks.width)
+    behind = sum(not is_shown for is_shown in told.values())
     if behind and not looks.verbose:
         what = f"{counted(behind, 'note')} on these numbers: -v shows {'them' if behind > 1 else 'it'}"
         console.print(f"\n{what}", style="dim")

@@ -114,3 +114,10 @@ def test_results_fit_any_width_and_keep_what_tells_cells_apart(width: int) -> No
     if width >= 60:
         rows = [line.split() for line in lines if re.search(r"(fp32|bf16-mixed) ", line)]
         assert len({tuple(row[:3]) for row in rows}) == len(rows) == len(state.cells)
+
+
+def test_what_was_found_is_no_note_behind_an_option() -> None:
+    table = a_table(footnotes=("faster, by far", "times: ms per step"), findings=("faster, by far",))
+    text = terminal_text([table], PLAIN)
+    assert "- faster, by far\n" in text
+    assert "1 note on these numbers" in text
