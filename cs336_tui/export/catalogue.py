@@ -1,13 +1,131 @@
-"""Everything that a session can be exported as."""
+"""Everything that a session can be exported as: what there is to choose, its text, and the files that it makes."""
 
 from __future__ import annotations
 
-from cs336_tui.analysis.merge import title_of
-from cs336_tui.export.formats import answer
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import platformdirs
+
+from cs336_tui.analysis.merge import Result, measured, title_of
+from cs336_tui.analysis.pivot import VALUES, pivot, suggest
+from cs336_tui.analysis.problems import Material, editions_of, progress_of
+from cs336_tui.config.axis import UserError
+from cs336_tui.config.problems.all_problems import every_problem
+from cs336_tui.config.reading import UNREADABLE, read_small, write_quietly
+from cs336_tui.events.reports import REPORTS
+from cs336_tui.export.drawing import FIGURE_FORMATS, Drawing
+from cs336_tui.export.file_formats import FILE_FORMATS, FORMATS, SUFFIXES
+from cs336_tui.export.files import AlreadyThere, figures_beside, make_folder, write_atomically
+from cs336_tui.export.folder import Source, figures_of, write_summary
+from cs336_tui.export.formats import answer, pandas_text
+from cs336_tui.export.pivot import pivot_table
+from cs336_tui.export.problems import Exported, export_problem
 from cs336_tui.export.record import to_csv, to_json
+from cs336_tui.export.reference import reference_tables
+from cs336_tui.export.reports import report_tables
 from cs336_tui.export.results import NO_RESULTS, TableError, results_markdown, results_of, results_table
+from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.writeups import LAYOUTS, layout_tables
 from cs336_tui.session.state import SessionState
+
+RESULTS, PIVOT, REFERENCE, FIGURES, SUMMARY = "results", "pivot", "reference", "figures", "summary"
+LAYOUT, REPORT, PROBLEM = "layout", "report", "problem"
+"""Before a name and a space."""
+EVERY_FIGURE, WHOLE_FOLDER = "all", "folder"
+_OWN_FORMATS: Mapping[str, tuple[str, ...]] = {
+    FIGURES: (EVERY_FIGURE, *FIGURE_FORMATS),
+    SUMMARY: (WHOLE_FOLDER, "markdown"),
+}
+AUTO = "auto"
+"""The rows and columns of a pivot that fit the results."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is exported, and how. `what` is a key of an `Offer`."""
+
+    what: str = RESULTS
+    format: str = "markdown"
+    """One of `formats_of(what)`."""
+    axes: str = AUTO
+    """Rows and columns of a pivot: ``size,context:pass``."""
+    value: str = "mean"
+    baseline: str = ""
+    """Over what a speed-up is: ``precision=fp32``; empty: what `pivot` takes."""
+    notes: bool = True
+    pandas: bool = False
+    """Markdown as pandas writes it, without notes."""
+
+    @property
+    def kind(self) -> str:
+        return self.what.partition(" ")[0]
+
+    @property
+    def name(self) -> str:
+        return self.what.partition(" ")[2]
+
+    @property
+    def is_folder(self) -> bool:
+        """True if it makes a folder and not a file."""
+        return self.what == FIGURES or (self.what == SUMMARY and self.format == WHOLE_FOLDER)
+
+
+class Offer(NamedTuple):
+    """One thing that can be exported; `group` is the heading that it stands under."""
+
+    what: str
+    title: str
+    about: str
+    group: str
+
+
+def offers(state: SessionState) -> Iterator[Offer]:
+    """Everything that the session may be exported as. A table may still turn out to have nothing in it."""
+    yield Offer(RESULTS, "Results", "Every cell with every statistic; CSV and JSON have every step, too.", "Tables")
+    results = results_of(state)
+    usual = ":".join(map(",".join, suggest(results))) if measured(results) else "none, as no cell is measured"
+    yield Offer(PIVOT, "Pivot", f"One value side by side; {AUTO} is {usual}.", "Tables")
+    yield Offer(REFERENCE, "Reference", "These results beside published ones.", "Tables")
+    yield Offer(FIGURES, "Figures", "Every figure of the session, in a folder.", "Figures, summary")
+    about = "A folder to hand in: the text as markdown and as a page, tables, figures, the log."
+    yield Offer(SUMMARY, "Summary", about, "Figures, summary")
+    for name, layout in LAYOUTS.items():
+        yield Offer(f"{LAYOUT} {name}", name, layout.about, "As in write-ups")
+    for key, report in REPORTS.items():
+        if report.content is None or any(True for _ in state.contents(report.content)):
+            yield Offer(f"{REPORT} {key}", key, f"Report: {report.title}.", "Reports")
+    editions = editions_of(results)
+    for edition, problem in every_problem():
+        if edition in editions and (mark := progress_of(problem, edition, [state], results).mark):
+            title = f"{edition}/{problem.name} {mark}"
+            about = f"{problem.title}: each part with its tables and figures."
+            yield Offer(f"{PROBLEM} {edition}/{problem.name}", title, about, "Problems")
+
+
+def formats_of(what: str) -> tuple[str, ...]:
+    """The formats that it can be written in."""
+    return _OWN_FORMATS.get(what, FORMATS)
+
+
+def fitted(choice: Choice, what: str) -> Choice:
+    """The choice of something else, in the same format if it has that."""
+    formats = formats_of(what)
+    format_ = choice.format if choice.format in formats else formats[0]
+    return msgspec.structs.replace(choice, what=what, format=format_)
+
+
+def usual_name(choice: Choice, state: SessionState) -> str:
+    """The name of a new file or folder."""
+    # The name comes from a log, which anybody may have written.
+    session = re.sub(r"[^\w-]+", "-", state.started.session)[:80] if state.started else "session"
+    word = re.sub(r"[^\w-]+", "-", choice.name or choice.what)
+    return f"cs336-tui-{word}-{session}" + ("" if choice.is_folder else f".{SUFFIXES[choice.format]}")
 
 
 def results_document(state: SessionState, format_: str) -> str:
@@ -24,4 +142,153 @@ def results_document(state: SessionState, format_: str) -> str:
         table = results_table(results_of(state))
     except TableError:
         table = Table(columns=(Column("results", left=True),), rows=(), footnotes=(NO_RESULTS,), caption="Results")
-    return answer([table], format_, f"cs336-tui: {title_of(state)}")
+    return _document([table], state, format_)
+
+
+def text_of(choice: Choice, state: SessionState, path: Path | None = None) -> str:
+    """The text of a file; of a problem with its figures beside `path`. Raises `UserError` where there is nothing."""
+    if choice.what == SUMMARY:
+        return summary_markdown(state)
+    if exported := _problem(choice, state):
+        folder = figures_beside(path).name if path and exported.figures else None
+        draw = partial(pandas_text, captions=True) if _as_pandas(choice) else None
+        return exported.render(choice.format, folder, with_notes=choice.notes and draw is None, draw=draw)
+    if choice.what == RESULTS and choice.notes and not _as_pandas(choice):
+        return results_document(state, choice.format)
+    tables = _tables(choice, state)
+    if _as_pandas(choice):
+        return pandas_text(tables)
+    if not choice.notes:
+        tables = [msgspec.structs.replace(table, footnotes=()) for table in tables]
+    return _document(tables, state, choice.format)
+
+
+class _Figures(NamedTuple):
+    """Figures that are to be drawn into a folder."""
+
+    folder: Path
+    drawings: tuple[Drawing, ...]
+    formats: tuple[str, ...]
+
+    @property
+    def paths(self) -> dict[Path, tuple[Drawing, str]]:
+        return {self.folder / f"{each.name}.{name}": (each, name) for each in self.drawings for name in self.formats}
+
+    def files(self) -> dict[Path, bytes]:
+        made = {each.name: each.files(self.formats) for each in self.drawings}
+        return {path: made[drawing.name][name] for path, (drawing, name) in self.paths.items()}
+
+
+def _figures(choice: Choice, state: SessionState, path: Path) -> _Figures:
+    """The figures in the folder `path`, or of a problem in one beside the file `path`."""
+    if choice.what != FIGURES:
+        exported = _problem(choice, state)
+        return _Figures(figures_beside(path), exported.figures if exported else (), FIGURE_FORMATS)
+    found = figures_of([state], results_of(state))
+    drawings = tuple(each for each in found if isinstance(each, Drawing))
+    if not drawings:
+        raise UserError("no figure can be drawn of this session; a cell must be measured first")
+    return _Figures(path, drawings, FIGURE_FORMATS if choice.format == EVERY_FIGURE else (choice.format,))
+
+
+def write(choice: Choice, source: Source, path: Path, *, overwrite: bool = False) -> None:
+    """Write the file or folder `path`, and of a problem its figures beside it. All is made before anything is written.
+
+    Raises `UserError`, which says in one line what to do.
+    """
+    state = source.state
+    if choice.what == SUMMARY and choice.is_folder:
+        write_summary(path, [source], overwrite=overwrite)
+        return
+    figures = _figures(choice, state, path)
+    for file in (*figures.paths, *([] if choice.is_folder else [path])):
+        if file.exists() and not overwrite:  # before anything is drawn, which takes seconds
+            raise AlreadyThere(file)
+    files: dict[Path, str | bytes] = {} if choice.is_folder else {path: text_of(choice, state, path)}
+    files |= figures.files()
+    if figures.drawings:
+        make_folder(figures.folder)
+    for file, content in files.items():
+        write_atomically(file, content, overwrite=overwrite)
+
+
+def last_choice(file: Path | None = None) -> Choice | None:
+    """The choice of the export before this one, if it can be read and still made."""
+    with contextlib.suppress(*UNREADABLE):
+        found = msgspec.json.decode(read_small(file or _usual_file()), type=Choice)
+        if found.format in formats_of(found.what) and found.value in VALUES:
+            return found
+    return None
+
+
+def remember(choice: Choice, file: Path | None = None) -> None:
+    """Keep the choice for the next export; a file that cannot be written is left as it is."""
+    with contextlib.suppress(UnicodeEncodeError):
+        write_quietly(file or _usual_file(), msgspec.json.format(msgspec.json.encode(choice)))
+
+
+def _usual_file() -> Path:
+    return platformdirs.user_state_path("cs336-tui", appauthor=False) / "last-export.json"
+
+
+def _document(tables: list[Table], state: SessionState, format_: str) -> str:
+    return answer(tables, format_, f"cs336-tui: {title_of(state)}")
+
+
+def _as_pandas(choice: Choice) -> bool:
+    return choice.pandas and choice.format == "markdown"
+
+
+def _problem(choice: Choice, state: SessionState) -> Exported | None:
+    """The problem that was chosen, if one was."""
+    if choice.kind != PROBLEM:
+        return None
+    material = Material((state,), tuple(results_of(state)), published=_as_pandas(choice))
+    return export_problem(choice.name, material)
+
+
+def _tables(choice: Choice, state: SessionState) -> list[Table]:
+    results = results_of(state)
+    match choice.kind:
+        case "pivot":
+            return [_pivot(choice, results)]
+        case "layout":
+            return [*layout_tables(results, choice.name, published=_as_pandas(choice))]
+        case "reference":
+            return [*reference_tables(results, states=[state])]
+        case "report":
+            found = report_tables([state], results, keys=[choice.name]).get(choice.name)
+            if not found:
+                raise TableError(f"this session has nothing for report {choice.name}; choose another one")
+            return [*found]
+    return [results_table(results)]
+
+
+def _pivot(choice: Choice, results: tuple[Result, ...]) -> Table:
+    rows, columns = axes_of(choice.axes, results)
+    key, equals, value = choice.baseline.partition("=")
+    if choice.baseline and not (key and equals and value):
+        raise UserError(f"baseline {choice.baseline}: expected KEY=VALUE, such as precision=fp32")
+    over = {key.strip(): value.strip()} if choice.baseline else None
+    return pivot_table(pivot(results, rows, columns, choice.value, over), results)
+
+
+def axes_of(text: str, results: tuple[Result, ...]) -> tuple[list[str], list[str]]:
+    """``size,context:pass`` as field keys of rows and columns; ``auto`` is what fits the results. Raises `UserError`
+    for a text that is neither."""
+    if text.strip() in ("", AUTO):
+        found = suggest(results)
+        return [*found[0]], [*found[1]]
+    rows, colon, columns = text.partition(":")
+    if not colon or ":" in columns:
+        raise UserError(f"pivot {text}: expected ROWS:COLUMNS, such as size:pass, or {AUTO}")
+    return [*_words(rows)], [*_words(columns)]
+
+
+def _words(text: str) -> Iterator[str]:
+    return (word.strip() for word in text.split(",") if word.strip())
+
+
+def label_of(format_: str) -> str:
+    """A format's name for people."""
+    return FILE_FORMATS[format_].about if format_ in FILE_FORMATS else format_

@@ -77,7 +77,7 @@ def settled_format(asked: str | None, output: Path | None, usual: str) -> str:
     named = format_of(output)
     if asked is None:
         if named is None and output.suffix:
-            raise FormatError(_unknown(output))
+            raise FormatError(f"-o {output}: {why_unknown(output)}, or say --format")
         return named or usual
     if named not in (None, asked, _TEXT.name):
         suffix = FILE_FORMATS[asked].suffixes[0]
@@ -93,8 +93,8 @@ def check_markdown(option: str, path: Path) -> None:
         raise FormatError(f"{option} {path}: is markdown; name it {path.with_suffix('.md').name}")
 
 
-def _unknown(output: Path) -> str:
-    instead = _INSTEAD.get(output.suffix.lower())
+def why_unknown(path: Path) -> str:
+    """Why the suffix of a file's name says no format, and what to do instead."""
+    instead = _INSTEAD.get(path.suffix.lower())
     way = f"{instead}; tables" if instead else "its end"
-    said = f"-o {output}: {output.suffix} is no format of a table"
-    return f"{said}; {way} may be {named_suffixes()}, or say --format"
+    return f"{path.suffix} is no format of a table; {way} may be {named_suffixes()}"

@@ -109,6 +109,7 @@ class Cs336App(SteadyApp):
         self.judging = Judging(self, lambda: self._runs.is_timing, lambda: self._painter.judged(), peaks)
         self.replaying = replay is not None or watch is not None
         self.run_in_progress = self.stale = False
+        self.export_folder: Path | None = None
         self._replay = ReplaySource(replay, self.sink, self.post_message, speed) if replay else None
         self._autosave = (
             SummaryAutosave(summary_path, lambda problem: self.post_message(Trouble(problem))) if summary_path else None

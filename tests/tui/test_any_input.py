@@ -115,9 +115,10 @@ async def test_the_name_of_a_session_leads_no_export_out_of_its_folder(tmp_path:
         await pilot.press("e")
         await comes(pilot, lambda: isinstance(app.screen, ExportDialog))
         assert isinstance(app.screen, ExportDialog)
-        paths = [Path(field.value) for field in app.screen.query(Input)]
-        assert len(paths) == 3
-        assert all(path.parent == Path() and "\x1b" not in path.name for path in paths)
+        name = Path(app.screen.query_one("#name", Input).value)
+        assert name.parent == Path()
+        assert "\x1b" not in name.name
+        assert app.screen.path == Path.cwd() / name
         assert START
         assert screen_text(app)
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from textual.widgets import Button, Checkbox, Input, Select
+from textual.pilot import Pilot
+from textual.widgets import Button, Input, OptionList
 
+from cs336_tui.export.file_formats import FORMATS, SUFFIXES
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.controllers.commands import commands
+from cs336_tui.tui.dialogs.export import ExportDialog, Written
 from tests.tui.watched import SMALL, demo, log_of, until
 
-RESULTS = "cs336-tui-results-2026-11-20T14-03-42-demo.md"
-TABLES = "cs336-tui-tables-2026-11-20T14-03-42-demo.md"
-SUMMARY = "cs336-tui-summary-2026-11-20T14-03-42-demo.md"
+SESSION = "2026-11-20T14-03-42-demo"
+RESULTS = f"cs336-tui-results-{SESSION}.md"
 
 
 @pytest.fixture
@@ -22,6 +28,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return folder
 
 
@@ -30,147 +37,202 @@ def app(tmp_path: Path) -> Cs336App:
     return Cs336App(replay=log_of(demo(), tmp_path), speed=0)
 
 
-async def test_both_files_are_written_where_the_app_was_started(app: Cs336App, here: Path) -> None:
+@asynccontextmanager
+async def exporting(app: Cs336App) -> AsyncIterator[Pilot[object]]:
+    """The app at 80x24 with the demo session, its Export open."""
     async with app.run_test(size=SMALL) as pilot:
         await until(pilot, lambda _: not app.run_in_progress)
         await pilot.press("e")
-        await until(pilot, RESULTS)
-        await pilot.press("ctrl+s")
-        await until(pilot, lambda _: len(app.screen_stack) == 1)
-    assert {path.name for path in here.iterdir()} == {RESULTS, SUMMARY}
-    assert "347.4" in (here / RESULTS).read_text()
-    assert "NVIDIA H100" in (here / SUMMARY).read_text()
+        await until(pilot, "↑↓ what")
+        yield pilot
 
 
-async def test_a_layout_of_write_ups_is_chosen_and_written(app: Cs336App, here: Path) -> None:
+def dialog(app: Cs336App) -> ExportDialog:
+    assert isinstance(app.screen, ExportDialog)
+    return app.screen
+
+
+async def choose(pilot: Pilot[object], app: Cs336App, what: str) -> None:
+    found = dialog(app).query_one("#what", OptionList)
+    found.highlighted = found.get_option_index(what)
+    await pilot.pause()
+
+
+async def written(pilot: Pilot[object], app: Cs336App) -> None:
+    await until(pilot, lambda _: isinstance(app.screen, Written))
+
+
+def is_shown(text: str) -> Callable[[str], bool]:
+    """The text is on the screen, wherever its lines are broken."""
+    return lambda screen: text in re.sub(r"[\s│]+", " ", screen)
+
+
+async def test_latex_takes_three_keys_from_the_first_screen(app: Cs336App, here: Path) -> None:
     async with app.run_test(size=SMALL) as pilot:
         await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("e")
-        await until(pilot, "Tables as in a write-up")
-        choice = app.screen.query_one("#layout", Select)
-        assert [value for _, value in choice._options][: len(LAYOUTS)] == [*LAYOUTS]
-        choice.value = "attention"
-        app.screen.query_one("#want-2", Checkbox).value = True
-        await pilot.press("ctrl+s")
-        await until(pilot, "no cell of attention alone")
-        assert not any(here.iterdir()), "nothing is written of what cannot all be made"
-        choice.value = "min-max"
-        await pilot.press("ctrl+s")
+        for key in ("e", "right", "enter"):
+            await pilot.press(key)
+            await until(pilot, lambda _: len(app.screen_stack) == 2)
+        await written(pilot, app)
+        await pilot.press("c")
+        await until(pilot, lambda _: bool(app.clipboard))
+        await pilot.press("enter")
         await until(pilot, lambda _: len(app.screen_stack) == 1)
-    assert "Min (s)" in (here / TABLES).read_text()
-    assert len(list(here.iterdir())) == 3
+    (file,) = here.iterdir()
+    assert app.clipboard == str(file)
+    assert file.name == RESULTS.replace(".md", ".tex")
+    text = file.read_text()
+    assert re.search(
+        r"\\begin\{table\}.*\\caption\{.+\}\\label\{tab:results\}.*347\.4.*\\end\{table\}", text, re.DOTALL
+    )
 
 
-async def test_a_layout_is_written_as_pandas_writes_it(app: Cs336App, here: Path) -> None:
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("e")
-        await until(pilot, "as pandas writes them")
-        app.screen.query_one("#layout", Select).value = "min-max"
-        for tick in ("#want-2", "#pandas"):
-            app.screen.query_one(tick, Checkbox).value = True
-        await pilot.press("ctrl+s")
-        await until(pilot, lambda _: len(app.screen_stack) == 1)
-    header = r"\|    \| Model +\| Pass +\| +Warmup \| +Min \(s\) \|"
-    assert re.search(header, (here / TABLES).read_text())
-    assert "sample standard deviation" not in (here / TABLES).read_text()
+async def test_it_opens_with_what_was_exported_last_and_where(app: Cs336App, here: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    async with exporting(app) as pilot:
+        await choose(pilot, app, "layout min-max")
+        await pilot.press("right", "right")
+        dialog(app).query_one("#folder", Input).value = str(elsewhere)
+        await pilot.press("enter")
+        await written(pilot, app)
+        await pilot.press("enter", "e")
+        await until(pilot, lambda screen: "●typst" in screen and "▸min-max" in screen)
+        assert dialog(app).path == elsewhere / f"cs336-tui-min-max-{SESSION}.typ"
+    other = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
+    async with exporting(other) as pilot:
+        await until(pilot, lambda screen: "●typst" in screen and "▸min-max" in screen)
+        assert dialog(other).path == here / f"cs336-tui-min-max-{SESSION}.typ"
 
 
-async def test_a_problem_of_the_session_is_written_with_its_figures_beside_it(app: Cs336App, here: Path) -> None:
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("e")
-        await until(pilot, "Tables as in a write-up")
-        choice = app.screen.query_one("#layout", Select)
-        offered = {str(value) for _, value in choice._options} - set(LAYOUTS)
-        assert offered
-        assert all(value.startswith("problem 2026/") for value in offered)
-        choice.value = "problem 2026/benchmarking_script"
-        await until(pilot, lambda _: app.screen.query_one("#want-2", Checkbox).value)
-        await pilot.press("ctrl+s")
-        await until(pilot, lambda _: len(app.screen_stack) == 1)
-    text = (here / TABLES).read_text()
-    assert text.startswith("# 2026 benchmarking_script: ")
-    figures = {path.name for path in (here / TABLES.replace(".md", "-figures")).iterdir()}
-    for shown in re.findall(r"!\[[^]]*\]\(<([^>]+)>\)", text):
-        assert (here / shown).is_file()
-    assert {name.rpartition(".")[2] for name in figures} == {"svg", "pdf", "png"}
+async def test_everything_is_offered(app: Cs336App, here: Path) -> None:  # noqa: ARG001
+    async with exporting(app) as pilot:
+        found = dialog(app).query_one("#what", OptionList)
+        offered = {str(option.id) for option in found.options if not option.disabled}
+        assert {"results", "pivot", "reference", "figures", "summary"} <= offered
+        assert {f"layout {name}" for name in LAYOUTS} <= offered
+        assert {"report roofline", "report predictions"} <= offered
+        assert any(each.startswith("problem 2026/") for each in offered)
+        assert [chip.value for chip in dialog(app).query_one("#entry-format").chips] == list(FORMATS)  # type: ignore[attr-defined]
+        await choose(pilot, app, "figures")
+        assert [chip.value for chip in dialog(app).query_one("#entry-format").chips] == ["all", "svg", "pdf", "png"]  # type: ignore[attr-defined]
+
+
+async def test_a_pivot_of_chosen_rows_columns_and_value(app: Cs336App, here: Path) -> None:
+    async with exporting(app) as pilot:
+        await choose(pilot, app, "pivot")
+        dialog(app).query_one("#axes", Input).value = "size:precision"
+        await pilot.press("enter")
+        await until(pilot, is_shown("different cells"))
+        assert not list(here.iterdir())
+        dialog(app).query_one("#axes", Input).value = "size,pass:precision"
+        await pilot.press("enter")
+        await written(pilot, app)
+    text = (here / f"cs336-tui-pivot-{SESSION}.md").read_text()
+    assert re.search(r"\| size +\| pass +\| +fp32[^|]*\| +bf16-mixed", text)
+
+
+async def test_what_a_layout_has_nothing_of_is_refused_and_nothing_written(app: Cs336App, here: Path) -> None:
+    async with exporting(app) as pilot:
+        await choose(pilot, app, "layout attention")
+        await pilot.press("enter")
+        await until(pilot, is_shown("no cell of attention alone"))
+        assert not any(here.iterdir())
 
 
 async def test_an_existing_file_needs_a_second_yes(app: Cs336App, here: Path) -> None:
     (here / RESULTS).write_text("mine")
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("e")
-        await until(pilot, RESULTS)
-        await pilot.press("ctrl+s")
+    async with exporting(app) as pilot:
+        await pilot.press("enter")
         await until(pilot, "already exists")
         assert (here / RESULTS).read_text() == "mine"
         assert str(app.screen.query_one("#save", Button).label) == "Overwrite"
-        await pilot.press("ctrl+s")
-        await until(pilot, lambda _: len(app.screen_stack) == 1)
+        await pilot.press("enter")
+        await written(pilot, app)
     assert "347.4" in (here / RESULTS).read_text()
 
 
 async def test_another_name_asks_again(app: Cs336App, here: Path) -> None:
     for name in ("a.md", "b.md"):
         (here / name).write_text("mine")
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("e")
-        await until(pilot, RESULTS)
-        app.screen.query_one("#path-0", Input).value = "a.md"
-        await pilot.press("ctrl+s")
-        await until(pilot, "a.md already exists")
-        app.screen.query_one("#path-0", Input).value = "b.md"
-        await pilot.pause()
-        await pilot.press("ctrl+s")
-        await until(pilot, "b.md already exists")
+    async with exporting(app) as pilot:
+        for name in ("a.md", "b.md"):
+            dialog(app).query_one("#name", Input).value = name
+            await pilot.pause()
+            await pilot.press("ctrl+s")
+            await until(pilot, f"{name} already exists")
         await pilot.press("escape")
     assert (here / "a.md").read_text() == (here / "b.md").read_text() == "mine"
 
 
-async def test_a_path_that_cannot_be_written_leaves_the_dialog_open(app: Cs336App, here: Path) -> None:
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("e")
-        await until(pilot, RESULTS)
-        app.screen.query_one("#path-0", Input).value = "no/such/folder/x.md"
+async def test_a_folder_that_is_not_there_leaves_the_dialog_open_and_says_what_to_do(app: Cs336App, here: Path) -> None:
+    async with exporting(app) as pilot:
+        dialog(app).query_one("#folder", Input).value = "no/such/folder"
         await pilot.press("ctrl+s")
-        await until(pilot, "! no/such/folder/x.md")
+        await until(pilot, is_shown("does not exist; create it or choose another path"))
         assert len(app.screen_stack) == 2
     assert not list(here.iterdir())
 
 
-async def test_nothing_ticked_and_two_equal_names_are_refused(app: Cs336App, here: Path) -> None:
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("e")
-        await until(pilot, RESULTS)
-        app.screen.query_one("#path-1", Input).value = RESULTS
-        await pilot.press("ctrl+s")
-        await until(pilot, "both would be written")
-        for name in ("#want-0", "#want-1"):
-            app.screen.query_one(name).toggle()  # type: ignore[attr-defined]
+async def test_letters_typed_into_a_name_are_letters_and_its_suffix_is_the_format(app: Cs336App, here: Path) -> None:
+    async with exporting(app) as pilot:
+        field = dialog(app).query_one("#name", Input)
+        field.focus()
+        await pilot.pause()
+        for name, format_ in (("c.tex", "latex"), ("c.JSON", "json"), ("crest.csv", "csv")):
+            field.value = ""
+            await pilot.press(*name)
+            assert field.value == name
+            await until(pilot, f"●{format_}")
+        await pilot.press("enter")
+        await written(pilot, app)
+    assert len(list(csv.DictReader((here / "crest.csv").read_text().splitlines()))) == 19
+
+
+async def test_another_format_keeps_a_name_of_ones_own_and_takes_its_suffix(app: Cs336App, here: Path) -> None:  # noqa: ARG001
+    async with exporting(app) as pilot:
+        field = dialog(app).query_one("#name", Input)
+        field.value = "mine.md"
+        await pilot.pause()
+        await pilot.press("right", "right")
+        assert field.value == "mine.typ"
+        await choose(pilot, app, "pivot")
+        assert field.value == "mine.typ"
+
+
+async def test_a_name_that_says_another_thing_is_refused(app: Cs336App, here: Path) -> None:
+    async with exporting(app) as pilot:
+        dialog(app).query_one("#name", Input).value = "t.xlsx"
         await pilot.pause()
         await pilot.press("ctrl+s")
-        await until(pilot, "nothing is ticked")
+        await until(pilot, is_shown("spreadsheets open .csv"))
+        dialog(app).query_one("#name", Input).value = ""
+        await pilot.pause()
+        await pilot.press("ctrl+s")
+        await until(pilot, "a name is needed")
     assert not list(here.iterdir())
 
 
-async def test_letters_typed_into_a_name_are_letters(app: Cs336App, here: Path) -> None:
+async def test_c_in_the_dialog_copies_the_text_in_its_format(app: Cs336App, here: Path) -> None:
+    async with exporting(app) as pilot:
+        await pilot.press("right", "c")
+        await until(pilot, lambda _: r"\begin{tabular}" in app.clipboard)
+    assert not list(here.iterdir())
+
+
+async def test_the_palette_has_an_entry_for_each_format_for_figures_and_the_summary(app: Cs336App, here: Path) -> None:  # noqa: ARG001
     async with app.run_test(size=SMALL) as pilot:
         await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("e")
-        await until(pilot, RESULTS)
-        field = app.screen.query_one("#path-0", Input)
-        field.value = ""
-        field.focus()
-        await pilot.press(*"crest.md")
-        assert field.value == "crest.md"
-        await pilot.press("enter")
-        await until(pilot, lambda _: len(app.screen_stack) == 1)
-    assert (here / "crest.md").exists()
+        entries = {each.title: each for each in commands(app, ())}
+        for name in (*FORMATS, "figures", "summary"):
+            entry = entries[f"Export {name}"]
+            assert entry.help
+            entry.callback()
+            await until(pilot, f"●{name}" if name in FORMATS else f"▸{name.capitalize()}")
+            if name in FORMATS:
+                assert dialog(app).path.name == RESULTS.replace(".md", f".{SUFFIXES[name]}")
+            await pilot.press("escape")
+            await until(pilot, lambda _: len(app.screen_stack) == 1)
 
 
 async def test_c_copies_the_table(app: Cs336App, here: Path) -> None:

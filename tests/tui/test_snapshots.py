@@ -107,6 +107,15 @@ def test_queue_and_compare(size: str, key: str, snap_compare: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_export(size: str, snap_compare: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
+    app.export_folder = Path("/home/me/write-up")
+    keys = ("e", "down", "right") if size == "80x24" else ("e", "right")
+    assert snap_compare(app, terminal_size=SIZES[size], run_before=after(*keys))
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_the_roofline(size: str, snap_compare: Any, tmp_path: Path) -> None:
     peaks = PeakCache(tmp_path / "peaks")
     for precision, flops_per_s in (("fp32", 48.2e12), ("bf16-mixed", 702e12)):

@@ -12,6 +12,7 @@ from textual.command import Command, CommandList, CommandPalette
 from textual.widgets import OptionList
 
 from cs336_tui.config.presets import all_presets
+from cs336_tui.export.file_formats import FILE_FORMATS
 from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.controllers import dialogs
 from cs336_tui.tui.controllers.protocol import Host
@@ -28,6 +29,11 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
             yield SystemCommand(key.description, about, getattr(app, f"action_{key.action}"))
     for tab in TABS.values():
         yield SystemCommand(f"Tab {tab.label}", f"Bring it into sight ({tab.key})", partial(app.action_open, tab.id))
+    for name, each in FILE_FORMATS.items():
+        about = f"Results as {each.about}, or another table"
+        yield SystemCommand(f"Export {name}", about, partial(dialogs.export_as, app, format_=name))
+    for what, about in (("figures", "As SVG, PDF and PNG"), ("summary", "A folder to hand in")):
+        yield SystemCommand(f"Export {what}", about, partial(dialogs.export_as, app, what=what))
     for kind, tab in REPORT_TABS.items():
         about = f"{tab.label} of the cell under the cursor, made between two cells (n in its tab)"
         yield SystemCommand(f"Report {kind}", about, partial(_make_report, app, tab))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
+
+import msgspec
 
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config import presets
@@ -57,16 +60,35 @@ def ask_quit(app: Host) -> None:
 
 
 def export(app: Host) -> None:
-    """Ask where the results and the summary go."""
-    from cs336_tui.tui.dialogs.export import ExportDialog
+    """Ask what of the session goes where, at first what was exported last."""
+    export_as(app)
 
-    def exported(what: str | None) -> None:
-        if what:
-            app.notify(what, title="Exported", markup=False)
 
-    found = any(report.content for report in app.state.reports.values())
-    if found or _has_results(app):
-        app.push_screen(ExportDialog(app.state, app.copy_to_clipboard), exported)
+def export_as(app: Host, *, what: str | None = None, format_: str | None = None) -> None:
+    """As `export`; `what` and `format_` are chosen already, where they are given."""
+    from cs336_tui.export.catalogue import RESULTS, Choice, fitted, formats_of, last_choice, offers
+    from cs336_tui.export.folder import Source
+    from cs336_tui.tui.dialogs.export import ExportDialog, Written
+
+    if not (any(report.content for report in app.state.reports.values()) or _has_results(app)):
+        return
+    choice = last_choice() or Choice()
+    if what is not None:
+        choice = fitted(choice, what)
+    if format_ is not None:
+        choice = fitted(choice, choice.what if format_ in formats_of(choice.what) else RESULTS)
+        choice = msgspec.structs.replace(choice, format=format_)
+
+    def exported(paths: tuple[Path, ...] | None) -> None:
+        app.export_folder = dialog.folder
+        if paths:
+            app.push_screen(Written(paths, app.copy_to_clipboard))
+
+    source = Source(app.shown.path or Path(), app.state)
+    dialog = ExportDialog(
+        tuple(offers(app.state)), choice, source, app.export_folder or Path.cwd(), app.copy_to_clipboard
+    )
+    app.push_screen(dialog, exported)
 
 
 def copy_table(app: Host) -> None:

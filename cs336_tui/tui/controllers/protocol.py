@@ -33,6 +33,8 @@ class Host(Protocol):
     themes: ThemeChoice
     theme: Any
     """The name of the theme that is on."""
+    export_folder: Path | None
+    """The folder that was exported to last; None: the one that the app was started in."""
     stale: bool
     """True if something else is to be shown than what was painted last; the next refresh shows it."""
 

@@ -1,30 +1,33 @@
-"""The dialog that exports a session to files and to the clipboard."""
+"""The dialog that exports a session to files and to the clipboard, and the one that says where they are."""
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.widgets import Button, Checkbox, Input, Label, Select
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Button, Checkbox, Input, Label, OptionList
+from textual.widgets.option_list import Option
 
-from cs336_tui.session.state import SessionState
 from cs336_tui.tui.dialogs.window import Dialog
 from cs336_tui.tui.keys import bind
+from cs336_tui.tui.widgets.entries import Chip, Chips
 
 if TYPE_CHECKING:
-    from cs336_tui.export.problems import Exported
+    from cs336_tui.export.catalogue import Choice, Offer
+    from cs336_tui.export.folder import Source
 
-RESULTS, SUMMARY, LAYOUT = "Results table", "Session summary", "Tables as in a write-up, or of a problem"
-_PROBLEM = "problem "
-"""Before a problem's name, among the names of layouts."""
+Write = Callable[["Choice", Path, bool], None]
+"""Writes what was chosen to a path, over what is there if that is allowed. Raises `UserError`."""
 
 
 class _Tick(Checkbox):
@@ -35,169 +38,284 @@ class _Tick(Checkbox):
         return "✓" if self.value else " "
 
 
-class ExportDialog(Dialog[str]):
-    """Asks which texts to write and where, writes them, and answers with one line that says what was done. A file that
-    exists is not overwritten before a second, differently labelled press of the button."""
+class _OneOf(Chips):
+    """Choices of which the arrows take the next, and Enter saves."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "screen.save", "Save", show=False, id="export.enter")]
+
+    def take(self, value: str) -> None:
+        """Choose this value without a message."""
+        self.chosen = (value,)
+        self.cursor = next((place for place, chip in enumerate(self.chips) if chip.value == value), 0)
+
+    def action_move(self, by: int) -> None:
+        super().action_move(by)
+        self.action_choose()
+
+    def toggle(self, value: str) -> None:
+        if value not in self.chosen:
+            super().toggle(value)
+
+
+class ExportDialog(Dialog[tuple[Path, ...]]):
+    """Asks what to write, in which format and where, writes it, and answers with the paths; with none where nothing was
+    written. A file that exists is not overwritten before a second, differently labelled press of the button.
+
+    Up and down choose what, left and right the format, Enter saves: the list has the focus at first.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss('')", "Cancel", id="export.cancel"),
+        Binding("escape", "cancel", "Cancel", id="export.cancel"),
         bind("save-file", "save", "Save", "export.save"),
+        Binding("left", "format(-1)", "Format before", show=False, id="export.format_before"),
+        Binding("right", "format(1)", "Next format", show=False, id="export.format_next"),
+        bind("copy", "copy", "Copy", "export.copy"),
     ]
 
-    AUTO_FOCUS = "#save"
+    AUTO_FOCUS = "#what"
 
-    def __init__(self, state: SessionState, copy: Callable[[str], None]) -> None:
-        from cs336_tui.export.writeups import LAYOUTS
+    def __init__(
+        self, offers: Sequence[Offer], first: Choice, source: Source, folder: Path, copy: Callable[[str], None]
+    ) -> None:
+        from cs336_tui.export.catalogue import RESULTS, fitted
 
         super().__init__()
-        self._state, self._copy = state, copy
-        # The name comes from a log, which anybody may have written.
-        session = re.sub(r"[^\w-]+", "-", state.started.session)[:80] if state.started else "session"
-        self._may_overwrite: frozenset[Path] = frozenset()
+        self._offers, self._source, self._copies = {offer.what: offer for offer in offers}, source, copy
+        self._choice = first if first.what in self._offers else fitted(first, RESULTS)
+        self.folder = folder
+        """The folder that was chosen last."""
+        self._may_overwrite: Path | None = None
+        self._named_by_hand = self._writing = False
+        self._file = Input(self._usual_name, id="name", compact=True, select_on_focus=True)
+        self._folder = Input(str(folder), id="folder", compact=True, select_on_focus=False)
+        self._axes = Input(first.axes, id="axes", compact=True, select_on_focus=True)
+        self._baseline = Input(
+            first.baseline, placeholder="KEY=VALUE, of a speed-up", id="baseline", compact=True, select_on_focus=True
+        )
+        for field in (self._file, self._folder, self._axes, self._baseline):
+            field.cursor_blink = False
         self._problem = Label("", id="problem", markup=False)
+        self._about = Label("", id="about", markup=False)
         self._save = Button("Save", id="save", variant="primary", compact=True)
-        self._copies = _Tick(f"{RESULTS} to the clipboard", value=False, id="clipboard", compact=True)
-        choices = [*((layout, layout) for layout in LAYOUTS), *_problems(state)]
-        self._first = choices[0][1]
-        self._layout = Select(choices, value=self._first, allow_blank=False, id="layout", compact=True)
-        self._pandas = _Tick("as pandas writes them, without notes", value=False, id="pandas", compact=True)
-        self._texts = [
-            (
-                name,
-                _Tick(f"{name} (markdown) to", value=name != LAYOUT, id=f"want-{index}", compact=True),
-                Input(f"cs336-tui-{word}-{session}.md", id=f"path-{index}", compact=True),
-            )
-            for index, (name, word) in enumerate(((RESULTS, "results"), (SUMMARY, "summary"), (LAYOUT, "tables")))
-        ]
 
     def compose(self) -> ComposeResult:
+        from cs336_tui.analysis.pivot import VALUES
+
         with Vertical(id="box") as box:
             box.border_title = "Export"
-            for name, wanted, field in self._texts:
-                yield wanted
-                if name == LAYOUT:
-                    yield self._layout
-                    yield self._pandas
-                field.cursor_blink = False
-                yield field
-            yield self._copies
+            box.border_subtitle = "↑↓ what · ←→ format · Enter save · c copy · Esc cancel"
+            with Horizontal(id="choices"):
+                yield OptionList(*self._options(), id="what", compact=True)
+                with Vertical(id="how"):
+                    yield self._about
+                    yield _OneOf("format", "Format", (), (), multiple=False)
+                    with Vertical(id="pivot"):
+                        yield _Row("Rows:cols", self._axes)
+                        values = [Chip(value, value) for value in VALUES]
+                        yield _OneOf("value", "Value", values, [self._choice.value], multiple=False)
+                        yield _Row("Baseline", self._baseline)
+                    yield _Tick("notes below the tables", self._choice.notes, id="notes", compact=True)
+                    yield _Tick("as pandas writes them, without notes", self._choice.pandas, id="pandas", compact=True)
+            yield _Row("Name", self._file)
+            yield _Row("Folder", self._folder)
             yield self._problem
-            with Horizontal():
+            with Horizontal(id="buttons"):
+                yield Button("Copy", id="copy", compact=True)
                 yield Button("Cancel", id="cancel", compact=True)
                 yield self._save
 
-    @on(Input.Changed)
-    @on(Checkbox.Changed)
-    @on(Select.Changed)
+    def on_mount(self) -> None:
+        found = self.query_one("#what", OptionList)
+        found.highlighted = found.get_option_index(self._choice.what)
+        self._show()
+
+    def _options(self) -> list[Option]:
+        rows: list[Option] = []
+        for group, offers in groupby(self._offers.values(), lambda offer: offer.group):
+            rows.append(Option(Content.assemble((group, "$primary bold")), disabled=True))
+            rows += [Option(self._option(offer), id=offer.what) for offer in offers]
+        return rows
+
+    def _option(self, offer: Offer) -> Content:
+        return Content(f"{'▸' if offer.what == self._choice.what else ' '}{offer.title}")
+
+    @property
+    def _usual_name(self) -> str:
+        from cs336_tui.export.catalogue import usual_name
+
+        return usual_name(self._choice, self._source.state)
+
+    @property
+    def path(self) -> Path:
+        """The file or folder that it would write."""
+        return Path(self._folder.value or ".").expanduser() / Path(self._file.value).expanduser()
+
+    def _show(self) -> None:
+        """Bring the right side up to date with the choice."""
+        from cs336_tui.export.catalogue import PIVOT, SUMMARY, formats_of
+
+        choice = self._choice
+        self._about.update(self._offers[choice.what].about)
+        chips = self.query_one("#entry-format", _OneOf)
+        chips.chips = tuple(Chip(name, name) for name in formats_of(choice.what))
+        chips.take(choice.format)
+        self.query_one("#pivot").display = choice.what == PIVOT
+        has_tables = not choice.is_folder and choice.what != SUMMARY
+        self.query_one("#notes").display = has_tables and choice.format not in ("csv", "json")
+        self.query_one("#pandas").display = has_tables and choice.format == "markdown"
+        self.query_one("#copy").display = not choice.is_folder
+        with self.prevent(Input.Changed):
+            if not self._named_by_hand:
+                self._file.value = self._usual_name
+            elif choice.is_folder:
+                self._file.value = Path(self._file.value).stem
+            else:
+                self._file.value = str(Path(self._file.value).with_suffix(Path(self._usual_name).suffix))
+        self._reset()
+
     def _reset(self) -> None:
-        self._may_overwrite = frozenset()
+        self._may_overwrite = None
         self._save.label = "Save"
         self._problem.update("")
 
-    @on(Select.Changed)
-    def _want_what_was_chosen(self, event: Select.Changed) -> None:
-        if event.value != self._first:
-            next(tick for name, tick, _ in self._texts if name == LAYOUT).value = True
+    def _choose(self, choice: Choice) -> None:
+        if choice != self._choice:
+            self._choice = choice
+            self._show()
+
+    # What people change.
+
+    @on(OptionList.OptionHighlighted)
+    def _what_chosen(self, event: OptionList.OptionHighlighted) -> None:
+        from cs336_tui.export.catalogue import fitted
+
+        if event.option_id and event.option_id != self._choice.what:
+            before = self._choice.what
+            self._choose(fitted(self._choice, event.option_id))
+            for what in (before, event.option_id):
+                event.option_list.replace_option_prompt(what, self._option(self._offers[what]))
+
+    def action_format(self, by: int) -> None:
+        self.query_one("#entry-format", _OneOf).action_move(by)
+
+    def on_entry_changed(self, event: Chips.Changed) -> None:
+        name = "format" if event.entry.field == "format" else "value"
+        self._choose(msgspec.structs.replace(self._choice, **{name: event.value[0]}))
+
+    @on(Checkbox.Changed)
+    def _ticked(self, event: Checkbox.Changed) -> None:
+        self._choose(msgspec.structs.replace(self._choice, **{str(event.checkbox.id): event.value}))
+
+    @on(Input.Changed, "#name")
+    def _named(self) -> None:
+        from cs336_tui.export.catalogue import formats_of
+        from cs336_tui.export.file_formats import format_of
+
+        self._named_by_hand = self._file.value != self._usual_name
+        named = format_of(Path(self._file.value))
+        if named and named in formats_of(self._choice.what) and named != self._choice.format:
+            self._choice = msgspec.structs.replace(self._choice, format=named)
+            self.query_one("#entry-format", _OneOf).take(named)
+        self._reset()
+
+    @on(Input.Changed, "#folder")
+    def _moved(self) -> None:
+        self._reset()
+
+    @on(Input.Changed, "#axes")
+    @on(Input.Changed, "#baseline")
+    def _typed(self, event: Input.Changed) -> None:
+        self._choice = msgspec.structs.replace(self._choice, **{str(event.input.id): event.value.strip()})
+        self._reset()
+
+    # What people ask for.
 
     @on(Button.Pressed, "#cancel")
-    def _cancel(self) -> None:
-        self.dismiss("")
+    def action_cancel(self) -> None:
+        self.dismiss(())
+
+    @on(Button.Pressed, "#copy")
+    async def action_copy(self) -> None:
+        """The text to the clipboard of the terminal, in the format that is chosen."""
+        from cs336_tui.config.axis import UserError
+        from cs336_tui.export.catalogue import text_of
+
+        if self._choice.is_folder:
+            return self._refuse("figures and folders cannot be copied; save them")
+        try:
+            text = await asyncio.to_thread(text_of, self._choice, self._source.state)
+        except UserError as error:
+            return self._refuse(str(error))
+        self._copies(text)
+        lines = len(text.splitlines())
+        self.app.notify(f"{lines} lines as {self._choice.format}, by the terminal's clipboard.", title="Copied")
+        return None
 
     @on(Button.Pressed, "#save")
     @on(Input.Submitted)
+    @on(OptionList.OptionSelected)
     async def action_save(self) -> None:
-        """Write what is ticked. On a refusal the dialog stays and says why."""
-        from cs336_tui.export.files import AlreadyThere, ExportError, write_atomically
-        from cs336_tui.export.results import TableError
+        """Write it. On a refusal the dialog stays and says why."""
+        from cs336_tui.config.axis import UserError
+        from cs336_tui.export.catalogue import remember, write
+        from cs336_tui.export.file_formats import format_of, why_unknown
 
-        wanted = [(name, Path(field.value).expanduser()) for name, tick, field in self._texts if tick.value]
-        to_clipboard = self._copies.value
-        paths = [path for _, path in wanted]
-        if twice := next((path for path in paths if paths.count(path) > 1), None):
-            return self._refuse(f"{twice}: both would be written to the same file; choose two names")
-        if not wanted and not to_clipboard:
-            return self._refuse("nothing is ticked; tick what to export, or press Esc")
-        there = frozenset(path for _, path in wanted if path.exists())
-        if not there <= self._may_overwrite:
-            self._may_overwrite = there
-            self._save.label = "Overwrite"
-            names = ", ".join(path.name for path in sorted(there))
-            return self._refuse(f"{names} already exists; press Overwrite to replace, or choose another name")
-        done: list[str] = []
-        try:
-            texts = [self._text(name, path) for name, path in wanted]
-            figures = [await asyncio.to_thread(self._figures, name, path) for name, path in wanted]
-            for path, text, drawn in zip(paths, texts, figures, strict=True):
-                overwrite = path in self._may_overwrite
-                files: dict[Path, str | bytes] = {path: text, **drawn}
-                for place, content in files.items():
-                    await asyncio.to_thread(write_atomically, place, content, overwrite=overwrite)
-                done.append(str(path))
-        except (AlreadyThere, ExportError, TableError) as error:
-            return self._refuse(str(error))
-        if to_clipboard:
-            self._copy(self._text(RESULTS, Path()))
-            done.append("the clipboard")
-        self.dismiss(f"written to {' and '.join(done)}")
-        return None
-
-    def _text(self, name: str, path: Path) -> str:
-        """The text; of a problem with its figures beside `path`."""
-        from cs336_tui.export.files import figures_beside
-        from cs336_tui.export.formats import pandas_text, render_all
-        from cs336_tui.export.results import results_markdown, results_of
-        from cs336_tui.export.summary import summary_markdown
-        from cs336_tui.export.writeups import layout_tables
-
-        if name != LAYOUT:
-            return {RESULTS: results_markdown, SUMMARY: summary_markdown}[name](self._state)
-        pandas = self._pandas.value
-        if exported := self._exported():
-            folder = figures_beside(path).name if exported.figures else None
-            draw = partial(pandas_text, captions=True) if pandas else None
-            return exported.render("markdown", folder, with_notes=not pandas, draw=draw)
-        tables = layout_tables(results_of(self._state), str(self._layout.value), published=pandas)
-        return pandas_text(tables) if pandas else render_all(tables, "markdown")
-
-    def _figures(self, name: str, path: Path) -> dict[Path, bytes]:
-        """Files of a problem's figures, beside `path`."""
-        from cs336_tui.export.files import figures_beside, make_folder
-
-        exported = self._exported() if name == LAYOUT else None
-        if not (exported and exported.figures):
-            return {}
-        folder = figures_beside(path)
-        make_folder(folder)
-        return {
-            folder / f"{drawing.name}.{format_}": content
-            for drawing in exported.figures
-            for format_, content in drawing.files().items()
-        }
-
-    def _exported(self) -> Exported | None:
-        """The problem that was chosen, if it is not a layout."""
-        from cs336_tui.analysis.problems import Material
-        from cs336_tui.export.problems import export_problem
-        from cs336_tui.export.results import results_of
-
-        name = str(self._layout.value)
-        if not name.startswith(_PROBLEM):
+        path, choice = self.path, self._choice
+        if self._writing:
             return None
-        material = Material((self._state,), tuple(results_of(self._state)), published=self._pandas.value)
-        return export_problem(name.removeprefix(_PROBLEM), material)
+        if not self._file.value.strip():
+            return self._refuse("a name is needed")
+        if path.suffix and not choice.is_folder and format_of(path) is None:
+            return self._refuse(why_unknown(path))
+        if path.exists() and self._may_overwrite != path:
+            self._refuse(f"{path.name} already exists; press Overwrite (Enter) to replace it, or choose another name")
+            self._may_overwrite, self._save.label = path, "Overwrite"
+            return None
+        self._writing = True
+        self._problem.update("writing ..." if not choice.is_folder else "drawing the figures, some seconds ...")
+        try:
+            await asyncio.to_thread(write, choice, self._source, path, overwrite=self._may_overwrite == path)
+        except UserError as error:
+            return self._refuse(
+                str(error).replace("choose another name, or allow overwriting (--force)", "choose another")
+            )
+        finally:
+            self._writing = False
+        await asyncio.to_thread(remember, choice)
+        self.folder = path.parent
+        self.dismiss((path,))
+        return None
 
     def _refuse(self, why: str) -> None:
         self._problem.update(f"! {why}")
 
 
-def _problems(state: SessionState) -> Iterator[tuple[str, str]]:
-    """Labels and names of the problems that the session has something for."""
-    from cs336_tui.analysis.problems import editions_of, progress_of
-    from cs336_tui.config.problems.all_problems import every_problem
-    from cs336_tui.export.results import results_of
+class _Row(Horizontal):
+    """A label and the field beside it."""
 
-    results = results_of(state)
-    editions = editions_of(results)
-    for edition, problem in every_problem():
-        if edition in editions and (mark := progress_of(problem, edition, [state], results).mark):
-            yield f"problem {edition}/{problem.name} {mark}", f"{_PROBLEM}{edition}/{problem.name}"
+    def __init__(self, label: str, field: Widget) -> None:
+        super().__init__(Label(label, markup=False), field)
+
+
+class Written(Dialog[None]):
+    """Says where the files are; the path can be copied."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,enter", "dismiss", "Close", id="written.close"),
+        bind("copy", "copy", "Copy the path", "written.copy"),
+    ]
+
+    def __init__(self, paths: Sequence[Path], copy: Callable[[str], None]) -> None:
+        super().__init__()
+        self._paths, self._copy = [str(path.absolute()) for path in paths], copy
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box") as box:
+            box.border_title = "Written"
+            box.border_subtitle = "c copy the path · Enter close"
+            for path in self._paths:
+                yield Label(path, markup=False)
+
+    def action_copy(self) -> None:
+        self._copy("\n".join(self._paths))
+        self.app.notify("The path was sent to the terminal's clipboard.", title="Copied")
