@@ -20,6 +20,9 @@ from cs336_tui.tui.help import ACTIONS, printed
 from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS, PaneTab
 from cs336_tui.tui.tabs.report import ReportPane
 
+_OFTEN = ("csv", "latex", "markdown")
+"""The formats that are wanted often; Export has all."""
+
 
 def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
     """Actions, tabs, reports, presets and these themes."""
@@ -29,8 +32,8 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
             yield SystemCommand(key.description, about, getattr(app, f"action_{key.action}"))
     for tab in TABS.values():
         yield SystemCommand(f"Tab {tab.label}", f"Bring it into sight ({tab.key})", partial(app.action_open, tab.id))
-    for name, each in FILE_FORMATS.items():
-        about = f"Results as {each.about}, or another table"
+    for name in _OFTEN:
+        about = f"Results as {FILE_FORMATS[name].about}, or another table"
         yield SystemCommand(f"Export {name}", about, partial(dialogs.export_as, app, format_=name))
     for what, about in (("figures", "As SVG, PDF and PNG"), ("summary", "A folder to hand in")):
         yield SystemCommand(f"Export {what}", about, partial(dialogs.export_as, app, what=what))
