@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Each worker of the tests, and each process that they start, would otherwise compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run dev console test test-torch lint hooks snapshots docs dist gpu-check screenshots clean
+.PHONY: run dev console test test-torch lint hooks snapshots docs dist gpu-check cast screenshots clean
 
 run: $(VENV)/.installed
 	@if [ -t 1 ]; then exec $(BIN)/cs336-tui; \
@@ -64,6 +64,10 @@ dist: $(VENV)/.installed-dev
 # On a machine with a CUDA GPU: the GPU tests and the benchmarks of the tool, into one report file.
 gpu-check: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.gpu_check $(PARTS)
+
+# docs/demo.cast and docs/demo.svg: the demo session in a real terminal, driven with keys.
+cast: $(VENV)/.installed-dev
+	$(BIN)/python -m tools.cast
 
 screenshots: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.screenshots

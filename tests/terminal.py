@@ -10,9 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import ptyprocess
 import pyte
+
+T = TypeVar("T")
 
 
 class Terminal:
@@ -76,6 +79,11 @@ class Terminal:
         """The screen, a line a row."""
         with self._changed:
             return "\n".join(self._screen.display)
+
+    def look(self, read: Callable[[pyte.Screen], T]) -> T:
+        """The result of `read` on the screen, which does not change meanwhile."""
+        with self._changed:
+            return read(self._screen)
 
     def until(self, seen: str | Callable[[str], bool], timeout_s: float = 60.0) -> float:
         """Wait until the screen shows the text (or satisfies the predicate); returns seconds since the start.

@@ -141,7 +141,7 @@ for line in {json.dumps(asked)}:
         main([])
     except SystemExit as ended:
         assert not ended.code, ended.code
-heavy = {{"torch", "textual", "numpy", "pynvml", "matplotlib", "rich", "cloup"}} & sys.modules.keys()
+heavy = {{"torch", "textual", "numpy", "pynvml", "matplotlib", "rich.console", "cloup"}} & sys.modules.keys()
 assert not heavy, heavy
 """
     )
