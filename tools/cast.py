@@ -24,6 +24,7 @@ from pyte.screens import Char
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import StepsTimed
 from cs336_tui.session.log import LogReader
+from cs336_tui.tui.tab_list import TABS
 from tests.terminal import Terminal
 
 ROOT = Path(__file__).parents[1]
@@ -148,8 +149,8 @@ def to_svg(pictures: Sequence[Picture], columns: int) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height}" role="img">'
         f"<title>cs336-tui replays a demo session: a run, its results, an export</title>"
-        f"<style>text{{font:13.3px {_FONT};white-space:pre}}rect{{shape-rendering:crispEdges}}.b{{font-weight:bold}}.i{{font-style:italic}}"
-        f".u{{text-decoration:underline}}{''.join(styles)}"
+        f"<style>text{{font:13.3px {_FONT};white-space:pre}}rect{{shape-rendering:crispEdges}}"
+        f".b{{font-weight:bold}}.i{{font-style:italic}}.u{{text-decoration:underline}}{''.join(styles)}"
         f"@media (prefers-reduced-motion:reduce){{g{{animation:none!important}}}}</style>"
         f'<defs>{shapes}</defs><rect width="100%" height="100%" rx="6" fill="{_PAPER}"/>'
         f'<g transform="translate({_MARGIN} {_MARGIN})">{"".join(groups)}</g></svg>\n'
@@ -157,7 +158,7 @@ def to_svg(pictures: Sequence[Picture], columns: int) -> str:
 
 
 def _drawn(run: Run) -> str:
-    """A run as SVG, as wide as its cells whatever the font; block elements as rectangles, which have no gaps."""
+    """A run as SVG, as wide as its cells whatever the font."""
     x, width = run.column * _CELL, len(run.text) * _CELL
     parts = []
     if run.paper != _PAPER:
@@ -261,7 +262,8 @@ def _play(camera: Camera, home: Path) -> None:
     terminal.send(f"{command} --speed 0\r")
     terminal.until(lambda screen: over in screen and "19 of 19" in screen)
     camera.take(_LOOK_S)
-    camera.press("3\x1b[A", "Sort", _RUN_S)
+    camera.press(TABS["results"].key, "Sort", _RUN_S)
+    camera.press("\x1b[A", "Sort", _RUN_S)
     for key, title in (("\r", "─ Cell "), ("e", "─ Export "), ("?", "─ Help ")):
         camera.press(key, title, _READ_S)
         camera.press("\x1b", _without(title), _RUN_S)

@@ -29,10 +29,10 @@ WRITTEN = {
     if not path.name.startswith(("gpu-report", "cs336-tui-summary"))
 }
 COMMANDS = reference.commands()
-OTHERS_OPTIONS = {"--help", "--target"} | {
+OTHERS_OPTIONS = {"--help", "--target", "--torch-backend", "--gpus"} | {
     option for path in (ROOT / "benchmarks").glob("*.py") for option in re.findall(r'"(--[a-z-]+)', path.read_text())
 }
-"""Options of every command, of pip and of the benchmark scripts."""
+"""Options of every command, of pip, uv and docker, and of the benchmark scripts."""
 
 
 @cache
