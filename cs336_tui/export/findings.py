@@ -183,9 +183,9 @@ def _along(step: Along) -> str:
 def _doubted_pairs(cells: _Cells, step: Along) -> str:
     """How many of its pairs have a cell in doubt."""
     found = sum(bool(cells.doubts(pair.base) or cells.doubts(pair.other)) for pair in step.pairs)
-    return (
-        f"; a cell in doubt in {found} of them" if found and len(step.pairs) > 1 else "; a cell in doubt" * (found > 0)
-    )
+    if not found:
+        return ""
+    return "; a cell is in doubt" + (f" in {found} of them" if len(step.pairs) > 1 else "")
 
 
 def _in(pairs: int) -> str:
@@ -247,7 +247,7 @@ def _peaks(cells: _Cells, most: Peak, least: Peak) -> str:
     share = f"{percent(most.bytes / of)} % of the {gigabytes(of)} GB of {most.results[0].spec.device}" if of else ""
     where = ", ".join(filter(None, (named(most), share)))
     what = "allocated on the device" if most.kind == "allocated" else "resident in the cell's process (RSS)"
-    text = f"At most {gigabytes(most.bytes)} GB {what} {f' ({where})' if where else ''}"
+    text = f"At most {gigabytes(most.bytes)} GB {what}{f' ({where})' if where else ''}"
     return text if least.bytes == most.bytes else f"{text}, at least {gigabytes(least.bytes)} GB ({named(least)})"
 
 
