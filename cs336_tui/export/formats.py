@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from cs336_tui.export.narrow import slim
 from cs336_tui.export.page import page
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.export.texts import bullets, csv_text, markdown_escape, one_line
@@ -21,6 +22,8 @@ LATEX_PREAMBLE = "% needs \\usepackage{booktabs}"
 _LATEX_WIDE = "% needs \\usepackage{graphicx}"
 _LATEX_LINE = 72
 """Characters of a narrow text line of LaTeX's; what has more is shrunk to the line if it really does not fit."""
+_LATEX_NOTE, _LATEX_PAGE = 90, 40
+"""Characters of a line of small text, and lines of a float that a page has room for: it cannot be broken over two."""
 _LATEX_GAP = 2.5
 """Characters that fit into the space between two columns."""
 _LATEX_KEEP = "\\ifdefined\\tablebox\\else\\newsavebox{\\tablebox}\\fi\n\\begin{lrbox}{\\tablebox}"
@@ -57,11 +60,14 @@ def render_all(tables: Sequence[Table], format_: str) -> str:
         case "csv":
             records = [each | table.settings | each for table in tables for each in _told_apart(table, tables)]
             return csv_text(dict.fromkeys(key for record in records for key in record), records)
+        case "typst":
+            tables = list(map(slim, tables))
         case "json":
             documents = [document_of_table(table) for table in tables]
             found = documents[0] if len(documents) == 1 else {"tables": documents}
             return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
         case "latex":
+            tables = list(map(slim, tables))
             packages = [LATEX_PREAMBLE, *[_LATEX_WIDE] * any(map(_is_wide, tables))]
             return "\n".join([*packages, *map(_latex, noted_once(tables))])
     writers: dict[str, Callable[[Table], str]] = {
@@ -212,7 +218,11 @@ def _markdown_rows(table: Table) -> str:
 
 
 def _latex(table: Table) -> str:
-    caption, notes, wide = latex_escape(table.floating_caption), map(latex_escape, table.footnotes), _is_wide(table)
+    caption, notes, wide = (
+        latex_escape(table.floating_caption),
+        list(map(latex_escape, table.footnotes)),
+        _is_wide(table),
+    )
     lines = [
         "\\begin{table}[htbp]",
         "\\centering",
@@ -228,10 +238,14 @@ def _latex(table: Table) -> str:
         "\\end{tabular}",
         *[_LATEX_SHRINK] * wide,
     ]
-    if table.footnotes:
-        small = "\\par\\smallskip\n\\begin{minipage}{\\linewidth}\\footnotesize"
-        lines += [small, "\\\\\n".join(notes), "\\end{minipage}"]
-    return "\n".join([*lines, "\\end{table}", ""])
+    text = "\\\\\n".join(notes)
+    if notes and len(table.rows) + sum(1 + len(note) // _LATEX_NOTE for note in notes) <= _LATEX_PAGE:
+        lines += ["\\par\\smallskip\n\\begin{minipage}{\\linewidth}\\footnotesize", text, "\\end{minipage}"]
+        notes = []
+    lines.append("\\end{table}")
+    if notes:
+        lines += [f"{{\\noindent\\footnotesize Notes on Table~\\ref{{{_label(table)}}}:\\\\", f"{text}\\par}}"]
+    return "\n".join([*lines, ""])
 
 
 def _groups(table: Table) -> list[tuple[str, int]]:

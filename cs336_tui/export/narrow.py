@@ -73,6 +73,22 @@ def narrow(table: Table) -> Iterator[Table]:
     yield from _cut(table)
 
 
+def slim(table: Table) -> Table:
+    """The table as one of a page's width, as far as its columns have ranks: what all rows say alike becomes a note,
+    then the highest rank is left out first. The notes name what is not shown."""
+    if fits(table):
+        return table
+    if len(table.rows) > 1:
+        table = _said_once(table)
+    gone: list[str] = []
+    while not fits(table) and (ranked := [column for column in table.columns if column.rank]):
+        last = max(ranked, key=lambda column: column.rank)
+        gone.append(last.header)
+        table = table.without(last.key)
+    note = f"not shown, for want of width: {', '.join(reversed(gone))}; CSV and JSON have all, --columns chooses"
+    return msgspec.structs.replace(table, footnotes=(*table.footnotes, note)) if gone else table
+
+
 def fits(table: Table) -> bool:
     headers = [column.header for column in table.columns]
     needed = widths(headers, table.rows, [column.left for column in table.columns])

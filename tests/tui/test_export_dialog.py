@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Button, Input, OptionList
 
+from cs336_tui.config.settings import Found, Settings
 from cs336_tui.export.file_formats import FORMATS, SUFFIXES
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.tui.app import Cs336App
@@ -103,6 +105,16 @@ async def test_it_opens_with_what_was_exported_last_and_where(app: Cs336App, her
     async with exporting(other) as pilot:
         await until(pilot, lambda screen: "●typst" in screen and "▸min-max" in screen)
         assert dialog(other).path == here / f"cs336-tui-min-max-{SESSION}.typ"
+
+
+async def test_the_format_of_the_settings_is_the_first(tmp_path: Path, here: Path) -> None:  # noqa: ARG001
+    app = Cs336App(
+        replay=log_of(demo(), tmp_path),
+        speed=0,
+        settings=Found(msgspec.structs.replace(Settings(), export_format="tex")),
+    )
+    async with exporting(app) as pilot:
+        await until(pilot, lambda screen: "●latex" in screen and "▸Results" in screen)
 
 
 async def test_everything_is_offered(app: Cs336App, here: Path) -> None:  # noqa: ARG001

@@ -67,12 +67,13 @@ def export(app: Host) -> None:
 def export_as(app: Host, *, what: str | None = None, format_: str | None = None) -> None:
     """As `export`; `what` and `format_` are chosen already, where they are given."""
     from cs336_tui.export.catalogue import RESULTS, Choice, fitted, formats_of, last_choice, offers
+    from cs336_tui.export.file_formats import canonical
     from cs336_tui.export.folder import Source
     from cs336_tui.tui.dialogs.export import ExportDialog, Written
 
     if not (any(report.content for report in app.state.reports.values()) or _has_results(app)):
         return
-    choice = last_choice() or Choice()
+    choice = last_choice() or Choice(format=canonical(app.settings.export_format))
     if what is not None:
         choice = fitted(choice, what)
     if format_ is not None:

@@ -12,6 +12,7 @@ from textual.theme import Theme
 from textual.timer import Timer
 
 from cs336_tui.config.presets import Preset
+from cs336_tui.config.settings import Settings
 from cs336_tui.events.events import Event
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.judging import Judging
@@ -45,6 +46,10 @@ class Host(Protocol):
     @property
     def state(self) -> SessionState:
         """State of the session on the screen."""
+
+    @property
+    def settings(self) -> Settings:
+        """The person's settings."""
 
     @property
     def main(self) -> MainScreen:
