@@ -388,6 +388,9 @@ class DeviceSampled(_EventBase, frozen=True):
     """Those of the running cell's further ranks, in their order; `gpu` is the first rank's."""
     cells: tuple[int, ...] = ()
     """The cells that it is about, where several run side by side; empty: all that run."""
+    machine_gpus: tuple[GpuSample, ...] = ()
+    """All GPUs of the machine in NVML's order, each followed by its MIG instances. Empty: not read with this sample, as
+    they are read more rarely, or there is only one."""
 
 
 class Notice(_EventBase, frozen=True):

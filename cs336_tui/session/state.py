@@ -109,6 +109,8 @@ class SessionState:
         """In the order in which they were begun."""
         self.devices: deque[tuple[ev.DeviceSampled, int | None]] = deque(maxlen=DEVICE_HISTORY)
         """Device samples, each with the cell that ran."""
+        self.machine_gpus: tuple[ev.GpuSample, ...] = ()
+        """All GPUs of the machine as they were read last; empty if there is only one."""
         self.notices: list[ev.Notice] = []
         self.output: deque[ev.ChildOutput] = deque(maxlen=2000)
         self.ended: ev.SessionEnded | None = None
@@ -295,6 +297,7 @@ class SessionState:
                     job.stage, job.reason, job.node = event.stage, event.reason, event.node or job.node
             case ev.DeviceSampled():
                 self.devices.append((event, event.cells[0] if event.cells else self.current))
+                self.machine_gpus = event.machine_gpus or self.machine_gpus
                 self.samples |= dict.fromkeys(self.running.keys() & (event.cells or self.running.keys()), event)
                 for cell, stage in self.surrounded_by(event.cells):
                     cell.take_sample(event, stage)

@@ -97,6 +97,18 @@ def percent(share: float | None, unknown: str = UNKNOWN) -> str:
     return unknown if share is None else f"{share * 100:.3g}"
 
 
+def whole_percent(share: float | None) -> str:
+    """A share from 0 to 1 as ``99 %``."""
+    return UNKNOWN if share is None else f"{share * 100:.0f} %"
+
+
+def used_of(used: int | None, total: int | None) -> str:
+    """Bytes as ``61.2/80.0 GB``; n/a for whichever is unknown."""
+    if total is None:
+        return UNKNOWN if used is None else f"{gigabytes(used)} GB"
+    return f"{used / 1e9:.1f}/{total / 1e9:.1f} GB" if used is not None else f"{UNKNOWN}/{gigabytes(total)} GB"
+
+
 def bandwidth(bytes_per_s: float | None, unknown: str = UNKNOWN) -> str:
     """A rate in GB/s, without the unit, in 4 significant digits."""
     return unknown if bytes_per_s is None else f"{bytes_per_s / 1e9:.4g}"

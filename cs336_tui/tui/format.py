@@ -56,18 +56,7 @@ def size(count: int | None, missing: str = NOT_YET) -> str:
     return missing if count is None else f"{quantities.gigabytes(count)} GB"
 
 
-def used_of(used: int | None, total: int | None) -> str:
-    """``61.2/80.0 GB``; n/a for whichever is unknown."""
-    if used is None and total is None:
-        return NOT_AVAILABLE
-    if total is None:
-        return size(used)
-    return f"{used / GB:.1f}/{total / GB:.1f} GB" if used is not None else f"{NOT_AVAILABLE}/{size(total)}"
-
-
-def percent(share: float | None) -> str:
-    """A share from 0 to 1 as ``99 %``."""
-    return NOT_AVAILABLE if share is None else f"{share * 100:.0f} %"
+used_of, percent = quantities.used_of, quantities.whole_percent
 
 
 def number(value: float | None, unit: str = "") -> str:

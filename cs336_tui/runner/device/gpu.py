@@ -13,7 +13,7 @@ import psutil
 
 from cs336_tui.events.events import GpuProcess, GpuSample
 from cs336_tui.events.gpus import clock_reasons
-from cs336_tui.runner.device.nvml import LOST, GpuIdentity, Nvml, NvmlSilent, NvmlUnavailable, why_lost
+from cs336_tui.runner.device.nvml import LOST, GpuIdentity, Nvml, NvmlSilent, NvmlUnavailable, nvml_report, why_lost
 
 SLOW_S = 5.0
 PROCESSES_S = 2.0
@@ -230,6 +230,33 @@ class GpuMonitor:
         self._reader = None
         self._why = why
         self._retry_at = now + RETRY_S
+
+
+class MachineMonitor:
+    """Reads all GPUs of the machine, of which a benchmark may use one. The list is read once."""
+
+    def __init__(self) -> None:
+        self._gpus: tuple[GpuIdentity, ...] | None = None
+        self._monitors: dict[str, GpuMonitor] = {}
+
+    def sample(self, now: float) -> tuple[GpuSample, ...]:
+        """Each GPU followed by its MIG instances, in NVML's order; one that does not answer has its name alone. Empty
+        without NVML."""
+        if self._gpus is None:
+            self._gpus = nvml_report().gpus
+        found: list[GpuSample] = []
+        for identity in self._gpus:
+            monitor = self._monitors.setdefault(identity.uuid, GpuMonitor())
+            sample = None
+            with suppress(Exception):
+                monitor.follow(identity.uuid)
+                sample, _ = monitor.sample(now)
+            found.append(sample or GpuSample(uuid=identity.uuid, name=identity.name))
+        return tuple(found)
+
+    def close(self) -> None:
+        for monitor in self._monitors.values():
+            monitor.close()
 
 
 def in_own_pid_namespace() -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +15,7 @@ from cs336_tui.events.events import DeviceSampled, GpuSample, HostSample
 from cs336_tui.runner.pipes import StopSignal
 
 if TYPE_CHECKING:
-    from cs336_tui.runner.device.gpu import GpuMonitor
+    from cs336_tui.runner.device.gpu import GpuMonitor, MachineMonitor
     from cs336_tui.runner.device.host import HostReader
 
 _Found = tuple[GpuSample | None, str | None]
@@ -23,6 +23,8 @@ _Found = tuple[GpuSample | None, str | None]
 SAMPLE_AFTER_S = 0.5
 """Seconds for which a cell that is over waits for the sample that was asked for when it stopped measuring."""
 OPENING = "opening NVML"
+MACHINE_S = 10.0
+"""Interval at which all GPUs of the machine are read, which takes queries that the benchmark does not need."""
 
 
 class _Watched(NamedTuple):
@@ -63,6 +65,8 @@ class DeviceSampler:
         self._gpu: GpuMonitor | None = None
         self._other_gpus: list[GpuMonitor] = []
         self._gpus_beside: dict[str | None, GpuMonitor] = {}
+        self._machine: MachineMonitor | None = None
+        self._machine_due = float("-inf")
 
     def start(self) -> None:
         """Returns at once."""
@@ -166,7 +170,9 @@ class DeviceSampler:
                 self._changed.wait_for(lambda: self._soon or self._stopping, max(0.0, due_at - time.monotonic()))
         for _, event in self._awaited:  # nothing is added once we are stopping
             event.set()
-        for monitor in (*filter(None, (self._gpu,)), *self._other_gpus, *self._gpus_beside.values()):
+        for monitor in (
+            *filter(None, (self._gpu, self._machine)), *self._other_gpus, *self._gpus_beside.values()
+        ):  # fmt: skip
             monitor.close()
 
     def _sample_alone(self, watched: Mapping[int | None, _Watched], *, fresh: bool) -> None:
@@ -174,9 +180,11 @@ class DeviceSampler:
         began = time.monotonic()
         gpu, why = self._sample_gpu(each.uuid, each.pids[0] if each.pids else None, began, fresh=fresh)
         others = self._sample_others(each.other_uuids, began) if gpu else ()
-        self._deliver(watched, lambda _: (gpu, why, others), began)
+        self._deliver(
+            watched, lambda _: (gpu, why, others), began, self._sample_machine(began) if gpu and not fresh else ()
+        )
 
-    def _sample_beside(self, watched: Mapping[int | None, _Watched], fresh: Container[int | None]) -> None:
+    def _sample_beside(self, watched: Mapping[int | None, _Watched], fresh: Collection[int | None]) -> None:
         """Read each GPU of these cells once, then hand on an event for each cell."""
         began = time.monotonic()
         found: dict[str | None, _Found] = {}
@@ -191,7 +199,9 @@ class DeviceSampler:
             others = (found[uuid][0] or GpuSample(uuid=uuid) for uuid in each.other_uuids)
             return gpu, why, tuple(others) if gpu else ()
 
-        self._deliver(watched, of, began)
+        any_gpu = any(gpu for gpu, _ in found.values())
+        machine = self._sample_machine(began) if any_gpu and not fresh else ()
+        self._deliver(watched, of, began, machine)
 
     def _read_gpu(self, uuid: str | None, pid: int | None, now: float, *, fresh: bool) -> _Found:
         try:
@@ -209,8 +219,10 @@ class DeviceSampler:
         watched: Mapping[int | None, _Watched],
         found: Callable[[_Watched], tuple[GpuSample | None, str | None, tuple[GpuSample, ...]]],
         began: float = 0.0,
+        machine: tuple[GpuSample, ...] = (),
     ) -> None:
-        """Hand on the GPUs that were found from `began` (monotonic seconds) on, and the host as it is now."""
+        """Hand on the GPUs that were found from `began` (monotonic seconds) on, the machine's, and the host as it is
+        now."""
         if self._is_elsewhere:
             return
         hosts, host_why = self._sample_host([each.pids for each in watched.values()])
@@ -226,7 +238,9 @@ class DeviceSampler:
                 why=host_why or why,
                 other_gpus=others,
                 cells=() if cell is None else (cell,),
+                machine_gpus=machine,
             )
+            machine = ()  # once is enough
             with suppress(Exception):  # a consumer that is closing must not end the sampling
                 self._emit(sample)
 
@@ -254,6 +268,24 @@ class DeviceSampler:
             return self._gpu.sample(now, child, fresh=fresh)
         except Exception as error:
             return None, f"the GPU cannot be sampled: {type(error).__name__}: {error}"
+
+    def _sample_machine(self, now: float) -> tuple[GpuSample, ...]:
+        """All GPUs of the machine every `MACHINE_S`, if there are several; else, and meanwhile, empty."""
+        if now < self._machine_due:
+            return ()
+        self._machine_due = now + MACHINE_S
+        try:
+            if self._machine is None:
+                from cs336_tui.runner.device.gpu import MachineMonitor
+
+                self._machine = MachineMonitor()
+            gpus = self._machine.sample(now)
+        except Exception:  # the sample of the benchmark's own GPU is there
+            return ()
+        if len(gpus) < 2:
+            self._machine_due = float("inf")
+            return ()
+        return gpus
 
     def _sample_others(self, uuids: tuple[str, ...], now: float) -> tuple[GpuSample, ...]:
         """The GPUs of further ranks, in their order; of one that does not answer its UUID alone."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from cs336_tui.analysis.gpu_words import APPLE, Figure, Numbered, doubtful_reasons, notes, numbered
+from cs336_tui.analysis.gpu_words import figures as figures_of
 from cs336_tui.events.events import DeviceSampled, GpuSample, HostSample, RankSample
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -13,10 +15,12 @@ from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import nice_ceiling
 from cs336_tui.tui.charts.columns import graph, marks, window
 from cs336_tui.tui.tabs import beside, status
-from cs336_tui.tui.tabs.device_rows import device_rows, places, sample_of, table
-from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, labelled, line, wrapped
+from cs336_tui.tui.tabs.device_rows import device_rows, places, sample_of, table, table_of_gpus
+from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, labelled, line, paragraphs, wrapped
 
 _LABEL = 9
+_TWO_COLUMNS = 46
+"""Columns from which on figures stand beside each other."""
 _RECENT_BUCKET_S = 2
 _LEAST_HISTORY = 8
 """Rows of the history that the rows of devices leave, with its heading."""
@@ -36,6 +40,10 @@ class Run(NamedTuple):
 class DevicePane(Lines):
     """Shows the newest sample and the graphs of the latest run."""
 
+    _chosen: str | None = None
+    """The UUID of the GPU whose figures are shown; None: the benchmark's."""
+    _offered: tuple[str | None, ...] = ()
+    """UUIDs of the GPUs that there are figures of, the benchmark's first."""
     _energy: tuple[float, float] | None = None
     """The start of the run, and the first reading of the energy counter in it, J."""
 
@@ -53,7 +61,21 @@ class DevicePane(Lines):
             self.paint([(), *wrapped(told, self.content_size.width, "muted")])
             return
         sample = state.devices[-1][0]
-        self.paint(device_lines(state, sample, run, self._energy_of(state, sample, run), *self.content_size))
+        own = sample.gpu.uuid if sample.gpu else None
+        others = (each.gpu.uuid for each in machine_gpus(state, sample) if each.gpu.uuid != own)
+        self._offered = (own, *others) if sample.gpu else ()
+        energy_j = self._energy_of(state, sample, run)
+        self.paint(device_lines(state, sample, run, energy_j, *self.content_size, chosen=self._chosen))
+
+    @property
+    def has_several(self) -> bool:
+        """True if there are figures of more than one GPU."""
+        return len(self._offered) > 1
+
+    def next_gpu(self) -> None:
+        """Show the next GPU from now on; after the last the benchmark's again."""
+        at = self._offered.index(self._chosen) if self._chosen in self._offered else 0
+        self._chosen = (*self._offered, None)[at + 1] if self.has_several else None
 
     def _energy_of(self, state: SessionState, sample: DeviceSampled, run: Run | None) -> float | None:
         """The energy since the run began, J."""
@@ -66,18 +88,42 @@ class DevicePane(Lines):
         return sample.gpu.energy_j - self._energy[1]
 
 
+def machine_gpus(state: SessionState, sample: DeviceSampled) -> tuple[Numbered, ...]:
+    """All GPUs of the machine, where there are several, each as it was read last."""
+    newest = {gpu.uuid: gpu for gpu in (sample.gpu, *sample.other_gpus) if gpu and gpu.uuid}
+    return numbered([newest.get(gpu.uuid, gpu) for gpu in state.machine_gpus])
+
+
 def device_lines(
-    state: SessionState, sample: DeviceSampled, run: Run | None, energy_j: float | None, width: int, height: int
+    state: SessionState,
+    sample: DeviceSampled,
+    run: Run | None,
+    energy_j: float | None,
+    width: int,
+    height: int,
+    *,
+    chosen: str | None = None,
 ) -> list[Line]:
-    """The pane's rows: figures, then as much history as fits."""
-    figures = [*(_gpu(sample.gpu, energy_j, width) if sample.gpu else []), *_host(sample)]
-    why = [(), *wrapped(sample.why, width, "muted")] if sample.why else []
+    """The pane's rows: all GPUs of the machine, figures of the benchmark's or the `chosen` one (UUID), then as much
+    history as fits."""
+    machine = machine_gpus(state, sample) if sample.gpu else ()
+    own = sample.gpu.uuid if sample.gpu else None
+    shown = next((each for each in machine if each.gpu.uuid == (chosen or own)), None)
+    gpu = shown.gpu if shown else sample.gpu
+    is_own = gpu is not None and gpu.uuid == own
+    figures = [*(_gpu(gpu, energy_j if is_own else None, width, _title(state, gpu, shown)) if gpu else [])]
+    figures += _host(sample)
+    why = _why(state, sample, gpu, width)
     if sample.gpu and sample.other_gpus:
         figures += _gpus((sample.gpu, *sample.other_gpus), height - len(figures) - len(why))
     elif sample.host.ranks:
         figures += _ranks(sample.host.ranks, height - len(figures) - len(why))
     figures += why
-    readings = [(each.at, each.gpu, each.host) for each, _ in state.devices]
+    if shown and not sample.other_gpus:
+        most = max(height - len(figures) - 2, 2)
+        figures = [*table_of_gpus(machine, shown.gpu.uuid, own, width, most), (), *figures]
+    readings = [(each.at, _of_uuid(each, gpu.uuid if gpu else None), each.host) for each, _ in state.devices]
+    readings = [reading for reading in readings if reading[1] or not gpu]
     starts = [(cell.started_at, status.number(cell)) for cell in state.cells.values() if cell.started_at]
     history = _history(readings, starts, sample, run, width, height - len(figures) - 1)
     return [*figures, *([(), *history] if history else [])]
@@ -125,38 +171,66 @@ def _in_its_lane(state: SessionState, number: int | None, followed: CellState) -
     return cell is not None and (cell is followed or (bool(cell.lanes) and cell.lanes[0] in followed.lanes))
 
 
+def _of_uuid(sample: DeviceSampled, uuid: str | None) -> GpuSample | None:
+    """The GPU with this UUID in a sample; the benchmark's without one."""
+    if uuid is None or (sample.gpu and sample.gpu.uuid == uuid):
+        return sample.gpu
+    return next((gpu for gpu in (*sample.other_gpus, *sample.machine_gpus) if gpu.uuid == uuid), None)
+
+
+def _title(state: SessionState, gpu: GpuSample, place: Numbered | None) -> str:
+    """``GPU 1 of 4 · cuda:0 · NVIDIA H100 80GB HBM3``; the name alone where there is one GPU."""
+    devices = state.environment.devices if state.environment else ()
+    cuda = next((info.name for info in devices if gpu.uuid and info.uuid == gpu.uuid), "")
+    name = gpu.name or ("" if place else "GPU")
+    return " · ".join(filter(None, (place.title, cuda, name) if place else (name,)))
+
+
+def _why(state: SessionState, sample: DeviceSampled, gpu: GpuSample | None, width: int) -> list[Line]:
+    """Why figures are missing or mean something else."""
+    apple = (
+        next((info for info in state.environment.devices if info.name == "mps"), None) if state.environment else None
+    )
+    if apple is not None and gpu is None:
+        said = [f"{apple.label}: {APPLE}"]
+    else:
+        said = [*([sample.why] if sample.why else []), *(notes(gpu) if gpu else [])]
+    return [(), *paragraphs(said, width, "muted")] if said else []
+
+
 def _row(label: str, value: str, role: str = "text") -> Line:
     return labelled(label, value, label_width=_LABEL, role=role)[0]
 
 
-def _gpu(gpu: GpuSample, energy_j: float | None, width: int) -> list[Line]:
+def _gpu(gpu: GpuSample, energy_j: float | None, width: int, title: str = "") -> list[Line]:
     share = gpu.memory_used_bytes / gpu.memory_total_bytes if gpu.memory_used_bytes and gpu.memory_total_bytes else None
-    power = f"{format.number(gpu.power_w)}/{format.number(gpu.power_limit_w)} W" if gpu.power_w is not None else "n/a"
-    clocks, missing, reasons = (gpu.sm_clock_mhz, gpu.memory_clock_mhz), format.NOT_AVAILABLE, gpu.clock_reasons
-    lines = [
-        line((gpu.name or "GPU", "title")),
-        _row("memory", format.used_of(gpu.memory_used_bytes, gpu.memory_total_bytes)),
-        *([(Span(bar(share, width), "memory"),)] if share is not None else []),
-        _row("util", format.percent(gpu.utilisation)),
-        _row("power", power),
-        _row("temp", format.number(gpu.temperature_c, " °C")),
-        _row("clocks", missing if clocks == (None, None) else f"{'/'.join(map(format.number, clocks))} MHz"),
-        _row("limited", missing if reasons is None else ", ".join(reasons) or "no", "caution" if reasons else "text"),
-        _row("others", *_others(gpu)),
-    ]
+    memory, *rest = figures_of(gpu)
     if energy_j is not None:
         energy = f"{energy_j / 1e3:.1f} kJ" if energy_j >= 1e3 else f"{energy_j:.0f} J"
-        lines.append(_row("energy", f"{energy} this run"))
+        rest.append(Figure("energy", f"{energy} this run"))
+    return [
+        *wrapped(title or gpu.name or "GPU", width, "title"),
+        _row(memory.label, memory.text),
+        *([(Span(bar(share, width), "memory"),)] if share is not None else []),
+        *_in_columns(rest, width),
+    ]
+
+
+def _in_columns(figures: Sequence[Figure], width: int) -> list[Line]:
+    """A row for each figure, or for two where both fit; a long text is wrapped."""
+    half = width // 2
+    lines: list[Line] = []
+    alone = 0
+    """Columns that a figure without a neighbour takes; 0: the last row is full."""
+    for label, text, is_doubt in figures:
+        role, taken = "caution" if is_doubt else "text", _LABEL + len(text)
+        if alone and taken <= width - half:
+            lines[-1] = (*lines[-1], Span(" " * (half - alone)), *_row(label, text, role))
+            alone = 0
+            continue
+        lines += labelled(label, text, width, _LABEL, role)
+        alone = taken if width >= _TWO_COLUMNS and taken < half else 0
     return lines
-
-
-def _others(gpu: GpuSample) -> tuple[str, str]:
-    others = gpu.other_processes
-    if not others:
-        return format.NOT_AVAILABLE if others is None else "none", "text"
-    memory = [process.memory_bytes for process in others if process.memory_bytes is not None]
-    used = f", {format.size(sum(memory))}" if memory else ""
-    return f"! {len(others)} process{'es' * (len(others) > 1)}{used}", "caution"
 
 
 def _host(sample: DeviceSampled) -> list[Line]:
@@ -182,7 +256,7 @@ def _gpus(gpus: Sequence[GpuSample], height: int) -> list[Line]:
     """A row for each rank's GPU; ``!`` marks lower clocks."""
     rows: list[Line] = []
     for rank, gpu in enumerate(gpus):
-        mark, role = ("!", "caution") if gpu.clock_reasons else (" ", "text")
+        mark, role = ("!", "caution") if doubtful_reasons(gpu) else (" ", "text")
         memory = format.size(gpu.memory_used_bytes, format.NOT_AVAILABLE)
         figures = f"{memory:>9}{format.percent(gpu.utilisation):>6}{format.number(gpu.power_w, ' W'):>7}"
         rows.append(line((f"{rank:>2}", "muted"), (mark, role), (figures, role)))

@@ -1,10 +1,11 @@
-"""The devices of cells that run side by side: a row for each GPU, or for each lane on a CPU, with its cell."""
+"""A row for each GPU of the machine, or where cells run side by side for each of their GPUs or lanes, with its cell."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from cs336_tui.analysis.gpu_words import Numbered, doubtful_reasons
 from cs336_tui.events.events import DeviceSampled, GpuSample
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import LaneState, SessionState
@@ -112,20 +113,57 @@ def table(rows: Sequence[DeviceRow], followed: CellState | None, width: int, mor
     names = [f"{row.machine}:{row.name}" if several and row.machine else row.name for row in rows]
     on_gpus = any(row.gpu for row in rows)
     title = "GPU" if on_gpus else "lane" if any(row.cell is None or row.cell.lanes for row in rows) else "job"
-    figures = _of_gpus(rows) if on_gpus else _of_processes(rows)
+    figures = _of_gpus([row.gpu or GpuSample() for row in rows]) if on_gpus else _of_processes(rows)
     figures.append(_Figure("cell", [_cell(row) for row in rows]))
-    wanted = max(len(title) - 2, *map(len, names))  # the title stands over the marks, too
+    looks: list[_Look] = []
+    for row, name in zip(rows, names, strict=True):
+        is_followed = followed is not None and row.cell is followed
+        limited = bool(row.gpu and doubtful_reasons(row.gpu))
+        role = "muted" if row.cell is None else "caution" if limited else "strong" if is_followed else "text"
+        looks.append(_Look(name, role, is_followed, limited))
+    return _laid_out(title, looks, figures, width, more)
+
+
+def table_of_gpus(gpus: Sequence[Numbered], shown: str | None, used: str | None, width: int, most: int) -> list[Line]:
+    """A heading and a row for each GPU of the machine, at most so many; ``▸`` marks the shown one's, ``!`` one whose
+    clocks are lower than they should be. `shown` and `used`, by the benchmark, are UUIDs."""
+    at = next((n for n, each in enumerate(gpus) if each.gpu.uuid == shown), 0)
+    room = len(gpus) if len(gpus) <= most else max(most - 1, 1)
+    first = min(max(at - room // 2, 0), len(gpus) - room)
+    rows, looks = gpus[first : first + room], list[_Look]()
+    for number, _, gpu in rows:
+        limited = bool(doubtful_reasons(gpu))
+        role = "caution" if limited else "strong" if gpu.uuid == used else "text"
+        looks.append(_Look(number, role, gpu.uuid == shown, limited))
+    found = [each.gpu for each in rows]
+    others = [None if gpu.other_processes is None else len(gpu.other_processes) for gpu in found]
+    figures = [
+        *_of_gpus(found),
+        _Figure("MHz", _whole([gpu.sm_clock_mhz for gpu in found]), 4, 4),
+        _Figure("oth", _whole(others), 5),
+    ]
+    return _laid_out("GPU", looks, figures, width, len(gpus) - room)
+
+
+class _Look(NamedTuple):
+    """The beginning of a row, and its role."""
+
+    name: str
+    role: str
+    is_marked: bool
+    is_doubtful: bool
+
+
+def _laid_out(title: str, rows: Sequence[_Look], figures: list[_Figure], width: int, more: int) -> list[Line]:
+    wanted = max(len(title) - 2, *(len(row.name) for row in rows))  # the title stands over the marks, too
     while (room := width - 2 - sum(figure.width for figure in figures)) < wanted and any(f.rank for f in figures):
         figures.remove(max(figures, key=lambda figure: figure.rank))
     room = min(max(room, 3), wanted)
     found = [line((f"{title:<{room + 2}}" + "".join(f"{f.title:>{f.width}}" for f in figures), "muted"))]
-    for at, (row, name) in enumerate(zip(rows, names, strict=True)):
-        is_followed = followed is not None and row.cell is followed
-        limited = bool(row.gpu and row.gpu.clock_reasons)
-        role = "muted" if row.cell is None else "caution" if limited else "strong" if is_followed else "text"
+    for at, (name, role, is_marked, is_doubtful) in enumerate(rows):
         texts = "".join(f"{figure.texts[at]:>{figure.width}}" for figure in figures)
-        mark = _FOLLOWED if is_followed else " "
-        found.append(line((f"{mark}{middle(name, room):>{room}}{'!' if limited else ' '}{texts}", role)))
+        mark, doubt = _FOLLOWED if is_marked else " ", "!" if is_doubtful else " "
+        found.append(line((f"{mark}{middle(name, room):>{room}}{doubt}{texts}", role)))
     return [*found, *([line((f"and {more} more", "muted"))] if more else [])]
 
 
@@ -135,19 +173,18 @@ def _cell(row: DeviceRow) -> str:
     return _ASIDE if row.is_aside else "–"
 
 
-def _of_gpus(rows: Sequence[DeviceRow]) -> list[_Figure]:
-    gpus = [row.gpu or GpuSample() for row in rows]
+def _whole(values: Sequence[float | None]) -> list[str]:
+    return ["–" if value is None else f"{value:.0f}" for value in values]
 
-    def texts(values: Sequence[float | None]) -> list[str]:
-        return ["–" if value is None else f"{value:.0f}" for value in values]
 
+def _of_gpus(gpus: Sequence[GpuSample]) -> list[_Figure]:
     used = [None if gpu.memory_used_bytes is None else gpu.memory_used_bytes / format.GB for gpu in gpus]
     busy = [None if gpu.utilisation is None else gpu.utilisation * 100 for gpu in gpus]
     return [
         _Figure("GB", ["–" if size is None else f"{size:.{int(size < 100)}f}" for size in used], 0, 4),
-        _Figure("%", texts(busy), 1, 3),
-        _Figure("W", texts([gpu.power_w for gpu in gpus]), 2, 3),
-        _Figure("°C", texts([gpu.temperature_c for gpu in gpus]), 3, 2),
+        _Figure("%", _whole(busy), 1, 3),
+        _Figure("W", _whole([gpu.power_w for gpu in gpus]), 2, 3),
+        _Figure("°C", _whole([gpu.temperature_c for gpu in gpus]), 3, 2),
     ]
 
 
