@@ -1,4 +1,4 @@
-"""Words on the GPUs of a machine, the same in the app and in `doctor`: numbers, figures, and why a figure is missing."""
+"""Words on the GPUs of a machine, the same in the app and in `doctor`: numbers, figures, and why one is missing."""
 
 from __future__ import annotations
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import closing
 
 import click
 
+from cs336_tui.analysis.gpu_words import APPLE, figures, notes, numbered
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.targets import read_environment, to_json
 from cs336_tui.events.environment import Environment
+from cs336_tui.events.events import GpuSample
 from cs336_tui.runner.device.nvml import NO_LIBRARY, NvmlReport, nvml_report
 from cs336_tui.runner.lanes import Core, cores_here
 from cs336_tui.runner.machine import Diagnosis, lacking_code
@@ -66,7 +70,19 @@ def _devices(env: Environment) -> list[str]:
             lines.append(f"{'':<11}attention: {', '.join(device.attentions)}")
         lines.append(f"{'':<11}torch.compile: {device.cannot_compile or 'yes'}")
         lines.append(f"{'':<11}CUDA graphs: {'yes' if device.name.startswith('cuda') else 'no, only on cuda'}")
+        lines += [f"{'':<11}{APPLE}"] if device.name == "mps" else []
     return lines if env.devices else ["devices    none"]
+
+
+def gpus_of(env: Environment, gpus: Sequence[GpuSample]) -> list[str]:
+    """The NVIDIA GPUs as they are now, with the words of the app's Device pane."""
+    named: dict[str | None, str] = {device.uuid: device.name for device in env.devices if device.uuid}
+    lines = ["GPUs"] if gpus else []
+    for _, title, gpu in numbered(gpus):
+        lines.append("  " + " · ".join(filter(None, (title, named.get(gpu.uuid), gpu.name))))
+        told = [f"{label} {text}" for label, text, _ in figures(gpu)]
+        lines += [f"{'':<11}{text}" for text in (", ".join(told), *notes(gpu))]
+    return lines
 
 
 def _app() -> list[str]:
@@ -111,5 +127,19 @@ def doctor(*, as_json: bool, code: tuple[str, ...], folders: tuple[str, ...]) ->
     if as_json:
         said = missing(environment, nvml)[1:]
         return to_json(Diagnosis(environment, tuple(line.removeprefix("  - ") for line in said)))
-    found = [*_machine(environment, nvml), "", *_devices(environment), "", *_app(), "", *missing(environment, nvml)]
-    return "\n".join(found)
+    parts = (
+        _machine(environment, nvml),
+        _devices(environment),
+        gpus_of(environment, sampled_gpus() if nvml.gpus else ()),
+        _app(),
+        missing(environment, nvml),
+    )
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def sampled_gpus() -> tuple[GpuSample, ...]:
+    """All GPUs of this machine that NVML knows, as they are now."""
+    from cs336_tui.runner.device.gpu import MachineMonitor
+
+    with closing(MachineMonitor()) as monitor:
+        return monitor.sample(time.monotonic())

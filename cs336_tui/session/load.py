@@ -143,6 +143,7 @@ def _read_samples(state: SessionState, file: BinaryIO, runs: list[tuple[SkippedL
         if len(found) >= (state.devices.maxlen or 0):
             break
     state.devices.extend(reversed(found))
+    state.machine_gpus = next((sample.machine_gpus for sample, _ in found if sample.machine_gpus), ())
     for sample, _ in reversed(found):
         state.samples |= dict.fromkeys(state.running.keys() & (sample.cells or state.running.keys()), sample)
 

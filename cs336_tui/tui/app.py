@@ -37,6 +37,7 @@ from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.signals import EndOnSignals
 from cs336_tui.tui.tab_list import APP_KEYS
+from cs336_tui.tui.tabs.device import DevicePane
 from cs336_tui.tui.tabs.live import LivePane
 from cs336_tui.tui.tabs.queue import QueuePane
 from cs336_tui.tui.tabs.report import ReportPane
@@ -333,6 +334,7 @@ class Cs336App(SteadyApp):
             "follow_next": self.state.side_by_side and len(self.state.running) > 1,
             "save_preset": not replaying,
             "zoom_axis": self.main.shows("live"),
+            "next_gpu": self.main.shows("device") and self.main.query_one(DevicePane).has_several,
             "read_cell": self.shown.cell is not None and self.main.shows("live") and self.main.focused is None,
         }
         return bool(possible.get(action, True))
@@ -346,6 +348,10 @@ class Cs336App(SteadyApp):
 
     def action_follow_next(self, by: int) -> None:
         self.shown.follow_next(by)
+        self.paint()
+
+    def action_next_gpu(self) -> None:
+        self.main.query_one(DevicePane).next_gpu()
         self.paint()
 
     def action_zoom_axis(self) -> None:

@@ -29,6 +29,8 @@ from cs336_tui.tui.widgets.menu_bars import KeyBar, TabBar
 
 WIDE_COLUMNS, WIDE_ROWS = 110, 30
 """From this size on the three panes and a tab are shown together; below it one tab fills the screen."""
+ROOMY_COLUMNS, VAST_COLUMNS = 150, 190
+"""From these widths on the Device pane has more columns."""
 PAIR_COLUMNS = 76
 """From this width on the Device pane stands beside the Live pane."""
 _SHORTEST_NAME = 8
@@ -166,6 +168,8 @@ class MainScreen(Screen[None]):
         """Set the classes that the style sheet arranges panes by, all in one go; true if any changed."""
         shown = "below" if TABS[self._shown].place == "below" else self._shown
         wanted = {"-wide": self.wide, "-compact": not self.wide, "-paired": self.paired}
+        columns = self._room[0]
+        wanted |= {"-roomy": ROOMY_COLUMNS <= columns < VAST_COLUMNS, "-vast": columns >= VAST_COLUMNS}
         wanted |= {f"-show-{name}": name == shown for name in ("below", *(tab.id for tab in _ABOVE))}
         before = self.classes
         for name, on in wanted.items():

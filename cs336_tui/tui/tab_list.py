@@ -135,6 +135,7 @@ APP_KEYS = (
     bind("next-cell", "follow_next(1)", "Next cell", "app.follow_next", shown_as="[ ]"),
     bind("cell-before", "follow_next(-1)", "Previous cell", "app.follow_before", show=False),
     bind("axis", "zoom_axis", "Zoom axis", "live.zoom"),
+    bind("gpu", "next_gpu", "Next GPU", "device.gpu"),
     Binding("enter", "read_cell", "Details", show=False, id="live.details"),
     bind("pause", "pause", "Pause", "replay.pause", also="space", shown_as="P"),
     bind("faster", "faster(1)", "Faster", "replay.faster", shown_as="{ }"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cs336_tui.cli.doctor import lanes_row, missing, ranks_row
+from cs336_tui.cli.doctor import gpus_of, lanes_row, missing, ranks_row, sampled_gpus
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.runner.device.nvml import NO_LIBRARY, nvml_report
 from tests.runner.device import fake_nvml as fake
@@ -102,3 +102,25 @@ def test_the_lanes_of_a_machine_are_told_with_their_cores() -> None:
     many = lanes_row(environment(CPU, *gpus), [(n,) for n in range(64)])
     assert many == ("8, one for each GPU; 64 on the CPU with --threads 1: cores 0 | 1 | 2 | 3 | 4 | 5 | 6 | ... | 63")
     assert lanes_row(environment(CPU, CUDA), ((0,),)) == "one: there is neither a second GPU nor a second core"
+
+
+def test_each_gpu_is_told_with_the_words_of_the_device_pane(install_nvml: Install) -> None:
+    whole = FakeGpu("GPU-b", mig=[fake.mig_instance("MIG-b0")])
+    install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a", reasons=4), whole, FakeGpu("GPU-c", name="NVIDIA GH200 480GB")))
+    cuda = msgspec.structs.replace(CUDA, uuid="GPU-a")
+    lines = gpus_of(environment(CPU, cuda), sampled_gpus())
+    assert [line.strip() for line in lines if line.startswith("  GPU")] == [
+        "GPU 0 of 3 · cuda:0 · NVIDIA H100 80GB HBM3",
+        "GPU 1 of 3 · NVIDIA H100 80GB HBM3",
+        "GPU 1 of 3, MIG 0 of 1 · NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "GPU 2 of 3 · NVIDIA GH200 480GB",
+    ]
+    told = [line.strip() for line in lines]
+    assert told[2].startswith("memory 10.7/85.9 GB, util 42 %, power 350/700 W, temp 61 °C, clocks 1755/2619 MHz, ")
+    assert "limited software power cap" in told[2]
+    assert "MIG instance: NVML tells utilisation, power, temperature and clocks of the whole GPU only" in told
+    assert any(line.startswith("coherent memory: the GPU reaches the host's memory") for line in told)
+
+
+def test_a_machine_without_a_gpu_has_no_list_of_them() -> None:
+    assert gpus_of(environment(CPU), ()) == []

@@ -122,7 +122,7 @@ def test_a_gpu_that_reports_nothing_is_not_available_field_by_field() -> None:
 
 def test_other_users_of_the_gpu_are_named_with_a_sign() -> None:
     others = (GpuProcess(pid=1, memory_bytes=2 * 10**9), GpuProcess(pid=2))
-    assert "! 2 processes, 2.00 GB" in gpu_text(GpuSample(other_processes=others))
+    assert "! 2 processes, 2.00 GB" in " ".join(gpu_text(GpuSample(other_processes=others)).split())
     assert "none" in gpu_text(GpuSample(other_processes=()))
 
 

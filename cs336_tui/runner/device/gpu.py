@@ -239,13 +239,17 @@ class MachineMonitor:
         self._gpus: tuple[GpuIdentity, ...] | None = None
         self._monitors: dict[str, GpuMonitor] = {}
 
-    def sample(self, now: float) -> tuple[GpuSample, ...]:
-        """Each GPU followed by its MIG instances, in NVML's order; one that does not answer has its name alone. Empty
-        without NVML."""
+    @property
+    def gpus(self) -> tuple[GpuIdentity, ...]:
+        """Each GPU followed by its MIG instances, in NVML's order; empty without NVML."""
         if self._gpus is None:
             self._gpus = nvml_report().gpus
+        return self._gpus
+
+    def sample(self, now: float) -> tuple[GpuSample, ...]:
+        """Each of `gpus`; one that does not answer has its name alone."""
         found: list[GpuSample] = []
-        for identity in self._gpus:
+        for identity in self.gpus:
             monitor = self._monitors.setdefault(identity.uuid, GpuMonitor())
             sample = None
             with suppress(Exception):

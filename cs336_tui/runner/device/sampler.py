@@ -170,10 +170,10 @@ class DeviceSampler:
                 self._changed.wait_for(lambda: self._soon or self._stopping, max(0.0, due_at - time.monotonic()))
         for _, event in self._awaited:  # nothing is added once we are stopping
             event.set()
-        for monitor in (
-            *filter(None, (self._gpu, self._machine)), *self._other_gpus, *self._gpus_beside.values()
-        ):  # fmt: skip
+        for monitor in (*filter(None, (self._gpu,)), *self._other_gpus, *self._gpus_beside.values()):
             monitor.close()
+        if self._machine is not None:
+            self._machine.close()
 
     def _sample_alone(self, watched: Mapping[int | None, _Watched], *, fresh: bool) -> None:
         ((_, each),) = watched.items()
@@ -279,13 +279,12 @@ class DeviceSampler:
                 from cs336_tui.runner.device.gpu import MachineMonitor
 
                 self._machine = MachineMonitor()
-            gpus = self._machine.sample(now)
+            if len(self._machine.gpus) < 2:
+                self._machine_due = float("inf")
+                return ()
+            return self._machine.sample(now)
         except Exception:  # the sample of the benchmark's own GPU is there
             return ()
-        if len(gpus) < 2:
-            self._machine_due = float("inf")
-            return ()
-        return gpus
 
     def _sample_others(self, uuids: tuple[str, ...], now: float) -> tuple[GpuSample, ...]:
         """The GPUs of further ranks, in their order; of one that does not answer its UUID alone."""

@@ -90,7 +90,9 @@ class DevicePane(Lines):
 
 def machine_gpus(state: SessionState, sample: DeviceSampled) -> tuple[Numbered, ...]:
     """All GPUs of the machine, where there are several, each as it was read last."""
-    newest = {gpu.uuid: gpu for gpu in (sample.gpu, *sample.other_gpus) if gpu and gpu.uuid}
+    newest: dict[str | None, GpuSample] = {
+        gpu.uuid: gpu for gpu in (sample.gpu, *sample.other_gpus) if gpu and gpu.uuid
+    }
     return numbered([newest.get(gpu.uuid, gpu) for gpu in state.machine_gpus])
 
 
@@ -108,11 +110,12 @@ def device_lines(
     history as fits."""
     machine = machine_gpus(state, sample) if sample.gpu else ()
     own = sample.gpu.uuid if sample.gpu else None
-    shown = next((each for each in machine if each.gpu.uuid == (chosen or own)), None)
+    by_uuid: dict[str | None, Numbered] = {each.gpu.uuid: each for each in machine}
+    shown = by_uuid.get(chosen) or by_uuid.get(own)
     gpu = shown.gpu if shown else sample.gpu
     is_own = gpu is not None and gpu.uuid == own
     figures = [*(_gpu(gpu, energy_j if is_own else None, width, _title(state, gpu, shown)) if gpu else [])]
-    figures += _host(sample)
+    figures += _host(sample, width)
     why = _why(state, sample, gpu, width)
     if sample.gpu and sample.other_gpus:
         figures += _gpus((sample.gpu, *sample.other_gpus), height - len(figures) - len(why))
@@ -233,7 +236,7 @@ def _in_columns(figures: Sequence[Figure], width: int) -> list[Line]:
     return lines
 
 
-def _host(sample: DeviceSampled) -> list[Line]:
+def _host(sample: DeviceSampled, width: int) -> list[Line]:
     """The host's figures; beside a GPU only those that affect a run."""
     host = sample.host
     load = format.NOT_AVAILABLE if host.load_1m is None else f"{host.load_1m:.1f}"
@@ -241,7 +244,7 @@ def _host(sample: DeviceSampled) -> list[Line]:
     listed = host.ranks and not sample.other_gpus
     rss = [] if listed else [_row("cell RSS", format.size(host.child_rss_bytes) + most)]
     if sample.gpu:
-        return [_row("host", f"CPU {format.percent(host.cpu)}, load {load}"), *rss]
+        return [*labelled("host", f"CPU {format.percent(host.cpu)}, load {load}", width, _LABEL), *rss]
     cores = f" on {host.cpu_count} CPUs" if host.cpu_count else ""
     return [
         line(("Host", "title")),

@@ -16,6 +16,8 @@ from cs336_tui.tui.widgets.lines import Line, line
 
 _FOLLOWED = "▸"
 _ASIDE = "off"
+_ROOMY = 36
+"""Columns from which on headings are whole words."""
 
 
 class DeviceRow(NamedTuple):
@@ -126,7 +128,7 @@ def table(rows: Sequence[DeviceRow], followed: CellState | None, width: int, mor
 
 def table_of_gpus(gpus: Sequence[Numbered], shown: str | None, used: str | None, width: int, most: int) -> list[Line]:
     """A heading and a row for each GPU of the machine, at most so many; ``▸`` marks the shown one's, ``!`` one whose
-    clocks are lower than they should be. `shown` and `used`, by the benchmark, are UUIDs."""
+    clocks are lower than they should be. `shown` and `used`, by the benchmark, are UUIDs; processes are others'."""
     at = next((n for n, each in enumerate(gpus) if each.gpu.uuid == shown), 0)
     room = len(gpus) if len(gpus) <= most else max(most - 1, 1)
     first = min(max(at - room // 2, 0), len(gpus) - room)
@@ -140,7 +142,7 @@ def table_of_gpus(gpus: Sequence[Numbered], shown: str | None, used: str | None,
     figures = [
         *_of_gpus(found),
         _Figure("MHz", _whole([gpu.sm_clock_mhz for gpu in found]), 4, 4),
-        _Figure("oth", _whole(others), 5),
+        _Figure("processes" if width >= _ROOMY else "pr", _whole(others), 5),
     ]
     return _laid_out("GPU", looks, figures, width, len(gpus) - room)
 

@@ -16,6 +16,7 @@ import pytest
 
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.events import DeviceSampled, HostSample
+from cs336_tui.runner.device import sampler as sampler_module
 from cs336_tui.runner.device.nvml import NO_LIBRARY
 from cs336_tui.runner.device.sampler import OPENING, DeviceSampler
 from tests.runner.device import fake_nvml as fake
@@ -357,3 +358,46 @@ def test_cells_side_by_side_have_samples_of_their_own_and_each_gpu_is_asked_once
     sampler.leave(7)
     assert sampler.sample_soon().wait(20)
     assert (events.get_nowait().cells, events.empty()) == ((), True)
+
+
+def until_machine(events: queue.Queue[DeviceSampled]) -> DeviceSampled:
+    """The next event with all GPUs of the machine."""
+    return next(event for event in iter(lambda: events.get(timeout=20), None) if event.machine_gpus)
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_all_gpus_of_the_machine_are_read_where_one_is_watched(
+    count: int, install_nvml: Install, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler_module, "MACHINE_S", 0.02)
+    library = install_nvml(FakeNvmlLibrary(*(FakeGpu(f"GPU-{n}", temperature=40 + n) for n in range(count))))
+    sampler, events = start(interval_s=0.02, idle_interval_s=0.02)
+    sampler.watch("GPU-1", os.getpid())
+    event = until_machine(events)
+    assert [gpu.uuid for gpu in event.machine_gpus] == [f"GPU-{n}" for n in range(count)]
+    assert [gpu.temperature_c for gpu in event.machine_gpus] == [40.0 + n for n in range(count)]
+    library.gpus[2].errors["*"] = fake.GPU_IS_LOST
+    lost = next(each for each in iter(lambda: until_machine(events), None) if each.machine_gpus[2].power_w is None)
+    assert lost.machine_gpus[2].name
+    assert lost.machine_gpus[3].power_w
+    sampler.stop(timeout_s=10)
+    assert library.open == 0
+
+
+def test_mig_instances_follow_their_gpu(install_nvml: Install, start: Start) -> None:
+    parts = [fake.mig_instance("MIG-0"), None, fake.mig_instance("MIG-1")]
+    install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a", mig=parts)))
+    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    sampler.watch("MIG-1")
+    event = until_machine(events)
+    assert [gpu.uuid for gpu in event.machine_gpus] == ["GPU-a", "MIG-0", "MIG-1"]
+    assert event.machine_gpus[0].utilisation == 0.42
+    assert event.machine_gpus[2].utilisation is None
+    assert event.machine_gpus[2].memory_total_bytes
+
+
+def test_the_only_gpu_is_not_read_twice(install_nvml: Install, start: Start) -> None:
+    library = install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a")))
+    _, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    assert take(events, 2).machine_gpus == ()
+    assert library.calls["nvmlDeviceGetUtilizationRates"] == 1

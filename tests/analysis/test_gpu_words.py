@@ -1,0 +1,94 @@
+"""Words on the GPUs of a machine: numbers, figures, and why a figure is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from cs336_tui.analysis.gpu_words import doubtful_reasons, figures, notes, numbered
+from cs336_tui.events.events import GpuProcess, GpuSample
+from tests.samples import a_gpu
+
+
+def mig(uuid: str) -> GpuSample:
+    return GpuSample(uuid=f"MIG-{uuid}", name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", memory_used_bytes=10**9)
+
+
+def told(gpu: GpuSample) -> dict[str, str]:
+    return {figure.label: figure.text for figure in figures(gpu)}
+
+
+def test_gpus_have_nvidia_smis_numbers_and_mig_instances_their_own() -> None:
+    gpus = [a_gpu("GPU-a"), mig("a0"), mig("a1"), a_gpu("GPU-b"), mig("b0")]
+    assert [(each.number, each.title) for each in numbered(gpus)] == [
+        ("0", "GPU 0 of 2"),
+        ("0/0", "GPU 0 of 2, MIG 0 of 2"),
+        ("0/1", "GPU 0 of 2, MIG 1 of 2"),
+        ("1", "GPU 1 of 2"),
+        ("1/0", "GPU 1 of 2, MIG 0 of 1"),
+    ]
+    assert [each.title for each in numbered([a_gpu(str(n)) for n in range(8)])][7] == "GPU 7 of 8"
+    assert numbered([]) == ()
+
+
+def test_a_gpus_figures_and_no_note_where_it_tells_all() -> None:
+    gpu = a_gpu("GPU-a", busy=0.5, clock_reasons=("software power cap",))
+    assert told(gpu) == {
+        "memory": "22.0/85.0 GB",
+        "util": "50 %",
+        "power": "335/700 W",
+        "temp": "50 °C",
+        "clocks": "1980/2619 MHz",
+        "limited": "software power cap",
+        "others": "none",
+    }
+    assert notes(gpu) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "doubt"),
+    [
+        ("idle", False),
+        ("software power cap", False),
+        ("application clocks", False),
+        ("hardware slowdown", True),
+        ("software thermal", True),
+        ("hardware thermal", True),
+        ("power brake", True),
+    ],
+)
+def test_heat_and_a_failing_power_supply_raise_doubt_and_a_power_cap_none(reason: str, doubt: bool) -> None:
+    gpu = a_gpu("GPU-a", clock_reasons=("idle", reason))
+    assert doubtful_reasons(gpu) == ((reason,) if doubt else ())
+    assert next(figure for figure in figures(gpu) if figure.label == "limited").is_doubt is doubt
+
+
+def test_other_processes_are_counted_with_their_memory() -> None:
+    gpu = a_gpu("GPU-a", other_processes=(GpuProcess(pid=1, memory_bytes=2 * 10**9), GpuProcess(pid=2)))
+    assert told(gpu)["others"] == "! 2 processes, 2.00 GB"
+
+
+def test_a_mig_instance_says_why_it_tells_so_little() -> None:
+    assert told(mig("a"))["util"] == "n/a"
+    assert notes(mig("a")) == [
+        "MIG instance: NVML tells utilisation, power, temperature and clocks of the whole GPU only",
+        "others n/a: in a container processes cannot be told apart, or the driver lists none",
+    ]
+
+
+@pytest.mark.parametrize("name", ["Orin (nvgpu)", "NVIDIA GB10", "NVIDIA Jetson AGX Thor"])
+def test_unified_memory_says_whose_memory_it_is(name: str) -> None:
+    gpu = a_gpu("GPU-a", name=name, memory_used_bytes=None, memory_total_bytes=None)
+    assert told(gpu)["memory"] == "n/a"
+    assert notes(gpu) == ["unified memory: GPU and CPU share the host's memory, which the host's figures tell"]
+
+
+def test_grace_says_which_memory_the_figure_is() -> None:
+    assert notes(a_gpu("GPU-a", name="NVIDIA GH200 480GB")) == [
+        "coherent memory: the GPU reaches the host's memory as well; the figure is its own HBM"
+    ]
+
+
+def test_other_missing_figures_are_named_and_a_gpu_that_tells_nothing_has_no_notes() -> None:
+    gpu = a_gpu("GPU-a", power_w=None, sm_clock_mhz=None, memory_clock_mhz=None)
+    assert notes(gpu) == ["power, clocks n/a: this GPU or its driver does not tell"]
+    assert notes(GpuSample(uuid="GPU-a", name="NVIDIA L4")) == []

@@ -1,0 +1,123 @@
+"""The Device pane of a machine with several GPUs, and of one whose GPU tells little."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.events.events import DeviceSampled, EnvironmentRead, Event, GpuSample, HostSample
+from cs336_tui.session.state import SessionState
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.tabs.device import DevicePane, Run, device_lines
+from tests.samples import ENVIRONMENT, START, a_gpu, a_spec, cell_start, machine_of_gpus, session_start, state_of
+from tests.tui.watched import WIDE, log_of, text, until
+
+HOST = HostSample(cpu=0.47, memory_used_bytes=12 * 10**9, memory_total_bytes=64 * 10**9, load_1m=1.8, cpu_count=2)
+
+
+def gpus(count: int) -> tuple[GpuSample, ...]:
+    return tuple(a_gpu(f"GPU-gpu-box-{n}", busy=n / count) for n in range(count))
+
+
+def samples(count: int, used: int = 1, **changes: object) -> list[Event]:
+    """Two samples of the `used` GPU; the first tells of all."""
+    all_of_them = gpus(count)
+    own = msgspec.structs.replace(all_of_them[used], **changes)
+    return [
+        EnvironmentRead(at=START, environment=machine_of_gpus(count)),
+        DeviceSampled(at=START + 1, host=HOST, gpu=own, machine_gpus=all_of_them),
+        DeviceSampled(at=START + 2, host=HOST, gpu=msgspec.structs.replace(own, utilisation=0.93)),
+    ]
+
+
+def shown(state: SessionState, width: int = 28, height: int = 23, chosen: str | None = None) -> list[str]:
+    sample = state.devices[-1][0]
+    return text(device_lines(state, sample, Run(START), None, width, height, chosen=chosen)).splitlines()
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.parametrize(("width", "height"), [(27, 23), (36, 23), (50, 33)])
+def test_each_gpu_has_a_row_of_six_figures_and_nothing_is_cut(count: int, width: int, height: int) -> None:
+    rows = shown(state_of(samples(count)), width, height)
+    assert rows[0].split() == ["GPU", "GB", "%", "W", "°C", "MHz", "processes" if width > 30 else "pr"]
+    listed = [row.strip("▸ ").split() for row in rows[1 : count + 1]]
+    assert [row[0] for row in listed] == [str(n) for n in range(count)]
+    assert all(len(row) == 7 for row in listed)
+    assert listed[1][2] == "93", "the benchmark's GPU has its newest sample"
+    assert rows[2].startswith("▸1")
+    assert f"GPU 1 of {count} · cuda:1" in " ".join(" ".join(rows).split())
+    assert "NVIDIA H100 80GB HBM3" in " ".join(" ".join(rows).split())
+    assert not any("…" in row for row in rows)
+    assert all(len(row) <= width for row in rows)
+    assert len(rows) <= height
+
+
+def test_many_gpus_leave_room_and_are_counted() -> None:
+    rows = shown(state_of(samples(8, used=6)), height=16)
+    assert len(rows) <= 16
+    assert any(row.startswith("and ") and row.endswith(" more") for row in rows)
+    assert any(row.startswith("▸6") for row in rows)
+
+
+def test_another_gpu_may_be_looked_at() -> None:
+    state = state_of(samples(4))
+    rows = " ".join(" ".join(shown(state, 50, 33, chosen="GPU-gpu-box-3")).split())
+    assert "GPU 3 of 4 · cuda:3 · NVIDIA H100" in rows
+    assert "util 75 %" in rows
+    assert "GPU 1 of 4" in " ".join(shown(state, chosen="GPU-that-is-gone"))
+
+
+def test_one_gpu_has_no_list() -> None:
+    state = state_of([DeviceSampled(at=START, host=HOST, gpu=a_gpu("GPU-a"))])
+    assert shown(state)[0] == "NVIDIA H100 80GB HBM3"
+
+
+@pytest.mark.parametrize(("reason", "role"), [("software power cap", "text"), ("hardware thermal", "caution")])
+def test_a_power_cap_has_no_warning_colour_and_heat_has_one(reason: str, role: str) -> None:
+    state = state_of(samples(2, clock_reasons=(reason,)))
+    lines = device_lines(state, state.devices[-1][0], None, None, 50, 33)
+    roles = {span.text: span.role for line in lines for span in line}
+    assert roles[reason] == role
+    row = next(span for line in lines for span in line if span.text.startswith("▸1"))
+    assert (row.role == "caution", "!" in row.text) == (role == "caution", role == "caution")
+
+
+def test_a_long_reason_is_wrapped_and_not_cut() -> None:
+    reasons = ("software power cap", "application clocks", "sync boost")
+    state = state_of([DeviceSampled(at=START, host=HOST, gpu=a_gpu("GPU-a", clock_reasons=reasons))])
+    assert ", ".join(reasons) in " ".join(" ".join(shown(state)).split())
+
+
+def test_a_mig_instance_says_so_and_why() -> None:
+    instance = GpuSample(uuid="MIG-a", name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", memory_used_bytes=10**9)
+    sample = DeviceSampled(at=START, host=HOST, gpu=instance, machine_gpus=(a_gpu("GPU-a"), instance))
+    rows = " ".join(" ".join(shown(state_of([sample]), 36)).split())
+    assert "GPU 0 of 1, MIG 0 of 1" in rows
+    assert "MIG instance: NVML tells utilisation" in rows
+    assert "0/0" in rows
+
+
+def test_an_apple_gpu_says_whose_memory_it_has() -> None:
+    apple = DeviceInfo(name="mps", label="Apple M3 Pro", precisions=("fp32",))
+    machine = msgspec.structs.replace(ENVIRONMENT, devices=(ENVIRONMENT.devices[0], apple))
+    why = "no NVIDIA driver library (NVML) on this machine"
+    events = [EnvironmentRead(at=START, environment=machine), DeviceSampled(at=START + 1, host=HOST, why=why)]
+    rows = " ".join(" ".join(shown(state_of(events))).split())
+    assert "Apple M3 Pro: unified memory: GPU and CPU share the host's memory" in rows
+    assert "NVML" not in rows
+
+
+async def test_a_key_goes_through_the_gpus(tmp_path: Path) -> None:
+    events = [*session_start([a_spec()], environment=machine_of_gpus(4)), *cell_start(0), *samples(4)[1:]]
+    app = Cs336App(replay=log_of(events, tmp_path), speed=0, session_dir=tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "GPU 1 of 4")
+        seen = []
+        for _ in range(5):
+            await pilot.press("g")
+            pane = app.main.query_one(DevicePane).text
+            seen.append(next(number for number in range(4) if f"GPU {number} of 4" in pane))
+        assert seen == [0, 2, 3, 1, 0]
