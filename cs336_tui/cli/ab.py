@@ -182,12 +182,12 @@ SIDE = Parsed("CHOICES", _side)
 
 @command("ab")
 @heading("The two sides")
-@click.option("--a", "a", type=SIDE, required=True, help='What A has of its own, such as "--precision bf16".')
-@click.option("--b", "b", type=SIDE, required=True, help="What B has of its own.")
+@click.option("--a", "a", type=SIDE, required=True, help='Options of A alone, such as "--precision bf16".')
+@click.option("--b", "b", type=SIDE, required=True, help="Options of B alone.")
 @choice_options
 @heading("How long")
 @click.option(
-    "--rounds", type=click.IntRange(2), default=5, show_default=True, help="Fresh processes, one after another."
+    "--rounds", type=click.IntRange(2), default=5, show_default=True, help="Number of rounds, each in a fresh process."
 )
 @options(*file_options("table"))
 @timeout_option
@@ -226,7 +226,7 @@ def ab(
 
 reword(
     ab,
-    passes=f"{', '.join(PASSES)}. [default: forward]",
+    passes=f"What is timed: {', '.join(PASSES)}. [default: forward]",
     warmups="Warm-up steps, or a time such as 10s until which both sides run them. [default: 5]",
     steps="Measured steps of a round, or a time such as 30s that both sides come to. [default: 20]",
     interval=None,

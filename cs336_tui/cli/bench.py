@@ -44,8 +44,10 @@ _OF_BENCH = (
 @ddof_option
 @options(*data_options)
 @heading("How it runs")
-@click.option("--in-process", is_flag=True, help="Run the cells in this process, for external profilers.")
-@click.option("--nvtx", is_flag=True, help="Mark steps, phases and parts for nsys; always so when it is running.")
+@click.option("--in-process", is_flag=True, help="Run the cells in this process, as external profilers need it.")
+@click.option(
+    "--nvtx", is_flag=True, help="Mark steps, phases and parts with NVTX ranges; under nsys this is always on."
+)
 @reports_option
 @lanes_option
 @options(*order_options)
@@ -150,8 +152,12 @@ def _of_other_presets(names: Iterable[str], given: Mapping[str, Any]) -> Iterato
 @command("resume")
 @session_argument
 @heading("Session")
-@click.option("--failed", is_flag=True, help="Also run those again that failed or were killed.")
-@click.option("--take-over", is_flag=True, help="Whoever is named as the session's writer is surely gone.")
+@click.option("--failed", is_flag=True, help="Also run failed and killed cells again.")
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Write the session although another process is named as its writer; only if that one is gone.",
+)
 @lanes_option
 @heading("Jobs elsewhere")
 @click.option("--detach", is_flag=True, help="Of a session of jobs: submit, print the session's name and return.")

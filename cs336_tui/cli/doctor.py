@@ -112,12 +112,17 @@ def missing(env: Environment, nvml: NvmlReport) -> list[str]:
 
 @command("doctor")
 @heading("Output")
-@click.option("--json", "as_json", is_flag=True, help="The same for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @heading("Your model")
 @click.option(
-    "--code", multiple=True, metavar="MODULE:NAME", help="Say instead whether this code of one's own is here."
+    "--code",
+    multiple=True,
+    metavar="MODULE:NAME",
+    help="Only say whether this code of yours is found; may be repeated.",
 )
-@click.option("--model-path", "folders", multiple=True, metavar="DIRECTORY", help="Where to look for it; repeatable.")
+@click.option(
+    "--model-path", "folders", multiple=True, metavar="DIRECTORY", help="Folder to look for it in; may be repeated."
+)
 def doctor(*, as_json: bool, code: tuple[str, ...], folders: tuple[str, ...]) -> str:
     """Say what this machine offers for benchmarks and what is missing."""
     if code:

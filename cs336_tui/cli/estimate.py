@@ -66,14 +66,14 @@ _LARGEST_SHOWN = 8
     "--peak",
     type=click.FloatRange(min=0, min_open=True),
     metavar="TFLOPS",
-    help="The device's peak for this precision, where no data sheet is known or another one is meant.",
+    help="Peak of the target for this precision, in place of the data sheet's.",
 )
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Give up a cell that takes longer than this to predict, and go on. [default: 60 for code of your own]",
+    help="Give up predicting a cell after this time, and go on. [default: 60 for code of your own]",
 )
 @click.option(
     "--link",
@@ -85,7 +85,7 @@ _LARGEST_SHOWN = 8
 @click.option(
     "--session",
     metavar="SESSION",
-    help="The measured cells of this session tell how fast the device is.",
+    help="Take the speed of the device from the measured cells of this session.",
     shell_complete=offer(suggestions.sessions),
 )
 @options(*file_options("table"))

@@ -154,21 +154,21 @@ class _ListingLayouts(Command):
     "--pivot",
     "pivot_on",
     metavar="ROWS:COLUMNS",
-    help="A pivot, such as size:pass or size,context:precision; auto.",
+    help="Pivot table, such as size:pass or size,context:precision; auto chooses.",
     shell_complete=offer(suggestions.pivots),
 )
-@click.option("--value", type=click.Choice(tuple(VALUES)), help="What the pivot shows. [default: mean]")
+@click.option("--value", type=click.Choice(tuple(VALUES)), help="Content of the pivot. [default: mean]")
 @click.option(
     "--baseline",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Over what the speed-up is, such as precision=fp32.",
+    help="Baseline of the speed-up, such as precision=fp32.",
     shell_complete=offer(suggestions.conditions),
 )
 @click.option(
     "--layout",
     metavar="NAME",
-    help="A kind of table found in write-ups; listed below.",
+    help="Table as found in write-ups; listed below.",
     shell_complete=offer(suggestions.layouts),
 )
 @click.option(
@@ -177,9 +177,9 @@ class _ListingLayouts(Command):
     help="Columns of the results table, such as size,pass,mean,std.",
     shell_complete=offer(suggestions.columns),
 )
-@click.option("--reference", is_flag=True, help="Own times, peaks and kernels beside published ones.")
-@click.option("--compare", is_flag=True, help="The first of two sessions against the second.")
-@click.option("--report", type=click.Choice(tuple(REPORTS)), help="What reports of this kind found.")
+@click.option("--reference", is_flag=True, help="Times, peaks and kernels beside published ones.")
+@click.option("--compare", is_flag=True, help="Comparison of the first of two sessions with the second.")
+@click.option("--report", type=click.Choice(tuple(REPORTS)), help="Tables of reports of this kind.")
 @click.option(
     "--range",
     "ranges",
@@ -203,14 +203,14 @@ class _ListingLayouts(Command):
     shell_complete=offer(suggestions.conditions),
 )
 @heading("Output")
-@click.option("--unit", type=click.Choice(UNITS), help="Of times in text. [default: ms]")
+@click.option("--unit", type=click.Choice(UNITS), help="Unit of times in text. [default: ms]")
 @click.option(
     "--digits", type=click.IntRange(0, 9), help="Decimal places of times. [default: as many as the std supports]"
 )
 @click.option(
     "--ddof", type=click.IntRange(0, 1), help="Every std divides by n - ddof. [default: as the session; kernels: 1]"
 )
-@click.option("--caption", default="", metavar="TEXT", help="Of the table, instead of its own.")
+@click.option("--caption", default="", metavar="TEXT", help="Caption of the table, in place of its own.")
 @click.option(
     "--style",
     type=click.Choice(["pandas"]),
@@ -218,7 +218,7 @@ class _ListingLayouts(Command):
     "no notes.",
 )
 @click.option(
-    "--index/--no-index", "with_index", default=True, help="With --style pandas: the index as the first column."
+    "--index/--no-index", "with_index", default=True, help="The index as the first column, with --style pandas."
 )
 @click.option("--notes", type=FILE, metavar="FILE", help="Write the notes here, not below the tables.")
 @click.option("--no-notes", is_flag=True, help="Tables without notes.")
@@ -423,7 +423,7 @@ def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite:
 @command("summary")
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...", shell_complete=offer(suggestions.sessions))
 @heading("Output")
-@click.option("-o", "--output", type=DIRECTORY, required=True, help="The folder; must not exist yet.")
+@click.option("-o", "--output", type=DIRECTORY, required=True, help="Folder to write; must not exist yet.")
 @click.option("--force", is_flag=True, help="Replace an earlier summary there.")
 @session_dir_option
 def summary(*, sessions: Sequence[str], session_dir: Path, output: Path, force: bool) -> None:

@@ -32,10 +32,12 @@ _WARMUP, _STEPS = 1, 2
 
 @choice_options
 @heading("What is looked for")
-@click.option("--by", type=click.Choice(["batch", "context"]), default="batch", show_default=True, help="What grows.")
-@click.option("--limit", type=click.IntRange(1), help="Look no further than this.")
+@click.option(
+    "--by", type=click.Choice(["batch", "context"]), default="batch", show_default=True, help="What to increase."
+)
+@click.option("--limit", type=click.IntRange(1), help="Largest value to try.")
 @gpu_option
-@click.option("--confirm", is_flag=True, help="Run what was found, and the next larger one, to see that it is so.")
+@click.option("--confirm", is_flag=True, help="Run what was found, and on a GPU the next larger one, to confirm it.")
 @options(*file_options("table"))
 @session_dir_option
 def fit_command(

@@ -138,7 +138,7 @@ _INTERVAL = under(
     click.option(
         "--interval",
         type=Parsed("SHARE", share_of),
-        help="With --steps auto: how wide the 95 % interval of the mean may be, as a share of it; whole width of the "
+        help="With --steps auto: target width of the 95 % interval of the mean, as a share of it; whole width of the "
         f"interval, so 2% is ± 1 %. [default: {share_words(INTERVAL)}]",
     ),
 )
@@ -149,7 +149,7 @@ _HEAD_DIM = under(
         "--width",
         "head_dims",
         type=comma_list(int),
-        help="With --workload attention: widths of queries, keys and values; with norm: of rows.",
+        help="Widths, with --workload attention (queries, keys, values) or norm (rows).",
     ),
 )
 _PRESET = under(
@@ -200,18 +200,22 @@ comm_options = options(
         "--op",
         "collectives",
         type=WORDS,
-        help=f"{', '.join(AXES['collective'].values)}. [default: all-reduce]",
+        help=f"Operations: {', '.join(AXES['collective'].values)}. [default: all-reduce]",
         shell_complete=offer(AXES["collective"].values),
     ),
-    click.option("--size", "sizes", type=WORDS, help="Of the whole array: 10MB, 10MiB and the like. [default: 10MB]"),
-    click.option("--ranks", "ranks", type=comma_list(int), help="Processes that communicate. [default: 2]"),
+    click.option(
+        "--size", "sizes", type=WORDS, help="Sizes of the whole array, such as 10MB or 10MiB. [default: 10MB]"
+    ),
+    click.option(
+        "--ranks", "ranks", type=comma_list(int), help="Number of ranks: processes that communicate. [default: 2]"
+    ),
     *_options_of("backend"),
     click.option(
         "--precision",
         "--dtype",
         "precisions",
         type=WORDS,
-        help="fp32, bf16. [default: fp32]",
+        help="Data type: fp32, bf16. [default: fp32]",
         shell_complete=offer(("fp32", "bf16")),
     ),
     *_options_of("device", "warmup_steps", "measure_steps"),
@@ -227,12 +231,14 @@ session_dir_option = under(
         "--session-dir",
         type=DIRECTORY,
         default=_default_session_dir,
-        help="Where session logs are kept. [default: this platform's user data folder]",
+        help="Folder of the session logs. [default: this platform's user data folder]",
     ),
 )
 ddof_option = under(
     "Output",
-    click.option("--ddof", type=click.IntRange(0, 1), default=1, show_default=True, help="std divides by n - ddof."),
+    click.option(
+        "--ddof", type=click.IntRange(0, 1), default=1, show_default=True, help="Every std divides by n - ddof."
+    ),
 )
 device_interval_option = under(
     "Session",
@@ -243,7 +249,7 @@ device_interval_option = under(
         default=0.5,
         show_default=True,
         metavar="SECONDS",
-        help="Time between samples of the GPU and the host during a run; 0 switches them off.",
+        help="Time between samples of GPU and host during a run; 0: no samples.",
     ),
 )
 reports_option = under(
@@ -252,7 +258,7 @@ reports_option = under(
         "--reports",
         type=comma_list(str),
         metavar="LIST",
-        help=f"After all cells, make these reports of those that ended well: {', '.join(ASKED_REPORTS)}; none.",
+        help=f"Reports to make after all cells, of those that ended well: {', '.join(ASKED_REPORTS)}; none.",
         shell_complete=offer((*ASKED_REPORTS, "none")),
     ),
 )
@@ -265,12 +271,12 @@ order_options = (
             default=1,
             show_default=True,
             metavar="R",
-            help="Run all cells R times, round after round, so that a drifting machine drifts for all alike.",
+            help="Run all cells R times, round after round, so that drift of the machine affects all alike.",
         ),
         click.option(
             "--order",
             type=click.Choice(get_args(Order)),
-            help="Of the cells. [default: smallest-first; in lanes longest-first, by the work of all steps]",
+            help="Order of the cells. [default: smallest-first; in lanes longest-first, by the work of all steps]",
         ),
     ),
 )
@@ -293,8 +299,8 @@ lanes_option = under(
         "--lanes",
         type=LANES,
         shell_complete=offer(("auto",)),
-        help="Run cells side by side in so many lanes, each on a device of its own (on a CPU on cores of its own); "
-        "auto: one for each device. --device names those that lanes share: each cell runs once. [default: 1]",
+        help="Run this many cells side by side, each on a device of its own (on a CPU: on cores of its own); auto: one "
+        "for each device. They share the devices of --device, and each cell runs once. [default: 1]",
     ),
 )
 oom_option = under(
@@ -302,7 +308,7 @@ oom_option = under(
     click.option(
         f"--oom-skip/{NO_OOM_SKIP}",
         default=None,
-        help="After a cell that ran out of memory, skip waiting ones of its kind that need at least as much. "
+        help="After an out-of-memory, skip waiting cells of its kind that need at least as much. "
         "[default: skip, unless the preset or the session says otherwise]",
     ),
 )
@@ -313,7 +319,8 @@ gpu_option = under(
     click.option(
         "--gpu",
         metavar="NAME",
-        help='For this GPU, which need not be here, such as "H100 80GB"; an unknown one lists all.',
+        help='Target GPU, which need not be here, such as "H100 80GB"; an unknown name lists all. '
+        "[default: this machine]",
         shell_complete=offer(gpus),
     ),
 )
@@ -324,7 +331,7 @@ _explain_option = under(
         "explain_oom",
         default=True,
         show_default=True,
-        help="Try a cell that ran out of memory again, apart, to tell what filled the memory.",
+        help="Run a cell that ran out of memory once more, apart, to see what filled the memory.",
     ),
 )
 fit_check_option = under(
@@ -334,7 +341,7 @@ fit_check_option = under(
         "check_fit",
         default=True,
         show_default=True,
-        help="On a CPU, do not try what by prediction has no room in its memory.",
+        help="On a CPU, skip cells whose predicted memory does not fit.",
     ),
 )
 session_argument = click.argument("session", default="last", shell_complete=offer(sessions))
@@ -345,7 +352,7 @@ timeout_option = under(
         "timeout_s",
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
-        help="End a cell that takes longer than this, and go on with the next.",
+        help="End a cell after this time, and go on with the next.",
     ),
 )
 bench_options = options(

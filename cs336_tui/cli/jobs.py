@@ -68,46 +68,51 @@ launch_options = (
             "--launcher",
             type=click.Choice(["slurm", "ssh", "local"]),
             metavar="slurm|ssh",
-            help="Run the cells in jobs of Slurm, or on other machines by ssh, and watch them from here.",
+            help="Run the cells as Slurm jobs, or on other machines by ssh, and watch them from here.",
         ),
-        click.option("--partition", metavar="NAME", help="Of Slurm."),
+        click.option("--partition", metavar="NAME", help="Slurm partition."),
         click.option(
-            "--nodes", type=click.IntRange(1), metavar="N", help="Machines of one allocation that runs all cells."
+            "--nodes", type=click.IntRange(1), metavar="N", help="Nodes of one allocation that runs all cells."
         ),
-        click.option("--gpus-per-node", type=click.IntRange(0), metavar="N", help="GPUs of each of them."),
+        click.option("--gpus-per-node", type=click.IntRange(0), metavar="N", help="GPUs of each node."),
         click.option(
-            "--time", metavar="LIMIT", help="Of a job, in Slurm's spelling: 0:30 is half a minute, 1:00:00 an hour."
+            "--time",
+            metavar="LIMIT",
+            help="Time limit of a job, as Slurm writes it: 0:30 is half a minute, 1:00:00 an hour.",
         ),
         click.option(
             "--slurm",
             "parameters",
             multiple=True,
             type=Parsed("KEY[=VALUE]", _sbatch_option),
-            help="Another option of sbatch, such as account=lab; may be repeated.",
+            help="Another sbatch option, such as account=lab; may be repeated.",
         ),
-        click.option("--host", "hosts", type=WORDS, help="Machines for --launcher ssh, as the user's ssh knows them."),
+        click.option(
+            "--host", "hosts", type=WORDS, help="Machines for --launcher ssh, by the names that your ssh knows."
+        ),
         click.option(
             "--remote-command",
             "remote_commands",
             multiple=True,
             metavar="[HOST=]COMMAND",
-            help="What runs cs336-tui on a host. [default: cs336-tui on its PATH, ~/.local/bin, or where it is here]",
+            help="Command that starts cs336-tui on a host. [default: cs336-tui on its PATH, in ~/.local/bin, or "
+            "where it is here]",
         ),
         click.option(
             "--host-timeout",
             "host_timeout_s",
             type=click.FloatRange(min=0, min_open=True),
             metavar="SECONDS",
-            help="A host out of reach for so long is given up; its cells go to the others. [default: 600]",
+            help="Give up a host that is out of reach for this long; its cells go to the others. [default: 600]",
         ),
         click.option(
             "--as",
             "form",
             type=click.Choice(["array", "allocation"]),
-            help="A job for each cell, or one for all, in lanes. "
+            help="array: one job per cell; allocation: one job for all cells, in lanes. "
             "[default: array, unless nodes, GPUs or lanes are given]",
         ),
-        click.option("--dry-run", is_flag=True, help="Print what would be submitted; submit nothing."),
+        click.option("--dry-run", is_flag=True, help="Only print what would be submitted."),
         click.option("--detach", is_flag=True, help="Submit, print the session's name and return."),
     ),
 )

@@ -128,9 +128,11 @@ class _Commands(Group):
 @click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="cs336-tui", message="%(prog)s %(version)s")
 @heading("The app")
-@click.option("--replay", type=FILE, help="Play a session log through the app instead of running benchmarks.")
-@click.option("--speed", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Replay speed; 0: at once.")
-@click.option("--theme", metavar="NAME", help="Start with this theme.", shell_complete=offer(themes))
+@click.option("--replay", type=FILE, help="Replay this session log in the app; nothing is run.")
+@click.option(
+    "--speed", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Replay speed; 0: all at once."
+)
+@click.option("--theme", metavar="NAME", help="Colour theme of the app.", shell_complete=offer(themes))
 @click.option(
     "--refresh",
     type=click.FloatRange(min=0.2, max=30),
@@ -144,7 +146,7 @@ class _Commands(Group):
 @reports_option
 @lanes_option
 @heading("Output")
-@click.option("--summary", type=FILE, help="Keep a session summary here, rewritten after every finished cell.")
+@click.option("--summary", type=FILE, help="Write a session summary here, anew after every finished cell.")
 @ddof_option
 @timeout_option
 @session_dir_option

@@ -40,7 +40,7 @@ class _Progress:
     "phases",
     multiple=True,
     metavar="PHASE=RANGE",
-    help="A range that is a phase, beside the usual names, such as forward=model_fwd or optimizer='adam*'; "
+    help="Range that counts as this phase, besides the usual names, such as forward=model_fwd or optimizer='adam*'; "
     "may be repeated.",
 )
 @options(session_dir_option)

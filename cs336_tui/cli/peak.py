@@ -30,7 +30,7 @@ Measure = Callable[[str, Precision], DevicePeak]
     "devices",
     type=WORDS,
     default=(),
-    help="auto, every, cpu, mps, cuda, cuda:N. [default: auto]",
+    help="Where to measure: auto, every, cpu, mps, cuda, cuda:N. [default: auto]",
     shell_complete=offer(devices),
 )
 @click.option(
@@ -38,12 +38,16 @@ Measure = Callable[[str, Precision], DevicePeak]
     "precisions",
     type=WORDS,
     default=(),
-    help="[default: all that the device can do]",
+    help="Precisions to measure. [default: all that the device can do]",
     shell_complete=offer(get_args(Precision)),
 )
 @heading("How it runs")
-@click.option("--threads", type=click.IntRange(1), help="torch's intra-op threads. [default: torch's own]")
-@click.option("--refresh", is_flag=True, help="Measure again what was measured before.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    help="CPU threads of one operation (torch's intra-op threads). [default: torch's own]",
+)
+@click.option("--refresh", is_flag=True, help="Measure again, in place of remembered results.")
 @options(*file_options("table"))
 @session_dir_option
 def peak_command(

@@ -73,7 +73,7 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
     type=Parsed("N,...|N..N", rank_counts_of),
     default="1..1024",
     show_default=True,
-    help="Numbers of ranks: 1,2,6, or 1..1024, which doubles.",
+    help="Numbers of ranks: 1,2,6, or 1..1024, by doubling.",
 )
 @heading("What to run")
 @click.option(
@@ -88,7 +88,7 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
     type=click.Choice(tuple(_BYTES)),
     default="bf16",
     show_default=True,
-    help="Of all numbers: bf16 has 2 bytes, the others 4; says which peak of the data sheet is meant.",
+    help="Precision of all numbers (bf16: 2 bytes, else 4) and of the data sheet's peak.",
 )
 @click.option(
     "--shared-link", is_flag=True, help="FSDP's and TP's communication share a link, so that their times add up."
@@ -116,7 +116,7 @@ def plan_command(
     peaks: PeakCache | None = None,
     **choices: Any,
 ) -> str:
-    """Say on how many ranks communication begins to bound DP, FSDP, TP and FSDP+TP, and which split is best.
+    """Find from how many ranks on communication is the limit of DP, FSDP, TP and FSDP+TP, and the best split.
 
     From dimensions, FLOP/s and bandwidth alone; nothing is run. The whole batch stays the same as ranks are added.
 

@@ -53,7 +53,7 @@ class _Here(NamedTuple):
 @click.argument("session", required=False, shell_complete=offer(suggestions.sessions))
 @heading("What is looked for")
 @click.option(
-    "--edition", type=click.Choice([*EDITIONS, "all"]), help="Of this handout. [default: the session's, or the newest]"
+    "--edition", type=click.Choice([*EDITIONS, "all"]), help="Handout edition. [default: the session's, or the newest]"
 )
 @gpu_option
 @options(*file_options("table"))

@@ -60,7 +60,9 @@ def _results(session: str, session_dir: Path) -> tuple[tuple[Result, ...], Sessi
 @command("reference")
 @session_argument
 @heading("Session")
-@click.option("--keep", metavar="TITLE", help="Keep the session's results as reference points of your own instead.")
+@click.option(
+    "--keep", metavar="TITLE", help="Only keep the session's results as reference points of your own, under TITLE."
+)
 @options(*file_options("table"))
 @session_dir_option
 def reference(

@@ -168,7 +168,7 @@ def _command(kind: ReportKind) -> click.Command:
     own = _OWN_OPTIONS.get(kind, file_options())
     run = options(choice_options, *own, timeout_option, session_dir_option)(partial(report_command, kind))
     made = command(kind, help=_HELP.get(kind, REPORTS[kind].command))(run)
-    passes = f"{', '.join(PASSES)}. [default: {','.join(REPORTS[kind].passes)}]"
+    passes = f"What is timed: {', '.join(PASSES)}. [default: {','.join(REPORTS[kind].passes)}]"
     reword(made, passes=passes, warmups=None, steps=None, interval=None, sync=None)
     return made
 

@@ -48,15 +48,15 @@ _PROGRAMS, _USUAL_STEP_S = 5, 0.05
     "--device",
     default="auto",
     show_default=True,
-    help="auto, cpu, mps, cuda, cuda:N; with --lanes those that they share",
+    help="Where to run: auto, cpu, mps, cuda, cuda:N; with --lanes the devices that lanes share",
     shell_complete=offer(devices),
 )
-@click.option("--size", help="[default: tiny on a CPU, small elsewhere]", shell_complete=offer(sizes))
+@click.option("--size", help="Model size. [default: tiny on a CPU, small elsewhere]", shell_complete=offer(sizes))
 @click.option("--quick", is_flag=True, help="Fewer starts and rounds: about a minute, and wider intervals.")
 @click.option(
     "--lanes",
     type=LANES,
-    help="Measure what running side by side costs, in so many lanes; auto: one for each GPU or core.",
+    help="Measure what running side by side costs, in this many lanes; auto: one for each GPU or core.",
 )
 @options(*file_options("table"))
 @session_dir_option

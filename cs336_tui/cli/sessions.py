@@ -76,7 +76,7 @@ def _text(table: Table) -> str:
 
 @command("sessions")
 @heading("Output")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @session_dir_option
 def sessions(session_dir: Path, as_json: bool) -> str:
     """List the sessions on this machine, newest first."""

@@ -29,9 +29,13 @@ _STOPS_WITHIN_S = 20.0
 @command("watch")
 @session_argument
 @heading("Session")
-@click.option("--take-over", is_flag=True, help="Whoever is named as the session's writer is surely gone.")
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Write the session although another process is named as its writer; only if that one is gone.",
+)
 @heading("The app")
-@click.option("--theme", metavar="NAME", help="Of the app.", shell_complete=offer(themes))
+@click.option("--theme", metavar="NAME", help="Colour theme of the app.", shell_complete=offer(themes))
 @click.option(
     "--low-bandwidth/--no-low-bandwidth",
     default=None,

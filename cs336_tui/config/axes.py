@@ -67,7 +67,7 @@ def _every(blocks: int) -> str:
     return f"activations recomputed in groups of {blocks} block{'s' * (blocks != 1)}"
 
 
-_DIMENSION = Axis(sweep="-", help="With --d-model.", kinds=("prediction",), compared="work")
+_DIMENSION = Axis(sweep="-", kinds=("prediction",), compared="work")
 
 
 # fmt: off
@@ -91,67 +91,79 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     """
 
     size: Annotated[str, Axis(
-        sweep="sizes", several=True, usual=("tiny",), help="Model sizes of the edition, such as small,medium",
+        sweep="sizes", several=True, usual=("tiny",), help="Model sizes of the handout edition, such as small,medium",
         group="what", widget="chips", kinds=(), compared="name", stand_in="",
     )]
     edition: Annotated[Edition, Axis(
         section="What to run",
-        usual="2026", help="Handout edition, which names the sizes: {values}", group="more", kinds=(), compared="name",
+        usual="2026",
+        help="Handout edition, which defines the sizes: {values}", group="more", kinds=(), compared="name",
         stand_in="2026", workloads=COMPUTING,
     )]
     arch: Annotated[Arch, Axis(
         section="What to run",
-        usual="swiglu-rope", help="{values}", group="more", stand_in="gelu-learned", workloads=COMPUTING,
+        usual="swiglu-rope",
+        help="Reference model: {values}", group="more", stand_in="gelu-learned", workloads=COMPUTING,
     )]
-    d_model: Annotated[int, msgspec.structs.replace(_DIMENSION, title="d_model", help="Raw dimensions replace --size.")]
-    d_ff: Annotated[int, msgspec.structs.replace(_DIMENSION, title="d_ff")]
-    num_layers: Annotated[int, msgspec.structs.replace(_DIMENSION, title="layers")]
+    d_model: Annotated[int, msgspec.structs.replace(_DIMENSION, title="d_model",
+        help="Model width, in place of --size; with --d-ff, --num-layers and --num-heads.",
+    )]
+    d_ff: Annotated[int, msgspec.structs.replace(
+        _DIMENSION, title="d_ff", help="Feed-forward width; with --d-model.",
+    )]
+    num_layers: Annotated[int, msgspec.structs.replace(
+        _DIMENSION, title="layers", help="Transformer blocks; with --d-model.",
+    )]
     num_heads: Annotated[int, msgspec.structs.replace(
-        _DIMENSION, title="heads", help="With --d-model. With --workload attention: heads of each width.",
+        _DIMENSION, title="heads", help="Attention heads; with --d-model, or with --workload attention.",
     )]
     vocab_size: Annotated[int, Axis(
-        usual=10_000, help="Vocabulary", column="vocab", title="vocabulary", label="vocab", kinds=("prediction",),
+        usual=10_000, help="Vocabulary size", column="vocab", title="vocabulary", label="vocab", kinds=("prediction",),
         compared="work", workloads=_OF_MODEL,
     )]
     context_length: Annotated[int, Axis(
-        sweep="contexts", several=True, usual=(128,), option="context", help="Context lengths", group="what",
+        sweep="contexts", several=True, usual=(128,), option="context", help="Context lengths in tokens", group="what",
         widget="chips", values=("128", "256", "512", "1024"), hint="other, as 64,96",
         kinds=("prediction",), compared="work", workloads=COMPUTING,
     )]
     batch_size: Annotated[int, Axis(
         section="What to run",
-        sweep="batches", several=True, usual=(4,), option="batch", help="Batch sizes", group="how",
+        sweep="batches", several=True, usual=(4,), option="batch", help="Batch sizes in sequences", group="how",
         kinds=("prediction",), compared="work", workloads=COMPUTING,
     )]
     pass_: Annotated[Pass, Axis(
-        sweep="passes", several=True, usual=("forward", "forward+backward", "train-step"), help="{values}",
+        sweep="passes", several=True, usual=("forward", "forward+backward", "train-step"),
+        help="What is timed: {values}",
         group="what", compared="work", workloads=COMPUTING,
     )]
     precision: Annotated[Precision, Axis(
-        sweep="precisions", several=True, usual=("fp32",), help="{values}", check=check_precision,
+        sweep="precisions", several=True, usual=("fp32",), help="Precision: {values}", check=check_precision,
         lacks=lacks_precision, group="what", kinds=(*_AS_VARIANT, "pace"), stand_in="fp32",
     )]
     device: Annotated[str, Axis(
         section="What to run",
-        sweep="devices", several=True, usual=("auto",), help="auto, every, cpu, mps, cuda, cuda:N",
+        sweep="devices", several=True, usual=("auto",), help="Where to run: auto, every, cpu, mps, cuda, cuda:N",
         check=check_device, group="how", widget="chips", kinds=(*_AS_VARIANT, "pace"), stand_in="cpu", recorded=True,
     )]
-    sync: Annotated[Sync, Axis(help="{values}", group="more", kinds=())] = "each-step"
+    sync: Annotated[Sync, Axis(help="When to wait for the device: {values}", group="more", kinds=())] = "each-step"
     warmup_steps: Annotated[int, Axis(
         sweep="warmups", several=True, option="warmup", least=0, title="warm-up", group="how",
         hint="5 or 0,1,5 or auto or 10s",
-        help="Warm-up steps; several values make several cells. auto: until steps are steady, "
-        "at most {most} unless said. A time such as 10s or 25ms: until they come to it",
+        help="Warm-up steps: a number or several; auto: until steps are steady, at most {most} (auto:50: at most 50); "
+        "or a time such as 10s",
         kinds=(), stand_in=0,
     )] = 5
     measure_steps: Annotated[int, Axis(
         sweep="steps", option="steps", group="how", kinds=(), compared="name", stand_in=1, hint="10 or auto or 30s",
-        help="Measured steps. auto: until the mean is known to --interval or the noise has settled, at most {most} "
-        "unless said. A time such as 30s or 100ms: until they come to it",
+        help="Measured steps: a number; auto: until the interval of the mean is as narrow as --interval, or more steps "
+        "would not narrow it, at most {most} (auto:200: at most 200); or a time such as 30s",
     )] = 10
-    seed: Annotated[int, Axis(least=0, help="Of parameters and tokens", group="more", kinds=(), compared="name")] = 0
+    seed: Annotated[int, Axis(
+        least=0, help="Seed of the random parameters and tokens", group="more", kinds=(), compared="name",
+    )] = 0
     threads: Annotated[int | None, Axis(
-        help="torch's intra-op threads", group="more", hint="torch's own", kinds=("time",), compared="name",
+        help="CPU threads of one operation (torch's intra-op threads)",
+        group="more", hint="torch's own", kinds=("time",), compared="name",
     )] = None
     warmup_auto: Annotated[bool, Axis(option="-", kinds=())] = False
     steps_auto: Annotated[float | None, Axis(option="-", check=check_share, kinds=(), compared="name")] = None
@@ -159,21 +171,21 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     steps_for: Annotated[float | None, Axis(option="-", check=check_steps_for, kinds=(), compared="name")] = None
     workload: Annotated[Work, Axis(
         section="One operation alone",
-        help="{values}; attention, norm: that alone; collective: one operation of several ranks", group="variants",
+        help="What a cell runs: {values}; all but the first: that operation alone", group="variants",
         kinds=(*_AS_VARIANT, "pace"), compared="work",
         tip="language-model: a whole model; attention: attention alone, over random queries, keys and values; "
         "norm: a norm alone, over random rows; collective: one operation of several ranks on a message of a size.",
     )] = "language-model"
     causal: Annotated[bool, Axis(
         section="One operation alone",
-        help="With --workload attention", group="variants", widget="one", label="mask",
+        help="Causal mask, with --workload attention", group="variants", widget="one", label="mask",
         values=("causal", "not causal"), compared="work", workloads=("attention",),
         said=lambda _: ("not causal",),
     )] = True
     model: Annotated[str, Axis(
         section="Your model",
         sweep="models", several=True, values=(REFERENCE,), own="Class", metavar="package.module:Class,...",
-        help="A model of your own: a class or a function that makes one; {default} is the one that comes along",
+        help="Your model: a class, or a function that returns a model; {default} is the built-in one",
         group="variants", widget="names", hint="reference, or yours", workloads=_OF_MODEL,
         kinds=(*_AS_VARIANT, "pace"),
         tip="Your own: package.module:ClassOrFactory; reference is the one that comes along. Several with commas.",
@@ -182,8 +194,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     model_args: Annotated[tuple[tuple[str, str], ...], Axis(
         section="Your model",
         option="model-arg", column="model-args", label="arguments", group="variants", widget="pairs",
-        help="An argument that your model wants beside the dimensions, such as rope_theta=10000, "
-        "or Class.rope_theta=10000 for one of several; may be repeated.",
+        help="Argument of your model besides the dimensions, such as rope_theta=10000 "
+        "(for one model of several Class.rope_theta=10000); may be repeated.",
         hint="none, as dropout=0", workloads=_OF_MODEL,
         applies=lambda spec: is_imported(spec.model), said=_pairs_words,
         tip="Arguments that your model wants beside the dimensions: rope_theta=10000, dropout=0.",
@@ -191,7 +203,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     model_path: Annotated[tuple[str, ...], Axis(
         section="Your model",
         label="folder", column="-", group="variants", widget="pieces", metavar="FOLDER", compared="name",
-        help="Where what you name is looked for; may be repeated. [default: the current folder]",
+        help="Folder with your code; may be repeated. [default: the current folder]",
         hint="the current one", applies=lambda spec: spec.brings_own_code,
         tip="Folders in which your own code is looked for, several with commas; else the current one.",
     )] = ()
@@ -199,30 +211,30 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         section="Your model",
         option="annotate", column="-", group="variants", widget="pairs", metavar="RANGE=package.module:function",
         check=check_annotations, kinds=("prediction",), compared="name",
-        help="Of your own model: count this function's time and memory to this part, such as softmax; may be repeated.",
+        help="Count time and memory of this function of your model as part RANGE, such as softmax; may be repeated.",
         hint="part=module:name", workloads=_OF_MODEL,
         applies=lambda spec: is_imported(spec.model),
         tip="Of your own model: softmax=package.module:function counts that function to this part.",
     )] = ()
     attention: Annotated[str, Axis(
-        sweep="attentions", several=True, values=ATTENTIONS, own="function", help="How attention is computed: {values}",
+        sweep="attentions", several=True, values=ATTENTIONS, own="function", help="Attention implementation: {values}",
         lacks=lacks_attention, group="variants", hint="or your module:name", kinds=(*_AS_VARIANT, "pace"),
         said=_own_words, workloads=(*_OF_MODEL, "attention"),
         tip="naive materialises the scores; sdpa lets torch choose; the others are torch's backends by name.",
     )] = "naive"
     optimizer: Annotated[str, Axis(
-        sweep="optimizers", several=True, values=OPTIMIZERS, own="Class", help="Of train-step: {values}",
+        sweep="optimizers", several=True, values=OPTIMIZERS, own="Class", help="Optimizer of train-step: {values}",
         group="variants", workloads=_OF_MODEL, hint="or your module:name",
         applies=lambda spec: spec.pass_ == "train-step", said=_own_words,
         tip="torch's AdamW: adamw leaves the implementation to torch, the others are chosen by name.",
     )] = "adamw"
     loss: Annotated[str, Axis(
-        values=(CROSS_ENTROPY,), own="function", help="The loss, or package.module:function", group="variants",
+        values=(CROSS_ENTROPY,), own="function", help="Loss, or your own as package.module:function", group="variants",
         widget="text", hint=CROSS_ENTROPY, workloads=_OF_MODEL, said=_own_words,
         tip="Your own: package.module:function of logits and targets.",
     )] = CROSS_ENTROPY
     compile: Annotated[Compile, Axis(
-        sweep="compiles", several=True, before="optimizer", help="torch.compile: {values}", group="variants",
+        sweep="compiles", several=True, before="optimizer", help="Mode of torch.compile: {values}", group="variants",
         long_title="torch.compile",
         lacks=lambda value, device: device.cannot_compile or "" if value != "off" else "",
         kinds=("memory", "time", "pace"),
@@ -233,20 +245,19 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     checkpoint: Annotated[int, Axis(
         sweep="checkpoints", several=True, before="optimizer", least=0, group="variants", workloads=_OF_MODEL,
         hint="0, or every k blocks",
-        help="Recompute activations in groups of so many blocks; 0: keep them",
+        help="Activation checkpointing in groups of N blocks; 0: off",
         tip="Recompute activations in groups of so many blocks: 1, or several as 0,1,2,4; 0 keeps them all.",
         said=lambda blocks: (f"checkpoint every {blocks}",), detail=_every,
     )] = 0
     nesting: Annotated[Nesting, Axis(
         sweep="nestings", several=True, before="optimizer", group="variants", workloads=_OF_MODEL,
         applies=lambda spec: spec.checkpoint > 0,
-        help="Nested checkpointing: {values}; halves: the groups of --checkpoint lie in halves of halves, recomputed "
-        "one within the other",
+        help="Nested checkpointing: {values}; halves: the groups of --checkpoint, nested by halves",
         tip="halves: of N blocks about log2(N / k) inputs are kept at once instead of N / k; more is computed again.",
         said=lambda _: ("nested",), detail=lambda _: "groups in halves of halves, recomputed one within the other",
     )] = "off"
     cuda_graph: Annotated[CudaGraph, Axis(
-        sweep="cuda_graphs", several=True, help="{values}; step: replay the whole step as one CUDA graph",
+        sweep="cuda_graphs", several=True, help="CUDA graphs: {values}; step: replay the whole step as one graph",
         lacks=lacks_graphs, group="variants", title="CUDA graph", kinds=("memory", "time", "pace"),
         unpredicted="predicted is the step without its CUDA graph, which keeps what it uses for itself",
         said=lambda _: ("CUDA graph",), detail=lambda _: "of the whole step",
@@ -255,15 +266,15 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     timer: Annotated[Timer, Axis(
         section="How it runs",
         sweep="timers", several=True, group="variants", kinds=(),
-        help="{values}; do_bench: as triton.testing.do_bench does, warm-up and steps by time, the L2 flushed before "
-        "each step, one synchronisation at the end",
+        help="How steps are timed: {values}; do_bench: as triton.testing.do_bench, with warm-up and steps by time, the "
+        "L2 cache flushed before each step, one synchronisation at the end",
         said=lambda timer: (timer,), detail=lambda _: "as triton.testing.do_bench: events round whole steps",
         tip="do_bench: as triton.testing.do_bench, the L2 flushed before each step, one synchronisation at the end.",
     )] = "step"
     flush_l2: Annotated[bool, Axis(
         section="How it runs",
         group="variants", title="flush L2", column="flush-l2", kinds=("time",),
-        help="On CUDA: zero a buffer larger than the L2 before each step, outside of its time; do_bench always does so",
+        help="On CUDA: flush the L2 cache before each step, outside the timed part; do_bench always does",
         applies=lambda spec: spec.timer != "do_bench",
         said=lambda _: ("L2 flushed",), detail=lambda _: "before each step",
         tip="On CUDA: zero a buffer larger than the L2 before each step, outside of its time.",
@@ -272,50 +283,50 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         section="How long",
         metavar="SECONDS", group="more", title="within (s)", label="within s", hint="any time", kinds=(),
         compared="name",
-        help="Limit of the whole run from empty compile caches, shown beside the time that it took; ends no run",
+        help="Time limit to hold the whole run against, from empty compile caches; the run is not stopped",
         tip="Seconds in which the whole run is to end, from empty compile caches; shown beside what it took.",
     )] = None
     dropout: Annotated[float, Axis(
         sweep="dropouts", several=True, check=check_dropout, group="variants", workloads=_OF_MODEL,
         hint="0, or 0.1", applies=_is_ours,
-        help="Share of the embeddings and of each sublayer's output that is dropped",
+        help="Dropout rate of the embeddings and of each sublayer's output",
         tip="Of the reference model: after the embeddings and after each sublayer, before it is added.",
         said=lambda share: (f"dropout {share:g}",),
     )] = 0.0
     attention_dropout: Annotated[float, Axis(
         sweep="attention_dropouts", several=True, check=check_dropout, group="variants", workloads=_OF_MODEL,
         label="attn drop", hint="0, or 0.1", applies=_is_ours,
-        help="Share of naive attention's weights that is dropped",
+        help="Dropout rate of the attention weights, with naive attention",
         tip="Of the reference model with naive attention: after the softmax.",
         said=lambda share: (f"attention dropout {share:g}",),
     )] = 0.0
     bias: Annotated[Switch, Axis(
         sweep="biases", several=True, group="variants", workloads=_OF_MODEL, applies=_is_ours,
-        help="A bias in every linear layer but the head: {values}", said=lambda _: ("biases",),
+        help="Biases in all linear layers but the head: {values}", said=lambda _: ("biases",),
         tip="Of the reference model: in every linear layer but the head.",
     )] = "off"
     weight_tying: Annotated[Switch, Axis(
         sweep="weight_tyings", several=True, group="variants", workloads=_OF_MODEL, applies=_is_ours,
         label="tying", said=lambda _: ("tied weights",),
-        help="The head's weights are the token embedding: {values}",
+        help="One weight matrix for token embedding and head: {values}",
         tip="Of the reference model: one matrix is the token embedding and the head.",
     )] = "off"
     gelu: Annotated[Gelu, Axis(
         sweep="gelus", several=True, group="variants", workloads=_OF_MODEL,
         applies=lambda spec: _is_ours(spec) and spec.arch == "gelu-learned",
-        help="GELU of arch gelu-learned: {values}", said=lambda kind: (f"{kind} GELU",),
+        help="GELU formula of --arch gelu-learned: {values}", said=lambda kind: (f"{kind} GELU",),
         tip="exact: by the error function; tanh: its approximation.",
     )] = "exact"
     norm: Annotated[str, Axis(
         sweep="norms", several=True, before="compile", values=NORMS, own="function",
-        help="The norm: {values}", group="variants", hint="or your module:name", workloads=(*_OF_MODEL, "norm"),
+        help="Norm: {values}", group="variants", hint="or your module:name", workloads=(*_OF_MODEL, "norm"),
         kinds=(*_AS_VARIANT, "pace"), said=_own_words, applies=_is_ours,
         tip="rmsnorm is made of elementwise operations; the others are torch's own, layernorm with a bias.",
     )] = "rmsnorm"
     ranks: Annotated[int, Axis(
         section="Several ranks",
         sweep="ranks", several=True, group="variants", hint="1, or 1,2,4", kinds=(*_AS_VARIANT, "pace"),
-        help="Processes that run one cell together",
+        help="Number of ranks: processes that run one cell together",
         tip="Processes that run one cell together: 1, or several as 1,2,4. On cuda each has a GPU of its own, on cpu "
         "they share its cores.",
         said=lambda ranks: (f"{ranks} ranks",), detail=lambda ranks: f"{ranks} processes",
@@ -323,15 +334,15 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     accumulate: Annotated[int, Axis(
         section="Several ranks",
         sweep="accumulations", several=True, group="variants", workloads=_OF_MODEL, kinds=(*_AS_VARIANT, "pace"),
-        hint="1, or 1,2,4", help="Micro-batches into which a train-step divides the batch of each rank, for one "
-        "optimizer step; ranks communicate at the last one, where their wrapper can wait",
+        hint="1, or 1,2,4", help="Gradient accumulation: micro-batches of each rank's batch for one optimizer "
+        "step; ranks communicate after the last one, if their wrapper can wait",
         tip="Micro-batches of a train-step: 1, or several as 1,2,4. They divide the batch of each rank.",
         said=lambda count: (f"{count} micro-batches",), detail=lambda count: f"{count} micro-batches a step",
     )] = 1
     batch_is: Annotated[BatchIs, Axis(
         section="Several ranks",
         group="variants", workloads=_OF_MODEL, applies=lambda spec: spec.ranks > 1, kinds=(*_AS_VARIANT, "pace"),
-        help="The batch of several ranks: {values}; global: of all together, divided equally",
+        help="Meaning of --batch with several ranks: {values}; global: shared equally among them",
         tip="The batch of several ranks. per-rank: each has one of that size; global: they divide one of that size.",
         said=lambda whose: (f"{whose} batch",), detail=lambda whose: _WHOSE_BATCH[whose],
     )] = "per-rank"
@@ -340,14 +351,14 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         sweep="parallels", several=True, values=PARALLELS, own="get_ddp", check=check_parallel, group="variants",
         workloads=_OF_MODEL, applies=lambda spec: spec.ranks > 1, kinds=(*_AS_VARIANT, "pace"),
         hint="or ddp:25MB, or yours", said=lambda how: (short(how) if is_imported(how) else how,),
-        help="How several ranks share a step, by torch's own classes: {values}, ddp:25MB for buckets of that size",
+        help="How ranks share a step: {values}; ddp:25MB sets the bucket size",
         tip="How several ranks share a step. none: each trains alone, without communication; ddp:25MB: the size of "
         "buckets; yours: package.module:get_ddp.",
     )] = "none"
     backend: Annotated[Backend, Axis(
         section="Several ranks",
         sweep="backends", several=True, group="variants", applies=lambda spec: spec.ranks > 1, kinds=("time",),
-        help="Communication of several ranks: {values}; auto: nccl on cuda, gloo elsewhere",
+        help="Communication backend: {values}; auto: nccl on cuda, else gloo",
         tip="Communication of several ranks; auto: nccl on cuda, gloo elsewhere.",
         said=lambda name: (name,),
     )] = "auto"
@@ -355,7 +366,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         section="One operation alone",
         sweep="collectives", several=True, option="op", group="variants", workloads=("collective",), title="operation",
         column="op", kinds=("memory", "time", "pace"), compared="work",
-        help="With --workload collective: {values}",
+        help="Operation of --workload collective: {values}",
         tip="What the ranks do with a message of the size, such as 10MB.",
     )] = "all-reduce"
     recording: Annotated[str, Axis(
