@@ -16,7 +16,7 @@ from cs336_tui.session.state import ReportState, SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.keys import bind
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
-from cs336_tui.tui.widgets.rows import Rows
+from cs336_tui.tui.widgets.rows import WideRows
 
 _CURVE = "Results (4) has its bandwidths, Roofline (l) their curve over sizes."
 _NONE = ("This session has none of this cell.", "muted")
@@ -46,7 +46,7 @@ class Subject(NamedTuple):
     """Reports that wait, by kind and spec."""
 
 
-class ReportPane(Rows):
+class ReportPane(WideRows):
     """Shows the subject's report of one kind. Subclasses give `kind`, `about` and `draw`."""
 
     kind: ClassVar[ReportKind]
@@ -147,8 +147,11 @@ class ReportPane(Rows):
         how = (f"Press n to make it. {when}", "strong") if subject.can_ask else _NONE
         return [*ended, *wrapped(self.about, width), (), *wrapped(how[0], width, how[1])]
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        return action != "make" or self._can_make
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return (action != "make" or self._can_make) and super().check_action(action, parameters)
+
+    def resort(self) -> None:
+        self.show(self.subject)
 
     @property
     def _can_make(self) -> bool:

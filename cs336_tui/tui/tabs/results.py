@@ -29,7 +29,7 @@ from cs336_tui.tui.tabs.results_columns import (
 )
 from cs336_tui.tui.tabs.status import verdict
 from cs336_tui.tui.titles import told_variants
-from cs336_tui.tui.widgets.columns import UNSORTED, Layout, Sort, ellipsis, lay_out, more_columns
+from cs336_tui.tui.widgets.columns import UNSORTED, WORDS_ROOM, Layout, Sort, ellipsis, lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, joined, line
 from cs336_tui.tui.widgets.rows import TableRows
 
@@ -176,7 +176,7 @@ class ResultsPane(TableRows):
         if self._is_short:
             layout = lay_out(self._columns, list(map(shortened, self._named)), for_columns, alike=self._alike)
         count = len(self._cells)
-        room = width - len(f" · {more_columns(99)}  {count}–{count} of {count}")
+        room = width - WORDS_ROOM - len(f" ·   {count}–{count} of {count}")
         told: set[int] = set()
         above = ", ".join(self._in_common)
         for index, column in enumerate(self._columns):
@@ -190,7 +190,7 @@ class ResultsPane(TableRows):
             longer = " · ".join(filter(None, [above, remark]))
             above = longer if cell_len(longer) <= room else above
         self._above, self._pages = above, layout.pages(for_columns, told)
-        self._page = min(self._page, len(self._pages) - 1)
+        self._columns_page = min(self._columns_page, len(self._pages) - 1)
 
     def _put_in_order(self) -> None:
         """Sort the rows; the cursor stays on its cell, and cells of which the value is not known come last."""

@@ -320,7 +320,8 @@ class RooflinePane(Container):
         said = self._said(roofline, chosen, width)
         chart.paint([*said, *chart_lines(roofline, chosen, width, height - len(said))])
         self._laid = laid = self._laid.at(max(rows.content_size.width, 12))
-        rows.draw_from(len(laid), lambda first, last: ([laid.heading], laid.lines(first, last)), heading_rows=1)
+        heading = [*laid.above, laid.heading]
+        rows.draw_from(len(laid), lambda first, last: (heading, laid.lines(first, last)), heading_rows=len(heading))
 
     def _bandwidths(self, state: SessionState, width: int, height: int) -> Sequence[Line]:
         """Of collectives, which compute nothing, busbw over size."""

@@ -110,9 +110,35 @@ def ellipsis(text: str, width: int) -> str:
     return set_cell_size(text, max(width - 1, 0)).rstrip() + "…"[: max(width, 0)]
 
 
-def more_columns(hidden: int, key: str = "→") -> str:
-    """The words for columns that do not fit, and the key that shows them: ``+6 columns →``; none for none."""
-    return f"+{hidden} column{'s' * (hidden != 1)} {key}".rstrip() if hidden else ""
+def columns_words(pages: Sequence[Layout], page: int = 0) -> str:
+    """The columns that are not in sight, and the key that shows them: ``+6 columns →``, on a further page ``columns 2/3
+    →``; empty if all are."""
+    if len(pages) < 2:
+        return ""
+    if page:
+        return f"columns {page + 1}/{len(pages)} →"
+    hidden = len({index for each in pages for index in each.kept} - {*pages[0].kept})
+    return f"+{hidden} column{'s' * (hidden != 1)} →"
+
+
+WORDS_ROOM = len("+99 columns →")
+"""Room for `columns_words`."""
+
+
+def in_pages(
+    columns: tuple[Column, ...],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    *,
+    alike: Sequence[bool | None] = (),
+) -> tuple[Layout, ...]:
+    """The pages of a table whose heading ends with `columns_words`, where some columns do not fit."""
+    pages: tuple[Layout, ...] = ()
+    for room in (width, width - WORDS_ROOM):
+        pages = lay_out(columns, rows, room, alike=alike).pages(room)
+        if len(pages) == 1:
+            break
+    return pages
 
 
 def lay_out(
@@ -156,14 +182,24 @@ def table_lines(
     *,
     roles: Sequence[str] = (),
     alike: Sequence[bool | None] = (),
+    page: int = 0,
 ) -> list[Line]:
-    """The heading of a table and its rows, each in its role and with its mark at the end; `alike` as for `lay_out`."""
+    """The heading of a table and its rows, each in its role and with its mark at the end; `alike` as for `lay_out`,
+    `page`: of its columns, if not all fit."""
     room = width - max((cell_len(mark.text) for mark in marks), default=0)
-    layout = lay_out(table.columns, table.rows, room, alike=alike)
+    pages = in_pages(table.columns, table.rows, room, alike=alike)
+    layout = pages[page % len(pages)]
     ends: list[Line] = [(mark,) for mark in marks] or [()] * len(table.rows)
     styles = roles or ["text"] * len(table.rows)
     rows = [(Span(layout.row(row), role), *end) for row, role, end in zip(table.rows, styles, ends, strict=True)]
-    return [line((layout.heading, "muted")), *rows]
+    return [*heading_lines(layout.heading, columns_words(pages, page % len(pages)), width)[-1:], *rows]
+
+
+def heading_lines(names: str, words: str, width: int) -> list[Line]:
+    """The columns' names, with `columns_words` behind them; without room for both the words above."""
+    together = cell_len(names) + cell_len(words) <= width
+    lines = [line((names, "muted"), *([(words, "strong")] if words and together else []))]
+    return lines if together or not words else [line((words, "strong")), *lines]
 
 
 class Sheet(NamedTuple):
@@ -178,6 +214,10 @@ class Sheet(NamedTuple):
     """The least width of what takes the rest of each row: the last column, or the bars. 0: nothing does."""
     shares: tuple[float, ...] = ()
     """A bar for each row, from 0 to 1."""
+    roles: tuple[str, ...] = ()
+    """The style of each bar; else they are alike."""
+    sort: Sort = UNSORTED
+    """The column that the rows are sorted by."""
 
     def markdown(self, caption: str) -> str:
         """All of it as GitHub-flavoured markdown."""
@@ -193,11 +233,15 @@ class Sheet(NamedTuple):
 class Laid:
     """A sheet in a window of some width: only the lines that are asked for are made."""
 
-    def __init__(self, sheet: Sheet, width: int) -> None:
+    def __init__(self, sheet: Sheet, width: int, page: int = 0) -> None:
         self.sheet, self._width = sheet, width
         table = sheet.table
         self._cuts_last = bool(sheet.rest) and not sheet.shares
-        self._layout = lay_out(table.columns[:-1] if self._cuts_last else table.columns, table.rows, width - sheet.rest)
+        columns = table.columns[:-1] if self._cuts_last else table.columns
+        room = width - sheet.rest
+        self.pages = lay_out(columns, table.rows, room).pages(room)
+        self.page = page % len(self.pages)
+        self._layout = self.pages[self.page]
         self._notes = paragraphs(table.footnotes, width, "muted", "  ")
         if self._notes and table.rows:
             self._notes.insert(0, ())
@@ -205,14 +249,27 @@ class Laid:
     def __len__(self) -> int:
         return len(self.sheet.table.rows) + len(self._notes)
 
-    def at(self, width: int) -> Laid:
-        """The same in a window of this width."""
-        return self if width == self._width else Laid(self.sheet, width)
+    def at(self, width: int, page: int = 0) -> Laid:
+        """The same in a window of this width, with the columns of a page."""
+        same = width == self._width and page % len(self.pages) == self.page
+        return self if same else Laid(self.sheet, width, page)
+
+    @property
+    def above(self) -> list[Line]:
+        """`columns_words`, if the heading has no room for them."""
+        return self._headings[:-1]
 
     @property
     def heading(self) -> Line:
-        last = self.sheet.table.columns[-1].header if self._cuts_last else ""
-        return line((self._layout.heading + last, "muted"))
+        return self._headings[-1]
+
+    @property
+    def _headings(self) -> list[Line]:
+        """The columns' names, with the sign of the order behind the one that rows are sorted by."""
+        last = self.sheet.table.columns[-1] if self._cuts_last else None
+        sort = self.sheet.sort
+        name = f"{last.header}{sort.mark * (sort.key == last.key)}  " if last else ""
+        return heading_lines(self._layout.heading_of(sort) + name, columns_words(self.pages, self.page), self._width)
 
     def lines(self, first: int, last: int) -> Sequence[Line]:
         """The rows from `first` up to, not including, `last`; notes follow the table."""
@@ -226,8 +283,9 @@ class Laid:
         width = max(self._width - cell_len(text), 0)
         if self._cuts_last:
             return Span(text), Span(middle(row[-1], width))
-        shares = self.sheet.shares
-        return (Span(text), Span(bar(shares[place], min(width, _WIDEST_BAR)), "phase-1")) if shares else (Span(text),)
+        shares, roles = self.sheet.shares, self.sheet.roles
+        role = roles[place] if roles else "measured"
+        return (Span(text), Span(bar(shares[place], min(width, _WIDEST_BAR)), role)) if shares else (Span(text),)
 
 
 def middle(text: str, width: int) -> str:

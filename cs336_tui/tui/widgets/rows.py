@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from cs336_tui.tui.keys import bind
-from cs336_tui.tui.widgets.columns import Layout, Sort, more_columns
+from cs336_tui.tui.widgets.columns import Layout, Sort, columns_words
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, fit, spread, width_of, wrapped
 
 Draw = Callable[[int, int], tuple[Sequence[Line], Sequence[Line]]]
@@ -178,38 +178,51 @@ class Rows(Lines, can_focus=True):
         """The last row of the heading was clicked at a column of characters."""
 
 
-class TableRows(Rows):
-    """A table's rows, in the order of a column. Columns that do not fit are on further pages."""
+class WideRows(Rows):
+    """A table's rows. Columns that do not fit are on further pages."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("right", "columns(1)", "Columns", key_display="←→", id="table.columns"),
+        Binding("left", "columns(-1)", "Columns before", show=False, id="table.columns_before"),
+    ]
+
+    _pages: Sequence[Layout] = ()
+    _columns_page = 0
+
+    def resort(self) -> None:
+        """Paint the rows again: other columns, or another order, are wanted."""
+
+    @property
+    def layout_now(self) -> Layout | None:
+        """The page of columns in sight."""
+        return self._pages[self._columns_page % len(self._pages)] if self._pages else None
+
+    @property
+    def columns_words(self) -> str:
+        """The columns that are not in sight: ``+6 columns →``, on a further page ``columns 2/2 →``."""
+        return columns_words(self._pages, self._columns_page)
+
+    def action_columns(self, by: int) -> None:
+        if len(self._pages) > 1:
+            self._columns_page = (self._columns_page + by) % len(self._pages)
+            self.resort()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "columns":
+            return len(self._pages) > 1
+        return super().check_action(action, parameters)
+
+
+class TableRows(WideRows):
+    """A table's rows, in the order of a column."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("sort", "sort(1)", "Sort", "table.sort", shown_as="< >"),
         bind("sort-before", "sort(-1)", "Sort by the previous column", "table.sort_before", show=False),
         bind("order", "turn", "Order", "table.order"),
-        Binding("right", "columns(1)", "Columns", key_display="←→", id="table.columns"),
-        Binding("left", "columns(-1)", "Columns before", show=False, id="table.columns_before"),
     ]
 
     sort = Sort()
-    _pages: Sequence[Layout] = ()
-    _page = 0
-
-    def resort(self) -> None:
-        """Put the rows in the order of `sort`, and paint them; the cursor stays on what it is on."""
-
-    @property
-    def layout_now(self) -> Layout | None:
-        """The page of columns in sight."""
-        return self._pages[min(self._page, len(self._pages) - 1)] if self._pages else None
-
-    @property
-    def columns_words(self) -> str:
-        """The columns that are not in sight: ``+6 columns →``, on a further page ``columns 2/2 →``."""
-        if len(self._pages) < 2:
-            return ""
-        if self._page:
-            return f"columns {self._page + 1}/{len(self._pages)} →"
-        shown = {*self._pages[0].kept}
-        return more_columns(len({index for page in self._pages for index in page.kept} - shown))
 
     def action_sort(self, by: int) -> None:
         if (layout := self.layout_now) is not None:
@@ -221,16 +234,6 @@ class TableRows(Rows):
     def action_turn(self) -> None:
         self.sort = self.sort.turned()
         self.resort()
-
-    def action_columns(self, by: int) -> None:
-        if len(self._pages) > 1:
-            self._page = (self._page + by) % len(self._pages)
-            self.resort()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "columns":
-            return len(self._pages) > 1
-        return super().check_action(action, parameters)
 
     def click_heading(self, x: int) -> None:
         layout = self.layout_now

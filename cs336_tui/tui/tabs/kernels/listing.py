@@ -17,10 +17,10 @@ from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import NONE, Scale, scale, time_text
 from cs336_tui.tui import format
-from cs336_tui.tui.widgets.columns import Sheet
+from cs336_tui.tui.widgets.columns import Sheet, Sort
 from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
 
-NAME_WIDTH = 32
+NAME_WIDTH = 38
 """Least width of a kernel's name in a list."""
 NO_PART = "no named part"
 WITHOUT_BACKWARD = ("optimizer", "zero_grad")
@@ -29,23 +29,25 @@ _MS_FROM = 100
 """Times of single launches are in µs up to so many ms: most kernels take a few µs."""
 WHOLE_STEP, WHOLE_RECORDING = "whole step", "whole recording"
 _NO_PHASE = "no phase"
+_TIME_ROOM = len("12345.67")
+"""The width of times: the filter and the order do not move them."""
 _labelled = partial(labelled, label_width=15)
 
 
 def _columns(each: Scale, totals: Scale) -> tuple[Column[KernelRow], ...]:
     def time(key: str, title: str, rank: int) -> Column[KernelRow]:
-        return Column(key, f"{title} {each.unit}", rank=rank, show=each.text)
+        return Column(key, f"{title} {each.unit}", rank=rank, show=each.text, room=_TIME_ROOM)
 
     return (
-        Column("share", "Time %", show=lambda share: f"{share * 100:.1f}"),
-        Column("total_ns", f"Total {totals.unit}", show=totals.text),
-        Column("instances", "Instances", rank=1),
+        Column("share", "Time %", show=lambda share: f"{share * 100:.1f}", room=len("100.0")),
+        Column("total_ns", f"Total {totals.unit}", show=totals.text, room=_TIME_ROOM),
+        Column("instances", "Instances", rank=1, room=len("Instances")),
         time("avg_ns", "Avg", 2),
         time("med_ns", "Med", 4),
         time("min_ns", "Min", 5),
         time("max_ns", "Max", 6),
         time("std_ns", "StdDev", 7),
-        Column("kind", "Kind", left=True, rank=3),
+        Column("kind", "Kind", left=True, rank=3, room=max(map(len, KINDS))),
         Column("short", "Name", left=True, show=format.plain),
     )
 
@@ -114,17 +116,14 @@ def kernels_sheet(report: KernelReport, selection: Selection, found: Sequence[Ke
     """A row per kernel. Shares are of phase, part and kind; a search leaves them as they are."""
     totals = scale(row.total_ns for row in found)
     each = scale((row.avg_ns for row in found), at_least=_MS_FROM)
-    mark = "▾" if selection.descending else "▴"
-    columns = [
-        column._replace(title=column.header + mark, rank=0) if column.key == selection.sort else column
-        for column in _columns(each, totals)
-    ]
+    # A sorted column has the highest rank: it stays in sight.
+    columns = [column._replace(rank=0) if column.key == selection.sort else column for column in _columns(each, totals)]
     nothing = () if found else (f"None of the {_count(report)} is selected. Esc shows all of them.",)
-    table = Table.of(found, columns, footnotes=nothing)
     return Sheet(
-        table,
+        Table.of(found, columns, footnotes=nothing),
         keys=tuple(row.name for row in found),
-        rest=min(NAME_WIDTH, max(map(len, table.texts("short")), default=0)),
+        rest=NAME_WIDTH,
+        sort=Sort(selection.sort, selection.descending),
     )
 
 

@@ -52,7 +52,7 @@ class KernelsPane(ReportPane):
 
     kind = "kernels"
     elsewhere = "Kernels are in a trace of torch's profiler or an nsys report of that run: O in Sessions (7) opens it."
-    varying = ("make", "step_cell", "view", "next", "within", "clear")
+    varying = ("make", "step_cell", "view", "next", "within", "clear", "columns")
     about = (
         "Profiles one step after warm-up and shows where its time goes: each kernel (on a CPU each operator), kinds, "
         "parts of the model, matmul against softmax. Takes seconds, and minutes for the largest models on a CPU."
@@ -97,12 +97,15 @@ class KernelsPane(ReportPane):
         self._find_cells(self.subject.state)
         width = max(self.content_size.width, 12)
         title = line(("Kernels of all cells", "title"), " · Enter: every figure of a row")
-        heading = joined([title, views_line(self._views, self.view)], width - len("  000–000 of 000"))
+        first, room = [title, views_line(self._views, self.view)], width - len("  000–000 of 000")
         if self._cells is None:
-            self.fill((), [*heading, (), line(("working out ...", "muted"))])
+            self.fill((), [*joined(first, room), (), line(("working out ...", "muted"))])
             return
-        self._laid = laid = self._laid.at(width) if self._laid else Laid(cells.cells_sheet(self._cells), width)
-        heading = [*heading, *wrapped(laid.sheet.lead, width, "strong"), laid.heading]
+        self._laid = laid = (
+            self._laid.at(width, self._columns_page) if self._laid else Laid(cells.cells_sheet(self._cells), width)
+        )
+        self._pages = laid.pages
+        heading = [*joined([*first, *laid.above], room), *wrapped(laid.sheet.lead, width, "strong"), laid.heading]
         self.draw_from(len(laid), lambda first, last: (heading, laid.lines(first, last)), heading_rows=len(heading))
 
     @property
@@ -147,7 +150,12 @@ class KernelsPane(ReportPane):
             self.selection = listing.still_valid(content, self.selection)
             if self.view not in self._views:
                 self.view = "kernels"
-        self._laid = laid = self._laid.at(width) if self._laid else Laid(self._sheet(content), width)
+        self._laid = laid = (
+            self._laid.at(width, self._columns_page)
+            if self._laid
+            else Laid(self._sheet(content), width, self._columns_page)
+        )
+        self._pages = laid.pages
         heading = self._heading(content, laid)
         below = [*ranks.timelines(content, width)] if self.view == "ranks" else []
 
@@ -173,7 +181,7 @@ class KernelsPane(ReportPane):
         about = line(max((text for text in longer if len(text) <= width), key=len, default=shorter))
         chosen, *more = (line((part, "strong")) for part in self._selected.split(" · "))
         filters = [facts(chosen, more, room)] if self.view == "kernels" else []
-        lines += joined([about, *filters], room)
+        lines += joined([about, *filters, *laid.above], room)
         if self.view in _OF_RANKS:  # which tells of all ranks, and of their traces
             pass
         elif tall:
@@ -204,6 +212,15 @@ class KernelsPane(ReportPane):
             at = choices.index(present) if present in choices else 0
             is_reversed = self.selection.reversed and field != "sort"
             self._select(**{field: choices[(at + by) % len(choices)]}, reversed=is_reversed)
+
+    def click_heading(self, x: int) -> None:
+        if self.view == "kernels" and self._shown and (layout := self.layout_now):
+            column = layout.column_at(x)
+            key = column.key if column else "short"  # the name takes the rest
+            if key == self.selection.sort:
+                self.action_turn()
+            else:
+                self._select(sort=key, reversed=False)
 
     def action_turn(self) -> None:
         self._select(reversed=not self.selection.reversed)
@@ -274,5 +291,6 @@ class KernelsPane(ReportPane):
 
     def _open(self, view: KernelsView, *, keep: bool = False) -> None:
         """Show a view from its first row, or with `keep` from the one under the cursor."""
+        self._columns_page = self._columns_page if view == self.view else 0
         self.view, self._laid, self.cursor = view, None, self.cursor if keep else 0
         self.show(self.subject)

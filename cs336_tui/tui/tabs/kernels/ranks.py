@@ -86,7 +86,7 @@ def _gather_columns(gathers: Sequence[Gather]) -> tuple[Column[Gather], ...]:
 
 def _timeline(of: RankTraffic, long: int) -> Iterator[Line]:
     for what, shares, role in (
-        ("computes", of.compute_over_time, "phase-1"),
+        ("computes", of.compute_over_time, "measured"),
         ("communicates", of.communication_over_time, "caution"),
     ):
         yield Span(f"{f'rank {of.rank} {what}':<{_LABEL}}", "muted"), Span(shades(shares, long), role)

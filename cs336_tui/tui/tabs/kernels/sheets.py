@@ -13,6 +13,7 @@ from cs336_tui.export.kernels import UNNAMED_RECORDING
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import FLOP_RATES, FLOPS, scale, time_text
 from cs336_tui.tui import format
+from cs336_tui.tui.charts.bars import phase_role
 from cs336_tui.tui.tabs.kernels.listing import (
     NAME_WIDTH,
     NO_PART,
@@ -147,7 +148,9 @@ def parts_sheet(report: KernelReport) -> Sheet:
     )
     largest = max((share.share for share in found), default=0.0)
     bars = tuple(share.share / largest if largest else 0.0 for share in found)
-    return Sheet(Table.of(found, columns), keys=tuple(share.name for share in found), rest=8, shares=bars)
+    roles = tuple(role if (role := phase_role(share.name)) != "muted" else "measured" for share in found)
+    keys = tuple(share.name for share in found)
+    return Sheet(Table.of(found, columns), keys=keys, rest=8, shares=bars, roles=roles)
 
 
 def attention_sheet(report: KernelReport) -> Sheet:
