@@ -22,7 +22,7 @@ from cs336_tui.analysis.scaling import Device, plan
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.analysis.verdicts import DESCRIBING, VerdictName
 from cs336_tui.cli.estimate import document as estimate_document
-from cs336_tui.cli.help import record_of, under_headings
+from cs336_tui.cli.help import HEADINGS, record_of, under_headings
 from cs336_tui.cli.main import cli
 from cs336_tui.events.events import SCHEMA, Event, Status
 from cs336_tui.events.gpus import find_gpu
@@ -81,13 +81,14 @@ def commands() -> Mapping[str, click.Command]:
     return dict(sorted(found.items()))
 
 
-_Help = tuple[str, str]
-"""An option's names and value, and what it means, as ``--help`` has them."""
+_Help = tuple[str, str, str]
+"""An option's names and value, what it means, and its heading, as ``--help`` has them."""
 
 
 def _help(command: click.Command, title: str) -> list[_Help]:
     context = click.Context(command, info_name=title)
-    return [record_of(option, context) for options in under_headings(command, context).values() for option in options]
+    found = under_headings(command, context).items()
+    return [(*record_of(option, context), heading) for heading, options in found for option in options]
 
 
 def _options() -> Iterator[str]:
@@ -101,8 +102,10 @@ def _options() -> Iterator[str]:
     yield "Each command's `--help` says the same. Options that several commands share come first."
     yield from ("", "## Shared options", "")
     everywhere = [record for record, titles in shared.items() if len(titles) == len(of_command)]
-    yield from _table(("option", "meaning"), (_option(record) for record in shared if record not in everywhere))
-    yield from ("", *(f"Every command has {_code(names)}: {meaning}" for names, meaning in everywhere))
+    for heading in HEADINGS:
+        if found := [_option(each) for each in shared if each not in everywhere and each[2] == heading]:
+            yield from (f"### {heading}", "", *_table(("option", "meaning"), found), "")
+    yield from (f"Every command has {_code(names)}: {meaning}" for names, meaning, _ in everywhere)
     for title, command in commands().items():
         records = of_command[title]
         context = click.Context(command, info_name=title)
@@ -120,7 +123,7 @@ def _options() -> Iterator[str]:
 
 
 def _option(record: _Help) -> tuple[str, str]:
-    names, meaning = record
+    names, meaning, _ = record
     return _code(names), meaning
 
 
