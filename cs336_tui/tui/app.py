@@ -483,6 +483,10 @@ class Cs336App(SteadyApp):
         self._painter.estimates().name_link(message.bytes_per_s)
         self.paint()
 
+    def on_estimate_pane_largest_wanted(self) -> None:
+        self._painter.estimates().turn_largest()
+        self.paint()
+
     def on_estimate_pane_gpu_named(self, message: EstimatePane.GpuNamed) -> None:
         self._painter.estimates().name_gpu(message.name)
         self.paint()

@@ -31,7 +31,8 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
             about = f"{ACTIONS[key.id][0].upper()}{ACTIONS[key.id][1:]} ({printed(key)})"
             yield SystemCommand(key.description, about, getattr(app, f"action_{key.action}"))
     for tab in TABS.values():
-        yield SystemCommand(f"Tab {tab.label}", f"Bring it into sight ({tab.key})", partial(app.action_open, tab.id))
+        about = f"Show the {tab.label} tab ({tab.key})"
+        yield SystemCommand(f"Tab {tab.label}", about, partial(app.action_open, tab.id))
     for name in _OFTEN:
         about = f"Results as {FILE_FORMATS[name].about}, or another table"
         yield SystemCommand(f"Export {name}", about, partial(dialogs.export_as, app, format_=name))
@@ -40,8 +41,10 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
     for kind, tab in REPORT_TABS.items():
         about = f"{tab.label} of the cell under the cursor, made between two cells (n in its tab)"
         yield SystemCommand(f"Report {kind}", about, partial(_make_report, app, tab))
-    about = "Whether the cells fit a GPU that is not here"
-    yield SystemCommand("Estimate for another GPU", about, partial(_name_gpu, app))
+    about = "Whether the cells fit it (g in Estimate)"
+    yield SystemCommand("Estimate for another GPU", about, partial(_estimate, app, "gpu"))
+    about = "The largest batch of each cell that fits the target GPU (n in Estimate)"
+    yield SystemCommand("Largest batch that fits", about, partial(_estimate, app, "largest"))
     if not app.replaying:
         for preset in all_presets().presets:
             yield SystemCommand(f"Preset {preset.name}", preset.about, partial(app.load_preset, preset))
@@ -56,12 +59,13 @@ async def _make_report(app: Host, tab: PaneTab) -> None:
     app.main.query_one(f"#{tab.id}", ReportPane).action_make()
 
 
-async def _name_gpu(app: Host) -> None:
+async def _estimate(app: Host, action: str) -> None:
+    """Do what a key of the Estimate tab does."""
     from cs336_tui.tui.tabs.estimate import EstimateList
 
     app.action_open("estimate")
     await app.main.focus_pane("estimate")
-    app.main.query_one(EstimateList).action_gpu()
+    await app.main.query_one(EstimateList).run_action(action)
 
 
 class KeepTheme:

@@ -10,6 +10,7 @@ from textual.timer import Timer
 
 from cs336_tui.analysis.estimates import Estimate, duration_range, judge_all, total_s
 from cs336_tui.analysis.eta import takes_words
+from cs336_tui.analysis.fitting import search
 from cs336_tui.analysis.targets import Target, named_target, target_here
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.gpus import GpuModel, find_gpu
@@ -18,10 +19,12 @@ from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.tabs.estimate import Estimated, Whose
-from cs336_tui.tui.tabs.estimate_texts import EstimateRow, target_text
+from cs336_tui.tui.tabs.estimate_texts import EstimateRow, Largest, target_text
 
 SETTLED_S = 0.3
 """Predictions are asked for when the choices have stayed the same for this time."""
+_AT_ONCE = 4
+"""Cells whose largest batch is looked for at the same time."""
 _KEPT_S = 5.0
 """Time for which a reading of a device's free memory is kept: a margin that flickers cannot be read."""
 
@@ -44,6 +47,7 @@ class EstimateController:
         """Bandwidth of links in bytes/s that the user named."""
         self._targets: dict[tuple[int, str], tuple[float, Target]] = {}
         self._judged: dict[str, tuple[tuple[object, ...], tuple[Estimate | None, ...]]] = {}
+        self._batches: BatchSearch | None = None
         self._whose: Whose = "chosen"
         self._asked: tuple[CellSpec, ...] = ()
         """The predictions that were asked for last."""
@@ -93,6 +97,8 @@ class EstimateController:
         found = self._asked_of(cells.largest)
         estimates = self._there(state, found)
         measured = self._measured(state) if self._gpu is None else {}
+        if self._batches:
+            self._batches.missing = ()
         rows = tuple(
             EstimateRow(
                 need.spec,
@@ -100,6 +106,7 @@ class EstimateController:
                 measured.get(run_alike(need.spec)),
                 self._refused(need.spec),
                 state.unpredictable.get(needs_of(need.spec), ""),
+                self._largest(state, need.spec, estimate),
             )
             for need, estimate in zip(found, estimates, strict=True)
         )
@@ -129,6 +136,11 @@ class EstimateController:
         if gpu is None or spec.precision in gpu.precisions:
             return ""
         return f"{gpu.name} can do {', '.join(gpu.precisions)}, not {spec.precision}"
+
+    def _largest(self, state: SessionState, spec: CellSpec, estimate: Estimate | None) -> Largest | None:
+        if self._batches is None or self._refused(spec):
+            return None
+        return self._batches.of(state, spec, estimate.target) if estimate else Largest()
 
     @staticmethod
     def _total(found: tuple[Need, ...], rows: tuple[EstimateRow, ...], *, more: bool, lanes: int) -> str:
@@ -190,6 +202,11 @@ class EstimateController:
 
     def name_gpu(self, name: str | None) -> None:
         self._gpu = find_gpu(name) if name else None
+        self._batches = BatchSearch() if self._batches else None
+
+    def turn_largest(self) -> None:
+        """Look for the largest batch of each cell that fits, or no more."""
+        self._batches = None if self._batches else BatchSearch()
 
     def name_link(self, bytes_per_s: float | None) -> None:
         self._link = bytes_per_s
@@ -217,7 +234,8 @@ class EstimateController:
         chosen, of_session = self._chosen.largest, self._cells_of(self._app.live.state).largest
         there = self._chosen_there.largest
         everything = (*chosen, *self._asked_of(there), *self._asked_of(of_session), *of_session)
-        return tuple({needs_of(need.spec): need.spec for need in everything}.values())
+        tried = self._batches.missing if self._batches else ()
+        return tuple({needs_of(spec): spec for spec in (*tried, *(need.spec for need in everything))}.values())
 
     def _asked_of(self, needs: Sequence[Need]) -> tuple[Need, ...]:
         """These, on the named GPU where there is one."""
@@ -275,6 +293,51 @@ class EstimateController:
         estimates = tuple(found.get(need.spec) for need in needs)
         self._judged[place] = of, estimates
         return estimates
+
+
+class _Missing(Exception):
+    """A prediction that the search needs next."""
+
+    def __init__(self, spec: CellSpec) -> None:
+        super().__init__()
+        self.spec = spec
+
+
+class BatchSearch:
+    """Looks for the largest batch of cells that fits, among the predictions that there are. What it lacks is `missing`,
+    of few cells at a time: with those it comes further when it is asked again. The room is that of the first look."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[CellSpec, int | None] = {}
+        self._found: dict[CellSpec, Largest] = {}
+        self.missing: tuple[CellSpec, ...] = ()
+
+    def of(self, state: SessionState, spec: CellSpec, target: Target) -> Largest:
+        if (known := self._found.get(spec)) is not None:
+            return known
+        room = self._rooms.setdefault(spec, target.room_bytes(spec.ranks))
+        if room is None:
+            return Largest(problem="the memory of the device is not known")
+
+        def need(candidate: CellSpec) -> int:
+            if found := state.predictions.get(needs_of(candidate)):
+                return found.peak_bytes
+            raise _Missing(candidate)
+
+        try:
+            fit = search(spec, "batch", need, room)
+        except _Missing as missing:
+            if why := state.unpredictable.get(needs_of(missing.spec)):
+                return Largest(problem=f"batch {missing.spec.batch_size} is not predicted: {why}")
+            if len(self.missing) < _AT_ONCE:
+                self.missing += (missing.spec,)
+            return Largest(tries=missing.spec.batch_size)
+        self._found[spec] = Largest(
+            fit,
+            state.predictions.get(needs_of(fit.spec)) if fit.spec else None,
+            state.predictions.get(needs_of(fit.next_spec)) if fit.next_spec else None,
+        )
+        return self._found[spec]
 
 
 def whole_time(known: Sequence[tuple[Need, Estimate]], *, more: bool, from_s: float = 0.0, lanes: int = 1) -> str:

@@ -11,7 +11,7 @@ from textual.containers import Container
 from textual.message import Message
 
 from cs336_tui.config.ranks import bytes_per_s_of
-from cs336_tui.events.gpus import UnknownGpu, find_gpu, known_gpus
+from cs336_tui.events.gpus import gpu_of_label, known_gpus
 from cs336_tui.tui.dialogs.questions import AskText, problem_of
 from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.keys import bind
@@ -55,6 +55,7 @@ class EstimateList(Rows):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "Details", id="estimate.detail"),
         bind("gpu", "gpu", "Another GPU", "estimate.gpu"),
+        bind("make", "largest", "Largest batch", "estimate.largest"),
         bind("link", "link", "Link", "estimate.link"),
         bind("view", "switch", "Choices or session", "estimate.switch"),
     ]
@@ -69,13 +70,18 @@ class EstimateList(Rows):
             if name is not None:
                 self.post_message(EstimatePane.GpuNamed(name or None))
 
-        names = ", ".join(gpu.name for gpu in known_gpus())
-        about = f"Whether the cells fit a GPU that need not be here; empty: this machine.\nKnown: {names}"
+        def meant(text: str) -> str:
+            gpu = gpu_of_label(text)
+            return gpu.name if gpu else ""
 
-        def check(name: str) -> str:
-            return problem_of(lambda: name and find_gpu(name), UnknownGpu)
+        from cs336_tui.tui.dialogs.pick import Pick
 
-        self.app.push_screen(AskText("GPU", about, check=check), entered)
+        here = ("", "predictions for the devices that are here")
+        gpus = ((gpu.name, f"{gpu.memory_gib:6.1f} GiB  {gpu.bandwidth_gb_per_s:5,.0f} GB/s") for gpu in known_gpus())
+        title = "Target GPU (blank: this machine)"
+        self.app.push_screen(
+            Pick(title, (here, *gpus), label=lambda name: name or "this machine", meant=meant), entered
+        )
 
     def action_link(self) -> None:
         def entered(rate: str | None) -> None:
@@ -91,6 +97,9 @@ class EstimateList(Rows):
             return problem_of(lambda: rate and bytes_per_s_of(rate), ValueError)
 
         self.app.push_screen(AskText("Link", about, check=check), entered)
+
+    def action_largest(self) -> None:
+        self.post_message(EstimatePane.LargestWanted())
 
     def action_switch(self) -> None:
         self.post_message(EstimatePane.Switched())
@@ -112,6 +121,9 @@ class EstimatePane(Container):
         def __init__(self, bytes_per_s: float | None) -> None:
             super().__init__()
             self.bytes_per_s = bytes_per_s
+
+    class LargestWanted(Message):
+        """The user wants the largest batch of each cell that fits, or no more."""
 
     class Switched(Message):
         """The user wants the other cells: the session's instead of Configure's, or back."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cs336_tui.analysis.estimates import Estimate, least_times, stream_text
+from cs336_tui.analysis.fitting import Fit
 from cs336_tui.analysis.targets import Target
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import MemoryBlock, Prediction
@@ -25,6 +26,34 @@ _BAR = 20
 """Most columns of a bar."""
 
 
+class Largest(NamedTuple):
+    """The largest batch that fits, with its prediction and that of the next larger one; as long as it is looked for,
+    the batch that is tried, or why there is none."""
+
+    fit: Fit | None = None
+    found: Prediction | None = None
+    following: Prediction | None = None
+    tries: int = 0
+    problem: str = ""
+
+    @property
+    def brief(self) -> str:
+        if self.fit is None:
+            return "?" if self.problem else f"… {self.tries or ''}".rstrip()
+        return "none" if self.fit.largest is None else str(self.fit.largest)
+
+    @property
+    def words(self) -> str:
+        if self.fit is None:
+            return self.problem or f"looking: batch {self.tries} is being predicted"
+        parts = [f"{self.fit.largest}: peak {format.size(self.found.peak_bytes)}"] if self.found else ["none fits"]
+        if self.following and self.fit.next_spec:
+            parts.append(f"{self.fit.next_spec.batch_size} needs {format.size(self.following.peak_bytes)}")
+        elif self.fit.spec:
+            parts.append("no larger one is looked at")
+        return ", ".join(parts) + "; the allocator's reserve is not in it, a little smaller is safer"
+
+
 class EstimateRow(NamedTuple):
     """A cell of the list."""
 
@@ -36,6 +65,8 @@ class EstimateRow(NamedTuple):
     """Why the device cannot run it; empty if it can."""
     unpredictable: str = ""
     """Why its needs could not be predicted; empty if they could."""
+    largest: Largest | None = None
+    """The largest batch that fits, once it is looked for."""
 
 
 def table(rows: Sequence[EstimateRow]) -> Table:
@@ -59,6 +90,8 @@ def table(rows: Sequence[EstimateRow]) -> Table:
         needs("activation_peak_bytes", "activations GB", 4,
               lambda found: quantities.gigabytes(found.activation_peak_bytes)),
         *([Column[EstimateRow]("measured", rank=2, text=measured)] if some_measured else []),
+        *([Column[EstimateRow]("largest", "largest batch", text=lambda row: row.largest.brief if row.largest else "")]
+          if any(row.largest for row in rows) else []),
         Column("step_time", "a step", rank=7,
                text=lambda row: row.estimate.step_time if row.estimate else format.NOT_YET),
     ))  # fmt: skip
@@ -111,6 +144,7 @@ def detail(row: EstimateRow, width: int, waiting: str = "") -> list[Line]:
     lines += labelled("device", f"{target_text(target)} ({target.source})", width)
     lines += labelled("needs", f"{format.size(found.needed_bytes)}: {besides}", width)
     lines += labelled("fits", found.fit, width, role=role)
+    lines += labelled("largest batch", row.largest.words, width) if row.largest else []
     if prediction.note:
         lines += [(), *wrapped(prediction.note, width, "caution")]
     if prediction.largest:
