@@ -166,7 +166,9 @@ def _along(step: Along) -> str:
     faster, slower, same, open_ = (step.count(of) for of in ("faster", "slower", "same", "ambiguous"))
     known = [pair for pair in step.pairs if pair.ratio and pair.ratio.low is not None]
     if not known:
-        return f"{other} against {base}: no interval, {_why(step.pairs[0].ratio)}"
+        ends = sorted({f"{pair.ratio.ratio:.3g}" for pair in step.pairs if pair.ratio}, key=float)
+        told = f"step-time ratio {' to '.join(dict.fromkeys((*ends[:1], *ends[-1:])))}, " if ends else ""
+        return f"{other} against {base}: {told}no interval: {_why(step.pairs[0].ratio)}"
     if faster == total:
         return f"{other} is {_span(step, inverse=True)} times as fast as {base}{_in(total)}"
     if slower == total:

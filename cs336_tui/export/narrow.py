@@ -4,21 +4,21 @@ too long, as pandoc's typst breaks no table."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 
 import msgspec
 
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.texts import markdown_escape, one_line
 
-PAGE = 84
+PAGE = 90
 """Characters of a line of a page, the gaps between columns included."""
 _PANDOC_LINE = 72
 """Characters of a line beyond which pandoc wraps a table's cells."""
 _GAP = 3
-_FEWEST, _MOST = 16, 30
+_FEWEST, _MOST = 13, 30
 """Characters that a text which may wrap is given at least, and at most where others are short of room."""
 
 _ROW, _LINE, _HEIGHT = 5.1, 14.3, 530.0
@@ -36,7 +36,7 @@ def widths(headers: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence
         cells = [one_line(row[place]) for row in rows]
         whole = max(map(len, cells), default=0)
         need = min(whole, max(_FEWEST, min(_longest_word(cells), _MOST))) if is_text else whole
-        found.append(max(need, _longest_word([header]), 3))
+        found.append(max(need, _longest_word([header]) + 1, 3))
     return found
 
 
@@ -96,31 +96,44 @@ def fits(table: Table) -> bool:
 
 
 def paged(table: Table) -> Iterator[Table]:
-    """The table in pieces that are no longer than a page, by the lines that its cells take there."""
-    if not table.rows:
-        yield table
-        return
+    """The table in pieces of about one length, none longer than a page, by the lines that its cells take there."""
+    heights = _heights(table)
+    pieces = _filled(heights, _HEIGHT)
+    if len(pieces) > 1:
+        pieces = _filled(heights, min(_HEIGHT, sum(heights) / len(pieces) + max(heights)))
+    for number, (first, last) in enumerate(pieces, 1):
+        found = msgspec.structs.replace(table, rows=table.rows[first:last])
+        if len(pieces) > 1:
+            here = f"rows {first + 1} to {last} of {len(table.rows)}"
+            caption = f"{table.caption}, {here}" if table.caption else here.capitalize()
+            notes = table.footnotes if number == len(pieces) else ()
+            found = msgspec.structs.replace(found, caption=caption, footnotes=notes)
+        yield found
+
+
+def _heights(table: Table) -> list[float]:
+    """Points that each row takes on a page."""
     lefts = [column.left for column in table.columns]
     room = [most - _GAP for most in shares([column.header for column in table.columns], table.rows, lefts)]
-    pieces: list[list[tuple[str, ...]]] = [[]]
-    height = 0.0
-    for row in table.rows:
-        lines = max(math.ceil(0.9 * len(text) / width) for text, width in zip(row, room, strict=True)) or 1
-        height += _ROW + lines * _LINE
-        if height > _HEIGHT and pieces[-1]:
-            pieces.append([])
-            height = _ROW + lines * _LINE
-        pieces[-1].append(row)
-    first = 1
-    for number, rows in enumerate(pieces, 1):
-        found = msgspec.structs.replace(table, rows=tuple(rows))
-        if len(pieces) > 1:
-            here = f"rows {first} to {first + len(rows) - 1} of {len(table.rows)}"
-            caption = f"{table.caption}, {here}" if table.caption else here.capitalize()
-            last = number == len(pieces)
-            found = msgspec.structs.replace(found, caption=caption, footnotes=table.footnotes if last else ())
-        first += len(rows)
-        yield found
+    return [
+        _ROW
+        + _LINE
+        * max(
+            len(wrap(breakable(text).replace(_BREAK, " "), width)) or 1 for text, width in zip(row, room, strict=True)
+        )
+        for row in table.rows
+    ]
+
+
+def _filled(heights: Sequence[float], most: float) -> list[tuple[int, int]]:
+    """Begin and end of runs of rows, as many in each as fit."""
+    pieces, begin, height = [], 0, 0.0
+    for number, each in enumerate(heights):
+        if height + each > most and number > begin:
+            pieces.append((begin, number))
+            begin, height = number, 0.0
+        height += each
+    return [*pieces, (begin, len(heights))]
 
 
 def markdown_rows(table: Table) -> str:
@@ -170,13 +183,13 @@ def _said_once(table: Table) -> Table:
     alike = [place for place, cells in enumerate(zip(*table.rows, strict=True)) if place and len(set(cells)) == 1]
     if not alike:
         return table
-    said = ", ".join(f"{table.columns[place].header} {table.rows[0][place]}" for place in alike)
+    said = ", ".join(f"{table.columns[place].header} {text}" for place in alike if (text := table.rows[0][place]))
     kept = [place for place in range(len(table.columns)) if place not in alike]
     return msgspec.structs.replace(
         table,
         columns=tuple(table.columns[place] for place in kept),
         rows=tuple(tuple(row[place] for place in kept) for row in table.rows),
-        footnotes=(f"all rows: {said}", *table.footnotes),
+        footnotes=(*[f"all rows: {said}"] * bool(said), *table.footnotes),
     )
 
 

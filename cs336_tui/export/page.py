@@ -28,7 +28,7 @@ tbody tr + tr td { border-top: 1px solid var(--line); }
 tbody tr:last-child td { border-bottom: 2px solid; }
 th, td { font-variant-numeric: tabular-nums; padding: .25em .7em; text-align: left; vertical-align: baseline; }
 th { overflow-wrap: normal; }
-td:first-child { min-width: 13em; }
+td:first-child:not(.right, [style*="right"]) { min-width: 13em; }
 th.right, td.right { text-align: right; }
 td.data, td[style*="right"] { white-space: nowrap; }
 th.group { text-align: center; }

@@ -7,13 +7,16 @@ No table is wider than a page (`narrow`), so that pandoc and a browser set it wi
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from cs336_tui.analysis.merge import Result, measured, merge
+import msgspec
+
+from cs336_tui.analysis.merge import RECORDED, Result, grouped, measured, merge
 from cs336_tui.analysis.merge import title_of as session_title
 from cs336_tui.export import provenance
-from cs336_tui.export.findings import findings, first_table, short_names
+from cs336_tui.export.findings import MOST_NAMED, findings, first_table, short_names
 from cs336_tui.export.footnotes import (
     FAILED,
     ending_of,
@@ -34,6 +37,7 @@ from cs336_tui.export.verdicts import Names, verdict_table
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import (
+    counted,
     fixed_milliseconds,
     gigabytes,
     millisecond_decimals,
@@ -114,7 +118,7 @@ def _cells(results: Sequence[Result], paging: bool) -> str:
     names = short_names(results)
     tables = (
         *(_of_results(shown, names) if measured(shown) else ()),
-        verdict_table(shown, caption="How far these numbers can be trusted", names=names).without("n", "mean_s"),
+        _trust(shown, names),
         *_phases(shown, names),
     )
     return _tables((table for table in tables if table.rows), paging)
@@ -123,7 +127,7 @@ def _cells(results: Sequence[Result], paging: bool) -> str:
 _TIMES = ("n", "mean", "std", "median", "p20", "p80", "min", "max")
 _WORK = (
     "warmup", "tokens", "algbw", "busbw", "skew", "flops", "energy", "tokens_per_joule", "compile_time", "first_step",
-    "whole", "memory", "rss", "activations", "status",
+    "whole", "memory", "rss", "activations",
 )  # fmt: skip
 
 
@@ -142,7 +146,7 @@ def _of_results(results: Sequence[Result], names: Names) -> Iterator[Table]:
         for source, state in states.items()
         for note in reading_notes(state, [result.cell for result in results if result.source == source])
     ]
-    for caption, keys in (("Step times", _TIMES), ("Throughput, memory and status", _WORK)):
+    for caption, keys in (("Step times", _TIMES), ("Throughput and memory", _WORK)):
         places = [heads[COLUMNS[key].key] for key in keys if COLUMNS[key].key in heads]
         of_memory = keys is _WORK
         yield Table(
@@ -156,8 +160,18 @@ def _of_results(results: Sequence[Result], names: Names) -> Iterator[Table]:
             footnotes=(
                 *(note for note in dict.fromkeys(notes) if note.startswith(("peak ", "memory ")) == of_memory),
                 *marks.notes,
+                *(_not_ok(results, names) if of_memory else ()),
             ),
         )
+
+
+def _not_ok(results: Sequence[Result], names: Names) -> Iterator[str]:
+    """The cells of each status but a plain ok."""
+    for status, members in grouped(results, lambda result: status_of(result.cell)).items():
+        if status not in ("ok", RECORDED):
+            named = "; ".join(names[each.source, each.cell.cell] for each in members[:MOST_NAMED])
+            more = f"; and {len(members) - MOST_NAMED} more" if len(members) > MOST_NAMED else ""
+            yield f"{status}: {named}{more}"
 
 
 def _tables(tables: Iterable[Table], paging: bool) -> str:
@@ -170,6 +184,15 @@ def _table(table: Table) -> str:
     caption = f"Table: {markdown_escape(table.caption)}" if table.caption else ""
     notes = bullets(map(markdown_escape, table.footnotes))
     return "\n\n".join(filter(None, (caption, markdown_rows(table), notes)))
+
+
+def _trust(results: Sequence[Result], names: Names) -> Table:
+    """The verdicts and intervals; advice on warm-up, which many cells share, as notes."""
+    found = verdict_table(results, names=names)
+    advice = Counter(found.texts("warmup_advice"))
+    notes = (f"warm-up: {text} ({counted(number, 'cell')})" for text, number in advice.most_common())
+    kept = found.without("n", "mean_s", "warmup_advice")
+    return msgspec.structs.replace(kept, footnotes=(*kept.footnotes, *notes))
 
 
 def _phases(results: Sequence[Result], names: Names) -> Iterator[Table]:
@@ -245,7 +268,8 @@ def command_lines(command: str) -> str:
 def _environment(state: SessionState) -> Iterator[str]:
     yield from provenance.version_notes(state.environment)
     if env := state.environment:
-        yield f"host {env.host}: {env.cpu}, {env.cpu_count} CPUs, {gigabytes(env.memory_bytes)} GB memory"
+        if env.cpu_count:
+            yield f"host {env.host}: {env.cpu}, {env.cpu_count} CPUs, {gigabytes(env.memory_bytes)} GB memory"
         if env.threads is not None:
             yield f"torch's default thread count: {env.threads}"
         if env.start_method:

@@ -115,4 +115,5 @@ def test_pandoc_and_typst_make_a_pdf_of_it_and_nothing_leaves_its_page(folder: P
             grey = picture.convert("L")
             beside = grey.crop((round(width - inside), 0, width, height))
             above = grey.crop((0, 0, width, round(inside)))
-            assert beside.getextrema() == above.getextrema() == (255, 255), page.name
+            below = grey.crop((0, round(height - inside), round(0.45 * width), height))  # left of the page's number
+            assert beside.getextrema() == above.getextrema() == below.getextrema() == (255, 255), page.name

@@ -64,7 +64,7 @@ def test_times_that_no_interval_parts_are_called_the_same_or_open() -> None:
 def test_without_intervals_no_order_is_claimed() -> None:
     said = told(grid(by([SMALL], precision=["fp32", "bf16-mixed"], pass_=["forward"])))
     assert "Which is faster is not settled: 4 steps are fewer than the 10 a side that are needed" in said["Step time"]
-    assert said["Precision"].startswith("bf16-mixed against fp32: no interval, 4 steps are fewer")
+    assert said["Precision"].startswith("bf16-mixed against fp32: step-time ratio 0.5, no interval: 4 steps are fewer")
     assert not {"Fastest", "Slowest"} & set(said)
     assert not any(" times as " in text for text in said.values())
 

@@ -75,7 +75,9 @@ def test_several_sessions_have_one_table_and_a_log_each(tmp_path: Path) -> None:
     text = (tmp_path / "out" / "summary.md").read_text()
     for words in ("# cs336-tui: 2 sessions", "### Session box", "### Session laptop", "Session laptop. Started "):
         assert words in text
-    assert "**Session:** laptop against box: no interval, 4 steps are fewer than the 10 a side" in text
+    assert (
+        "**Session:** laptop against box: step-time ratio 1, no interval: 4 steps are fewer than the 10 a side" in text
+    )
 
 
 def test_an_existing_folder_is_only_replaced_when_asked_and_only_a_summary(tmp_path: Path) -> None:
