@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,10 +10,13 @@ import msgspec
 
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config import presets
+from cs336_tui.config.axis import UserError
 from cs336_tui.config.presets import Preset, PresetError
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.tab_list import TABS
+from cs336_tui.tui.widgets.columns import Copied, Copies
 
 
 def read_help(app: Host) -> None:
@@ -93,15 +96,38 @@ def export_as(app: Host, *, what: str | None = None, format_: str | None = None)
 
 
 def copy_table(app: Host) -> None:
-    """The results table to the clipboard of the terminal, also over SSH."""
+    """The table of the tab to the clipboard of the terminal, also over SSH, as markdown; of tabs without a table the
+    results."""
     from cs336_tui.export.results import results_markdown
 
-    def copied(text: str) -> None:
-        app.copy_to_clipboard(text)
-        app.notify("The results table was sent to the terminal's clipboard.", title="Copied")
+    tab = app.main.open_tab if app.main.wide else app.main.open_pane
+    pane: object = next(iter(app.main.query(f"#{tab}")), None)
+    if isinstance(pane, Copies):
+        found = pane.copied()
+        if found is None:
+            app.notify(f"There is no table in {TABS[tab].label} yet.", severity="warning")
+            return
+    elif _has_results(app):
+        found = Copied("The results", partial(results_markdown, app.state))
+    else:
+        return
 
-    if _has_results(app):  # on a thread, as cells that nobody has looked at are judged first
-        in_background(app, partial(results_markdown, app.state), copied)
+    def copied(text: str) -> None:
+        if text.startswith("!"):
+            app.notify(text, severity="warning", markup=False)
+            return
+        app.copy_to_clipboard(text)
+        app.notify(f"{found.name}, as markdown: sent to the terminal's clipboard.", title="Copied", markup=False)
+
+    # On a thread, as cells that nobody has looked at are judged first.
+    in_background(app, partial(_text_or_problem, found.make), copied)
+
+
+def _text_or_problem(make: Callable[[], str]) -> str:
+    try:
+        return make()
+    except UserError as error:
+        return f"! {error}"
 
 
 def _has_results(app: Host) -> bool:

@@ -16,7 +16,7 @@ from cs336_tui.tui.dialogs.questions import AskText, problem_of
 from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.keys import bind
 from cs336_tui.tui.tabs.estimate_texts import EstimateRow, brief, detail, mark, table
-from cs336_tui.tui.widgets.columns import table_lines
+from cs336_tui.tui.widgets.columns import Copied, copied_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Lines, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
@@ -141,6 +141,11 @@ class EstimatePane(Container):
     @property
     def text(self) -> str:
         return f"{self._list.text}\n{self._detail.text}"
+
+    def copied(self) -> Copied | None:
+        """The list of estimates."""
+        rows = self._shown.rows
+        return copied_table(f"The estimate for {self._shown.target}", table(rows)) if rows else None
 
     def on_resize(self, event: events.Resize) -> None:
         beside, tall = event.size.width >= _BESIDE_FROM, event.size.height >= _BELOW_FROM

@@ -21,7 +21,7 @@ from cs336_tui.tui.configure.preview import Cells
 from cs336_tui.tui.keys import bind
 from cs336_tui.tui.tabs import beside, status
 from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
-from cs336_tui.tui.widgets.columns import lay_out
+from cs336_tui.tui.widgets.columns import Copied, copied_table, lay_out, shown_table
 from cs336_tui.tui.widgets.lines import Line, Span, line, width_of
 from cs336_tui.tui.widgets.rows import Rows
 
@@ -225,6 +225,11 @@ class QueuePane(Rows):
             for row, text, why in zip(rows, texts, reasons, strict=True)
         ]
         return [self._summary(), *_set_aside(state), line((layout.heading, "muted"))], lines
+
+    def copied(self) -> Copied | None:
+        """The cells of the queue."""
+        rows = [self._timed(index, row) for index, row in enumerate(self._all_rows())]
+        return copied_table("The queue", shown_table(rows, self._columns)) if rows else None
 
     def _all_rows(self) -> Iterator[_QueueRow]:
         """The running cells, then waiting cells, cells to add, cells left out, cells that are done."""

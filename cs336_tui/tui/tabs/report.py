@@ -15,6 +15,7 @@ from cs336_tui.events.reports import ReportKind
 from cs336_tui.session.state import ReportState, SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.keys import bind
+from cs336_tui.tui.widgets.columns import Copied
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import WideRows
 
@@ -111,6 +112,20 @@ class ReportPane(WideRows):
     def draw(self, report: ReportState) -> None:
         """Show a report with a content by `fill` or `draw_from`; the heading begins with `title`."""
         raise NotImplementedError
+
+    def copied(self) -> Copied | None:
+        """The tables of the report that is shown."""
+        content = self.report.content if self.report else None
+        if content is None:
+            return None
+
+        def make() -> str:
+            from cs336_tui.export.formats import render_all
+            from cs336_tui.export.reports import tables_of_reports
+
+            return render_all(tables_of_reports([content]), "markdown")
+
+        return Copied(f"The {self.kind} report", make)
 
     def above(self) -> list[Line]:
         """The first lines."""

@@ -16,7 +16,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui import format
 from cs336_tui.tui.keys import bind
-from cs336_tui.tui.widgets.columns import shown_table, table_lines
+from cs336_tui.tui.widgets.columns import Copied, copied_table, shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, line
 from cs336_tui.tui.widgets.rows import Rows
 
@@ -147,6 +147,11 @@ class SessionsPane(Rows):
         table, width = shown_table(infos, self._columns()), max(self.content_size.width - self.position_width, 1)
         names, *rows = table_lines(table, width, roles=roles)
         return [names], rows
+
+    def copied(self) -> Copied | None:
+        """The sessions of the folder."""
+        table = shown_table(self.infos, self._columns()).without("mark")
+        return copied_table("The list of sessions", table) if self.infos else None
 
     def _columns(self) -> tuple[Column[SessionInfo], ...]:
         def mark(info: SessionInfo) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 from rich.cells import cell_len, set_cell_size
@@ -173,6 +173,33 @@ def lay_out(
 def shown_table(items: Iterable[T], columns: Iterable[Column[T]], footnotes: Iterable[str] = ()) -> Table:
     """A table for the screen alone: it has no records."""
     return Table.of(items, columns, record=lambda _: {}, footnotes=footnotes)
+
+
+class Copied(NamedTuple):
+    """What `c` copies of a tab: its name, and what makes it as markdown, which a thread may call. Raises `UserError`
+    where there is nothing."""
+
+    name: str
+    make: Callable[[], str]
+
+
+@runtime_checkable
+class Copies(Protocol):
+    """A pane with a table of its own."""
+
+    def copied(self) -> Copied | None:
+        """What there is to copy now, if there is anything."""
+
+
+def copied_table(name: str, table: Table) -> Copied:
+    """A table of the screen to be copied, with all its columns."""
+
+    def make() -> str:
+        from cs336_tui.export.formats import render
+
+        return render(table, "markdown")
+
+    return Copied(name, make)
 
 
 def table_lines(

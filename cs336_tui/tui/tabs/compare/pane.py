@@ -11,11 +11,13 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from cs336_tui.analysis.merge import Result, grouped, measured, merge
-from cs336_tui.analysis.pivot import VALUES, PivotError, varying
+from cs336_tui.analysis.pivot import VALUES, PivotError, select, varying
 from cs336_tui.analysis.published import ReferenceFileError, own, published
 from cs336_tui.analysis.reference import matching, remark_on, sentence
 from cs336_tui.analysis.reference_profiles import Said, profiles_said
 from cs336_tui.analysis.warmup import Trace, warmup_groups
+from cs336_tui.config.axis import UserError
+from cs336_tui.export.tables import Table
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.questions import AskText, problem_of
@@ -26,6 +28,7 @@ from cs336_tui.tui.tabs.compare import pages
 from cs336_tui.tui.tabs.compare.pages import PivotChoice
 from cs336_tui.tui.tabs.sessions import Compared
 from cs336_tui.tui.tabs.status import settled_of
+from cs336_tui.tui.widgets.columns import Copied
 from cs336_tui.tui.widgets.lines import Line, Span, line, views_line, wrapped
 from cs336_tui.tui.widgets.rows import Page, Rows, message
 
@@ -116,17 +119,29 @@ class ComparePane(Rows):
                 return lambda: warmup_page(results, width)
             case "reference":
                 return lambda: reference_page(results, width)
-        cells, marked = self._compared.cells, len(self._compared.sessions)
-        sides = [[result for result in results if result.source == source] for source in range(marked)]
-        if len(cells) == 2:
-            sides = [[next(r for r in merge([source]) if r.cell.cell == cell.cell)] for source, cell in cells]
-        if len(sides) == 2:
+        marked = len(self._compared.sessions)
+        if len(sides := self._sides) == 2:
             a, b = sides
             return partial(_giving_way, partial(pages.pairs_page, a, b, width))
         why = f"{marked} sessions are marked; two can be compared." if marked > 2 else (
             "Mark two sessions in Sessions or two cells in Results (m), to compare them here."
         )  # fmt: skip
         return lambda: message(why, width)
+
+    def copied(self) -> Copied | None:
+        """The tables of the view."""
+        if not self._results or self._is_recorded:
+            return None
+        make = partial(_markdown, self.view, self.choice, self._results, self._sides)
+        return Copied(f"Compare, view {self.view}", make)
+
+    @property
+    def _sides(self) -> list[list[Result]]:
+        """The cells of each marked session, or each of two marked cells alone."""
+        cells, marked = self._compared.cells, len(self._compared.sessions)
+        if len(cells) == 2:
+            return [[next(r for r in merge([source]) if r.cell.cell == cell.cell)] for source, cell in cells]
+        return [[result for result in self._results if result.source == source] for source in range(marked)]
 
     def _take_unjudged(self, of: tuple[object, ...], page: Page) -> None:
         self._take(of, page)
@@ -202,6 +217,41 @@ class ComparePane(Rows):
 
         about = f"Rows by columns, perhaps where field=value and ...; fields that vary: {', '.join(varying(results))}"
         self.app.push_screen(AskText("Pivot", about, pages.as_text(choice, results), check=check), entered)
+
+
+def _markdown(
+    view: CompareView, choice: PivotChoice, results: Sequence[Result], sides: Sequence[Sequence[Result]]
+) -> str:
+    """The tables of a view as markdown. Raises `UserError` where there is none."""
+    from cs336_tui.analysis.ab import runs_in_turns, turns_of
+    from cs336_tui.analysis.comparison import compare
+    from cs336_tui.export.ab import turns_table
+    from cs336_tui.export.comparison import comparison_table
+    from cs336_tui.export.formats import render_all
+    from cs336_tui.export.pivot import pivot_table
+    from cs336_tui.export.reference import reference_tables
+    from cs336_tui.export.verdicts import trust_notes
+    from cs336_tui.export.writeups import layout_tables
+
+    def tables() -> Iterator[Table]:
+        match view:
+            case "pivot":
+                yield pivot_table(pages.make(choice, results), select(results, choice.where))
+            case "warm-up":
+                yield from layout_tables(results, "warm-up")
+            case "reference":
+                yield from reference_tables(results)
+            case "turns":
+                for rounds in runs_in_turns(results):
+                    yield turns_table(turns_of(rounds), [each for both in rounds for each in both])
+            case "pairs" if len(sides) == 2:
+                yield comparison_table(compare(*sides), doubts=trust_notes(results))
+
+    if not (found := list(tables())):
+        raise UserError(
+            f"Compare has no table in view {view}: mark two sessions in Sessions or two cells in Results (m)."
+        )
+    return render_all(found, "markdown")
 
 
 def _giving_way(make: Callable[[], Page]) -> Page:
