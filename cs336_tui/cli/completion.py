@@ -132,12 +132,10 @@ def register() -> None:
 
 def script(shell: str) -> str:
     """The script of a shell; its first lines say where to put it."""
-    from cs336_tui.cli.main import cli
-
     place, besides = PLACES[shell]
     told = f"# Completes cs336-tui in {shell}. To keep it, {besides}:\n#   cs336-tui completion {shell} > {place}\n"
     now = "cs336-tui completion fish | source" if shell == "fish" else f'eval "$(cs336-tui completion {shell})"'
-    text = _CLASSES[shell](cli, {}, "cs336-tui", VARIABLE).source()
+    text = _CLASSES[shell](click.Group(), {}, "cs336-tui", VARIABLE).source()
     head, newline, body = text.partition("\n") if text.startswith("#") else ("", "", text)
     return f"{head}{newline}{told}# For this shell alone:\n#   {now}\n\n{body.lstrip()}"
 
