@@ -11,7 +11,7 @@ import msgspec
 
 from cs336_tui.cli.flags import session_dir_option
 from cs336_tui.cli.help import Group, heading
-from cs336_tui.cli.suggestions import offer
+from cs336_tui.cli.suggestions import of_setting, offer
 from cs336_tui.config import settings
 from cs336_tui.config.settings import KEYS, Found, SettingError
 from cs336_tui.export.texts import one_line
@@ -59,7 +59,7 @@ def config_get(key: str, session_dir: Path) -> str:  # noqa: ARG001
 
 @config.command("set", short_help="Change one setting.")
 @click.argument("key", shell_complete=offer(KEYS))
-@click.argument("value")
+@click.argument("value", shell_complete=offer(of_setting))
 @session_dir_option
 def config_set(key: str, value: str, session_dir: Path) -> str:  # noqa: ARG001
     """Change the setting KEY in the file, which keeps its comments; a file is begun if there is none. Several columns

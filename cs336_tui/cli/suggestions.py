@@ -144,6 +144,26 @@ def themes(_context: click.Context, _incomplete: str) -> Iterator[Value]:
         yield from sorted(path.stem for path in folder.glob("*.toml"))
 
 
+def of_setting(context: click.Context, incomplete: str) -> Iterable[Value]:
+    """The values of the setting that is the argument KEY; of columns the last in the list."""
+    match context.params.get("key"):
+        case "theme":
+            return themes(context, incomplete)
+        case "preset":
+            return presets(context, incomplete)
+        case "low_bandwidth":
+            return ("true", "false")
+        case "export_format":
+            from cs336_tui.export.file_formats import FILE_FORMATS
+
+            return FILE_FORMATS
+        case "columns":
+            before, comma, _ = incomplete.rpartition(",")
+            return (f"{before}{comma}{each}" for each in columns(context, incomplete) if isinstance(each, str))
+        case _:
+            return ()
+
+
 OF_CHOICES: dict[str, Source | Sequence[str]] = {
     "size": sizes,
     "device": devices,

@@ -80,6 +80,16 @@ def test_names_of_what_there_is() -> None:
     assert "cs336-light" in values("--theme", "")
 
 
+def test_settings_and_their_values() -> None:
+    assert values("config", "set", "ref") == ["refresh"]
+    assert "cs336-light" in values("config", "set", "theme", "cs")
+    assert "2026/warmup" in values("config", "set", "preset", "2026/w")
+    assert values("config", "set", "columns", "size,pas") == ["size,pass"]
+    assert values("config", "set", "low_bandwidth", "") == ["true", "false"]
+    assert "latex" in values("config", "set", "export_format", "")
+    assert values("config", "set", "refresh", "") == []
+
+
 def test_sessions_by_time_and_by_name(sessions: Path) -> None:
     folder = ("--session-dir", str(sessions))
     assert values("show", *folder, "") == ["last", NEW, OLD]
