@@ -12,6 +12,7 @@ from contextlib import closing
 import click
 
 from cs336_tui.analysis.gpu_words import APPLE, figures, notes, numbered
+from cs336_tui.cli.files import text_or_json
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.targets import read_environment, to_json
 from cs336_tui.events.environment import Environment
@@ -111,8 +112,7 @@ def missing(env: Environment, nvml: NvmlReport) -> list[str]:
 
 
 @command("doctor")
-@heading("Output")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@text_or_json
 @heading("Your model")
 @click.option(
     "--code",
@@ -123,8 +123,9 @@ def missing(env: Environment, nvml: NvmlReport) -> list[str]:
 @click.option(
     "--model-path", "folders", multiple=True, metavar="DIRECTORY", help="Folder to look for it in; may be repeated."
 )
-def doctor(*, as_json: bool, code: tuple[str, ...], folders: tuple[str, ...]) -> str:
+def doctor(*, format_: str, code: tuple[str, ...], folders: tuple[str, ...]) -> str:
     """Say what this machine offers for benchmarks and what is missing."""
+    as_json = format_ == "json"
     if code:
         lacking = tuple(lacking_code(code, folders))
         return to_json(Diagnosis(missing_code=lacking)) if as_json else "\n".join(lacking or ("nothing is missing",))

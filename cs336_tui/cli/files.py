@@ -51,17 +51,37 @@ verbose_option = under(
     ),
 )
 _AS_JSON = "cs336_tui.as_json"
-json_option = under(
+_json = click.option(
+    "--json",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, _, given: context.meta.__setitem__(_AS_JSON, given),
+    help="The same as --format json.",
+)
+json_option = under("Output", _json)
+
+
+def _text_or_json(context: click.Context, _: click.Parameter, asked: str | None) -> str:
+    if context.meta.pop(_AS_JSON, False):
+        if asked == "table":
+            raise click.UsageError("--json and --format table contradict each other; leave one of them out")
+        return "json"
+    return asked or "table"
+
+
+text_or_json = under(
     "Output",
     click.option(
-        "--json",
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=lambda context, _, given: context.meta.__setitem__(_AS_JSON, given),
-        help="The same as --format json.",
+        "--format",
+        "format_",
+        type=_FormatChoice(("table", "json"), case_sensitive=False),
+        callback=_text_or_json,
+        help="Format of the output. [default: table]",
     ),
+    _json,
 )
+"""For what is a text, or JSON for programs."""
 
 
 def say_written(path: Path) -> None:
@@ -95,7 +115,7 @@ def file_options(usual: str = "markdown") -> tuple[Callable[[Any], Any], ...]:
                 "format_",
                 type=_FormatChoice((usual, *(each for each in FORMATS if each != usual)), case_sensitive=False),
                 callback=_settled(usual),
-                help=f"Of the output. [default: by the suffix of -o, else {usual}; on a terminal a table of its width]",
+                help=f"Format of the output. [default: by the suffix of -o, else {usual}; on a terminal a table of its width]",
             ),
             click.option("--force", is_flag=True, help="Overwrite existing files."),
             verbose_option,

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from cs336_tui.cli import suggestions
-from cs336_tui.cli.files import file_options
+from cs336_tui.cli.files import file_options, text_or_json
 from cs336_tui.cli.flags import options, session_argument, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.on_terminal import TERMINAL, on_terminal
@@ -75,13 +75,12 @@ def _text(table: Table) -> str:
 
 
 @command("sessions")
-@heading("Output")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@text_or_json
 @session_dir_option
-def sessions(session_dir: Path, as_json: bool) -> str:
+def sessions(session_dir: Path, format_: str) -> str:
     """List the sessions on this machine, newest first."""
     infos = list(store.list_sessions(session_dir))
-    if as_json:
+    if format_ == "json":
         return msgspec.json.format(msgspec.json.encode(infos, enc_hook=str), indent=2).decode()
     if not infos:
         return f"No session in {session_dir} yet. `cs336-tui` or `cs336-tui bench` makes one."

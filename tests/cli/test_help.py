@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import click
 import pytest
@@ -115,3 +117,14 @@ def test_help_on_a_terminal_has_colours_and_none_where_they_are_refused(
 
 def test_only_help_loads_its_library() -> None:
     assert loaded_with(["cs336_tui.cli.main", "cs336_tui.cli.bench", "cs336_tui.cli.launch"], "cloup") == set()
+
+
+@pytest.mark.parametrize("command", ["sessions", "doctor"])
+def test_json_and_its_format_are_one(command: str, tmp_path: Path) -> None:
+    folder = ["--session-dir", str(tmp_path)] if command == "sessions" else ["--code", "json:loads"]
+    found = [CliRunner().invoke(cli, [command, *folder, *words]) for words in (["--json"], ["--format", "json"])]
+    assert found[0].exit_code == 0
+    assert found[0].output == found[1].output
+    assert json.loads(found[0].output) is not None
+    both = CliRunner().invoke(cli, [command, *folder, "--json", "--format", "table"])
+    assert (both.exit_code, "contradict" in both.output) == (2, True)
