@@ -12,6 +12,7 @@ import msgspec
 from cs336_tui.analysis.comparison import Side, compare
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.ratio import LEVEL, MARGIN, Outcome, Ratio, explain, outcome, paired_ratio
 from cs336_tui.stats.summaries import Summary
 
@@ -188,7 +189,7 @@ def _ending(side: Result) -> str:
         return ""
     error = side.cell.finished.error if side.cell.finished else side.cell.skipped_because
     timed = len(side.cell.step_times_s)
-    return side.ending + (f" after {timed} steps" if timed else "") + (f": {error}" if error else "")
+    return side.ending + (f" after {counted(timed, 'step')}" if timed else "") + (f": {error}" if error else "")
 
 
 def _why_none(rounds: Sequence[Round]) -> str:

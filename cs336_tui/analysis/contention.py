@@ -147,7 +147,7 @@ def _beside(cell: CellState) -> Finding:
         return Finding(False, f"{who} ran beside it, which has cores of its own")
     if busy is None or used is None or not cores:
         return Finding(None, f"{who} ran beside it; the cores that they used are not known")
-    text = f"{who}, beside it, used {used:.1f} of {cores} cores, with {min(busy, cores):.1f} in use in all"
+    text = f"{who}, beside it, used {used:.1f} of {counted(cores, 'core')}, with {min(busy, cores):.1f} in use in all"
     return Finding(busy >= ALL_CORES * cores and used >= LEAST_OTHERS, text, _FEWER_LANES)
 
 
@@ -175,7 +175,7 @@ def _waiting(cell: CellState) -> Finding:
     if cores and threads * ranks > cores:
         advice = f"--threads {cores // ranks}" if cores >= ranks else f"at most {counted(cores, 'rank')} here"
         of_ranks = f" of {ranks} ranks" * (ranks > 1)
-        text += f", with {threads * ranks} threads{of_ranks} on {cores} cores"
+        text += f", with {counted(threads * ranks, 'thread')}{of_ranks} on {counted(cores, 'core')}"
         return Finding(share >= LEAST_WAIT, text, advice)
     if cell.neighbours and not _has_own_cores(cell):
         return Finding(share >= LEAST_WAIT, f"{text}, beside {neighbours(cell)}", _FEWER_LANES)
@@ -198,7 +198,7 @@ def _cores(cell: CellState) -> Finding:
         return _cores_around(cell)
     if busy is None or others is None or not cores or not usable:
         return Finding(None, "which cores were in use is not known")
-    text = f"others used {others:.1f} of {cores} cores, with {min(busy, cores):.1f} in use in all"
+    text = f"others used {others:.1f} of {counted(cores, 'core')}, with {min(busy, cores):.1f} in use in all"
     if usable < cores:
         text += f", while the cell may use {usable} only"
     full = busy >= ALL_CORES * cores or (None if busy >= ALL_CORES * usable else False)
@@ -228,7 +228,7 @@ def _load(cell: CellState) -> Finding:
     if around.load_1m is None or not around.cpu_count:
         return Finding(None, "")
     own = _threads(cell) * _ranks_here(cell)
-    text = f"a load of {around.load_1m:.1f} on {around.cpu_count} cores, {own} of it the cell's own at most"
+    text = f"a load of {around.load_1m:.1f} on {counted(around.cpu_count, 'core')}, {own} of it the cell's own at most"
     return Finding(True, text, _QUIET) if around.load_1m > around.cpu_count + own else Finding(False, "")
 
 

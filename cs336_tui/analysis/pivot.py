@@ -25,6 +25,7 @@ from cs336_tui.analysis.fields import (
 from cs336_tui.analysis.grouping import PLACES, UsualPlaces, place_notes, shown
 from cs336_tui.analysis.merge import ENDINGS, Result, ddof_of, grouped, measured, pooled, runs_of
 from cs336_tui.session.state import ActivationPeak
+from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.ratio import LEVEL, ratio_of
 
 Key = tuple[str, ...]
@@ -284,7 +285,7 @@ def _figure(cells: Sequence[Result], value: Value, ddof: int, marks: tuple[str, 
     summary = pooled(cells, ddof)
     if summary is None or not summary.mean_s:
         return Figure(note=min(endings, key=ENDINGS.index, default="no time passed"), marks=marks)
-    lost = (f"{number} of {len(cells)} runs: {ending}" for ending, number in endings.items())
+    lost = (f"{number} of {counted(len(cells), 'run')}: {ending}" for ending, number in endings.items())
     times = {"mean": summary.mean_s, "median": summary.median_s, "std": summary.std_s}
     peak = max(filter(None, map(_peak, measured(cells))), default=None)
     apart = max(filter(None, map(_apart, measured(cells))), default=None) if value == "activations" else None

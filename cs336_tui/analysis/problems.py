@@ -17,6 +17,7 @@ from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.reports import REPORTS, Report
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import counted
 
 _MADE_OF: Mapping[str, type[Report]] = {
     "kernels-over-cells": KernelReport,
@@ -108,7 +109,7 @@ class Progress(NamedTuple):
             return ""
         have = [f"data for {' '.join(self.done)}".removesuffix(" for ")] if self.done else []
         have += [f"{' '.join(self.begun)} in part".lstrip()] if self.begun else []
-        return f"{self.cells_done} of {self.cells} cells · {', '.join(have)}"
+        return f"{self.cells_done} of {counted(self.cells, 'cell')} · {', '.join(have)}"
 
 
 def progress_of(problem: Problem, edition: str, states: Sequence[SessionState], results: Sequence[Result]) -> Progress:

@@ -29,7 +29,7 @@ from cs336_tui.config.ranks import bytes_of, sharing_of
 from cs336_tui.config.spec import CUSTOM_SIZE, CellSpec, dims_of
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.events.events import EffectiveSettings
-from cs336_tui.stats.quantities import count
+from cs336_tui.stats.quantities import count, counted
 from cs336_tui.stats.summaries import summarize
 
 REMARK = 'published "fp32" is sometimes TF32 in truth, and some published forwards include the loss'
@@ -268,7 +268,7 @@ def _remarks(spec: CellSpec, row: Published) -> Iterator[str]:
         called = f", where it is called {row.size}" if row.size != spec.size else ""
         yield f"edition {row.edition} there{called}"
     if row.steps is not None and (row.steps != spec.measure_steps or spec.steps_are_open):
-        yield f"{row.steps} steps there"
+        yield f"{counted(row.steps, 'step')} there"
     if row.note:
         yield row.note
 

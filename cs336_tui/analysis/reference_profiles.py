@@ -14,7 +14,7 @@ from cs336_tui.analysis.reference import Match, matching
 from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.report_keys import report_key
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import gigabytes
+from cs336_tui.stats.quantities import counted, gigabytes
 
 _ORDER = (*PARTS, "")
 _WHOLE = {"inference": "forward", "train-step": "step"}
@@ -130,7 +130,7 @@ def profiles_said(
 def _figures(name: str, launches: int | None, top_percent: float | None, matmul_percent: float | None) -> str:
     """``46.8 % gemm in 145 launches; matrix products 80.0 %``, without what is not known."""
     share = "" if top_percent is None else f"{top_percent:.1f} %"
-    times = "" if launches is None else f"in {launches} launches"
+    times = "" if launches is None else f"in {counted(launches, 'launch')}"
     products = "" if matmul_percent is None else f"matrix products {matmul_percent:.1f} %"
     return "; ".join(filter(None, (" ".join(filter(None, (share, name, times))), products)))
 

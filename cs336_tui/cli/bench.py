@@ -32,6 +32,7 @@ from cs336_tui.config.sweep import LaneCount, Sweep
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.session import store
+from cs336_tui.stats.quantities import counted
 
 _OF_BENCH = (
     "session_dir", "ddof", "timeout_s", "device_interval_s", "in_process", "explain_oom", "check_fit", "nvtx",
@@ -211,8 +212,7 @@ def resume(
 def said(info: store.SessionInfo, waiting: int) -> str:
     """The cells that resuming will run, in one line."""
     done = info.cells - waiting - info.skipped
-    what = f"{waiting} of {info.cells} cells left to run" if waiting else "nothing left to run"
+    what = f"{waiting} of {counted(info.cells, 'cell')} left to run" if waiting else "nothing left to run"
     skipped = f", {info.skipped} stay skipped" if info.skipped else ""
-    return (
-        f"session {info.title}, begun {info.begun or '?'}: {done} of {info.cells} cells have a result{skipped}; {what}"
-    )
+    have = f"{done} of {counted(info.cells, 'cell')} have a result"
+    return f"session {info.title}, begun {info.begun or '?'}: {have}{skipped}; {what}"

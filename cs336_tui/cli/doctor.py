@@ -21,7 +21,7 @@ from cs336_tui.runner.device.nvml import NO_LIBRARY, NvmlReport, nvml_report
 from cs336_tui.runner.lanes import Core, cores_here
 from cs336_tui.runner.machine import Diagnosis, lacking_code
 from cs336_tui.session.log import default_session_dir
-from cs336_tui.stats.quantities import gigabytes
+from cs336_tui.stats.quantities import counted, gigabytes
 
 _MOST_CORES = 8
 """Most cores that are listed."""
@@ -35,7 +35,7 @@ def _machine(env: Environment, nvml: NvmlReport) -> list[str]:
         "processor": f"{env.cpu}, {env.cpu_count} usable",
         "memory": f"{gigabytes(env.memory_bytes)} GB",
         "Python": env.python,
-        "torch": f"{env.torch}, {env.threads} threads" if env.torch else "missing",
+        "torch": f"{env.torch}, {counted(env.threads or 1, 'thread')}" if env.torch else "missing",
         "CUDA": f"{env.cuda}, cuDNN {env.cudnn or 'n/a'}" if env.cuda else "this torch is built without CUDA",
         "driver": env.driver or no_driver,
         "children": f"started by {env.start_method}",

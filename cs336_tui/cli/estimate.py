@@ -51,7 +51,7 @@ from cs336_tui.export.tables import Table, attributes
 from cs336_tui.export.terminal import Notes
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import gigabytes
+from cs336_tui.stats.quantities import counted, gigabytes
 
 if TYPE_CHECKING:
     from cs336_tui.runner.predictor import PredictionError
@@ -136,7 +136,7 @@ def estimate_command(
     if not failed:
         return text
     click.echo(text, nl=False)
-    click.echo(f"{len(cells) - len(_predicted(cells))} of {len(cells)} cells not predicted", err=True)
+    click.echo(f"{len(cells) - len(_predicted(cells))} of {counted(len(cells), 'cell')} not predicted", err=True)
     return EXIT_CELL_FAILED
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, SpecError, dims_of
+from cs336_tui.stats.quantities import counted
 
 FIELDS = {
     "preset": "A ready sweep, which fills the form; Enter opens the list.",
@@ -181,4 +182,5 @@ def _dimensions(size: str, edition: str) -> str:
         dims = dims_of(size, edition)
     except SpecError as error:
         return error.allowed
-    return f"d_model {dims.d_model}, d_ff {dims.d_ff}, {dims.num_layers} layers, {dims.num_heads} heads"
+    layers, heads = counted(dims.num_layers, "layer"), counted(dims.num_heads, "head")
+    return f"d_model {dims.d_model}, d_ff {dims.d_ff}, {layers}, {heads}"

@@ -11,6 +11,7 @@ from cs336_tui.config.axis import SpecError
 from cs336_tui.config.ranks import BYTES_OF_ELEMENT, message_bytes
 from cs336_tui.config.values import COMPUTING, LANGUAGE_MODEL
 from cs336_tui.config.variants import is_imported, option_of, short
+from cs336_tui.stats.quantities import counted
 
 AXES = axes.all_axes(axes.Choices)
 """Every choice by its field of a cell."""
@@ -166,7 +167,9 @@ def _message(cell: Choices) -> Iterator[SpecError]:
     if cell.sync != "each-step":
         yield SpecError("sync", cell.sync, "the ranks of a collective begin each step together; leave it out")
     if not message_bytes((cell.d_model, cell.d_ff), cell.precision, cell.ranks):
-        yield SpecError("size", cell.size, f"less than one {cell.precision} number for each of {cell.ranks} ranks")
+        yield SpecError(
+            "size", cell.size, f"less than one {cell.precision} number for each of {counted(cell.ranks, 'rank')}"
+        )
 
 
 @_between("cuda_graph", "pass_", "precision")
@@ -219,7 +222,7 @@ def _captured_once(cell: Choices) -> Iterator[SpecError]:
 def _equal_micro_batches(cell: Choices) -> Iterator[SpecError]:
     size = cell.batch_size // cell.ranks if cell.batch_is == "global" else cell.batch_size
     if size % cell.accumulate:
-        why = f"does not divide the {size} sequences of a rank's batch equally; choose a divisor"
+        why = f"does not divide the {counted(size, 'sequence')} of a rank's batch equally; choose a divisor"
         yield SpecError("accumulate", cell.accumulate, why)
 
 

@@ -16,7 +16,7 @@ from cs336_tui.export.layout import Row, layout_column, setting, size_column, ta
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.verdicts import trust_notes
-from cs336_tui.stats.quantities import NONE, Notation
+from cs336_tui.stats.quantities import NONE, Notation, counted
 from cs336_tui.stats.summaries import Summary
 
 _ROWS = {"attention": ("size", "context"), "norm": ("size", "context", "batch")}
@@ -57,7 +57,7 @@ def tables_alone(workload: str, results: Sequence[Result], decimals: int | None)
     if not kept:
         raise TableError(f"layout {workload}: no cell of {workload} alone; run some with --workload {workload}")
     others = len(results) - len(kept)
-    notes = (f"left out, as they are not of {workload} alone: {others} cells",) if others else ()
+    notes = (f"left out, as they are not of {workload} alone: {counted(others, 'cell')}",) if others else ()
     apart = telling(kept, but=(*_ROWS[workload], *_BESIDE, *_UNUSED))
     tables: list[Table] = []
     for members in groups(kept, apart).values():

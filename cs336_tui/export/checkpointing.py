@@ -206,11 +206,12 @@ def _and_alike(points: Sequence[_Point], basis: str, best: _Choice) -> str:
 
 
 def _notes(points: Mapping[_Choice, _Point], best: _Choice | None, layers: int) -> Iterator[str]:
+    blocks = counted(layers, "block")
     yield "k: so many consecutive blocks keep for backward only what enters them; 0: all blocks keep their activations"
     if any(choice.nested for choice in points):
         yield (
-            f"nesting halves: of N = {layers} blocks each half keeps what enters it, and so on down to groups of k: "
-            "about log2(N/k) + 1 inputs at once, and N (1 + log2(N/k)) / 2 blocks computed again instead of N"
+            f"nesting halves: of N = {blocks} each half keeps what enters it, and so on down to groups "
+            "of k: about log2(N/k) + 1 inputs at once, and N (1 + log2(N/k)) / 2 blocks computed again instead of N"
         )
     if any(point.measured for point in points.values()):
         yield (
@@ -227,8 +228,8 @@ def _notes(points: Mapping[_Choice, _Point], best: _Choice | None, layers: int) 
     elif missing := [choice.words for choice in _beside(best) if 0 <= choice.k <= layers and choice not in points]:
         yield f"not run: k = {' and '.join(missing)}, beside the best"
     yield (
-        f"of N = {layers} blocks N/k inputs are kept and the activations of k live at a time, which is least at "
-        f"k = sqrt(N a / b) for inputs of a and activations of b bytes a block; sqrt(N) = {sqrt(layers):.1f} were they "
+        f"of N = {blocks} N/k inputs are kept and the activations of k live at a time, which is least "
+        f"at k = sqrt(N a / b) for inputs of a and activations of b bytes a block; sqrt(N) = {sqrt(layers):.1f} were they "
         "alike (Chen et al. 2016, arXiv:1604.06174)"
     )
 

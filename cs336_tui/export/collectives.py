@@ -10,7 +10,7 @@ from cs336_tui.analysis.merge import Result, ddof_of, pooled
 from cs336_tui.export.layout import Row, layout_column, setting, tables_of, time_column
 from cs336_tui.export.results import BANDWIDTH_NOTE, TableError
 from cs336_tui.export.tables import Column, Table
-from cs336_tui.stats.quantities import NONE, Notation, bandwidth
+from cs336_tui.stats.quantities import NONE, Notation, bandwidth, counted
 from cs336_tui.stats.summaries import Summary
 
 _UNUSED = ("edition", "arch", "vocab", "workload")
@@ -34,7 +34,7 @@ def collective_tables(results: Sequence[Result], decimals: int | None) -> tuple[
     notes = (
         "times: mean ms a step of the slowest rank",
         BANDWIDTH_NOTE,
-        *([f"left out, as they are no collectives: {others} cells"] if others else []),
+        *([f"left out, as they are no collectives: {counted(others, 'cell')}"] if others else []),
     )
     apart = telling(kept, but=("size", "ranks", *_UNUSED))
     return tables_of(kept, columns, "Collectives", notes, rows_by=("size",), apart=apart, places=("ranks", *_UNUSED))
@@ -52,7 +52,7 @@ def _time(ranks: int, notation: Notation) -> Column[Row]:
     def ending(row: Row) -> str:
         return next((run.ending for run in _of(row, ranks) if run.ending), NONE)
 
-    return time_column(f"{ranks} ranks (ms)", lambda row: _summary(row, ranks), "mean_s", notation, ending)
+    return time_column(f"{counted(ranks, 'rank')} (ms)", lambda row: _summary(row, ranks), "mean_s", notation, ending)
 
 
 def _bus(ranks: int) -> Column[Row]:
@@ -61,7 +61,7 @@ def _bus(ranks: int) -> Column[Row]:
         return busbw(_of(row, ranks)[0].spec, found.mean_s) if found and found.mean_s else None
 
     return layout_column(
-        f"{ranks} ranks busbw (GB/s)",
+        f"{counted(ranks, 'rank')} busbw (GB/s)",
         lambda row: None if (found := read(row)) is None else found / 1e9,
         lambda row: bandwidth(read(row), NONE),
     )

@@ -20,7 +20,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import CATEGORIES, COMMUNICATION, Collective, Prediction
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
 from cs336_tui.export.tables import Column, Table, Value, attributes, values_of
-from cs336_tui.stats.quantities import UNKNOWN, ByteUnit, fixed_milliseconds, gigabytes
+from cs336_tui.stats.quantities import UNKNOWN, ByteUnit, counted, fixed_milliseconds, gigabytes
 
 PREDICTED = (
     "predicted, not measured: what a caching allocator hands out for tensors, in a step after warm-up; "
@@ -281,11 +281,15 @@ def sweep_note(cells: Sequence[Estimate | Unpredicted]) -> str:
     counts = ((unpredicted, "not predicted"), (too_large, "too large"))
     left_out = ", ".join(f"{number} {what}" for number, what in counts if number)
     if too_large + unpredicted == len(cells):
-        return f"of {len(cells)} cells {left_out}" if unpredicted else f"none of {len(cells)} cells fits"
+        return (
+            f"of {counted(len(cells), 'cell')} {left_out}"
+            if unpredicted
+            else f"none of {counted(len(cells), 'cell')} fits"
+        )
     if unpredicted:
-        fitting = f"of {len(cells)} cells {left_out}; the others"
+        fitting = f"of {counted(len(cells), 'cell')} {left_out}; the others"
     else:
-        fitting = f"{too_large} of {len(cells)} cells do not fit; the others" if too_large else "all cells"
+        fitting = f"{too_large} of {counted(len(cells), 'cell')} do not fit; the others" if too_large else "all cells"
     return f"{fitting}, warm-up and measured steps: {duration_range(*total_s(estimates))}"
 
 

@@ -182,7 +182,7 @@ def progress(state: SessionState) -> str:
     """The number of the session's cells that ended by themselves, by their ending."""
     endings = Counter(cell.status for cell in state.finished_cells)
     cancelled = endings.pop("cancelled", 0)
-    line = f"{endings.total()} of {len(state.cells)} cells finished"
+    line = f"{endings.total()} of {counted(len(state.cells), 'cell')} finished"
     if endings:
         line += f" ({', '.join(f'{number} {status}' for status, number in endings.items())})"
     return f"{line}, {cancelled} cancelled" if cancelled else line
@@ -196,7 +196,7 @@ def status_of(cell: CellState) -> str:
         return "not run"
     if finished is None:
         if spec.warmup_for is not None or spec.steps_for is not None:
-            return f"unfinished, {cell.steps_done} steps"
+            return f"unfinished, {counted(cell.steps_done, 'step')}"
         most = _most(spec.total_steps, automatic=spec.warmup_is_open or spec.steps_are_open)
         return f"unfinished, {cell.steps_done}{most} steps"
     retries = finished.num_alloc_retries

@@ -17,7 +17,7 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import EffectiveSettings
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import count, gigabytes
+from cs336_tui.stats.quantities import count, counted, gigabytes
 
 SETTINGS: Mapping[str, Callable[[CellSpec], str]] = {
     "edition": lambda spec: shown_of(spec, "edition"),
@@ -168,7 +168,9 @@ def _sizes(cells: Sequence[CellState]) -> Iterator[str]:
         kind = (spec.model, *spec.args_given) if is_imported(spec.model) else (spec.edition, spec.arch)
         model = (
             f"{spec.size_label} ({', '.join(kind)})",
-            f"d_model {spec.d_model}, d_ff {spec.d_ff}, {spec.num_layers} layers, {spec.num_heads} heads",
+            f"d_model {spec.d_model}, d_ff {spec.d_ff}",
+            counted(spec.num_layers, "layer"),
+            counted(spec.num_heads, "head"),
             f"vocabulary {spec.vocab_size}",
         )
         counts[model] = counts.get(model) or cell.num_params
@@ -211,7 +213,7 @@ def _compiling(cells: Sequence[CellState]) -> Iterator[str]:
         breaks = dict.fromkeys(reason for each in prepared for reason in each.graph_breaks)
         yield from (f"graph break: {reason}" for reason in breaks)
         if again := sum(cell.finished.recompilations for cell in here if cell.finished):
-            yield f"torch.compile {mode} compiled again {again} times in the course of the steps"
+            yield f"torch.compile {mode} compiled again {counted(again, 'time')} in the course of the steps"
 
 
 def _span(values: Iterable[float | None], show: Callable[[float], str]) -> str:

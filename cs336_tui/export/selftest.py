@@ -11,7 +11,7 @@ from cs336_tui.export.tables import Column, Table, Value, attributes
 from cs336_tui.selftest.programs import BARE, SAMPLING_S, SelftestCell
 from cs336_tui.selftest.ratios import ProgramRatio, SelftestResult, Tolerances
 from cs336_tui.selftest.turns import SETTLE_S, Taken
-from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN
+from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, counted
 from cs336_tui.stats.ratio import Ratio
 
 
@@ -75,7 +75,13 @@ def machine_of(env: Environment, name: str) -> str:
     """As `machine`, of the device of this name."""
     device = env.device(name)
     gpu = f"{device.label} ({device.name})" if device is not None and device.name != "cpu" else name
-    parts = [gpu, f"{env.cpu}, {env.cpu_count} cores", env.os, f"Python {env.python}", f"torch {env.torch or UNKNOWN}"]
+    parts = [
+        gpu,
+        f"{env.cpu}, {counted(env.cpu_count, 'core')}",
+        env.os,
+        f"Python {env.python}",
+        f"torch {env.torch or UNKNOWN}",
+    ]
     if env.driver and gpu != "cpu":
         parts.append(f"driver {env.driver}")
     return ", ".join([*parts, f"cs336-tui {env.app}"])
@@ -114,9 +120,9 @@ def _notes(selftest: Selftest) -> Iterator[str]:
         f"{plan.starts} starts; ratios round by round, their geometric mean; intervals: {method}"
     )
     turns = [turn for rounds in taken.starts for each in rounds for turn in each.values()]
-    settling, counted = sum(len(turn.settling) for turn in turns), sum(len(turn.counted) for turn in turns)
+    settling, counting = sum(len(turn.settling) for turn in turns), sum(len(turn.counted) for turn in turns)
     yield (
-        f"not counted: {settling} of {settling + counted} steps, which began within {SETTLE_S:g} s of their turn's "
+        f"not counted: {settling} of {settling + counting} steps, which began within {SETTLE_S:g} s of their turn's "
         "begin (the others had had the caches); nor the step during which a turn ended"
     )
     yield (

@@ -18,6 +18,7 @@ from cs336_tui.config.reading import open_regular
 from cs336_tui.events.codec import from_line, to_line
 from cs336_tui.events.events import SCHEMA, Event, SessionStarted
 from cs336_tui.session.lock import SessionInUse, SessionLock
+from cs336_tui.stats.quantities import counted
 
 FILES_SUFFIX = ".files"
 """Ends the name of the folder beside a log that holds what its reports saved: traces and memory snapshots."""
@@ -226,7 +227,7 @@ class LogReader:
                         if not line.endswith(b"\n"):
                             self.torn = True
                             return
-                        intact = f"the {number - 1} lines before it are intact"
+                        intact = f"{counted(number - 1, 'line')} before it intact"
                         raise LogError(f"{self.path}, line {number}: damaged ({error}); {intact}") from None
                     if not (started or isinstance(event, SessionStarted)):
                         raise LogError(f"{self.path}, line {number}: not the start of {_LOG}")

@@ -64,9 +64,10 @@ def count(value: float | None) -> str:
     return f"{value:.{_decimals(value, significant=3)}f}T"
 
 
-def counted(number: int, what: str) -> str:
-    """``1 sample``, ``2 samples``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def counted(number: int, what: str, grouping: str = "") -> str:
+    """``1 sample``, ``2 samples``, ``3 launches``; ``1,200 events`` with a comma for the grouping."""
+    ending = "" if number == 1 else "es" if what.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{number:{grouping}} {what}{ending}"
 
 
 def duration(time_s: float | None) -> str:

@@ -18,6 +18,7 @@ from cs336_tui.session.recordings.enclosing import Ints, Spans
 from cs336_tui.session.recordings.range_names import USUAL_PHASES, phase_finder
 from cs336_tui.session.recordings.recording import Opening, Recorded, check_time, header
 from cs336_tui.session.recordings.trace import KERNEL, OPERATOR, USER_RANGE, DeviceFacts, Trace
+from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.timelines import busy, extent
 
 NO_KERNELS = "no kernel of a GPU in the file; shown are the host's operators, by self time"
@@ -342,7 +343,7 @@ def _note(found: _Attributed, kernels: Ints) -> str:
     unread = found.trace.unread
     notes = [NO_KERNELS] * found.of_host
     notes += [f"{unlinked:,} of {len(kernels):,} kernels have no launching operator in the file"] * bool(unlinked)
-    notes += [f"{unread:,} events could not be read"] * bool(unread)
+    notes += [f"{counted(unread, 'event', ',')} could not be read"] * bool(unread)
     return "; ".join(notes)
 
 

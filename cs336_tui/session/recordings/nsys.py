@@ -35,6 +35,7 @@ from cs336_tui.session.recordings.trace import (
     TooLarge,
     Trace,
 )
+from cs336_tui.stats.quantities import counted
 
 MAGIC = b"SQLite format 3\0"
 _LARGEST = 2**61
@@ -121,7 +122,9 @@ def _read_export(database: Path, path: Path, opening: Opening, name: str) -> tup
     if traces is None:
         raise RecordingError(path, "an SQLite database, but no export of nsys: it has none of its tables")
     note = (
-        f"{graphs:,} launches of CUDA graphs are not taken apart; record with --cuda-graph-trace=node" if graphs else ""
+        f"{counted(graphs, 'launch', ',')} of CUDA graphs not taken apart; record with --cuda-graph-trace=node"
+        if graphs
+        else ""
     )
     found = {process: trace for process, trace in traces.items() if KERNEL in trace.kernel_kind}
     if not found:

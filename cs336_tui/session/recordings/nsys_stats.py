@@ -22,6 +22,7 @@ from cs336_tui.events.kernel_kinds import kernel_kind
 from cs336_tui.events.kernel_report import KernelGroup, KernelReport, KernelSummary
 from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, check_time, header, most_inflated
 from cs336_tui.session.recordings.trace import COPY, FILL, KERNEL, DeviceFacts, TooLarge, Trace
+from cs336_tui.stats.quantities import counted
 
 MOST_BYTES = 1 << 30
 _MOST_TEXT = 1 << 32
@@ -147,7 +148,7 @@ def _is_message(row: Sequence[str], columns: _Columns) -> bool:
         return False
     if len(row) == 1 and not row[0].strip().isdigit():
         return True
-    raise _Damaged(f"a line has {len(row)} columns, its header more")
+    raise _Damaged(f"a line has {counted(len(row), 'column')}, its header more")
 
 
 class _Lines:

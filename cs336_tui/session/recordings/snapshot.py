@@ -33,6 +33,7 @@ from cs336_tui.session.recordings.snapshot_blocks import (
     history_of,
 )
 from cs336_tui.session.recordings.snapshot_frames import Phase, Stack, Stacks, plain
+from cs336_tui.stats.quantities import counted
 
 WHOLE = "recording"
 """The phase of what no phase is known of."""
@@ -102,7 +103,7 @@ def _recorded(
     if not isinstance(traces, list) or not all(isinstance(trace, list) for trace in traces):
         raise SnapshotError("“device_traces” is no list of lists")
     if len(traces) > _MOST_DEVICES:
-        raise SnapshotError(f"it has {len(traces):,} devices")
+        raise SnapshotError(f"it has {counted(len(traces), 'device', ',')}")
     devices = sorted({*segments, *(device for device, trace in enumerate(traces) if trace)})
     if not devices:
         raise RecordingError(path, "the memory snapshot is empty: no segment and no event")
@@ -277,7 +278,7 @@ class _Report:
     def _note(self, before: int, segments: Sequence[Mapping[str, Any]]) -> str:
         history = self._history
         old = sum(1 for block in history.blocks if not block.born)
-        found = [f"{old:,} blocks, {before / 1e9:.3f} GB, lived before the recording began"]
+        found = [f"{counted(old, 'block', ',')}, {before / 1e9:.3f} GB, lived before the recording began"]
         if not history.events:
             found.append("no trace of allocations and frees: what is shown is the moment of the snapshot")
         elif not self.knows_stacks:
@@ -286,7 +287,7 @@ class _Report:
         if most := max(history.waiting_bytes, waiting):
             found.append(f"up to {most / 1e6:.3f} MB more were freed and waited for another stream")
         if history.vanished:
-            found.append(f"{history.vanished:,} blocks of the trace are in no segment at the end")
+            found.append(f"in no segment at the end: {counted(history.vanished, 'block', ',')} of the trace")
         if history.no_memory:
             asked, free = history.no_memory[-1]
             times = f"{len(history.no_memory):,} times, at last" if len(history.no_memory) > 1 else "once,"

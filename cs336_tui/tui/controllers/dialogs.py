@@ -12,6 +12,7 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.config import presets
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.presets import Preset, PresetError
+from cs336_tui.stats.quantities import counted
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers.protocol import Host
@@ -210,7 +211,11 @@ def keep_as_reference(app: Host, results: Sequence[Result]) -> None:
             added = add_from(results, title)
         except ReferenceFileError as error:
             return f"! {error}"
-        left_out = f"; {len(added.left_out)} cells left out, the first: {added.left_out[0]}" if added.left_out else ""
+        left_out = (
+            f"; {counted(len(added.left_out), 'cell')} left out, the first: {added.left_out[0]}"
+            if added.left_out
+            else ""
+        )
         return f"{len(added.rows)} reference points kept as {title}{left_out}"
 
     def tell(outcome: str) -> None:

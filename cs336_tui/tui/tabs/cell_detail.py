@@ -12,7 +12,7 @@ from cs336_tui.events.events import EffectiveSettings
 from cs336_tui.export.footnotes import limit_words
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import bandwidth, percent
+from cs336_tui.stats.quantities import bandwidth, counted, percent
 from cs336_tui.stats.summaries import summarize
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import phase_bars
@@ -281,7 +281,8 @@ def _what(spec: CellSpec) -> Iterator[tuple[str, str]]:
         yield "size", f"{spec.size} of {spec.edition}"
     else:
         yield "model", f"{spec.size} of {spec.edition}, {spec.arch}"
-    yield "dimensions", f"{spec.d_model} wide, d_ff {spec.d_ff}, {spec.num_layers} layers, {spec.num_heads} heads"
+    blocks = f"{counted(spec.num_layers, 'layer')}, {counted(spec.num_heads, 'head')}"
+    yield "dimensions", f"{spec.d_model} wide, d_ff {spec.d_ff}, {blocks}"
     yield "vocabulary", str(spec.vocab_size)
     whole = f"{spec.rank_batch_size} × {spec.context_length} = {spec.tokens_per_step} tokens a step"
     yield "batch, context", whole if spec.ranks == 1 else f"{whole} and rank"

@@ -191,7 +191,7 @@ class _SingleRun(CellRun):
                 self._time_each(timer, "warm-up", min(count + stopping_rule.AFTER_LOOK, most))
                 return
         if self.group.place.rank == 0:
-            self.reporter.notice(f"{why_not} after {most} warm-up steps, the limit")
+            self.reporter.notice(f"{why_not} after {counted(most, 'warm-up step')}, the limit")
 
     def _measure(self, timer: StepTimer) -> None:
         spec = self.spec

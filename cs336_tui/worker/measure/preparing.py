@@ -24,6 +24,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD, Compile
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import Stage, StepKind
+from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.measure.failures import chain_of, says_out_of_memory
 from cs336_tui.worker.measure.timing import ESTIMATING_RUNS, clock_for
 from cs336_tui.worker.workload.compiling import break_reasons, captures, compilations, forget_compiled
@@ -292,7 +293,7 @@ def why_not_cold(spec: CellSpec, found: Preparation | None) -> str | None:
     elif spec.parallel != "none" and spec.pass_ not in WITHOUT_BACKWARD:
         ran.append("steps were compared with one process")
     if found and found.runs:
-        ran.append(f"compiling ran the model {found.runs} times")
+        ran.append(f"compiling ran the model {counted(found.runs, 'time')}")
     if spec.timer == "do_bench" and spec.steps_for is not None:
         ran.append(f"{1 + ESTIMATING_RUNS} steps ran to estimate its time")
     if found and found.capture_s is not None:

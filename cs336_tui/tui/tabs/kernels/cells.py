@@ -11,7 +11,7 @@ from cs336_tui.analysis.kernel_cells import CellPart
 from cs336_tui.events.kernel_report import FUSED
 from cs336_tui.export.kernel_cells import cell_keys, difference, notes, results_of, softmax, timed, yes_no
 from cs336_tui.export.tables import Column, Value, known
-from cs336_tui.stats.quantities import MILLISECONDS, scale, time_text
+from cs336_tui.stats.quantities import MILLISECONDS, counted, scale, time_text
 from cs336_tui.tui import format
 from cs336_tui.tui.widgets.columns import Sheet, shown_table
 from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
@@ -60,7 +60,7 @@ def detail(part: CellPart, width: int) -> list[Line]:
 
     if found:
         kernels_ns, span_ns = found.kernel_ns, found.span_ns
-        said("kernels", f"{time_text(kernels_ns)} in {found.instances} launches or calls")
+        said("kernels", f"{time_text(kernels_ns)} in {counted(found.instances, 'launch')} or calls")
         said("from first to last", time_text(span_ns) if span_ns is not None else "not known of several phases")
     said("timed", timed(part) + (f" ms (n={part.timed.n})" if part.timed and part.timed.mean_s is not None else ""))
     if found:
@@ -76,7 +76,7 @@ def detail(part: CellPart, width: int) -> list[Line]:
             said(label, FUSED if share is None else f"{share * 100:.1f} %")
     if found and (top := found.top):
         lines += [(), line(("Top kernel", "title")), *wrapped(top.name, width, "strong", "  ")]
-        said("time", f"{time_text(top.total_ns)}, {top.share * 100:.1f} %, {top.instances} times")
+        said("time", f"{time_text(top.total_ns)}, {top.share * 100:.1f} %, {counted(top.instances, 'time')}")
         if part.same_as_forward is not None:
             said("as in forward", "the same kernel" if part.same_as_forward else "another kernel")
     return lines

@@ -15,7 +15,7 @@ from cs336_tui.analysis.kernels import KernelRow, Phases, rows
 from cs336_tui.events.kernel_report import KINDS, KernelReport
 from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.export.tables import Column, Table
-from cs336_tui.stats.quantities import NONE, Scale, scale, time_text
+from cs336_tui.stats.quantities import NONE, Scale, counted, scale, time_text
 from cs336_tui.tui import format
 from cs336_tui.tui.widgets.columns import Sheet, Sort
 from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
@@ -192,7 +192,7 @@ def range_choices(report: KernelReport, names: Sequence[str]) -> list[tuple[str,
         for name in {*group.ranges}:
             found[name][0] += group.instances
             found[name][1] += group.total_ns
-    return [(format.plain(name), f"{count} launches, {time_text(ns)}") for name, (count, ns) in found.items()]
+    return [(format.plain(name), f"{counted(count, 'launch')}, {time_text(ns)}") for name, (count, ns) in found.items()]
 
 
 def whole_label(report: KernelReport) -> str:

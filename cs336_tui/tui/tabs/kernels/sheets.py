@@ -11,7 +11,7 @@ from cs336_tui.analysis.kernels import Phases, RangeShare
 from cs336_tui.events.kernel_report import KINDS, Gap, KernelReport
 from cs336_tui.export.kernels import UNNAMED_RECORDING
 from cs336_tui.export.tables import Column, Table
-from cs336_tui.stats.quantities import FLOP_RATES, FLOPS, scale, time_text
+from cs336_tui.stats.quantities import FLOP_RATES, FLOPS, counted, scale, time_text
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import phase_role
 from cs336_tui.tui.tabs.kernels.listing import (
@@ -70,7 +70,7 @@ def gap_words(report: KernelReport) -> tuple[str, ...]:
         return ()
     return (
         *([f"{rate:,.0f} launches/s"] if rate else []),
-        f"{gaps.count:,} gaps" + (f", median {time_text(gaps.median_ns)}" if gaps.count else ""),
+        f"{counted(gaps.count, 'gap', ',')}" + (f", median {time_text(gaps.median_ns)}" if gaps.count else ""),
         *([f"communication {share * 100:.1f} % beside compute"] if share is not None else []),
     )
 
@@ -89,7 +89,7 @@ def gaps_sheet(report: KernelReport) -> Sheet:
     idle = kernels.idle_share(report) or 0.0
     lead = (
         f"The GPU ran nothing for {time_text(gaps.total_ns)} of {time_text(report.span_ns)} ({idle * 100:.1f} %), in "
-        f"{gaps.count:,} gaps between kernels, copies and fills."
+        f"{counted(gaps.count, 'gap', ',')} between kernels, copies and fills."
     )
     notes = []
     if overlap and (share := kernels.overlapped_share(report)) is not None:
