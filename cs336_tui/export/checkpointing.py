@@ -228,8 +228,8 @@ def _notes(points: Mapping[_Choice, _Point], best: _Choice | None, layers: int) 
     elif missing := [choice.words for choice in _beside(best) if 0 <= choice.k <= layers and choice not in points]:
         yield f"not run: k = {' and '.join(missing)}, beside the best"
     yield (
-        f"of N = {blocks} N/k inputs are kept and the activations of k live at a time, which is least "
-        f"at k = sqrt(N a / b) for inputs of a and activations of b bytes a block; sqrt(N) = {sqrt(layers):.1f} were they "
+        f"of N = {blocks} N/k inputs are kept and the activations of k live at a time, which is least at "
+        f"k = sqrt(N a / b) for inputs of a and activations of b bytes a block; sqrt(N) = {sqrt(layers):.1f} were they "
         "alike (Chen et al. 2016, arXiv:1604.06174)"
     )
 

@@ -123,7 +123,7 @@ def test_a_damaged_line_in_the_middle_is_named_and_those_before_it_are_given(tmp
     reader = written(tmp_path / "log", to_line(HEADER), to_line(notice), b'{"ty\n', to_line(HEADER))
     events = iter(reader)
     assert [next(events), next(events)] == [HEADER, notice]
-    with pytest.raises(LogError, match=r"log, line 3: damaged .* 2 lines before it are intact"):
+    with pytest.raises(LogError, match=r"log, line 3: damaged .* 2 lines before it intact"):
         next(events)
 
 
