@@ -14,7 +14,7 @@ from cs336_tui.config.environment_variables import slowing
 from cs336_tui.events.gpus import ORDINARY_REASONS
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.intervals import MeanInterval, mean_interval
-from cs336_tui.stats.quantities import counted
+from cs336_tui.stats.quantities import TOO_NOISY, counted, is_too_noisy
 from cs336_tui.stats.steadiness.steady import FEWEST, Class, Steadiness, classify, enough_warmup, still_falling
 
 VerdictName = Literal[
@@ -195,10 +195,7 @@ def _series_checks(
         )
     if loose:
         assert interval is not None
-        half, level = f"± {percent(interval.half_share)}", f"{interval.level * 100:g} % interval"
-        few = f"{steps} fix the mean to {half} only ({level})"
-        if interval.half_share >= OPEN:
-            few = f"{steps} do not fix the mean ({half}, {level})"
+        few = f"{interval.level * 100:g} % CI {_width(interval)} with n={n}"
         more = "more steps, such as --steps auto"
         if cell.spec.steps_auto is not None:
             more = "a quieter machine, or a larger --steps auto:MAX"
@@ -211,6 +208,14 @@ def _series_checks(
         yield Check(name="too-few-steps", holds=True, evidence=few, advice="--steps 30 or more")
     else:
         yield Check(name="too-few-steps", holds=False, evidence=f"{steps}; {FEWEST} are enough to tell")
+
+
+def _width(interval: MeanInterval) -> str:
+    """``± 12 % of the mean``; from `OPEN` on ``too wide (± 96 % of the mean)``."""
+    half = f"± {percent(interval.half_share)} of the mean"
+    if is_too_noisy(interval.low, interval.high):
+        half = TOO_NOISY
+    return f"too wide ({half})" if interval.half_share >= OPEN or half == TOO_NOISY else half
 
 
 def _series_advice(name: VerdictName, cell: CellState, steadiness: Steadiness, needed: int | None) -> str:

@@ -58,6 +58,9 @@ def compare_command(
     if a_title == b_title and a_path != b_path:
         a_title, b_title = a_path.stem, b_path.stem
     sides = (_cells(a_title, a_state, a_number), _cells(b_title, b_state, b_number))
+    if a_path.resolve() == b_path.resolve() and (a_number == b_number or None in (a_number, b_number)):
+        one = a_path.stem if a_number is None or b_number is None else f"cell {a_number} of {a_path.stem}"
+        raise click.UsageError(f"A and B are both {one}; name another, or two cells of one session as {b}:1 and {b}:2")
     comparison = compared(*sides)
     return deliver(_render(comparison, sides, format_), output, force=force)
 

@@ -224,14 +224,17 @@ def _ms(cell: Timed) -> str:
     return MILLISECONDS.of(cell.summary, "mean_s")
 
 
+def _half_width(row: _Row) -> str:
+    timed = row.timed
+    return half_width_of(timed.low, timed.high, timed.mean_s) if timed else NONE
+
+
 def _mean(cell: Timed) -> str:
     """``14.945 ms (95 % CI 14.907 to 14.983)``."""
     if cell.low is None or cell.high is None:
         few = cell.summary.n < FEWEST
         return f"{_ms(cell)} ms ({f'n = {cell.summary.n}, no {_CI} below {FEWEST}' if few else f'no {_CI}'})"
-    half = cell.half_share or 0.0
-    said = f"{limits_of(cell.low, cell.high, cell.mean_s)}" if half < 1 else "too wide to help"
-    return f"{_ms(cell)} ms ({_CI} {said})"
+    return f"{_ms(cell)} ms ({_CI} {limits_of(cell.low, cell.high, cell.mean_s)})"
 
 
 def _repeats(cell: Timed) -> str:
@@ -418,7 +421,7 @@ def _columns(rows: Sequence[_Row]) -> Sequence[Column[_Row]]:
     return (
         Column("cell", left=True, text=lambda row: row.name),
         Column("mean", "mean ± std (ms)", text=mean),
-        Column("interval", f"{_CI} (± %)", text=lambda row: half_width_of(row.timed.half_share) if row.timed else NONE),
+        Column("interval", f"{_CI} (± %)", text=_half_width),
         Column("rate", "busbw (GB/s)" if collective else "tokens/s", text=rate),
         Column("memory", f"peak {'allocated' if allocated else 'RSS'} (GB)", text=peak),
         Column("verdict", left=True, text=verdict),

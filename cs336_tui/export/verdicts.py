@@ -15,7 +15,7 @@ from cs336_tui.export.tables import Column, Table, Value, attributes, cell_recor
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.intervals import MeanInterval
-from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
+from cs336_tui.stats.quantities import MILLISECONDS, TOO_NOISY, UNKNOWN, Notation, is_too_noisy
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.verdicts import Judgement
@@ -75,15 +75,15 @@ def judged(results: Sequence[Result]) -> tuple[Judged, ...]:
 
 def half_width(interval: MeanInterval) -> str:
     """Half the interval over the mean, in %, without the sign: ``0.42``, ``12``."""
-    return half_width_of(interval.half_share)
+    return half_width_of(interval.low, interval.high, interval.mean)
 
 
-def half_width_of(half_share: float | None) -> str:
-    """The same of a share, which may not be known."""
-    if half_share is None:
+def half_width_of(low_s: float | None, high_s: float | None, mean_s: float | None) -> str:
+    """The same of limits that may not be known; ``too noisy`` where the interval says nothing."""
+    if low_s is None or high_s is None or not mean_s:
         return UNKNOWN
-    percent = half_share * 100
-    return f"{percent:.2g}" if percent < 100 else f"{percent:.0f}"
+    percent = (high_s - low_s) / 2 / mean_s * 100
+    return TOO_NOISY if is_too_noisy(low_s, high_s) else f"{percent:.2g}" if percent < 100 else f"{percent:.0f}"
 
 
 def trust_notes(results: Sequence[Result], names: Names | None = None) -> tuple[str, ...]:
@@ -244,7 +244,9 @@ def _limits(interval: MeanInterval, notation: Notation) -> str:
 
 
 def limits_of(low_s: float, high_s: float, mean_s: float, notation: Notation = MILLISECONDS) -> str:
-    """``152.80 to 153.60``: to the decimal places that the half width supports."""
+    """``152.80 to 153.60``: to the decimal places that the half width supports; ``too noisy`` where it says nothing."""
+    if is_too_noisy(low_s, high_s):
+        return TOO_NOISY
     half = (high_s - low_s) / 2
     return " to ".join(notation.time(at, mean_s=mean_s, std_s=half) for at in (low_s, high_s))
 

@@ -13,8 +13,19 @@ UNKNOWN = "n/a"
 NONE = "–"
 """In a table: there is nothing to show. It was not run or not measured, or a pass does not have it."""
 BARS = "▁▂▃▄▅▆▇█"
+TOO_NOISY = "too noisy"
+"""In the place of an interval that says nothing, by `is_too_noisy`."""
+WIDEST = 4.0
+"""An interval that reaches further than this factor to either side says nothing: the FLOPs of neighbouring sizes of the
+handouts differ by less, so that it does not even tell one size from the next."""
 FINEST_DECIMALS = 6
 """Milliseconds are never shown finer than a nanosecond, which no clock here resolves."""
+
+
+def is_too_noisy(low: float, high: float) -> bool:
+    """True of an interval of something above 0, such as a time or a ratio, that reaches further than `WIDEST` to either
+    side of its (geometric) middle, or down to 0."""
+    return not (low > 0 and high <= low * WIDEST**2)
 
 
 def millisecond_decimals(mean_s: float | None, std_s: float | None) -> int:

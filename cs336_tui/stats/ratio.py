@@ -11,6 +11,7 @@ import msgspec
 
 from cs336_tui.stats.intervals import FEWEST, Sample, sample_of, t_quantile, t_tail
 from cs336_tui.stats.intervals import LEVEL as LEVEL
+from cs336_tui.stats.quantities import TOO_NOISY, WIDEST, is_too_noisy
 
 Outcome = Literal["faster", "slower", "same", "ambiguous"]
 MARGIN = 0.01
@@ -26,9 +27,8 @@ FAR = 4.0
 """A pair this many robust standard deviations from its round's median is a spike."""
 MOST_FAR = 0.05
 """If more than this share of all pairs are spikes, they are a habit of a side, and none is held."""
-WIDEST = 4.0
-"""No interval is given that would reach further than this factor to either side."""
 NO_INTERVAL, _NONE = "(no interval)", "none: "
+_REACHES = f"it would reach further than a factor of {WIDEST:g}, as the times wander or are too few"
 _ROUNDING = 1e-9
 
 
@@ -53,10 +53,16 @@ class Ratio(msgspec.Struct, frozen=True):
         low, high = (None if bound is None else 1 / bound for bound in (self.high, self.low))
         return Ratio(1 / self.ratio, low, high, self.level, self.method)
 
+    @property
+    def is_too_noisy(self) -> bool:
+        """True if it has no interval because that would say nothing (`quantities.is_too_noisy`)."""
+        return self.method == f"{_NONE}{_REACHES}"
+
     def bounds(self, spec: str = "") -> str:
-        """``[0.8290, 0.8335]``, to four significant digits or in the format `spec`; else ``(no interval)``."""
+        """``[0.8290, 0.8335]``, to four significant digits or in the format `spec`; else ``(no interval)``, or
+        ``(too noisy)`` where it would say nothing."""
         if self.low is None or self.high is None:
-            return NO_INTERVAL
+            return f"({TOO_NOISY})" if self.is_too_noisy else NO_INTERVAL
         low, high = (format(value, spec) if spec else _digits(value) for value in (self.low, self.high))
         return f"[{low}, {high}]"
 
@@ -177,7 +183,11 @@ def explain(
         return f"{a} and {b} cannot be compared: each needs at least 2 measured steps."
     if ratio.low is None or ratio.high is None:
         why = ratio.method.removeprefix(_NONE)
-        return f"{a} takes {_digits(ratio.ratio)} times as long as {b}: ambiguous, no interval as {why}; {more}."
+        if ratio.is_too_noisy:
+            why = f"{TOO_NOISY}, the {ratio.level * 100:g} % interval reaches further than a factor of {WIDEST:g}"
+        else:
+            why = f"ambiguous, no interval as {why}"
+        return f"{a} takes {_digits(ratio.ratio)} times as long as {b}: {why}; {more}."
     interval, least = f"{ratio.level * 100:g} % interval", f"{margin * 100:g} %"
     doubt = f"a difference below {least} whose {interval} reaches past it"
     if ratio.low <= 1 <= ratio.high:
@@ -192,10 +202,9 @@ def explain(
 
 
 def around(log_ratio: float, half: float, level: float, method: str) -> Ratio:
-    """The ratio whose logarithm is known to ± `half`; without an interval if that is more than `WIDEST`."""
+    """The ratio whose logarithm is known to ± `half`; without an interval if that says nothing."""
     if half > math.log(WIDEST):
-        why = f"it would reach further than a factor of {WIDEST:g}, as the times wander or are too few"
-        return without_interval(log_ratio, level, why)
+        return without_interval(log_ratio, level, _REACHES)
     ratio, factor = math.exp(log_ratio), math.exp(half)
     return Ratio(ratio, ratio / factor, ratio * factor, level, method)
 
@@ -223,10 +232,13 @@ def _reaching(found: Ratio, pairs: Sequence[tuple[float, float]]) -> Ratio:
     ratio = math.fsum(a_s for a_s, _ in pairs) / math.fsum(b_s for _, b_s in pairs)
     if found.low is None or found.high is None or found.low * (1 - _ROUNDING) <= ratio <= found.high * (1 + _ROUNDING):
         return found
+    low, high = min(found.low, ratio), max(found.high, ratio)
+    if is_too_noisy(low, high):
+        return without_interval(math.log(found.ratio), found.level, _REACHES)
     return msgspec.structs.replace(
         found,
-        low=min(found.low, ratio),
-        high=max(found.high, ratio),
+        low=low,
+        high=high,
         method=f"{found.method}; widened to hold {ratio:#.4g}, the ratio of the mean times",
     )
 

@@ -15,7 +15,7 @@ def test_noise_that_leaves_the_mean_loose_is_not_steady() -> None:
     found = judged(a_cell(noisy))
     assert "too-few-steps" in found.names
     assert "steady" not in found.names
-    assert "30 measured steps fix the mean to ± " in found.sentence
+    assert "95 % CI ± " in found.sentence
     assert "steady" in [check.name for check in found.not_observable] or "outliers" in found.names
 
 

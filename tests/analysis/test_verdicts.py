@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.verdicts import VerdictName, judge
 from cs336_tui.events.events import DeviceSampled, GpuProcess, GpuSample
+from cs336_tui.export.verdicts import half_width
 from cs336_tui.session.cell_state import CellState
+from cs336_tui.stats.quantities import TOO_NOISY, is_too_noisy
 from tests.analysis.judging import (
     AT,
     FLAT,
@@ -111,14 +113,26 @@ def test_too_few_automatic_steps_are_not_answered_with_automatic_steps() -> None
                               (0.01, "a quieter machine, or a larger --steps auto:MAX")):  # fmt: skip
         found = judged(a_cell(noisy(0.4), spec={"steps_auto": automatic, "measure_steps": 20}))
         (check,) = (check for check in found.holding if check.name == "too-few-steps")
-        assert (check.advice, " fix the mean to ± " in check.evidence) == (advice, True)
+        assert (check.advice, check.evidence.startswith("95 % CI ± ")) == (advice, True)
 
 
 def test_a_mean_that_is_open_by_half_of_itself_is_not_fixed() -> None:
     found = judged(a_cell(noisy(0.8)))
     assert found.interval is not None
     assert found.interval.half_share >= 0.5
-    assert "20 measured steps do not fix the mean (± " in found.sentence
+    assert "95 % CI too wide (± " in found.sentence
+    assert " % of the mean) with n=20 (more steps" in found.sentence
+
+
+def test_an_interval_that_says_nothing_is_not_printed() -> None:
+    found = judged(a_cell([*[0.001] * 6, 1.0, *[0.001] * 5]))
+    assert found.interval is not None
+    assert is_too_noisy(found.interval.low, found.interval.high)
+    assert "95 % CI too wide (too noisy) with n=12" in found.sentence
+    assert half_width(found.interval) == TOO_NOISY
+    calm = judged(a_cell(noisy(0.01)))
+    assert calm.interval is not None
+    assert half_width(calm.interval) == f"{calm.interval.half_share * 100:.2g}"
 
 
 def test_a_drift_is_told_once() -> None:

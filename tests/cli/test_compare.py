@@ -108,6 +108,20 @@ def test_what_is_not_there_is_bad_usage(folder: Path, a: str, b: str, said: str)
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("a", "b"), [("last", "last"), ("last", "2026-01-02"), ("last:1", "last:1"), ("last", "last:2"), ("last:1", "last")]
+)
+def test_what_is_compared_with_itself_is_bad_usage(folder: Path, a: str, b: str) -> None:
+    with pytest.raises(
+        click.UsageError, match=r"^A and B are both (cell 1 of )?2026-01-02; name another, or "
+    ):
+        compare_command(a, b, folder)
+
+
+def test_two_cells_of_one_session_are_compared(folder: Path) -> None:
+    assert "outcome" in compare_command("last:1", "last:2", folder)
+
+
 def test_reference_points_beside_a_sessions_cells(tmp_path: Path) -> None:
     put(tmp_path, "one", cell([0.0161, 0.0161], pass_="forward", context_length=512, warmup_steps=5, measure_steps=10))
     own = tmp_path / "own.csv"

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.steady_state import autoregression, holds, ratio_coverage
+from cs336_tui.stats.quantities import is_too_noisy
 from cs336_tui.stats.ratio import (
     FROM_RUNS,
     FROM_STEPS,
@@ -181,3 +182,22 @@ def test_no_ratio_is_ambiguous_and_says_why() -> None:
 def test_a_ratio_reads_in_four_digits() -> None:
     assert str(Ratio(1.0, 0.98765, 12.3456, 0.95, "")) == "1.000 [0.9877, 12.35]"
     assert str(Ratio(1234.4, 999.96, 2000, 0.95, "")) == "1234 [1000, 2000]"
+
+
+def test_an_interval_that_says_nothing_is_not_given() -> None:
+    wild = ratio_of([[1e-4] * 11 + [1.0]], [[1.0] + [1e-4] * 11])
+    assert wild is not None
+    assert (wild.low, wild.high, wild.is_too_noisy) == (None, None, True)
+    assert str(wild).endswith(" (too noisy)")
+    assert "too noisy, the 95 % interval reaches further than a factor of 4; run more repeats." in explain(wild)
+    few = ratio_of([[1.0, 1.1]], [[1.0, 1.2]])
+    assert few is not None
+    assert str(few).endswith(" (no interval)")
+    assert not few.is_too_noisy
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "is_wide"), [(0.0, 1.0, True), (-1.0, 1.0, True), (1.0, 15.9, False), (1.0, 16.1, True)]
+)
+def test_the_width_from_which_on_an_interval_says_nothing(low: float, high: float, is_wide: bool) -> None:
+    assert is_too_noisy(low, high) is is_wide

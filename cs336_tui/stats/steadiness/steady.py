@@ -49,6 +49,8 @@ ALTERNATING = 4
 FOLLOWING = 3
 """Slow steps within this many after the warm-up belong to it."""
 LEAST_LEVEL = 1e-3
+_TENFOLD = 9.0
+"""From this share on a change is told as a factor."""
 _SEED = 336
 _MAD_TO_STD = 1.4826
 
@@ -235,22 +237,27 @@ class _Analysis:
 
     def findings(self) -> Iterator[Finding]:
         after, drift, falls, outlying = self.cold + self.warmup, self.drift, self.falls, self.outlying
+        # No change of a fit is larger than that of the steps.
+        least, most = float(self.values.min()), float(self.values.max())
+        spread = most / least - 1 if least > 0 else math.inf
+        rise, drift = min(falls.rise, spread), max(min(drift, spread), least / most - 1)
         if after:
             share = float(self.values[:after].max()) / float(self.shape[min(self.warmup, len(self.shape) - 1)]) - 1
+            share = min(share, spread)
             which = "step is" if after == 1 else f"{after} steps are up to"
-            text = f"the first {which} {_percent(share)} slower"
+            text = f"the first {which} {_slower(share)}"
             if not self.warm:
-                text = f"still getting faster after {counted(self.n, 'step')}, by {_percent(share)}"
+                text = f"still getting faster after {counted(self.n, 'step')}, by {_by(share)}"
             yield Finding("warm-up", 0, share, text)
-        if falls.rise >= MARGIN and not self.alternates:
+        if rise >= MARGIN and not self.alternates:
             begin, until = self.cold + falls.rise_after, self.cold + falls.rise_until
             which = f"from step {begin + 1} on steps" if until == self.n else f"steps {begin + 1} to {until}"
-            yield Finding("slowdown", begin, falls.rise, f"{which} are {_percent(falls.rise)} slower")
+            yield Finding("slowdown", begin, rise, f"{which} are {_slower(rise)}")
         elif drift > 0 and not self.alternates:
-            yield Finding("slowdown", after, drift, f"the last steps are {_percent(drift)} slower")
+            yield Finding("slowdown", after, drift, f"the last steps are {_slower(drift)}")
         if drift and not self.alternates:
             way = "slower" if drift > 0 else "faster"
-            yield Finding("drift", None, drift, f"steps get gradually {way}, by {_percent(drift)} in all")
+            yield Finding("drift", None, drift, f"steps get gradually {way}, by {_by(drift)} in all")
         if self.modes is not None:
             share = (self.modes.high - self.modes.low) / self.level
             of = _percent(self.modes.upper_share)
@@ -266,8 +273,10 @@ class _Analysis:
             yield Finding("quantised", None, self.levels, f"steps lie at levels {_percent(self.levels)} apart")
         if len(outlying):
             furthest = max(map(float, self.residuals[outlying]), key=abs)
-            way, verb = "slower" if furthest > 0 else "faster", "stands" if len(outlying) == 1 else "stand"
-            text = f"{counted(len(outlying), 'step')} {verb} out, by up to {_percent(furthest)} {way}"
+            verb = "stands" if len(outlying) == 1 else "stand"
+            way = f"{_percent(furthest)} faster" if furthest < 0 else _slower(furthest)
+            by = "" if furthest >= _TENFOLD else "by "
+            text = f"{counted(len(outlying), 'step')} {verb} out, {by}up to {way}"
             yield Finding("outliers", self.cold + int(outlying[0]), furthest, text)
 
     def flat(self) -> Finding:
@@ -341,6 +350,16 @@ def _falls(shape: Series) -> _Falls:
     warmup, risen = int(near[0]), np.flatnonzero(shape[rise_after:] >= least * (1 + MARGIN))
     until = rise_after + int(risen[-1]) + 1 if rise >= MARGIN else 0
     return _Falls(warmup, rise, rise_after, until, turns)
+
+
+def _slower(share: float) -> str:
+    """``6.1 % slower``, ``52 times as slow``."""
+    return f"{_percent(share)} slower" if share < _TENFOLD else f"{1 + share:.0f} times as slow"
+
+
+def _by(share: float) -> str:
+    """``6.1 %``, ``a factor of 52``."""
+    return _percent(share) if share < _TENFOLD else f"a factor of {1 + share:.0f}"
 
 
 def _percent(share: float) -> str:

@@ -142,7 +142,8 @@ def _found(cell: CellState, found: Assessment | None, width: int) -> list[Line]:
         return []
     lines = [row("verdict", verdict(cell, found).text)]
     if interval := found.judgement.interval:
-        lines.append(row("interval", f"{half_width_words(found.judgement)} of the mean ({interval.level * 100:g} %)"))
+        half = half_width_words(found.judgement, " of the mean")
+        lines.append(row("interval", f"{half} ({interval.level * 100:g} %)"))
     if limit := found.limit:
         lines.append(row("FLOP/s", f"{format.flops(limit.flops_per_s)}FLOP/s"))
         measured, sheet = limit.share_of_measured, limit.share_of_sheet

@@ -11,7 +11,7 @@ from cs336_tui.export.verdicts import half_width
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
-from cs336_tui.stats.quantities import count
+from cs336_tui.stats.quantities import TOO_NOISY, count
 from cs336_tui.stats.ratio import Outcome
 from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.widgets.columns import ellipsis
@@ -128,9 +128,12 @@ def verdict_line(cell: CellState, found: Assessment | None, width: int) -> Line:
     return (*fit(said, width - len(end.text)), end)
 
 
-def half_width_words(judgement: Judgement) -> str:
-    """Half the interval of the mean over the mean: ``± 0.42 %``; empty without an interval."""
-    return f"± {half_width(judgement.interval)} %" if judgement.interval else ""
+def half_width_words(judgement: Judgement, of: str = "") -> str:
+    """Half the interval of the mean over the mean: ``± 0.42 %`` and `of` what, or ``too noisy``; empty without one."""
+    if judgement.interval is None:
+        return ""
+    half = half_width(judgement.interval)
+    return half if half == TOO_NOISY else f"± {half} %{of}"
 
 
 def all_checks(judgement: Judgement, width: int) -> list[Line]:

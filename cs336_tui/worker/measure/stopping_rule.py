@@ -17,7 +17,8 @@ from math import fsum, sqrt
 from statistics import fmean, median, pstdev
 
 from cs336_tui.config.counts import FEWEST, duration_words
-from cs336_tui.stats.intervals import mean_interval, t_interval
+from cs336_tui.stats.intervals import MeanInterval, mean_interval, t_interval
+from cs336_tui.stats.quantities import TOO_NOISY, is_too_noisy
 from cs336_tui.stats.ratio import MARGIN
 from cs336_tui.stats.steadiness.steady import FEWEST as FEWEST_TO_TELL
 from cs336_tui.stats.steadiness.steady import Class, classify
@@ -76,7 +77,7 @@ def enough_measured(times_s: Sequence[float], share: float) -> bool:
 def why_stopped(times_s: Sequence[float], share: float) -> str:
     """The reason for which no more steps were measured, in words."""
     interval, stopped = mean_interval(times_s), f"stopped after {len(times_s)} steps"
-    known = f"the mean is known to ± {_half(interval.half_share)} ({interval.level * 100:g} %)" if interval else ""
+    known = _known(interval) if interval else ""
     missed = "" if is_narrow(times_s, share) else f", not at the ± {_half(share / 2)} asked for"
     if not enough_measured(times_s, share):
         return f"{stopped}{missed}, the limit{': ' if known else ''}{known}"
@@ -128,6 +129,14 @@ def _running_noise(times_s: Sequence[float]) -> list[float]:
             variance = max(square - total**2 / n, 0.0) / (n - 1)
             noise.append(sqrt(variance) / (first + total / n))
     return noise
+
+
+def _known(interval: MeanInterval) -> str:
+    """How well the mean is known."""
+    level = f"({interval.level * 100:g} %)"
+    if is_too_noisy(interval.low, interval.high):
+        return f"{TOO_NOISY} to tell the mean {level}"
+    return f"the mean is known to ± {_half(interval.half_share)} {level}"
 
 
 def _half(share: float) -> str:

@@ -69,7 +69,7 @@ def test_cold_steps_are_warmup_and_the_rest_is_steady() -> None:
     assert steadiness.classes == ("warm-up",)
     assert (steadiness.warmup_steps, steadiness.steady_after) == (2, 2)
     assert steadiness.findings[0].share == pytest.approx(9, rel=0.05)
-    assert steadiness.sentence.startswith("The first 2 steps are up to 9")
+    assert steadiness.sentence.startswith("The first 2 steps are up to 10 times as slow")
 
 
 def test_a_throttle_is_found_where_it_is_and_by_how_much() -> None:

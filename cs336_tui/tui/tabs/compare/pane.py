@@ -122,6 +122,8 @@ class ComparePane(Rows):
         marked = len(self._compared.sessions)
         if len(sides := self._sides) == 2:
             a, b = sides
+            if [result.cell for result in a] == [result.cell for result in b]:
+                return lambda: message("A and B are the same; mark another session or cell.", width)
             return partial(_giving_way, partial(pages.pairs_page, a, b, width))
         why = f"{marked} sessions are marked; two can be compared." if marked > 2 else (
             "Mark two sessions in Sessions or two cells in Results (m), to compare them here."
