@@ -37,7 +37,7 @@ from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.stats.ratio import Outcome
-from cs336_tui.tui.help import VERDICTS
+from cs336_tui.tui.help import GLOSSARY, NUMBERS, VERDICTS
 from tests.made_kernels import a_kernel_report
 from tests.made_memory import a_memory_report
 from tests.made_precision import a_precision_report
@@ -63,7 +63,7 @@ def main() -> None:
 
 def pages() -> Mapping[str, str]:
     """Each page's text, by its file's name."""
-    made = {"options.md": _options(), "keys.md": _keys(), "verdicts.md": _verdicts()}
+    made = {"options.md": _options(), "keys.md": _keys(), "verdicts.md": _verdicts(), "glossary.md": _glossary()}
     return {name: "\n".join([_MADE, "", *lines]).rstrip() + "\n" for name, lines in made.items()}
 
 
@@ -282,6 +282,15 @@ def _verdicts() -> Iterator[str]:
     yield "A cell without a result is `queued`, `running` or `skipped`."
     yield f"A cell that is over has one of these statuses: {', '.join(map(_code, get_args(Status)))}."
     yield "[Read the numbers](../measurement.md#status-of-a-cell) explains them."
+
+
+def _glossary() -> Iterator[str]:
+    yield from ("# Glossary", "", "Help in the app (`?`) shows the same.", "")
+    yield from _table(("term", "meaning"), [*GLOSSARY.items()])
+    yield from ("", "## Numbers on the screen", "")
+    yield from _table(
+        ("number", "meaning"), ((name, f"{about[0].upper()}{about[1:]}") for name, about in NUMBERS.items())
+    )
 
 
 def _first(text: str | None) -> str:

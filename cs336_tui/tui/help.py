@@ -1,62 +1,137 @@
-"""The help text: what the keys do and what each number means."""
+"""The help text: what the keys do, what each number means, and a glossary."""
 
 from __future__ import annotations
 
 import textwrap
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from importlib.resources import files
+from typing import NamedTuple
 
 from textual.binding import Binding
 from textual.keys import format_key
 
-from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS
+from cs336_tui.tui.dialogs.help import Page
+from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS, PaneTab
 from cs336_tui.tui.widgets.lines import Line, line
 
 _TEXTS = tomllib.loads((files("cs336_tui") / "data" / "help.toml").read_text(encoding="utf-8"))
-ACTIONS: dict[str, str] = _TEXTS["actions"]
+ACTIONS: dict[str, str] = {id: about for ids, about in _TEXTS["actions"].items() for id in ids.split()}
 """The app's keys that have a name in the command palette, too."""
-_NAMED = {"space": "Space", "enter": "Enter", "delete": "Delete", "escape": "Esc", "home": "Home", "end": "End"}
-_IN_ORDER = "12345678"
-"""Keys of tabs that one row of the help sums up."""
 VERDICTS: dict[str, str] = _TEXTS["verdicts"]
+GLOSSARY: dict[str, str] = _TEXTS["glossary"]
+NUMBERS: dict[str, str] = _TEXTS["numbers"]
+ABOUT: dict[str, str] = _TEXTS["about"]
+"""What each tab shows, by its id."""
+_NAMED = {"space": "Space", "enter": "Enter", "delete": "Delete", "escape": "Esc", "home": "Home", "end": "End"}
+_LABEL = 19
+"""Columns of the keys and words, from which what they mean stands beside them."""
+_DIALOGS = ("window.Reader", "questions.Confirm", "questions.ChoiceList", "export.ExportDialog", "themes.ThemeList",
+            "help.HelpReader")  # fmt: skip
 
 
-def help_lines(width: int, *, replaying: bool, keymap: Mapping[str, str] | None = None) -> list[Line]:
-    """The help text for a window of `width` columns; `keymap`: the keys of what was moved, by id."""
+class Section(NamedTuple):
+    """A part of the help; `tabs`: those that open it."""
+
+    title: str
+    entries: Sequence[tuple[str, str]]
+    about: str = ""
+    tabs: Sequence[str] = ()
+
+
+def sections(*, replaying: bool) -> Iterator[Section]:
+    """The help in its order; the entries' first parts are ids of bindings or words."""
     from cs336_tui.tui.configure.entries import tips
 
-    in_order, others = ([tab for tab in TABS.values() if (tab.key in _IN_ORDER) == first] for first in (True, False))
-    tabs = (
-        (f"{in_order[0].key} to {in_order[-1].key}", ", ".join(tab.label for tab in in_order)),
-        ("  ".join(tab.key for tab in others), ", ".join(tab.label for tab in others)),
-    )
-    ours = [(id, about) for id, about in ACTIONS.items() if id not in ("app.help", "app.quit")]
-    of_app = (*ours, *tabs, *_TEXTS["more"].items(), *(_TEXTS["replay"].items() if replaying else ()))
-    sections: dict[str, Iterable[tuple[str, str]]] = {"Keys": of_app}
-    for id, found in _TEXTS["tabs"].items():
-        ids = REPORT_TABS if id == "reports" else (id,)
-        of_form = tips() if id == "configure" else ()
-        sections[", ".join(f"{TABS[each].label} ({TABS[each].key})" for each in ids)] = (*found.items(), *of_form)
-    sections |= {"Verdicts on a cell": VERDICTS.items(), "What the numbers mean": _TEXTS["numbers"].items()}
+    of_replay = _TEXTS["replay"].items() if replaying else ()
+    tabs = [(tab.key, tab.label) for tab in TABS.values()]
+    yield Section("Keys", [*_TEXTS["actions"].items(), *_TEXTS["more"].items(), *of_replay])
+    yield Section("Tabs", [(key, f"{label}: {ABOUT[id]}") for (key, label), id in zip(tabs, TABS, strict=True)])
+    yield Section("Dialogs", [*_TEXTS["dialogs"].items()])
+    for id in (*TABS, "reports"):
+        of_tab = _TEXTS["tabs"].get(id, {}).items()
+        if id == "reports":
+            ids = [tab.id for tab in REPORT_TABS.values()]
+            yield Section(", ".join(TABS[each].title for each in ids), [*of_tab], ABOUT[id], ids)
+        elif of_tab or id not in [tab.id for tab in REPORT_TABS.values()]:
+            yield Section(TABS[id].title, [*of_tab, *(tips() if id == "configure" else ())], ABOUT[id], [id])
+    yield Section("Verdicts on a cell", [*VERDICTS.items()])
+    yield Section("What the numbers mean", [*NUMBERS.items()])
+    yield Section("Glossary", [*GLOSSARY.items()])
+
+
+def help_page(width: int, *, replaying: bool, keymap: Mapping[str, str] | None = None) -> Page:
+    """The help for a window of `width` columns; `keymap`: the keys of what was moved, by id."""
     bindings = bindings_by_id(keymap)
     lines: list[Line] = []
-    for title, entries in sections.items():
-        lines += [*([()] if lines else []), line((title, "title"))]
-        for name, about in entries:
-            keys = "  ".join(printed(bindings[id]) for id in name.split()) if name.split()[0] in bindings else name
-            lines += _entry(keys, about, width)
-    return lines
+    starts: dict[str, int] = {}
+    for section in sections(replaying=replaying):
+        lines += [()] if lines else []
+        starts = {id: len(lines) for id in section.tabs} | starts
+        lines.append(line((section.title, "title")))
+        lines += [line((row, "muted")) for row in textwrap.wrap(section.about, max(width, 12))]
+        for name, about in section.entries:
+            lines += _entry(_shown(name, bindings), about, width)
+    return Page(lines, starts)
+
+
+def help_lines(width: int, *, replaying: bool, keymap: Mapping[str, str] | None = None) -> Sequence[Line]:
+    """As `help_page`, the lines alone."""
+    return help_page(width, replaying=replaying, keymap=keymap).lines
+
+
+def _shown(name: str, bindings: Mapping[str, Binding]) -> str:
+    """The keys of the bindings of these ids, each once; words as they are."""
+    ids = name.split()
+    if not bindings.keys() >= {*ids}:
+        return name
+    return "  ".join(dict.fromkeys(printed(bindings[id]) for id in ids))
+
+
+def told_of(binding: str | None, tab: str) -> str:
+    """What the help tells of a binding in a tab's section; empty if it does not."""
+    found = (_TEXTS["tabs"].get(tab, {}), _TEXTS["tabs"]["reports"], *_TEXTS["tabs"].values())
+    return next((about for entries in found for ids, about in entries.items() if binding in ids.split()), "")
+
+
+def described() -> frozenset[str]:
+    """The ids of the bindings of which the help tells."""
+    tabs = {f"app.open_{id}" for id in TABS}
+    return frozenset(
+        tabs | {id for part in sections(replaying=True) for name, _ in part.entries for id in name.split()}
+    )
 
 
 def bindings_by_id(keymap: Mapping[str, str] | None = None) -> dict[str, Binding]:
-    """The keys of the app and of every tab, those in the keymap as it says."""
-    from cs336_tui.tui.tabs.estimate import EstimateList
+    """The keys of the app, of every tab and of the dialogs, those in the keymap as it says."""
+    return {
+        each.id: each.with_key(keymap[each.id]) if keymap and each.id in keymap else each
+        for each in (*APP_KEYS, *_of_classes())
+        if each.id
+    }
 
-    panes = (cls for tab in TABS.values() for cls in tab.pane().__mro__)
-    of_panes = (each for cls in (*panes, EstimateList) for each in cls.__dict__.get("BINDINGS", ()))
-    found = {each.id: each for each in (*APP_KEYS, *of_panes) if isinstance(each, Binding) and each.id}
-    return found | {id: found[id].with_key(keys) for id, keys in (keymap or {}).items() if id in found}
+
+def _of_classes() -> Iterator[Binding]:
+    for tab in TABS.values():
+        yield from of_pane(tab)
+    for module, name in (each.split(".") for each in _DIALOGS):
+        yield from _declared(getattr(import_module(f"cs336_tui.tui.dialogs.{module}"), name))
+
+
+def of_pane(tab: PaneTab) -> Iterator[Binding]:
+    """The bindings of a tab's pane."""
+    yield from _declared(tab.pane())
+    if tab.id == "estimate":
+        from cs336_tui.tui.tabs.estimate import EstimateList
+
+        yield from _declared(EstimateList)
+
+
+def _declared(cls: type) -> Iterator[Binding]:
+    for base in cls.__mro__:
+        if base.__module__.startswith("cs336_tui."):
+            yield from (each for each in base.__dict__.get("BINDINGS", ()) if isinstance(each, Binding))
 
 
 def printed(binding: Binding) -> str:
@@ -73,6 +148,7 @@ def _printed(key: str) -> str:
 
 
 def _entry(name: str, meaning: str, width: int) -> list[Line]:
-    label = 19
-    first, *rest = textwrap.wrap(meaning, max(width - label, 12))
-    return [line((f"{name:<{label}}", "key"), first), *(line(" " * label + row) for row in rest)]
+    first, *rest = textwrap.wrap(meaning, max(width - _LABEL, 12))
+    if len(name) >= _LABEL:  # on a line of its own
+        return [line((name, "key")), *(line(" " * _LABEL + row) for row in (first, *rest))]
+    return [line((f"{name:<{_LABEL}}", "key"), first), *(line(" " * _LABEL + row) for row in rest)]

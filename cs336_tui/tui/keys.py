@@ -33,7 +33,7 @@ MEANINGS = {
     "quit": Meaning("q,ctrl+c", "leave"),
     "quit-now": Meaning("ctrl+q", "leave at once"),
     "mark": Meaning("m", "mark to compare"),
-    "make": Meaning("n", "make the report or measure the peak"),
+    "make": Meaning("n", "work it out now: a report, a measured peak, the largest batch"),
     "view": Meaning("v", "next view"),
     "view-before": Meaning("V", "previous view"),
     "sort": Meaning("greater_than_sign", "sort by the next column"),

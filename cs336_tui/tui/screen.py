@@ -134,6 +134,12 @@ class MainScreen(Screen[None]):
                 return
         self.set_focus(None)
 
+    @property
+    def tab_at_focus(self) -> str:
+        """The tab whose pane has the focus, else the open one."""
+        within = self.focused.ancestors_with_self if self.focused else ()
+        return next((each.id for each in within if each.id in TABS), None) or self._shown
+
     def lay_out(self) -> None:
         for pane in self.query_one("#content").children:
             pane.display = pane.id == (self.open_tab if self.wide else self.open_pane)

@@ -109,7 +109,7 @@ async def test_a_moved_key_works_and_the_old_one_does_no_more() -> None:
         await pilot.press("f5")
         await until(pilot, lambda _: app.run_in_progress)
         await until(pilot, "f5 Add")
-        await pilot.press("question_mark")
+        await pilot.press("question_mark", "home")
         await until(pilot, "F5")
         await pilot.press("escape")
 

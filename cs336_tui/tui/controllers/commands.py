@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from functools import partial
 
 from textual import on
 from textual.app import SystemCommand
 from textual.await_complete import AwaitComplete
+from textual.binding import Binding
 from textual.command import Command, CommandList, CommandPalette
 from textual.widgets import OptionList
 
@@ -16,7 +18,7 @@ from cs336_tui.export.file_formats import FILE_FORMATS
 from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.controllers import dialogs
 from cs336_tui.tui.controllers.protocol import Host
-from cs336_tui.tui.help import ACTIONS, printed
+from cs336_tui.tui.help import ABOUT, ACTIONS, bindings_by_id, of_pane, printed, told_of
 from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS, PaneTab
 from cs336_tui.tui.tabs.report import ReportPane
 
@@ -25,31 +27,81 @@ _OFTEN = ("csv", "latex", "markdown")
 
 
 def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
-    """Actions, tabs, reports, presets and these themes."""
+    """Every action with its key; tabs, exports, reports, presets, settings and these themes."""
+    bindings = bindings_by_id(app.keymap)
     for key in APP_KEYS:
         if key.id in ACTIONS and not (app.replaying and key.id == "app.save_preset"):
-            about = f"{ACTIONS[key.id][0].upper()}{ACTIONS[key.id][1:]} ({printed(key)})"
+            about = _sentence(ACTIONS[key.id], bindings[key.id])
             yield SystemCommand(key.description, about, getattr(app, f"action_{key.action}"))
     for tab in TABS.values():
-        about = f"Show the {tab.label} tab ({tab.key})"
-        yield SystemCommand(f"Tab {tab.label}", about, partial(app.action_open, tab.id))
+        about = _sentence(ABOUT[tab.id], bindings[f"app.open_{tab.id}"])
+        yield SystemCommand(f"Show the {tab.label} tab", about, partial(app.action_open, tab.id))
     for name in _OFTEN:
         about = f"Results as {FILE_FORMATS[name].about}, or another table"
         yield SystemCommand(f"Export {name}", about, partial(dialogs.export_as, app, format_=name))
     for what, about in (("figures", "As SVG, PDF and PNG"), ("summary", "A folder to hand in")):
         yield SystemCommand(f"Export {what}", about, partial(dialogs.export_as, app, what=what))
     for kind, tab in REPORT_TABS.items():
-        about = f"{tab.label} of the cell under the cursor, made between two cells (n in its tab)"
-        yield SystemCommand(f"Report {kind}", about, partial(_make_report, app, tab))
-    about = "Whether the cells fit it (g in Estimate)"
-    yield SystemCommand("Estimate for another GPU", about, partial(_estimate, app, "gpu"))
-    about = "The largest batch of each cell that fits the target GPU (n in Estimate)"
-    yield SystemCommand("Largest batch that fits", about, partial(_estimate, app, "largest"))
+        about = f"{tab.label} of the cell under the cursor, made between two cells"
+        yield SystemCommand(
+            f"Report {kind}", _sentence(about, bindings["report.make"]), partial(_make_report, app, tab)
+        )
+    about = "Whether the cells fit it"
+    yield SystemCommand("Estimate for another GPU", _sentence(about, bindings["estimate.gpu"]), partial(_estimate, app, "gpu"))
+    about = "The largest batch of each cell that fits the target GPU"
+    yield SystemCommand("Largest batch that fits", _sentence(about, bindings["estimate.largest"]), partial(_estimate, app, "largest"))
+    for tab in TABS.values():
+        for binding in of_pane(tab):
+            if binding.show and binding.id != "report.make" and (told := told_of(binding.id, tab.id)):
+                about = _sentence(told, bindings[binding.id or ""])
+                yield SystemCommand(f"{tab.label}: {binding.description}", about, partial(_act, app, tab, binding))
+    yield SystemCommand("Settings", "The settings in force, and the file that keeps them", partial(_read_settings, app))
+    about = "Write that file with every setting, its default and what it is for"
+    yield SystemCommand("Settings file", about, partial(_write_settings, app))
     if not app.replaying:
         for preset in all_presets().presets:
             yield SystemCommand(f"Preset {preset.name}", preset.about, partial(app.load_preset, preset))
     for theme in themes:
         yield SystemCommand(f"Theme {theme}", "Colours, kept for good", KeepTheme(app, theme))
+
+
+def _sentence(about: str, binding: Binding) -> str:
+    """What it does, with its keys behind."""
+    return f"{about[0].upper()}{about[1:].removesuffix('.')} ({printed(binding)})"
+
+
+async def _act(app: Host, tab: PaneTab, binding: Binding) -> None:
+    """Show a tab and do what a key of its pane does."""
+    app.action_open(tab.id)
+    await app.main.focus_pane(tab.id)
+    app.paint()  # so that the pane knows what it is about
+    pane = app.main.query_one(f"#{tab.id}")
+    for node in (pane, *pane.query("*")):
+        if any(each.id == binding.id for _, each in node._bindings):
+            if not await app.run_action(binding.action, node):
+                text = f"{binding.description}: there is nothing to do this with here now."
+                app.notify(text, severity="warning", markup=False)
+            return
+
+
+def _read_settings(app: Host) -> None:
+    from cs336_tui.config.settings import KEYS, described, settings_path
+    from cs336_tui.tui.dialogs.window import text_reader
+
+    rows = [f"{key} = {json.dumps(getattr(app.settings, key), ensure_ascii=False)}" for key in KEYS]
+    told = [text for key, row in zip(KEYS, rows, strict=True) for text in (row, f"  {described()[key].about}", "")]
+    there = "" if settings_path().exists() else ", which is not there: all settings have their defaults"
+    change = ["To change one: cs336-tui config set KEY VALUE", f"They are kept in {settings_path()}{there}."]
+    app.push_screen(text_reader("Settings", "\n".join([*told, *change])))
+
+
+def _write_settings(app: Host) -> None:
+    from cs336_tui.config.settings import SettingError, write_template
+
+    try:
+        app.notify(f"Written: {write_template()}", title="Settings", markup=False)
+    except SettingError as error:
+        app.notify(str(error), title="Settings", severity="warning", markup=False)
 
 
 async def _make_report(app: Host, tab: PaneTab) -> None:

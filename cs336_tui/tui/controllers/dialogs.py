@@ -21,11 +21,13 @@ from cs336_tui.tui.widgets.columns import Copied, Copies
 
 
 def read_help(app: Host) -> None:
-    from cs336_tui.tui.dialogs.window import Reader
-    from cs336_tui.tui.help import help_lines
+    """The help, at the section of the tab that has the focus or is open."""
+    from cs336_tui.tui.dialogs.help import HelpReader
+    from cs336_tui.tui.help import help_page
 
     plays = app.replaying and app.live.watched is None
-    app.push_screen(Reader("Help", lambda width: help_lines(width, replaying=plays, keymap=app.keymap)))
+    write = partial(help_page, replaying=plays, keymap=app.keymap)
+    app.push_screen(HelpReader(write, app.main.tab_at_focus))
 
 
 def read_cell(app: Host, place: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from textual.dom import DOMNode
 from textual.message import Message
 from textual.screen import Screen
 from textual.theme import Theme
@@ -84,6 +85,10 @@ class Host(Protocol):
         """Show the newest state as soon as what was asked for has been laid out."""
 
     @property
+    def settings(self) -> Settings:
+        """The person's settings, without those that are wrong."""
+
+    @property
     def keymap(self) -> Mapping[str, str]:
         """The keys of the actions that were moved, by their ids."""
 
@@ -102,6 +107,7 @@ class Host(Protocol):
     def call_later(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool: ...
     def set_timer(self, delay: float, callback: Callable[[], Any] | None = None) -> Timer: ...
     def exit(self) -> None: ...
+    async def run_action(self, action: str, default_namespace: DOMNode | None = None) -> bool: ...
     def notify(
         self,
         message: str,

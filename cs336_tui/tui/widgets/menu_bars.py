@@ -116,7 +116,10 @@ def window(widths: Sequence[int], middle: int, room: int, arrow: int) -> tuple[i
 
 
 class KeyBar(Lines):
-    """Lists the visible bindings in force; a click presses the key."""
+    """Lists the keys of the focused pane, then those of the app, as many as fit; a click presses the key."""
+
+    _LAST = ("app.help", "app.quit")
+    """Keys that stand at the end, whatever else fits: they lead to all others, and out."""
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._on_bindings)
@@ -125,19 +128,26 @@ class KeyBar(Lines):
         if screen.is_attached and screen.is_current:
             self.show_again()
 
-    def _shown(self) -> list[tuple[str, Binding]]:
-        """Keys as they are printed, in the order of the bindings."""
-        seen: dict[str, tuple[str, Binding]] = {}
+    def _shown(self) -> list[_Key]:
+        """The keys that fit: of the pane, of the app, and the last ones."""
+        seen: dict[str, _Key] = {}
         for active in self.screen.active_bindings.values():
             binding = active.binding
             if binding.show and active.enabled and binding.action not in seen:
-                seen[binding.action] = (self.app.get_key_display(binding), binding)
-        return list(seen.values())
+                seen[binding.action] = _Key(self.app.get_key_display(binding), binding)
+        last = [key for key in seen.values() if key.binding.id in self._LAST]
+        room = self.content_size.width - sum(key.width for key in last)
+        fitting: list[_Key] = []
+        for key in seen.values():
+            if key not in last and key.width <= room:
+                fitting.append(key)
+                room -= key.width
+        return [*fitting, *last]
 
     def show_again(self) -> None:
         spans: list[Span] = []
-        for key, binding in self._shown():
-            item = [Span(f" {key}", "key"), Span(f" {binding.description} ", "muted")]
+        for key in self._shown():
+            item = [Span(f" {key.text}", "key"), Span(f" {key.binding.description} ", "muted")]
             if width_of((*spans, *item)) > self.content_size.width:
                 break
             spans += item
@@ -145,6 +155,15 @@ class KeyBar(Lines):
 
     async def on_click(self, event: events.Click) -> None:
         shown = self._shown()
-        place = self.place_of(event, [cell_len(f" {key} {binding.description} ") for key, binding in shown])
+        place = self.place_of(event, [key.width for key in shown])
         if place is not None:
-            await self.app.run_action(shown[place][1].action)
+            await self.app.run_action(shown[place].binding.action)
+
+
+class _Key(NamedTuple):
+    text: str
+    binding: Binding
+
+    @property
+    def width(self) -> int:
+        return cell_len(f" {self.text} {self.binding.description} ")

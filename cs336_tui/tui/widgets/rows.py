@@ -85,6 +85,15 @@ class Rows(Lines, can_focus=True):
         self.show_again()
 
     @property
+    def first_in_sight(self) -> int:
+        return self._offset
+
+    def show_from(self, row: int) -> None:
+        """Scroll so that this row is the first in sight, if as many follow."""
+        self._offset = row
+        self.show_again()
+
+    @property
     def room(self) -> int:
         """Rows that fit under the heading."""
         return max(self.content_size.height - self._heading_rows - len(self._below), 0)

@@ -1,0 +1,150 @@
+"""The help: a line for every tab, key and palette entry, at the open tab, searched, with a glossary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.dialogs.help import HelpReader
+from cs336_tui.tui.help import GLOSSARY, bindings_by_id, described, help_lines, help_page, printed, sections
+from cs336_tui.tui.tab_list import TABS
+from cs336_tui.tui.widgets.lines import Line
+from tests.tui.test_keys import MOVES, every_binding
+from tests.tui.watched import SMALL, WIDE, Benches, until
+
+ALONE = {"confirm.other"}
+"""Arrows that do what they do everywhere."""
+
+
+def text_of(lines: Sequence[Line]) -> str:
+    return "\n".join("".join(span.text for span in line) for line in lines)
+
+
+def test_every_key_that_means_something_has_a_line() -> None:
+    told = described()
+    for cls, binding in every_binding():
+        keys = {key.removeprefix("shift+") for key in binding.key.split(",")}
+        if keys <= MOVES or binding.id in told:
+            continue
+        same = [each.id for _, each in every_binding() if each.tooltip == binding.tooltip and each.id in told]
+        assert binding.tooltip, (cls, binding.id)
+        assert same, f"{binding.id} has no line in data/help.toml"
+
+
+def test_every_key_that_a_tab_or_the_app_shows_has_a_line_of_its_own() -> None:
+    shown = {id for id, binding in bindings_by_id().items() if binding.show}
+    in_words = {"help.escape", "export.cancel", "ask.cancel"}
+    assert shown - described() - in_words == set()
+
+
+def test_the_keys_that_move_are_named() -> None:
+    told = text_of(help_lines(200, replaying=False))
+    for word in ("↑ ↓ ← →", "Space", "Enter", "Esc", "Tab", "Home End", "PgUp PgDn"):
+        assert f"{word} " in told
+
+
+def test_each_entry_names_bindings_that_there_are_by_their_keys() -> None:
+    known = bindings_by_id()
+    for section in sections(replaying=True):
+        for name, about in section.entries:
+            if re.fullmatch(r"[a-z]+\.[a-z_]+( [a-z]+\.[a-z_]+)*", name):
+                assert set(name.split()) <= known.keys(), name
+            assert about
+    told = text_of(help_lines(400, replaying=True))
+    assert not [id for id in known if id in told.split()]
+    assert "\nx Space " in told
+    assert "\nq Ctrl+C " in told
+    assert "< " in told
+
+
+def test_every_tab_is_told_and_has_a_section() -> None:
+    page = help_page(100, replaying=False)
+    told = text_of(page.lines)
+    for tab in TABS.values():
+        assert re.search(rf"^{re.escape(tab.key)} +{tab.label}: ", told, re.MULTILINE)
+        title = text_of([page.lines[page.starts[tab.id]]])
+        assert tab.title in title
+
+
+@pytest.mark.parametrize(
+    "word",
+    "cell,pass,edition,verdict,pivot,exposed,warm-up,measured step,phase,lane,rank,report,preset,sweep,MFU,busbw,"
+    "peak allocated,peak reserved,launch-bound,contended".split(","),
+)
+def test_the_glossary_has_the_words_of_this_tool_each_in_one_plain_sentence(word: str) -> None:
+    sentence = GLOSSARY[word]
+    assert sentence.endswith(".")
+    assert ". " not in sentence
+    assert f"\n{word} " in text_of(help_lines(120, replaying=False)) + "\n"
+
+
+async def test_every_entry_of_the_palette_says_what_it_does() -> None:
+    app = Cs336App(Benches())
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "NVIDIA")
+        commands = [*app.get_system_commands(app.screen)]
+        assert not [each.title for each in commands if not each.help or each.help == each.title]
+        titles = [each.title for each in commands]
+        assert sorted(set(titles)) == sorted(titles)
+        known = bindings_by_id()
+        for id, binding in known.items():
+            if id.startswith(("app.open_", "app.")) and binding.show:
+                keys = printed(binding)
+                assert any(f"({keys})" in each.help for each in commands), id
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE])
+@pytest.mark.parametrize("key", ["4", "7", "9", "p"])
+async def test_help_opens_at_the_tab(size: tuple[int, int], key: str) -> None:
+    app = Cs336App(Benches())
+    tab = next(tab for tab in TABS.values() if tab.key == key)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "NVIDIA")
+        await pilot.press("escape", key)
+        await until(pilot, lambda _: app.main.tab_at_focus == tab.id)
+        await pilot.press("question_mark")
+        text = await until(
+            pilot, lambda _: isinstance(app.screen, HelpReader) and app.screen.query_one("#text").text != ""
+        )  # type: ignore[attr-defined]
+        assert tab.title in app.screen.query_one("#text").text.splitlines()[0], text  # type: ignore[attr-defined]
+        await pilot.press("question_mark")
+        await until(pilot, lambda _: not isinstance(app.screen, HelpReader))
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE, (40, 12)])
+async def test_help_is_searched_while_one_types(size: tuple[int, int]) -> None:
+    app = Cs336App()
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("question_mark")
+        await until(pilot, "/ search")
+        await pilot.press("slash", *"rank")
+        await until(pilot, lambda _: found_at(app)[1] > 3)
+        many = found_at(app)[1]
+        await pilot.press("s")
+        await until(pilot, lambda _: 0 < found_at(app)[1] < many)
+        await pilot.press("x")
+        await until(pilot, "not found")
+        await pilot.press(*["backspace"] * 2)
+        await until(pilot, lambda _: found_at(app)[1] == many)
+        before, _ = found_at(app)
+        for key in ("enter", "down"):
+            await pilot.press(key)
+        await until(pilot, lambda _: found_at(app)[0] == (before + 1) % many + 1)
+        await pilot.press("up", "up")
+        await until(pilot, lambda _: found_at(app)[0] == before)
+        await pilot.press("escape")
+        await until(pilot, "/ search")
+        assert isinstance(app.screen, HelpReader)
+        await pilot.press("end")
+        await until(pilot, "effective settings")
+        await pilot.press("escape")
+        await until(pilot, lambda _: len(app.screen_stack) == 1)
+
+
+def found_at(app: Cs336App) -> tuple[int, int]:
+    """The match that is shown, from 1, and the number of matches."""
+    found = re.match(r"(\d+)/(\d+)", str(app.screen.query_one("#box").border_subtitle))
+    return (int(found[1]), int(found[2])) if found else (0, 0)
