@@ -47,9 +47,13 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
             f"Report {kind}", _sentence(about, bindings["report.make"]), partial(_make_report, app, tab)
         )
     about = "Whether the cells fit it"
-    yield SystemCommand("Estimate for another GPU", _sentence(about, bindings["estimate.gpu"]), partial(_estimate, app, "gpu"))
+    yield SystemCommand(
+        "Estimate for another GPU", _sentence(about, bindings["estimate.gpu"]), partial(_estimate, app, "gpu")
+    )
     about = "The largest batch of each cell that fits the target GPU"
-    yield SystemCommand("Largest batch that fits", _sentence(about, bindings["estimate.largest"]), partial(_estimate, app, "largest"))
+    yield SystemCommand(
+        "Largest batch that fits", _sentence(about, bindings["estimate.largest"]), partial(_estimate, app, "largest")
+    )
     for tab in TABS.values():
         for binding in of_pane(tab):
             if binding.show and binding.id != "report.make" and (told := told_of(binding.id, tab.id)):

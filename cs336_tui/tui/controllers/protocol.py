@@ -85,10 +85,6 @@ class Host(Protocol):
         """Show the newest state as soon as what was asked for has been laid out."""
 
     @property
-    def settings(self) -> Settings:
-        """The person's settings, without those that are wrong."""
-
-    @property
     def keymap(self) -> Mapping[str, str]:
         """The keys of the actions that were moved, by their ids."""
 
