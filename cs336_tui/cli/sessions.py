@@ -38,7 +38,7 @@ def counts(info: SessionInfo) -> str:
         (info.oom, "out of memory"),
         (info.failed, "failed"),
         (info.skipped, "skipped"),
-        (info.left, "running or waiting" if info.writer or info.jobs_running + info.jobs_pending else "left to run"),
+        (info.left, "running or waiting" if info.stage == "running" else "left to run"),
     ]
     reports = f"; {info.reports} report{'s' * (info.reports != 1)}" if info.reports else ""
     return f"{info.cells}: " + (", ".join(f"{n} {word}" for n, word in parts if n) or "none") + reports
@@ -114,6 +114,8 @@ def _shown(state: SessionState, path: Path, format_: str) -> str:
     rows += [("note", info.note)] if info.note else []
     rows += [("begun", f"{began(info)} on {info.host or 'an unknown machine'}, torch {info.torch or 'unknown'}")]
     rows += [("cells", counts(info))]
+    if info.standing.can_resume:
+        rows += [("state", f"{info.standing.words}; `cs336-tui resume {info.session}` runs what is left")]
     rows += _jobs_of(state, info)
     for report in state.reports.values():
         how = "" if report.status == "ok" else f": {report.status or 'running'}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 
 import msgspec
 
@@ -35,6 +34,7 @@ from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.texts import bullets, code_block, markdown_escape
 from cs336_tui.export.verdicts import Names, verdict_table
 from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.standing import session_time, standing_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import (
     counted,
@@ -87,14 +87,17 @@ def _session(state: SessionState) -> str:
 
 def _opening(state: SessionState, named: bool) -> str:
     """When the session began, how far it came, and its note; in bold that it is not whole."""
-    at = state.started and datetime.fromtimestamp(state.started.at, UTC)
-    begun = f"Started {at:%Y-%m-%d %H:%M:%S} UTC. " if at else ""
+    at = session_time(state.started.session, state.started.at) if state.started else ""
+    begun = f"Started {at}. " if at else ""
     done = sum(cell.is_over and cell.status != "cancelled" for cell in state.cells.values())
     came = progress(state)
     if done < len(state.cells):
         first, _, rest = came.partition(" (")
         came = f"**Partial: {first}**" + (f" ({rest}" if rest else "")
     ended = _ENDED[state.ended.reason] if state.ended else "the session has not ended"
+    standing = standing_of(state, runs=state.ended is None)
+    if standing.can_resume and state.started:
+        ended = f"{standing.words}, `cs336-tui resume {state.started.session}` runs what is left"
     name = f"Session {markdown_escape(_session(state))}. " if named else ""
     note = f"\n\nNote: {markdown_escape(state.note)}" if state.note else ""
     return f"{name}{begun}{came}; {ended}.{note}"

@@ -88,5 +88,5 @@ class Frame(NamedTuple):
             source.bench.skip_after_oom if source and self.running else self.skip_after_oom,
             Cells() if source is None or waits else self.chosen(),
             self.shown.outlook,
-            self.left,
+            self.left and f"{self.shown.standing.stage}: {self.left}",
         )

@@ -110,7 +110,7 @@ class Painter:
         """Make a log that was read at once the live session."""
         if not self._app.is_up:
             return
-        self._app.live = session
+        self._app.live, session.playing = session, True
         if session.state.queued:
             self.react(session.state.queued)
         for notice in session.state.notices:

@@ -9,8 +9,9 @@ from markdown_it import MarkdownIt
 
 from cs336_tui.events.events import ChildOutput, Event, Notice, StepsTimed
 from cs336_tui.export.summary import OUTPUT_LINES, SPARKLINE_BARS, summary_markdown
+from cs336_tui.session.standing import session_time
 from cs336_tui.session.state import SessionState
-from tests.samples import a_spec, cell_end, cell_start, mixed_session, session_start, state_of, steps
+from tests.samples import START, a_spec, cell_end, cell_start, mixed_session, session_start, state_of, steps
 from tests.strategies import any_event
 
 
@@ -27,8 +28,9 @@ def sparklines(text: str) -> list[str]:
 def test_a_whole_session_has_every_section() -> None:
     text = summary_markdown(state_of(mixed_session()))
     assert text.startswith(
-        "# cs336-tui session sample\n\nStarted 2026-09-21 14:13:20 UTC. "
-        "**Partial: 3 of 4 cells finished** (1 ok, 1 oom, 1 failed); the session was stopped."
+        f"# cs336-tui session sample\n\nStarted {session_time('sample', START)}. "
+        "**Partial: 3 of 4 cells finished** (1 ok, 1 oom, 1 failed); "
+        "stopped at 7/13 steps, `cs336-tui resume sample` runs what is left."
     )
     assert list(sections(text)) == [
         "Findings", "Cells", "How close to the limit", "Failures", "Provenance", "Appendix: every step",

@@ -50,7 +50,7 @@ class QueueView(NamedTuple):
     outlook: Callable[[], Outlook]
     """The time that the session's cells take."""
     left: str = ""
-    """The cells that a stopped run left, in words."""
+    """How the run ended and the cells that it left, in words; empty if none is left."""
 
 
 class _QueueRow(NamedTuple):
@@ -200,10 +200,11 @@ class QueuePane(Rows):
             parts = [Span(f"{format.plural(waiting, 'cell')} wait{'s' * (waiting == 1)}", "strong")]
             if view.state.side_by_side:
                 parts = [Span(beside.totals(view.state), "strong")]
-            if (left := self._ends.last_s) is not None and (waiting or self._at_work):
+            held = view.queue is not None and view.queue.paused
+            if (left := self._ends.last_s) is not None and (waiting or self._at_work) and not held:
                 parts.append(Span(f" · {eta_words(left)}"))
         if view.left:
-            parts.append(Span(f" · stopped: {view.left}", "caution"))
+            parts.append(Span(f" · {view.left}", "caution"))
         if view.queue is not None and (asked := len(view.queue.asked)):
             parts.append(Span(f" · {format.plural(asked, 'report')} before the next cell", "strong"))
         if view.queue is not None and view.queue.paused:
