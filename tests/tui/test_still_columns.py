@@ -105,6 +105,26 @@ def rows_of(pane: Sized, column: str) -> list[str]:
     return [pane._texts(pane._cells[place], None)[at] for place in pane._order]
 
 
+def test_a_person_chooses_the_columns_and_their_order() -> None:
+    pane = at_its_end(78)
+    pane.choose(("mean", "size", "memory", "p20", "context", "seed", "energy"))
+    assert pane.heading[-1].split() == "mean ms size peak p20 ms ctx seed status".split()
+    assert "14.945  small" in pane.text
+    assert "all cells" not in pane.text
+    pane.choose(("energy",))
+    assert "precision" in pane.text  # Results has none of these
+    state, pane = SessionState(), Sized(60)
+    pane.choose(("mean", "size", "pass", "precision", "tokens", "verdict"))
+    told: dict[tuple[int, ...], list[str]] = {}
+    for event in demo_session():
+        state.apply(event)
+        pane.show(state, None)
+        assert told.setdefault(tuple(state.cells), pane.heading) == pane.heading
+    assert "mean ms" in pane.heading[-1]
+    assert "verdict" not in pane.heading[-1]  # the last goes first
+    assert "+2 columns →" in pane.text
+
+
 def test_cells_are_sorted_by_a_column_and_those_without_a_value_come_last() -> None:
     pane = at_its_end(198)
     pane.cursor = 4

@@ -23,6 +23,7 @@ from cs336_tui.tui.tabs.results_columns import (
     STD,
     TELLING,
     ShownCell,
+    named_columns,
     result_columns,
     shortened,
     sort_value,
@@ -61,6 +62,8 @@ class ResultsPane(TableRows):
             super().__init__()
             self.cell = cell
 
+    chosen: Sequence[str] = ()
+    """The columns that a person wants, by their names in exports; none: those that fit."""
     _state: SessionState | None = None
     _cells: Sequence[CellState] = ()
     _places: Mapping[int, int] = {}
@@ -110,6 +113,11 @@ class ResultsPane(TableRows):
         below = self._chart(state, heading_rows) if self._of_messages else ()
         self.draw_from(len(self._cells), self._rows_in_sight, heading_rows=heading_rows, below=below)
 
+    def choose(self, columns: Sequence[str]) -> None:
+        """Show these columns, by their names in exports; none: those that fit."""
+        self.chosen, self._places = columns, {}
+        self.resort()
+
     def go_to(self, place: int) -> None:
         """Put the cursor on the cell of this place in the session."""
         self.cursor = self._order.index(place) if place in self._order else place
@@ -148,6 +156,8 @@ class ResultsPane(TableRows):
         variants = told_variants(cell.spec for cell in self._cells)
         self._of_messages = bool(self._cells) and all(cell.spec.is_collective for cell in self._cells)
         self._columns = result_columns(self._cells, variants)
+        chosen = named_columns(self.chosen, self._columns)
+        self._columns = chosen or self._columns
         alike = {FIELDS[key].title: next(iter(shown)) for key, shown in variants.items() if len(shown) == 1}
         self._in_common = [f"{title} {value}" for title, value in alike.items()]
         items = [ShownCell(state, cell, None) for cell in self._cells]
@@ -156,9 +166,9 @@ class ResultsPane(TableRows):
             {column.cell(item) for item in items} if column.key in (*ASKED, *variants) else set()
             for column in self._columns
         ]
-        self._alike = [len(items) > 1 and len(told) == 1 for told in values]
+        self._alike = [len(items) > 1 and len(told) == 1 and not chosen for told in values]
         self._columns = tuple(
-            column._replace(rank=min(column.rank, TELLING)) if len(told) > 1 else column
+            column._replace(rank=min(column.rank, TELLING)) if len(told) > 1 and not chosen else column
             for column, told in zip(self._columns, values, strict=True)
         )
         self._laid_out_for, self._done = 0, {}

@@ -128,6 +128,43 @@ def result_columns(cells: Sequence[CellState], variants: Mapping[str, set[str]])
     )
 
 
+_OF_EXPORTS = {"cell": "#", "memory": "peak", "rss": "peak", "peak": "share_of_peak", "sheet": "share_of_peak"}
+"""Keys of columns here, by the names in exports, where these differ."""
+_SUMMARIES = ("min", "max", "p95", "p20", "p80")
+
+
+def named_columns(names: Sequence[str], columns: Sequence[Column[ShownCell]]) -> tuple[Column[ShownCell], ...]:
+    """The columns of these names, as `export --columns` has them, in their order: the last is dropped first. Every
+    choice has a column, also one in which the cells do not differ; what only exports have is left out."""
+    known = {column.key: column for column in columns}
+    found: dict[str, Column[ShownCell]] = {}
+    for name in names:
+        key = _OF_EXPORTS.get(name, name)
+        if key in known:
+            found[key] = known[key]
+        elif key in _SUMMARIES:
+            found[key] = _summary(key)
+        elif key in FIELDS and FIELDS[key].kind in ("choice", "model") and key != "params":
+            found[key] = _choice(key)
+    return tuple(column._replace(rank=rank) for rank, column in enumerate(found.values()))
+
+
+def _choice(key: str) -> Column[ShownCell]:
+    return Column(key, FIELDS[key].title, key not in NUMBERS, text=lambda item: shown_of(item.cell.spec, key))
+
+
+def _summary(key: str) -> Column[ShownCell]:
+    def read(item: ShownCell) -> float | None:
+        summary = item.cell.full_summary(item.state.ddof) if item.cell.is_over else None
+        value: float | None = summary[f"{key}_s"] if summary else None
+        return value
+
+    def text(item: ShownCell) -> str:
+        return format.ms(read(item), item.cell.running.std(item.state.ddof))
+
+    return Column(key, f"{key} ms", read=read, text=text, room=_TIME)
+
+
 def _of_collectives(cells: Sequence[CellState], variants: Mapping[str, set[str]]) -> tuple[Column[ShownCell], ...]:
     """The columns where every cell is a collective; both bandwidths are in GB/s."""
 
