@@ -21,9 +21,9 @@ from cs336_tui.tui.configure.preview import Cells
 from cs336_tui.tui.keys import bind
 from cs336_tui.tui.tabs import beside, status
 from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
-from cs336_tui.tui.widgets.columns import Copied, copied_table, lay_out, shown_table
+from cs336_tui.tui.widgets.columns import Copied, Layout, copied_table, lay_out, shown_table
 from cs336_tui.tui.widgets.lines import Line, Span, line, width_of
-from cs336_tui.tui.widgets.rows import Rows
+from cs336_tui.tui.widgets.rows import WideRows
 
 if TYPE_CHECKING:
     from cs336_tui.runner.queue import CellQueue
@@ -32,8 +32,12 @@ LEFT_OUT = ("skipped", "cancelled", "failed", "killed")
 """Statuses of cells that can wait again."""
 DONE = ("ok", "oom")
 """Statuses of cells that have a result."""
-_REASON_WIDTH = 28
-"""Most columns that are kept free for the reason why a cell does not run."""
+_REASON_WIDTHS = ((110, 28), (76, 20), (0, 11))
+"""Columns that are kept free for the reason why a cell does not run, by the least width."""
+_STATUS_WIDTH = 14
+"""The same in a narrow window, where one cell runs at a time: the status fits."""
+_LANE, _JOB, _DURATION, _DEVICE = len("12–15"), len("1234567_12"), len("1:02:03"), len("cuda:0")
+"""Room for what is known once a cell runs."""
 _MOST_SET_ASIDE = 2
 """Most lanes that are set aside and named, each with its reason."""
 
@@ -74,11 +78,11 @@ def _columns(variants: Mapping[str, set[str]], state: SessionState | None = None
     ranks = {"context": 3, "batch": 7, "precision": 2, "device": 9, "warmup": 6}
     more: list[Column[_QueueRow]] = []
     if state and state.lanes:
-        more.append(Column("lane", text=of_cell(beside.lanes_of)))
+        more.append(Column("lane", text=of_cell(beside.lanes_of), room=_LANE))
         ranks["device"] = 1
     if state and state.jobs:
-        more.append(Column("job", rank=1, text=of_cell(beside.job_of)))
-        more.append(Column("node", left=True, rank=1, text=of_cell(beside.node_of)))
+        more.append(Column("job", rank=1, text=of_cell(beside.job_of), room=_JOB))
+        more.append(Column("node", left=True, rank=1, text=of_cell(beside.node_of), room=_JOB))
     if more and len({cell.spec.pass_ for cell in state.cells.values()} if state else ()) == 1:
         ranks["pass"] = 1
     of_spec = cell_columns(lambda row: row.spec, ranks, as_shown(variants), (*CELL_KEYS, "warmup"))
@@ -88,17 +92,19 @@ def _columns(variants: Mapping[str, set[str]], state: SessionState | None = None
         Column("cell", rank=8, show=lambda cell: str(status.number(cell)) if cell else ""),
         *(_once_it_runs(column) if more and column.key == "device" else column for column in of_spec),
         Column("repeat", "run", rank=5),
-        Column("takes_s", "takes", rank=4, show=duration),
-        Column("ends_s", "done in", rank=1, show=duration),
+        Column("takes_s", "takes", rank=4, show=duration, room=_DURATION),
+        Column("ends_s", "done in", rank=1, show=duration, room=_DURATION),
     )
 
 
 def _once_it_runs(column: Column[_QueueRow]) -> Column[_QueueRow]:
     """A column that is empty while a cell waits: any lane may take it."""
-    return column._replace(text=lambda row: "" if row.cell and row.cell.status == "queued" else column.cell(row))
+    return column._replace(
+        text=lambda row: "" if row.cell and row.cell.status == "queued" else column.cell(row), room=_DEVICE
+    )
 
 
-class QueuePane(Rows):
+class QueuePane(WideRows):
     """Orders, skips, pauses and retries the waiting cells; every change takes effect at once."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -137,14 +143,16 @@ class QueuePane(Rows):
     _ends = Ends({}, [])
     _on: int | None = None
     """The cell that the cursor follows: a waiting one, of several running ones one of these, too."""
-    _least: tuple[int, ...] = ()
     _columns = _columns({})
+    _named: Sequence[Sequence[str]] = ()
+    """The texts of every cell, empty for what is known once it runs."""
+    _laid_out_for = -1
     _variants_of: tuple[object, ...] = (None,) * 5
 
     def show(self, view: QueueView) -> None:
         before, self._view = self._view, view
         if before is None or view.state is not before.state:
-            self._least, self._on = (), None
+            self._on = None
         if before is None or (view.queue, view.running) != (before.queue, before.running):
             self.refresh_bindings()
         state = view.state
@@ -182,7 +190,10 @@ class QueuePane(Rows):
         if not all(now is before or now == before for now, before in zip(of, self._variants_of, strict=True)):
             self._variants_of = of
             specs = {*(cell.spec for cell in state.cells.values()), *(spec for spec, _ in self._added)}
-            self._columns, self._least = _columns(told_variants(specs), state), ()
+            self._columns, self._laid_out_for = _columns(told_variants(specs), state), -1
+            cells = [_QueueRow("now", cell, cell.spec, cell.repeat) for cell in state.cells.values()]
+            rows = [*cells, *(_QueueRow(f"+{at}", None, *added) for at, added in enumerate(self._added, 1))]
+            self._named = [["" if column.room else column.cell(row) for column in self._columns] for row in rows]
 
     @property
     def selected(self) -> CellState | None:
@@ -211,16 +222,21 @@ class QueuePane(Rows):
             parts.append(Span(" · paused (P goes on)", "caution"))
         if not view.state.jobs:
             parts.append(Span(f" · after OOM: {'skip larger' if view.skips_after_oom else 'try all'}", "muted"))
-        return tuple(parts)
+        words = self.columns_words
+        ends: Line = (Span(" · "), Span(words, "strong")) if words else ()
+        room = self.content_size.width - self.position_width - width_of(ends)
+        fitting: Line = ()
+        for part in parts:
+            if not fitting or width_of((*fitting, part)) <= room:
+                fitting = (*fitting, part)
+        return (*fitting, *ends)
 
     def _rows_in_sight(self, first: int, last: int) -> tuple[list[Line], list[Line]]:
         rows = [self._timed(first + at, row) for at, row in enumerate(islice(self._all_rows(), first, last))]
         texts = [[column.cell(row) for column in self._columns] for row in rows]
         state = self._view.state if self._view else SessionState()
         reasons = [_why(row.cell, state) for row in rows]
-        for_reasons = min(max(map(width_of, reasons), default=0), _REASON_WIDTH)
-        layout = lay_out(self._columns, texts, self.content_size.width - for_reasons, least=self._least)
-        self._least = layout.widths
+        layout = self._lay_out()
         lines: list[Line] = [
             (Span(layout.row(text), "muted" if row.place == "–" else "text"), *why)
             for row, text, why in zip(rows, texts, reasons, strict=True)
@@ -231,6 +247,22 @@ class QueuePane(Rows):
         """The cells of the queue."""
         rows = [self._timed(index, row) for index, row in enumerate(self._all_rows())]
         return copied_table("The queue", shown_table(rows, self._columns)) if rows else None
+
+    def _lay_out(self) -> Layout:
+        """The page of columns in sight; they follow from the width and from what the cells are."""
+        width = self.content_size.width
+        if width != self._laid_out_for:
+            self._laid_out_for = width
+            for_reasons = next(taken for least, taken in _REASON_WIDTHS if width >= least)
+            alone = self._view is None or not self._view.state.side_by_side
+            room = width - (min(for_reasons, _STATUS_WIDTH) if alone and width < _REASON_WIDTHS[0][0] else for_reasons)
+            self._pages = lay_out(self._columns, self._named, room).pages(room)
+        layout = self.layout_now
+        assert layout is not None
+        return layout
+
+    def resort(self) -> None:
+        self.show_again()
 
     def _all_rows(self) -> Iterator[_QueueRow]:
         """The running cells, then waiting cells, cells to add, cells left out, cells that are done."""
@@ -252,7 +284,9 @@ class QueuePane(Rows):
             return row._replace(takes_s=ends_s, ends_s=ends_s)
         return row._replace(takes_s=self._prices.of(row.spec), ends_s=self._ends.waiting[index - len(self._at_work)])
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "columns":
+            return super().check_action(action, parameters)
         queue = self._view.queue if self._view else None
         if action == "hold":
             return queue is not None and self._view is not None and self._view.running
