@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.events import Paste
@@ -16,15 +16,17 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui import format
 from cs336_tui.tui.keys import bind
-from cs336_tui.tui.widgets.columns import Copied, copied_table, shown_table, table_lines
+from cs336_tui.tui.widgets.columns import Copied, copied_table, heading_lines, in_pages, middle, shown_table
 from cs336_tui.tui.widgets.lines import Line, line
-from cs336_tui.tui.widgets.rows import Rows
+from cs336_tui.tui.widgets.rows import TableRows
 
 Source = tuple[str, SessionState]
 """A session with its title."""
 Wish = Literal["open", "rename", "annotate", "delete", "resume"]
 
 _LONGEST_NOTE = 40
+_STAGE_ROOM, _COUNTS_ROOM = len("■ stopped 1234/1234"), len("✓ 12 ok ▲ 1 OOM · 3 left")
+"""Room for what changes while a session runs."""
 
 
 class Compared(NamedTuple):
@@ -34,7 +36,7 @@ class Compared(NamedTuple):
     cells: tuple[tuple[Source, CellState], ...] = ()
 
 
-class SessionsPane(Rows):
+class SessionsPane(TableRows):
     """The list. Keys post `Asked`; Compare shows the marked sessions."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -69,6 +71,10 @@ class SessionsPane(Rows):
         """The marked sessions have changed."""
 
     _infos: tuple[SessionInfo, ...] | None = None
+    _taken: tuple[SessionInfo, ...] = ()
+    """The same, the newest first."""
+    _laid_out_for: object = None
+    _counts_room = _COUNTS_ROOM
     _problem = ""
     _own: Path | None = None
     _now: SessionInfo | None = None
@@ -87,7 +93,10 @@ class SessionsPane(Rows):
     def take(self, infos: Iterable[SessionInfo], problem: str = "") -> None:
         """Show these sessions, or the `problem` with the folder. The cursor stays on its session."""
         before = self.selected
-        self._infos, self._problem = tuple(infos), problem
+        self._taken, self._problem = tuple(infos), problem
+        self._infos = self._sorted(self._taken)
+        self._laid_out_for = None
+        self._counts_room = max([_COUNTS_ROOM, *(len(counts(info)) for info in self._taken)])
         paths = [info.path for info in self.infos]
         if before is not None and before.path in paths:
             self.cursor = paths.index(before.path)
@@ -96,6 +105,22 @@ class SessionsPane(Rows):
             self.marked = marked
             self.post_message(self.Marked())
         self._refill()
+
+    def resort(self) -> None:
+        if self._infos is not None:
+            self.take(self._taken, self._problem)
+
+    def _sorted(self, infos: tuple[SessionInfo, ...]) -> tuple[SessionInfo, ...]:
+        """In the order of the column; those without a value last, each time the newest first."""
+        column = next((each for each in self._columns() if each.key == self.sort.key), None)
+        if column is None:
+            return infos[::-1] if self.sort.descending else infos
+        values: dict[Path, Any] = {
+            info.path: column.value(info) if column.read else column.cell(info) for info in infos
+        }
+        known = [info for info in infos if values[info.path] not in (None, "")]
+        known.sort(key=lambda info: values[info.path], reverse=self.sort.descending)
+        return (*known, *(info for info in infos if values[info.path] in (None, "")))
 
     def show(self, own: Path | None, opened: Path | None, now: SessionInfo | None = None) -> None:
         """Paint; `own`: the log of the session that this app runs, which stands as `now` says; `opened`: the log of the
@@ -144,9 +169,19 @@ class SessionsPane(Rows):
     def _rows_in_sight(self, first: int, last: int) -> tuple[Sequence[Line], Sequence[Line]]:
         infos = self.infos[first:last]
         roles = ["bad" if info.problem else "strong" if info.path == self._own else "text" for info in infos]
-        table, width = shown_table(infos, self._columns()), max(self.content_size.width - self.position_width, 1)
-        names, *rows = table_lines(table, width, roles=roles)
-        return [names], rows
+        columns = self._columns()
+        width = max(self.content_size.width - self.position_width, 1)
+        if (width, self.marked) != self._laid_out_for:
+            self._laid_out_for = width, self.marked
+            texts = [["" if column.room else column.cell(info) for column in columns] for info in self.infos]
+            self._pages = in_pages(columns, texts, width)
+        layout = self.layout_now
+        assert layout is not None
+        rows = [
+            line((layout.row([column.cell(info) for column in columns]), role))
+            for info, role in zip(infos, roles, strict=True)
+        ]
+        return heading_lines(layout.heading_of(self.sort), self.columns_words, width)[-1:], rows
 
     def copied(self) -> Copied | None:
         """The sessions of the folder."""
@@ -164,13 +199,15 @@ class SessionsPane(Rows):
 
         return (
             Column("mark", "", text=mark),
-            Column("title", "session", left=True, show=format.plain),
-            Column("begun", left=True, rank=2, text=lambda info: info.begun or "?"),
-            Column("state", left=True, rank=1, text=lambda info: stage(info, own=info.path == self._own)),
-            Column("cells", left=True, text=counts),
+            Column("title", "session", left=True, show=lambda title: middle(format.plain(title), _LONGEST_NOTE)),
+            Column("begun", left=True, rank=3, read=lambda info: info.started_at, text=lambda info: info.begun or "?"),
+            Column(
+                "state", left=True, rank=1, text=lambda info: stage(info, own=info.path == self._own), room=_STAGE_ROOM
+            ),
+            Column("cells", left=True, read=lambda info: info.ok, text=counts, room=self._counts_room),
             Column("devices", "device", left=True, rank=4, text=lambda info: format.plain(", ".join(info.devices))),
             Column("host", left=True, rank=5, show=format.plain),
-            Column("note", left=True, rank=3, text=note),
+            Column("note", left=True, rank=2, text=note),
         )
 
     def action_ask(self, wish: Wish) -> None:

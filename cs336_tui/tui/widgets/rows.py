@@ -191,7 +191,7 @@ class WideRows(Rows):
     """A table's rows. Columns that do not fit are on further pages."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("right", "columns(1)", "Columns", key_display="←→", id="table.columns"),
+        Binding("right", "columns(1)", "Columns", show=False, key_display="←→", id="table.columns"),
         Binding("left", "columns(-1)", "Columns before", show=False, id="table.columns_before"),
     ]
 
@@ -228,7 +228,7 @@ class TableRows(WideRows):
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("sort", "sort(1)", "Sort", "table.sort", shown_as="< >"),
         bind("sort-before", "sort(-1)", "Sort by the previous column", "table.sort_before", show=False),
-        bind("order", "turn", "Order", "table.order"),
+        bind("order", "turn", "Order", "table.order", show=False),
     ]
 
     sort = Sort()
