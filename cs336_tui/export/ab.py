@@ -102,13 +102,13 @@ def _findings(turns: Turns, notation: Notation) -> Iterator[str]:
 def _notes(turns: Turns, notation: Notation) -> Iterator[str]:
     yield from _findings(turns, notation)
     if turns.exposed and is_imported(turns.communicating.spec.optimizer):
-        yield "the optimizer of one's own runs on both sides: what it communicates is not in the difference"
+        yield "the custom optimizer runs on both sides, so its communication is not in the difference"
     for name, side, judged in (("A", turns.a, turns.a_judged), ("B", turns.b, turns.b_judged)):
         yield f"{name}: {_title(side)}" + (f"; its numbers: {_counts(judged, side.runs)}" if judged else "")
     yield f"differs, A | B: {'; '.join(turns.differs) or 'nothing'}"
     yield (
-        "a round is a fresh process that has both models in memory and times them in pairs, A B, B A, A B and so on; "
-        "a step finds the caches as the other one left them, so that its time is not quite that of a cell alone"
+        "a round is a fresh process with both models in memory, timed in pairs (A B, B A, A B ...); a step inherits "
+        "the other's caches, so its time differs slightly from that of the cell alone"
     )
     if not_run := [each.note for each in turns.rounds if not each.began]:
         yield f"{len(not_run)} of {len(turns.rounds)} rounds were not run: {not_run[0]}"
@@ -118,7 +118,7 @@ def _notes(turns: Turns, notation: Notation) -> Iterator[str]:
             yield f"interval of a round: {turns.level * 100:g} %, {FROM_ONE_ROUND}, its pairs held by the same rule"
     yield outcome_note(turns.margin)
     yield f"times: {notation.symbol} per step, over the measured steps, without the warm-up steps"
-    yield "peaks of memory: not observable, as both models are in memory at once"
+    yield "peak memory: not observable, both models are in memory at once"
 
 
 def exposed_words(of: Exposed, level: float, notation: Notation = MILLISECONDS) -> str:
@@ -131,7 +131,7 @@ def exposed_words(of: Exposed, level: float, notation: Notation = MILLISECONDS) 
         shares = f" ({low_s / step_s * 100:.1f} to {high_s / step_s * 100:.1f})"
     return (
         f"exposed communication of {of.side}: {text(of.mean_s)} {notation.symbol}{bounds}, {of.share * 100:.1f} % of "
-        f"the step{shares}: its step less that of the same ranks without communication"
+        f"the step{shares}: its step time minus that of the same ranks without communication"
     )
 
 

@@ -204,7 +204,7 @@ def _accounted(name: str) -> Column[Row]:
 def _memory_notes(members: Sequence[Result]) -> Iterator[str]:
     yield "1 MiB is 2²⁰ bytes"
     seen_by = _SEEN[members[0].spec.device.partition(":")[0]]
-    yield f"held: {seen_by}, after forward and loss of a step that was not timed"
+    yield f"held: {seen_by}, after forward and loss of an untimed step"
     expected = [(member.spec.method, _accounting(member)) for member in members]
     said = list(dict.fromkeys(f"accounted, {name}: {found.in_words}" for name, found in expected if found))
     if not said:
@@ -232,7 +232,7 @@ def _computed_by(result: Result) -> str:
 
 
 _SEEN = {
-    "cpu": "tensors, by what torch's CPU allocator gave and took",
+    "cpu": "tensors, by the allocations and frees of torch's CPU allocator",
     "cuda": "tensors and cuBLAS's workspace, as torch's CUDA allocator counts them",
     "mps": "tensors, as torch's Metal allocator counts them",
 }

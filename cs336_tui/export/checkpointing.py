@@ -65,7 +65,7 @@ def checkpointing_tables(results: Sequence[Result], decimals: int | None) -> tup
     if not kept:
         raise TableError("layout checkpointing: no cell recomputes activations; run some with --checkpoint 0,1,2,4")
     others = len(results) - sum(map(len, kept))
-    left_out = (f"left out, as nothing like them recomputes activations: {counted(others, 'cell')}",) if others else ()
+    left_out = (f"left out (no counterpart recomputes activations): {counted(others, 'cell')}",) if others else ()
     notation = Notation("ms", decimals)
     return tuple(table for members in kept for table in _tables(_once(members), apart, notation, left_out))
 
@@ -207,22 +207,21 @@ def _and_alike(points: Sequence[_Point], basis: str, best: _Choice) -> str:
 
 def _notes(points: Mapping[_Choice, _Point], best: _Choice | None, layers: int) -> Iterator[str]:
     blocks = counted(layers, "block")
-    yield "k: so many consecutive blocks keep for backward only what enters them; 0: all blocks keep their activations"
+    yield (
+        "k: each group of k consecutive blocks keeps only its input for backward; 0: every block keeps its activations"
+    )
     if any(choice.nested for choice in points):
         yield (
             f"nesting halves: of N = {blocks} each half keeps what enters it, and so on down to groups "
             "of k: about log2(N/k) + 1 inputs at once, and N (1 + log2(N/k)) / 2 blocks computed again instead of N"
         )
     if any(point.measured for point in points.values()):
-        yield (
-            "measured peak: what the device's allocator had given out at most; where a run cannot count that, as a "
-            "memory report recorded it"
-        )
+        yield ("measured peak: the device allocator's peak; where a run cannot count it, the memory report's")
     elif not any(point.rss for point in points.values()):
         yield f"measured peak {NONE}: no allocator counts it here, and no memory report was made"
     yield ACTIVATIONS_MEAN
     if any(point.rss for point in points.values()):
-        yield "peak RSS: of the whole process since it began, the interpreter and torch included; not of tensors alone"
+        yield "peak RSS: the whole process since its start, with the interpreter and torch; not tensors alone"
     if best is None:
         yield "the best k is not marked: peaks of tensors are not known, see cs336-tui estimate and cs336-tui memory"
     elif missing := [choice.words for choice in _beside(best) if 0 <= choice.k <= layers and choice not in points]:

@@ -34,7 +34,7 @@ def collective_tables(results: Sequence[Result], decimals: int | None) -> tuple[
     notes = (
         "times: mean ms a step of the slowest rank",
         BANDWIDTH_NOTE,
-        *([f"left out, as they are no collectives: {counted(others, 'cell')}"] if others else []),
+        *([f"left out (not collectives): {counted(others, 'cell')}"] if others else []),
     )
     apart = telling(kept, but=("size", "ranks", *_UNUSED))
     return tables_of(kept, columns, "Collectives", notes, rows_by=("size",), apart=apart, places=("ranks", *_UNUSED))

@@ -148,7 +148,7 @@ def _flat(record: dict[str, Value]) -> dict[str, Value]:
 
 
 def _notes(results: Sequence[Result], mode: str, named: Sequence[str]) -> Iterator[str]:
-    yield "times: mean ± std in ms a step; no step has time of compiling in it, unless a line below says so"
+    yield "times: mean ± std in ms a step; without compile time, unless a line below says so"
     yield (
         "speed-up: mean time as written over mean time compiled, more is faster; "
         f"{LEVEL * 100:g} % confidence interval in brackets"
@@ -158,9 +158,9 @@ def _notes(results: Sequence[Result], mode: str, named: Sequence[str]) -> Iterat
         "TORCHINDUCTOR_CACHE_DIR names one; the model is compiled, loss and optimizer are not"
     )
     if any(_is(mode, each) and not each.spec.warmup_steps for each in measured(results)):
-        yield "warm-up 0: a first step as written is cold, a compiled one is not, as compiling has run the model before"
+        yield "warm-up 0: the first step as written is cold; a compiled one is not, compiling has run the model"
     if not all(any(_is(_WRITTEN, run) for run in row) for row in groups(results, named).values()):
-        yield f"what was not run as written has no speed-up; run it with --compile {_WRITTEN},{mode}"
+        yield f"no speed-up without a run as written; add --compile {_WRITTEN},{mode}"
     reasons: dict[str, None] = {}
     for result in results:
         prepared = result.cell.prepared

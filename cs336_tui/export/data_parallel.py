@@ -51,7 +51,7 @@ BASELINE = "ddp"
 """The way to share a step to which sharding is compared."""
 _WHOLE = "adamw"
 """The optimizer to which one's own is compared."""
-SLOWEST = "step: of each step its slowest rank; skew: that less the fastest rank, mean"
+SLOWEST = "step: the slowest rank of each step; skew: slowest minus fastest rank, mean"
 
 
 class _Cells(NamedTuple):
@@ -272,12 +272,12 @@ def _exposed(cells: _Cells, notation: Notation) -> Iterator[Column[Row]]:
 def _sync_notes(kept: Sequence[Result]) -> Iterator[str]:
     if any(result.cell.times.rank_sync_s for result in measured(kept)):
         yield (
-            "gradient sync: the phase after backward, of the rank that comes to it last in each step and waits for "
-            "none; longest wait: how much longer it is on the rank that comes first"
+            "gradient sync: the phase after backward, on the rank that reaches it last in each step (it waits for no "
+            "other); longest wait: how much longer it is on the rank that reaches it first"
         )
         yield (
-            "gradient sync is all communication of a wrapper that begins it after backward, and of one that overlaps "
-            "it only what backward did not hide; torch's wrappers have no such phase"
+            "gradient sync holds all communication of a wrapper that communicates after backward, and only what "
+            "backward did not hide of one that overlaps; torch's wrappers have no such phase"
         )
         if any(result.spec.accumulate > 1 for result in kept):
             yield "gradient sync of micro-batches: after the last one; what is sent for earlier ones is not in it"
@@ -296,7 +296,7 @@ def _other_notes(cells: _Cells) -> Iterator[str]:
         if several := [each for each in cells.exposed.values() if each.how == how]:
             rounds = " to ".join(map(str, sorted({each.rounds for each in several})))
             yield (
-                "exposed: communication that a step waits for, its time less that of the same ranks with --parallel "
+                "exposed: communication that a step waits for: its time minus that of the same ranks with --parallel "
                 f"{NO_COMMUNICATION}, {told}, {rounds} rounds; with its {several[0].level * 100:g} % interval"
             )
     lacking = [
@@ -310,8 +310,8 @@ def _other_notes(cells: _Cells) -> Iterator[str]:
     if lacking:
         names = ", ".join(dict.fromkeys(spec.parallel for spec in lacking))
         yield (
-            f"exposed communication is not measured of {names}: {in_turns_command(lacking[0])}; or, if two models "
-            f"have no room, repeat these with {NO_COMMUNICATION} among them: bench --repeats {FEWEST_REPEATS} or more"
+            f"exposed communication is not measured for {names}: {in_turns_command(lacking[0])}; or, if two models do "
+            f"not fit, repeat these with {NO_COMMUNICATION} among them: bench --repeats {FEWEST_REPEATS} or more"
         )
 
 

@@ -23,13 +23,13 @@ from cs336_tui.export.tables import Column, Table, Value, attributes, values_of
 from cs336_tui.stats.quantities import UNKNOWN, ByteUnit, counted, fixed_milliseconds, gigabytes
 
 PREDICTED = (
-    "predicted, not measured: what a caching allocator hands out for tensors, in a step after warm-up; "
+    "predicted, not measured: bytes that the caching allocator hands out for tensors in a step after warm-up; "
     "GB = 10⁹ bytes, MiB = 2²⁰ bytes"
 )
 FLOPS = "FLOPs: multiplications and additions of the matrix products (2 m n k) of a step's timed phases"
 CATEGORIES_MEAN = (
-    "activations: what forward and loss leave for backward; buffers: those of the model, such as causal mask and "
-    "rotary tables, and the batch; temporary: what is let go within its phase, gradients of activations included"
+    "activations: saved by forward and loss for backward; buffers: the model's, such as causal mask and rotary "
+    "tables, and the batch; temporary: freed within its phase, gradients of activations included"
 )
 COMMUNICATION_MEANS = (
     "communication: buckets of gradients, gathered weights and their whole gradients, buffers of collectives"
@@ -296,7 +296,7 @@ def sweep_note(cells: Sequence[Estimate | Unpredicted]) -> str:
 def target_note(target: Target) -> str:
     """The device and what must fit on it."""
     free = f"{gigabytes(target.free_bytes)} of {gigabytes(target.capacity_bytes)} GB free ({target.source})"
-    context = f"{target.context_bytes / 2**30:g} GiB of it are assumed for the process besides its tensors"
+    context = f"{target.context_bytes / 2**30:g} GiB of it are assumed for the process itself, beside tensors"
     peaks = f"; peaks from: {target.gpu.source}" if target.gpu else ""
     return f"{target.name}: {free}; {context}{peaks}"
 

@@ -114,10 +114,10 @@ def _notes(results: Sequence[Fitted]) -> Iterator[str]:
     yield PREDICTED
     yield ACTIVATIONS_MEAN
     for step in sorted({step_of(result.asked, by) for result in results} - {1}):
-        yield f"{by}s are looked at in multiples of {step}"
+        yield f"{by}s are tried in multiples of {step}"
     yield (
-        f"the largest leaves no room for what a caching allocator reserves and does not hand out: "
-        f"a {by} a little smaller is safer, --confirm runs it"
+        f"the largest leaves no room for memory that the allocator reserves but does not use: a {by} a little smaller "
+        f"is safer; --confirm runs it"
     )
     for result in results:
         room = result.target.room_bytes(result.asked.ranks)

@@ -23,12 +23,12 @@ ACTIVATIONS_MEAN = (
     "parameters, gradients, optimizer state, buffers and workspaces"
 )
 RANKS_NOTES = (
-    "several ranks: a step's time is that of its slowest rank, from a barrier to that rank's synchronised device; its "
-    "phases are that rank's, too",
-    "skew: a step's time on its slowest rank less that on its fastest, mean over the measured steps",
-    "memory of several ranks is that of the rank that has most, never a sum",
+    "several ranks: a step's time and phases are its slowest rank's, from a barrier to that rank's device "
+    "synchronisation",
+    "skew: a step's time on its slowest rank minus that on its fastest, mean over the measured steps",
+    "memory of several ranks: of the rank with the most, not a sum",
 )
-RATES_OF_RANKS = "tokens/s of several ranks are those of all together, FLOP/s those of one"
+RATES_OF_RANKS = "tokens/s of several ranks: all together; FLOP/s: one rank"
 FAILED = ("oom", "failed", "killed")
 _TIMED = {
     "each-step": "host clock between two device synchronisations, one after every step",
@@ -88,7 +88,7 @@ def machine_marks(results: Sequence[Result]) -> Marks:
         if key not in known:
             known[key] = provenance.departures(base, cell.environment, cell.spec.device, jobs=bool(cell.job))
         if known[key]:
-            how = "ran on a machine that differs" if cell.job else "ran after a change of the machine"
+            how = "ran on a different machine" if cell.job else "ran after the machine changed"
             marks[source, cell.cell] = signs.of(f"{how}: {', '.join(known[key])}")
     return Marks(marks, signs.notes)
 
@@ -127,7 +127,7 @@ def provenance_notes(results: Sequence[Result], *, std: bool = True) -> tuple[st
 def reading_notes(state: SessionState, cells: Sequence[CellState], unit: str = "ms") -> Iterator[str]:
     """The meaning of the table's numbers."""
     if recorded := sum(bool(cell.spec.recording) for cell in cells):
-        yield f"{counted(recorded, 'cell')} recorded elsewhere: kernels and memory; none of their steps was timed here"
+        yield f"{counted(recorded, 'cell')} recorded elsewhere: kernels and memory; no step was timed here"
     cells = [cell for cell in cells if not cell.spec.recording]
     if recorded and not cells:
         return
@@ -146,7 +146,7 @@ def reading_notes(state: SessionState, cells: Sequence[CellState], unit: str = "
     if shows_rss(cells):
         yield "peak RSS: resident memory of the cell's whole process, Python and torch included; 1 GB is 10⁹ bytes"
     if any(cell.finished and cell.finished.num_alloc_retries for cell in cells):
-        yield "allocator retries: the device's memory was full while timing, which makes that timing suspect"
+        yield "allocator retries: the device's memory was full while timing, so the timing is suspect"
 
 
 def std_kind(ddof: int) -> str:
@@ -259,7 +259,7 @@ def limit_words(cell: CellState) -> str:
     ended = f"over {duration(within_s)} by {duration(over_s)}" if over_s > 0 else f"within {duration(within_s)}"
     unfinished = "" if cell.status == "ok" else f", but {cell.status}"
     folder = cell.in_force.cache_folder if cell.in_force else None
-    caches = f"compile caches in {folder} that need not have been empty" if folder else "empty compile caches"
+    caches = f"compile caches in {folder} that may not have been empty" if folder else "empty compile caches"
     return f"from {caches} {first}{duration(whole_s)} in all, {ended}{unfinished}"
 
 

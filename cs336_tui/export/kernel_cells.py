@@ -21,16 +21,16 @@ CAPTION = "Kernels of all cells: profiled beside timed"
 PROFILED_NOTES = (
     "timed: mean ± std of the measured steps, without a profiler; of a part of a step, of its phases' device time",
     "kernels: the sum of the kernels' times in one profiled step",
-    "first to last: from the first kernel's begin to the last one's end, with the idle time between them; – of several "
-    "phases that are not the whole step",
-    "- timed: the profiled time less the timed mean, and that as a share of the timed mean",
+    "first to last: from the first kernel's start to the last one's end, idle time included; –: several phases short "
+    "of the whole step",
+    "- timed: the profiled time minus the timed mean, and that as a share of the timed mean",
 )
 _RECORDED_NOTES = tuple(note.replace("one profiled step", "the recording") for note in PROFILED_NOTES[1:3])
 SHARES_NOTE = (
-    "shares are of the part's kernel time. softmax: all that runs in attention's softmax, forward and backward, or "
-    "where nothing names it the kernels of that kind; optimizer: what the optimizer step and zero_grad launch"
+    "shares are of the part's kernel time. softmax: attention's softmax, forward and backward (by kind of kernel "
+    "where no range names it); optimizer: kernels of the optimizer step and zero_grad"
 )
-SAME_NOTE = "same as forward: whether the top kernel is that of the same profile's forward, by its full name"
+SAME_NOTE = "same as forward: the top kernel has the full name of forward's in the same profile"
 _BESIDE_TIMED = frozenset(("timed_s", "kernel_difference_s", "span_difference_s"))
 """Columns that only cells with timed steps can fill."""
 _ALWAYS = ("size", "context", "pass", "precision")
@@ -107,7 +107,7 @@ def notes(parts: Sequence[CellPart]) -> Iterator[str]:
     if any(part.same_as_forward is not None for part in parts):
         yield SAME_NOTE
     if any(softmax(part) == FUSED for part in parts):
-        yield f"{FUSED}: one kernel does products and softmax together, so that their times cannot be told apart"
+        yield f"{FUSED}: one kernel does products and softmax together; their times cannot be separated"
     reports = [part.report for part in parts if part.report]
     yield from dict.fromkeys(map(_seen_on, reports))
     yield from dict.fromkeys(f"{each.spec.title}: {each.note}" for each in reports if each.note)

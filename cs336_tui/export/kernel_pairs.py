@@ -73,7 +73,7 @@ def pairs_table(a: KernelReport, b: KernelReport) -> Table:
         caption=f"Kernels of A ({a.spec.heading}) and B ({b.spec.heading})",
         footnotes=(
             f"A: {a.device_name}, {a.spec.heading}; B: {b.device_name}, {b.spec.heading}",
-            "by full name, so that a product in another precision or tile is another kernel; of the whole profile",
+            "matched by full name: a product in another precision or tile is another kernel; whole profile",
         ),
         label="kernels-a-b",
     )

@@ -34,22 +34,22 @@ from cs336_tui.stats.quantities import NONE, count
 UNPHASED = "(no phase)"
 UNNAMED = "(no range)"
 _FUSED_NOTE = (
-    f"{FUSED}: one kernel, or one annotated function, does products and softmax together, so that their times cannot "
-    "be told apart"
+    f"{FUSED}: one kernel, or one annotated function, does products and softmax together; their times cannot be "
+    f"separated"
 )
-_UNNAMED_NOTE = 'nothing names the attention\'s parts; use --annotate "attention core=package.module:function"'
+_UNNAMED_NOTE = 'attention\'s parts are unnamed; use --annotate "attention core=package.module:function"'
 UNNAMED_RECORDING = (
-    "nothing names the attention's parts; record it with ranges (record_function, NVTX) named attention scores, "
+    "attention's parts are unnamed; record it with ranges (record_function, NVTX) named attention scores, "
     "softmax and final matmul"
 )
 _BY_KIND_NOTE = (
-    "nothing names the attention's parts: matmul and softmax are what its own forward, without its projections, "
-    "launches of these kinds"
+    "attention's parts are unnamed: matmul and softmax are the kernels of these kinds that its forward launches, "
+    "without projections"
 )
 
 _WAYS_NOTE = (
-    "forward: all that is not backward, so of loss and optimizer their own time; a sum of gradients is counted to the "
-    "part whose gradient completes it"
+    "forward: everything but backward, loss and optimizer included; a sum of gradients counts for the part whose "
+    "gradient completes it"
 )
 
 _Part = tuple[str, Phases]
@@ -266,7 +266,7 @@ def _step_notes(report: KernelReport) -> Iterator[str]:
     if (idle := kernels.idle_share(report)) is not None:
         yield (
             f"GPU idle: {percent(idle)} of the {milliseconds(report.span_ns)} ms from the first kernel to the last; "
-            "profiling slows the host, without it the GPU idles no more than this"
+            "profiling slows the host, so without it the GPU idles at most this much"
         )
     if report.host_ns is not None:
         yield f"host time to enqueue the step, while profiled: {milliseconds(report.host_ns)} ms"

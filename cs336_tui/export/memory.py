@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 MOST_ROWS = 50
 """Of largest allocations."""
 UNKNOWN_MEANS = (
-    "unknown: the recording does not tell what it is held for, as of all that lived before it began; the others are "
-    "told by the phases in which a block is allocated and freed"
+    "unknown: the recording does not say what it is held for, as for all blocks older than it; other uses follow from "
+    "the phases in which a block is allocated and freed"
 )
 UNITS = "GB = 10⁹ bytes, MB = 10⁶ bytes, MiB = 2²⁰ bytes"
 
@@ -104,7 +104,7 @@ def _phase_table(report: MemoryReport, timeline: Timeline) -> Table:
         "Memory of each phase",
         "memory-phases",
         footnotes=(
-            "an event is an allocation or a free; a phase's peak counts what lives when it begins",
+            "event: an allocation or a free; a phase's peak includes what is live when it begins",
             "activations: the phase's peak of activations and temporary memory alone, of what the step allocated",
             *footnotes(report),
         ),
@@ -188,8 +188,8 @@ def _largest_table(report: MemoryReport, timeline: Timeline, min_bytes: int) -> 
         "memory-largest",
         record=_alike_record,
         footnotes=(
-            "times: equal allocations from one place, whether or not they live at once; an operation of the backward "
-            "has the range and the frame of its forward one",
+            "times: equal allocations from one place, live at once or not; a backward operation has the range and "
+            "frame of its forward one",
             *some,
             *footnotes(report),
         ),
@@ -221,8 +221,8 @@ def _saved_table(report: MemoryReport) -> Table:
         "memory-saved",
         record=lambda each: {key: each[key] for key in each if key != "first"},
         footnotes=(
-            "each storage is counted once, where it is saved first; parameters and buffers are left out, copies of "
-            "parameters that autocast makes are not",
+            "each storage counts once, where it is saved first; without parameters and buffers, with autocast's "
+            "copies of parameters",
             *footnotes(report),
         ),
     )
@@ -254,9 +254,9 @@ def _blocks_table(report: MemoryReport) -> Table:
         "Memory over the backward of each Transformer block",
         "memory-blocks",
         footnotes=(
-            "expected change: gradients less saved; the difference is the change less this",
+            "expected change: gradients minus saved; difference: the change minus this",
             "gradients: of the block's parameters, each as large as its parameter; saved: what the block saved for "
-            "backward, which goes",
+            "backward, now freed",
             "change + saved: the gradients by memory alone",
             "a block's backward begins when the gradient of its output is known and ends when that of its input is; "
             "blocks that are recomputed together are one row",

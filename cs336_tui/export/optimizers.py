@@ -39,7 +39,7 @@ def optimizers_tables(results: Sequence[Result], decimals: int | None) -> tuple[
         "optimizer: the phase that updates the parameters, mean over the measured steps; share of step: all steps' "
         "optimizer phases over all steps' times",
         *([_FOREACH] if any(result.spec.optimizer in ("adamw", "adamw-foreach") for result in kept) else []),
-        *([f"left out, as they have no optimizer: {others} of other passes"] if others else []),
+        *([f"left out (no optimizer): {others} of other passes"] if others else []),
         *not_timed(kept),
     )
     return tables_of(kept, columns, "The optimizer's share of a training step", notes, rows_by=("size", "optimizer"))

@@ -109,7 +109,7 @@ def toy_table(report: PrecisionReport) -> Table:
         footnotes=(
             "fc1 (10 wide, no bias), ReLU, layer norm, fc2 (no bias); as hooks saw them in one forward and backward",
             *rules_of(report),
-            f"read on {report.device_name}, torch {report.torch}; other devices have other rules of autocast",
+            f"read on {report.device_name}, torch {report.torch}; autocast rules differ on other devices",
             *([report.toy_note] if report.toy_note else []),
         ),
         label="toy-dtypes",
@@ -165,7 +165,7 @@ def modules_table(report: PrecisionReport) -> Table:
         caption=f"dtypes in {report.spec.title} · batch {report.spec.batch_size}",
         footnotes=(
             f"logits {report.logits}, loss {report.loss}",
-            "a module's parameters and gradients are its own, without those of the modules in it",
+            "parameters and gradients: the module's own, without those of its submodules",
             *_reading(report.modules),
             *_provenance(report),
         ),
@@ -209,7 +209,7 @@ def speedup_table(results: Sequence[Result], *, notation: Notation = MILLISECOND
 
 
 def _provenance(report: PrecisionReport) -> Iterator[str]:
-    yield f"read on {report.device_name}, torch {report.torch}; other devices have other rules of autocast"
+    yield f"read on {report.device_name}, torch {report.torch}; autocast rules differ on other devices"
     if report.note:
         yield report.note
 

@@ -61,7 +61,7 @@ def in_force_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[
     for device in dict.fromkeys(cell.spec.device for cell in cells):
         ran_there = [cell for cell in cells if cell.spec.device == device]
         if agreed := [*_agreed(state, ran_there)]:
-            yield f"in force on {device}: {'; '.join(agreed)}"
+            yield f"effective settings ({device if ':' in device else device.upper()}): {'; '.join(agreed)}"
         if clocks := [*_clocks(ran_there)]:
             yield f"SM clock of {device}: {', '.join(clocks)}"
 
@@ -193,11 +193,11 @@ def variant_notes(cells: Sequence[CellState]) -> Iterator[str]:
     yield from (f"{names}: {' and '.join(revisions)}" for names, revisions in sources.items())
     if len(attentions) > 1:
         told = "; ".join(f"{name} is {' or '.join(kernels)}" for name, kernels in attentions.items())
-        yield f"attention as it was computed: {told}"
+        yield f"attention kernels: {told}"
     yield from _compiling(cells)
     captures = (cell.prepared.capture_s for cell in cells if cell.prepared)
     if took := _span(captures, lambda value: f"{value:.2f}"):
-        yield f"CUDA graph of the whole step: captured in {took} s before the first step, in no step's time"
+        yield f"CUDA graph of the whole step: captured in {took} s before the first step, not in step times"
 
 
 def _compiling(cells: Sequence[CellState]) -> Iterator[str]:
@@ -207,13 +207,13 @@ def _compiling(cells: Sequence[CellState]) -> Iterator[str]:
         if took := _span((each.compile_s for each in prepared), lambda value: f"{value:.1f}"):
             graphs = _span((each.graphs for each in prepared), lambda value: f"{value:.0f}")
             yield (
-                f"torch.compile {mode}: {took} s before the first step, in no step's time; graphs: {graphs}; the "
+                f"torch.compile {mode}: {took} s before the first step, not in step times; graphs: {graphs}; the "
                 f"optimizer is not compiled"
             )
         breaks = dict.fromkeys(reason for each in prepared for reason in each.graph_breaks)
         yield from (f"graph break: {reason}" for reason in breaks)
         if again := sum(cell.finished.recompilations for cell in here if cell.finished):
-            yield f"torch.compile {mode} compiled again {counted(again, 'time')} in the course of the steps"
+            yield f"torch.compile {mode} compiled again {counted(again, 'time')} during the steps"
 
 
 def _span(values: Iterable[float | None], show: Callable[[float], str]) -> str:

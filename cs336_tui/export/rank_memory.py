@@ -96,13 +96,13 @@ def _record(row: _Row) -> dict[str, Value]:
 
 
 def _notes(reports: Sequence[RankMemoryReport]) -> Iterator[str]:
-    yield "of each rank by itself, of shards its own part; buffers: the model's, and the batch"
+    yield "per rank, of shards its own part; buffers: the model's, and the batch"
     yield "activations: what autograd keeps for backward, logits and loss; a train-step has the logits to its end"
     yield (
         "communication: what the container keeps for it: buckets of gradients (DDP's are copies), gathered weights, "
         "tensors of its own"
     )
-    yield "rest: allocated less the uses before it: no tensor's, such as rounding, cuBLAS workspaces; 0 on a CPU"
+    yield "rest: allocated minus the uses before it (rounding, cuBLAS workspaces); 0 on a CPU"
     if any(report.prediction for report in reports):
         yield "predicted: of a later step, on the rank whose optimizer has most"
     yield "peak: the most that was allocated since the moment before; step: of those that took an optimizer step"

@@ -112,4 +112,4 @@ def _notes(kept: Sequence[Result], without: Sequence[Result]) -> Iterator[str]:
     if without:
         yield "no cell of one rank of the same model and batch: add 1 to --ranks, such as --ranks 1,2,4"
     if any(each.spec.device == "cpu" for each in kept):
-        yield "cpu: the ranks share the cores of one machine, so that this is not what devices of their own would do"
+        yield "cpu: the ranks share the cores of one machine; separate devices scale differently"

@@ -144,7 +144,7 @@ def _record(result: Result, found: Summary, match: Match | None) -> dict[str, Va
 
 def _notes(results: Sequence[Result]) -> Iterator[str]:
     yield "here / there: own mean step time over the published one; below 1, here is faster"
-    yield f"published times are points to look at, not truth: {remark_on(result.spec for result in results)}"
+    yield f"published times are for orientation, not truth: {remark_on(result.spec for result in results)}"
     yield from provenance_notes(results)
 
 
@@ -173,8 +173,8 @@ def _peaks_table(found: Sequence[PeakBeside]) -> Table:
         records,
         caption="Own peaks of memory beside published ones",
         footnotes=(
-            "own peaks: of a whole pass what the allocator counted while it was timed, else of the memory report, else "
-            "predicted; of a part of a train-step of the memory report or predicted",
+            "own peaks: of a whole pass the allocator's count while timed, else the memory report's, else predicted; "
+            "of a part of a train-step of the memory report or predicted",
             "1 GB is 10⁹ bytes: what was published in GiB is converted",
             "published peaks depend on what lives beside the pass (gradients and optimizer state of steps before, an "
             "earlier graph that is kept), and on what their author's operations keep for the backward",

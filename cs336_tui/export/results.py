@@ -67,8 +67,7 @@ _TIMES_AND_QUANTILES = tuple(chain.from_iterable((key, *QUANTILES * (key == "med
 _ENERGY = ("energy", "tokens_per_joule")
 _WORK = frozenset(("flops", "sheet", "peak", "bandwidth"))
 ENERGY_NOTE = (
-    "energy: mean power between the readings of the GPU's counter while the steps were measured, pauses between them "
-    "included, times the mean step time"
+    "energy: mean power while the steps were measured (by the GPU's counter, pauses included) times the mean step time"
 )
 
 
@@ -379,7 +378,7 @@ def _work_notes(rows: Sequence[_Row], keys: Sequence[str], *, by_default: bool) 
         for device in dict.fromkeys(row.cell.spec.device for row in rows):
             whys = [row.energy.why for row in rows if row.cell.spec.device == device and row.summary and row.energy.why]
             for reasons in sorted(grouped(whys, without_numbers).values(), key=len, reverse=True):
-                differ = ", of the first" * (len({*reasons}) > 1)
+                differ = " (first cell)" * (len({*reasons}) > 1)
                 some = f", of {len(reasons)} of {len(whys)} such cells" if len(reasons) < len(whys) else ""
                 yield f"energy unknown on {device}{differ}: {reasons[0]}{some}"
 

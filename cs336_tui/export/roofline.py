@@ -39,8 +39,7 @@ _Line = Literal["-", "-.", "--"]
 ACHIEVED = "achieved: FLOPs of the matrix products (2 m n k) of the timed phases over the mean measured step time"
 INTENSITY = (
     "intensity: these FLOPs over the least bytes that a step must move (parameters, gradients and optimizer state; no "
-    "activations), so at most this; what bandwidth bounds by it is bound so, what compute bounds may yet wait for "
-    "activations"
+    "activations), so at most this; bandwidth-bound is certain; compute-bound may not be"
 )
 
 

@@ -131,7 +131,7 @@ def _doubts(found: Sequence[Judged]) -> Iterator[str]:
     by_verdict = grouped(((each, check) for each in doubted for check in each.judgement.doubts), lambda it: it[1].name)
     for verdict in (check.name for check in doubted[0].judgement.checks if check.name in by_verdict):
         cells = [each for each, _ in by_verdict[verdict]]
-        first = ", of the first" * (len(cells) > 1)
+        first = "; first cell" * (len(cells) > 1)
         yield f"{verdict}: {_counted(cells, len(found))}{first}: {by_verdict[verdict][0][1].explained}"
 
 
@@ -181,7 +181,7 @@ def _noted(found: Sequence[Judged]) -> Iterator[str]:
     remarks = [(each, note) for each in found for note in each.judgement.notes if note not in told]
     for alike in grouped(remarks, lambda remark: without_numbers(remark[1])).values():
         differ = len({note for _, note in alike}) > 1
-        yield f"{_counted([each for each, _ in alike], len(found))}{', of the first' * differ}: {alike[0][1]}"
+        yield f"{_counted([each for each, _ in alike], len(found))}{'; first cell' * differ}: {alike[0][1]}"
 
 
 def without_numbers(remark: str) -> str:
@@ -276,4 +276,4 @@ def _reading(found: Sequence[Judged]) -> Iterator[str]:
     methods = dict.fromkeys(each.judgement.interval.method for each in found if each.judgement.interval)
     yield from (f"95 % interval: {method}" for method in methods)
     if methods:
-        yield "effective n: how many independent steps would fix the mean as well"
+        yield "effective n: the number of independent steps that would give as precise a mean"

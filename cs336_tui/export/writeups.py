@@ -154,12 +154,12 @@ def _warm_up(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
     )
     notes = (
         "first step: the cell's first, warm-up or not, over the median of the measured ones",
-        "steady after: so many steps go by before all later ones are within the median ± the larger of 3 robust "
-        "standard deviations and 2 %",
+        "steady after: the number of steps after which all are within the median ± the larger of 3 robust standard "
+        "deviations and 2 %",
         "a cell that ran several times has these for each run",
         *not_timed(results),
     )
-    return tables_of(results, columns, "What warming up does", notes, rows_by=("size", "pass", "warmup"))
+    return tables_of(results, columns, "Effect of warm-up", notes, rows_by=("size", "pass", "warmup"))
 
 
 def _by_mean(results: Sequence[Result], decimals: int | None, *, published: bool = False) -> tuple[Table, ...]:
@@ -256,7 +256,7 @@ def _devices(results: Sequence[Result], decimals: int | None, *, published: bool
     )
     notes = (
         "forward_time, forward+backward: mean ms a step",
-        "num_params: parameters less those of the output head, as published tables count them",
+        "num_params: parameters without the output head, as published tables count them",
         *left_out,
         *(not_timed(kept) if published else ()),
     )
@@ -373,7 +373,7 @@ def _with_passes(results: Sequence[Result]) -> tuple[list[Result], str, tuple[st
     forward = _WITH_LOSS if _WITH_LOSS in passes and _FORWARD not in passes else _FORWARD
     others = [pass_ for pass_ in passes if pass_ not in (forward, _BOTH)]
     notes = ["forward: with the loss in it"] * (forward == _WITH_LOSS)
-    notes += [f"left out, as this layout has no place for them: {', '.join(others)}"] * bool(others)
+    notes += [f"left out (no column in this layout): {', '.join(others)}"] * bool(others)
     return [result for result in results if result.spec.pass_ in (forward, _BOTH)], forward, tuple(notes)
 
 

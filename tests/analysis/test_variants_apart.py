@@ -124,8 +124,8 @@ def test_what_came_of_variants_is_told() -> None:
         compile="default",
     )
     notes = "\n".join(variant_notes(list(state.cells.values())))
-    assert "attention as it was computed: naive is naive (scores materialised); sdpa is sdpa: flash" in notes
-    assert "torch.compile default: 12.3 to 20.0 s before the first step, in no step's time; graphs: 1 to 2;" in notes
+    assert "attention kernels: naive is naive (scores materialised); sdpa is sdpa: flash" in notes
+    assert "torch.compile default: 12.3 to 20.0 s before the first step, not in step times; graphs: 1 to 2;" in notes
     assert "graph break: print is called (model.py:4)" in notes
     assert "compiled again 3 times" in notes
     first, second = document_of(state).runs

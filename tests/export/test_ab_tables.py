@@ -187,7 +187,7 @@ def test_either_side_may_be_the_one_that_communicates() -> None:
 def test_an_optimizer_of_ones_own_is_told_beside_exposed_communication() -> None:
     own = {side: msgspec.structs.replace(spec, optimizer="mine:get_sharded") for side, spec in RANKS.items()}
     notes = table_of(rounds_of(a_round(1.25), a_round(1.25, 0.012), **own)).footnotes
-    assert any("optimizer of one's own" in note for note in notes)
+    assert any("the custom optimizer runs on both sides" in note for note in notes)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_a_row_sets_a_pass_as_written_beside_the_same_compiled() -> None:
     assert (forward["compile (s)"], forward["graphs"], forward["graph breaks"]) == ("12.3", "2", "1")
     assert table.caption == "Step time as written and under torch.compile, mode default"
     assert f"graph break in small · forward: {BREAK}" in table.footnotes
-    assert any("no step has time of compiling" in note for note in table.footnotes)
+    assert any("without compile time, unless a line below says so" in note for note in table.footnotes)
 
 
 def test_every_mode_has_a_table_beside_the_same_model_as_written() -> None:
@@ -114,14 +114,14 @@ def test_a_side_without_times_says_why_and_leaves_no_speedup() -> None:
     assert forward["as written (ms)"] == "not run"
     assert train["as written (ms)"] == "OOM"
     assert train["speed-up"] == "n/a"
-    assert "what was not run as written has no speed-up; run it with --compile off,default" in table.footnotes
+    assert "no speed-up without a run as written; add --compile off,default" in table.footnotes
     assert table.records[1]["speed-up"] is table.records[1]["as written mean (ms)"] is None
     assert table.records[1]["compiled mean (ms)"] == pytest.approx(10.0)
 
 
 def test_recompilations_are_told_below_the_table() -> None:
     (table,) = compiled_tables(results(({}, (0.01, 0.02)), ({"compile": "default"}, (0.01, 0.02)), recompiled=3), None)
-    assert not any("not run as written" in note for note in table.footnotes)
+    assert not any("without a run as written" in note for note in table.footnotes)
     assert any("compiled again 3 times during warm-up and measuring" in note for note in table.footnotes)
 
 

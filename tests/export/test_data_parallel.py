@@ -98,7 +98,7 @@ def test_communication_is_that_of_the_rank_which_waits_for_none() -> None:
     assert own["longest wait (ms)"] == pytest.approx((41 + 38) / 2)
     assert own["skew (ms)"] == pytest.approx(2)
     assert (ddp["gradient sync (ms)"], ddp["of step (%)"]) == (None, None)
-    assert any("waits for none" in note for note in table.footnotes)
+    assert any("it waits for no other" in note for note in table.footnotes)
 
 
 def test_buckets_are_a_column_in_the_order_in_which_they_were_asked_for() -> None:
@@ -142,7 +142,7 @@ def test_exposed_communication_is_of_rounds_in_turns_and_has_an_interval(a: str,
 def test_cells_that_ran_one_after_the_other_give_no_exposed_communication_and_say_what_does() -> None:
     (table,) = data_parallel_tables(results_of([Ran(ranks_spec(each), 0.5, 0.5) for each in ("none", "ddp")]), None)
     assert not {"exposed (ms)", "gradient sync (ms)"} & records(table)[0].keys()
-    (hint,) = [note for note in table.footnotes if note.startswith("exposed communication is not measured of ddp: ")]
+    (hint,) = [note for note in table.footnotes if note.startswith("exposed communication is not measured for ddp: ")]
     command = shlex.split(hint.partition(": ")[2].partition(";")[0])
     assert command[:2] == ["cs336-tui", "ab"]
     made = ab.make_context("ab", command[2:]).params

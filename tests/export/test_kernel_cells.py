@@ -78,7 +78,7 @@ def test_cells_without_a_profile_have_dashes_and_why() -> None:
 def test_the_footnotes_say_what_each_time_is_of() -> None:
     notes = "\n".join(table_of(train_state()).footnotes)
     assert "kernels: the sum of the kernels' times in one profiled step" in notes
-    assert "from the first kernel's begin to the last one's end" in notes
+    assert "from the first kernel's start to the last one's end" in notes
     assert "profiled on NVIDIA H100 80GB HBM3, torch 2.13.0+cu130: kernels, copies and fills of the GPU" in notes
     operators = an_operator_report(a_spec(pass_="forward+backward", device="cpu"))
     assert "operators by self time" in "\n".join(table_of(a_session(*report(operators))).footnotes)

@@ -152,7 +152,7 @@ def test_attention_that_nothing_names_has_no_numbers_and_says_what_names_it() ->
     group = a_group("aten::bmm", "matrix multiply", "forward", "attention rest", (4.0,))
     table = attention_table(a_kernel_report(groups=(group,)))
     assert cells(table, "forward")["matmul FLOPs"] == "n/a"
-    note = 'nothing names the attention\'s parts; use --annotate "attention core=package.module:function"'
+    note = 'attention\'s parts are unnamed; use --annotate "attention core=package.module:function"'
     assert note in table.footnotes
     assert note not in attention_table(REPORT).footnotes
 

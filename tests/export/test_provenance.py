@@ -197,14 +197,14 @@ AGREED = {
 def test_what_was_in_force_everywhere_is_one_line() -> None:
     notes = provenance_notes(results(("one", session(AGREED, AGREED))))
     assert (
-        "in force on cuda:0: threads 32; inter-op threads 16; attention naive (scores materialised); "
+        "effective settings (cuda:0): threads 32; inter-op threads 16; attention naive (scores materialised); "
         "allocator native, default settings"
     ) in notes
 
 
 def test_what_is_mixed_is_not_said_to_be_in_force_everywhere() -> None:
     notes = provenance_notes(results(("one", session(AGREED, AGREED | {"threads": 2}))))
-    (line,) = saying(notes, "in force on")
+    (line,) = saying(notes, "effective settings")
     assert "threads 16" in line
     assert "threads 32" not in line
     assert " threads 2" not in line
@@ -214,7 +214,7 @@ def test_nothing_is_said_of_what_is_unknown() -> None:
     state = session({"threads": None})
     notes = provenance_notes(results(("one", state)))
     text = "\n".join(note for note in notes if "not observable" not in note)
-    for word in ("in force on", "clock", "persistence", "allocator", "attention", "revision", "None", "unknown"):
+    for word in ("effective settings", "clock", "persistence", "allocator", "attention", "revision", "None", "unknown"):
         assert word not in text
 
 
@@ -249,7 +249,7 @@ def test_clocks_are_a_range_over_the_cells() -> None:
 def test_persistence_mode_is_said_and_may_be_mixed() -> None:
     state = session({}, {})
     sampled(state, 0, "measuring", 1755, persistence_mode=True)
-    (line,) = saying(provenance_notes(results(("one", state))), "in force on")
+    (line,) = saying(provenance_notes(results(("one", state))), "effective settings")
     assert line.endswith("persistence mode on")
     sampled(state, 1, "measuring", 1755, persistence_mode=False)
     assert mixed(state) == ("mixed provenance: persistence mode on (cell 1), off (cell 2)",)

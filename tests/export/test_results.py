@@ -202,7 +202,7 @@ def test_cells_of_several_ranks_show_ranks_sharing_and_skew_and_say_what_a_step_
     assert table.records[1]["skew_s"] == pytest.approx((3 + 3 + 13) / 3 * 1e-3)
     assert four["peak RSS (GB)"] == "1.03"
     notes = "\n".join(table.footnotes)
-    for said in ("that of its slowest rank", "never a sum", "on its slowest rank less that on its fastest"):
+    for said in ("its slowest rank's", "not a sum", "on its slowest rank minus that on its fastest"):
         assert said in notes
 
 

@@ -37,7 +37,7 @@ def test_each_row_says_which_machine_it_is_from() -> None:
 
 def test_a_machine_that_differs_in_more_than_its_name_is_marked() -> None:
     table = results_table(results_of(ran_on("gpu1", "gpu2", torch="2.0")))
-    assert f"† ran on a machine that differs: torch 2.0 instead of {ENVIRONMENT.torch}" in table.footnotes
+    assert f"† ran on a different machine: torch 2.0 instead of {ENVIRONMENT.torch}" in table.footnotes
 
 
 def test_one_machine_needs_no_column() -> None:

@@ -239,7 +239,7 @@ def test_a_run_with_the_user_s_own_caches_is_not_said_to_begin_with_empty_ones()
     in_force = msgspec.structs.replace(built.in_force, cache_folder="/mine")
     events[events.index(built)] = msgspec.structs.replace(built, in_force=in_force)
     text = results_markdown(state_of(events))
-    assert "from compile caches in /mine that need not have been empty 0:01 until the first step" in text
+    assert "from compile caches in /mine that may not have been empty 0:01 until the first step" in text
     assert "from empty" not in text
 
 

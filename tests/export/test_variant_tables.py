@@ -205,7 +205,7 @@ def test_on_a_cpu_the_process_s_memory_stands_apart_from_that_of_tensors() -> No
     assert shown(table, "measured peak (GB)") == ["–", "–"]
     assert shown(table, "peak RSS (GB)") == ["5.00", "5.00"]
     assert shown(table, "mark") == ["", ""]
-    assert any(note.startswith("peak RSS: of the whole process") for note in table.footnotes)
+    assert any(note.startswith("peak RSS: the whole process") for note in table.footnotes)
     assert any(note.startswith("the best k is not marked: peaks of tensors are not known") for note in table.footnotes)
     recorded = [k(every, gb=(None, None, 2 - every), device="cpu") for every in (0, 1)]
     table = table_of("checkpointing", *recorded)

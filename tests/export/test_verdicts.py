@@ -69,7 +69,7 @@ def test_many_doubted_cells_are_counted_by_verdict() -> None:
     (few,) = (line for line in said if line.startswith("too-few-steps: "))
     assert few.startswith(f"too-few-steps: {MOST_LINES} of {MOST_LINES + 2} cells (small · context 128")
     assert f"and {MOST_LINES - 3} more" in few
-    assert ", of the first: 2 measured steps, and at least 10 are needed" in few
+    assert "; first cell: 2 measured steps, and at least 10 are needed" in few
     assert few.endswith("(--steps 30)")
     (drift,) = (line for line in said if line.startswith("drifting: "))
     assert "seed 1" in drift

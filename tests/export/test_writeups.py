@@ -61,7 +61,7 @@ def test_forward_with_the_loss_in_it_takes_the_place_of_forward_where_there_is_n
     assert "forward: with the loss in it" in table.footnotes
     assert "11.00" in str(table.rows) or "0.01100" in str(table.rows)
     (table,) = layout_tables(merged(grid([*with_loss, *by([SMALL], pass_=["forward"])])), layout)
-    assert any("no place for them: forward+loss" in note for note in table.footnotes)
+    assert any("no column in this layout): forward+loss" in note for note in table.footnotes)
     assert "10.00" in str(table.rows) or "0.01000" in str(table.rows)
 
 
