@@ -26,7 +26,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.drawing import Absent, Drawing
-from cs336_tui.export.file_formats import check_markdown
+from cs336_tui.export.file_formats import FormatError, check_markdown, format_of
 from cs336_tui.export.files import figures_beside, make_folder, write_atomically
 from cs336_tui.export.folder import Source, figures_of, write_summary
 from cs336_tui.export.formats import notes_text, pandas_text
@@ -78,34 +78,38 @@ class TableChoice(NamedTuple):
             return
         if self.unit or self.digits is not None:
             option = f"--unit {self.unit}" if self.unit else f"--digits {self.digits}"
-            raise click.UsageError(f"{option}: {data} has every number unrounded, in units of its own; leave it out")
+            raise click.UsageError(f"{option}: {data} keeps every number unrounded, in base units; leave it out")
         if self.caption and (format_ == "csv" or self.is_plain):
-            raise click.UsageError(f"--caption: {data} has no place for it here; leave it out")
+            raise click.UsageError(f"--caption: {data} has no caption here; leave it out")
 
     def _check_style(self, format_: str) -> None:
         if self.style and format_ != "markdown":
-            raise click.UsageError(f"--style {self.style}: is markdown; leave out --format {format_}")
+            raise click.UsageError(f"--style {self.style} writes markdown, not {format_}; leave one of the two out")
         if self.style and (self.unit or self.digits is not None):
             option = f"--unit {self.unit}" if self.unit else f"--digits {self.digits}"
-            raise click.UsageError(f"{option}: --style {self.style} has six digits in units of its own; leave it out")
+            raise click.UsageError(
+                f"{option}: --style {self.style} has six significant digits in base units; leave it out"
+            )
         if not (self.style or self.with_index):
-            raise click.UsageError("--no-index: only --style pandas has an index")
+            raise click.UsageError("--no-index needs --style pandas, which alone has an index")
 
     def _check_alone(self) -> None:
         given = self._given
         if len(given) > 1:
             raise click.UsageError(f"{given[0]} and {given[1]} make different tables; use one of them")
         if (self.value or self.baseline) and not self.pivot_on:
-            raise click.UsageError("--value and --baseline say what a --pivot shows; give --pivot ROWS:COLUMNS too")
+            raise click.UsageError("--value and --baseline need --pivot ROWS:COLUMNS")
         if self.ranges and self.report != "kernels":
-            raise click.UsageError(f"--range {self.ranges[0]}: of kernels only; give --report kernels too")
+            raise click.UsageError(f"--range {self.ranges[0]} needs --report kernels")
         own = self.report or self.problem
         if self.unit and (self.layout or own):
-            raise click.UsageError(f"--unit {self.unit}: {given[0]} has units of its own; leave it out")
+            raise click.UsageError(f"--unit {self.unit}: {given[0]} has fixed units; leave it out")
         if self.digits is not None and own:
-            raise click.UsageError(f"--digits {self.digits}: {given[0]} has digits of its own; leave it out")
+            raise click.UsageError(f"--digits {self.digits}: {given[0]} has fixed digits; leave it out")
         if self.caption and own:
-            raise click.UsageError(f"--caption: {given[0]} makes several tables, each with its own; leave it out")
+            raise click.UsageError(
+                f"--caption: {given[0]} makes several tables, each with a caption of its own; leave it out"
+            )
 
     @property
     def _given(self) -> list[str]:
@@ -252,7 +256,7 @@ def export(
     choice.check(format_)
     has_notes = not (choice.is_plain and format_ in ("json", "csv"))
     if notes and not has_notes:
-        raise click.UsageError(f"--notes: {format_.upper()} of whole records has none; leave it out")
+        raise click.UsageError(f"--notes: {format_.upper()} of whole records has no notes; leave it out")
     if notes:
         check_markdown("--notes", notes)
     sources = read(sessions, session_dir)
@@ -309,7 +313,7 @@ def export(
 
 def _tell_of_notes(tables: Sequence[Table]) -> None:
     number = len({note for table in tables for note in table.footnotes})
-    click.echo(f"notes left out: {number}; --notes FILE writes them, --no-notes is silent", err=True)
+    click.echo(f"notes left out: {number}; --notes FILE writes them, --no-notes hides this line", err=True)
 
 
 def read(sessions: Sequence[str], session_dir: Path) -> list[Source]:
@@ -387,8 +391,8 @@ def _reports(
     if name == "memory" and (of_ranks := found.get("rank-memory")):
         return [*found.get(name, ()), *of_ranks]
     if name not in found:
-        have = f"there are {', '.join(found)}" if found else "there are none at all"
-        raise click.UsageError(f"--report {name}: no such report in what was named; {have}{_REMEDY.get(name, '')}")
+        have = f"they have {', '.join(found)}" if found else "they have no reports"
+        raise click.UsageError(f"--report {name}: no such report in these sessions; {have}{_REMEDY.get(name, '')}")
     return found[name]
 
 
@@ -428,5 +432,7 @@ def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite:
 @session_dir_option
 def summary(*, sessions: Sequence[str], session_dir: Path, output: Path, force: bool) -> None:
     """Write the summary of SESSION... as a folder: summary.md and summary.html, tables/, figures/ and the logs."""
+    if format_of(output) is not None:
+        raise FormatError(f"-o {output}: the summary is a folder; name one, such as {output.with_suffix('')}")
     write_summary(output, read(sessions, session_dir), overwrite=force)
     say_written(output)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,13 +9,13 @@ import click
 import msgspec
 
 from cs336_tui.cli import suggestions
-from cs336_tui.cli.files import file_options, text_or_json
+from cs336_tui.cli.files import file_options, json_option
 from cs336_tui.cli.flags import options, session_argument, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.on_terminal import TERMINAL, on_terminal
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import deliver
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.tables import Column, Table, Value, attributes
 from cs336_tui.export.texts import in_brief, one_line
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
@@ -63,8 +62,16 @@ def _table(infos: Sequence[SessionInfo]) -> Table:
         Column("jobs", left=True, rank=3, text=jobs),
         Column("note", left=True, rank=6),
     )
-    table = Table.of(infos, columns, record=lambda _: {})
-    return table.without(*(column.key for column in columns if not any(table.texts(column.key))))
+    table = Table.of(infos, columns, record=_record, label="sessions")
+    empty = [column.key for column in columns[1:] if not any(table.texts(column.key))]
+    return table.without(*empty)
+
+
+def _record(info: SessionInfo) -> dict[str, Value]:
+    found = attributes(
+        info, "session", "name", "host", "started_at", "stage", "cells", "ok", "oom", "failed", "left", "skipped"
+    )
+    return found | {"devices": ", ".join(info.devices), "note": info.note, "log": str(info.path)}
 
 
 def _text(table: Table) -> str:
@@ -75,16 +82,25 @@ def _text(table: Table) -> str:
 
 
 @command("sessions")
-@text_or_json
+@json_option
+@options(*file_options("table"))
 @session_dir_option
-def sessions(session_dir: Path, format_: str) -> str:
+def sessions(session_dir: Path, *, format_: str, output: Path | None, force: bool) -> str:
     """List the sessions on this machine, newest first."""
-    infos = list(store.list_sessions(session_dir))
+    return deliver(_listed(list(store.list_sessions(session_dir)), session_dir, format_), output, force=force)
+
+
+def _listed(infos: Sequence[SessionInfo], folder: Path, format_: str) -> str:
+    from cs336_tui.export.formats import answer
+
     if format_ == "json":
-        return msgspec.json.format(msgspec.json.encode(infos, enc_hook=str), indent=2).decode()
-    if not infos:
-        return f"No session in {session_dir} yet. `cs336-tui` or `cs336-tui bench` makes one."
-    return on_terminal([_table(infos)]) if sys.stdout.isatty() else _text(_table(infos))
+        return msgspec.json.format(msgspec.json.encode(infos, enc_hook=str), indent=2).decode() + "\n"
+    if format_ == TERMINAL and infos:
+        return on_terminal([_table(infos)])
+    if format_ in ("table", TERMINAL):
+        none = f"No session in {folder} yet. `cs336-tui` or `cs336-tui bench` makes one."
+        return (_text(_table(infos)) if infos else none) + "\n"
+    return answer([_table(infos)], format_, "cs336-tui: sessions")
 
 
 @command("show")

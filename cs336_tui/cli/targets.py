@@ -90,7 +90,7 @@ def settle(
 def _on_named(sweep: Sweep, name: str) -> AskedCells:
     others = [device for device in sweep.devices if device not in UNRESOLVED and not device.startswith("cuda")]
     if others:
-        raise click.UsageError(f"--gpu {name}: --device {others[0]} is another device; give one of the two")
+        raise click.UsageError(f"--gpu {name}: --device {others[0]} is another device; use one of the two")
     gpu = find_gpu(name)
     specs = sweep.with_devices(("cuda:0",)).cells()
     for precision in (spec.precision for spec in specs if spec.precision not in gpu.precisions):
@@ -106,7 +106,7 @@ def _on_this_machine(sweep: Sweep, here: Machine) -> AskedCells:
             here.environment.check(spec)
         except SpecError as error:
             if error.field == "device" and spec.device.startswith("cuda"):
-                raise click.UsageError(f"{error}; --gpu NAME is for a GPU that is not here") from None
+                raise click.UsageError(f"{error}; use --gpu NAME for a GPU that is not in this machine") from None
             raise
     return AskedCells(specs, {device: here.target(device) for device in dict.fromkeys(spec.device for spec in specs)})
 

@@ -90,11 +90,10 @@ def settled_format(asked: str | None, output: Path | None, usual: str) -> str:
 def check_markdown(option: str, path: Path) -> None:
     """Raise `FormatError` for the name of a file of markdown that says another format."""
     if path.suffix and format_of(path) not in ("markdown", _TEXT.name):
-        raise FormatError(f"{option} {path}: is markdown; name it {path.with_suffix('.md').name}")
+        raise FormatError(f"{option} {path}: this file is markdown; name it {path.with_suffix('.md').name}")
 
 
 def why_unknown(path: Path) -> str:
     """Why the suffix of a file's name says no format, and what to do instead."""
     instead = _INSTEAD.get(path.suffix.lower())
-    way = f"{instead}; tables" if instead else "its end"
-    return f"{path.suffix} is no format of a table; {way} may be {named_suffixes()}"
+    return f"{path.suffix} is not a table format{f' ({instead})' if instead else ''}; use {named_suffixes()}"

@@ -23,7 +23,7 @@ class AlreadyThere(ExportError):
     """The path holds something that may not be overwritten."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, "already exists", "choose another name, or allow overwriting (--force)")
+        super().__init__(path, "already exists", "choose another name, or overwrite it with --force")
 
 
 class NoRoom(ExportError):

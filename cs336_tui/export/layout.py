@@ -136,7 +136,7 @@ def _counted(results: Sequence[Result]) -> Iterator[str]:
 
 def steps_note(counts: Sequence[int], most_runs: int, of: str) -> str:
     """The least and the largest number of measured steps, and of how many runs they are."""
-    together = f", the steps of up to {most_runs} runs together" if most_runs > 1 else ""
+    together = f", of up to {most_runs} runs pooled" if most_runs > 1 else ""
     return f"n: {' to '.join(map(str, sorted({min(counts), max(counts)})))} measured steps {of}{together}"
 
 

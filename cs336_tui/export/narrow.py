@@ -85,7 +85,7 @@ def slim(table: Table) -> Table:
         last = max(ranked, key=lambda column: column.rank)
         gone.append(last.header)
         table = table.without(last.key)
-    note = f"not shown, for want of width: {', '.join(reversed(gone))}; CSV and JSON have all, --columns chooses"
+    note = f"columns left out to fit the page: {', '.join(reversed(gone))}; CSV and JSON have all, --columns selects"
     return msgspec.structs.replace(table, footnotes=(*table.footnotes, note)) if gone else table
 
 

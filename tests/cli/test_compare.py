@@ -112,9 +112,7 @@ def test_what_is_not_there_is_bad_usage(folder: Path, a: str, b: str, said: str)
     ("a", "b"), [("last", "last"), ("last", "2026-01-02"), ("last:1", "last:1"), ("last", "last:2"), ("last:1", "last")]
 )
 def test_what_is_compared_with_itself_is_bad_usage(folder: Path, a: str, b: str) -> None:
-    with pytest.raises(
-        click.UsageError, match=r"^A and B are both (cell 1 of )?2026-01-02; name another, or "
-    ):
+    with pytest.raises(click.UsageError, match=r"^A and B are both (cell 1 of )?2026-01-02; name another, or "):
         compare_command(a, b, folder)
 
 

@@ -43,7 +43,7 @@ def run(*words: str, folder: Path) -> Result:
 def test_every_command_that_writes_a_file_is_known() -> None:
     assert set(WRITERS) == {
         "ab", "bench", "comm", "compare", "estimate", "export", "fit", "kernels", "memory", "peak", "plan", "precision",
-        "problems", "reference", "resume", "selftest", "show", "watch",
+        "problems", "reference", "resume", "selftest", "sessions", "show", "watch",
     }  # fmt: skip
 
 
@@ -142,13 +142,13 @@ def test_what_is_asked_for_and_the_name_settle_the_format(asked: str | None, nam
     [
         ("latex", "t.csv", "its name says csv, --format says latex; leave out --format, or name it *.tex"),
         ("table", "t.md", "its name says markdown, --format says table"),
-        (None, "t.xlsx", ".xlsx is no format of a table; spreadsheets open .csv; tables may be .md, .tex"),
+        (None, "t.xlsx", ".xlsx is not a table format (spreadsheets open .csv); use .md, .tex"),
         (None, "t.pdf", "pandoc or typst makes a PDF"),
         (None, "t.png", "export --figures DIR"),
         (
             None,
             "log.jsonl",
-            ".jsonl is no format of a table; its end may be .md, .tex, .typ, .csv, .json, .html or .txt",
+            ".jsonl is not a table format; use .md, .tex, .typ, .csv, .json, .html or .txt",
         ),
     ],
 )
@@ -177,9 +177,15 @@ def test_json_has_one_spelling_more(tmp_path: Path) -> None:
     assert run(*words, "--json", "--format", "csv", folder=tmp_path).exit_code == 2
 
 
+def test_the_summary_is_a_folder_by_its_name(tmp_path: Path) -> None:
+    done = run("summary", str(DEMO), "-o", str(tmp_path / "s.html"), folder=tmp_path)
+    assert f"the summary is a folder; name one, such as {tmp_path / 's'}" in done.output + str(done.exception)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("option", ["--summary", "--notes"])
 def test_files_of_markdown_have_its_suffix(option: str, tmp_path: Path) -> None:
     words = ["export", str(DEMO)] if option == "--notes" else ["bench"]
     done = run(*words, option, str(tmp_path / "s.html"), folder=tmp_path)
-    assert "is markdown; name it s.md" in done.output + str(done.exception)
+    assert "this file is markdown; name it s.md" in done.output + str(done.exception)
     assert not list(tmp_path.iterdir())

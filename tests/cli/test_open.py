@@ -96,7 +96,7 @@ def test_ranges_choose_kernels(tmp_path: Path) -> None:
     failed = command("export", session, "--range", "epoch", folder=tmp_path)
     assert (failed.returncode, failed.stderr) == (
         2,
-        "cs336-tui: --range epoch: of kernels only; give --report kernels too\n",
+        "cs336-tui: --range epoch needs --report kernels\n",
     )
 
 

@@ -70,9 +70,9 @@ def test_columns_of_a_rank_are_left_out_by_name_where_a_page_is_too_narrow() -> 
     wide = msgspec.structs.replace(table(12), columns=ranked, rows=rows)
     for format_ in ("latex", "typst"):
         text = render(wide, format_)
-        assert "not shown, for want of width: column " in text
+        assert "columns left out to fit the page: column " in text
         assert "column 11; CSV and JSON have all" in text
-        assert "column 0" in text.partition("not shown")[0]
-    assert "not shown" not in render(wide, "markdown")
+        assert "column 0" in text.partition("left out")[0]
+    assert "left out" not in render(wide, "markdown")
     alike = msgspec.structs.replace(wide, rows=tuple(("x", "fp32", *row[2:]) for row in rows))
     assert "all rows: column 1 fp32" in render(alike, "latex")

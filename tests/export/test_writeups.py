@@ -174,7 +174,7 @@ def test_repeats_are_pooled() -> None:
     specs = by([SMALL], pass_=["forward"]) * 3
     (table,) = layout_tables(merged(grid(specs, repeats=(1, 2, 3))), "by-mean")
     assert (len(table.rows), table.records[0]["profile_steps"]) == (1, 12)
-    assert "n: 12 measured steps of each cell, the steps of up to 3 runs together" in table.footnotes
+    assert "n: 12 measured steps of each cell, of up to 3 runs pooled" in table.footnotes
 
 
 def test_other_thread_counts_are_other_devices() -> None:

@@ -277,7 +277,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
             await asyncio.to_thread(write, choice, self._source, path, overwrite=self._may_overwrite == path)
         except UserError as error:
             return self._refuse(
-                str(error).replace("choose another name, or allow overwriting (--force)", "choose another")
+                str(error).replace("choose another name, or overwrite it with --force", "choose another")
             )
         finally:
             self._writing = False
