@@ -115,7 +115,8 @@ def file_options(usual: str = "markdown") -> tuple[Callable[[Any], Any], ...]:
                 "format_",
                 type=_FormatChoice((usual, *(each for each in FORMATS if each != usual)), case_sensitive=False),
                 callback=_settled(usual),
-                help=f"Format of the output. [default: by the suffix of -o, else {usual}; on a terminal a table of its width]",
+                help="Format of the output. "
+                f"[default: by the suffix of -o, else {usual}; on a terminal a table of its width]",
             ),
             click.option("--force", is_flag=True, help="Overwrite existing files."),
             verbose_option,
