@@ -37,6 +37,9 @@ _RUN_S, _LOOK_S, _READ_S, _KEY_S = 0.45, 1.8, 3.0, 0.06
 _CELL, _LINE = 8, 18
 """Width and height of a character in the picture, in its own units."""
 _MARGIN = 10
+_STILL_S, _PATIENCE_S = 0.4, 5.0
+_PENDING = "  …  "
+"""A verdict that is being worked out."""
 _FONT = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', 'Liberation Mono', monospace"
 _PAPER, _INK = "#0d1117", "#d0d7de"
 _NAMED = {
@@ -191,7 +194,8 @@ class Camera:
 
     def _settled(self) -> tuple[Row, ...]:
         before, since = self.terminal.look(rows_of), time.monotonic()
-        while time.monotonic() - since < 0.4:
+        patience = time.monotonic() + _PATIENCE_S
+        while time.monotonic() - since < _STILL_S or (_PENDING in self.terminal.text() and time.monotonic() < patience):
             time.sleep(0.05)
             if (now := self.terminal.look(rows_of)) != before:
                 before, since = now, time.monotonic()

@@ -1,6 +1,6 @@
 """Makes the screenshots: ``make screenshots``. Needs no GPU and no terminal.
 
-The README's is of the replayed demo session, those of the tabs of reports are of a `tiny` train-step on this machine.
+The app's is of the replayed demo session, those of the tabs of reports are of a `tiny` train-step on this machine.
 They name no font of the web, so that the pages need none.
 """
 
