@@ -61,7 +61,7 @@ async def photograph(log: Path, target: Path, *keys: str) -> None:
         app.clear_notifications()
         app.paint()
         await pilot.pause()
-        drawn = app.export_screenshot(title="cs336-tui")
+        drawn = app.export_screenshot(title="cs336-tui", simplify=True)
         target.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))  # fonts of the web
 
 

@@ -93,3 +93,8 @@ def test_the_demo_is_whole_small_and_shown_first() -> None:
         first = re.search(r"!\[.*?\]\((.*?)\)", (ROOT / page).read_text(encoding="utf-8"))
         assert first
         assert first[1] == name
+
+
+def test_every_picture_of_the_docs_is_an_svg_without_escapes() -> None:
+    for path in (ROOT / "docs").glob("*.svg"):
+        assert ElementTree.fromstring(path.read_text(encoding="utf-8")).tag == f"{SVG}svg", path.name
