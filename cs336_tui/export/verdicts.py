@@ -50,7 +50,8 @@ def judgement_of(cell: CellState, state: SessionState) -> Judgement | None:
 
     if cell.finished is None:
         return None
-    idle, known = profiled_idle(state, cell.spec), _known.get(cell)
+    idle = profiled_idle(state, cell.spec) if state.reports else None
+    known = _known.get(cell)
     if known is None or known[0] is not cell.finished or known[1] != idle:
         _known[cell] = known = cell.finished, idle, judge(cell, idle)
     return known[2]
@@ -220,7 +221,7 @@ def verdict_table(
             f"mean ({notation.symbol})",
             text=lambda each: notation.of(each.result.cell.summary(each.result.state.ddof), "mean_s"),
         ),
-        _of_interval(f"95 % interval of the mean ({notation.symbol})", lambda found: _limits(found, notation)),
+        _of_interval(f"95 % CI of the mean ({notation.symbol})", lambda found: _limits(found, notation)),
         _of_interval("± %", half_width),
         _of_interval("effective n", lambda found: f"{found.effective_n:.3g}"),
         Column("warmup_advice", "warm-up", left=True),
@@ -274,6 +275,6 @@ def _reading(found: Sequence[Judged]) -> Iterator[str]:
     if same := shared([each.result for each in found], among=VARIANTS):
         yield f"every cell: {same}"
     methods = dict.fromkeys(each.judgement.interval.method for each in found if each.judgement.interval)
-    yield from (f"95 % interval: {method}" for method in methods)
+    yield from (f"95 % CI: {method}" for method in methods)
     if methods:
         yield "effective n: the number of independent steps that would give as precise a mean"

@@ -199,7 +199,7 @@ def test_the_table_of_verdicts_has_intervals() -> None:
     low, _, high = table.rows[0][4].partition(" to ")
     assert float(low) == pytest.approx(first["interval_low_s"] * 1e3, abs=0.02)  # type: ignore[operator]
     assert float(high) == pytest.approx(first["interval_high_s"] * 1e3, abs=0.02)  # type: ignore[operator]
-    assert any(line.startswith("95 % interval: ") for line in table.footnotes)
+    assert any(line.startswith("95 % CI: ") for line in table.footnotes)
 
 
 def test_nothing_is_loaded_by_the_first_judgement_once_it_is_ready() -> None:
