@@ -71,7 +71,7 @@ class HelpReader(Dialog[None]):
 
     def action_search(self) -> None:
         self._search.display = True
-        self._search.focus()
+        self.set_focus(self._search)  # at once: what is typed behind the key is for it
 
     def action_leave(self) -> None:
         self.dismiss()

@@ -20,7 +20,7 @@ class ThemeList(ChoiceList):
 
     def __init__(self, names: Sequence[str], own: int, on: str) -> None:
         at = names.index(on) if on in names else 0
-        super().__init__("Theme", [(name, "") for name in names], at, headings={own: "of Textual"})
+        super().__init__("Theme", [(name, "") for name in names], at, headings={own: "Textual's own"})
         self._names = names
 
     def compose(self) -> ComposeResult:
