@@ -185,6 +185,7 @@ class Cs336App(SteadyApp):
             self._found = preferences.checked(self._found, self.available_themes)
             if moved := self.settings.keymap:
                 self.set_keymap(preferences.keymap_of(moved))
+                self.main.show_keys()
             self.main.query_one(ResultsPane).choose(self.settings.columns)
         return self._found.problems
 

@@ -146,9 +146,16 @@ class MainScreen(Screen[None]):
         if self._classify():
             self.update_node_styles(animate=False)
         tabs, active = (_BELOW, self.open_tab) if self.wide else ([*TABS.values()], self.open_pane)
-        self.query_one(TabBar).offer(tabs, active)
+        self.query_one(TabBar).offer([tab.moved_by(self.app._keymap) for tab in tabs], active)
 
     on_mount = on_resize = lay_out
+
+    def show_keys(self) -> None:
+        """Show the keys of tabs that were moved."""
+        for tab in TABS.values():
+            for pane in self.query(f"#{tab.id}"):
+                pane.border_title = tab.moved_by(self.app._keymap).title
+        self.lay_out()
 
     def _on_screen_resume(self, event: events.ScreenResume) -> None:
         """Before Textual's own: at the start, when nothing has been laid out, all has just been styled."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Literal
 
+import msgspec
 from textual.binding import Binding
+from textual.keys import format_key
 from textual.widget import Widget
 
 from cs336_tui.events.reports import ASKED_FOR, REPORTS
@@ -38,6 +40,11 @@ class PaneTab(Tab, frozen=True):
         """The key and the label, as on the tab bar."""
         return f"{self.key} {self.label}"
 
+    def moved_by(self, keymap: Mapping[str, str]) -> PaneTab:
+        """The tab with the key that a keymap gives it, the first of several."""
+        keys = keymap.get(f"app.open_{self.id}")
+        return msgspec.structs.replace(self, key=format_key(keys.split(",")[0])) if keys else self
+
     def make(self) -> Widget:
         """The pane of the tab. Not for the form, which is made from what the app was started with."""
         pane = self.pane()(id=self.id)
@@ -62,13 +69,13 @@ def _show_live(pane: LivePane, frame: Frame) -> None:
 def _invitation(frame: Frame) -> str:
     if frame.shown.state.reports and (frame.replaying or not frame.is_live):
         made = ", ".join(f"{tab.label} ({tab.key})" for tab in REPORT_TABS.values())
-        return f"This session has no cells, but reports: {made}."
+        return f"This session has reports and no cells: {made}."
     if frame.shown.state.jobs:
-        return "No cell has begun. Queue (6) says what each waits for."
+        return "No cell has started. Queue (6) shows what each one waits for."
     if frame.replaying:
-        return "The log has not come to its first cell."
+        return "The replay has not reached its first cell yet."
     if frame.running and frame.is_live and frame.shown.state.environment is None:
-        return "The run begins when this machine has been read."
+        return "Reading this machine; the run starts then."
     where = "on the left" if frame.wide else "in Configure (1)"
     return f"Choose {where}, then press r to run."
 

@@ -253,7 +253,7 @@ async def test_without_results_each_view_says_so() -> None:
         await opened(pilot, app)
         await until(pilot, "nothing to pivot")
         measured = "No cell has been measured"
-        for seen in ("Mark two sessions", "No two cells of this session ran in turns", measured, measured):
+        for seen in ("Mark two sessions", "No cells of this session ran in turns", measured, measured):
             await pilot.press("v")
             await until(pilot, seen)
         assert DEMO not in screen_text(app)

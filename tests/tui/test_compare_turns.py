@@ -35,7 +35,7 @@ def test_other_pairs_have_their_rounds_alone() -> None:
 
 def test_without_turns_a_cell_of_several_ranks_has_the_command_that_tells_what_its_steps_wait_for() -> None:
     text = " ".join(page_text(merged(state_of(ranks_session(4)))).split())
-    assert "No two cells of this session ran in turns" in text
+    assert "No cells of this session ran in turns" in text
     assert "cs336-tui ab --a '--parallel ddp' --b '--parallel none'" in text
     assert "--ranks 4" in text
     one = page_text([round_[0] for round_ in rounds_of(a_round(1.0))])

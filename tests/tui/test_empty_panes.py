@@ -29,7 +29,7 @@ async def test_a_session_of_reports_says_where_they_are(size: tuple[int, int], t
         assert isinstance(main, MainScreen)
         await until(pilot, lambda _: bool(app.state.reports) and "no cells" in main.query_one(LivePane).text)
         said = " ".join(main.query_one(LivePane).text.split())
-        assert said.endswith("This session has no cells, but reports: Kernels (9), Memory (0), Precision (p).")
+        assert said.endswith("This session has reports and no cells: Kernels (9), Memory (0), Precision (p).")
         for pane in (main.query_one(LivePane), main.query_one(DevicePane)):
             assert max(map(len, pane.text.splitlines())) <= pane.content_size.width, "nothing is cut"
         assert " ".join(main.query_one(DevicePane).text.split()).endswith("waiting for the first sample ...")

@@ -81,7 +81,7 @@ async def test_without_any_profile_there_is_no_such_view() -> None:
     async with showing(Subject(a_session(cells=[cell([0.1])]), a_spec()), COMPACT) as (pilot, pane, _):
         assert "cells  v" not in pane.text
         await pilot.press("v")
-        assert "This session has none of this cell" in pane.text
+        assert "No report for this cell in this session" in pane.text
 
 
 async def test_enter_opens_all_figures_with_the_kernel_in_full() -> None:

@@ -149,7 +149,7 @@ async def test_the_note_of_a_report_is_shown() -> None:
         pane = pilot.app.query_one(PrecisionPane)
         pane.show(subject(state))
         assert f"! {note}" in pane.text
-        assert "This device can do neither autocast." in pane.text
+        assert "This device supports autocast neither to bf16 nor to fp16." in pane.text
 
 
 async def test_enter_on_a_speed_up_tells_the_reason_of_its_verdict() -> None:

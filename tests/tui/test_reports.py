@@ -145,7 +145,7 @@ async def test_keys_step_through_the_cells_of_the_session_and_results_follow(tmp
         await pilot.press("9")
         pane = app.main.query_one("#kernels", ReportPane)
         await until(pilot, lambda _: pane.subject.cell == 2)
-        assert "This session has none of this cell." in screen_text(app)
+        assert "No report for this cell in this session" in screen_text(app)
         await pilot.press("left_square_bracket", "left_square_bracket")
         await until(pilot, lambda _: pane.subject.cell == 0)
         await pilot.press("left_square_bracket")

@@ -42,7 +42,7 @@ async def test_the_live_pane_says_that_the_run_waits_for_the_machine(size: tuple
     async with app.run_test(size=size) as pilot:
         await until(pilot, "[ Run ]")
         await pilot.press("escape", "r")
-        shown = await until(pilot, "The run begins when this machine has been read.")
+        shown = await until(pilot, "Reading this machine; the run starts then.")
         assert "press r" not in shown
         made[0].may_read.set()
         await until(pilot, "cell 1/")

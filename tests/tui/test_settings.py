@@ -99,7 +99,10 @@ async def test_wrong_settings_are_told_by_line_and_the_app_starts_with_defaults(
 
 
 async def test_a_moved_key_works_and_the_old_one_does_no_more() -> None:
-    found = Found(Settings(keymap={"app.run": "f5", "queue.skip": "D"}), lines={"keymap.app.run": 2})
+    found = Found(
+        Settings(keymap={"app.run": "f5", "queue.skip": "D", "app.open_results": "f4", "app.open_live": "f2"}),
+        lines={"keymap.app.run": 2},
+    )
     app = Cs336App(Benches(), settings=found)
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, lambda text: "NVIDIA" in text and "f5 Run" in text)
@@ -109,6 +112,7 @@ async def test_a_moved_key_works_and_the_old_one_does_no_more() -> None:
         await pilot.press("f5")
         await until(pilot, lambda _: app.run_in_progress)
         await until(pilot, "f5 Add")
+        await until(pilot, lambda text: "f4 Results │ 5 Log" in text and "─ f2 Live ─" in text)
         await pilot.press("question_mark", "home")
         await until(pilot, "F5")
         await pilot.press("escape")

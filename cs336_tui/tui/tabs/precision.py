@@ -45,7 +45,7 @@ class PrecisionPane(ReportPane):
     """Shows the speed-ups, and below them the subject's report or how to get one."""
 
     kind: ClassVar[ReportKind] = "precision"
-    elsewhere = "Dtypes of modules are read by hooks while a step runs, so of one's own cells alone."
+    elsewhere = "Dtypes are read by hooks while a step runs, so only cells that run here have them."
     about: ClassVar[str] = (
         "A precision report runs one step of this cell and reads the dtypes of every module by hooks, beside the "
         "course's toy model under autocast and its accumulation experiment. It takes about as long as one step."
@@ -120,8 +120,8 @@ def speedups_page(speedups: Sequence[SpeedUp] | None, width: int) -> Page:
     rows += table_lines(shown_table(speedups, _COLUMNS), width, [_mark(each) for each in speedups])
     details = {2 + place: _detail(each) for place, each in enumerate(speedups)}
     about = (
-        f"speed-up: fp32's mean step time over the other's, above 1 is faster; {LEVEL * 100:g} % interval. "
-        "memory: peak allocated over fp32's. Enter: the reason of an outcome."
+        f"speed-up: mean step time of fp32 over that of the other; above 1, the other is faster; {LEVEL * 100:g} % CI. "
+        "memory: peak allocated over that of fp32. Enter: why."
     )
     return Page((), (*rows, *wrapped(about, width, "muted", "  ")), details)
 
@@ -144,7 +144,11 @@ def experiment_rows(report: PrecisionReport, width: int) -> tuple[Line, ...]:
     return (
         line(("dtypes in the toy model", "title"), (f" · autocast on {report.device_name}{ruled}", "muted")),
         *(wrapped(f"! {report.toy_note}", width, "caution", "  ") if report.toy_note else []),
-        *(_drawn(toy, width, titles) if titles else wrapped("This device can do neither autocast.", width, "muted")),
+        *(
+            _drawn(toy, width, titles)
+            if titles
+            else wrapped("This device supports autocast neither to bf16 nor to fp16.", width, "muted")
+        ),
         *(row for note in rules_of(report) for row in wrapped(note, width, "muted", "  ")),
         (),
         line(("0.01 added 1,000 times", "title"), (" · on the CPU; 10 in exact arithmetic", "muted")),

@@ -20,7 +20,7 @@ from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import WideRows
 
 _CURVE = "Results (4) has its bandwidths, Roofline (l) their curve over sizes."
-_NONE = ("This session has none of this cell.", "muted")
+_NONE = ("No report for this cell in this session.", "muted")
 _ENDINGS = {"cancelled": "was stopped", "oom": "ran out of memory", "killed": "was killed", None: "was interrupted"}
 
 
@@ -153,12 +153,12 @@ class ReportPane(WideRows):
             return wrapped(f"{latest.stage} ... {seconds:.0f} s", width, "strong")
         if (self.kind, subject.spec) in subject.asked:
             when = "after the running cell" if subject.running else "next"
-            return wrapped(f"The report waits and comes {when}; s stops everything.", width, "strong")
+            return wrapped(f"The report waits: it is made {when}. s stops everything.", width, "strong")
         ended: list[Line] = []
         if latest is not None:
             error = f": {latest.error}" if latest.error and latest.status != "cancelled" else ""
             ended = [*wrapped(f"The report {_ENDINGS.get(latest.status, 'failed')}{error}.", width, "caution"), ()]
-        when = "It runs after the present cell, never while one is timed." if subject.running else ""
+        when = "It is made after the running cell, never while one is timed." if subject.running else ""
         how = (f"Press n to make it. {when}", "strong") if subject.can_ask else _NONE
         return [*ended, *wrapped(self.about, width), (), *wrapped(how[0], width, how[1])]
 

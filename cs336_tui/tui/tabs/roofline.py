@@ -336,7 +336,7 @@ class RooflinePane(Container):
         if absent := self._roofline.left_out:
             return paragraphs((f"! {text}" for text in absent), width, "caution")
         if any(cell.spec.is_collective for cell in state.cells.values()):
-            why = "A collective computes nothing: once two sizes of one are timed, its busbw over size is drawn here."
+            why = "A collective computes nothing; its busbw over size is drawn here once two sizes are timed."
             return wrapped(why, width, "muted")
         if state.is_recorded:
             why = (

@@ -198,7 +198,7 @@ def _page(
     rows += [(), *wrapped(f"All cells: {fixed}.", width, "muted", "  ")] if fixed else []
     explained = [f"{text} {mark}" for mark, text in marks.items()]
     if found.value in ("mean", "std"):
-        explained.insert(0, f"std divides by n - {found.ddof}; repeats of a cell are one figure.")
+        explained.insert(0, f"std divides by n - {found.ddof}; repeats of a cell are pooled.")
     elif found.value == "speedup":
         explained.insert(0, f"Brackets: {found.level * 100:g} % confidence interval.")
     rows += paragraphs(explained, width, "muted", "  ")
@@ -326,8 +326,8 @@ def _below(found: Comparison, width: int) -> list[Line]:
     alone = [f"only in {name}: {s.spec.title}" for name, of in (("A", found.only_a), ("B", found.only_b)) for s in of]
     differ = [*(f"! differs everywhere: {note}" for note in found.notes), *(f"! {note}" for note in found.mixed)]
     margin = (
-        f"A / B is a ratio of mean step times, below 1 A is faster; {found.level * 100:g} % interval. The same: the "
-        f"whole interval within {found.margin * 100:g} % of 1. Enter: the reason of an outcome."
+        f"A / B: ratio of mean step times, with its {found.level * 100:g} % CI; below 1, A is faster. The same: the "
+        f"whole interval is within {found.margin * 100:g} % of 1. Enter: why."
     )
     return [
         *paragraphs(alone, width, "muted", "  "),

@@ -273,7 +273,7 @@ def warmup_page(results: Sequence[Result], width: int) -> Page:
     if not groups:
         return message("No cell has been measured yet.", width)
     several = [group for group in groups if len(group.warmups) > 1]
-    alone = "Every cell has one warm-up setting; enter several, as 0,1,2, to compare."
+    alone = "Every cell has the same warm-up setting; to compare several, enter 0,1,2 in Configure (1)."
     rows: list[Line] = [] if several else [*wrapped(alone, width, "muted"), ()]
     for group in several or groups:
         rows += wrapped(f"{group.title} · {group.machine}", width, "title", "  ")
@@ -288,7 +288,7 @@ def _trace(trace: Trace, width: int) -> list[Line]:
     run = f", run {cell.repeat}" if cell.repeat > 1 else ""
     warm = f"{trace.text(cell.warmup_times_s)} │ " if cell.warmup_times_s else ""
     steady = (
-        "not steady at its end" if trace.steady_after is None
+        "not steady by the last step" if trace.steady_after is None
         else "steady from the first step" if trace.steady_after == 0
         else f"steady after {trace.steady_after} step{'s' * (trace.steady_after > 1)}"
     )  # fmt: skip
@@ -327,6 +327,6 @@ def reference_page(results: Sequence[Result], width: int) -> Page:
         said = sentence(spec, sum(steps) / len(steps), matching(spec, runs[0].cell.in_force, points))
         rows += wrapped(said, width, "text", "    ")
     rows += [(), line(("Memory and kernels", "title")), *profiles] if profiles else []
-    rows += [(), *wrapped(f"Points of reference, not truth: {remark_on(cells)}.", width, "muted", "  ")]
+    rows += [(), *wrapped(f"For orientation: {remark_on(cells)}.", width, "muted", "  ")]
     heading = (line(("Reference points", "title"), (" · E keeps these cells as your own", "muted")),)
     return Page(heading, tuple(rows))

@@ -47,10 +47,14 @@ def _result(turns: Turns, width: int) -> Iterator[Line]:
 
 
 def _without(results: Sequence[Result], width: int) -> Iterator[Line]:
-    yield from wrapped("No two cells of this session ran in turns, step by step, where drift cancels:", width, "muted")
+    yield from wrapped(
+        "No cells of this session ran in turns. Turns alternate two cells step by step, so that drift cancels:",
+        width,
+        "muted",
+    )
     yield from wrapped(_EXAMPLE, width, "strong", "  ")
     shared = (each.spec for each in results if each.spec.ranks > 1 and each.spec.parallel != NO_COMMUNICATION)
     if (spec := next(shared, None)) and spec.pass_ == "train-step":
         yield ()
-        yield from wrapped(f"The communication that a step of {spec.title} waits for:", width, "muted", "  ")
+        yield from wrapped(f"How long a step of {spec.title} waits for communication:", width, "muted", "  ")
         yield from wrapped(in_turns_command(spec), width, "strong", "  ")
