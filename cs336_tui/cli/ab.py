@@ -204,7 +204,7 @@ def ab(
     session_dir: Path,
     **choices: Any,
 ) -> int:
-    """Run two cells in turns, so that a machine that drifts, drifts for both.
+    """Run two cells in turns, so that drift of the machine affects both alike.
 
     The options given beside --a and --b hold for both. In each round one fresh process builds both models, warms both
     up and times a step of the one, then one of the other. Each side must come to one cell; unless chosen, it has

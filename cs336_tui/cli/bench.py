@@ -179,7 +179,7 @@ def resume(
     oom_skip: bool | None,
     **settings: Any,
 ) -> int:
-    """Run exactly the cells of SESSION that have no result, into the same session.
+    """Run the cells of SESSION that have no result yet, into the same session.
 
     SESSION is an id, a unique prefix of one, `last` or a path. Then print the data of the whole session.
     """

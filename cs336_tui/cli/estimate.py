@@ -108,7 +108,7 @@ def estimate_command(
     """Predict what every combination of the choices needs: parameters, FLOPs, peak memory by category, time.
 
     Nothing is run: the step is shape-only (meta tensors). Says whether it fits this machine's device, or the
-    one named by --gpu. A cell that cannot be predicted costs its own row, which says why; then the exit code is 1.
+    one named by --gpu. A cell that cannot be predicted has a row that says why; then the exit code is 1.
 
     \f
     As JSON ``{"estimates": [...], "total_low_s": ..., "total_high_s": ..., "not_predicted": [...]}``, however many they

@@ -37,6 +37,8 @@ _MAX_WIDTH = 140
 COLUMN = 29
 """Width of the names; a longer one has a line of its own."""
 _PLAINER = {"INTEGER": " N", "FLOAT": " NUMBER", "TEXT": " NAME"}
+_HELD = "\xa0"
+"""A blank at which no line breaks, while it is laid out."""
 _KEY = "cs336_tui.heading"
 
 
@@ -109,7 +111,10 @@ class _Context(click.Context):
 
         plain = not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
         theme = HelpTheme() if plain else HelpTheme(heading=Style(bold=True), col1=Style(fg="cyan"))
-        return HelpFormatter(max_width=_MAX_WIDTH, col1_max_width=COLUMN, theme=theme)
+        formatter = HelpFormatter(max_width=_MAX_WIDTH, col1_max_width=COLUMN, theme=theme)
+        written = formatter.getvalue
+        formatter.getvalue = lambda: written().replace(_HELD, " ")  # type: ignore[method-assign]
+        return formatter
 
 
 def write_sections(formatter: click.HelpFormatter, sections: Iterable[tuple[str, Sequence[tuple[str, str]]]]) -> None:
@@ -117,7 +122,12 @@ def write_sections(formatter: click.HelpFormatter, sections: Iterable[tuple[str,
     from cloup import HelpFormatter, HelpSection
 
     assert isinstance(formatter, HelpFormatter)
-    formatter.write_many_sections([HelpSection(title, rows) for title, rows in sections if rows])
+
+    def held(about: str) -> str:
+        return re.sub(r"\[default: .{1,24}?\]", lambda found: found[0].replace(" ", _HELD), about)
+
+    made = [HelpSection(title, [(names, held(about)) for names, about in rows]) for title, rows in sections if rows]
+    formatter.write_many_sections(made)
 
 
 def _show(context: click.Context, _option: click.Parameter, value: bool) -> None:

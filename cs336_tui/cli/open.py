@@ -45,7 +45,7 @@ class _Progress:
 )
 @options(session_dir_option)
 def open(*, files: Sequence[Path], phases: Sequence[str], session_dir: Path) -> str:
-    """Make a session of what others recorded; prints its name.
+    """Make a session of traces, memory snapshots or nsys reports that others recorded; print its name.
 
     Each file becomes a cell for each device, several ranks of one run become one session.
 

@@ -64,7 +64,7 @@ def peak_command(
     read: Callable[[], Environment] = lambda: read_machine().environment,
     session_dir: Path | None = None,  # noqa: ARG001  # every command takes it
 ) -> str:
-    """Measure matrix products and copies on the spot, with the data sheet's figures beside them where known.
+    """Measure the peak of matrix products and copies, with the data sheet's figures beside it where known.
 
     Takes some seconds a precision; what was measured is remembered for this device, torch and thread count.
 

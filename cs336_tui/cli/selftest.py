@@ -75,7 +75,7 @@ def selftest_command(
 
     Prints the ratios of means and of stds with their intervals, device sampling on and off, and whether they are within
     the marks: on a CPU means within 2 % and stds at most 1.2, on a GPU 1 % and 1.1. Takes about three minutes. Every
-    step time is kept in the session folder. Exits with 0 for a pass, 1 when a ratio is past its mark or a program
+    step time is kept in the session folder. Exits with 0 for a pass, 1 when a ratio misses its mark or a program
     failed, 3 when that cannot be told, 130 when interrupted.
 
     With --lanes instead: the cell alone and beside the same cell in all other lanes, in turns; prints for each lane how

@@ -83,6 +83,8 @@ def test_help_is_plain_text_that_fits_and_uses_the_width(
     monkeypatch.setenv("COLUMNS", str(width))
     text = EVERY[title].context_class(EVERY[title], info_name=title).get_help()
     assert "\x1b" not in text
+    assert "\xa0" not in text
+    assert not re.search(r"\[default: *\n *[^,\]]{1,20}\]", text)  # a short default stays on its line
     longest = max(map(len, text.splitlines()))
     assert longest < width
     if title == "cs336-tui bench":
@@ -116,7 +118,12 @@ def test_help_on_a_terminal_has_colours_and_none_where_they_are_refused(
 
 
 def test_only_help_loads_its_library() -> None:
-    assert loaded_with(["cs336_tui.cli.main", "cs336_tui.cli.bench", "cs336_tui.cli.launch"], "cloup") == set()
+    assert (
+        loaded_with(
+            ["cs336_tui.cli.main", "cs336_tui.cli.bench", "cs336_tui.cli.launch"], "cloup", "click.shell_completion"
+        )
+        == set()
+    )
 
 
 @pytest.mark.parametrize("command", ["sessions", "doctor"])
