@@ -1,9 +1,11 @@
-"""Overhead between cells: from the end of one cell's last timed step to the start of the next cell's first."""
+"""Overhead between cells: from the end of one cell's last timed step to the start of the next cell's first, beside a
+bare fork and build of the model, in turns."""
 
 from __future__ import annotations
 
 import statistics
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -15,6 +17,11 @@ from cs336_tui.session.log import LogReader
 
 COMMAND = app()
 MARK_MS = 150.0
+MARK = 1.5
+"""The gap over a bare fork and build."""
+BARE = "benchmarks.bare_start"
+_CELLS = 6
+"""Cells of a round."""
 
 
 def gaps_ms(log: Path) -> dict[str, list[float]]:
@@ -40,21 +47,40 @@ def gaps_ms(log: Path) -> dict[str, list[float]]:
     return parts
 
 
+def bare_ms(count: int) -> list[float]:
+    """Milliseconds of each of so many bare forks and builds."""
+    done = subprocess.run([sys.executable, "-m", BARE, str(count)], capture_output=True, text=True, check=True)
+    return [*map(float, done.stdout.split())]
+
+
 @click.command()
-@click.option("--cells", default=20, show_default=True)
+@click.option("--cells", default=24, show_default=True)
 @click.option("--device", default="auto", show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), help="Append the result to this file.")
 def main(cells: int, device: str, output: Path | None) -> None:
-    warmups = ",".join(str(n) for n in range(1, cells + 2))
+    warmups = ",".join(str(n) for n in range(1, _CELLS + 2))
     words = f"--size tiny --context 128 --pass forward --warmup {warmups} --steps 1 --device {device}"
-    with tempfile.TemporaryDirectory() as home:
-        subprocess.run([*COMMAND, "bench", *words.split(), "--session-dir", home], capture_output=True, check=True)
-        (log,) = Path(home).glob("*.jsonl")
-        parts = gaps_ms(log)
+    parts: dict[str, list[float]] = {}
+    bare: list[float] = []
+    ratios: list[float] = []
+    for _ in range(max(cells // _CELLS, 1)):
+        with tempfile.TemporaryDirectory() as home:
+            subprocess.run([*COMMAND, "bench", *words.split(), "--session-dir", home], capture_output=True, check=True)
+            (log,) = Path(home).glob("*.jsonl")
+            found = gaps_ms(log)
+        beside = bare_ms(_CELLS)
+        ratios.append(statistics.median(found["whole gap"]) / statistics.median(beside))
+        bare += beside
+        for name, values in found.items():
+            parts[name] = [*parts.get(name, []), *values]
     rows = [[name, spread(values, 0)] for name, values in parts.items()]
     whole = statistics.median(parts["whole gap"])
     rows[0][1] += f"; at most {MARK_MS:.0f}: {verdict(whole, 0, MARK_MS)}"
-    body = table(["tiny forward", f"ms: median of {len(parts['whole gap'])} gaps (least to greatest)"], rows)
+    rows.append(["bare fork and build of the model", spread(bare, 0)])
+    met = verdict(statistics.median(ratios), 0, MARK)
+    rows.append(["whole gap / bare, by rounds", f"{spread(ratios, 2)}; at most {MARK:g}: {met}"])
+    count = f"{len(parts['whole gap'])} gaps of {len(ratios)} rounds"
+    body = table(["tiny forward", f"ms: median of {count} (least to greatest)"], rows)
     publish("Overhead", f"python -m benchmarks.overhead --cells {cells} --device {device}", body, output)
 
 

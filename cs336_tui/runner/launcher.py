@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 StartMethod = Literal["forkserver", "spawn"]
 SERVER_DYING_S = 2.0
 """Seconds for which a start is tried again when the fork server does not answer."""
-PRELOADED = (worker_entry.PRELOAD, "cs336_tui.cli.main")
+PRELOADED = (worker_entry.PRELOAD, "cs336_tui.cli.main", "cs336_tui.runner.child")
 """Modules that the fork server imports; a child imports the program's main one, for an installed script the cli."""
 SERVER_OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
 SERVER_LOG = "server.log"
