@@ -14,7 +14,7 @@ import msgspec
 from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.fields import field_named
 from cs336_tui.analysis.merge import Result, merge, title_of
-from cs336_tui.analysis.pivot import VALUES, PivotError, pivot, select, suggest
+from cs336_tui.analysis.pivot import VALUES, PivotError, pivot, select
 from cs336_tui.analysis.problems import Material
 from cs336_tui.cli import suggestions
 from cs336_tui.cli.files import file_options, say_written
@@ -24,6 +24,7 @@ from cs336_tui.cli.on_terminal import TERMINAL, on_terminal, shown
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
+from cs336_tui.export.catalogue import axes_of
 from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.drawing import Absent, Drawing
 from cs336_tui.export.file_formats import FormatError, check_markdown, format_of
@@ -126,7 +127,7 @@ class TableChoice(NamedTuple):
         """The chosen tables of these sessions. Raises the errors of the tables, or `click.UsageError`."""
         notation = Notation(self.unit or "ms", self.digits)
         if self.pivot_on:
-            rows, columns = _axes(self.pivot_on, results)
+            rows, columns = axes_of(self.pivot_on, results)
             made = pivot(results, rows, columns, self.value or "mean", _pairs("--baseline", self.baseline) or None)
             return [pivot_table(made, results, notation=notation, caption=self.caption)]
         if self.layout:
@@ -329,26 +330,12 @@ def _seen_from(output: Path | None, figures: Path | None) -> str | None:
     return Path(os.path.relpath(figures, output.parent)).as_posix()
 
 
-def _axes(text: str, results: Sequence[Result]) -> tuple[Sequence[str], Sequence[str]]:
-    """``size,context:pass`` as field keys of rows and columns; ``auto`` is what fits the results."""
-    if text == "auto":
-        return suggest(results)
-    rows, colon, columns = text.partition(":")
-    if not colon or ":" in columns:
-        raise click.UsageError(f"--pivot {text}: expected ROWS:COLUMNS, such as size:pass, or auto")
-    return _words(rows), _words(columns)
-
-
 def _sides(results: Sequence[Result]) -> tuple[list[Result], list[Result]]:
     """The cells of the first session and those of the second."""
     if {result.source for result in results} != {0, 1}:
         raise click.UsageError("--compare takes two different sessions that both have the chosen cells")
     a, b = ([result for result in results if result.source == number] for number in (0, 1))
     return a, b
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _pairs(option: str, given: Sequence[str]) -> Mapping[str, str]:

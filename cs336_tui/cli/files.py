@@ -13,6 +13,7 @@ from cs336_tui.cli.flags import FILE
 from cs336_tui.cli.help import under
 from cs336_tui.cli.on_terminal import TERMINAL, remember_verbose
 from cs336_tui.export.file_formats import FORMATS, canonical, check_markdown, format_of, named_suffixes, settled_format
+from cs336_tui.export.files import AlreadyThere
 
 
 class _FormatChoice(click.Choice[str]):
@@ -23,7 +24,8 @@ class _FormatChoice(click.Choice[str]):
 
 
 def _settled(usual: str) -> Callable[[click.Context, click.Parameter, str | None], str]:
-    """The callback of ``--format``, which knows ``--output``, as that is eager. Where nothing was said of a format or a
+    """The callback of ``--format``, which knows ``--output`` and ``--force``, as these are eager; a file that may not
+    be written is refused before anything runs. Where nothing was said of a format or a
     file, and somebody looks, it is `TERMINAL`."""
 
     def settle(context: click.Context, _: click.Parameter, asked: str | None) -> str:
@@ -34,7 +36,10 @@ def _settled(usual: str) -> Callable[[click.Context, click.Parameter, str | None
         output: Path | None = context.params.get("output")
         if asked is None and output is None and sys.stdout.isatty():
             return TERMINAL
-        return settled_format(asked, output, usual)
+        found = settled_format(asked, output, usual)
+        if output is not None and output.is_file() and not context.params.get("force"):
+            raise AlreadyThere(output)
+        return found
 
     return settle
 
@@ -118,7 +123,7 @@ def file_options(usual: str = "markdown") -> tuple[Callable[[Any], Any], ...]:
                 help="Format of the output. "
                 f"[default: by the suffix of -o, else {usual}; on a terminal a table of its width]",
             ),
-            click.option("--force", is_flag=True, help="Overwrite existing files."),
+            click.option("--force", is_flag=True, is_eager=True, help="Overwrite existing files."),
             verbose_option,
         ),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -273,7 +273,7 @@ def _pivot(choice: Choice, results: tuple[Result, ...]) -> Table:
     return pivot_table(pivot(results, rows, columns, choice.value, over), results)
 
 
-def axes_of(text: str, results: tuple[Result, ...]) -> tuple[list[str], list[str]]:
+def axes_of(text: str, results: Sequence[Result]) -> tuple[list[str], list[str]]:
     """``size,context:pass`` as field keys of rows and columns; ``auto`` is what fits the results. Raises `UserError`
     for a text that is neither."""
     if text.strip() in ("", AUTO):

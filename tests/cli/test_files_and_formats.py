@@ -106,12 +106,13 @@ def parsed(file: Path) -> str:
         ["reference", str(DEMO)],
         ["compare", f"{DEMO}:1", f"{DEMO}:2"],
         ["plan", "--gpu", "H100"],
+        ["sessions"],
     ],
     ids=lambda words: words[0],
 )
 def test_the_suffix_says_the_format(words: list[str], suffix: str, tmp_path: Path) -> None:
     file = tmp_path / f"t.{suffix}"
-    done = run(*words, "-o", str(file), folder=tmp_path)
+    done = run(*words, "-o", str(file), folder=DEMO.parent)
     assert done.exit_code == 0, done.output
     assert done.output.endswith(f"wrote {file}\n")
     assert len(parsed(file)) > 20
@@ -157,6 +158,26 @@ def test_a_name_that_says_something_else_is_refused_in_one_line(asked: str | Non
         settled_format(asked, Path(name), "markdown")
     assert why in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("words", [["estimate", "--size", "small"], ["bench"], ["peak"], ["show", str(DEMO)]])
+def test_a_file_that_is_there_is_refused_before_anything_runs(words: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("mine")
+    done = run(*words, "--format", "csv", "-o", str(file), folder=tmp_path)
+    assert "t.csv: already exists; choose another name, or overwrite it with --force" in done.output + str(
+        done.exception
+    )
+    assert [each.name for each in tmp_path.iterdir()] == ["t.csv"]
+    assert file.read_text() == "mine"
+
+
+def test_force_counts_wherever_it_stands(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    for words in (["--force", "-o", str(file), "--format", "csv"], ["--format", "csv", "-o", str(file), "--force"]):
+        file.write_text("mine")
+        assert run("show", str(DEMO), *words, folder=tmp_path).exit_code == 0
+        assert file.read_text() != "mine"
 
 
 def test_a_suffix_belongs_to_one_format() -> None:
