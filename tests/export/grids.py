@@ -11,6 +11,7 @@ from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellsQueued, EnvironmentRead, Event, SessionStarted
+from cs336_tui.export.tables import Table
 from cs336_tui.session.state import SessionState
 from tests.samples import ENVIRONMENT, START, a_spec, cell_end, cell_start, session_start, state_of, steps
 
@@ -101,3 +102,8 @@ def moved_session() -> SessionState:
     events = [*session_start(specs), *cell_start(0), *steps(0, (), (0.1, 0.1)), cell_end(0)]
     events += [EnvironmentRead(at=START + 15, environment=other)]
     return state_of([*events, *cell_start(1), *steps(1, (), (0.2, 0.2)), cell_end(1)])
+
+
+def unranked(table: Table) -> Table:
+    """The table with no column that gives way to others."""
+    return msgspec.structs.replace(table, columns=tuple(column._replace(rank=0) for column in table.columns))
