@@ -95,14 +95,16 @@ def _gpu_users(cell: CellState) -> Finding | None:
     if others := around.others or after:
         users = [f"{user.name} ({user.pid})" if user.name else f"process {user.pid}" for user in others.values()]
         named = ", ".join(users[:3]) + (f" and {len(users) - 3} more" if len(users) > 3 else "")
-        when = "" if around.others else " right after the window"
+        when = "" if around.others else " right after measuring"
         return Finding(True, f"also on the GPU{when}: {named}", "stop what else uses the GPU, or choose a free one")
     if around.others_known:
-        return Finding(False, f"nobody else on the GPU in {counted(around.others_known, 'sample')} of the window")
+        return Finding(
+            False, f"no other process on the GPU in {counted(around.others_known, 'sample')} while measuring"
+        )
     if after is not None:
-        return Finding(False, "nobody else on the GPU right after the window")
+        return Finding(False, "no other process on the GPU right after measuring")
     if around.others_stale:
-        return Finding(None, "which processes use the GPU was read before the window only")
+        return Finding(None, "which processes use the GPU was read before measuring only")
     return Finding(None, unseen(cell, "did not tell other processes on the GPU apart, as in most containers"))
 
 
@@ -138,7 +140,7 @@ def _beside(cell: CellState) -> Finding:
     slowed down. That they ran at all is not enough."""
     who, around = neighbours(cell), cell.surroundings
     if slowed := [reason for reason in around.reasons if reason not in ORDINARY_REASONS]:
-        window = f"{counted(around.reasons_known, 'sample')} of the window"
+        window = f"{counted(around.reasons_known, 'sample')} while measuring"
         most = max(around.reasons[reason] for reason in slowed)
         text = f"its GPU was slowed down ({', '.join(slowed)}) in {most} of {window}, beside {who}"
         return Finding(True, text, _FEWER_LANES)
@@ -147,7 +149,7 @@ def _beside(cell: CellState) -> Finding:
         return Finding(False, f"{who} ran beside it, which has cores of its own")
     if busy is None or used is None or not cores:
         return Finding(None, f"{who} ran beside it; the cores that they used are not known")
-    text = f"{who}, beside it, used {used:.1f} of {counted(cores, 'core')}, with {min(busy, cores):.1f} in use in all"
+    text = f"{who}, beside it, used {used:.1f} of {counted(cores, 'core')} ({min(busy, cores):.1f} busy in all)"
     return Finding(busy >= ALL_CORES * cores and used >= LEAST_OTHERS, text, _FEWER_LANES)
 
 
@@ -167,19 +169,21 @@ def _waiting(cell: CellState) -> Finding:
     waited_s = sum_s / threads if longest_s is None and sum_s is not None else longest_s
     if waited_s is None or not within_s:
         return Finding(None, "this system does not tell how long threads waited for a core")
-    of_all = f"each of its {threads} threads" if threads > 1 else "the cell"
-    who = of_all if longest_s is None else "its longest-waiting thread"
+    of_all = f"each of its {threads} threads" if threads > 1 else "its thread"
+    who = of_all if longest_s is None else "a thread"
     share = waited_s / within_s
-    text = f"{who} waited for a core for {percent(share)} of the {seconds(within_s)} of measuring"
+    holds = share >= LEAST_WAIT
+    text = f"{who} was runnable but waiting {percent(share)} of the time"
+    text = f"CPU contention: {text}" if holds else text
     cores, ranks = _usable_cores(cell), _ranks_here(cell)
     if cores and threads * ranks > cores:
         advice = f"--threads {cores // ranks}" if cores >= ranks else f"at most {counted(cores, 'rank')} here"
         of_ranks = f" of {ranks} ranks" * (ranks > 1)
         text += f", with {counted(threads * ranks, 'thread')}{of_ranks} on {counted(cores, 'core')}"
-        return Finding(share >= LEAST_WAIT, text, advice)
+        return Finding(holds, text, advice)
     if cell.neighbours and not _has_own_cores(cell):
-        return Finding(share >= LEAST_WAIT, f"{text}, beside {neighbours(cell)}", _FEWER_LANES)
-    return Finding(share >= LEAST_WAIT, text, _QUIET)
+        return Finding(holds, f"{text}, beside {neighbours(cell)}", _FEWER_LANES)
+    return Finding(holds, text, _QUIET)
 
 
 def _ranks_here(cell: CellState) -> int:
@@ -198,7 +202,7 @@ def _cores(cell: CellState) -> Finding:
         return _cores_around(cell)
     if busy is None or others is None or not cores or not usable:
         return Finding(None, "which cores were in use is not known")
-    text = f"others used {others:.1f} of {counted(cores, 'core')}, with {min(busy, cores):.1f} in use in all"
+    text = f"other processes used {others:.1f} of {counted(cores, 'core')} ({min(busy, cores):.1f} busy in all)"
     if usable < cores:
         text += f", while the cell may use {usable} only"
     full = busy >= ALL_CORES * cores or (None if busy >= ALL_CORES * usable else False)
@@ -210,7 +214,7 @@ def _cores_around(cell: CellState) -> Finding:
     others = cell.surroundings.other_cores_around
     if others is None:
         return Finding(None, unseen(cell, ""))
-    text = f"others used {others:.1f} cores around the time of measuring"
+    text = f"other processes used {cores(others)} around the time of measuring"
     return Finding(False, text) if others < LEAST_OTHERS else Finding(None, f"{text}, into which no sample fell")
 
 
@@ -218,7 +222,7 @@ def _steal(cell: CellState) -> Finding:
     steal = cell.surroundings.steal
     if steal is None:
         return Finding(None, "")
-    text = f"the hypervisor gave {percent(steal)} of the cores' time to others"
+    text = f"the hypervisor took {percent(steal)} of the cores' time"
     return Finding(steal >= LEAST_STEAL, text, "use a machine that is not shared")
 
 
@@ -228,7 +232,9 @@ def _load(cell: CellState) -> Finding:
     if around.load_1m is None or not around.cpu_count:
         return Finding(None, "")
     own = _threads(cell) * _ranks_here(cell)
-    text = f"a load of {around.load_1m:.1f} on {counted(around.cpu_count, 'core')}, {own} of it the cell's own at most"
+    text = (
+        f"load average {around.load_1m:.1f} on {counted(around.cpu_count, 'core')} (this cell's share: {own} at most)"
+    )
     return Finding(True, text, _QUIET) if around.load_1m > around.cpu_count + own else Finding(False, "")
 
 

@@ -204,7 +204,7 @@ def _series_checks(
         yield Check(name="too-few-steps", holds=True, evidence=few, advice=more)
     elif hides:
         noise, change = percent(steadiness.noise or 0.0), percent(steadiness.hidden or 0.0)
-        few = f"{steps} with {noise} of noise may hide a change of {change}"
+        few = f"noise of {noise} in {steps} may hide a change of {change}"
         yield Check(name="too-few-steps", holds=True, evidence=few, advice="--steps 30 or more")
     else:
         yield Check(name="too-few-steps", holds=False, evidence=f"{steps}; {FEWEST} are enough to tell")
@@ -290,7 +290,7 @@ def _throttled(cell: CellState) -> Finding:
     if not around.reasons_known:
         return Finding(None, unseen(cell, "told no clock events"))
     bad = {reason: seen for reason, seen in around.reasons.items() if reason not in ORDINARY_REASONS}
-    window = f"{counted(around.reasons_known, 'sample')} of the window"
+    window = f"{counted(around.reasons_known, 'sample')} while measuring"
     if not bad:
         return Finding(False, f"no thermal, hardware or power supply slowdown in {window}")
     said = ", ".join(f"{reason} in {seen}{_on_ranks(around.ranks_of.get(reason, ()))}" for reason, seen in bad.items())
@@ -315,7 +315,7 @@ def _allocator_retry(cell: CellState) -> Finding:
         return Finding(None, f"the allocator of {cell.spec.device} counts no retries")
     if not retries:
         return Finding(False, "the allocator never had to give memory back")
-    text = f"the allocator gave its cache back and asked anew {counted(retries, 'time')}"
+    text = f"the allocator freed its cache and retried {counted(retries, 'time')}"
     return Finding(True, text, "memory is nearly full: a smaller batch or context")
 
 
@@ -336,8 +336,8 @@ def _notes(cell: CellState, steadiness: Steadiness | None) -> Iterator[str]:
     if beside := ran_beside(cell):
         yield beside
     if capped := around.reasons.get(_POWER_CAP):
-        window = f"{counted(around.reasons_known, 'sample')} of the window"
-        yield f"{_POWER_CAP} in {capped} of {window}: usual at full load, not blamed"
+        window = f"{counted(around.reasons_known, 'sample')} while measuring"
+        yield f"{_POWER_CAP} in {capped} of {window}: normal at full load, no doubt"
     if steadiness is not None and steadiness.limited:
         yield limited_note(steadiness.limited)
 
@@ -345,7 +345,7 @@ def _notes(cell: CellState, steadiness: Steadiness | None) -> Iterator[str]:
 def limited_note(spikes: int, cells: str = "") -> str:
     """That spikes were limited; of several `cells`, named so, in which there are this many at most."""
     if cells:
-        what = "1 spike a cell was" if spikes == 1 else f"up to {spikes} spikes a cell were"
-        return f"{what} limited for this analysis only, in {cells}; the mean and std include them"
+        what = "1 spike per cell was" if spikes == 1 else f"up to {spikes} spikes per cell were"
+        return f"{what} clipped for this analysis only, in {cells}; mean and std include them"
     what, them = ("1 spike was", "it") if spikes == 1 else (f"{spikes} spikes were", "them")
-    return f"{what} limited for this analysis only; the mean and std include {them}"
+    return f"{what} clipped for this analysis only; mean and std include {them}"

@@ -21,13 +21,15 @@ def test_thermal_and_hardware_clock_events_are_blamed_with_their_clocks() -> Non
     assert found.label == "throttled, steady"
     assert found.sentence.startswith("throttled: hardware thermal in 1 of 3 samples")
     assert "steady" not in found.sentence
-    assert "hardware thermal in 1 of 3 samples of the window, SM clock down to 1200 MHz from 1980 MHz" in found.sentence
+    assert (
+        "hardware thermal in 1 of 3 samples while measuring, SM clock down to 1200 MHz from 1980 MHz" in found.sentence
+    )
 
 
 def test_a_power_cap_alone_is_noted_and_not_blamed() -> None:
     found = judged(a_cell(FLAT, samples=[hot("software power cap")] * 3 + [sample()]))
     assert evidence(found, "throttled")[0] is False
-    assert "software power cap in 3 of 4 samples of the window: usual at full load, not blamed" in found.notes
+    assert "software power cap in 3 of 4 samples while measuring: normal at full load, no doubt" in found.notes
 
 
 def test_clock_events_outside_of_the_window_are_not_the_cells() -> None:
@@ -74,7 +76,7 @@ def test_in_a_window_waiting_for_a_full_queue_is_not_enqueuing() -> None:
 
 def test_retries_of_the_allocator_are_counted_where_it_counts_them() -> None:
     found = judged(a_cell(FLAT, num_alloc_retries=1))
-    assert "allocator-retry: the allocator gave its cache back and asked anew 1 time (memory is nea" in found.sentence
+    assert "allocator-retry: the allocator freed its cache and retried 1 time (memory is nea" in found.sentence
     assert evidence(judged(a_cell(FLAT, num_alloc_retries=0)), "allocator-retry")[0] is False
     found = judged(a_cell(FLAT, num_alloc_retries=None, spec=ON_CPU))
     assert evidence(found, "allocator-retry") == (None, "the allocator of cpu counts no retries")

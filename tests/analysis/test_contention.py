@@ -18,17 +18,20 @@ from tests.samples import state_of
     [
         ({"samples": [sample(gpu=GpuSample(other_processes=(GpuProcess(pid=7, name="python"), GpuProcess(pid=9))))]},
          "also on the GPU: python (7), process 9 (stop what else uses the GPU"),
-        ({"cpu_wait_s": 0.3}, "the cell waited for a core for 10 % of the 3.0 s of measuring (repeat it when nothing"),
-        ({"spec": ON_CPU, "cpu_wait_s": 3.0}, "each of its 4 threads waited for a core for 25 % of the 3.0 s"),
+        ({"cpu_wait_s": 0.3},
+         "CPU contention: its thread was runnable but waiting 10 % of the time (repeat it when nothing"),
+        ({"spec": ON_CPU, "cpu_wait_s": 3.0},
+         "CPU contention: each of its 4 threads was runnable but waiting 25 % of the time"),
         ({"spec": ON_CPU, "cpu_wait_s": 0.31, "longest_cpu_wait_s": 0.3},
-         "its longest-waiting thread waited for a core for 10 % of the 3.0 s of measuring (repeat it when nothing"),
-        ({"longest_cpu_wait_s": 0.3}, "its longest-waiting thread waited for a core for 10 % of the 3.0 s"),
+         "CPU contention: a thread was runnable but waiting 10 % of the time (repeat it when nothing"),
+        ({"longest_cpu_wait_s": 0.3}, "CPU contention: a thread was runnable but waiting 10 % of the time"),
         ({"spec": ON_CPU, "samples": [host(cpu=1.0, child_cores=3.0)], "usable_cores": 2},
-         "others used 1.0 of 4 cores, with 4.0 in use in all, while the cell may use 2 only"),
+         "other processes used 1.0 of 4 cores (4.0 busy in all), while the cell may use 2 only"),
         ({"spec": ON_CPU, "samples": [host(cpu=1.0, child_cores=3.0)]},
-         "others used 1.0 of 4 cores, with 4.0 in use in all ("),
-        ({"samples": [host(steal=0.08)]}, "the hypervisor gave 8.0 % of the cores' time to others"),
-        ({"spec": ON_CPU, "samples": [host(load_1m=9.5)]}, "a load of 9.5 on 4 cores, 4 of it the cell's own at most"),
+         "other processes used 1.0 of 4 cores (4.0 busy in all) ("),
+        ({"samples": [host(steal=0.08)]}, "the hypervisor took 8.0 % of the cores' time"),
+        ({"spec": ON_CPU, "samples": [host(load_1m=9.5)]},
+         "load average 9.5 on 4 cores (this cell's share: 4 at most)"),
     ],
 )  # fmt: skip
 def test_whoever_took_the_gpu_or_the_cores_is_named(more: dict[str, Any], said: str) -> None:
@@ -48,11 +51,13 @@ def _with_threads(event: Event, threads: int = 4) -> Event:
 
 def test_more_threads_than_cores_contend_with_each_other() -> None:
     found = judged(a_cell(FLAT, spec=ON_CPU, samples=[sample()], measured_for_s=3.0, cpu_wait_s=48.0))
-    said = "each of its 32 threads waited for a core for 50 % of the 3.0 s of measuring, with 32 threads on 4 cores"
+    said = (
+        "CPU contention: each of its 32 threads was runnable but waiting 50 % of the time, with 32 threads on 4 cores"
+    )
     assert said in found.sentence
     assert found.holding[-1].advice == "--threads 4"
     found = judged(a_cell(FLAT, spec=ON_CPU, measured_for_s=3.0, longest_cpu_wait_s=2.5, usable_cores=3))
-    assert "for 83 % of the 3.0 s of measuring, with 32 threads on 3 cores" in found.sentence
+    assert "waiting 83 % of the time, with 32 threads on 3 cores" in found.sentence
     assert found.holding[-1].advice == "--threads 3"
 
 
@@ -62,7 +67,7 @@ def test_many_threads_that_wait_a_little_each_are_no_contention() -> None:
     for spec in ({}, ON_CPU):
         holds, said = evidence(judged(a_cell(FLAT, spec=spec, samples=[sample()], **more)), "contended")
         assert holds is False
-        assert "its longest-waiting thread waited for a core for 3.3 % of the 3.0 s of measuring" in said
+        assert "a thread was runnable but waiting 3.3 % of the time" in said
 
 
 @pytest.mark.parametrize(
@@ -91,13 +96,13 @@ STRANGER = GpuProcess(pid=7, name="python")
 @pytest.mark.parametrize(
     ("within", "after", "found"),
     [
-        ([listed(0.5, 0.9)], [], (None, "which processes use the GPU was read before the window only, while the")),
-        ([listed(0.5, 0.9, STRANGER)], [], (None, "which processes use the GPU was read before the window only")),
-        ([listed(0.5, 0.9), listed(2.5, 0.0)], [], (False, "nobody else on the GPU in 1 sample of the window")),
-        ([listed(0.5, 0.9)], [listed(60.1, 0.0)], (False, "nobody else on the GPU right after the window")),
-        ([], [listed(60.1, 0.0)], (False, "nobody else on the GPU right after the window")),
-        ([], [listed(60.1, 0.0, STRANGER)], (True, "also on the GPU right after the window: python (7)")),
-        ([listed(2.5, 0.0)], [listed(60.1, 0.0, STRANGER)], (True, "also on the GPU right after the window: python")),
+        ([listed(0.5, 0.9)], [], (None, "which processes use the GPU was read before measuring only, while the")),
+        ([listed(0.5, 0.9, STRANGER)], [], (None, "which processes use the GPU was read before measuring only")),
+        ([listed(0.5, 0.9), listed(2.5, 0.0)], [], (False, "no other process on the GPU in 1 sample while measuring")),
+        ([listed(0.5, 0.9)], [listed(60.1, 0.0)], (False, "no other process on the GPU right after measuring")),
+        ([], [listed(60.1, 0.0)], (False, "no other process on the GPU right after measuring")),
+        ([], [listed(60.1, 0.0, STRANGER)], (True, "also on the GPU right after measuring: python (7)")),
+        ([listed(2.5, 0.0)], [listed(60.1, 0.0, STRANGER)], (True, "also on the GPU right after measuring: python")),
         ([listed(2.5, 0.0, STRANGER)], [listed(60.1, 0.0)], (True, "also on the GPU: python (7)")),
         ([], [listed(70.0, 0.0)], (None, "no device sample fell into the 3.0 s of measuring, while the host was")),
     ],
@@ -127,7 +132,7 @@ def test_a_host_that_is_full_of_the_cell_itself_or_has_room_is_not_blamed(busy: 
     events = [_with_threads(event) for event in events_of_cell(FLAT, spec=ON_CPU, samples=[busy])]
     holds, said = evidence(judged(state_of(events).cells[0]), "contended")
     assert holds is False
-    assert "waited for a core for 0.0 %" in said
+    assert "was runnable but waiting 0.0 % of the time" in said
 
 
 def unseen() -> Event:
@@ -170,6 +175,6 @@ def test_threads_of_all_ranks_are_the_cells_own() -> None:
     assert "of it the cell's own at most" not in several.sentence  # 9.5 is less than 4 cores and 6 threads
     one = found(usable_cores=1, threads=1)
     assert one.holding[-1].advice.startswith("at most 1 rank here")
-    assert "a load of 9.5 on 4 cores, 2 of it the cell's own at most" in one.sentence
+    assert "load average 9.5 on 4 cores (this cell's share: 2 at most)" in one.sentence
     assert "threads of" not in found(usable_cores=2, threads=1, nodes=("n1", "n1", "n2")).sentence
     assert "with 3 threads of 3 ranks on 2 cores" in found(2, 1, ("n1", "n1", "n1", "n2")).sentence

@@ -51,7 +51,7 @@ def test_neighbours_are_named_and_are_no_contention_by_themselves() -> None:
     assert ran_beside(state.cells[0]) in judged(state.cells[0]).notes
     holds, evidence, _ = contended(state)
     assert holds is False
-    assert "cells 2 and 3, beside it, used 2.0 of 4 cores, with 3.0 in use in all" in evidence
+    assert "cells 2 and 3, beside it, used 2.0 of 4 cores (3.0 busy in all)" in evidence
     assert any("ran beside cells 2 and 3, in lanes 1 and 2" in note for note in trust_notes(merged(state)))
 
 
@@ -59,9 +59,9 @@ def test_neighbours_are_named_and_are_no_contention_by_themselves() -> None:
     ("more", "said"),
     [
         ({"samples": [host(cpu=1.0, child_cores=1.0, beside_cores=2.9)]},
-         "cells 2 and 3, beside it, used 2.9 of 4 cores, with 4.0 in use in all"),
+         "cells 2 and 3, beside it, used 2.9 of 4 cores (4.0 busy in all)"),
         ({"samples": [host()], "longest_cpu_wait_s": 0.3, "measured_for_s": 3.0},
-         "waited for a core for 10 % of the 3.0 s of measuring, beside cells 2 and 3"),
+         "was runnable but waiting 10 % of the time, beside cells 2 and 3"),
     ],
 )  # fmt: skip
 def test_what_neighbours_took_is_contention(more: dict[str, Any], said: str) -> None:
@@ -80,7 +80,7 @@ def test_cells_on_cores_of_their_own_share_none() -> None:
 
 def test_what_others_took_beside_the_neighbours_is_theirs() -> None:
     _, evidence, advice = contended(beside_two(samples=[host(cpu=1.0, child_cores=1.0, beside_cores=2.0)]))
-    assert "others used 1.0 of 4 cores, with 4.0 in use in all" in evidence
+    assert "other processes used 1.0 of 4 cores (4.0 busy in all)" in evidence
     assert "repeat it when nothing else runs on this machine" in advice
 
 

@@ -50,5 +50,5 @@ def test_a_shift_within_ten_steps_is_drift_or_too_few() -> None:
 def test_what_ten_steps_cannot_tell_is_too_few_steps_and_says_what_they_may_hide() -> None:
     found = judged(a_cell([0.050, 0.052, 0.049, 0.0515, 0.0505, 0.0485, 0.051, 0.0525, 0.0495, 0.0502]))
     assert found.names == ("too-few-steps",)
-    assert "10 measured steps with 2.4 % of noise may hide a change of 8.2 %" in found.sentence
+    assert "noise of 2.4 % in 10 measured steps may hide a change of 8.2 %" in found.sentence
     assert "--steps 30" in found.sentence

@@ -38,7 +38,7 @@ def test_a_quiet_cell_is_steady_and_every_verdict_was_looked_for() -> None:
     found = judged(a_cell(FLAT, FLAT[:5], samples=[sample()] * 4))
     assert tuple(check.name for check in found.checks) == VERDICTS
     assert (found.names, found.label, found.is_doubted, found.not_observable) == (("steady",), "steady", False, ())
-    assert found.sentence.startswith("steady: no change of 1 % or more shows in 60 steps, with 0.")
+    assert found.sentence.startswith("steady: no change of 1 % or more in 60 steps (noise 0.")
     assert found.warmup_advice == "no warm-up step was needed"
     assert found.interval is not None
     assert found.interval.low < np.mean(FLAT) < found.interval.high
@@ -181,7 +181,7 @@ def test_something_holds_of_every_cell(times_s: list[float], gpu: bool) -> None:
 def test_spikes_that_were_limited_are_owned_up_to() -> None:
     spiky = [0.05 * (1.5 if step in (20, 40) else 1 + 0.001 * (step % 3)) for step in range(60)]
     found = judged(a_cell(spiky))
-    assert "2 spikes were limited for this analysis only; the mean and std include them" in found.notes
+    assert "2 spikes were clipped for this analysis only; mean and std include them" in found.notes
     assert found.interval is not None
     assert found.interval.mean == pytest.approx(np.mean(spiky))
 
@@ -215,7 +215,7 @@ def test_gpus_of_all_ranks_are_judged() -> None:
     hot = msgspec.structs.replace(GPU, clock_reasons=("hw thermal slowdown",), sm_clock_mhz=900)
     throttled, said = evidence(judged(of(GPU, hot)), "throttled")
     assert throttled
-    assert said == "hw thermal slowdown in 1 (GPU of rank 2) of 1 sample of the window, SM clock down to 900 MHz"
+    assert said == "hw thermal slowdown in 1 (GPU of rank 2) of 1 sample while measuring, SM clock down to 900 MHz"
     used = msgspec.structs.replace(GPU, other_processes=(GpuProcess(pid=7, name="other"),))
     assert evidence(judged(of(used, GPU)), "contended") == (True, "also on the GPU: other (7)")
     assert evidence(judged(of(GPU, GPU)), "throttled")[0] is False

@@ -131,22 +131,22 @@ def test_sessions_that_say_the_same_of_some_cells_are_counted_together() -> None
 def test_spikes_that_were_limited_for_the_classification_are_said() -> None:
     times = flat()
     times[7], times[23] = 0.2, 0.15
-    assert "limited" in notes(cell(times))
-    assert "limited" not in notes(cell(flat()))
+    assert "clipped" in notes(cell(times))
+    assert "clipped" not in notes(cell(flat()))
 
 
 def test_notes_that_differ_in_number_alone_are_one() -> None:
     one, several = flat(1), flat(2)
     one[7] = 0.2
     several[7], several[23] = 0.2, 0.15
-    said = [line for line in notes(cell(one, seed=1), cell(several, seed=2)).split("\n") if "limited" in line]
+    said = [line for line in notes(cell(one, seed=1), cell(several, seed=2)).split("\n") if "clipped" in line]
     (line,) = said
-    assert re.match(r"up to \d+ spikes a cell were limited for this analysis only, in 2 of 2 cells \(small", line)
-    assert line.endswith("; the mean and std include them")
+    assert re.match(r"up to \d+ spikes per cell were clipped for this analysis only, in 2 of 2 cells \(small", line)
+    assert line.endswith("; mean and std include them")
 
 
 def test_one_and_several_are_alike() -> None:
-    capped = "power cap in 1 of 1 sample of the window", "power cap in 12 of 20 samples of the window"
+    capped = "power cap in 1 of 1 sample while measuring", "power cap in 12 of 20 samples while measuring"
     assert len({without_numbers(note) for note in capped}) == 1
     assert len({without_numbers(note) for note in (capped[0], "power cap in none")}) == 2
 

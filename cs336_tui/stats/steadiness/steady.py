@@ -280,9 +280,7 @@ class _Analysis:
             yield Finding("outliers", self.cold + int(outlying[0]), furthest, text)
 
     def flat(self) -> Finding:
-        text = (
-            f"flat: no change of 1 % or more shows in {counted(self.n, 'step')}, with {_percent(self.noise)} of noise"
-        )
+        text = f"flat: no change of 1 % or more in {counted(self.n, 'step')} (noise {_percent(self.noise)})"
         return Finding("flat", 0, self.noise, text)
 
 
