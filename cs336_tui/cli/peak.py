@@ -112,7 +112,7 @@ def _asked(
             raise SpecError("device", name, f"this machine has {have}")
         for precision in dict.fromkeys(precisions or info.precisions):
             if precision not in info.precisions:
-                can = f"{info.name} ({info.label}) can do {', '.join(info.precisions)}"
+                can = f"{info.title} can do {', '.join(info.precisions)}"
                 raise SpecError("precision", precision, can)
             yield info, cast(Precision, precision)
 

@@ -116,7 +116,7 @@ def check_annotations(pairs: tuple[tuple[str, str], ...]) -> None:
 def lacks_precision(precision: str, device: Device) -> str:
     if precision in device.precisions:
         return ""
-    can = f"{device.name} ({device.label}) can do {', '.join(device.precisions)}"
+    can = f"{device.title} can do {', '.join(device.precisions)}"
     if precision != "fp8-mixed":
         return can
     needed = ".".join(map(str, FLOAT8))
@@ -127,9 +127,9 @@ def lacks_precision(precision: str, device: Device) -> str:
 def lacks_attention(attention: str, device: Device) -> str:
     if attention not in ATTENTIONS or not device.attentions or attention in device.attentions:
         return ""
-    return f"{device.name} ({device.label}) can do {', '.join(device.attentions)}"
+    return f"{device.title} can do {', '.join(device.attentions)}"
 
 
 def lacks_graphs(choice: str, device: Device) -> str:
     can = choice == "off" or device.name.startswith("cuda")
-    return "" if can else f"{device.name} ({device.label}) has none; only cuda has"
+    return "" if can else f"{device.title} has none; only cuda has"

@@ -25,6 +25,11 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     cannot_compile: str | None = None
     """The reason why torch.compile cannot run here, one line; None without a known one."""
 
+    @property
+    def title(self) -> str:
+        """``cuda:0 (NVIDIA H100 80GB HBM3)``; the label alone where it says the name, as ``CPU (AVX512)``."""
+        return self.label if self.label.lower().startswith(self.name) else f"{self.name} ({self.label})"
+
 
 def capability_pair(capability: str) -> tuple[int, int]:
     """``9.0`` as (9, 0)."""

@@ -71,7 +71,18 @@ def peak_table(rows: Sequence[PeakRow], caption: str = "Peaks measured on the sp
         Column("sheet_bytes_per_s", "data sheet (GB/s)", rank=4, show=lambda moved: bandwidth(moved, UNSTATED)),
         Column("at", "measured", rank=6, left=True, text=lambda row: _when(row.peak)),
     )
-    return Table.of(rows, columns, record=_record, caption=caption, footnotes=(METHOD, *_notes(rows)), label="peaks")
+    notes = (METHOD, *_notes(rows))
+    return Table.of(rows, columns, record=_record, caption=caption, footnotes=notes, label="peaks", doubt=_doubt)
+
+
+def _doubt(row: PeakRow) -> str:
+    """Why a measured peak is in doubt, in a word; ``failed`` of one that is not there."""
+    peak = row.peak
+    if peak is None:
+        return "failed"
+    if peak.disturbance:
+        return "contended"
+    return "noisy" if max(peak.best.spread, peak.copy.spread) > NOISY else "doubtful" if doubt(peak) else ""
 
 
 def _sheet_flops(row: PeakRow) -> float | None:

@@ -161,10 +161,10 @@ def describe(state: SessionState, path: Path, problem: str | None = None) -> Ses
     statuses = ["cancelled" if cell.is_left else cell.status for cell in cells]
     writer = writer_of(path)
     standing = standing_of(state, runs=bool(writer) or "pending" in jobs or "running" in jobs)
-    labels: dict[str, None] = {}
-    for cell in cells:
-        device = cell.environment.device(cell.spec.device) if cell.environment else None
-        labels[f"{cell.spec.device} ({device.label})" if device else cell.spec.device] = None
+    named = [(cell.spec.device, (cell.environment or state.environment)) for cell in cells]
+    titles = dict.fromkeys(
+        device.title if machine and (device := machine.device(name)) else name for name, machine in named
+    )
     return SessionInfo(
         session=path.stem,
         path=path,
@@ -172,7 +172,7 @@ def describe(state: SessionState, path: Path, problem: str | None = None) -> Ses
         note=state.note,
         started_at=state.started.at if state.started else None,
         host=state.environment.host if state.environment else "",
-        devices=tuple(labels),
+        devices=tuple(titles),
         torch=state.environment.torch if state.environment else None,
         cells=len(cells),
         ok=statuses.count("ok"),

@@ -40,7 +40,7 @@ def test_a_device_that_is_not_there_is_refused_by_naming_those_that_are() -> Non
 
 
 def test_a_precision_that_the_device_lacks_is_refused_by_naming_those_it_has() -> None:
-    with pytest.raises(SpecError, match=r"precision fp16-mixed: cpu \(CPU\) can do fp32, bf16-mixed"):
+    with pytest.raises(SpecError, match=r"precision fp16-mixed: CPU can do fp32, bf16-mixed"):
         machine("cpu").check(a_spec(device="cpu", precision="fp16-mixed"))
 
 
@@ -106,3 +106,9 @@ def test_the_ranks_of_a_cell_are_on_the_gpus_that_follow_its_first() -> None:
     assert others("cuda:0", 3) == ["cuda:1", "cuda:2"]
     assert others("cuda:1", 2) == ["cuda:2"]
     assert others("cuda:0", 1) == others("cpu", 4) == []
+
+
+def test_a_device_is_named_once() -> None:
+    cpu = DeviceInfo(name="cpu", label="CPU (AVX512)", precisions=())
+    gpu = DeviceInfo(name="cuda:0", label="NVIDIA H100", precisions=())
+    assert (cpu.title, gpu.title) == ("CPU (AVX512)", "cuda:0 (NVIDIA H100)")
