@@ -59,7 +59,7 @@ def test_a_short_cell_is_judged_by_the_sample_after_it() -> None:
     assert evidence(judged(quiet), "contended")[0] is False
     holds, why = evidence(judged(crowded), "contended")
     assert holds is None
-    assert why.startswith("others used 1.5 cores around the time of measuring, into which no sample fell")
+    assert why.startswith("other processes used 1.5 cores around the time of measuring, into which no sample fell")
 
 
 def test_what_the_cell_remarked_stands_beside_its_number() -> None:
