@@ -1,0 +1,48 @@
+"""No tab cuts a word without an ellipsis, at the sizes that terminals have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.events.events import Event
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.tab_list import TABS
+from tests.samples import lanes_session
+from tests.tui.cut_words import cut_words, words_of
+from tests.tui.test_snapshots import SIZES, judged
+from tests.tui.watched import demo, in_the_middle, log_of, screen_text, until
+
+ROOMY = (300, 90)
+"""A terminal in which nothing is cut."""
+
+
+@pytest.mark.parametrize("session", ["the middle", "lanes"])
+async def test_no_tab_cuts_a_word(session: str, tmp_path: Path) -> None:
+    events: list[Event] = {
+        "the middle": lambda: [*demo(in_the_middle)],
+        "lanes": lambda: lanes_session(ranks=2, set_aside=3, cells=24),
+    }[session]()
+    app = Cs336App(replay=log_of(events, tmp_path), speed=0)
+    whole: set[str] = set()
+    seen: dict[tuple[str, str], str] = {}
+    async with app.run_test(size=ROOMY) as pilot:
+        await until(pilot, "at its end")
+        for name, size in {"roomy": ROOMY, **SIZES}.items():
+            await pilot.resize_terminal(*size)
+            app.clear_notifications()
+            for tab in TABS.values():
+                await pilot.press(tab.key)
+                await judged(pilot)
+                seen[name, tab.id] = screen_text(app)
+                whole |= words_of(seen[name, tab.id]) if name == "roomy" else set()
+    cut = {where: found for where, text in seen.items() if (found := cut_words(text, whole))}
+    assert cut == {}
+
+
+def test_a_word_is_cut_where_it_only_begins() -> None:
+    whole = words_of("forward  backward  size  forward+backward")
+    assert cut_words("forw  size", whole) in ({"forw": "forward"}, {"forw": "forward+backward"})
+    assert cut_words("forw…  size  forward", whole) == {}
+    assert cut_words("forward+back  siz", whole) == {"forward+back": "forward+backward"}
