@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from cs336_tui.events.events import Event
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tab_list import TABS
+from cs336_tui.tui.widgets.lines import Line, Lines
 from tests.samples import lanes_session
 from tests.tui.cut_words import cut_words, words_of
 from tests.tui.test_snapshots import SIZES, judged
@@ -19,11 +21,25 @@ ROOMY = (300, 90)
 
 
 @pytest.mark.parametrize("session", ["the middle", "lanes"])
-async def test_no_tab_cuts_a_word(session: str, tmp_path: Path) -> None:
+async def test_no_tab_cuts_a_word(session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[Event] = {
         "the middle": lambda: [*demo(in_the_middle)],
         "lanes": lambda: lanes_session(ranks=2, set_aside=3, cells=24),
     }[session]()
+    unmarked: list[str] = []
+    paint = Lines.paint
+
+    def watched(pane: Lines, lines: Iterable[Line]) -> None:
+        """Paint, and keep each line that is cut at the pane's edge without a sign."""
+        meant = list(lines)
+        paint(pane, meant)
+        shown = pane.text.splitlines()
+        for place, row in enumerate(shown):
+            whole_row = "".join(span.text for span in meant[place]).rstrip()
+            if row != whole_row and not row.endswith("…") and pane.content_size.width:
+                unmarked.append(f"{pane.id}: {whole_row} -> {row}")
+
+    monkeypatch.setattr(Lines, "paint", watched)
     app = Cs336App(replay=log_of(events, tmp_path), speed=0)
     whole: set[str] = set()
     seen: dict[tuple[str, str], str] = {}
@@ -39,6 +55,7 @@ async def test_no_tab_cuts_a_word(session: str, tmp_path: Path) -> None:
                 whole |= words_of(seen[name, tab.id]) if name == "roomy" else set()
     cut = {where: found for where, text in seen.items() if (found := cut_words(text, whole))}
     assert cut == {}
+    assert unmarked == []
 
 
 def test_a_word_is_cut_where_it_only_begins() -> None:
