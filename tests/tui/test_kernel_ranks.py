@@ -17,7 +17,7 @@ async def test_ranks_stand_above_their_lines_of_time_and_enter_opens_one() -> No
     async with showing(made(a_traffic_report()), COMPACT) as (pilot, pane, app):
         text = await turn_to(pilot, pane, "ranks")
         assert "25.0 to 50.0 % of a rank's communication is beside compute." in text
-        assert "2 of 4 all-gathers ended before the pass that uses them" in " ".join(text.split())
+        assert "2 of 4 all-gathers ended before they were needed" in " ".join(text.split())
         rows = text.splitlines()
         above, below = (next(row for row in rows if f"rank 1 {what}" in row) for what in ("computes", "communicates"))
         half = len("rank 1 communicates ") + 29
@@ -63,5 +63,5 @@ def test_a_line_of_time_of_another_length_has_the_same_shares() -> None:
 
 def test_ranks_that_did_not_communicate_say_so() -> None:
     alone = a_traffic_report(communication_ns=0, overlapped_ns=0, operations={}, all_gathers=())
-    assert ranks.ranks_sheet(alone).lead == "No rank communicated in this step."
+    assert ranks.ranks_sheet(alone).lead == "No communication between ranks in this step."
     assert "gathers in time" not in [column.header for column in ranks.ranks_sheet(alone).table.columns]

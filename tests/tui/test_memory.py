@@ -35,7 +35,7 @@ async def test_allocations_above_the_level_are_listed_and_the_level_is_in_sight(
         rows = [row for row in text.splitlines() if "optimizer state" in row]
         assert [row.split()[:2] for row in rows] == [["40.0", "3"]], "three alike are one row"
         text = await pressed(pilot, *["minus"] * len(LEVELS_MB))
-        assert "Nothing is that large" in text
+        assert "No allocation that large" in text
         assert "largest ≥ 1000 MB" in text
         assert "largest ≥ 0 MB" in await pressed(pilot, *["plus"] * len(LEVELS_MB))
 

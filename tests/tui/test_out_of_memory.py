@@ -43,7 +43,7 @@ async def test_the_reason_can_be_asked_for_and_comes_by_itself() -> None:
         assert app.wanted == [("oom", subject.spec)]
         assert subject.spec is not None
         waits = subject._replace(asked=frozenset({("oom", subject.spec)}))
-        assert "found out next" in await app.about(pilot, waits)
+        assert "Next: the reason" in await app.about(pilot, waits)
         started, finished = report_events(an_oom_report())
         subject.state.apply(started)
         subject.state.apply(ReportStage(at=START + 51, report=0, stage="forward"))

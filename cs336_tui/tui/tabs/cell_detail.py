@@ -32,7 +32,7 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
     head = [*(line((row, "title")) for row in title_rows(cell.spec.title, width, 4)), line(status.status(cell))]
     if cell.spec.recording:
         told = wrapped(
-            "Nothing of it was run or timed here: Kernels and Memory show what the file holds.", width, "muted"
+            "Recorded elsewhere, not run or timed here: Kernels and Memory show what the file holds.", width, "muted"
         )
         machine = _titled("Machine", _machine(state, cell))
         return [*head, (), *told, *([(), *machine] if machine else [])]
@@ -44,11 +44,11 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
         _titled("Mean of each phase", phase_bars({} if cell.spec.is_collective else phase_means(cell), width=width)),
         _titled("Warm-up steps, ms (not measured)", _times(cell.warmup_times_s, None, width, "warmup")),
         _titled("Measured steps, ms", _times(cell.step_times_s, cell.running.std(state.ddof), width, "measured")),
-        _titled("What was looked for in them", all_checks(found.judgement, width) if found and found.judgement else []),
+        _titled("Checks of these steps", all_checks(found.judgement, width) if found and found.judgement else []),
         _titled("Before the first step", _prepared(cell, width)),
         _limit(cell, width),
         _titled("Asked for", asked(cell.spec, width)),
-        _titled("In force, read back", _in_force(cell, cell.in_force, width) if cell.in_force else []),
+        _titled("Effective settings, read back", _in_force(cell, cell.in_force, width) if cell.in_force else []),
         _titled("Machine", _machine(state, cell)),
         _titled("Output of the process", [line(format.plain(row)) for row in cell.output.splitlines()[-_OUTPUT_ROWS:]]),
     ]
@@ -99,7 +99,7 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
             lines.append(line(("! ", "caution"), f"{finished.num_alloc_retries} allocation retries: timing is suspect"))
         if finished.recompilations:
             times = f"{finished.recompilations} time{'s' * (finished.recompilations > 1)}"
-            again = f"! compiled again {times} in the course of the steps, whose times hold that"
+            again = f"! recompiled {times} during the steps: step times include it"
             lines += wrapped(again, width, "caution", "  ")
     return _titled("Result", lines)
 
@@ -130,9 +130,7 @@ def _ranks(state: SessionState, cell: CellState, width: int) -> list[Line]:
         spread = f" ± {format.ms(std, std)} std" if std is not None else ""
         lines.append(row("skew", f"{format.ms(skew.mean, std)} ms mean{spread}"))
     if measured:
-        note = (
-            "A step is as long as on its slowest rank. Skew: slowest less fastest rank of a step, mean over the steps."
-        )
+        note = "Step time: that of the slowest rank. Skew: slowest minus fastest rank, mean over the steps."
         lines += wrapped(note, width, "muted")
     return lines
 
@@ -149,9 +147,9 @@ def _found(cell: CellState, found: Assessment | None, width: int) -> list[Line]:
         measured, sheet = limit.share_of_measured, limit.share_of_sheet
         wrong = f" ({too_much(measured)})" if measured is not None and measured > 1 else ""
         lines.append(row("% of peak", _share(measured, "not measured (Roofline, l)") + wrong))
-        lines.append(row("% of data sheet", _share(sheet, "unknown")))
+        lines.append(row("% of spec", _share(sheet, "unknown")))
         if limit.share_of_bandwidth is not None:
-            lines.append(row("% of bandwidth", f"at least {_share(limit.share_of_bandwidth)}, which bounds it"))
+            lines.append(row("% of bandwidth", f"at least {_share(limit.share_of_bandwidth)} (bandwidth-bound)"))
     if energy := found.energy:
         lines += labelled("energy", ", ".join(energy_words(energy)) or f"{format.NOT_AVAILABLE}: {energy.why}", width)
     return lines + labelled("warm-up", found.judgement.warmup_advice, width)
@@ -270,7 +268,7 @@ def _what(spec: CellSpec) -> Iterator[tuple[str, str]]:
     if spec.workload == "attention":
         heads = f", {spec.num_heads} heads" if spec.num_heads > 1 else ""
         yield "head dim", f"{spec.head_dim}{heads}"
-        yield "mask", "causal" if spec.causal else "none, every token sees all"
+        yield "mask", "causal" if spec.causal else "none"
         yield "batch, sequence", f"{spec.rank_batch_size} × {spec.context_length}"
         return
     if is_imported(spec.model):
@@ -295,7 +293,7 @@ def _variants(spec: CellSpec) -> Iterator[tuple[str, str]]:
         if axis.said and field not in ("causal", "model", "model_args") and (value != axis.default or always):
             yield axis.long_title or axis.title, axis.detail(value)
     if spec.model_path and spec.brings_own_code:
-        yield "looked for in", ", ".join(spec.model_path)
+        yield "module path", ", ".join(spec.model_path)
 
 
 def _how(spec: CellSpec) -> Iterator[tuple[str, str]]:

@@ -139,7 +139,7 @@ def live_lines(
     """The pane's rows for a cell, at most `height`; `found`: its verdicts; `outlook`: the time of all, if known. The
     chart, the phases and the ranks have their rows before the first step."""
     if cell.spec.recording:
-        told = "Recorded elsewhere: Kernels and Memory show what the file holds; no step was timed here."
+        told = "Recorded elsewhere, not run or timed here: Kernels and Memory show what the file holds."
         title = [line((row, "title")) for row in title_rows(cell.spec.title, width, 2)]
         return [*title, _where(state, cell, held, outlook), (), *wrapped(told, width, "muted")][:height]
     airy = height >= _AIRY_FROM

@@ -107,7 +107,7 @@ _MORE, _MORE_FROM = "  Enter: all", 40
 
 def too_much(share: float) -> str:
     """The remark beside a share of the measured peak above 100 %."""
-    return f"{'the peak is wrong' if share > WRONG_PEAK else 'more than it'}: measure the peak again"
+    return f"{'the peak is wrong' if share > WRONG_PEAK else 'above it'}: measure the peak again"
 
 
 def verdict_line(cell: CellState, found: Assessment | None, width: int) -> Line:

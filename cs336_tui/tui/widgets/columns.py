@@ -118,7 +118,12 @@ def columns_words(pages: Sequence[Layout], page: int = 0) -> str:
     if page:
         return f"columns {page + 1}/{len(pages)} →"
     hidden = len({index for each in pages for index in each.kept} - {*pages[0].kept})
-    return f"+{hidden} column{'s' * (hidden != 1)} →"
+    return f"{hidden_words(hidden)} →"
+
+
+def hidden_words(hidden: int) -> str:
+    """``+6 columns``; empty for none."""
+    return f"+{hidden} column{'s' * (hidden != 1)}" if hidden else ""
 
 
 WORDS_ROOM = len("+99 columns →")
@@ -209,17 +214,16 @@ def table_lines(
     *,
     roles: Sequence[str] = (),
     alike: Sequence[bool | None] = (),
-    page: int = 0,
 ) -> list[Line]:
-    """The heading of a table and its rows, each in its role and with its mark at the end; `alike` as for `lay_out`,
-    `page`: of its columns, if not all fit."""
+    """The heading of a table and its rows, each in its role and with its mark at the end; `alike` as for `lay_out`. The
+    heading says how many columns do not fit, if there is room for that."""
     room = width - max((cell_len(mark.text) for mark in marks), default=0)
-    pages = in_pages(table.columns, table.rows, room, alike=alike)
-    layout = pages[page % len(pages)]
+    layout = lay_out(table.columns, table.rows, room, alike=alike)
+    hidden = len(table.columns) - len(layout.kept)
     ends: list[Line] = [(mark,) for mark in marks] or [()] * len(table.rows)
     styles = roles or ["text"] * len(table.rows)
     rows = [(Span(layout.row(row), role), *end) for row, role, end in zip(table.rows, styles, ends, strict=True)]
-    return [*heading_lines(layout.heading, columns_words(pages, page % len(pages)), width)[-1:], *rows]
+    return [heading_lines(layout.heading, hidden_words(hidden), width)[-1], *rows]
 
 
 def heading_lines(names: str, words: str, width: int) -> list[Line]:

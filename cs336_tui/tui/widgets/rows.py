@@ -191,8 +191,8 @@ class WideRows(Rows):
     """A table's rows. Columns that do not fit are on further pages."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("right", "columns(1)", "Columns", show=False, key_display="←→", id="table.columns"),
-        Binding("left", "columns(-1)", "Columns before", show=False, id="table.columns_before"),
+        bind("further", "columns(1)", "Columns", "table.columns", also="right", show=False, shown_as="→ ← . ,"),
+        bind("further-back", "columns(-1)", "Previous columns", "table.columns_before", also="left", show=False),
     ]
 
     _pages: Sequence[Layout] = ()

@@ -22,7 +22,7 @@ from cs336_tui.export.verdicts import doubt_notes, judged
 from cs336_tui.tui import format
 from cs336_tui.tui.tabs.status import OUTCOMES
 from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
-from cs336_tui.tui.widgets.columns import lay_out, shown_table, table_lines
+from cs336_tui.tui.widgets.columns import hidden_words, lay_out, shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
@@ -184,7 +184,7 @@ def _page(
     base = f" · over {over} ([ ])" if over else ""
     heading = [
         line((VALUES[found.value], "title"), f", {_UNITS[found.value]} · {by}", (base, "muted")),
-        line((layout.heading, "muted"), (f"… {hidden} more (< >)" if hidden else "", "muted")),
+        line((layout.heading, "muted"), (f"{hidden_words(hidden)} ." if hidden else "", "muted")),
     ]
     rows: list[Line] = [(Span(layout.row(row)),) for row in texts]
     # Dimensions follow from the size, the session is in the heading.

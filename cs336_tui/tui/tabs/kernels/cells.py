@@ -61,7 +61,7 @@ def detail(part: CellPart, width: int) -> list[Line]:
     if found:
         kernels_ns, span_ns = found.kernel_ns, found.span_ns
         said("kernels", f"{time_text(kernels_ns)} in {counted(found.instances, 'launch')} or calls")
-        said("from first to last", time_text(span_ns) if span_ns is not None else "not known of several phases")
+        said("from first to last", time_text(span_ns) if span_ns is not None else "unknown over several phases")
     said("timed", timed(part) + (f" ms (n={part.timed.n})" if part.timed and part.timed.mean_s is not None else ""))
     if found:
         for label, less_timed in (("kernels", part.kernel_difference_s), ("first to last", part.span_difference_s)):

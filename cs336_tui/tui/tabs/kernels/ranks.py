@@ -15,8 +15,7 @@ from cs336_tui.tui.widgets.lines import Line, Span, labelled, line, paragraphs, 
 _LABEL = len("rank 0 communicates ")
 _LONGEST_MODULE = 26
 _ABOUT = (
-    f"Over the step, from {SHADES[0]} none of the time to {SHADES[-1]} all of it. Enter: a rank's figures and "
-    "all-gathers."
+    f"Over the step: {SHADES[0]} none of the time, {SHADES[-1]} all of it. Enter: a rank's figures and all-gathers."
 )
 _LONGEST = 120  # characters of a line of time, twice its parts
 
@@ -95,7 +94,7 @@ def _timeline(of: RankTraffic, long: int) -> Iterator[Line]:
 def _lead(report: KernelReport) -> str:
     shares = [each.overlapped_share for each in report.ranks if each.overlapped_share is not None]
     if not shares:
-        return "No rank communicated in this step."
+        return "No communication between ranks in this step."
     span = " to ".join(dict.fromkeys(f"{share * 100:.1f}" for share in (min(shares), max(shares))))
     said = f"{span} % of a rank's communication is beside compute."
     return f"{said} {_all_gathers(report.ranks)}".rstrip()
@@ -107,8 +106,8 @@ def _all_gathers(ranks: Sequence[RankTraffic]) -> str:
         return ""
     early = sum(each.early_ns is not None for each in told)
     most_ns = max(sum(each.waited_ns or 0 for each in rank.all_gathers) for rank in ranks)
-    waited = f" the others made a rank wait {time_text(most_ns)} at most." if most_ns else ""
-    return f"{early} of {len(told)} all-gathers ended before the pass that uses them{';' if waited else '.'}{waited}"
+    waited = f" longest wait of a rank for the others: {time_text(most_ns)}." if most_ns else ""
+    return f"{early} of {len(told)} all-gathers ended before they were needed{';' if waited else '.'}{waited}"
 
 
 def _in_time(of: RankTraffic) -> str:

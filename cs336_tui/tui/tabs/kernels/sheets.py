@@ -79,7 +79,7 @@ def gaps_sheet(report: KernelReport) -> Sheet:
     """The longest times in which the device ran nothing, and what ran before and after each."""
     gaps, overlap = report.gaps, report.overlap
     if gaps is None:
-        return Sheet(Table(columns=(), rows=(), footnotes=("Gaps are known of a GPU's kernels alone.",)))
+        return Sheet(Table(columns=(), rows=(), footnotes=("Gaps: only for kernels on a GPU.",)))
     times = scale(gap.ns for gap in gaps.largest)
     columns: tuple[Column[Gap], ...] = (
         Column("ns", f"gap {times.unit}", show=times.text),
@@ -157,7 +157,7 @@ def attention_sheet(report: KernelReport) -> Sheet:
     """Matmul against softmax, in time and in FLOPs, forward, backward and both."""
     found = attention_split(report)
     if not any(split.matmul_ns or split.softmax_ns for split in found):
-        fused = "Attention has no separate matmul and softmax kernels: a fused kernel has no parts to compare."
+        fused = "Attention runs as one fused kernel: no separate matmul and softmax to compare."
         unnamed = f"{UNNAMED_RECORDING[0].upper()}{UNNAMED_RECORDING[1:]}." if report.spec.recording else _UNNAMED
         why = unnamed if any(split.unnamed for split in found) else fused
         return Sheet(Table(columns=(), rows=(), footnotes=(why,)))
@@ -172,12 +172,12 @@ def attention_sheet(report: KernelReport) -> Sheet:
         Column("time_ratio", "time ×", rank=1, show=_ratio),
         *(_flops(found) if report.prediction is not None else ()),
     )
-    softmax = "its kernels alone, by kind, as nothing names the parts" if by_kind else "all that runs in that part"
+    softmax = "its kernels, found by kind: the parts have no names" if by_kind else "every kernel of that part"
     notes = [
         *(f"{split.phase.capitalize()}: {_sentence(split)}" for split in found[1:]),
         "× is softmax over matmul. Matmul: the matrix products of attention scores and final matmul alone, without "
         f"scaling and mask; softmax: {softmax}.",
-        *(["FLOPs are not known: the step could not be predicted."] if report.prediction is None else []),
+        *(["FLOPs unknown: the step could not be predicted."] if report.prediction is None else []),
     ]
     return Sheet(shown_table(found, columns, notes), f"{found[0].phase.capitalize()}: {_sentence(found[0])}")
 
@@ -243,7 +243,7 @@ def _both(found: Sequence[AttentionSplit]) -> AttentionSplit:
 
 def _sentence(split: AttentionSplit) -> str:
     if split.time_ratio is None:
-        return f"softmax takes {time_text(split.softmax_ns or 0)}; no matrix product of attention was seen by itself."
+        return f"softmax takes {time_text(split.softmax_ns or 0)}; no separate matmul of attention."
     with_ = f" with {_ratio(split.flop_ratio)}× their FLOPs" if split.flop_ratio is not None else ""
     return f"softmax takes {_ratio(split.time_ratio)}× the time of attention's matmuls{with_}."
 

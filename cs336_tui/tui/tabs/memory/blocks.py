@@ -49,7 +49,7 @@ def blocks_page(report: MemoryReport, width: int) -> Page:
         size("forward_bytes", "in forward", 5),
     )
     names, *lines = table_lines(shown_table(rows, columns), width)
-    told = line((f"Over the backward of each Transformer block, {unit.name}", "strong"))
+    told = line((f"Memory over the backward of each Transformer block, {unit.name}", "strong"))
     details = {place: _block_details(row) for place, row in enumerate(rows)}
     return Page((told, *wrapped(_EXPLAINED, width, "muted"), names), tuple(lines), details)
 

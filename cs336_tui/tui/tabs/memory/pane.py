@@ -45,7 +45,7 @@ class MemoryPane(ReportPane):
     elsewhere = "Memory is in a CUDA memory snapshot of that run (.pickle): O in Sessions (7) opens it."
     varying = ("make", "go", "level")
     about = (
-        "Every allocation of one step after warm-up: what is live at each moment and what for, the largest allocations "
+        "Every allocation of one step after warm-up: what is live when and for what, the largest allocations "
         "and where they come from, what each block saves for backward and how its backward changes memory. Recording "
         "takes a few seconds, apart from any timing."
     )
@@ -203,14 +203,14 @@ class MemoryPane(ReportPane):
         if latest is not None and latest.status is None:
             return wrapped(f"finding out why: {latest.stage} ...", width, "strong")
         if ("oom", self.subject.spec) in self.subject.asked:
-            return wrapped("The reason is found out next, apart from any timing; s stops everything.", width, "strong")
+            return wrapped("Next: the reason, in a separate run; s stops everything.", width, "strong")
         if self.subject.spec is not None and self.subject.spec.ranks > 1:
-            return wrapped("A cell of several ranks is not tried again; its error names the rank.", width, "muted")
+            return wrapped("Cells of several ranks are not run again; the error names the rank.", width, "muted")
         ended = wrapped(f"{latest.status}: {latest.error or 'stopped'}", width, "caution") if latest else []
         how = (
-            "Press n to try it again in a process of its own and see what was live when memory ran out."
+            "Press n to run it again in its own process: what was live when memory ran out."
             if self.subject.can_ask
-            else "This session has no report of the reason."
+            else "No report of the reason in this session."
         )
         return [*ended, *wrapped(how, width, "text")]
 

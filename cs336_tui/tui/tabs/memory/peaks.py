@@ -55,7 +55,7 @@ def peaks_page(state: SessionState, spec: CellSpec | None, width: int) -> Page:
     """Recorded, timed and predicted peaks of all cells and reports; `spec`'s row is marked."""
     rows = _all_peaks(state)
     if not rows:
-        return message("No peaks yet: record a cell's memory with n, or run cells (r).", width)
+        return message("No peaks yet: n records a cell's memory, r runs cells.", width)
     unit = ByteUnit.for_largest(max(row.largest_bytes for row in rows))
     key = run_alike(spec) if spec else None
     variants = {name: {value: short(value) for value in values} for name, values in

@@ -105,7 +105,7 @@ def largest_page(timeline: Timeline, level_mb: int, width: int) -> Page:
     above = f"Allocations of at least {level_mb} MB" if level_mb else "All allocations"
     told = line((above, "strong"), ("  < >", "key"), (f" · {listed}; {len(report.bytes):,} in all", "muted"))
     if not rows:
-        return Page((told, names), (line(("Nothing is that large; + shows smaller ones.", "muted")),))
+        return Page((told, names), (line(("No allocation that large; + shows smaller ones.", "muted")),))
     details = {place: _lives(row.block, row.allocations, report) for place, row in enumerate(rows)}
     return Page((told, names), tuple(lines), details)
 
@@ -190,12 +190,12 @@ def block_details(block: MemoryBlock) -> str:
     facts = {
         "size": f"{block.bytes:,} bytes ({ByteUnit.for_largest(block.bytes).text(block.bytes)})",
         "held for": category_name(block.category),
-        "tensor": tensor(block.dtype, block.shape) or "none known, such as a workspace",
+        "tensor": tensor(block.dtype, block.shape) or "unknown, such as a workspace",
         "operation": site.op or format.NOT_AVAILABLE,
         "first frame": site.frame or "unknown",
         "part of the model": site.range or "none",
         "phase": site.phase or _before(block),
-        "in backward": "yes; the frame is that of the forward operation" if site.backward else "no",
+        "in backward": "yes; the frame is the forward operation's" if site.backward else "no",
     }
     return "\n".join(f"{name}: {value}" for name, value in facts.items())
 
@@ -215,8 +215,8 @@ def oom_page(report: OomReport, prediction: Prediction | None, width: int) -> Pa
     predicted = report.prediction or prediction
     unit = ByteUnit.for_largest(max(report.live_bytes, report.capacity_bytes or 0))
     why = (
-        "Observed: a second attempt ran out of memory too." if report.observed
-        else "Predicted, not observed: live memory is predicted up to the point where it no longer fits."
+        "Observed: a second run was out of memory, too." if report.observed
+        else "Predicted, not observed: live memory up to the point where it no longer fits."
     )  # fmt: skip
     known = wrapped(f"{why} {report.note}", width, "muted")
     expected = wrapped(_expected(predicted, report.capacity_bytes, unit), width) if predicted else []
