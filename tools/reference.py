@@ -37,7 +37,7 @@ from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.stats.ratio import Outcome
-from cs336_tui.tui.help import GLOSSARY, NUMBERS, VERDICTS
+from cs336_tui.tui.help import GLOSSARY, NUMBERS, VERDICTS, bindings_by_id, key_sections, printed
 from tests.made_kernels import a_kernel_report
 from tests.made_memory import a_memory_report
 from tests.made_precision import a_precision_report
@@ -63,7 +63,13 @@ def main() -> None:
 
 def pages() -> Mapping[str, str]:
     """Each page's text, by its file's name."""
-    made = {"options.md": _options(), "keys.md": _keys(), "verdicts.md": _verdicts(), "glossary.md": _glossary()}
+    made = {
+        "options.md": _options(),
+        "keys.md": _keys(),
+        "verdicts.md": _verdicts(),
+        "glossary.md": _glossary(),
+        "app_keys.md": _app_keys(),
+    }
     return {name: "\n".join([_MADE, "", *lines]).rstrip() + "\n" for name, lines in made.items()}
 
 
@@ -282,6 +288,26 @@ def _verdicts() -> Iterator[str]:
     yield "A cell without a result is `queued`, `running` or `skipped`."
     yield f"A cell that is over has one of these statuses: {', '.join(map(_code, get_args(Status)))}."
     yield "[Read the numbers](../measurement.md#status-of-a-cell) explains them."
+
+
+def _app_keys() -> Iterator[str]:
+    yield from (
+        "# Keys of the app",
+        "",
+        "A key means the same on every tab. Help in the app (`?`) shows these, moved ones with their new keys.",
+        "",
+    )
+    yield "`cs336-tui config set keymap.NAME KEY` moves one by the name of its action."
+    bindings = bindings_by_id()
+    for section in key_sections():
+        rows = [
+            (" ".join(dict.fromkeys(_code(printed(bindings[id])) for id in name.split())), about, " ".join(map(_code, name.split())))
+            for name, about in section.entries
+            if bindings.keys() >= {*name.split()}
+        ]
+        if rows:
+            yield from ("", f"## {section.title}", "", *([section.about, ""] if section.about else []))
+            yield from _table(("key", "what it does", "name"), rows)
 
 
 def _glossary() -> Iterator[str]:

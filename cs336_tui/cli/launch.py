@@ -55,6 +55,7 @@ def open_app(
         else:
             choices["preset_name"], chosen = found.settings.preset, True
     sweep = sweep_from(**choices) if chosen else None
+    given = [name for name, value in choices.items() if value not in (None, ())]
     of_preset = fields_of_preset(choices.get("preset_name"), choices)
 
     def make_bench(sink: Sink, log: Path | None) -> Bench:
@@ -81,6 +82,7 @@ def open_app(
             refresh_hz=refresh or found.settings.refresh,
             low_bandwidth=found.settings.low_bandwidth if low_bandwidth is None else low_bandwidth,
             initial=sweep,
+            initial_name=choices["preset_name"] if given == ["preset_name"] else "command line",
             options=RunOptions(ddof=ddof, timeout_s=timeout_s),
             may_leave_out=of_preset,
             summary_path=summary,

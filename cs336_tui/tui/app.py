@@ -64,9 +64,10 @@ class Cs336App(SteadyApp):
     """Choose, run, watch, compare and export benchmarks, or watch a session's log again.
 
     With a `bench_factory`, called when something is on the screen, it runs cells; with `replay` it plays that log at
-    `speed`; with `watch` it follows that log, or the jobs of its session, as others write them. `initial` and `options`
-    fill the Configure pane, less what this machine lacks of the fields in `may_leave_out`. `summary_path` is rewritten
-    after every finished cell. `session_dir` is where the Sessions tab looks, unless given beside the bench's log.
+    `speed`; with `watch` it follows that log, or the jobs of its session, as others write them. `initial`, of that
+    name, and `options` fill the Configure pane, less what this machine lacks of the fields in `may_leave_out`.
+    `summary_path` is rewritten after every finished cell. `session_dir` is where the Sessions tab looks, unless given beside the
+    bench's log.
     `settings` are the person's, with what is wrong in their file; `theme`, `refresh_hz` and `low_bandwidth` are those
     in force. Call `close` when `run` has returned, however it did.
     """
@@ -86,6 +87,7 @@ class Cs336App(SteadyApp):
         refresh_hz: float = 2.0,
         low_bandwidth: bool = False,
         initial: Sweep | None = None,
+        initial_name: str = "command line",
         options: RunOptions | None = None,
         may_leave_out: Collection[str] = (),
         summary_path: Path | None = None,
@@ -97,7 +99,7 @@ class Cs336App(SteadyApp):
         super().__init__()
         self._found = settings
         self.animation_level = "none"
-        self._preset, self._options = Preset("command line", "", initial) if initial else QUICK, options
+        self._preset, self._options = Preset(initial_name, "", initial) if initial else QUICK, options
         self._low_bandwidth = low_bandwidth
         self._refresh_s = 1 / (min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz)
         self._bench_factory = bench_factory

@@ -42,6 +42,14 @@ class Section(NamedTuple):
 
 def sections(*, replaying: bool) -> Iterator[Section]:
     """The help in its order; the entries' first parts are ids of bindings or words."""
+    yield from key_sections(replaying=replaying)
+    yield Section("Verdicts on a cell", [*VERDICTS.items()])
+    yield Section("What the numbers mean", [*NUMBERS.items()])
+    yield Section("Glossary", [*GLOSSARY.items()])
+
+
+def key_sections(*, replaying: bool = True) -> Iterator[Section]:
+    """What the keys do: the app's, those of dialogs, those of each tab."""
     from cs336_tui.tui.configure.entries import tips
 
     of_replay = _TEXTS["replay"].items() if replaying else ()
@@ -56,9 +64,6 @@ def sections(*, replaying: bool) -> Iterator[Section]:
             yield Section(", ".join(TABS[each].title for each in ids), [*of_tab], ABOUT[id], ids)
         elif of_tab or id not in [tab.id for tab in REPORT_TABS.values()]:
             yield Section(TABS[id].title, [*of_tab, *(tips() if id == "configure" else ())], ABOUT[id], [id])
-    yield Section("Verdicts on a cell", [*VERDICTS.items()])
-    yield Section("What the numbers mean", [*NUMBERS.items()])
-    yield Section("Glossary", [*GLOSSARY.items()])
 
 
 def help_page(width: int, *, replaying: bool, keymap: Mapping[str, str] | None = None) -> Page:

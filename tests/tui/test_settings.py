@@ -11,7 +11,9 @@ from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.dialogs.themes import ThemeList
 from cs336_tui.tui.help import bindings_by_id
 from cs336_tui.tui.preferences import checked, keymap_of
-from tests.tui.watched import SMALL, WIDE, Benches, until
+from tests.commands import COMMAND
+from tests.terminal import Terminal
+from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, until
 
 THEMES = ("cs336-dark", "cs336-light")
 
@@ -153,3 +155,59 @@ def test_moving_one_of_two_actions_of_a_key_takes_the_key_from_neither_by_accide
     assert level["memory.level"] == level["memory.zoom_in"] == "i"
     other = keymap_of({"queue.first": "Z", "queue.last": "A"})
     assert (other["queue.first"], other["queue.last"]) == ("Z", "A")
+
+
+def test_in_a_terminal_a_theme_lasts_a_moved_key_works_and_the_form_has_the_preset(tmp_path: Path) -> None:
+    path = settings_path()
+    path.parent.mkdir()
+    path.write_text('# mine\npreset = "2026/warmup"\n[keymap]\n"app.theme" = "f9"  # a key that sends a sequence\n')
+    terminal = Terminal([COMMAND, "--session-dir", str(tmp_path)])
+    try:
+        terminal.until(lambda text: "warmup" in text and "f9 Theme" in text)
+        terminal.send("\x1b")
+        terminal.send("\x1b[20~")  # F9
+        terminal.until("Enter keep for good")
+        terminal.send("\x1b[B")
+        terminal.send("\r")
+        terminal.until("kept in")
+        terminal.send("q")
+        assert terminal.wait() == 0
+    finally:
+        terminal.close()
+    kept = read_settings(path)
+    assert kept.settings.theme not in ("cs336-dark", "")
+    assert kept.settings.preset == "2026/warmup"
+    assert path.read_text().startswith("# mine\n")
+    terminal = Terminal([COMMAND, "--replay", str(log_of(demo(), tmp_path)), "--speed", "0", "--theme", "terminal"])
+    try:
+        terminal.until("f9 Theme")
+        terminal.send("\x1b[20~")
+        terminal.until("Enter keep for good")
+        terminal.send("\x1b")
+        terminal.until(lambda text: "Enter keep" not in text)
+        terminal.send("q")
+        assert terminal.wait() == 0
+    finally:
+        terminal.close()
+    assert read_settings(path) == kept, "a theme of the command line is for once"
+
+
+def test_options_of_the_command_line_win_and_a_wrong_preset_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cs336_tui.cli import launch
+
+    started: list[Cs336App] = []
+    monkeypatch.setattr(launch, "_run", lambda app: started.append(app) or 0)  # type: ignore[func-returns-value]
+    path = settings_path()
+    path.parent.mkdir()
+    path.write_text('preset = "nowhere"\nrefresh = 4.0\nlow_bandwidth = true\ntheme = "cs336-light"\n')
+    from cs336_tui.cli.main import cli
+
+    given = {"replay": None, "speed": 1.0, "summary": None, "ddof": 1, "timeout_s": None, "device_interval_s": 0.5}
+    params = {each.name: None for each in cli.params} | given | {"session_dir": path.parent}
+    params = {name: value for name, value in params.items() if name not in ("help", "version")}
+    for more in ({}, {"refresh": 8.0, "low_bandwidth": False, "theme": "cs336-dark"}):
+        assert launch.open_app(**params | more) == 0
+    plain, won = started
+    assert (plain.theme, won.theme) == ("cs336-light", "cs336-dark")
+    assert (plain._refresh_s, won._refresh_s) == (2.0, 1 / 8)
+    assert plain._found.problems[0].startswith("config.toml line 1, preset: ")
