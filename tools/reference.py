@@ -301,7 +301,11 @@ def _app_keys() -> Iterator[str]:
     bindings = bindings_by_id()
     for section in key_sections():
         rows = [
-            (" ".join(dict.fromkeys(_code(printed(bindings[id])) for id in name.split())), about, " ".join(map(_code, name.split())))
+            (
+                " ".join(dict.fromkeys(_code(printed(bindings[id])) for id in name.split())),
+                about,
+                " ".join(map(_code, name.split())),
+            )
             for name, about in section.entries
             if bindings.keys() >= {*name.split()}
         ]

@@ -66,10 +66,9 @@ class Cs336App(SteadyApp):
     With a `bench_factory`, called when something is on the screen, it runs cells; with `replay` it plays that log at
     `speed`; with `watch` it follows that log, or the jobs of its session, as others write them. `initial`, of that
     name, and `options` fill the Configure pane, less what this machine lacks of the fields in `may_leave_out`.
-    `summary_path` is rewritten after every finished cell. `session_dir` is where the Sessions tab looks, unless given beside the
-    bench's log.
-    `settings` are the person's, with what is wrong in their file; `theme`, `refresh_hz` and `low_bandwidth` are those
-    in force. Call `close` when `run` has returned, however it did.
+    `summary_path` is rewritten after every finished cell. `session_dir` is where the Sessions tab looks, unless given
+    beside the bench's log. `settings` are the person's, with what is wrong in their file; `theme`, `refresh_hz` and
+    `low_bandwidth` are those in force. Call `close` when `run` has returned, however it did.
     """
 
     TITLE = "cs336-tui"
