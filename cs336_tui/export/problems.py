@@ -83,7 +83,7 @@ def _section(problem: Problem, edition: str, part: Part, material: Material, nam
 
 def _lines(problem: Problem, edition: str, part: Part, material: Material, *, has_any: bool) -> Iterable[str]:
     if part.answers and not (has_any and all(is_answered(answer, material) for answer in part.answers)):
-        what = "not all of it is" if has_any else "nothing of it is"
+        what = "only part of this is" if has_any else "nothing of this is"
         yield f"{what} in this session: cs336-tui bench --preset {problem.preset(edition, part)}"
     if part.command:
         yield f"by calculation: {part.command}"
@@ -164,13 +164,13 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
         },
         caption=f"Problems of the handouts, on {device}",
         footnotes=(
-            "each with cells is a preset's name, too: cs336-tui bench --preset NAME; then cs336-tui export last "
-            "--problem NAME, which says of those without cells by which command they are calculated",
-            "memory: predicted peak of the largest cell, with what torch's process takes besides; fit: cells that "
-            "about fit, the others become out-of-memory rows",
-            "time: of the cells that fit, by their work against the largest one's, without compiling and reports"
+            "a problem with cells is a preset, too: cs336-tui bench --preset NAME, then cs336-tui export last --problem "
+            "NAME; of one without cells, export names the command that calculates it",
+            "memory: predicted peak of the largest cell, torch's process included; fit: cells that should fit, the "
+            "others become out-of-memory rows",
+            "time: estimate for the cells that fit, without compiling and reports"
             + (
-                "; unknown until a session has like cells of this device (cs336-tui peak gives the least time)"
+                "; unknown until a session has similar cells of this device (cs336-tui peak gives a lower bound)"
                 if any(row.low_s is None for row in rows)
                 else ""
             ),

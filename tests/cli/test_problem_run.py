@@ -55,4 +55,4 @@ def test_reports_of_the_preset_can_be_left_out(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert "kernels of" not in ran.stderr
     shown = call("export", "last", "--problem", "nsys_profile", "--session-dir", str(tmp_path), cwd=tmp_path)
-    assert shown.stdout.count("nothing of it is in this session: cs336-tui bench --preset 2026/nsys_profile") == 5
+    assert shown.stdout.count("nothing of this is in this session: cs336-tui bench --preset 2026/nsys_profile") == 5

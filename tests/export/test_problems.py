@@ -79,7 +79,7 @@ def test_a_part_without_data_names_the_command_in_one_line(edition: str, problem
         lines = [line for line in section.lines if not line.startswith(("for a person", "by calculation"))]
         assert (f"by calculation: {part.command}" in section.lines) == bool(part.command)
         command = f"cs336-tui bench --preset {problem.preset(edition, part)}"
-        assert lines == ([f"nothing of it is in this session: {command}"] if part.answers else [])
+        assert lines == ([f"nothing of this is in this session: {command}"] if part.answers else [])
         if problem.is_measured:
             preset(problem.preset(edition, part))
     progress = progress_of(problem, edition, [state], [])
@@ -240,7 +240,7 @@ def test_a_recording_answers_what_it_holds() -> None:
     whole = msgspec.structs.replace(report, groups=groups, phase_spans_ns={"recording": report.span_ns})
     state.apply(ReportFinished(at=START, report=0, status="ok", content=whole))
     (line, _) = next(section for section in exported("nsys_profile", state).sections if section.key == "a").lines
-    assert line.startswith("nothing of it is in this session"), "phases are not known"
+    assert line.startswith("nothing of this is in this session"), "phases are not known"
 
 
 def test_recordings_are_told_apart_in_a_table_of_all_and_so_are_their_phases() -> None:
