@@ -164,8 +164,8 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
         },
         caption=f"Problems of the handouts, on {device}",
         footnotes=(
-            "a problem with cells is a preset, too: cs336-tui bench --preset NAME, then cs336-tui export last --problem "
-            "NAME; of one without cells, export names the command that calculates it",
+            "a problem with cells is a preset, too: cs336-tui bench --preset NAME, then cs336-tui export last "
+            "--problem NAME; of one without cells, export names the command that calculates it",
             "memory: predicted peak of the largest cell, torch's process included; fit: cells that should fit, the "
             "others become out-of-memory rows",
             "time: estimate for the cells that fit, without compiling and reports"
