@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from textual.pilot import Pilot
 from textual.widgets import Button, Input, OptionList
 
 from cs336_tui.config.settings import Found, Settings
+from cs336_tui.export import catalogue
+from cs336_tui.export.catalogue import Choice, remember
 from cs336_tui.export.file_formats import FORMATS, SUFFIXES
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.tui.app import Cs336App
@@ -105,6 +108,34 @@ async def test_it_opens_with_what_was_exported_last_and_where(app: Cs336App, her
     async with exporting(other) as pilot:
         await until(pilot, lambda screen: "●typst" in screen and "▸min-max" in screen)
         assert dialog(other).path == here / f"cs336-tui-min-max-{SESSION}.typ"
+
+
+async def test_a_format_that_one_thing_alone_has_is_kept_too(app: Cs336App, here: Path) -> None:
+    remember(Choice(what="figures", format="png"))
+    async with exporting(app) as pilot:
+        await until(pilot, lambda screen: "●png" in screen and "▸Figures" in screen)
+        await pilot.press("escape")
+    assert not list(here.iterdir())
+
+
+async def test_the_screen_says_that_it_writes_and_takes_keys_meanwhile(
+    app: Cs336App, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def slowly(choice: Choice, source: object, path: Path, *, overwrite: bool) -> None:  # noqa: ARG001
+        go_on.wait(30)
+        path.write_text("made")
+
+    monkeypatch.setattr(catalogue, "write", slowly)
+    async with exporting(app) as pilot:
+        await pilot.press("enter")
+        await until(pilot, "writing ...")
+        await pilot.press("down", "enter")
+        await until(pilot, "▸Pivot")
+        go_on.set()
+        await written(pilot, app)
+    assert [file.name for file in here.iterdir()] == [RESULTS]
 
 
 async def test_the_format_of_the_settings_is_the_first(tmp_path: Path, here: Path) -> None:  # noqa: ARG001

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
 from textual import on
@@ -18,6 +18,7 @@ from textual.widget import Widget
 from textual.widgets import Button, Checkbox, Input, Label, OptionList
 from textual.widgets.option_list import Option
 
+from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.window import Dialog
 from cs336_tui.tui.keys import bind
 from cs336_tui.tui.widgets.entries import Chip, Chips
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from cs336_tui.export.catalogue import Choice, Offer
     from cs336_tui.export.folder import Source
 
-Write = Callable[["Choice", Path, bool], None]
-"""Writes what was chosen to a path, over what is there if that is allowed. Raises `UserError`."""
+T = TypeVar("T")
 
 
 class _Tick(Checkbox):
@@ -189,10 +189,11 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
     def _what_chosen(self, event: OptionList.OptionHighlighted) -> None:
         from cs336_tui.export.catalogue import fitted
 
-        if event.option_id and event.option_id != self._choice.what:
+        now = event.option_list.highlighted_option  # the event may be older: the list begins with its first option
+        if now is not None and now.id and now.id != self._choice.what:
             before = self._choice.what
-            self._choose(fitted(self._choice, event.option_id))
-            for what in (before, event.option_id):
+            self._choose(fitted(self._choice, now.id))
+            for what in (before, now.id):
                 event.option_list.replace_option_prompt(what, self._option(self._offers[what]))
 
     def action_format(self, by: int) -> None:
@@ -235,59 +236,73 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         self.dismiss(())
 
     @on(Button.Pressed, "#copy")
-    async def action_copy(self) -> None:
+    def action_copy(self) -> None:
         """The text to the clipboard of the terminal, in the format that is chosen."""
-        from cs336_tui.config.axis import UserError
         from cs336_tui.export.catalogue import text_of
 
-        if self._choice.is_folder:
-            return self._refuse("figures and folders cannot be copied; save them")
-        try:
-            text = await asyncio.to_thread(text_of, self._choice, self._source.state)
-        except UserError as error:
-            return self._refuse(str(error))
-        self._copies(text)
-        lines = len(text.splitlines())
-        self.app.notify(f"{lines} lines as {self._choice.format}, by the terminal's clipboard.", title="Copied")
-        return None
+        choice = self._choice
+
+        def copied(found: tuple[str | None, str]) -> None:
+            text, problem = found
+            if text is None:
+                self._refuse(problem)
+                return
+            self._copies(text)
+            lines = f"{len(text.splitlines())} lines, as {choice.format}"
+            self.app.notify(f"{lines}: sent to the terminal's clipboard.", title="Copied")
+
+        if choice.is_folder:
+            self._refuse("figures and folders cannot be copied; save them")
+        else:
+            in_background(self, partial(_tried, partial(text_of, choice, self._source.state)), copied)
 
     @on(Button.Pressed, "#save")
     @on(Input.Submitted)
     @on(OptionList.OptionSelected)
-    async def action_save(self) -> None:
-        """Write it. On a refusal the dialog stays and says why."""
-        from cs336_tui.config.axis import UserError
-        from cs336_tui.export.catalogue import remember, write
+    def action_save(self) -> None:
+        """Write it, on a thread. On a refusal the dialog stays and says why."""
+        from cs336_tui.export.catalogue import write
         from cs336_tui.export.file_formats import format_of, why_unknown
 
         path, choice = self.path, self._choice
         if self._writing:
-            return None
+            return
         if not self._file.value.strip():
-            return self._refuse("a name is needed")
-        if path.suffix and not choice.is_folder and format_of(path) is None:
-            return self._refuse(why_unknown(path))
-        if path.exists() and self._may_overwrite != path:
+            self._refuse("a name is needed")
+        elif path.suffix and not choice.is_folder and format_of(path) is None:
+            self._refuse(why_unknown(path))
+        elif path.exists() and self._may_overwrite != path:
             self._refuse(f"{path.name} already exists; press Overwrite (Enter) to replace it, or choose another name")
             self._may_overwrite, self._save.label = path, "Overwrite"
-            return None
-        self._writing = True
-        self._problem.update("writing ..." if not choice.is_folder else "drawing the figures, some seconds ...")
-        try:
-            await asyncio.to_thread(write, choice, self._source, path, overwrite=self._may_overwrite == path)
-        except UserError as error:
-            return self._refuse(
-                str(error).replace("choose another name, or overwrite it with --force", "choose another")
-            )
-        finally:
-            self._writing = False
-        await asyncio.to_thread(remember, choice)
+        else:
+            self._writing = True
+            self._problem.update("writing ..." if not choice.is_folder else "drawing the figures, some seconds ...")
+            work = partial(write, choice, self._source, path, overwrite=self._may_overwrite == path)
+            in_background(self, partial(_tried, work), partial(self._written, path, choice))
+
+    def _written(self, path: Path, choice: Choice, found: tuple[None, str]) -> None:
+        from cs336_tui.export.catalogue import remember
+
+        self._writing = False
+        if problem := found[1]:
+            self._refuse(problem.replace("choose another name, or overwrite it with --force", "choose another"))
+            return
+        remember(choice)
         self.folder = path.parent
         self.dismiss((path,))
-        return None
 
     def _refuse(self, why: str) -> None:
         self._problem.update(f"! {why}")
+
+
+def _tried(work: Callable[[], T]) -> tuple[T | None, str]:
+    """The result, and why there is none, in one line."""
+    from cs336_tui.config.axis import UserError
+
+    try:
+        return work(), ""
+    except (UserError, OSError) as error:
+        return None, str(error)
 
 
 class _Row(Horizontal):
