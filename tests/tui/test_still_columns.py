@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 from textual.geometry import Size
 
-from cs336_tui.events.events import Event
+from cs336_tui.analysis.eta import outlook_of
+from cs336_tui.events.events import DeviceSampled, Event, StepsTimed
 from cs336_tui.export.tables import Column
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.configure.preview import Cells
+from cs336_tui.tui.tabs.kernels.listing import Selection, kernels_sheet, select
+from cs336_tui.tui.tabs.queue import QueuePane, QueueView
 from cs336_tui.tui.tabs.results import ResultsPane
-from cs336_tui.tui.widgets.columns import Sort, lay_out
+from cs336_tui.tui.tabs.sessions import SessionsPane
+from cs336_tui.tui.widgets.columns import Laid, Sort, lay_out
+from cs336_tui.tui.widgets.lines import width_of
+from tests.made_kernels import a_kernel_report
 from tests.samples import jobs_session, lanes_session, mixed_session, ranks_session, state_of
 from tests.tui.make_log import DEMO_LOG
 from tests.tui.watched import demo, until
@@ -189,3 +198,84 @@ async def test_a_click_on_a_heading_sorts_and_a_second_one_turns() -> None:
             x = pane.text.splitlines()[row].index("mean ms")
             await pilot.click(ResultsPane, offset=(x + margin[0], row + margin[1]))
             await until(pilot, f"mean ms{mark}")
+
+
+class SizedQueue(QueuePane):
+    """The queue without an app, in a window of some size."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.window = Size(width, 20)
+
+    @property
+    def content_size(self) -> Size:
+        return self.window
+
+    has_focus = False  # type: ignore[assignment]
+
+    def refresh(self, *_: object, **__: object) -> QueuePane:  # type: ignore[override]
+        return self
+
+    def refresh_bindings(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("width", [50, 78, 118, 198])
+@pytest.mark.parametrize(
+    "session", [demo_session, mixed_session, jobs_session, lanes_session], ids=lambda e: e.__name__
+)
+def test_the_columns_of_the_queue_follow_from_its_cells(session: Callable[[], Iterable[Event]], width: int) -> None:
+    state, pane = SessionState(), SizedQueue(width)
+    told: dict[object, str] = {}
+    for event in session():
+        state.apply(event)
+        if isinstance(event, DeviceSampled | StepsTimed):
+            continue
+        pane.show(QueueView(state, None, False, True, Cells(), lambda: outlook_of(state)))
+        heading = next((row for row in pane.text.splitlines() if row.startswith("order")), None)
+        if heading is not None:
+            assert told.setdefault((*state.cells, bool(state.lanes), bool(state.jobs)), heading) == heading
+            assert len(heading) <= width
+    assert told
+
+
+def test_kernels_keep_their_columns_whatever_is_selected_and_sorted() -> None:
+    report = a_kernel_report()
+    for width in WIDTHS:
+        plain = Laid(kernels_sheet(report, Selection(), select(report, Selection())), width)
+        for selection in (Selection(kind="softmax"), Selection(phase="backward"), Selection(text="gemm")):
+            laid = Laid(kernels_sheet(report, selection, select(report, selection)), width)
+            assert [page.kept for page in laid.pages] == [page.kept for page in plain.pages]
+            assert laid.pages[0].widths == plain.pages[0].widths
+        assert all(width_of(row) <= width for row in (plain.heading, *plain.lines(0, 3)))
+
+
+def test_sessions_are_sorted_by_a_column_and_the_cursor_stays_on_its_session(tmp_path: Path) -> None:
+    class Sized(SessionsPane):
+        content_size = Size(118, 20)
+        has_focus = False  # type: ignore[assignment]
+
+        def refresh(self, *_: object, **__: object) -> SessionsPane:  # type: ignore[override]
+            return self
+
+    infos = [
+        SessionInfo(session=name, path=tmp_path / name, name=name, started_at=at, cells=ok + 1, ok=ok)
+        for name, at, ok in (("beta", 30.0, 2), ("alpha", 20.0, 5), ("gamma", 10.0, 1))
+    ]
+    pane = Sized()
+    pane.take(infos)
+    pane.cursor = 1
+    before = pane.text.splitlines()[0]
+    for key, descending, order in (
+        ("title", False, ["alpha", "beta", "gamma"]),
+        ("begun", False, ["gamma", "alpha", "beta"]),
+        ("cells", True, ["alpha", "beta", "gamma"]),
+        ("", False, ["beta", "alpha", "gamma"]),
+    ):
+        pane.sort = Sort(key, descending)
+        pane.resort()
+        assert [info.name for info in pane.infos] == order
+        assert pane.selected is not None
+        assert pane.selected.name == "alpha"
+        heading = pane.text.splitlines()[0]
+        assert heading.replace("▴", " ").replace("▾", " ").split() == before.split()
