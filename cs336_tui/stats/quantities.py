@@ -22,6 +22,10 @@ FINEST_DECIMALS = 6
 """Milliseconds are never shown finer than a nanosecond, which no clock here resolves."""
 
 
+_ROUNDING = 1e-12
+"""A std that is a smaller share of its mean is that of equal times, which doubles do not sum exactly."""
+
+
 def is_too_noisy(low: float, high: float) -> bool:
     """True of an interval of something above 0, such as a time or a ratio, that reaches further than `WIDEST` to either
     side of its (geometric) middle, or down to 0."""
@@ -29,9 +33,9 @@ def is_too_noisy(low: float, high: float) -> bool:
 
 
 def millisecond_decimals(mean_s: float | None, std_s: float | None) -> int:
-    """Decimal places, in ms, that leave 2 significant digits of the std, or 4 of the mean where there is no std. Whole
-    milliseconds are never rounded away."""
-    if std_s:
+    """Decimal places, in ms, that leave 2 significant digits of the std, or 4 of the mean where there is none but what
+    sums of equal times are rounded by. Whole milliseconds are never rounded away."""
+    if std_s and std_s > _ROUNDING * (mean_s or 0.0):
         return _decimals(std_s * 1e3, significant=2)
     return _decimals(mean_s * 1e3, significant=4) if mean_s else 0
 
@@ -233,7 +237,8 @@ class Notation(NamedTuple):
         value, decimals = self.scaled(time_s), self.decimals
         if decimals is None:
             supported = millisecond_decimals(mean_s, std_s) + _UNITS[self.unit][2]
-            decimals = max(supported, _decimals(value, significant=2) if value else 0, 0)
+            is_zero = abs(time_s) <= _ROUNDING * (mean_s or 0.0)
+            decimals = max(supported, 0 if is_zero else _decimals(value, significant=2), 0)
         return f"{value:.{decimals}f}"
 
     def of(self, summary: Summary | None, field: str) -> str:

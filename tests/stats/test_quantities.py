@@ -13,6 +13,7 @@ from cs336_tui.stats.quantities import (
     milliseconds,
     sparkline,
 )
+from cs336_tui.stats.summaries import summarize
 
 
 @pytest.mark.parametrize(
@@ -107,3 +108,9 @@ def test_a_narrow_sparkline_keeps_every_peak(values: list[float], width: int) ->
     assert set(bars) <= set(BARS)
     if max(values) > 0:
         assert BARS[-1] in bars
+
+
+def test_a_std_of_equal_times_adds_no_digits() -> None:
+    found = summarize([0.1] * 12)
+    assert milliseconds(found.mean_s, found.std_s) == ("100.0", "0.0")
+    assert milliseconds(0.1, 1e-9) == ("100.000000", "0.000001")

@@ -44,8 +44,9 @@ OVERSAMPLED = 4
 LEAST_RESETS, UNEQUAL = 3, 0.2
 """Teeth have this many sudden resets, whose distances differ by this share of them at most."""
 
-LEAST_TICK, MOST_TICK = 0.015, 0.08
-"""The least and the largest distance of levels, as shares of the step time."""
+LEAST_TICK, MOST_TICK, MOST_REACH = 0.015, 0.08, 20.0
+"""The least and the largest distance of levels, as shares of the step time, and how far apart the values may lie in
+which levels so near are looked for."""
 EXACT = 1e-6
 """Times this near are one reading of a clock."""
 LEAST_CONCENTRATION, LEAST_RAYLEIGH = 0.5, 8.0
@@ -228,7 +229,8 @@ def clock_tick(values: Series) -> float | None:
         return None
     tick = float(gaps.min())
     off = np.abs(gaps / tick - np.round(gaps / tick)).max()
-    return tick if tick >= LEAST_TICK and off * tick <= EXACT * max(1, float(gaps.max()) / tick) else None
+    # A clock that ticks more seldom than there are steps reads most of them as 0.
+    return tick if LEAST_TICK <= tick <= 1 and off * tick <= EXACT * max(1, float(gaps.max()) / tick) else None
 
 
 def find_levels(values: Series) -> float | None:
@@ -238,9 +240,9 @@ def find_levels(values: Series) -> float | None:
     seen = values[:MOST_SEEN]
     spread = float(seen.std())
     most = min(MOST_TICK, spread / LEAST_SPREAD)
-    if len(seen) < FEWEST or most < LEAST_TICK:
-        return None
     reach = max(float(seen.max() - seen.min()), LEAST_TICK)
+    if len(seen) < FEWEST or most < LEAST_TICK or reach > MOST_REACH:
+        return None
     ticks = 1 / np.arange(1 / most, 1 / LEAST_TICK, 0.05 / reach)
     if not len(ticks):
         return None

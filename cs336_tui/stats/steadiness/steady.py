@@ -260,13 +260,14 @@ class _Analysis:
             yield Finding("drift", None, drift, f"steps get gradually {way}, by {_by(drift)} in all")
         if self.modes is not None:
             share = (self.modes.high - self.modes.low) / self.level
+            share = min(share, spread)
             of = _percent(self.modes.upper_share)
-            text = f"steps go between two levels {_percent(share)} apart, {of} of them at the slower one"
+            text = f"steps go between two levels {_by(share)} apart, {of} of them at the slower one"
             yield Finding("bimodal", None, share, text)
         if self.wave is not None:
-            share = self.wave.size / self.level
+            share = min(self.wave.size / self.level, spread)
             period = f"{self.wave.period:.{0 if self.wave.period >= 9.95 else 1}f}"
-            yield Finding("periodic", None, share, f"steps go up and down by {_percent(share)} every {period} steps")
+            yield Finding("periodic", None, share, f"steps go up and down by {_by(share)} every {period} steps")
         if self.tick is not None:
             yield Finding("quantised", None, self.tick, f"the clock ticks every {_percent(self.tick)} of a step")
         elif self.levels is not None:

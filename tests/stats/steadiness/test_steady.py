@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections import Counter
 
@@ -190,3 +191,15 @@ def test_ten_thousand_steps_take_less_than_a_second() -> None:
     begin = time.process_time()  # what others do to the machine meanwhile is no matter
     classify(series)
     assert time.process_time() - begin < 1
+
+
+@pytest.mark.parametrize(
+    "series",
+    [[1e-6] * 6 + [1000.0] + [1e-6] * 6, [1e-4, 1.0] * 8, [1e-9] * 19 + [1e3], [1e-9, 1e-3, 1e3] * 5],
+    ids=["one", "two levels", "last", "three levels"],
+)
+def test_steps_of_any_spread_are_classified(series: list[float]) -> None:
+    steadiness = classify(series)
+    assert steadiness.classes
+    for number in re.findall(r"\d+(?= %)", steadiness.sentence):
+        assert int(number) < 1000, "more is told as a factor"
