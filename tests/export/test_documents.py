@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from PIL import Image
 
 from cs336_tui.events.events import Notice, ReportFinished, ReportStarted
 from cs336_tui.export.folder import Source, write_summary
+from cs336_tui.export.summary import summary_markdown
 from cs336_tui.session.state import SessionState
 from tests.export.grids import by, grid
 from tests.made_kernels import a_kernel_report
@@ -34,12 +35,9 @@ addEventListener("message", each => { told.push(each.data); document.title = JSO
 </script>"""
 
 
-def a_long_session() -> SessionState:
-    """Twenty-four cells of long names, one out of memory, a profile with names of kernels that have no spaces."""
-    state = grid(
-        by(pass_=["forward", "forward+backward", "train-step"], precision=["fp32", "bf16-mixed"],
-           context_length=[128, 4096]), oom=[17],
-    )  # fmt: skip
+def a_session(contexts: Sequence[int]) -> SessionState:
+    """Cells of long names, one out of memory, a profile with names of kernels that have no spaces."""
+    state = grid(by(pass_=["forward", "forward+backward", "train-step"], context_length=contexts), oom=[5])
     state.apply(ReportStarted(at=START, report=0, kind="kernels", spec=a_spec()))
     state.apply(ReportFinished(at=START, report=0, status="ok", content=a_kernel_report(a_spec())))
     state.apply(Notice(at=START, text="long/" * 40))
@@ -51,7 +49,7 @@ def a_long_session() -> SessionState:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("documents")
     (base / "log.jsonl").write_bytes(b"")
-    write_summary(base / "out", [Source(base / "log.jsonl", a_long_session())])
+    write_summary(base / "out", [Source(base / "log.jsonl", a_session([128, 4096]))])
     return base / "out"
 
 
@@ -100,20 +98,30 @@ def test_the_page_prints(folder: Path, tmp_path: Path, chromium: Callable[..., s
 def test_pandoc_and_typst_make_a_pdf_of_it_and_nothing_leaves_its_page(folder: Path, tmp_path: Path) -> None:
     pypandoc = pytest.importorskip("pypandoc", reason="needs pandoc: pip install pypandoc_binary")
     typst = pytest.importorskip("typst", reason="needs typst: pip install typst")
-    shutil.copytree(folder, tmp_path / "out")
-    words = [pypandoc.get_pandoc_path(), "summary.md", "-s", "-t", "typst", "-o", "summary.typ"]
-    subprocess.run(words, cwd=tmp_path / "out", timeout=60, check=True)
-    source = (tmp_path / "out" / "summary.typ").read_text()
-    assert source.count("#table(") == source.count("kind: table") - 1, "every table has its caption"
-    typst.compile(str(tmp_path / "out" / "summary.typ"), output=str(tmp_path / "page-{p}.png"), ppi=_PPI)
-    pages = sorted(tmp_path.glob("page-*.png"))
-    assert 8 <= len(pages) <= 40
-    for page in pages:
-        with Image.open(page) as picture:
-            width, height = picture.size
-            inside = 1.15 * _PPI  # typst's margins here are 1.25 inches
-            grey = picture.convert("L")
-            beside = grey.crop((round(width - inside), 0, width, height))
-            above = grey.crop((0, 0, width, round(inside)))
-            below = grey.crop((0, round(height - inside), round(0.45 * width), height))  # left of the page's number
-            assert beside.getextrema() == above.getextrema() == below.getextrema() == (255, 255), page.name
+    long = tmp_path / "long"
+    long.mkdir()
+    (long / "summary.md").write_text(summary_markdown(a_session(range(128, 128 * 13, 128))))
+    for number, (made, fewest) in enumerate(((shutil.copytree(folder, tmp_path / "out"), 6), (long, 12))):
+        words = [pypandoc.get_pandoc_path(), "summary.md", "-s", "-t", "typst", "-o", "summary.typ"]
+        subprocess.run(words, cwd=made, timeout=60, check=True)
+        source = (made / "summary.typ").read_text()
+        assert source.count("#table(") == source.count("kind: table") - 1, "every table has its caption"
+        typst.compile(str(made / "summary.typ"), output=str(tmp_path / f"page-{number}-{{p}}.png"), ppi=_PPI)
+        pages = sorted(tmp_path.glob(f"page-{number}-*.png"))
+        assert len(pages) >= fewest
+        for page in pages:
+            assert is_within_its_margins(page), page.name
+
+
+def is_within_its_margins(page: Path) -> bool:
+    """True if nothing is printed into the margins, which are 1.25 inches, but the page's number below."""
+    with Image.open(page) as picture:
+        width, height = picture.size
+        margin, grey = round(1.15 * _PPI), picture.convert("L")
+        margins = (
+            (width - margin, 0, width, height),
+            (0, 0, width, margin),
+            (0, height - margin, round(0.45 * width), height),
+            (0, 0, margin, height),
+        )
+        return all(grey.crop(box).getextrema() == (255, 255) for box in margins)
