@@ -39,9 +39,12 @@ def layout_column(
     header: str, read: Callable[[Row], Value], show: Callable[[Row], str] | None = None, *, left: bool = False
 ) -> Column[Row]:
     """A column whose header is its key, too; `show` returns the text, or nothing for the value as it is."""
-    if show is None:
-        return Column(header, left=left, read=read)
-    return Column(header, left=left, read=read, text=lambda row: show(row) or as_text(read(row)))
+    found: Column[Row] = Column(header, left=left, rank=_RANKS.get(header, 0), read=read)
+    return found if show is None else found._replace(text=lambda row: show(row) or as_text(read(row)))
+
+
+_RANKS = {"num_params": 1, "d_model": 2, "d_ff": 3, "num_layers": 4, "num_heads": 4, "times": 9}
+"""Ranks of columns beside the times of a layout, by their headers."""
 
 
 def time_column(

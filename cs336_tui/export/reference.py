@@ -94,7 +94,7 @@ def _table(
     label: str,
 ) -> Table:
     """Own rows, each followed by those of its reference points: columns of names, of figures, and of the source."""
-    left = (Column(header, left=True) for header in ("device", "source", "what differs"))
+    left = (Column(header, left=True, rank=rank) for rank, header in enumerate(("device", "source", "what differs")))
     return Table(
         columns=(*(Column(name, left=True) for name in names), *map(Column, figures), *left),
         rows=tuple(texts),

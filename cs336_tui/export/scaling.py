@@ -54,7 +54,7 @@ def rank_table(plan: Plan) -> Table:
     for strategy in STRATEGIES:
         if strategy == "fsdp+tp":
             split = Column[RankRow]("split", "split", text=lambda row: _split_text(row.by_strategy["fsdp+tp"].split))
-            columns.append(split._replace(group=NAMES[strategy], left=True))
+            columns.append(split._replace(group=NAMES[strategy], left=True, rank=2))
         columns += [_communication_column(strategy, name, times) for name in PASSES if (strategy, name) != _SILENT]
     columns.append(Column("fastest", left=True, read=lambda row: NAMES[row.fastest]))
     return Table.of(
@@ -75,7 +75,7 @@ def _compute_column(name: str, times: Scale) -> Column[RankRow]:
     def text(row: RankRow) -> str:
         return times.text(_pass(row.by_strategy["dp"], name).compute_s * 1e9)
 
-    return Column(f"compute_{name}", name, text=text, group="compute")
+    return Column(f"compute_{name}", name, rank=1, text=text, group="compute")
 
 
 def _communication_column(strategy: Strategy, name: str, times: Scale) -> Column[RankRow]:
