@@ -17,7 +17,7 @@ _PHASE_ROLES = {
     "optimizer": "phase-4",
     "zero_grad": "phase-5",
     GRADIENT_SYNC: "sync",
-    ACCUMULATION: "utilisation",
+    ACCUMULATION: "muted",
 }
 AXIS = 10
 """Columns of an axis on the left with its labels."""
