@@ -58,7 +58,7 @@ def test_a_tab_fills_a_small_terminal(key: str, snap_compare: Any, tmp_path: Pat
     assert snap_compare(app, terminal_size=SIZES["80x24"], run_before=after(key))
 
 
-@pytest.mark.parametrize("keys", [(), ("e",), ("4", "home", "enter"), ("question_mark",)], ids=" ".join)
+@pytest.mark.parametrize("keys", [(), ("4", "home", "enter"), ("question_mark",)], ids=" ".join)
 def test_at_the_end_of_a_session(keys: tuple[str, ...], snap_compare: Any, tmp_path: Path) -> None:
     app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
     assert snap_compare(app, terminal_size=SIZES["120x40"], run_before=after(*keys))
