@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cs336_tui.events.events import GpuSample
-from cs336_tui.events.gpus import ORDINARY_REASONS
 from cs336_tui.stats import quantities
 from cs336_tui.stats.quantities import UNKNOWN
 
@@ -59,7 +58,11 @@ def numbered(gpus: Sequence[GpuSample]) -> tuple[Numbered, ...]:
 
 def doubtful_reasons(gpu: GpuSample) -> tuple[str, ...]:
     """Reasons for lower clocks that make a timing suspect: heat, or a power supply that fails. A power cap is none."""
-    return tuple(reason for reason in gpu.clock_reasons or () if reason not in ORDINARY_REASONS)
+    if not gpu.clock_reasons:
+        return ()
+    from cs336_tui.events.gpus import ORDINARY_REASONS  # late: the first frame has no GPU
+
+    return tuple(reason for reason in gpu.clock_reasons if reason not in ORDINARY_REASONS)
 
 
 def figures(gpu: GpuSample) -> list[Figure]:

@@ -1,6 +1,7 @@
-"""Imports Textual's app without its command palette, which is loaded when it is first opened.
+"""Imports Textual's app without what the first frame does not need: a tenth of the start.
 
-With the widgets that it imports the palette is a tenth of the start. Rests on Textual's internals; hence its exact pin.
+Left out are its command palette, with the widgets that it imports, and rich's tables, until they are first used. TLS is
+left out of asyncio: the app does not speak it. Rests on Textual's internals; hence its exact pin.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from types import ModuleType
 from typing import Any
 
 _PALETTE = "textual.command"
+_LEFT_OUT = (_PALETTE, "rich.table")
 _stand_ins: dict[str, type] = {}
+"""What the palette has, by name."""
 
 
 class _Later(ModuleType):
@@ -20,17 +23,27 @@ class _Later(ModuleType):
     def __getattr__(self, name: str) -> type:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _stand_ins.setdefault(name, type(name, (), {}))
+        found = type(name, (), {})
+        return _stand_ins.setdefault(name, found) if self.__name__ == _PALETTE else found
 
 
 def import_lean() -> None:
-    """Import Textual's app, with stand-ins for what it takes from the palette; nothing if it is imported already."""
-    if not {"textual.app", _PALETTE} & sys.modules.keys():
-        sys.modules[_PALETTE] = _Later(_PALETTE)
+    """Import Textual's app, with stand-ins for what it takes from modules left out; nothing if it is there already."""
+    if {"textual.app", *_LEFT_OUT} & sys.modules.keys():
+        return
+    if "ssl" not in sys.modules:
+        sys.modules["ssl"] = None  # type: ignore[assignment]  # asyncio does without it then
         try:
-            import_module("textual.app")
+            import_module("asyncio")
         finally:
-            del sys.modules[_PALETTE]
+            del sys.modules["ssl"]
+    for name in _LEFT_OUT:
+        sys.modules[name] = _Later(name)
+    try:
+        import_module("textual.app")
+    finally:
+        for name in _LEFT_OUT:
+            del sys.modules[name]
 
 
 def complete() -> None:
@@ -43,5 +56,6 @@ def complete() -> None:
     if "Provider" in _stand_ins:
         members: dict[str, Any] = dict(vars(theme.ThemeProvider))
         own = {name: member for name, member in members.items() if name not in ("__dict__", "__weakref__")}
-        app.ThemeProvider = theme.ThemeProvider = type("ThemeProvider", (palette.Provider,), own)  # type: ignore[attr-defined]
+        found = type("ThemeProvider", (palette.Provider,), own)
+        app.ThemeProvider = theme.ThemeProvider = found  # type: ignore[attr-defined]
     _stand_ins.clear()

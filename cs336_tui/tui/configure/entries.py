@@ -95,6 +95,12 @@ def variant_entries(entries: Entries, recent: tuple[RecentModel, ...]) -> Iterat
             yield RecentEntry(recent)
 
 
+def alone_entries(entries: Entries) -> Iterator[Entry]:
+    """Those in place of the size where a part of the model is run alone."""
+    yield TextEntry("head_dim", "head dim", entries.head_dim, hint="64, or 16,32,64")
+    yield TextEntry("heads", "heads", entries.heads, hint="1")
+
+
 def dims_entries(entries: Entries) -> Iterator[Entry]:
     for field in DIMS:
         yield TextEntry(field, AXES[field].label or AXES[field].title, entries.text(field))

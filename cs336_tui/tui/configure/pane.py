@@ -162,8 +162,7 @@ class ConfigurePane(Vertical):
         for entry in parts.entries_in("what", self._entries):
             yield entry
             if isinstance(entry, Chips) and entry.field == "size":
-                yield TextEntry("head_dim", "head dim", self._entries.head_dim, hint="64, or 16,32,64")
-                yield TextEntry("heads", "heads", self._entries.heads, hint="1")
+                yield Vertical(classes="group", id="alone")
                 yield Vertical(classes="group", id="dims")
 
     def on_mount(self) -> None:
@@ -373,10 +372,12 @@ class ConfigurePane(Vertical):
             if axis.group in ("what", "how") and axis.workloads:
                 for field in filter(None, (axis.name, axis.others)):
                     self.query_one(f"#entry-{field.replace('_', '-')}").display = axis.is_in(entries.workload)
-        widths = self.query_one("#entry-head-dim", TextEntry)
-        widths.display, widths.label = alone, parts.WIDTH_LABELS.get(entries.workload, "head dim")
-        widths.refresh()
-        self.query_one("#entry-heads").display = entries.workload == "attention"
+        self._group("alone", alone, lambda: parts.alone_entries(self._entries))
+        for widths in self.query("#entry-head-dim").results(TextEntry):
+            widths.label = parts.WIDTH_LABELS.get(entries.workload, "head dim")
+            widths.refresh()
+        for heads in self.query("#entry-heads"):
+            heads.display = entries.workload == "attention"
         self.query_one(parts.PresetEntry).changed = entries != self._from_preset()
         self._show_summary()
         self.query_one("#run", PushButton).offer("Add" if self._adding else "Run", not self._stopping and not problems)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from cs336_tui.analysis.eta import steps_so_far
 from cs336_tui.events.peaks import WRONG_PEAK
-from cs336_tui.export.verdicts import half_width
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
@@ -132,6 +131,8 @@ def half_width_words(judgement: Judgement, of: str = "") -> str:
     """Half the interval of the mean over the mean: ``± 0.42 %`` and `of` what, or ``too noisy``; empty without one."""
     if judgement.interval is None:
         return ""
+    from cs336_tui.export.verdicts import half_width  # late: the first frame has no verdict
+
     half = half_width(judgement.interval)
     return half if half == TOO_NOISY else f"± {half} %{of}"
 
