@@ -34,6 +34,8 @@ _UNITS = {
 _USUAL_BASELINES = ("precision", "device", "machine", "arch")
 """Fields whose values come first as baselines of a speed-up."""
 _DOUBTED = " !"
+_MEAN_ROOM, _RATIO_ROOM, _INTERVAL_ROOM = len("1178.80 !"), len("0.123"), len("[0.987, 1.012]")
+"""Room for what comes as cells end: the columns of pairs stay where they are."""
 _ALWAYS = ("size", "context", "pass", "precision")
 _MOST_DOUBTS = 12
 """Most doubted sides with a line of their own."""
@@ -284,13 +286,13 @@ def _columns(found: Comparison, doubts: Sequence[_Doubts]) -> list[Column[Pair]]
             shown = format.ms(side.summary.mean_s, side.summary.std_s) if side.summary else side.note
             return shown + (_DOUBTED if side.spec in doubted else pad)
 
-        return Column(name, f"{name.upper()} ms", rank=2, text=text)
+        return Column(name, f"{name.upper()} ms", rank=2, text=text, room=_MEAN_ROOM)
 
     return [
         *(both(column) if column.key in (*variants, "device") else column for column in named),
         *map(mean, "ab", doubts),
-        exported["ratio"],
-        exported["interval"]._replace(left=True, rank=1),
+        exported["ratio"]._replace(room=_RATIO_ROOM),
+        exported["interval"]._replace(left=True, rank=1, room=_INTERVAL_ROOM),
     ]
 
 
