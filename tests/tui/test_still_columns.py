@@ -9,13 +9,16 @@ import pytest
 from textual.geometry import Size
 
 from cs336_tui.analysis.eta import outlook_of
+from cs336_tui.analysis.verdicts import Check, Judgement
 from cs336_tui.events.events import DeviceSampled, Event, StepsTimed
 from cs336_tui.export.tables import Column
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.preview import Cells
+from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.tabs.kernels.listing import Selection, kernels_sheet, select
 from cs336_tui.tui.tabs.queue import QueuePane, QueueView
 from cs336_tui.tui.tabs.results import ResultsPane
@@ -75,6 +78,38 @@ def test_the_heading_changes_with_the_set_of_cells_alone(session: Callable[[], I
         if state.cells:
             assert told.setdefault(tuple(state.cells), pane.heading) == pane.heading
     assert told
+
+
+class Known(Judging):
+    """Every cell that is over has two verdicts, the longest first."""
+
+    def __init__(self) -> None:
+        pass
+
+    def of(self, state: SessionState, cell: CellState) -> Assessment | None:  # noqa: ARG002
+        checks = tuple(
+            Check(name=name, holds=True, evidence="some") for name in ("slowed-by-settings", "too-few-steps")
+        )
+        judgement = Judgement(checks=checks, notes=(), warmup_advice="", interval=None)
+        return Assessment(judgement=judgement) if cell.is_over else None
+
+    known = of
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_verdicts_are_capped_and_move_no_column(width: int) -> None:
+    state, pane, told = state_of(demo()), Sized(width), Known()
+    pane.show(state, None)
+    before = pane.text.splitlines()
+    pane.show(state, None, judging=told)
+    after = pane.text.splitlines()
+    assert [len(row) for row in before[: pane._heading_rows]] == [len(row) for row in after[: pane._heading_rows]]
+    assert pane.heading == [row.partition(" of ")[0] for row in before[: pane._heading_rows]]
+    if "verdict" in pane.text:
+        assert "slowed-by-se… +1" in pane.text
+        assert [row.index("✓ ok") for row in before if "✓ ok" in row] == [
+            row.index("✓ ok") for row in after if "✓ ok" in row
+        ]
 
 
 def at_its_end(width: int) -> Sized:
