@@ -42,7 +42,7 @@ REPORTS: Mapping[str, ReportType] = {
         "Memory",
         "memory",
         MemoryReport,
-        "Record one step: what memory is held for, and where it was asked for.",
+        "Record one step: memory by category, and the lines that allocated it.",
         ("forward", "train-step"),
     ),
     "rank-memory": ReportType(
@@ -54,7 +54,7 @@ REPORTS: Mapping[str, ReportType] = {
         "Precision",
         "precision",
         PrecisionReport,
-        "dtypes of the model by hooks, of a toy model, and rounding when adding up.",
+        "dtypes in the model (by hooks) and in a toy model, and accumulation error.",
     ),
     "mixed-precision": ReportType("Mixed precision", "precision"),
     "roofline": ReportType("How close to the limit", "roofline"),

@@ -230,7 +230,7 @@ async def test_what_ranks_communicate_and_how_long_that_takes_by_the_link_that_i
         await asked(pilot, bench)
         answer(app, bench, lambda spec: made_prediction(spec, communication=(used,)))
         pane = app.main.query_one(EstimatePane)
-        await until(pilot, lambda _: "unknown; k names it" in pane.text)
+        await until(pilot, lambda _: "unknown; L sets it" in pane.text)
         assert "of each rank" in pane.text
         await pilot.press("L", *"fast", "enter")
         await until(pilot, "expected a bandwidth such as 450GB/s")
@@ -251,7 +251,7 @@ async def test_ranks_that_have_no_gpus_here_are_predicted_on_a_named_one(bench: 
         await until(pilot, "own, and there is 1 GPU")
         await pilot.press("escape", "i")
         pane = app.main.query_one(EstimatePane)
-        await until(pilot, lambda _: "cannot be run" in pane.text)
+        await until(pilot, lambda _: "Fix the errors" in pane.text)
         await pilot.press("g", *"A100", "enter")
         (spec,) = await asked(pilot, bench)
         assert (spec.ranks, spec.device) == (8, "cuda:0")
@@ -272,7 +272,7 @@ async def test_the_cells_of_the_session_stand_beside_what_was_measured(tmp_path:
         await pilot.press("enter")
         await until(pilot, "measured 3.51 GB (")
         await pilot.press("escape", "down")
-        await until(pilot, lambda _: "no prediction" in pane.text)
+        await until(pilot, lambda _: "No prediction" in pane.text)
 
 
 async def test_choices_and_session_are_switched_by_key(bench: Benches) -> None:
@@ -298,7 +298,7 @@ async def test_while_cells_run_predictions_are_said_to_wait(bench: Benches) -> N
         await pilot.press("escape", "r")
         await until(pilot, "▶ running")
         await pilot.press("i")
-        await until(pilot, "predictions go on after the run")
+        await until(pilot, "predictions resume after the run")
         assert "predicting" not in summary(app)
 
 

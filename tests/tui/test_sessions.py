@@ -184,7 +184,7 @@ async def test_an_empty_folder_and_a_damaged_log_say_so(bench: Benches, tmp_path
     app = Cs336App(bench, session_dir=tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("7")
-        await until(pilot, "No session yet")
+        await until(pilot, "No sessions yet")
         path = keep(tmp_path, MIXED, mixed_session())
         lines = path.read_bytes().splitlines(keepends=True)
         path.write_bytes(b"".join([*lines[:4], b"{broken\n", *lines[4:]]))

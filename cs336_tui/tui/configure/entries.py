@@ -31,11 +31,11 @@ _LONG = 4_000
 _GROUPS = ("what", "how", "variants", "more")
 _TIPS = {
     "warmup_steps": f"""Steps before those that are measured: a number, or several as 0,1,5.
-auto: until steps are steady, {USUAL_MOST["warmup_steps"]} at most; auto:50 for another most.
+auto: until steps are steady, {USUAL_MOST["warmup_steps"]} at most; auto:50 sets the limit.
 10s or 25ms: until they come to this time.""",
     "measure_steps": f"""Measured steps: a number.
 auto: until the 95 % interval of the mean is {INTERVAL * 100:g} % wide or the noise has settled,
-{USUAL_MOST["measure_steps"]} at most; auto:200 for another most, auto 2% for another width.
+{USUAL_MOST["measure_steps"]} at most; auto:200 sets the limit, auto 2% the width.
 30s or 100ms: until they come to this time.""",
 }
 

@@ -39,9 +39,9 @@ _ABOUT_LINES = 3
 _ABOUT_FROM = 16
 """Height of the pane from which it is shown."""
 _ABOUT_BUTTONS = {
-    "run": "Runs these cells, or adds them behind those that wait (r).",
-    "stop": "Stops what runs and what waits; Resume goes on later (s).",
-    "resume": "Runs the cells that a stopped run left, into the same log (u).",
+    "run": "Runs these cells, or adds them to the queue (r).",
+    "stop": "Stops the run; Resume continues it later (s).",
+    "resume": "Continues the stopped run, in the same log (u).",
     "export": "Writes tables, figures and the summary to files (e).",
 }
 _SUMMARY_LINES = 5

@@ -71,7 +71,7 @@ class Cells(NamedTuple):
 
 def cells_of(choices: CellChoices) -> Cells:
     if choices.sweep is None:
-        return Cells(why_none="The choices in Configure cannot be run yet.")
+        return Cells(why_none="Fix the errors in Configure first.")
     if choices.environment is None and not choices.elsewhere:
         return Cells(why_none="reading this machine ...")
     try:

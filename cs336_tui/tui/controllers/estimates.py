@@ -160,9 +160,9 @@ class EstimateController:
     def _waiting(self) -> str:
         if not self._predicts:
             if self._app.shown.state.is_recorded:
-                return "Recorded elsewhere: the model is not known, so nothing can be predicted of it."
-            return "There is no prediction in this session's log."
-        return "predictions go on after the run ..." if self._app.run_in_progress else "predicting ..."
+                return "Recorded elsewhere: the model is unknown, so there is no prediction."
+            return "No prediction in this session's log."
+        return "predictions resume after the run ..." if self._app.run_in_progress else "predicting ..."
 
     @staticmethod
     def _measured(state: SessionState) -> dict[CellSpec, int]:
@@ -349,7 +349,7 @@ def whole_time(known: Sequence[tuple[Need, Estimate]], *, more: bool, from_s: fl
     fitting = [found for _, found in known if found.fits is not False]
     takes = f"more than {duration_range(low_s, low_s)}" if more else duration_range(low_s, high_s)
     compiling = " and compiling" if any(found.spec.compile != "off" for found in fitting) else ""
-    others = ", partly priced as other variants" if any(found.by_others for found in fitting) else ""
+    others = ", partly estimated from other variants" if any(found.by_others for found in fitting) else ""
     side_by_side = f" in {lanes} lanes" if lanes > 1 else ""
     return f"{takes}{side_by_side}{compiling}{others}"
 

@@ -56,7 +56,7 @@ class RunController:
             in_background(self._app, partial(remember, models), self._pane.set_recent)
         if self.cells_run:
             added = plural(len(wanted.sweep) * wanted.options.repeats, "cell")
-            self._app.notify(f"{added} added behind those that wait.", title="Added", timeout=3)
+            self._app.notify(f"{added} added to the end of the queue.", title="Added", timeout=3)
         else:
             self.begin()
 
@@ -83,7 +83,7 @@ class RunController:
     def run_between(self, ask: Callable[[], bool]) -> None:
         """Have a report made or peaks measured between cells, by `ask`: False when that cannot be asked for."""
         if self.stopping:
-            self._app.notify("What runs is being stopped; ask again when it is over.", severity="warning")
+            self._app.notify("The run is stopping; try again when it has stopped.", severity="warning")
         elif ask():
             self._begin_work()
 

@@ -123,7 +123,7 @@ class SessionController:
         """List the sessions anew."""
         self._listed_at = time.monotonic()
         if self._library is None:
-            self._pane.take((), "no folder of sessions is known here")
+            self._pane.take((), "no session folder is set")
         else:
             self._library.list(lambda found: self._pane.take(*found))
 
@@ -203,10 +203,12 @@ class SessionController:
         def answered(yes: bool | None) -> None:
             if yes:
                 source.cancel()
-                self._app.notify("Asked for; their cells end as the launcher tells.", title="Cancelling", timeout=5)
+                self._app.notify(
+                    "Cancel requested; cells end when the launcher reports it.", title="Cancelling", timeout=5
+                )
 
         count = f"{len(going_on)} job{'s' * (len(going_on) > 1)} of this session"
-        question = f"{count} wait or run. Left alone they go on, also when this app is closed."
+        question = f"{count} pending or running. They keep running when this app is closed."
         self._app.push_screen(Confirm(question, yes="Cancel them", no="Leave them"), answered)
 
     def _recorded(self, path: Path) -> None:
@@ -227,9 +229,9 @@ class SessionController:
         from cs336_tui.tui.dialogs.questions import AskText
 
         title, about, value = (
-            ("Name", f"A name for session {info.session}; empty: none.", info.name)
+            ("Name", f"A name for session {info.session} (blank: none).", info.name)
             if wish == "rename"
-            else ("Note", f"A note on session {info.title}, for its exports; empty: none.", info.note)
+            else ("Note", f"A note on session {info.title}, for its exports (blank: none).", info.note)
         )
 
         def entered(text: str | None) -> None:
@@ -246,7 +248,7 @@ class SessionController:
         from cs336_tui.tui.dialogs.questions import Confirm
 
         if info.path == self._app.live.path:
-            self._tell("That is the session of this app; it cannot be deleted from within.")
+            self._tell("This is the app's own session; quit the app first, then delete it.")
             return
 
         def answered(yes: bool | None) -> None:
@@ -328,13 +330,13 @@ class SessionController:
         from cs336_tui.session.log import JOBS_SUFFIX
 
         if info.path in self._watched:
-            self._tell("That session goes on; it can be resumed when it is over.")
+            self._tell("That session is still running.")
         elif info.path.with_suffix(JOBS_SUFFIX).is_dir():
             self._resume_jobs(info)
         elif app.replaying:
-            self._tell("This app runs nothing; start cs336-tui without --replay or watch to resume a session.")
+            self._tell("A replay or watch cannot run cells; start cs336-tui without them to resume a session.")
         elif app.run_in_progress:
-            self._tell("Cells are running; resume the session when they are over, or stop them (s).")
+            self._tell("Cells are running. Stop them (s) or wait, then resume.")
         elif info.path == app.live.path:
             self._resume_own()
         elif not info.left:
@@ -343,7 +345,7 @@ class SessionController:
             session = Session(info.path)
             session.news_since = time.time()
             if not app.attach_bench(session, info.path):
-                self._tell("This app runs no cells.")
+                self._tell("This app cannot run cells.")
                 return
             self._before, app.live = app.live, session
             self._runs.begin()

@@ -76,7 +76,7 @@ class EstimateList(Rows):
 
         from cs336_tui.tui.dialogs.pick import Pick
 
-        here = ("", "predictions for the devices that are here")
+        here = ("", "the devices of this machine")
         gpus = ((gpu.name, f"{gpu.memory_gib:6.1f} GiB  {gpu.bandwidth_gb_per_s:5,.0f} GB/s") for gpu in known_gpus())
         title = "Target GPU (blank: this machine)"
         self.app.push_screen(
@@ -89,8 +89,8 @@ class EstimateList(Rows):
                 self.post_message(EstimatePane.LinkNamed(bytes_per_s_of(rate) if rate else None))
 
         about = (
-            "What a device sends to others, such as 450GB/s, or 400Gb/s in bits;\n"
-            "empty: NVLink by the GPU's data sheet, where it has one."
+            "Outgoing link bandwidth of each device, such as 450GB/s or 400Gb/s\n"
+            "(blank: NVLink by the GPU's data sheet)."
         )
 
         def check(rate: str) -> str:

@@ -51,7 +51,7 @@ class Largest(NamedTuple):
             parts.append(f"{self.fit.next_spec.batch_size} needs {format.size(self.following.peak_bytes)}")
         elif self.fit.spec:
             parts.append("no larger one is looked at")
-        return ", ".join(parts) + "; the allocator's reserve is not in it, a little smaller is safer"
+        return ", ".join(parts) + "; without the allocator's reserve: a slightly smaller batch is safer"
 
 
 class EstimateRow(NamedTuple):
@@ -101,7 +101,7 @@ def mark(row: EstimateRow) -> Span:
     """The mark at the end of a row: whether the cell fits."""
     found = row.estimate
     if row.refused:
-        return Span("✗ not on it", "bad")
+        return Span("✗ unsupported", "bad")
     if found is None and row.unpredictable:
         return Span("! unknown", "caution")
     if found is None or found.fits is None:
@@ -245,7 +245,7 @@ def _communication(estimate: Estimate, width: int) -> list[Line]:
         text = f"{used.op} {quantities.counted(used.calls, 'call')}, {_amount(used.bytes)}{least}"
         lines += labelled("" if lines else "communication", text, width)
     link = estimate.target.link_text
-    lines += labelled("link", f"{link}; rings, without latency" if link else "unknown; k names it", width)
+    lines += labelled("link", f"{link}; rings, without latency" if link else "unknown; L sets it", width)
     return [*lines, ()]
 
 

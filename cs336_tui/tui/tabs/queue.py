@@ -171,7 +171,7 @@ class QueuePane(WideRows):
             self.draw_from(count, self._rows_in_sight, heading_rows=2 + len(_set_aside(state)))
         else:
             self._on = None
-            why = view.preview.why_none or "Nothing waits."
+            why = view.preview.why_none or "The queue is empty."
             self.fill((), [self._summary(), (), line((format.plain(why), "muted"))])
 
     def _follow(self) -> None:
@@ -322,7 +322,7 @@ class QueuePane(WideRows):
     def action_skip(self) -> None:
         cell = self.selected
         if cell is None:
-            self._tell("That cell is not in the queue yet; r adds the choices of Configure.")
+            self._tell("Not queued yet: r adds these cells.")
         elif cell.status in LEFT_OUT:
             self._queue().requeue([cell.cell])
             self.post_message(self.Changed(waits=True))
@@ -331,7 +331,7 @@ class QueuePane(WideRows):
             self._on = None
             self.post_message(self.Changed())
         else:
-            self._tell(f"Cell {status.number(cell)} is running; s stops it and those after it.")
+            self._tell(f"Cell {status.number(cell)} is running; s stops the run.")
 
     def action_hold(self) -> None:
         self._queue().pause(not self._queue().paused)
@@ -343,7 +343,7 @@ class QueuePane(WideRows):
             self._queue().requeue(failed)
             self.post_message(self.Changed(waits=True))
         else:
-            self._tell("No cell has failed.")
+            self._tell("No failed cells.")
 
     def action_oom_rule(self) -> None:
         if self._view is not None:

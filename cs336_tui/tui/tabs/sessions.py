@@ -140,7 +140,7 @@ class SessionsPane(TableRows):
     def _refill(self) -> None:
         above = [line((f"… {format.plain(self.opening)} · s stops", "strong"))] if self.opening else []
         if self._infos is None:
-            self.fill((), [*above, (), line(("reading the sessions ...", "muted"))])
+            self.fill((), [*above, (), line(("Reading sessions ...", "muted"))])
         elif self._problem:
             self.fill((), [*above, (), line((f"! {format.plain(self._problem)}", "caution"))])
         elif not self.infos:
@@ -149,10 +149,10 @@ class SessionsPane(TableRows):
                 [
                     *above,
                     (),
-                    line(("No session yet. Each run of cells makes one, and it is kept here.", "muted")),
+                    line(("No sessions yet. Each run is kept here as a session.", "muted")),
                     line(
                         (
-                            "O opens a torch profiler trace, CUDA memory snapshot or nsys report; or drop it here.",
+                            "O opens a torch profiler trace, CUDA memory snapshot or nsys report (or drop it here).",
                             "muted",
                         )
                     ),
