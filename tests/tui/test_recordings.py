@@ -92,7 +92,7 @@ async def test_a_pane_without_anything_of_a_recording_says_why(app: Cs336App, tm
     path = write(tmp_path / "a.json", made.TRAINING)
     said = {
         "0": "This recording has none. Memory is in a CUDA memory snapshot of that run",
-        "p": "This recording has none. Dtypes of modules are read by hooks",
+        "p": "This recording has none. Dtypes are read by hooks",
         "i": "Recorded elsewhere: the model is unknown",
         "l": "Recorded elsewhere: no step was timed",
         "8": "Recorded elsewhere: no step was timed, so there are no step times to compare",
