@@ -320,6 +320,7 @@ class Cs336App(SteadyApp):
             self._sessions.reload()
         elif pane == "estimate":
             self._painter.estimates()
+        self.refresh_bindings()
         self.refresh_panes()
 
     # What keys ask for.

@@ -136,9 +136,9 @@ class MainScreen(Screen[None]):
 
     @property
     def tab_at_focus(self) -> str:
-        """The tab whose pane has the focus, else the open one."""
+        """The tab whose pane has the focus, else the one that was opened last."""
         within = self.focused.ancestors_with_self if self.focused else ()
-        return next((each.id for each in within if each.id in TABS), None) or self._shown
+        return next((each.id for each in within if each.id in TABS), None) or self.open_pane
 
     def lay_out(self) -> None:
         for pane in self.query_one("#content").children:

@@ -6,12 +6,14 @@ import re
 from collections.abc import Sequence
 
 import pytest
+from rich.cells import cell_len
 
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.dialogs.help import HelpReader
 from cs336_tui.tui.help import GLOSSARY, bindings_by_id, described, help_lines, help_page, printed, sections
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.widgets.lines import Line
+from cs336_tui.tui.widgets.menu_bars import KeyBar
 from tests.tui.test_keys import MOVES, every_binding
 from tests.tui.watched import SMALL, WIDE, Benches, until
 
@@ -148,3 +150,38 @@ def found_at(app: Cs336App) -> tuple[int, int]:
     """The match that is shown, from 1, and the number of matches."""
     found = re.match(r"(\d+)/(\d+)", str(app.screen.query_one("#box").border_subtitle))
     return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+@pytest.mark.parametrize("size", [(40, 24), SMALL, WIDE, (200, 60)])
+async def test_the_last_row_shows_whole_keys_of_the_pane_first_and_always_help_and_quit(size: tuple[int, int]) -> None:
+    app = Cs336App(Benches())
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        bar = app.main.query_one(KeyBar)
+        for tab in TABS.values():
+            await pilot.press("escape", tab.key)
+            await until(pilot, lambda _, tab=tab: app.main.tab_at_focus == tab.id)
+            shown = re.split(r"  +", bar.text.strip())
+            assert shown[-2:] == ["? Help", "q Quit"], tab.id
+            assert cell_len(bar.text) <= size[0]
+            active = [each for each in app.screen.active_bindings.values() if each.binding.show and each.enabled]
+            whole = {f"{app.get_key_display(each.binding)} {each.binding.description}" for each in active}
+            assert set(shown) <= whole, tab.id
+            of_pane = {each.binding.description for each in active if each.node is not app}
+            places = [any(text.endswith(f" {each}") for each in of_pane) for text in shown[:-2]]
+            assert places == sorted(places, reverse=True), shown
+
+
+async def test_the_palette_does_what_keys_of_other_tabs_do_and_shows_the_settings() -> None:
+    app = Cs336App(Benches())
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        await pilot.press("escape", "colon", *"Queue: OOM", "enter")
+        await until(pilot, "after OOM: try all")
+        await pilot.press("colon", *"Kernels: Search", "enter")
+        await until(pilot, "there is nothing to do this with here now")
+        assert app.main.open_tab == "kernels"
+        await pilot.press("colon", *"Settings", "enter")
+        await until(pilot, 'theme = "cs336-dark"')
+        await pilot.press("escape", "colon", *"Show the Log tab", "enter")
+        await until(pilot, lambda _: app.main.open_tab == "log")
