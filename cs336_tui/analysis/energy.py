@@ -50,15 +50,15 @@ def _unknown(cell: CellState) -> str:
     if cell.in_turns:
         return "another cell ran in turns with it, and the counter cannot tell the two apart"
     if not around.samples:
-        return "no device sample fell into the time of measuring"
+        return "no device sample while measuring"
     if not around.counts_energy:
         return around.why or "this GPU or driver has no energy counter"
     if around.energy is None:
-        return "the energy counter was read once while measuring, or went back; two readings are needed"
+        return "the energy counter was read once while measuring, or was reset; two readings are needed"
     if around.energy[1] < LEAST_S:
         return (
             f"the readings of the energy counter are {around.energy[1]:.1f} s apart; {LEAST_S:.0f} s or more is needed"
         )
     if not around.energy[0]:
-        return "the energy counter stood still"
+        return "the energy counter did not change"
     return ""

@@ -25,7 +25,7 @@ TIGHT_SHARE = 0.1
 _SAME = "repeats"
 _MOST_NAMED = 3
 """The most other variants that are named."""
-NOT_MEASURED = "unknown until a cell of this device and precision was measured"
+NOT_MEASURED = "unknown until a cell on this device in this precision is measured"
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,7 +269,7 @@ def _step_range(
         return None, None, NOT_MEASURED
     bound = max(timed_flops(prediction) / peak, prediction.min_bytes_moved / bandwidth if bandwidth else 0)
     whose = "the stated peak" if target.stated_flops is not None else "the data sheet's peak"
-    return bound, None, f"at best, by {whose}; no cell was measured yet"
+    return bound, None, f"lower bound from {whose}; no cell measured yet"
 
 
 def _speeds(rates: Sequence[float], peak: float | None, unit: str) -> str:

@@ -50,9 +50,9 @@ def launching(cell: CellState, idle: float | None = None) -> Finding:
     if not host_s:
         return Finding(None, "the host's time to enqueue a step was not recorded")
     if spec.pass_ == "train-step" and cell.in_force is not None and cell.in_force.grad_scaler:
-        return Finding(None, "the gradient scaler has the host wait for the backward in every step")
+        return Finding(None, "the gradient scaler makes the host wait for backward in every step")
     if cell.in_force and any(said.startswith(f"{BLOCKING}=") for said in slowing(cell.in_force.variables or ())):
-        return Finding(None, f"{BLOCKING} has the host wait for every kernel")
+        return Finding(None, f"{BLOCKING} makes the host wait for every kernel")
     mean_s = fmean(times_s)
     if mean_s <= 0:
         return Finding(None, "the mean step time is not above 0 s")

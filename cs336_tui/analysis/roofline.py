@@ -25,9 +25,9 @@ from cs336_tui.stats.quantities import counted
 
 Bound = Literal["compute", "bandwidth"]
 
-_DOUBT_OF_CPU = "may be too low: others used the cores"
+_DOUBT_OF_CPU = "may be too low: other processes used the cores"
 _DOUBT_OF_GPU = "throttling not observed"
-_UNSEEN_ON_GPU = "others on the device not observed"
+_UNSEEN_ON_GPU = "other processes on the device not observed"
 
 AGAIN = "measure it again with cs336-tui peak --refresh when the machine is idle"
 
@@ -259,9 +259,9 @@ def doubt(peak: DevicePeak) -> str:
     """Why the device may do better than was measured; empty where nothing speaks for it."""
     found = []
     if peak.device != "cpu" and peak.others is None:
-        found.append("whether others used the device meanwhile, or it was throttled, was not observed")
+        found.append("other processes and throttling were not observed meanwhile")
     elif peak.device != "cpu":
-        found.append("whether it was throttled was not observed")
+        found.append("throttling was not observed")
     if peak.others:
         found.append(f"processes of others on the GPU: {peak.others}, so that it may be too low")
     if peak.busy_cores is not None and peak.busy_cores >= BUSY_CORES:

@@ -77,7 +77,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 def named_target(gpu: GpuModel) -> Target:
     """A GPU that need not be here, with nothing else on it."""
     memory = gpu.memory_bytes
-    source = "all that torch shows of this GPU's memory, with nothing else on it"
+    source = "all memory that torch reports for this GPU, with nothing else on it"
     return Target(name=gpu.name, device="cuda:0", capacity_bytes=memory, free_bytes=memory, source=source, gpu=gpu)
 
 

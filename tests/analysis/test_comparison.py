@@ -117,8 +117,8 @@ def test_what_was_in_force_is_compared() -> None:
         assert found.in_force is not None
         found.in_force = msgspec.structs.replace(found.in_force, **changes)
     notes = compare(merge([("a", a)]), merge([("b", b)])).notes
-    assert "attention in force: naive (scores materialised) | fused" in notes
-    assert "allocator in force: native, default settings | cudaMallocAsync, default settings" in notes
+    assert "effective attention: naive (scores materialised) | fused" in notes
+    assert "effective allocator: native, default settings | cudaMallocAsync, default settings" in notes
     assert not any("inter-op" in note for note in notes), "of A it is not known"
 
 

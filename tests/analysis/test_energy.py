@@ -46,14 +46,14 @@ def test_several_readings_may_come_between_the_end_and_word_of_it() -> None:
     [
         ({"spec": ON_CPU}, "energy is read from NVIDIA's counter; not observable on cpu"),
         ({"spec": {"device": "mps"}}, "energy is read from NVIDIA's counter; not observable on mps"),
-        ({}, "no device sample fell into the time of measuring"),
+        ({}, "no device sample while measuring"),
         ({"samples": [sample(gpu=None, why="NVML is switched off")]}, "NVML is switched off"),
         ({"samples": [sample(gpu=GpuSample(uuid="GPU-9", energy_j=1.0))] * 9}, "another GPU than cuda:0 was sampled"),
         ({"samples": [reading(0.0, None), reading(1.0, None)]}, "this GPU or driver has no energy counter"),
         ({"samples": [reading(0.0, 5.0)]}, "the energy counter was read once while measuring"),
         ({"samples": [reading(0.0, 5.0), reading(0.4, 90.0)]}, "0.4 s apart; 1 s or more is needed"),
-        ({"samples": [reading(0.0, 50.0), reading(2.0, 5.0)]}, "or went back"),
-        ({"samples": [reading(0.0, 5.0), reading(2.0, 5.0)]}, "the energy counter stood still"),
+        ({"samples": [reading(0.0, 50.0), reading(2.0, 5.0)]}, "or was reset"),
+        ({"samples": [reading(0.0, 5.0), reading(2.0, 5.0)]}, "the energy counter did not change"),
     ],
 )
 def test_why_it_is_unknown_is_said(more: dict[str, Any], why: str) -> None:

@@ -171,7 +171,7 @@ def test_without_measurements_the_data_sheet_bounds_a_step_from_below() -> None:
     found = judge(prediction, H100)
     assert found.low_s == pytest.approx(1e-3)
     assert found.high_s is None
-    assert found.basis == "at best, by the data sheet's peak; no cell was measured yet"
+    assert found.basis == "lower bound from the data sheet's peak; no cell measured yet"
     assert found.step_time == "at least 1.00 ms"
 
 
@@ -250,7 +250,7 @@ def test_a_norms_time_follows_its_bytes_and_tells_of_no_model() -> None:
     found = judge(half, here, state)
     assert found.low_s == found.high_s == pytest.approx(0.05)
     assert found.basis == f"from 1 measured cell: {bytes_moved / 0.1 / 3.35e12 * 100:.3g} % of peak"
-    assert "no cell was measured" in judge(made_prediction(a_spec(pass_="forward")), here, state).basis
+    assert "no cell measured" in judge(made_prediction(a_spec(pass_="forward")), here, state).basis
 
 
 def test_the_cell_itself_goes_before_others() -> None:
@@ -272,7 +272,7 @@ def test_cells_of_the_same_pass_go_before_those_of_others() -> None:
 @pytest.mark.parametrize("changes", [{"precision": "bf16-mixed"}, {"device": "cpu"}, {"threads": 2}])
 def test_other_devices_precisions_and_threads_tell_nothing(changes: dict[str, Any]) -> None:
     state = predicted(cell([0.1] * 3, **changes))
-    assert "no cell was measured" in judge(made_prediction(a_spec()), target_here(GPU, ENVIRONMENT), state).basis
+    assert "no cell measured" in judge(made_prediction(a_spec()), target_here(GPU, ENVIRONMENT), state).basis
 
 
 def test_a_cell_of_another_machine_tells_of_its_own_device_only() -> None:

@@ -280,7 +280,7 @@ def test_a_measured_cell_that_cannot_be_predicted_keeps_no_estimate_from_the_oth
     log = tmp_path / "one.jsonl"
     log.write_bytes(b"".join(map(to_line, events_of(cell([0.1, 0.1], pass_="train-step", batch_size=2)))))
     found = the_estimate(session="last", session_dir=tmp_path, predictor=MadePredictor(without_batch_2))
-    assert found["basis"].startswith("at best")
+    assert found["basis"].startswith("lower bound")
 
 
 def test_the_largest_batch_that_fits(capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,7 @@ def test_a_cell_that_ran_under_one_is_doubted_and_not_called_launch_bound() -> N
     assert (
         "CUDA_LAUNCH_BLOCKING=1 is set: the host waits for every kernel (unset CUDA_LAUNCH_BLOCKING" in found.sentence
     )
-    assert evidence(found, "launch-bound") == (None, "CUDA_LAUNCH_BLOCKING has the host wait for every kernel")
+    assert evidence(found, "launch-bound") == (None, "CUDA_LAUNCH_BLOCKING makes the host wait for every kernel")
     harmless = judged(with_variables("CUDA_MODULE_LOADING=EAGER"))
     assert harmless.names == ("steady", "launch-bound")
     assert evidence(harmless, "slowed-by-settings")[0] is False

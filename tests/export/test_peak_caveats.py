@@ -52,7 +52,7 @@ def test_every_format_of_every_table_with_shares_has_the_caveat(format_: str, ca
         tables.append(peak_table([PeakRow(device=CPU, precision="fp32", peak=peak)]))
     for table in tables:
         rendered = " ".join(render(table, format_).replace("\\", "").split())
-        assert said in rendered or "may be too low: others used the cores" in rendered, (format_, table.label)
+        assert said in rendered or "may be too low: other processes used the cores" in rendered, (format_, table.label)
 
 
 @pytest.mark.parametrize("case", CAVEATS)
@@ -65,7 +65,7 @@ def test_the_data_and_the_summary_of_a_session_have_the_caveat(
     (run,) = json.loads(to_json(state))["runs"]
     (row,) = csv.DictReader(io.StringIO(to_csv(state)))
     for found in (run["measured_peak_doubt"], row["measured_peak_doubt"]):
-        assert found == "may be too low: others used the cores" or found.startswith("this peak is wrong: ")
+        assert found == "may be too low: other processes used the cores" or found.startswith("this peak is wrong: ")
         assert found.startswith("this peak is wrong") == (case == "wrong")
     assert said in summary_markdown(state)
     if case == "wrong":

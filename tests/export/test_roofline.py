@@ -134,7 +134,7 @@ def test_the_figure_numbers_its_cells_and_names_its_ceilings() -> None:
     for text in (
         "1: small · context 128 · forward+backward · fp32", "2: small · context 128 · forward · fp32",
         "NVIDIA H100 80GB HBM3 · gpu-box", "Some CPU 9000 · gpu-box", "data sheet",
-        "measured peak (others on the device not observed)",
+        "measured peak (other processes on the device not observed)",
         "achieved (TFLOP/s)", "achieved (GFLOP/s)", "arithmetic intensity (FLOP/B), at most", "1", "2", "3",
     ):  # fmt: skip
         assert text in said
@@ -174,7 +174,7 @@ def test_without_ceilings_the_points_are_still_drawn() -> None:
 
 @pytest.mark.parametrize(
     ("busy", "style", "name"),
-    [(1.5, "-.", "measured peak (may be too low: others used the cores)"), (0.0, "-", "measured peak")],
+    [(1.5, "-.", "measured peak (may be too low: other processes used the cores)"), (0.0, "-", "measured peak")],
 )
 def test_a_peak_in_doubt_is_marked_and_only_what_is_drawn_is_in_the_legend(busy: float, style: str, name: str) -> None:
     peak = made_peak(device="cpu", device_name=CPU.label, allow_tf32=None, busy_cores=busy)
@@ -199,7 +199,7 @@ def test_many_cells_say_how_many_are_shown() -> None:
 def test_nothing_to_draw_says_why() -> None:
     figure = roofline_figure(())
     assert isinstance(figure, Absent)
-    assert figure.reason == "no cell was measured"
+    assert figure.reason == "no cell measured"
     assert roofline_table(()).rows == ()
 
 
