@@ -30,7 +30,7 @@ def test_products_and_softmax_are_told_by_their_kinds() -> None:
     assert not forward.unnamed
     notes = " ".join(attention_table(report).footnotes)
     assert "softmax: its kernels, " in notes
-    assert "what its own forward, without its projections, launches of these kinds" in notes
+    assert "kernels of these kinds that its forward launches, without projections" in notes
 
 
 def test_without_named_projections_their_products_could_be_among_them() -> None:

@@ -194,7 +194,7 @@ def test_a_sessions_cells_tell_how_fast_the_gpu_is(tmp_path: Path) -> None:
         ({"gpu": "V100", "precisions": ("bf16",)}, r"precision bf16: V100 .* can do fp32, fp16-mixed$"),
         ({"gpu": "T4", "precisions": ("fp32", "tf32")}, r"precision tf32: T4 .* can do fp32, fp16-mixed$"),
         ({"gpu": "H100", "devices": ("cpu",)}, "--device cpu is another device"),
-        ({"gpu": None, "devices": ("cuda:3",)}, "device cuda:3: this machine has cpu, cuda:0; --gpu NAME"),
+        ({"gpu": None, "devices": ("cuda:3",)}, "device cuda:3: this machine has cpu, cuda:0; use --gpu NAME"),
         ({"gpu": None, "devices": ("cpu",), "precisions": ("tf32",)}, "precision tf32: cpu .* can do"),
         ({"sizes": ("nope",)}, "size nope: edition 2026 has"),
     ],
