@@ -199,7 +199,7 @@ def test_many_cells_say_how_many_are_shown() -> None:
 def test_nothing_to_draw_says_why() -> None:
     figure = roofline_figure(())
     assert isinstance(figure, Absent)
-    assert figure.reason == "no cell measured"
+    assert figure.reason == "no cell was measured"
     assert roofline_table(()).rows == ()
 
 
