@@ -61,7 +61,7 @@ def test_a_global_batch_that_cannot_be_divided_is_refused() -> None:
         ),
         (
             {"batches": (4,), "ranks": (4,), "batch_is": "global"},
-            "accumulate 2: does not divide the 1 sequences of a rank's batch equally; choose a divisor",
+            "accumulate 2: does not divide the 1 sequence of a rank's batch equally; choose a divisor",
         ),
         (
             {"reports": ("memory",)},

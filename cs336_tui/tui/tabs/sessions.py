@@ -241,6 +241,7 @@ class SessionsPane(TableRows):
         self.post_message(self.Marked())
 
 
+_LEFT = {"running": "▶ {} to run", "killed": "✗ {} left, killed"}
 _GLYPHS = {"running": "▶", "stopped": "■", "killed": "✗", "done": "✓", "empty": ""}
 
 
@@ -262,7 +263,7 @@ def counts(info: SessionInfo) -> str:
         (info.oom, "▲ {} OOM"),
         (info.failed, "✗ {} failed"),
         (info.skipped, "» {} skipped"),
-        (info.left, "· {} left"),
+        (info.left, _LEFT.get(info.stage, "· {} left")),
     )
     reports = f"{info.reports} report{'s' * (info.reports != 1)}" if info.reports else ""
     cells = " ".join(text.format(number) for number, text in parts if number) or ("" if reports else "no cells")
