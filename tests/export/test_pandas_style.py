@@ -155,7 +155,7 @@ def test_notes_are_left_out_of_any_format(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--style", "pandas", "--format", "csv"), "--format csv"),
+        (("--style", "pandas", "--format", "csv"), "--style pandas writes markdown, not csv"),
         (("--style", "pandas", "--digits", "3"), "--digits 3"),
         (("--style", "pandas", "--unit", "s"), "--unit s"),
         (("--no-index",), "--style pandas"),

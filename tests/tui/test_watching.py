@@ -44,7 +44,7 @@ async def test_it_is_watched_from_the_list_of_sessions_too_until_it_is_over(tmp_
         app = Cs336App(Benches(), session_dir=tmp_path)
         async with app.run_test(size=SMALL) as pilot:
             await pilot.press("7")
-            await until(pilot, "to run")
+            await until(pilot, "▶ running")
             await pilot.press("enter")
             await until(pilot, "watching, b goes back")
             await until(pilot, "8 run · 4 wait")
