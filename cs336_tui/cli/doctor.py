@@ -32,7 +32,7 @@ def _machine(env: Environment, nvml: NvmlReport) -> list[str]:
     rows = {
         "cs336-tui": env.app,
         "host": f"{env.host}, {env.os}",
-        "processor": f"{env.cpu}, {env.cpu_count} usable",
+        "processor": f"{env.cpu}, {counted(env.cpu_count, 'usable core')}",
         "memory": f"{gigabytes(env.memory_bytes)} GB",
         "Python": env.python,
         "torch": f"{env.torch}, {counted(env.threads or 1, 'thread')}" if env.torch else "missing",

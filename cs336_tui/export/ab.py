@@ -14,6 +14,7 @@ from cs336_tui.config.variants import is_imported
 from cs336_tui.export.comparison import outcome_note
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.tables import Column, Table, Value, attributes, ratio_record, summary_record
+from cs336_tui.export.verdicts import doubt_word
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
 from cs336_tui.stats.ratio import FROM_ONE_ROUND, Ratio
 from cs336_tui.stats.summaries import Summary
@@ -39,7 +40,11 @@ def turns_table(turns: Turns, results: Sequence[Result], *, notation: Notation =
     ]
     if any(each.note for each in begun if each):
         columns.append(Column("note", left=True, text=lambda each: each.note if each else ""))
-    shown = Table.of((*begun, None), columns, record=lambda each: _record(turns, each))
+
+    def doubt(each: Round | None) -> str:
+        return doubt_word(results[2 * each.number - 2 : 2 * each.number] if each else results)
+
+    shown = Table.of((*begun, None), columns, record=lambda each: _record(turns, each), doubt=doubt)
     return msgspec.structs.replace(
         shown,
         records=tuple(_record(turns, each) for each in (*turns.rounds, None)),
