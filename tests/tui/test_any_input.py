@@ -15,6 +15,7 @@ from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.controllers.commands import Palette
 from cs336_tui.tui.dialogs.export import ExportDialog
 from cs336_tui.tui.dialogs.questions import ChoiceList, Confirm
+from cs336_tui.tui.dialogs.themes import ThemeList
 from cs336_tui.tui.terminal import Parser
 from tests.samples import START, mixed_session
 from tests.tui.watched import SMALL, WIDE, Benches, comes, log_of, screen_text, until
@@ -76,9 +77,15 @@ async def test_keys_that_come_with_the_one_that_opens_a_window_are_for_the_windo
         assert app.theme == before
 
 
-async def test_a_theme_asked_for_before_there_are_any_stays() -> None:
+async def test_a_theme_asked_for_before_ours_are_loaded_is_one_of_a_list_with_the_present_one() -> None:
     app = Cs336App(Benches())
-    assert app.themes.next() == app.theme
+    async with app.run_test() as pilot:
+        app.themes.names, before = (), app.theme
+        app.action_choose_theme()
+        await comes(pilot, lambda: isinstance(app.screen, ThemeList) and app.screen.is_mounted)
+        await pilot.press("escape")
+        await comes(pilot, lambda: len(app.screen_stack) == 1)
+        assert app.theme == before
 
 
 async def test_a_list_that_has_no_room_has_no_pages() -> None:

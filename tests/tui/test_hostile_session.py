@@ -38,7 +38,7 @@ def test_a_replayed_log_drives_no_terminal(tmp_path: Path) -> None:
     terminal = Terminal([COMMAND, "--replay", str(log), "--speed", "0", "--session-dir", str(tmp_path)])
     try:
         terminal.until("at its end")
-        for keys, seen in [("5", "notice"), ("7", "host"), ("3", "GPU"), ("4", "tokens/s"), (":", "Search")]:
+        for keys, seen in [("5", "notice"), ("7", "note AB"), ("3", "GPU"), ("4", "tokens/s"), (":", "Search")]:
             terminal.send(keys)
             terminal.until(seen)
         terminal.send("\x1b")
