@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import termios
 import threading
 import time
@@ -16,6 +17,14 @@ import ptyprocess
 import pyte
 
 T = TypeVar("T")
+
+
+_ESCAPES = re.compile(rb"\x1b(?:\[[0-9;?<>=]*[ -/]*[@-~]|[\]P][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
+
+
+def painted(raw: bytes) -> int:
+    """The cells that an output writes: what is left of it without escape sequences."""
+    return len(_ESCAPES.sub(b"", raw).decode().replace("\r", "").replace("\n", ""))
 
 
 class Terminal:

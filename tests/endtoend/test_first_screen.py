@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks.reporting import app
-from tests.terminal import Terminal
+from tests.terminal import Terminal, painted
 
 COLUMNS, ROWS = 120, 40
 MOST_BYTES = 20_000
-_ESCAPES = re.compile(rb"\x1b(?:\[[0-9;?<>=]*[ -/]*[@-~]|[\]P][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
-
-
-def painted(raw: bytes) -> int:
-    """The cells that were written: what is left of the output without its escape sequences."""
-    return len(_ESCAPES.sub(b"", raw).decode().replace("\r", "").replace("\n", ""))
 
 
 @pytest.mark.timeout(120)
