@@ -111,6 +111,7 @@ class ConfigurePane(Vertical):
         """Fields of the preset that lose what the machine lacks as soon as it is known."""
         self._foreseen = ("", "text")
         self._recent = recent_models()
+        self._summary: list[str] = []
         self._was_in_hand = False
         """True if Run or Stop had the focus when both were disabled."""
 
@@ -410,7 +411,9 @@ class ConfigurePane(Vertical):
         else:
             first = textwrap.wrap(said, width, break_on_hyphens=False)
             lines = [*first, *cut_to_lines(foreseen, width, max(_SUMMARY_LINES - len(first), 1))]
-        summary.update("\n".join(lines))
+        if lines != self._summary:  # a layout of the whole screen only where the height changes
+            summary.update("\n".join(lines), layout=len(lines) != len(self._summary))
+            self._summary = lines
 
     def _group(self, id: str, shown: bool, entries: Callable[[], Iterable[Entry]]) -> None:
         """Show or hide a group of entries that exist once they were needed."""
