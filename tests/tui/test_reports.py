@@ -80,7 +80,7 @@ async def test_a_report_waits_for_the_running_cell_and_comes_before_the_next(ben
         await pilot.press("9")
         await until(pilot, "never while one is timed")
         await pilot.press("n")
-        await until(pilot, "comes after the running cell")
+        await until(pilot, "made after the running cell")
         bench.finish_one()
         await until(pilot, "warm-up ...")
         assert list(app.live.state.waiting) == [1, 2]
