@@ -115,7 +115,7 @@ async def test_a_message_without_room_is_told_and_not_tried_again(tmp_path: Path
     async with app.run_test(size=SMALL) as pilot:
         await until(pilot, lambda _: not app.run_in_progress)
         await pilot.press("0")
-        await until(pilot, "A cell of several ranks is not tried again")
+        await until(pilot, "Cells of several ranks are not run again")
 
 
 def test_points_between_two_sizes_lie_on_a_line() -> None:
