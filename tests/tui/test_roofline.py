@@ -159,7 +159,7 @@ def test_a_doubted_peak_of_a_cpu_is_said_above_the_drawing_with_what_to_press() 
 def test_that_a_gpus_other_users_were_not_observed_is_said_at_the_end() -> None:
     roofline = roofline_of(session_of(CELLS[0]), lambda _: made_peak(50e12), ENVIRONMENT)
     assert doubts(roofline, 0, can_measure=True, width=200) == []
-    assert any("other processes on the device not observed" in note for note in roofline.sheet.table.footnotes)
+    assert any("other processes and throttling were not observed" in note for note in roofline.sheet.table.footnotes)
 
 
 async def test_the_cursor_chooses_the_ceilings_and_the_cell_of_every_pane(tmp_path: Path) -> None:
