@@ -16,7 +16,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui import format
 from cs336_tui.tui.keys import bind
-from cs336_tui.tui.widgets.columns import Copied, copied_table, heading_lines, in_pages, middle, shown_table
+from cs336_tui.tui.widgets.columns import Copied, copied_table, heading_lines, lay_out, middle, shown_table
 from cs336_tui.tui.widgets.lines import Line, line
 from cs336_tui.tui.widgets.rows import TableRows
 
@@ -25,8 +25,8 @@ Source = tuple[str, SessionState]
 Wish = Literal["open", "rename", "annotate", "delete", "resume"]
 
 _LONGEST_NOTE = 40
-_STAGE_ROOM, _COUNTS_ROOM = len("■ stopped 1234/1234"), len("✓ 12 ok ▲ 1 OOM · 3 left")
-"""Room for what changes while a session runs."""
+_STAGE_ROOM, _COUNTS_ROOM = len("▶ running"), len("✓ 12 ok · 3 left")
+"""Least room for what changes while a session runs."""
 
 
 class Compared(NamedTuple):
@@ -74,7 +74,7 @@ class SessionsPane(TableRows):
     _taken: tuple[SessionInfo, ...] = ()
     """The same, the newest first."""
     _laid_out_for: object = None
-    _counts_room = _COUNTS_ROOM
+    _counts_room, _stage_room = _COUNTS_ROOM, _STAGE_ROOM
     _problem = ""
     _own: Path | None = None
     _now: SessionInfo | None = None
@@ -96,7 +96,9 @@ class SessionsPane(TableRows):
         self._taken, self._problem = tuple(infos), problem
         self._infos = self._sorted(self._taken)
         self._laid_out_for = None
-        self._counts_room = max([_COUNTS_ROOM, *(len(counts(info)) for info in self._taken)])
+        goes_on = any(info.stage == "running" for info in self._taken)
+        self._counts_room = max([_COUNTS_ROOM * goes_on, 1, *(len(counts(info)) for info in self._taken)])
+        self._stage_room = max([_STAGE_ROOM * goes_on, 1, *(len(stage(info, own=True)) for info in self._taken)])
         paths = [info.path for info in self.infos]
         if before is not None and before.path in paths:
             self.cursor = paths.index(before.path)
@@ -159,29 +161,33 @@ class SessionsPane(TableRows):
                 ],
             )
         else:
+            head = [*above, *self._lay_out(len(above))]
+            self.draw_from(
+                len(self.infos), lambda first, last: (head, self._rows_in_sight(first, last)), heading_rows=len(head)
+            )
 
-            def in_sight(first: int, last: int) -> tuple[Sequence[Line], Sequence[Line]]:
-                heading, rows = self._rows_in_sight(first, last)
-                return [*above, *heading], rows
-
-            self.draw_from(len(self.infos), in_sight, heading_rows=1 + len(above))
-
-    def _rows_in_sight(self, first: int, last: int) -> tuple[Sequence[Line], Sequence[Line]]:
-        infos = self.infos[first:last]
-        roles = ["bad" if info.problem else "strong" if info.path == self._own else "text" for info in infos]
-        columns = self._columns()
-        width = max(self.content_size.width - self.position_width, 1)
+    def _lay_out(self, above: int) -> list[Line]:
+        """The columns that fit, below `above` lines; their heading."""
+        count = len(self.infos)
+        position = len(f"  {count}–{count} of {count}") if count >= self.content_size.height - above else 0
+        width = max(self.content_size.width - position, 1)
         if (width, self.marked) != self._laid_out_for:
             self._laid_out_for = width, self.marked
+            columns = self._columns()
             texts = [["" if column.room else column.cell(info) for column in columns] for info in self.infos]
-            self._pages = in_pages(columns, texts, width)
+            self._pages = lay_out(columns, texts, width).pages(width)
         layout = self.layout_now
         assert layout is not None
-        rows = [
+        return heading_lines(layout.heading_of(self.sort), self.columns_words, width)
+
+    def _rows_in_sight(self, first: int, last: int) -> Sequence[Line]:
+        infos, columns, layout = self.infos[first:last], self._columns(), self.layout_now
+        assert layout is not None
+        roles = ["bad" if info.problem else "strong" if info.path == self._own else "text" for info in infos]
+        return [
             line((layout.row([column.cell(info) for column in columns]), role))
             for info, role in zip(infos, roles, strict=True)
         ]
-        return heading_lines(layout.heading_of(self.sort), self.columns_words, width)[-1:], rows
 
     def copied(self) -> Copied | None:
         """The sessions of the folder."""
@@ -200,14 +206,18 @@ class SessionsPane(TableRows):
         return (
             Column("mark", "", text=mark),
             Column("title", "session", left=True, show=lambda title: middle(format.plain(title), _LONGEST_NOTE)),
-            Column("begun", left=True, rank=3, read=lambda info: info.started_at, text=lambda info: info.begun or "?"),
+            Column("begun", left=True, rank=2, read=lambda info: info.started_at, text=lambda info: info.begun or "?"),
             Column(
-                "state", left=True, rank=1, text=lambda info: stage(info, own=info.path == self._own), room=_STAGE_ROOM
+                "state",
+                left=True,
+                rank=1,
+                text=lambda info: stage(info, own=info.path == self._own),
+                room=self._stage_room,
             ),
             Column("cells", left=True, read=lambda info: info.ok, text=counts, room=self._counts_room),
             Column("devices", "device", left=True, rank=4, text=lambda info: format.plain(", ".join(info.devices))),
             Column("host", left=True, rank=5, show=format.plain),
-            Column("note", left=True, rank=2, text=note),
+            Column("note", left=True, rank=3, text=note),
         )
 
     def action_ask(self, wish: Wish) -> None:

@@ -130,22 +130,6 @@ WORDS_ROOM = len("+99 columns →")
 """Room for `columns_words`."""
 
 
-def in_pages(
-    columns: tuple[Column, ...],
-    rows: Sequence[Sequence[str]],
-    width: int,
-    *,
-    alike: Sequence[bool | None] = (),
-) -> tuple[Layout, ...]:
-    """The pages of a table whose heading ends with `columns_words`, where some columns do not fit."""
-    pages: tuple[Layout, ...] = ()
-    for room in (width, width - WORDS_ROOM):
-        pages = lay_out(columns, rows, room, alike=alike).pages(room)
-        if len(pages) == 1:
-            break
-    return pages
-
-
 def lay_out(
     columns: tuple[Column, ...],
     rows: Sequence[Sequence[str]],
