@@ -189,6 +189,16 @@ def test_cells_are_sorted_by_a_column_and_those_without_a_value_come_last() -> N
     assert list(pane._order) == list(range(19))
 
 
+def test_turning_the_order_of_unsorted_cells_puts_the_slowest_on_top() -> None:
+    pane = at_its_end(80)
+    pane.action_turn()
+    assert pane.sort == Sort("mean", descending=True)
+    means = [float(text) for text in rows_of(pane, "mean") if text != "–"]
+    assert means == sorted(means, reverse=True)
+    pane.action_turn()
+    assert pane.sort == Sort("mean")
+
+
 def test_a_running_cell_keeps_its_row() -> None:
     state, pane = SessionState(), Sized(100)
     pane.sort = Sort("mean")

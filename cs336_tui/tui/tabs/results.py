@@ -54,6 +54,7 @@ class ResultsPane(TableRows):
     """The table; Enter posts `Rows.Chosen` with the cell's index. Without focus the cursor is on the cell in Live."""
 
     BINDINGS: ClassVar[list[BindingType]] = [bind("mark", "mark", "Mark to compare", "results.mark")]
+    largest_first = "mean"
 
     class Marked(Message):
         """The user wants to compare this cell, or no longer."""

@@ -232,6 +232,8 @@ class TableRows(WideRows):
     ]
 
     sort = Sort()
+    largest_first: ClassVar[str] = ""
+    """The column whose largest values come first when the order of unsorted rows is turned; none: it is reversed."""
 
     def action_sort(self, by: int) -> None:
         if (layout := self.layout_now) is not None:
@@ -241,7 +243,8 @@ class TableRows(WideRows):
             self.resort()
 
     def action_turn(self) -> None:
-        self.sort = self.sort.turned()
+        unsorted = self.largest_first and not self.sort.key
+        self.sort = Sort(self.largest_first, descending=True) if unsorted else self.sort.turned()
         self.resort()
 
     def click_heading(self, x: int) -> None:
