@@ -208,7 +208,7 @@ class Machine:
 
     def reboot(self) -> None:
         """Nothing of before runs any more, and the kernel has begun anew."""
-        for process in self.of_jobs():
+        for process in reversed(self.of_jobs()):  # a shell that outlives its job would record how that ended
             with contextlib.suppress(psutil.Error):
                 process.kill()
         self.cut()

@@ -107,9 +107,9 @@ async def test_the_time_of_compiled_cells_is_not_said_to_be_that_of_cells_as_wri
             [*session_start([on(spec, compile="off")]), *cell_start(0), *steps(0, (0.1,), (0.1,) * 4), cell_end(0)]
         )
         answer(app, bench)
-        await until(pilot, lambda _: "takes 3 s and compiling, partly estimated from other variants" in summary(app))
+        await until(pilot, lambda _: "takes 3 s and compiling, partly from other variants" in summary(app))
         pane = await open_tab(pilot)
-        await until(pilot, lambda _: "all steps 3 s and compiling, partly estimated from other variants" in pane.text)
+        await until(pilot, lambda _: "all steps 3 s and compiling, partly from other variants" in pane.text)
 
 
 def test_cells_that_run_another_way_are_counted_apart() -> None:

@@ -25,7 +25,7 @@ def told(**spec: object) -> str:
 
 def test_the_level_of_an_interval_stands_apart_from_its_sign() -> None:
     noisy = list(0.1 * np.random.default_rng(5).lognormal(0.0, 0.5, 30))
-    assert "only (95 % interval)" in judged(a_cell(noisy)).sentence
+    assert "95 % CI ± 23 % of the mean" in judged(a_cell(noisy)).sentence
     assert why_stopped(STEADY_S, 0.01).endswith("(95 %)")
     assert "of the mean (95 %)" in told()
 

@@ -66,7 +66,7 @@ async def test_a_session_of_jobs_is_watched_left_and_cancelled(tmp_path: Path) -
         async with app.run_test(size=SMALL) as pilot:
             await until(pilot, "▶ measuring")
             await pilot.press("s")
-            await until(pilot, "Left alone")
+            await until(pilot, "Leave them")
             await pilot.press("escape")
             await until(pilot, "1 run")
         again = Cs336App(Benches(), session_dir=tmp_path)
@@ -76,7 +76,7 @@ async def test_a_session_of_jobs_is_watched_left_and_cancelled(tmp_path: Path) -
             await pilot.press("enter")
             await until(pilot, "▶ measuring")
             await pilot.press("s")
-            await until(pilot, "Left alone")
+            await until(pilot, "Leave them")
             await pilot.press("tab", "enter")
             await comes(pilot, lambda: again.shown.state.ended is not None)
             assert {cell.status for cell in again.shown.state.cells.values()} == {"cancelled"}

@@ -349,7 +349,7 @@ def whole_time(known: Sequence[tuple[Need, Estimate]], *, more: bool, from_s: fl
     fitting = [found for _, found in known if found.fits is not False]
     takes = f"more than {duration_range(low_s, low_s)}" if more else duration_range(low_s, high_s)
     compiling = " and compiling" if any(found.spec.compile != "off" for found in fitting) else ""
-    others = ", partly estimated from other variants" if any(found.by_others for found in fitting) else ""
+    others = ", partly from other variants" if any(found.by_others for found in fitting) else ""
     side_by_side = f" in {lanes} lanes" if lanes > 1 else ""
     return f"{takes}{side_by_side}{compiling}{others}"
 
