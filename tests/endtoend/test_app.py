@@ -76,7 +76,8 @@ def running(app: App) -> App:
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 60)])
-def test_choose_run_watch_copy_export(start, tmp_path, columns, rows):
+def test_choose_run_watch_copy_export(start, tmp_path, monkeypatch, columns, rows):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # Export opens with what was exported last
     app = start(*TINY, columns=columns, rows=rows)
     terminal = app.terminal
     terminal.until("Run")
