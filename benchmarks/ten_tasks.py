@@ -126,7 +126,7 @@ TASKS: Sequence[Task] = (
         lambda place: place.shows(r"train-step(.*\n)+.*verdict +\w"),
     ),
     Task("compare two sessions", "7 m Down m 8 v", lambda place: place.shows(r"ratio")),
-    Task("the top kernel", "7 Enter 9", lambda place: place.shows(r"Time %.*Name *\n +\d+\.\d .* mm ")),
+    Task("the top kernel", "7 Enter 9", lambda place: place.shows(r"Name.*\n +\d+\.\d .* mm ")),
     Task(
         "the largest batch that fits an A100",
         "i g a 1 Enter n",
