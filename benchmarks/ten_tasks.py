@@ -125,12 +125,12 @@ TASKS: Sequence[Task] = (
         "7 Enter o Home Enter",
         lambda place: place.shows(r"train-step(.*\n)+.*verdict +\w"),
     ),
-    Task("compare two sessions", "7 m Down m 8 v", lambda place: place.shows(r"ratio")),
+    Task("compare two sessions", "7 m Down m 8 v", lambda place: place.shows(r"A / B")),
     Task("the top kernel", "7 Enter 9", lambda place: place.shows(r"Name.*\n +\d+\.\d .* mm ")),
     Task(
         "the largest batch that fits an A100",
         "i g a 1 Enter n",
-        lambda place: place.shows(r"largest batch.* \d{2,}"),
+        lambda place: place.shows(r"largest batch.*\n.* \d{2,} "),
         begins_with="--size small --context 512 --pass train-step",
     ),
     Task(
