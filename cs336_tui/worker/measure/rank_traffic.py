@@ -63,7 +63,8 @@ def lines_of(events: Sequence[RawEvent], found: StepRead, phases: Sequence[str])
     first_ns, last_ns = _extent([_span(mark) for mark in marks if mark.name().removeprefix(PHASE) in phases])
     inside = [event for event in events if first_ns <= event.start_ns() <= last_ns]
     operations = [event for event in inside if event.name().startswith(_GLOO)]
-    own = list(map(_span, operations))
+    # The profiler may note the end of gloo's range late, on its thread, when the step has long gone on with the result.
+    own = [span._replace(end_ns=min(span.end_ns, last_ns)) for span in map(_span, operations)]
     if found.activity == "kernels":
         launches = [each for each in found.profile.launches if not each.name.startswith(_COPIES)]
         kernels = [Span(each.name, each.begin_ns, each.end_ns) for each in launches]

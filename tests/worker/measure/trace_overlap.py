@@ -20,6 +20,7 @@ def times_in_trace(path: str) -> tuple[float, float, float]:
     phases = [each for each in events if each["name"].startswith("phase/")]
     first, last = min(each["ts"] for each in phases), max(each["ts"] + each["dur"] for each in phases)
     inside = [each for each in events if first <= each["ts"] <= last]
+    inside = [{**each, "dur": min(each["dur"], last - each["ts"])} for each in inside]
     return _swept(
         [each for each in inside if each["name"].startswith("gloo:")],
         [each for each in inside if each["name"].startswith("aten::") and each["tid"] == phases[0]["tid"]],
