@@ -36,6 +36,16 @@ def test_gloo_on_its_threads_is_communication_beside_torchs_operators() -> None:
     assert found.communication_over_time == (0.0,) * 20 + (1.0,) * 30 + (0.0,) * 10
 
 
+def test_communication_whose_end_is_noted_late_ends_with_the_step() -> None:
+    host = [
+        named(f"{PHASE}backward", 0, 600),
+        at_host("aten::mm", 0, 250),
+        named_on_thread("gloo:all_reduce", 500, 900, 2),
+    ]
+    found = traffic_of(host, read_step(host, ("backward",), "cpu"), ("backward",), 0)
+    assert (found.span_ns, found.communication_ns) == (600, 100)
+
+
 def test_on_a_gpu_communication_is_nccls_kernels() -> None:
     gpu = (
         on_gpu("ncclDevKernel_AllReduce", 1000, 1100, linked_correlation_id=1),
