@@ -36,7 +36,7 @@ PRESSED = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where a task takes place: a home folder with sessions, the folder of work, and the terminal."""
+    """The place of a task: a home folder with sessions, the folder of work, and the terminal."""
 
     home: Path
     work: Path

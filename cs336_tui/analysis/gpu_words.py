@@ -66,7 +66,7 @@ def doubtful_reasons(gpu: GpuSample) -> tuple[str, ...]:
 
 
 def figures(gpu: GpuSample) -> list[Figure]:
-    """What a GPU tells, n/a for the rest."""
+    """Readings of a GPU; n/a for those it does not give."""
     power = UNKNOWN
     if gpu.power_w is not None:
         limit = "" if gpu.power_limit_w is None else f"/{gpu.power_limit_w:.0f}"

@@ -104,7 +104,7 @@ def _markdown_file(given: str | None) -> str | None:
 
 
 def file_options(usual: str = "markdown") -> tuple[Callable[[Any], Any], ...]:
-    """Where to, and in which format: that of the file's name, else the usual one."""
+    """The file and its format: that of the file's name, else the usual one."""
     return (
         under(
             "Output",

@@ -1,4 +1,4 @@
-"""What a command prints where its standard output is a terminal: tables of the terminal's width, styled."""
+"""Output of a command to a terminal: styled tables of the terminal's width."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def name_of_log(path: Path) -> str:
 
 
 def renderer(format_: str) -> Render:
-    """What writes a session's results in one of `FILE_FORMATS`: its records as CSV and JSON, its table in the others.
+    """The writer of a session's results in one of `FILE_FORMATS`: its records as CSV and JSON, its table in the others.
     ``summary`` is the summary as markdown."""
     from cs336_tui.export.catalogue import results_document
     from cs336_tui.export.summary import summary_markdown
