@@ -74,7 +74,7 @@ class Picture(NamedTuple):
 
 
 def rows_of(screen: pyte.Screen) -> tuple[Row, ...]:
-    """What a terminal's screen shows; blank cells without a colour are left out."""
+    """The cells of a terminal's screen; blank cells without a colour are left out."""
     return tuple(_row(screen.buffer[line][column] for column in range(screen.columns)) for line in range(screen.lines))
 
 
@@ -254,7 +254,7 @@ def record() -> list[Picture]:
 
 
 def _play(camera: Camera, home: Path) -> None:
-    """What the demo shows: a run, a result and its evidence, the export, help, a theme, a table for a write-up."""
+    """The scenes of the demo: a run, a result and its evidence, the export, help, a theme, a table for a write-up."""
     terminal, command, over = camera.terminal, f"cs336-tui --replay {DEMO_LOG.name}", "at its end"
     camera.type(command)
     for moment in moments(home):

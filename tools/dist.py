@@ -126,7 +126,7 @@ def data_files(command: Path) -> set[str]:
 def run(
     command: list[str], home: Path | None = None, folders: Mapping[str, Path] | None = None, *, inherit: bool = False
 ) -> str:
-    """What a command prints, run in a home of its own, with nothing else of this environment unless it inherits that.
+    """Output of a command, run in a home of its own, with nothing else of this environment unless it inherits that.
     Ends the program with all that the command said if it fails."""
     environment = {name: os.environ[name] for name in (os.environ if inherit else _KEPT) if name in os.environ}
     environment |= {name: str(folder) for name, folder in {"HOME": home, **(folders or {})}.items() if folder}

@@ -61,7 +61,7 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 @cache
 def described() -> Mapping[str, Of]:
-    """What each setting is for, by its key."""
+    """The purpose of each setting, by its key."""
     return {name: get_args(hint)[1] for name, hint in get_type_hints(Settings, include_extras=True).items()}
 
 

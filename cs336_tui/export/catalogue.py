@@ -48,7 +48,7 @@ AUTO = "auto"
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is exported, and how. `what` is a key of an `Offer`."""
+    """A choice of what is exported, and how. `what` is a key of an `Offer`."""
 
     what: str = RESULTS
     format: str = "markdown"

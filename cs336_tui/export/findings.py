@@ -89,7 +89,7 @@ def short_names(results: Sequence[Result]) -> Names:
 
 
 def findings(results: Sequence[Result], states: Sequence[SessionState]) -> Iterator[Finding]:
-    """What was measured, the fastest and the slowest cell, the ratios along each choice, peak memory, the largest
+    """The cells measured, the fastest and the slowest cell, the ratios along each choice, peak memory, the largest
     kernels, and what is not to be trusted."""
     cells = _Cells.of(results)
     yield from _measured(cells)
@@ -110,7 +110,7 @@ def findings(results: Sequence[Result], states: Sequence[SessionState]) -> Itera
 
 
 def _measured(cells: _Cells) -> Iterator[Finding]:
-    """How many cells have timings, on which devices, and what they have in common and not."""
+    """The number of cells with timings, on which devices, and what they have in common and not."""
     if not cells.timed:
         return
     results = measured(cells.results)
@@ -183,7 +183,7 @@ def _along(step: Along) -> str:
 
 
 def _doubted_pairs(cells: _Cells, step: Along) -> str:
-    """How many of its pairs have a cell in doubt."""
+    """The number of its pairs with a cell in doubt."""
     found = sum(bool(cells.doubts(pair.base) or cells.doubts(pair.other)) for pair in step.pairs)
     if not found:
         return ""

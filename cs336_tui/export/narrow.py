@@ -179,7 +179,7 @@ def _upright(table: Table) -> Table:
 
 
 def _said_once(table: Table) -> Table:
-    """What all rows say alike as a note."""
+    """The values that all rows share, as a note."""
     alike = [place for place, cells in enumerate(zip(*table.rows, strict=True)) if place and len(set(cells)) == 1]
     if not alike:
         return table

@@ -43,7 +43,7 @@ class Column(NamedTuple, Generic[T]):
     left: bool = False
     """The side to which its texts are aligned."""
     rank: int = 0
-    """Where there is no room for all columns, that of the highest rank is dropped first; 0 stays."""
+    """Importance of the column: the highest rank is dropped first if not all fit; 0 stays."""
     read: Callable[[T], Value] | None = None
     """The raw value of an item, in base units. None: the item's record or attribute named `key`."""
     show: Callable[[Any], str] = as_text

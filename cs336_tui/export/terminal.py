@@ -155,7 +155,7 @@ class _Shown(NamedTuple):
 
     @property
     def least_width(self) -> int:
-        """Where its texts are folded between words; numbers are not."""
+        """The width with its texts folded between words; numbers are not folded."""
         if not self.column.left:
             return self.width
         longest = max((cell_len(word) for text in self.texts for word in text.split()), default=0)

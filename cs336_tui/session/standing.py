@@ -1,4 +1,4 @@
-"""How far a session has come: its steps, the cells without a result, and whether it runs, was stopped or is done."""
+"""Progress of a session: its steps, the cells without a result, and whether it runs, was stopped or is done."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class TightCompositor(Compositor):
 
 
 class Drawn:
-    """What the terminal shows, as far as it is known: nothing at first."""
+    """The cells that the terminal shows, as far as they are known: none at first."""
 
     def __init__(self) -> None:
         self._rows: dict[int, list[_Cell | None]] = {}

@@ -23,7 +23,7 @@ VERDICTS: dict[str, str] = _TEXTS["verdicts"]
 GLOSSARY: dict[str, str] = _TEXTS["glossary"]
 NUMBERS: dict[str, str] = _TEXTS["numbers"]
 ABOUT: dict[str, str] = _TEXTS["about"]
-"""What each tab shows, by its id."""
+"""The content of each tab, by its id."""
 _NAMED = {"space": "Space", "enter": "Enter", "delete": "Delete", "escape": "Esc", "home": "Home", "end": "End"}
 _LABEL = 19
 """Columns of the keys and words, from which what they mean stands beside them."""
@@ -49,7 +49,7 @@ def sections(*, replaying: bool) -> Iterator[Section]:
 
 
 def key_sections(*, replaying: bool = True) -> Iterator[Section]:
-    """What the keys do: the app's, those of dialogs, those of each tab."""
+    """The meanings of the keys: the app's, those of dialogs, those of each tab."""
     from cs336_tui.tui.configure.entries import tips
 
     of_replay = _TEXTS["replay"].items() if replaying else ()
@@ -95,7 +95,7 @@ def _shown(name: str, bindings: Mapping[str, Binding]) -> str:
 
 
 def told_of(binding: str | None, tab: str) -> str:
-    """What the help tells of a binding in a tab's section; empty if it does not."""
+    """The line of help on a binding in a tab's section; empty if there is none."""
     found = (_TEXTS["tabs"].get(tab, {}), _TEXTS["tabs"]["reports"], *_TEXTS["tabs"].values())
     return next((about for entries in found for ids, about in entries.items() if binding in ids.split()), "")
 

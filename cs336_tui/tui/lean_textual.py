@@ -14,7 +14,7 @@ from typing import Any
 _PALETTE = "textual.command"
 _LEFT_OUT = (_PALETTE, "rich.table")
 _stand_ins: dict[str, type] = {}
-"""What the palette has, by name."""
+"""The entries of the palette, by name."""
 
 
 class _Later(ModuleType):

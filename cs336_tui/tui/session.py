@@ -80,7 +80,7 @@ class Session:
 
     @property
     def standing(self) -> Standing:
-        """How far it has come."""
+        """Its progress."""
         runs = self.playing or self.source is not None or self.watched is not None
         if self._standing is None or self._standing[0] != runs:
             self._standing = runs, standing_of(self.state, runs=runs)
@@ -88,7 +88,7 @@ class Session:
 
     @property
     def info(self) -> SessionInfo | None:
-        """What the list of sessions shows of it now; None while it has no log with cells."""
+        """Its entry in the list of sessions as of now; None while it has no log with cells."""
         if self.path is None or not self.state.cells:
             return None
         if self._info is None:

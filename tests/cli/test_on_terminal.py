@@ -1,4 +1,4 @@
-"""What commands print on a terminal, and that a pipe gets what it always got."""
+"""Output of commands on a terminal; a pipe gets what it always got."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others make of our files: pandoc reads LaTeX, Typst, markdown and HTML, Typst's compiler compiles its own."""
+"""Exports read by other programs: pandoc reads LaTeX, Typst, markdown and HTML, Typst's compiler compiles its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a session has come, of one that runs, was stopped, was killed or is done."""
+"""Progress of a session, of one that runs, was stopped, was killed or is done."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
 
 
 def _sentence(about: str, binding: Binding) -> str:
-    """What it does, with its keys behind."""
+    """The action in words, followed by its keys."""
     return f"{about[0].upper()}{about[1:].removesuffix('.')} ({printed(binding)})"
 
 

@@ -54,7 +54,7 @@ class QueueView(NamedTuple):
     outlook: Callable[[], Outlook]
     """The time that the session's cells take."""
     left: str = ""
-    """How the run ended and the cells that it left, in words; empty if none is left."""
+    """The end of the run and the cells that it left, in words; empty if none is left."""
 
 
 class _QueueRow(NamedTuple):

@@ -239,7 +239,7 @@ class ResultsPane(TableRows):
         return [*self._lines_above(), heading(layout, self.content_size.width, self.sort)], rows
 
     def _lines_above(self) -> list[Line]:
-        """What all cells share, and the columns that do not fit: in one line, if there is room."""
+        """The settings that all cells share, and the columns that do not fit: in one line, if there is room."""
         parts = [line((text, role)) for text, role in ((self._above, "muted"), (self.columns_words, "strong")) if text]
         return joined(parts, self.content_size.width, " · ")
 

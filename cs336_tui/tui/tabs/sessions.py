@@ -256,7 +256,7 @@ _GLYPHS = {"running": "▶", "stopped": "■", "killed": "✗", "done": "✓", "
 
 
 def stage(info: SessionInfo, *, own: bool) -> str:
-    """How far it has come, with a glyph: ``■ stopped 77/120`` steps; those of others' cells are not read."""
+    """Its progress, with a glyph: ``■ stopped 77/120`` steps; those of others' cells are not read."""
     if info.problem or not info.cells:
         return ""
     known = info.stage in ("stopped", "killed") or (own and info.stage == "running")

@@ -165,8 +165,8 @@ def shown_table(items: Iterable[T], columns: Iterable[Column[T]], footnotes: Ite
 
 
 class Copied(NamedTuple):
-    """What `c` copies of a tab: its name, and what makes it as markdown, which a thread may call. Raises `UserError`
-    where there is nothing."""
+    """The table that `c` copies of a tab: its name, and what makes it as markdown, which a thread may call. Raises
+    `UserError` where there is nothing."""
 
     name: str
     make: Callable[[], str]
@@ -177,7 +177,7 @@ class Copies(Protocol):
     """A pane with a table of its own."""
 
     def copied(self) -> Copied | None:
-        """What there is to copy now, if there is anything."""
+        """The table to copy now, if there is one."""
 
 
 def copied_table(name: str, table: Table) -> Copied:

@@ -132,7 +132,7 @@ def _running_noise(times_s: Sequence[float]) -> list[float]:
 
 
 def _known(interval: MeanInterval) -> str:
-    """How well the mean is known."""
+    """The 95 % interval of the mean, in words."""
     level = f"({interval.level * 100:g} %)"
     if is_too_noisy(interval.low, interval.high):
         return f"{TOO_NOISY} to tell the mean {level}"
