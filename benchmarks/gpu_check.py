@@ -59,7 +59,10 @@ PARTS = (
     _tests("measuring", "GPU tests: measuring, device", 75, "measure_cuda", "nvml"),
     Part("do-bench", "Timer do_bench beside triton's", 30, ["-m", "benchmarks.do_bench"], True),
     _tests("do-bench-tests", "GPU tests: timer do_bench", 45, "do_bench_cuda"),
-    _tests("variants", "GPU tests: variants", 130, "cuda_graph", "attention_cuda", "float8_cuda", "imported_cuda"),
+    _tests(
+        "variants", "GPU tests: variants", 140, "cuda_graph", "attention_cuda", "float8_cuda", "imported_cuda",
+        "agreement_cuda",
+    ),
     _tests("predictions", "GPU tests: predicted peaks", 120, "predicted_peak", "checkpointing_cuda"),
     Part(
         "selftest", "Selftest", 190, ["-m", "cs336_tui", "selftest", "--device", "cuda", "--format", "markdown"],

@@ -143,7 +143,7 @@ async def scrolling_ms(log: Path, tab: str, size: tuple[int, int], keys: int) ->
     async with app.run_test(size=size) as pilot:
         while app.run_in_progress or not app.state.cells:
             await asyncio.sleep(0.02)
-        app.action_open(tab)
+        await app.action_open(tab)
         await pilot.pause()
         for key in islice(cycle(KEYS), keys):
             before = time.process_time()

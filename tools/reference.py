@@ -18,9 +18,9 @@ from cs336_tui.analysis.comparison import Comparison
 from cs336_tui.analysis.estimates import judge
 from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.analysis.fitting import Fit
+from cs336_tui.analysis.judgement import DESCRIBING, VerdictName
 from cs336_tui.analysis.scaling import Device, plan
 from cs336_tui.analysis.targets import named_target
-from cs336_tui.analysis.verdicts import DESCRIBING, VerdictName
 from cs336_tui.cli.estimate import document as estimate_document
 from cs336_tui.cli.help import HEADINGS, record_of, under_headings
 from cs336_tui.cli.main import cli
@@ -31,7 +31,7 @@ from cs336_tui.events.reports import Report
 from cs336_tui.export.fits import Fitted, fit_document
 from cs336_tui.export.record import SessionDocument, to_csv
 from cs336_tui.export.reports import document_of_reports
-from cs336_tui.export.results import COLUMNS
+from cs336_tui.export.results_columns import COLUMNS
 from cs336_tui.export.scaling import plan_document
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.session.state import SessionState

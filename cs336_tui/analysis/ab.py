@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from cs336_tui.analysis.comparison import Side, compare
-from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.merge import Result, without_visits
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.ratio import LEVEL, MARGIN, Outcome, Ratio, explain, outcome, paired_ratio
@@ -123,6 +123,8 @@ def turns_of(results: Sequence[tuple[Result, Result]], *, level: float = LEVEL, 
 def runs_in_turns(results: Sequence[Result]) -> tuple[tuple[tuple[Result, Result], ...], ...]:
     """The rounds of A and B among cells, in order, those of one pair of specs in one session together: neighbours that
     one process timed in turns and, where there are any, all others of these specs, which were to be rounds too."""
+    alone = set(map(id, without_visits(results)))  # a race measures the same specs in turns and apart
+    results = [each for each in results if each.cell.in_turns or id(each) in alone]
     pairs = [(a, b) for a, b in pairwise(results) if a.source == b.source and a.cell.cell + 1 == b.cell.cell]
     ran = [both for both in pairs if _took_turns(*both)]
     taken = {side for both in ran for side in both}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from cs336_tui.analysis.grouping import groups, label, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
@@ -39,7 +41,7 @@ def mean_step_s(result: Result) -> float | None:
     return result.cell.running.mean or None if result.spec.is_collective and result.cell.running.n else None
 
 
-class Point(NamedTuple):
+class Point(msgspec.Struct, frozen=True):
     """A message: its size as it was asked for, bytes of the whole array, busbw in bytes/s."""
 
     size: str
@@ -47,7 +49,7 @@ class Point(NamedTuple):
     busbw: float
 
 
-class Curve(NamedTuple):
+class Curve(msgspec.Struct, frozen=True):
     """Bandwidths of one operation over its sizes, smallest first, all other choices alike; `name` tells it from other
     curves, `spec` is one of its cells. A published one has the name of its device, and its `source`."""
 

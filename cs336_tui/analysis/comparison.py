@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -60,6 +60,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     def count(self, of: Outcome) -> int:
         """Pairs with a ratio and this outcome."""
         return sum(pair.outcome == of for pair in self.pairs if pair.ratio)
+
+
+def overlap(a: Iterable[Result], b: Iterable[Result]) -> bool:
+    """True if both hold the same cell of one session, as two copies of its log do."""
+    of_a, of_b = ({(each.state.started or id(each.state), each.cell.cell) for each in side} for side in (a, b))
+    return not of_a.isdisjoint(of_b)
 
 
 def compare(a: Sequence[Result], b: Sequence[Result], *, margin: float = MARGIN, level: float = LEVEL) -> Comparison:

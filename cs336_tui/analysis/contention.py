@@ -159,22 +159,31 @@ def _has_own_cores(cell: CellState) -> bool:
     return bool(usable and cores and usable < cores)
 
 
-def _waiting(cell: CellState) -> Finding:
-    """Wait of the cell's threads for a core. The one that waited longest counts, as a step waits for its slowest
-    thread. If only the sum over all is known, it is shared by torch's threads on a CPU; elsewhere it is one thread's,
-    as one enqueues."""
+def waiting_share(cell: CellState) -> float | None:
+    """Share of the measured time in which a finished cell's threads waited for a core; None if unknown. The one that
+    waited longest counts, as a step waits for its slowest thread. If only the sum over all is known, it is shared by
+    torch's threads on a CPU; elsewhere it is one thread's, as one enqueues."""
     assert cell.finished is not None
     longest_s, sum_s, within_s = cell.finished.longest_cpu_wait_s, cell.finished.cpu_wait_s, window_s(cell)
-    threads = _threads(cell) if cell.spec.device == "cpu" else 1
-    waited_s = sum_s / threads if longest_s is None and sum_s is not None else longest_s
-    if waited_s is None or not within_s:
+    waited_s = sum_s / _torch_threads(cell) if longest_s is None and sum_s is not None else longest_s
+    return None if waited_s is None or not within_s else waited_s / within_s
+
+
+def _torch_threads(cell: CellState) -> int:
+    """The threads that a step's work is shared by."""
+    return _threads(cell) if cell.spec.device == "cpu" else 1
+
+
+def _waiting(cell: CellState) -> Finding:
+    """Wait of the cell's threads for a core."""
+    assert cell.finished is not None
+    share, threads = waiting_share(cell), _torch_threads(cell)
+    if share is None:
         return Finding(None, "this system does not tell how long threads waited for a core")
     of_all = f"each of its {threads} threads" if threads > 1 else "its thread"
-    who = of_all if longest_s is None else "a thread"
-    share = waited_s / within_s
+    who = of_all if cell.finished.longest_cpu_wait_s is None else "a thread"
     holds = share >= LEAST_WAIT
     text = f"{who} was runnable but waiting {percent(share)} of the time"
-    text = f"CPU contention: {text}" if holds else text
     cores, ranks = _usable_cores(cell), _ranks_here(cell)
     if cores and threads * ranks > cores:
         advice = f"--threads {cores // ranks}" if cores >= ranks else f"at most {counted(cores, 'rank')} here"

@@ -11,6 +11,7 @@ from cs336_tui.events.report_keys import report_key
 from cs336_tui.events.reports import Report
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.visits import visit_cells
 from cs336_tui.stats.summaries import Summary, summarize
 
 RECORDED = "recorded"
@@ -72,6 +73,13 @@ def merge(sessions: Sequence[tuple[str, SessionState]]) -> tuple[Result, ...]:
         for source, (title, (_, state)) in enumerate(zip(titles, sessions, strict=True))
         for cell in state.cells.values()
     )
+
+
+def without_visits(results: Sequence[Result]) -> tuple[Result, ...]:
+    """The results that are not visits of a race. Visits are few steps each, at different times: their race compares
+    them within rounds, which no table or figure of single cells does."""
+    visits = {result.source: visit_cells(result.state) for result in results if result.state.tuning}
+    return tuple(result for result in results if result.cell.cell not in visits.get(result.source, ()))
 
 
 R = TypeVar("R", bound=Report)

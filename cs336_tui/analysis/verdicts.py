@@ -1,13 +1,11 @@
-"""The trust in a cell's numbers: one judgement a cell, several verdicts in it, each with its evidence."""
+"""Judges the trust in a cell's numbers: several verdicts, each with its evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
-
-import msgspec
 
 from cs336_tui.analysis.contention import Finding, contention, percent, ran_beside, unseen
+from cs336_tui.analysis.judgement import Check, Judgement, VerdictName, limited_note
 from cs336_tui.analysis.launching import launching
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.environment_variables import slowing
@@ -16,14 +14,6 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.intervals import MeanInterval, mean_interval
 from cs336_tui.stats.quantities import TOO_NOISY, counted, is_too_noisy
 from cs336_tui.stats.steadiness.steady import FEWEST, Class, Steadiness, classify, enough_warmup, still_falling
-
-VerdictName = Literal[
-    "steady", "still-warming", "drifting", "two-levels", "periodic", "quantised", "outliers", "too-few-steps",
-    "throttled", "contended", "launch-bound", "allocator-retry", "slowed-by-settings",
-]  # fmt: skip
-"""Names of verdicts. `steady` and `launch-bound` describe it; all others are reasons to doubt it."""
-
-DESCRIBING: tuple[VerdictName, ...] = ("steady", "launch-bound")
 
 EARLY = 1000
 """The measured steps that advice on warm-up looks at, from the first on: what comes later says nothing of it."""
@@ -35,77 +25,6 @@ OPEN = 0.5
 """From this share of it on the steps do not fix the mean at all."""
 _POWER_CAP = "software power cap"
 _TOO_FEW = "too few steps to tell"
-
-
-class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One verdict that was looked for. `holds` is None where it cannot be observed; `evidence`, one clause with its
-    figures, then says why. `advice` says what to do if it holds."""
-
-    name: VerdictName
-    holds: bool | None
-    evidence: str
-    advice: str = ""
-    unknown_because: str = ""
-    """In a few words, where it cannot be observed for another reason than the device."""
-
-    @property
-    def explained(self) -> str:
-        """The evidence, and what to do in brackets."""
-        return f"{self.evidence} ({self.advice})" if self.advice else self.evidence
-
-
-class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was looked for in one cell."""
-
-    checks: tuple[Check, ...]
-    """Every `VerdictName`, in their order."""
-    notes: tuple[str, ...]
-    """Remarks that raise no doubt, such as a power cap, or that spikes were limited for the analysis alone."""
-    warmup_advice: str
-    """On the number of warm-up steps, in a few words."""
-    interval: MeanInterval | None
-    """Of the mean step time; None below 10 steps."""
-    limited: int = 0
-    """The number of spikes that were limited for the analysis alone; if there are any, one of `notes` says so."""
-
-    @property
-    def holding(self) -> tuple[Check, ...]:
-        return tuple(check for check in self.checks if check.holds)
-
-    @property
-    def names(self) -> tuple[VerdictName, ...]:
-        """The verdicts that hold."""
-        return tuple(check.name for check in self.holding)
-
-    @property
-    def doubts(self) -> tuple[Check, ...]:
-        """The verdicts that hold and are reasons to doubt the number."""
-        return tuple(check for check in self.holding if check.name not in DESCRIBING)
-
-    @property
-    def not_observable(self) -> tuple[Check, ...]:
-        return tuple(check for check in self.checks if check.holds is None)
-
-    @property
-    def is_doubted(self) -> bool:
-        """True if there is a reason to doubt the number."""
-        return bool(self.doubts)
-
-    @property
-    def label(self) -> str:
-        """The verdicts that hold, for a column, doubts before what describes: ``still-warming, contended``."""
-        return ", ".join(check.name for check in self._doubts_first)
-
-    @property
-    def sentence(self) -> str:
-        """The verdicts that hold, each with its evidence and advice, doubts first; beside one, no ``steady``."""
-        told = [check for check in self._doubts_first if not (self.is_doubted and check.name == "steady")]
-        return "; ".join(f"{check.name}: {check.explained}" for check in told) + "."
-
-    @property
-    def _doubts_first(self) -> tuple[Check, ...]:
-        return (*self.doubts, *(check for check in self.holding if check.name in DESCRIBING))
-
 
 _SERIES: dict[VerdictName, tuple[tuple[Class, ...], str]] = {
     "steady": (("flat",), "not flat"),
@@ -340,12 +259,3 @@ def _notes(cell: CellState, steadiness: Steadiness | None) -> Iterator[str]:
         yield f"{_POWER_CAP} in {capped} of {window}: normal at full load, no doubt"
     if steadiness is not None and steadiness.limited:
         yield limited_note(steadiness.limited)
-
-
-def limited_note(spikes: int, cells: str = "") -> str:
-    """That spikes were limited; of several `cells`, named so, in which there are this many at most."""
-    if cells:
-        what = "1 spike per cell was" if spikes == 1 else f"up to {spikes} spikes per cell were"
-        return f"{what} clipped for this analysis only, in {cells}; mean and std include them"
-    what, them = ("1 spike was", "it") if spikes == 1 else (f"{spikes} spikes were", "them")
-    return f"{what} clipped for this analysis only; mean and std include {them}"

@@ -30,10 +30,10 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.command import command_of
 from cs336_tui.config.spec import PASSES, RAW_DIMS, CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
+from cs336_tui.config.turns import check_sides
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
 from cs336_tui.export.ab import turns_table
 from cs336_tui.export.results import results_of
-from cs336_tui.runner.ab import check_sides
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from cs336_tui.config.presets import preset
 from cs336_tui.config.problems.all_problems import problem_of_preset
 from cs336_tui.config.spec import AXES, CellSpec, SpecError
 from cs336_tui.config.sweep import LaneCount, Sweep
+from cs336_tui.events.events import Event
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.session import store
@@ -181,10 +182,17 @@ def resume(
 ) -> int:
     """Run the cells of SESSION that have no result yet, into the same session.
 
-    SESSION is an id, a unique prefix of one, `last` or a path. Then print the data of the whole session.
+    SESSION is an id, a unique prefix of one, `last` or a path. Then print the data of the whole session. A race goes on
+    with the rest of its budget, and its outcome is printed.
     """
-    path = store.find(session, session_dir)
-    outputs = Outputs(renderer(format_), output, force, summary)
+    from cs336_tui.analysis.next_step import next_step
+    from cs336_tui.cli.tune import RaceRun, race_text
+    from cs336_tui.runner.tuning import Tuner
+
+    path, render = store.find(session, session_dir), renderer(format_)
+    outputs = Outputs(
+        lambda state: race_text(state, format_) if state.tuning else render(state), output, force, summary
+    )
     if has_jobs(path):
         if lanes is not None:
             raise click.UsageError(f"--lanes: session {path.stem} is of jobs, which go on with the lanes that they had")
@@ -198,12 +206,21 @@ def resume(
         )
     if detach:
         raise click.UsageError(f"--detach is for sessions of jobs; session {path.stem} runs here")
-    run = HeadlessRun()
+    run = RaceRun()
     runner = Bench(run.sink, session_dir=path.parent, session=path.stem, skip_after_oom=oom_skip, **settings)
+    tuner = Tuner(runner, next_step)
+
+    def recall(history: Sequence[Event]) -> None:
+        run.recall(history)
+        tuner.recall(history)
 
     def work() -> None:
-        cells = runner.resume(run.recall, failed=failed, take_over=take_over, lanes=lanes)
-        click.echo(said(store.describe(run.state, path), len(cells)), err=True)
+        cells = runner.resume(recall, failed=failed, take_over=take_over, lanes=lanes)
+        if tuner.state.has_unfinished_race:
+            click.echo(f"session {path.stem}: the race goes on with {tuner.left_words} of its budget", err=True)
+            tuner.go_on()
+        else:
+            click.echo(said(store.describe(run.state, path), len(cells)), err=True)
         runner.work()
 
     return carry_out(runner, run, work, outputs)

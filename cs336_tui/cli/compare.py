@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from cs336_tui.analysis.comparison import Comparison, Side
+from cs336_tui.analysis.comparison import Comparison, Side, overlap
 from cs336_tui.analysis.comparison import compare as compared
 from cs336_tui.analysis.fields import FIELDS, OWN, shown_of
 from cs336_tui.analysis.merge import Result, merge, title_of
@@ -58,8 +58,9 @@ def compare_command(
     if a_title == b_title and a_path != b_path:
         a_title, b_title = a_path.stem, b_path.stem
     sides = (_cells(a_title, a_state, a_number), _cells(b_title, b_state, b_number))
-    if a_path.resolve() == b_path.resolve() and (a_number == b_number or None in (a_number, b_number)):
-        one = a_path.stem if a_number is None or b_number is None else f"cell {a_number} of {a_path.stem}"
+    if overlap(*sides):
+        session = a_state.started.session if a_state.started else a_path.stem
+        one = session if a_number is None or b_number is None else f"cell {a_number} of {session}"
         raise click.UsageError(f"A and B are both {one}; name another, or two cells of one session as {b}:1 and {b}:2")
     comparison = compared(*sides)
     return deliver(_render(comparison, sides, format_), output, force=force)

@@ -39,7 +39,8 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import UNITS, counted
 
 _REMEDY: Mapping[str, str] = {
-    "ab": "; time two cells in turns with cs336-tui ab --a FLAGS --b FLAGS first, and let --where keep both"
+    "ab": "; time two cells in turns with cs336-tui ab --a FLAGS --b FLAGS first, and let --where keep both",
+    "race": "; race choices with cs336-tui tune --over CHOICES first",
 }
 """The remedy for a report that there is none of."""
 

@@ -31,7 +31,7 @@ _WARMUP, _STEPS = 1, 2
 
 
 @choice_options
-@heading("What is looked for")
+@heading("The search")
 @click.option(
     "--by", type=click.Choice(["batch", "context"]), default="batch", show_default=True, help="What to increase."
 )
@@ -68,7 +68,9 @@ def fit_command(
         given = ",".join(map(str, starts))
         raise click.UsageError(f"--{by} {given}: fit finds the {by}; give one value to start from, or none")
     if confirm and gpu is not None:
-        raise click.UsageError(f"--confirm runs on this machine and --gpu {gpu} need not be here; use one of the two")
+        raise click.UsageError(
+            f"--confirm runs on this machine and --gpu {gpu} names a GPU elsewhere; use one of the two"
+        )
     asked = settle(sweep, gpu, None, read)
     tried = Counter("predicted")
     with predicting(asked, predictor) as predicts:

@@ -163,15 +163,16 @@ _PRESET = under(
     ),
 )
 _UNTIL_STEPS = list(AXES)[: list(AXES).index("measure_steps") + 1]
-_CHOICES = (
-    _PRESET,
-    *_options_of(*_UNTIL_STEPS),
-    _INTERVAL,
-    *_options_of(*(field for field in AXES if field not in (*_UNTIL_STEPS, *_LAST))),
-    *_options_of("workload"),
-    _HEAD_DIM,
-    *_options_of("causal"),
-)
+
+
+def _choices(*without: str) -> tuple[Callable[[F], F], ...]:
+    """The options of all choices but these."""
+    first = [field for field in _UNTIL_STEPS if field not in without]
+    others = [field for field in AXES if field not in (*_UNTIL_STEPS, *_LAST, *without)]
+    return (
+        _PRESET, *_options_of(*first), _INTERVAL, *_options_of(*others), *_options_of("workload"), _HEAD_DIM,
+        *_options_of("causal"),
+    )  # fmt: skip
 
 
 def choices_of(*fields: str) -> Callable[[F], F]:
@@ -223,8 +224,10 @@ comm_options = options(
     *_options_of("threads"),
 )
 """The options that choose collectives."""
-choice_options = options(*_CHOICES)
+choice_options = options(*_choices())
 """The options that choose what to run, the same for the app and headless."""
+start_options = options(*_choices("within"))
+"""Those of a search's starting point, whose ``--within`` is a limit of memory."""
 session_dir_option = under(
     "Session",
     click.option(
@@ -319,8 +322,7 @@ gpu_option = under(
     click.option(
         "--gpu",
         metavar="NAME",
-        help='Target GPU, which need not be here, such as "H100 80GB"; an unknown name lists all. '
-        "[default: this machine]",
+        help='Target GPU, here or elsewhere, such as "H100 80GB"; an unknown name lists all. [default: this machine]',
         shell_complete=offer(gpus),
     ),
 )

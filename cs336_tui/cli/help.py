@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 Heading = Literal[
     "The two sides",
-    "What is looked for",
+    "The search",
     "Which table",
     "Which cells",
     Section,

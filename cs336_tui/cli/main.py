@@ -27,8 +27,6 @@ from cs336_tui.cli.help import Group, heading, write_options, write_sections
 from cs336_tui.cli.suggestions import offer, themes
 from cs336_tui.config.axis import UserError
 from cs336_tui.events.reports import ASKED_FOR, REPORTS
-from cs336_tui.export.files import NoRoom
-from cs336_tui.export.texts import in_brief
 
 
 class Listed(NamedTuple):
@@ -47,6 +45,7 @@ if TYPE_CHECKING:
 COMMANDS: dict[str, Listed] = {
     "bench": Listed("bench", "Run", "Run benchmarks without the app; data on standard output."),
     "ab": Listed("ab", "Run", "Run two cells in turns, step by step, and say which is faster."),
+    "tune": Listed("tune", "Run", "Search the choices that make a step fastest, and say by how much."),
     "comm": Listed("comm", "Run", "Time collectives of several ranks: all-reduce and others, over sizes."),
     "resume": Listed("bench", "Run", "Run the cells of a session that have no result yet."),
     "presets": Listed("presets", "Run", "List the presets; `presets show NAME` shows one."),
@@ -105,6 +104,8 @@ class _Commands(Group):
         try:
             result = super().invoke(ctx)
         except UserError as error:
+            from cs336_tui.export.files import NoRoom
+
             kind = click.UsageError if error.exit_code == 2 else click.ClickException
             raise kind(f"not written: {error}" if isinstance(error, NoRoom) else str(error)) from None
         if isinstance(result, int):
@@ -201,5 +202,7 @@ def _check_encodable(words: Sequence[str]) -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
+    from cs336_tui.export.texts import in_brief
+
     click.echo(f"cs336-tui: {in_brief(message)}", err=True)
     sys.exit(code)

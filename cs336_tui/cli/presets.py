@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 import click
@@ -25,8 +27,13 @@ def presets(context: click.Context, session_dir: Path) -> None:  # noqa: ARG001 
     if context.invoked_subcommand is not None:
         return
     found = all_presets()
-    rows = [[one_line(preset.name), one_line(preset.about)] for preset in found.presets]
-    text = tabulate(rows, ["preset", "what it runs"], tablefmt="plain", disable_numparse=True)
+    rows = [(one_line(preset.name), one_line(preset.about)) for preset in found.presets]
+    if sys.stdout.isatty():
+        listed = click.HelpFormatter(width=shutil.get_terminal_size().columns)
+        listed.write_dl(rows)
+        text = listed.getvalue().rstrip()
+    else:
+        text = tabulate(rows, ["preset", "what it runs"], tablefmt="plain", disable_numparse=True)
     click.echo(f"{text}\n\nYour own: {user_preset_dir()} (a TOML file each; `presets show NAME` is a start)")
     for problem in found.problems:
         click.echo(f"cs336-tui: {problem}", err=True)

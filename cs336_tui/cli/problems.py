@@ -51,7 +51,7 @@ class _Here(NamedTuple):
 
 
 @click.argument("session", required=False, shell_complete=offer(suggestions.sessions))
-@heading("What is looked for")
+@heading("What to run")
 @click.option(
     "--edition", type=click.Choice([*EDITIONS, "all"]), help="Handout edition. [default: the session's, or the newest]"
 )

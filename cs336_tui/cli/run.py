@@ -122,7 +122,7 @@ class HeadlessRun:
         """0 when every cell has a result (out-of-memory is one) or was skipped and every report that was asked for is
         there, 1 when one failed, 130 when one was cancelled."""
         statuses: set[str] = {cell.status for cell in self.state.cells.values()}
-        asked = [report for report in self.state.reports.values() if report.kind != "oom"]
+        asked = [report for report in self.state.reports.values() if report.kind not in ("oom", "agreement")]
         statuses |= {"failed" if report.status == "oom" else report.status or "running" for report in asked}
         if self.stopped and not self.state.cells:
             return EXIT_INTERRUPTED
@@ -141,7 +141,7 @@ def carry_out(bench: Bench, run: HeadlessRun, work: Callable[[], None], outputs:
 
     def stop() -> bool:
         # The signal may have come in the middle of a write that holds the locks which cancelling needs.
-        if stoppable := bench.queue.busy or len(bench.queue) > 0:
+        if stoppable := bench.is_at_work:
             run.stopped = True
             threading.Thread(target=bench.cancel, name="cancel", daemon=True).start()
         return stoppable

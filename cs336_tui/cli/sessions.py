@@ -132,14 +132,15 @@ def _shown(state: SessionState, path: Path, format_: str) -> str:
     rows += [("cells", counts(info))]
     if info.standing.can_resume:
         rows += [("state", f"{info.standing.words}; `cs336-tui resume {info.session}` runs what is left")]
+    rows += _race_of(state)
     rows += _jobs_of(state, info)
-    for report in state.reports.values():
+    for report in state.reports_on_cells:
         how = "" if report.status == "ok" else f": {report.status or 'running'}"
         rows.append(("report", f"{report.kind} of {report.spec.title}{how}"))
     rows.append(("log", str(path)))
     rows = [(label, in_brief(text, 1000)) for label, text in rows]
     hint = f"`cs336-tui export {info.session} --report kernels` (or memory, ...) shows what a report found."
-    hints = [hint] if any(report.content for report in state.reports.values()) else []
+    hints = [hint] if any(report.content for report in state.reports_on_cells) else []
     if format_ == TERMINAL:
         return on_terminal([*rows, *results_parts(state), *hints])
     lines = [*(f"{label:<9}{text}" for label, text in rows), "", results_markdown(state).rstrip()]
@@ -147,6 +148,17 @@ def _shown(state: SessionState, path: Path, format_: str) -> str:
 
 
 _MOST_JOBS = 20
+
+
+def _race_of(state: SessionState) -> Iterator[tuple[str, str]]:
+    """The outcome of the session's race, or its best so far; nothing without a race."""
+    if state.tuning is None:
+        return
+    from cs336_tui.analysis.tuning import race_of
+    from cs336_tui.export.tuning import finding
+
+    if race := race_of(state):
+        yield "race", finding(race)
 
 
 def _jobs_of(state: SessionState, info: SessionInfo) -> Iterator[tuple[str, str]]:

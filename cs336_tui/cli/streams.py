@@ -16,8 +16,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from cs336_tui.export.texts import one_line, plain
-
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -64,6 +62,8 @@ class _Plain(io.TextIOWrapper):
     """Takes out of each text, unless it is `Styled`, what a terminal would obey."""
 
     def write(self, text: str, /) -> int:
+        from cs336_tui.export.texts import plain  # late: the app starts without it
+
         self.write_as_is(text if isinstance(text, Styled) else plain(text))
         return len(text)
 
@@ -178,6 +178,8 @@ class StatusLine:
         self.is_live = self._lines.is_live
 
     def show(self, text: str) -> None:
+        from cs336_tui.export.texts import one_line
+
         self._lines.show([one_line(text)])
 
     def clear(self) -> None:

@@ -99,7 +99,7 @@ def problems(_context: click.Context, _incomplete: str) -> Iterator[Value]:
 
 
 def columns(_context: click.Context, _incomplete: str) -> Iterable[Value]:
-    from cs336_tui.export.results import COLUMNS
+    from cs336_tui.export.results_columns import COLUMNS
 
     return COLUMNS
 
@@ -133,6 +133,21 @@ def pivots(_context: click.Context, incomplete: str) -> Iterator[Value]:
     yield from ((f"{prefix}{each}", field.title) for each, field in FIELDS.items())
     if not prefix:
         yield "auto"
+
+
+def searched(_context: click.Context, incomplete: str) -> Iterator[Value]:
+    """Names of choices, several with commas; after ``name=`` its values."""
+    from cs336_tui.config.tuning import searched_axes
+
+    name, equals, _ = incomplete.partition("=")
+    before, comma, _ = incomplete.rpartition(",")
+    for axis in searched_axes():
+        if not equals:
+            yield f"{before}{comma}{axis.option}", axis.title
+        elif axis.option == name:
+            start = f"{before}," if comma else f"{name}="
+            there = before.partition("=")[2].split(",")
+            yield from (f"{start}{value}" for value in axis.values if value not in there)
 
 
 def themes(_context: click.Context, _incomplete: str) -> Iterator[Value]:

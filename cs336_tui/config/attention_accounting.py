@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
 
 from cs336_tui.config.spec import CellSpec
 
@@ -21,7 +23,7 @@ _Tensors = tuple[str, int, Shape, int]
 """Tensors: their name, number, shape and bytes an element."""
 
 
-class Term(NamedTuple):
+class Term(msgspec.Struct, frozen=True):
     """Some tensors of one shape and width: `number` of them, `element_bytes` an element."""
 
     what: str
@@ -37,7 +39,7 @@ class Term(NamedTuple):
         return f"{number}{self.shape} x {self.element_bytes} bytes"
 
 
-class Accounting(NamedTuple):
+class Accounting(msgspec.Struct, frozen=True):
     """`terms` are in the order of their allocation."""
 
     terms: tuple[Term, ...]

@@ -137,6 +137,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         group="what", compared="work", workloads=COMPUTING,
     )]
     precision: Annotated[Precision, Axis(
+        tried=("fp32", "bf16-mixed", "bf16"),
         sweep="precisions", several=True, usual=("fp32",), help="Precision: {values}", check=check_precision,
         lacks=lacks_precision, group="what", kinds=(*_AS_VARIANT, "pace"), stand_in="fp32",
     )]
@@ -188,7 +189,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         help="Your model: a class, or a function that returns a model; {default} is the built-in one",
         group="variants", widget="names", hint="reference, or yours", workloads=_OF_MODEL,
         kinds=(*_AS_VARIANT, "pace"),
-        tip="Your own: package.module:ClassOrFactory; reference is the one that comes along. Several with commas.",
+        tip="Your own: package.module:ClassOrFactory; reference is the built-in model. Several with commas.",
         said=_own_words,
     )] = REFERENCE
     model_args: Annotated[tuple[tuple[str, str], ...], Axis(
@@ -205,7 +206,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         label="folder", column="-", group="variants", widget="pieces", metavar="FOLDER", compared="name",
         help="Folder with your code; may be repeated. [default: the current folder]",
         hint="the current one", applies=lambda spec: spec.brings_own_code,
-        tip="Folders in which your own code is looked for, several with commas; else the current one.",
+        tip="Folders with your code, several with commas; empty: the current folder.",
     )] = ()
     annotations: Annotated[tuple[tuple[str, str], ...], Axis(
         section="Your model",
@@ -217,12 +218,14 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="Of your own model: softmax=package.module:function counts that function to this part.",
     )] = ()
     attention: Annotated[str, Axis(
+        searched=True, tried=("naive", "sdpa"),
         sweep="attentions", several=True, values=ATTENTIONS, own="function", help="Attention implementation: {values}",
         lacks=lacks_attention, group="variants", hint="or your module:name", kinds=(*_AS_VARIANT, "pace"),
         said=_own_words, workloads=(*_OF_MODEL, "attention"),
         tip="naive materialises the scores; sdpa lets torch choose; the others are torch's backends by name.",
     )] = "naive"
     optimizer: Annotated[str, Axis(
+        searched=True, tried=("adamw", "adamw-fused"),
         sweep="optimizers", several=True, values=OPTIMIZERS, own="Class", help="Optimizer of train-step: {values}",
         group="variants", workloads=_OF_MODEL, hint="or your module:name",
         applies=lambda spec: spec.pass_ == "train-step", said=_own_words,
@@ -234,6 +237,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="Your own: package.module:function of logits and targets.",
     )] = CROSS_ENTROPY
     compile: Annotated[Compile, Axis(
+        searched=True, tried=("off", "default"),
         sweep="compiles", several=True, before="optimizer", help="Mode of torch.compile: {values}", group="variants",
         long_title="torch.compile",
         lacks=lambda value, device: device.cannot_compile or "" if value != "off" else "",
@@ -243,6 +247,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         said=lambda mode: ("compiled" if mode == "default" else f"compiled {mode}",),
     )] = "off"
     checkpoint: Annotated[int, Axis(
+        searched=True, tried=(0, 1),
         sweep="checkpoints", several=True, before="optimizer", least=0, group="variants", workloads=_OF_MODEL,
         hint="0, or every k blocks",
         help="Activation checkpointing in groups of N blocks; 0: off",
@@ -257,6 +262,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         said=lambda _: ("nested",), detail=lambda _: "groups in halves of halves, recomputed one within the other",
     )] = "off"
     cuda_graph: Annotated[CudaGraph, Axis(
+        searched=True,
         sweep="cuda_graphs", several=True, help="CUDA graphs: {values}; step: replay the whole step as one graph",
         lacks=lacks_graphs, group="variants", title="CUDA graph", kinds=("memory", "time", "pace"),
         unpredicted="predicted is the step without its CUDA graph, which keeps what it uses for itself",
@@ -324,6 +330,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="rmsnorm is made of elementwise operations; the others are torch's own, layernorm with a bias.",
     )] = "rmsnorm"
     ranks: Annotated[int, Axis(
+        tried=(1, 2),
         section="Several ranks",
         sweep="ranks", several=True, group="variants", hint="1, or 1,2,4", kinds=(*_AS_VARIANT, "pace"),
         help="Number of ranks: processes that run one cell together",
@@ -347,6 +354,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         said=lambda whose: (f"{whose} batch",), detail=lambda whose: _WHOSE_BATCH[whose],
     )] = "per-rank"
     parallel: Annotated[str, Axis(
+        tried=("ddp", "zero1", "fsdp2"),
         section="Several ranks",
         sweep="parallels", several=True, values=PARALLELS, own="get_ddp", check=check_parallel, group="variants",
         workloads=_OF_MODEL, applies=lambda spec: spec.ranks > 1, kinds=(*_AS_VARIANT, "pace"),

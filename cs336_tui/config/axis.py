@@ -155,6 +155,10 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
     kinds: tuple[Kind, ...] = ("prediction", "memory", "time")
     """The kinds of cells that it tells apart."""
+    searched: bool = False
+    """True if a search of what nobody names tries it: it does not change results."""
+    tried: tuple[Any, ...] = ()
+    """Values that a search tries beside the starting point's, if nobody names any; empty: all."""
     unpredicted: str = ""
     """Note of a prediction that leaves a value other than the default out."""
     compared: Literal["name", "setting", "work"] = "setting"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
 
 from cs336_tui.config.axis import SpecError
 
@@ -17,12 +19,12 @@ MOST_BY_TIME = 100_000
 """The most steps of a count that comes from time when nobody says how many: each is a line of the log."""
 INTERVAL = 0.01
 """Default width of the mean's confidence interval that ends automatic steps, as a share of the mean."""
-_UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0}
+_UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _AUTO_ALLOWED = "expected auto, or auto:MAX with the most steps, at least {}"
 _TIME_ALLOWED = "expected a time such as 10s or 25ms, or 10s:MAX with the most steps"
 
 
-class Auto(NamedTuple):
+class Auto(msgspec.Struct, frozen=True):
     """A number of steps that the steps themselves decide, `most` at most: until they come to `for_s` seconds, or, where
     that is None, until they are steady or known well enough."""
 
@@ -51,8 +53,8 @@ def auto_of(field: Counted, text: str) -> Auto | None:
 
 
 def duration_of(text: str) -> float | None:
-    """Seconds of ``10s``, ``25ms`` or ``2min``; None for any other text, and for none at all, which is no time."""
-    match = re.fullmatch(r"\s*([0-9]{1,9}\.?[0-9]{0,9}|\.[0-9]{1,9})\s*(ms|s|min)\s*", text.lower(), re.ASCII)
+    """Seconds of ``10s``, ``25ms``, ``2min``, ``2m`` or ``1h``; None for any other text, and for no time at all."""
+    match = re.fullmatch(r"\s*([0-9]{1,9}\.?[0-9]{0,9}|\.[0-9]{1,9})\s*(ms|s|min|m|h)\s*", text.lower(), re.ASCII)
     if match is None:
         return None
     seconds = float(f"{match[1]}e-3") if match[2] == "ms" else float(match[1]) * _UNITS[match[2]]

@@ -34,7 +34,7 @@ FIELDS = {
     "timeout_s": "Seconds after which a cell is ended; empty: never.",
     "repeats": "How many times all cells run, round after round.",
     "reports": "Reports of the cells that end well, made after the last cell.",
-    "after_oom": "What becomes of larger cells after one that ran out of memory.",
+    "after_oom": "After an out-of-memory: larger cells are skipped, or tried too.",
     "workload": "A whole model, or one operation alone.",
     "within": "Seconds for the whole run, from empty compile caches, beside what it took.",
     "model": "reference, or your own as package.module:Class; several with commas.",

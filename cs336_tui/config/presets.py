@@ -2,8 +2,9 @@
 
 A preset is one TOML file and is named by its place: ``2026/warmup.toml`` is ``2026/warmup``. Its keys are the flags of
 `cs336-tui bench` without their dashes; a key that is left out keeps its default. `about` says what it is for, `also`
-names presets that `bench` runs with it. As there, ``warmup`` and ``steps`` may be ``"auto"``, ``"auto:50"`` or
-``"10s"``, and with automatic steps ``interval`` 0.01 or ``"1%"``.
+names presets that `bench` runs with it, `over` the choices that `tune` searches, as its ``--over``. As there,
+``warmup`` and ``steps`` may be ``"auto"``, ``"auto:50"`` or ``"10s"``, and with automatic steps ``interval`` 0.01 or
+``"1%"``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import msgspec
 import platformdirs
 
-from cs336_tui.config.axis import NUMBERS
+from cs336_tui.config.axis import NUMBERS, UserError
 from cs336_tui.config.counts import Auto, Counted, auto_of, auto_words, share_of
 from cs336_tui.config.reading import TomlError, parse_toml, read_text
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, ModelDims, SpecError
@@ -53,19 +54,22 @@ FORMER = {
     **{f"{each}/distributed_communication_single_node": f"{each}/all_reduce" for each in ("2024", "2025", "2026")},
 }
 """Other names of bundled presets, which still find them."""
+_THERE = "preset {}: exists already; choose another name"
 _KINDS = {str: "a text", bool: "true or false", **NUMBERS}
 
 
 class Preset(msgspec.Struct, frozen=True):
-    """A named sweep and what it is for. `also` are presets that `cs336-tui bench` runs with it."""
+    """A named sweep and what it is for. `also` are presets that `cs336-tui bench` runs with it, `over` what
+    `cs336-tui tune` searches if nobody chooses."""
 
     name: str
     about: str
     sweep: Sweep
     also: tuple[str, ...] = ()
+    over: tuple[str, ...] = ()
 
 
-class PresetError(Exception):
+class PresetError(UserError):
     """A preset that cannot be read or kept; one line names it, what is wrong and what is allowed."""
 
 
@@ -125,18 +129,28 @@ def preset(name: str) -> Preset:
 
 def save(preset: Preset, user_dir: Path | None = None, *, overwrite: bool = False) -> Path:
     """Save a preset among the user's own; returns its file. Raises `PresetError`."""
-    if not _NAME.fullmatch(preset.name):
-        raise PresetError(f"preset name {preset.name!r}: expected letters, digits, spaces, . _ + - and / between")
-    path = (user_dir or user_preset_dir()) / f"{preset.name}.toml"
+    path = _new_file(preset.name, user_dir)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w" if overwrite else "x", encoding="utf-8") as file:
             file.write(to_toml(preset))
     except FileExistsError:
-        raise PresetError(f"preset {preset.name}: exists already; choose another name") from None
+        raise PresetError(_THERE.format(preset.name)) from None
     except OSError as error:
         raise PresetError(f"preset {preset.name}: {path}: {error.strerror}") from None
     return path
+
+
+def check_new(name: str, user_dir: Path | None = None, *, overwrite: bool = False) -> None:
+    """Raise `PresetError` if no preset of this name can be saved."""
+    if _new_file(name, user_dir).exists() and not overwrite:
+        raise PresetError(_THERE.format(name))
+
+
+def _new_file(name: str, user_dir: Path | None) -> Path:
+    if not _NAME.fullmatch(name):
+        raise PresetError(f"preset name {name!r}: expected letters, digits, spaces, . _ + - and / between")
+    return (user_dir or user_preset_dir()) / f"{name}.toml"
 
 
 def to_toml(preset: Preset) -> str:
@@ -145,6 +159,7 @@ def to_toml(preset: Preset) -> str:
 
     sweep = preset.sweep
     fields: dict[str, Any] = {"about": preset.about} | ({"also": list(preset.also)} if preset.also else {})
+    fields |= {"over": list(preset.over)} if preset.over else {}
     if sweep.dims:
         fields |= {name: getattr(sweep.dims, name) for name in (*RAW_DIMS, "vocab_size")}
     if sweep.is_alone and sweep.heads > 1:
@@ -176,15 +191,21 @@ def from_toml(name: str, text: str) -> Preset:
         fields = parse_toml(text)
     except TomlError as error:
         raise PresetError(f"preset {name}: {error}") from None
-    allowed = ("about", "also", *_KEYS, "interval", *RAW_DIMS)
+    allowed = ("about", "also", "over", *_KEYS, "interval", *RAW_DIMS)
     if unknown := sorted(fields.keys() - set(allowed)):
         raise PresetError(f"preset {name}: unknown key {unknown[0]}: expected one of {', '.join(allowed)}")
     try:
-        about, also = _convert("about", fields.pop("about", ""), str), fields.pop("also", [])
-        others = tuple(_convert("also", each, str) for each in (also if isinstance(also, list) else [also]))
-        return Preset(name, about, _sweep(fields), others)
+        about = _convert("about", fields.pop("about", ""), str)
+        also, over = _texts(fields, "also"), _texts(fields, "over")
+        return Preset(name, about, _sweep(fields), also, over)
     except SpecError as error:
         raise PresetError(f"preset {name}: {error}") from None
+
+
+def _texts(fields: dict[str, Any], key: str) -> tuple[str, ...]:
+    """Take out a key that holds a text or a list of them."""
+    found = fields.pop(key, [])
+    return tuple(_convert(key, each, str) for each in (found if isinstance(found, list) else [found]))
 
 
 def _sweep(fields: dict[str, Any]) -> Sweep:

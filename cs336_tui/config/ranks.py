@@ -13,17 +13,26 @@ PARALLELS = ("none", "ddp", "zero1", "fsdp2")
 DistributedDataParallel; ``zero1`` adds ZeroRedundancyOptimizer, which shards the optimizer's state; ``fsdp2`` is
 fully_shard of each block and of the model."""
 WITH_BUCKETS = ("ddp", "zero1")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKMGT]?)(i?)B")
+_SIZE = r"(\d+(?:\.\d+)?)([kKMGT]?)(i?)B"
 _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def bytes_of(text: str) -> int:
     """Bytes of a size such as ``10MB``, 10^7, or ``10MiB``, 10 x 2^20. Raises ValueError."""
-    found = _SIZE.fullmatch(text)
+    found = re.fullmatch(_SIZE, text)
     size = float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2]] if found else 0
     if size < 1:
         raise ValueError("expected a size such as 512KB, 10MB (10^7 bytes) or 10MiB (10 x 2^20)")
     return int(size)
+
+
+def size_words(size: int) -> str:
+    """Inverse of `bytes_of`, in the largest unit of which it is a multiple: ``70GB``, ``512KiB``."""
+    for power, prefix in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
+        for base, binary in ((1000, ""), (1024, "i")):
+            if size % base**power == 0:
+                return f"{size // base**power}{prefix}{binary}B"
+    return f"{size}B"
 
 
 BYTES_OF_ELEMENT = {"fp32": 4, "bf16": 2}
@@ -87,12 +96,12 @@ def check_parallel(choice: str) -> None:
         raise SpecError("parallel", choice, f"{name} has no buckets; only {' and '.join(WITH_BUCKETS)} have")
 
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(B|b|bit)/?(s|ps)")
+_RATE = r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(B|b|bit)/?(s|ps)"
 
 
 def bytes_per_s_of(text: str) -> float:
     """Bytes a second of ``450GB/s``, or of ``400Gb/s`` and ``400Gbit/s``, an eighth of that. Raises ValueError."""
-    found = _RATE.fullmatch(text.strip())
+    found = re.fullmatch(_RATE, text.strip())
     rate = float(found[1]) * 1000.0 ** _POWERS[found[2]] / (1 if found[3] == "B" else 8) if found else 0.0
     if rate <= 0:
         raise ValueError("expected a bandwidth such as 450GB/s, or 400Gb/s (bits)")
@@ -121,12 +130,12 @@ def rank_counts_of(text: str) -> tuple[int, ...]:
     return tuple(sorted(counts))
 
 
-_SPEED = re.compile(r"(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*([kKMGTP]?)(FLOPS?(/s)?)?", re.IGNORECASE)
+_SPEED = r"(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*([kKMGTP]?)(FLOPS?(/s)?)?"
 
 
 def flops_per_s_of(text: str) -> float:
     """FLOP/s of ``989.4TFLOP/s``, ``700T`` or ``7e14``. Raises ValueError."""
-    found = _SPEED.fullmatch(text.strip())
+    found = re.fullmatch(_SPEED, text.strip(), re.IGNORECASE)
     speed = float(found[1]) * 1000.0 ** (_POWERS | {"P": 5})[found[2].upper()] if found else 0.0
     if not 0 < speed < float("inf"):
         raise ValueError("expected FLOP/s such as 700TFLOP/s or 7e14")

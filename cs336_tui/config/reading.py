@@ -8,6 +8,7 @@ import re
 import stat
 import threading
 import tomllib
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -58,6 +59,12 @@ def write_quietly(path: Path, data: bytes) -> None:
         finally:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
+
+
+def file_named_by(key: bytes) -> str:
+    """The name of a cache's file for a key. Others may come to the same name, so the file has to hold its key. Not by a
+    cryptographic hash: the library that Python takes these from is 4 MB."""
+    return f"{zlib.crc32(key):08x}.json"
 
 
 def read_text(path: Path) -> str:

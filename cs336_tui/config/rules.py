@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+
+import msgspec
 
 from cs336_tui.config import axes
 from cs336_tui.config.axes import Choices
@@ -19,7 +20,7 @@ FLOAT8_MULTIPLE = 16
 """Float8 matrix products of the hardware need dimensions that are multiples of this."""
 
 
-class Rule(NamedTuple):
+class Rule(msgspec.Struct, frozen=True):
     """A rule between choices: `refusals` yields what is wrong in a cell and reads these `fields` only."""
 
     fields: tuple[str, ...]

@@ -21,7 +21,7 @@ class SettingError(UserError):
     """A setting that there is none of, a value that it does not take, or a file that cannot be written: one line."""
 
 
-class Of(NamedTuple):
+class Of(msgspec.Struct, frozen=True):
     """Description of a setting: its comment in the file, and the lowest and highest of a number."""
 
     about: str

@@ -56,7 +56,7 @@ NOT_OF_COLLECTIVES: dict[str, Any] = {"contexts": (1,), "batches": (1,), "passes
 """Stand-ins for choices that collectives do not have, by the fields of a sweep."""
 
 
-class _Beside(NamedTuple):
+class Beside(NamedTuple):
     """The choice beside which another one counts, its value without that one, and why; without a reason it is not
     refused there, only left out."""
 
@@ -65,12 +65,12 @@ class _Beside(NamedTuple):
     why: str
 
 
-_ONLY_BESIDE = {
-    "nesting": _Beside(
+ONLY_BESIDE = {
+    "nesting": Beside(
         "checkpoint", 0, "without checkpointing there are no groups to nest; choose --checkpoint 1 or more"
     ),
-    "parallel": _Beside("ranks", 1, "one rank has nothing to share; give --ranks 2 or more"),
-    "backend": _Beside("ranks", 1, ""),
+    "parallel": Beside("ranks", 1, "one rank has nothing to share; give --ranks 2 or more"),
+    "backend": Beside("ranks", 1, ""),
 }
 """Choices that count only beside others: without them a sweep runs them once, with the default."""
 _PLAIN = {field: axis.alike for field, axis in AXES.items()}
@@ -179,7 +179,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     def __len__(self) -> int:
         axes = self._axes()
         lengths = {field: len(choices) for field, choices in axes.items()}
-        for field, only in _ONLY_BESIDE.items():
+        for field, only in ONLY_BESIDE.items():
             if lengths[field]:
                 once = only.without in axes[only.other]
                 lengths[only.other] = (lengths[only.other] - once) * lengths.pop(field) + once
@@ -193,13 +193,13 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         shared = {field: choices[0] for field, choices in self._values().items() if field not in axes}
         several = itertools.product(*axes.values())
         cells = (self._cell(shared | dict(zip(axes, each, strict=True))) for each in several)
-        once = any(only.without in axes[only.other] for only in _ONLY_BESIDE.values())
+        once = any(only.without in axes[only.other] for only in ONLY_BESIDE.values())
         return tuple(dict.fromkeys(cells) if once else cells)
 
     def _cell(self, values: dict[str, Any]) -> CellSpec:
         size, dims = self._dims_of(values["size"])
         values |= {"size": size, "model_args": arguments_for(values["model"], self.model_args)}
-        values |= {f: AXES[f].default for f, only in _ONLY_BESIDE.items() if values[only.other] == only.without}
+        values |= {f: AXES[f].default for f, only in ONLY_BESIDE.items() if values[only.other] == only.without}
         return CellSpec(**values | msgspec.structs.asdict(dims))
 
     def check(self) -> None:
@@ -245,7 +245,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         if self.reports and (micro := [str(count) for count in self.accumulations if count > 1]):
             why = f"are of one batch a step, not of {', '.join(micro)}; give --reports none, or --accumulate 1"
             yield SpecError("reports", ",".join(self.reports), why)
-        for field, only in _ONLY_BESIDE.items():
+        for field, only in ONLY_BESIDE.items():
             given = getattr(self, AXES[field].sweep)
             alone = set(getattr(self, AXES[only.other].sweep)) == {only.without}
             if only.why and alone and AXES[field].is_in(self.workload) and set(given) - {AXES[field].default}:

@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.tuning import LeftOut, Tuning
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.reports import Report, ReportKind
@@ -41,7 +42,8 @@ class SessionStarted(_EventBase, frozen=True):
 
 
 class SessionResumed(_EventBase, frozen=True):
-    """Another process opened the session again; a cell that ran before has no result."""
+    """Another process opened the session again, or the one that stopped its race goes on with that; a cell that ran
+    before has no result."""
 
     app: str
 
@@ -62,7 +64,7 @@ class EnvironmentRead(_EventBase, frozen=True):
 class CellsQueued(_EventBase, frozen=True):
     """Cells that will run, in order, numbered from `first`; `command` repeats them headless. `ddof` holds for all stds
     from here on. `repeats` is the number of each cell's run of its spec, from 1; empty if all are 1. `reports` are made
-    of the cells that end well."""
+    of the cells that end well. With `in_turns` two by two run in turns, in one process."""
 
     first: int
     specs: tuple[CellSpec, ...]
@@ -70,6 +72,25 @@ class CellsQueued(_EventBase, frozen=True):
     ddof: int = 1
     repeats: tuple[int, ...] = ()
     reports: tuple[str, ...] = ()
+    in_turns: bool = False
+
+
+class TuningStarted(_EventBase, frozen=True):
+    """A race begins among these candidates, the starting point first; the cells of these specs that are queued from
+    here on are its visits. `left_out` are combinations that are not tried. `limit_bytes` is the limit of a peak.
+    `spent_s` of the budget are used already."""
+
+    tuning: Tuning
+    candidates: tuple[CellSpec, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    limit_bytes: int | None = None
+    spent_s: float = 0.0
+
+
+class TuningEnded(_EventBase, frozen=True):
+    """The race is over, for this reason."""
+
+    reason: str
 
 
 class QueueOrdered(_EventBase, frozen=True):
@@ -274,11 +295,13 @@ class CellFinished(CellEvent, frozen=True):
 
 
 class CellsPredicted(_EventBase, frozen=True):
-    """Predictions of cells; each names its spec. `failed` are specs without one, for the reason `why` (one line)."""
+    """Predictions of cells; each names its spec. `failed` are specs without one, for the reason `why` (one line).
+    `elsewhere`: the compute capability of a GPU that need not be here, if the predictions are for one."""
 
     predictions: tuple[Prediction, ...] = ()
     failed: tuple[CellSpec, ...] = ()
     why: str = ""
+    elsewhere: tuple[int, int] | None = None
 
 
 class ReportStarted(_EventBase, frozen=True):
@@ -404,9 +427,9 @@ class SessionEnded(_EventBase, frozen=True):
 
 
 Event = (
-    SessionStarted | SessionResumed | SessionAnnotated | EnvironmentRead | CellsQueued | QueueOrdered | CellSkipped
-    | CellRequeued | LanesOpened | LaneSetAside | JobSubmitted | JobChanged | CellStarted | StageChanged | ModelBuilt
-    | ModelPrepared | StepsTimed | CellFinished
+    SessionStarted | SessionResumed | SessionAnnotated | EnvironmentRead | CellsQueued | TuningStarted | TuningEnded
+    | QueueOrdered | CellSkipped | CellRequeued | LanesOpened | LaneSetAside | JobSubmitted | JobChanged | CellStarted
+    | StageChanged | ModelBuilt | ModelPrepared | StepsTimed | CellFinished
     | CellsPredicted | ReportStarted | ReportStage | ReportFinished | ChildOutput | DeviceSampled | Notice
     | SessionEnded
 )  # fmt: skip

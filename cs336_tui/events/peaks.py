@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from cs336_tui.config.reading import UNREADABLE, read_small, write_quietly
+from cs336_tui.config.reading import UNREADABLE, file_named_by, read_small, write_quietly
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import Environment
 
@@ -133,7 +133,7 @@ def peak_key(environment: Environment, device: str, precision: Precision, thread
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """One file of the cache; the key is for people who look."""
+    """One file of the cache."""
 
     key: PeakKey
     peak: DevicePeak
@@ -151,7 +151,7 @@ class PeakCache:
         if key not in self._known:
             with contextlib.suppress(*UNREADABLE):
                 entry = msgspec.json.decode(read_small(self._path(key)), type=_Entry)
-                if not entry.peak.disturbance:
+                if entry.key == key and not entry.peak.disturbance:
                     self._known[key] = entry.peak
         return self._known.get(key)
 
@@ -163,7 +163,4 @@ class PeakCache:
         write_quietly(self._path(key), msgspec.json.encode(_Entry(key, peak)))
 
     def _path(self, key: PeakKey) -> Path:
-        import hashlib  # late: the app starts without it
-
-        name = hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:32]
-        return self._folder / f"{name}.json"
+        return self._folder / file_named_by(msgspec.json.encode(key))

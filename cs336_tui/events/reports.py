@@ -2,21 +2,22 @@
 each, never while a cell is timed; `cs336_tui.analysis` derives tables."""
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
 
 import msgspec
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import AskedReport
+from cs336_tui.events.agreement_report import AgreementReport
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.events.precision_report import PrecisionReport
 
-ReportKind = AskedReport | Literal["rank-memory", "oom"]
-Report = KernelReport | MemoryReport | RankMemoryReport | PrecisionReport | OomReport
+ReportKind = AskedReport | Literal["rank-memory", "oom", "agreement"]
+Report = KernelReport | MemoryReport | RankMemoryReport | PrecisionReport | OomReport | AgreementReport
 
 
-class ReportType(NamedTuple):
+class ReportType(msgspec.Struct, frozen=True):
     """A kind of report, for commands, tabs and exports."""
 
     title: str
@@ -32,6 +33,7 @@ class ReportType(NamedTuple):
 
 
 REPORTS: Mapping[str, ReportType] = {
+    "race": ReportType("Race", "race"),
     "ab": ReportType("Two cells in turns", "compare"),
     "predictions": ReportType("Predictions", "estimate"),
     "kernels": ReportType(
@@ -59,6 +61,7 @@ REPORTS: Mapping[str, ReportType] = {
     "mixed-precision": ReportType("Mixed precision", "precision"),
     "roofline": ReportType("How close to the limit", "roofline"),
     "oom": ReportType("Out of memory", "memory", OomReport),
+    "agreement": ReportType("Same logits and gradients", "race", AgreementReport),
 }
 """Every report, by the key that `export --report` takes, in the order in which a summary has them."""
 ASKED_FOR: tuple[ReportKind, ...] = tuple(cast(ReportKind, key) for key, type_ in REPORTS.items() if type_.command)

@@ -34,6 +34,7 @@ from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.writeups import LAYOUTS, layout_tables
 from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import MILLISECONDS, Notation, Unit
 
 RESULTS, PIVOT, REFERENCE, FIGURES, SUMMARY = "results", "pivot", "reference", "figures", "summary"
 LAYOUT, REPORT, PROBLEM = "layout", "report", "problem"
@@ -61,6 +62,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     notes: bool = True
     pandas: bool = False
     """Markdown as pandas writes it, without notes."""
+    columns: str = ""
+    """Columns of the results: ``size,pass,mean``; empty: all that tell cells apart, and every statistic."""
+    unit: Unit = "ms"
+    digits: int | None = None
+    """Decimal places of times; None: as many as the std supports."""
 
     @property
     def kind(self) -> str:
@@ -74,6 +80,24 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_folder(self) -> bool:
         """True if it makes a folder and not a file."""
         return self.what == FIGURES or (self.what == SUMMARY and self.format == WHOLE_FOLDER)
+
+    @property
+    def takes_unit(self) -> bool:
+        """True if `unit` says something: data keeps base units, other tables have fixed ones."""
+        return self.what in (RESULTS, PIVOT, REFERENCE) and self._rounds
+
+    @property
+    def takes_digits(self) -> bool:
+        """True if `digits` says something."""
+        return self.takes_unit or (self.kind == LAYOUT and self._rounds)
+
+    @property
+    def _rounds(self) -> bool:
+        return self.format not in ("csv", "json") and not _as_pandas(self)
+
+    @property
+    def notation(self) -> Notation:
+        return Notation(self.unit, self.digits) if self.takes_unit else MILLISECONDS
 
 
 class Offer(NamedTuple):
@@ -98,7 +122,8 @@ def offers(state: SessionState) -> Iterator[Offer]:
     for name, layout in LAYOUTS.items():
         yield Offer(f"{LAYOUT} {name}", name, layout.about, "As in write-ups")
     for key, report in REPORTS.items():
-        if report.content is None or any(True for _ in state.contents(report.content)):
+        is_there = report.content is None or any(True for _ in state.contents(report.content))
+        if is_there and (key != "race" or state.tuning):
             yield Offer(f"{REPORT} {key}", key, f"Report: {report.title}.", "Reports")
     editions = editions_of(results)
     for edition, problem in every_problem():
@@ -153,7 +178,8 @@ def text_of(choice: Choice, state: SessionState, path: Path | None = None) -> st
         folder = figures_beside(path).name if path and exported.figures else None
         draw = partial(pandas_text, captions=True) if _as_pandas(choice) else None
         return exported.render(choice.format, folder, with_notes=choice.notes and draw is None, draw=draw)
-    if choice.what == RESULTS and choice.notes and not _as_pandas(choice):
+    is_whole = not choice.columns and choice.notation == MILLISECONDS
+    if choice.what == RESULTS and is_whole and choice.notes and not _as_pandas(choice):
         return results_document(state, choice.format)
     tables = _tables(choice, state)
     if _as_pandas(choice):
@@ -253,15 +279,16 @@ def _tables(choice: Choice, state: SessionState) -> list[Table]:
         case "pivot":
             return [_pivot(choice, results)]
         case "layout":
-            return [*layout_tables(results, choice.name, published=_as_pandas(choice))]
+            digits = choice.digits if choice.takes_digits else None
+            return [*layout_tables(results, choice.name, decimals=digits, published=_as_pandas(choice))]
         case "reference":
-            return [*reference_tables(results, states=[state])]
+            return [*reference_tables(results, states=[state], notation=choice.notation)]
         case "report":
             found = report_tables([state], results, keys=[choice.name]).get(choice.name)
             if not found:
                 raise TableError(f"this session has nothing for report {choice.name}; choose another one")
             return [*found]
-    return [results_table(results)]
+    return [results_table(results, columns=[*_words(choice.columns)] or None, notation=choice.notation)]
 
 
 def _pivot(choice: Choice, results: tuple[Result, ...]) -> Table:
@@ -270,7 +297,7 @@ def _pivot(choice: Choice, results: tuple[Result, ...]) -> Table:
     if choice.baseline and not (key and equals and value):
         raise UserError(f"baseline {choice.baseline}: expected KEY=VALUE, such as precision=fp32")
     over = {key.strip(): value.strip()} if choice.baseline else None
-    return pivot_table(pivot(results, rows, columns, choice.value, over), results)
+    return pivot_table(pivot(results, rows, columns, choice.value, over), results, notation=choice.notation)
 
 
 def axes_of(text: str, results: Sequence[Result]) -> tuple[list[str], list[str]]:

@@ -9,7 +9,7 @@ from cs336_tui.analysis.fields import FIELDS, VARIANTS, shown_of, warmup_value
 from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.footnotes import std_kind
-from cs336_tui.export.results import LEFT
+from cs336_tui.export.results_columns import LEFT
 from cs336_tui.export.tables import Column, Table, Value, cell_record, ratio_record, summary_record
 from cs336_tui.export.verdicts import doubt_word
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation

@@ -13,7 +13,8 @@ from cs336_tui.analysis.grouping import groups, label, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled, runs_of
 from cs336_tui.events.events import ModelPrepared
 from cs336_tui.export.layout import PLACES, Row, layout_column, not_timed, setting, tables_of
-from cs336_tui.export.results import LEFT, TableError
+from cs336_tui.export.results import TableError
+from cs336_tui.export.results_columns import LEFT
 from cs336_tui.export.tables import Column, Table, Value, known
 from cs336_tui.stats.quantities import UNKNOWN, Notation
 from cs336_tui.stats.ratio import LEVEL, Ratio, ratio_of

@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from cs336_tui.analysis.grouping import shared
+from cs336_tui.analysis.merge import Result
+
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
@@ -40,6 +44,16 @@ _STYLE: Any = {
 _NO_DATE: Mapping[str, dict[str, None]] = {
     "svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None},
 }  # fmt: skip
+
+MOST_LINES = 14
+"""More lines than these cannot be told apart; the title then says how many there are."""
+LEGEND_WIDTH = 70
+"""Characters of a legend's line that fit below the narrowest figure."""
+# Okabe and Ito 2008: told apart with every common kind of colour vision.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LOOKS = tuple(zip(COLOURS, MARKERS, strict=True))
+"""Colour and marker of each line or group of points; more begin again."""
 
 
 @contextmanager
@@ -117,3 +131,30 @@ def plain_ticks(axis: Axis, subs: Sequence[float] = (1, 2, 5)) -> None:
     axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def ms(time_s: float | None) -> float:
+    """Seconds in milliseconds, 0 of none."""
+    return 1e3 * (time_s or 0.0)
+
+
+def titled(title: str, results: Sequence[Result], but: Sequence[str] = ()) -> str:
+    """The title, and on a line of its own what all cells are in every field that the figure does not show."""
+    same = shared(results, but)
+    return f"{title}\nevery cell: {same}" if same else title
+
+
+def legend_below(figure: Figure) -> None:
+    """One legend for all panels, each name once."""
+    found: dict[str, Artist] = {}
+    for axis in figure.axes:
+        for handle, text in zip(*axis.get_legend_handles_labels(), strict=True):
+            found.setdefault(text, handle)
+    if found:
+        figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=legend_columns(list(found)))
+
+
+def legend_columns(names: Sequence[str]) -> int:
+    """The columns of a legend that fit below the narrowest figure."""
+    longest = max(map(len, names))
+    return 1 if longest > 30 else min(4 if longest < 18 else 2, len(names))

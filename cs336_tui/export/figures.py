@@ -4,44 +4,48 @@ is nothing to draw. What colours tell apart, hatches or markers do too."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from cs336_tui.analysis.collectives import curves, published_curves
-from cs336_tui.analysis.communication import efficiency
 from cs336_tui.analysis.fields import FIELDS, values
-from cs336_tui.analysis.grouping import TELLING, groups, label, settled, shared, telling
+from cs336_tui.analysis.grouping import TELLING, groups, label, settled, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
-from cs336_tui.analysis.published import published
-from cs336_tui.export.data_parallel import wrapper_name
-from cs336_tui.export.drawing import Absent, Drawing, plain_ticks, wrapped
+from cs336_tui.config.values import Pass
+from cs336_tui.export.drawing import (
+    COLOURS,
+    LEGEND_WIDTH,
+    MARKERS,
+    MOST_LINES,
+    Absent,
+    Drawing,
+    legend_below,
+    legend_columns,
+    ms,
+    plain_ticks,
+    titled,
+    wrapped,
+)
 from cs336_tui.export.footnotes import std_kind
-from cs336_tui.export.rank_scaling import SCALING, beside, several_ranks, times_of_one_rank
+from cs336_tui.export.rank_figures import by_message, by_ranks
+from cs336_tui.export.rank_scaling import several_ranks
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _ROW_WIDTH = 38
 """Characters of the name of a row of bars, which must leave room for the bars."""
-_APART = 0.5
-"""Least difference of logarithms of two labelled sizes."""
-_LEGEND_WIDTH = 70
-"""Characters of a legend's line that fit below the narrowest figure."""
 
 MOST_PANELS = 24
-MOST_LINES = 14
 MOST_GROUPS = 16
 """More of each than these cannot be told apart; the title then says how many there are."""
 
-# Okabe and Ito 2008: told apart with every common kind of colour vision.
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 _HATCHES = ("", "///", "...", "xxx", "\\\\\\")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_LOOK_OF_PASS: Mapping[Pass, int] = {
+    "forward": 0, "forward+backward": 1, "train-step": 2, "backward": 3, "inference": 4, "forward+loss": 5,
+}  # fmt: skip
+"""A pass looks the same in every figure, whichever other passes there are."""
 
 
 def drawings(results: Sequence[Result]) -> tuple[Drawing | Absent, ...]:
@@ -69,7 +73,7 @@ def step_times(results: Sequence[Result]) -> Drawing | Absent:
         figure.supylabel("time (ms)")
 
     some = f": the first {len(shown)} of {len(timed)} cells" if len(shown) < len(timed) else ""
-    title = _titled(f"Step times{some}", timed)
+    title = titled(f"Step times{some}", timed)
     return Drawing("step-times", title, _on_a_page(max(4.5, 3 * columns), 1 + 2 * rows), draw)
 
 
@@ -94,10 +98,10 @@ def _steps_panel(axis: Axes, result: Result) -> None:
     if warmup:
         axis.axvspan(0.5, len(warmup) + 0.5, color="#eeeeee", zorder=0)
     numbers = range(1, len(warmup) + len(steps) + 1)
-    axis.plot(numbers, warmup + steps, color=_COLOURS[0], linewidth=0.8)
-    style: Any = {"linestyle": "none", "marker": "o", "markersize": 3.5, "markeredgecolor": _COLOURS[0]}
+    axis.plot(numbers, warmup + steps, color=COLOURS[0], linewidth=0.8)
+    style: Any = {"linestyle": "none", "marker": "o", "markersize": 3.5, "markeredgecolor": COLOURS[0]}
     axis.plot(numbers[: len(warmup)], warmup, markerfacecolor="white", **style)
-    axis.plot(numbers[len(warmup) :], steps, markerfacecolor=_COLOURS[0], **style)
+    axis.plot(numbers[len(warmup) :], steps, markerfacecolor=COLOURS[0], **style)
     # From 0, so that noise looks as small as it is, unless a cold step would flatten all others.
     typical, slowest = median(steps or warmup), max(warmup + steps)
     if 0 < 5 * typical < slowest:
@@ -137,10 +141,10 @@ def passes_by_size(results: Sequence[Result]) -> Drawing | Absent:
             axis.grid(visible=False, axis="x")
             axis.set_title(wrapped(label(members[0], keys), 40))
             axis.set_ylabel("mean step time (ms)")
-        _legend_below(figure)
+        legend_below(figure)
 
     some = f" (the first {len(shown)} of {len(panels)} settings)" if len(shown) < len(panels) else ""
-    title = _titled(f"Step time by size and pass{some}\nerror bars: {std_kind(ddof)}", tried, ("size", "pass"))
+    title = titled(f"Step time by size and pass{some}\nerror bars: {std_kind(ddof)}", tried, ("size", "pass"))
     width = max(4.5, 1.1 * most_sizes * max(1.0, len(passes) / 2))
     return Drawing(name, title, _on_a_page(width * columns, 1 + 3 * rows), draw)
 
@@ -153,11 +157,11 @@ def _bars(axis: Axes, members: Sequence[Sequence[Result]], index: int, of: int, 
         if found := pooled(group, ddof):
             axis.bar(
                 position,
-                _ms(found.mean_s),
+                ms(found.mean_s),
                 width,
-                yerr=_ms(found.std_s),
+                yerr=ms(found.std_s),
                 label=FIELDS["pass"].show(group[0]),
-                **_look(index),
+                **_look(_LOOK_OF_PASS[group[0].spec.pass_]),
             )
         elif group:
             word = group[0].ending
@@ -173,7 +177,7 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
         return Absent(name, "no choice was timed at two context lengths")
     lines = dict(list(every.items())[:MOST_LINES])
     memories = {key: found for key, group in lines.items() if (found := list(filter(_peak_gb, group)))}
-    names = [wrapped(label(group[0], keys) or group[0].spec.size_label, _LEGEND_WIDTH) for group in lines.values()]
+    names = [wrapped(label(group[0], keys) or group[0].spec.size_label, LEGEND_WIDTH) for group in lines.values()]
     ddof = ddof_of(results)
 
     def draw(figure: Figure) -> None:
@@ -182,11 +186,11 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
             by_length = groups(group, ("context",))
             means = [pooled(members, ddof) for members in by_length.values()]
             lengths = [members[0].spec.context_length for members in by_length.values()]
-            style = {"color": _COLOURS[index % len(_COLOURS)], "marker": _MARKERS[index % len(_MARKERS)]}
+            style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
             axes[0].errorbar(
                 lengths,
-                [_ms(found.mean_s) for found in means if found],
-                yerr=[_ms(found.std_s) for found in means if found],
+                [ms(found.mean_s) for found in means if found],
+                yerr=[ms(found.std_s) for found in means if found],
                 capsize=2,
                 label=names[index],
                 **style,
@@ -206,106 +210,15 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
             axis.set_xlabel("context length (tokens)")
             axis.set_ylabel(what)
             plain_ticks(axis.yaxis)
-        _legend_below(figure)
+        legend_below(figure)
 
     some = f" (the first {len(lines)} of {len(every)} lines)" if len(lines) < len(every) else ""
     kinds = "; ".join(dict.fromkeys(_peak_kind(group[0]) for group in memories.values()))
     what = f"Step time{' and memory' if memories else ''} against context length{some}"
     said = f"{what}\nerror bars: {std_kind(ddof)}{f'; {kinds}' if kinds else ''}"
-    title = _titled(said, [result for group in lines.values() for result in group], ("context",))
-    height = 4.5 + 0.2 * sum(name.count("\n") + 1 for name in names) / _legend_columns(names)
+    title = titled(said, [result for group in lines.values() for result in group], ("context",))
+    height = 4.5 + 0.2 * sum(name.count("\n") + 1 for name in names) / legend_columns(names)
     return Drawing(name, title, (10 if memories else 6, height), draw)
-
-
-def by_message(results: Sequence[Result]) -> Drawing | Absent:
-    """Bus bandwidth of collectives against the size of their messages: a line for each other choice, and a dashed one
-    for what others published of the same operation, backend and number of ranks."""
-    every = [curve for curve in curves(results) if len(curve.points) > 1]
-    if not every:
-        return Absent("busbw", "no collective was timed at two sizes")
-    lines = every[:MOST_LINES]
-    alike = {(line.spec.collective, line.spec.backend_in_use, line.spec.ranks): line.spec for line in lines}
-    several = len(alike) > 1
-    others = [(spec, curve) for spec in alike.values() for curve in published_curves(spec, published())]
-    others = others[: MOST_LINES - len(lines)]
-    drawn = [*lines, *(curve for _, curve in others)]
-    names = [wrapped(line.name, _LEGEND_WIDTH) for line in lines]
-    names += [
-        wrapped(f"published{f', {spec.ranks} ranks' * several}: {curve.name}, {curve.source}", _LEGEND_WIDTH)
-        for spec, curve in others
-    ]
-
-    def draw(figure: Figure) -> None:
-        axis = figure.subplots()
-        for index, line in enumerate(drawn):
-            axis.plot(
-                [point.bytes for point in line.points],
-                [point.busbw / 1e9 for point in line.points],
-                color=_COLOURS[index % len(_COLOURS)],
-                marker=_MARKERS[index % len(_MARKERS)],
-                label=names[index],
-                linestyle="solid" if index < len(lines) else "dashed",
-                markerfacecolor=None if index < len(lines) else "white",
-            )
-        axis.set_xscale("log")
-        ticks: dict[str, int] = {}
-        for point in (point for line in drawn for point in line.points):
-            if all(abs(math.log(point.bytes / tick)) > _APART for tick in ticks.values()):
-                ticks[point.size] = point.bytes
-        axis.set_xticks(list(ticks.values()), list(ticks))
-        axis.minorticks_off()
-        axis.set_ylim(bottom=0)
-        axis.set_xlabel("bytes of the whole array")
-        axis.set_ylabel("busbw (GB/s)")
-        _legend_below(figure)
-
-    some = f" (the first {len(lines)} of {len(every)} lines)" if len(lines) < len(every) else ""
-    operations = {line.spec.collective for line in every}
-    of = f" of {operations.pop()}" if len(operations) == 1 else ""
-    title = _titled(f"Bus bandwidth{of} against size{some}", [r for r in results if r.spec.is_collective], ("size",))
-    return Drawing("busbw", title, (6, 4.5 + 0.2 * sum(name.count("\n") + 1 for name in names)), draw)
-
-
-def by_ranks(results: Sequence[Result]) -> Drawing | Absent:
-    """Step time and efficiency over the number of ranks; a line for each wrapper and other choice, of weak and of
-    strong scaling."""
-    name, ones, of = "scaling", times_of_one_rank(results), several_ranks(results)
-    timed = [result for several in of.values() for result in measured(several)]
-    keys = telling(timed, but=("ranks",))
-    lines = groups(timed, keys)
-    if not any(len(values(group, "ranks")) + (beside(group[0]) in ones) > 1 for group in lines.values()):
-        return Absent(name, "no cell was timed on two numbers of ranks")
-    shown = list(lines.values())[:MOST_LINES]
-    names = [wrapped(label(group[0], keys) or wrapper_name(group[0].spec), _LEGEND_WIDTH) for group in shown]
-    ddof = ddof_of(results)
-    kinds = " and ".join(f"{SCALING[kind].lower()} (batch {kind})" for kind in of)
-
-    def draw(figure: Figure) -> None:
-        times, shares = figure.subplots(1, 2)
-        for index, group in enumerate(shown):
-            spec, one_s = group[0].spec, ones.get(beside(group[0]))
-            runs = [(r[0].spec, pooled(r, ddof)) for r in groups(group, ("ranks",)).values()]
-            points = [(each.ranks, found.mean_s, found.std_s or 0.0) for each, found in runs if found and found.mean_s]
-            points = [*([(1, one_s, 0.0)] if one_s else []), *points]
-            ranks, means_s, stds_s = zip(*points, strict=True)
-            look = {"color": _COLOURS[index % len(_COLOURS)], "marker": _MARKERS[index % len(_MARKERS)]}
-            stds = [_ms(std_s) for std_s in stds_s]
-            times.errorbar(ranks, [_ms(mean_s) for mean_s in means_s], stds, label=names[index], capsize=2, **look)
-            if one_s:
-                of_ranks = [msgspec.structs.replace(spec, ranks=number) for number in ranks]
-                found = [100 * efficiency(each, one_s, mean_s) for each, mean_s in zip(of_ranks, means_s, strict=True)]
-                shares.plot(ranks, found, **look)
-        for axis, what in ((times, "mean step time of the slowest rank (ms)"), (shares, "efficiency (%)")):
-            axis.set_xticks(sorted({1, *(result.spec.ranks for result in timed)}))
-            axis.set_ylim(bottom=0)
-            axis.set_xlabel("ranks")
-            axis.set_ylabel(what)
-        shares.axhline(100, color="#999999", linewidth=0.8, zorder=0)
-        _legend_below(figure)
-
-    some = f" (the first {len(shown)} of {len(lines)} lines)" if len(shown) < len(lines) else ""
-    said = f"Step time and efficiency over ranks{some}\n{kinds}; error bars: {std_kind(ddof)}"
-    return Drawing(name, _titled(said, timed, ("ranks", "batch-is")), (9, 4.5 + 0.2 * len(names)), draw)
 
 
 def by_precision(results: Sequence[Result]) -> Drawing | Absent:
@@ -335,8 +248,8 @@ def by_precision(results: Sequence[Result]) -> Drawing | Absent:
                 if found is None or not found.mean_s:
                     continue
                 position = place - 0.4 + width * (index + 0.5)
-                spread = _ms(found.std_s)
-                axis.barh(position, _ms(found.mean_s), width, xerr=spread, label=precision, **_look(index))
+                spread = ms(found.std_s)
+                axis.barh(position, ms(found.mean_s), width, xerr=spread, label=precision, **_look(index))
                 if precision != "fp32" and base and base.mean_s:
                     end, speedup = 1e3 * (found.mean_s + (found.std_s or 0.0)), f"{base.mean_s / found.mean_s:.2f}×"
                     axis.annotate(speedup, (end, position), (4, 0), textcoords="offset points", va="center", fontsize=8)
@@ -345,11 +258,11 @@ def by_precision(results: Sequence[Result]) -> Drawing | Absent:
         axis.set_xlim(left=0)
         axis.grid(visible=False, axis="y")
         axis.set_xlabel("mean step time (ms); ×: speed-up over fp32")
-        _legend_below(figure)
+        legend_below(figure)
 
     some = f" (the first {len(shown)} of {len(pairs)})" if len(shown) < len(pairs) else ""
     said = f"fp32 against other precisions{some}\nerror bars: {std_kind(ddof)}"
-    title = _titled(said, [result for group in shown for result in group], ("precision",))
+    title = titled(said, [result for group in shown for result in group], ("precision",))
     return Drawing(name, title, (7.5, 2 + inches * len(shown)), draw)
 
 
@@ -369,36 +282,11 @@ def _peak_kind(result: Result) -> str:
     return f"{result.spec.device}: {'peak allocated' if allocated else 'peak RSS of the process'}"
 
 
-def _ms(time_s: float | None) -> float:
-    return 1e3 * (time_s or 0.0)
-
-
-def _titled(title: str, results: Sequence[Result], but: Sequence[str] = ()) -> str:
-    """The title, and on a line of its own what all cells are in every field that the figure does not show."""
-    same = shared(results, but)
-    return f"{title}\nevery cell: {same}" if same else title
-
-
 def _look(index: int) -> Any:
     return {
-        "color": _COLOURS[index % len(_COLOURS)],
+        "color": COLOURS[index % len(COLOURS)],
         "hatch": _HATCHES[index % len(_HATCHES)],
         "edgecolor": "white",
         "ecolor": "#333333",
         "capsize": 2,
     }
-
-
-def _legend_below(figure: Figure) -> None:
-    """One legend for all panels, each name once."""
-    found: dict[str, Artist] = {}
-    for axis in figure.axes:
-        for handle, text in zip(*axis.get_legend_handles_labels(), strict=True):
-            found.setdefault(text, handle)
-    if found:
-        figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=_legend_columns(list(found)))
-
-
-def _legend_columns(names: Sequence[str]) -> int:
-    longest = max(map(len, names))
-    return 1 if longest > 30 else min(4 if longest < 18 else 2, len(names))

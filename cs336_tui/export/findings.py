@@ -1,4 +1,4 @@
-"""The first page of a summary: findings as measured sentences, and a table of six columns."""
+"""Findings: what a session shows, as measured sentences, on the first page of its summary."""
 
 from __future__ import annotations
 
@@ -7,39 +7,35 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from cs336_tui.analysis.collectives import busbw
 from cs336_tui.analysis.fields import FIELDS, device_label, values, varies
 from cs336_tui.analysis.findings import Along, Extremes, Peak, Timed, Versus, along, extremes, peaks, timed
 from cs336_tui.analysis.grouping import PLACES, TELLING, label, shared, shown, telling
 from cs336_tui.analysis.kernel_cells import profiled
-from cs336_tui.analysis.merge import ENDINGS, RECORDED, Result, grouped, measured
+from cs336_tui.analysis.merge import ENDINGS, RECORDED, Result, grouped, measured, title_of, without_visits
 from cs336_tui.analysis.provenance import mixed_provenance
+from cs336_tui.analysis.tuning import race_of
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.export.footnotes import FAILED, has_result, machine_marks, status_of, std_kind
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.footnotes import FAILED, has_result, machine_marks
 from cs336_tui.export.texts import in_brief
-from cs336_tui.export.verdicts import Names, cell_names, half_width_of, judgement_of, limits_of
+from cs336_tui.export.tuning import finding as race_finding
+from cs336_tui.export.verdicts import Names, cell_names, judgement_of, limits_of
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.visits import visit_cells
 from cs336_tui.stats.intervals import FEWEST, LEVEL, MeanInterval
 from cs336_tui.stats.quantities import (
     MILLISECONDS,
-    NONE,
-    UNKNOWN,
-    bandwidth,
-    count,
     counted,
+    duration,
     gigabytes,
     percent,
 )
 from cs336_tui.stats.ratio import Ratio
 
-MOST_ROWS = 24
-"""Rows of the first table; of more cells it has the `MOST_ROWS` / 4 fastest and as many slowest."""
 MOST_NAMED = 3
 """Cells that a sentence names; more are counted."""
 MOST_NOTICES = 3
-_CI = f"{LEVEL * 100:g} % CI"
+CI = f"{LEVEL * 100:g} % CI"
 
 
 class Finding(NamedTuple):
@@ -49,7 +45,7 @@ class Finding(NamedTuple):
     text: str
 
 
-class _Cells(NamedTuple):
+class NamedCells(NamedTuple):
     """All that the findings are made of. Repeats of a cell have one name."""
 
     results: Sequence[Result]
@@ -57,7 +53,7 @@ class _Cells(NamedTuple):
     names: Names
 
     @classmethod
-    def of(cls, results: Sequence[Result]) -> _Cells:
+    def of(cls, results: Sequence[Result]) -> NamedCells:
         alike = grouped(results, lambda result: (result.spec, *shown(result, PLACES)))
         names = short_names([runs[0] for runs in alike.values()])
         told = {
@@ -89,9 +85,12 @@ def short_names(results: Sequence[Result]) -> Names:
 
 
 def findings(results: Sequence[Result], states: Sequence[SessionState]) -> Iterator[Finding]:
-    """The cells measured, the fastest and the slowest cell, the ratios along each choice, peak memory, the largest
-    kernels, and what is not to be trusted."""
-    cells = _Cells.of(results)
+    """The best of a race, the cells measured, the fastest and the slowest cell, the ratios along each choice, peak
+    memory, the largest kernels, and what is not to be trusted. Visits of a race are not compared as cells are."""
+    for state in states:
+        for each in _raced(state, results):
+            yield each._replace(text=f"{title_of(state)}: {each.text}") if len(states) > 1 else each
+    cells = NamedCells.of(without_visits(results))
     yield from _measured(cells)
     if found := extremes(cells.timed):
         yield from _extremes(cells, found)
@@ -103,13 +102,43 @@ def findings(results: Sequence[Result], states: Sequence[SessionState]) -> Itera
         title = FIELDS[key].title
         said = (f"{_along(step)}{_doubted_pairs(cells, step)}." for step in steps)
         yield Finding(title[0].upper() + title[1:], " ".join(said))
-    if sizes := peaks(results):
+    if sizes := peaks(cells.results):
         yield Finding("Peak memory", f"{_peaks(cells, *sizes)}.")
     yield from _kernels(states)
-    yield from _distrust(cells, states)
+    yield from _distrust(cells)
+    yield from _made(results, states)
 
 
-def _measured(cells: _Cells) -> Iterator[Finding]:
+def _raced(state: SessionState, results: Sequence[Result]) -> Iterator[Finding]:
+    """The best of the session's race, which candidates differ, and what was measured for it. That a visit has few steps
+    is no doubt: its race has many visits."""
+    race = race_of(state)
+    if race is None:
+        return
+    differing = [entry.label for entry in race.entries if entry.status == "differs"]
+    named = "; ".join(differing[:MOST_NAMED])
+    more = f" and {len(differing) - MOST_NAMED} more" if len(differing) > MOST_NAMED else ""
+    not_crowned = f" Not crowned, as logits or gradients differ: {named}{more}." if differing else ""
+    yield Finding("Race", f"{race_finding(race)}{not_crowned}")
+    visits = visit_cells(state)
+    timed_visits = [each for each in measured(results) if each.state is state and each.cell.cell in visits]
+    if not timed_visits:
+        return
+    devices = " and ".join(dict.fromkeys(map(device_label, timed_visits)))
+    spec = race.start.spec
+    steps = f"{spec.warmup_steps} warm-up and {counted(spec.measure_steps, 'measured step')}"
+    number = counted(len(timed_visits), "visit")
+    ended = f"it ended after {duration(race.spent_s)}: {race.ended}" if race.ended else "it has not ended"
+    of = counted(len(race.entries), "candidate")
+    yield Finding("Raced", f"{number} of {of} on {devices}, each a process with {steps}; {ended}.")
+    judged = [judgement for each in timed_visits if (judgement := judgement_of(each.cell, state))]
+    doubts = Counter(check.name for each in judged for check in each.doubts if check.name != "too-few-steps")
+    if doubts:
+        told = ", ".join(f"{name} in {found}" for name, found in doubts.most_common())
+        yield Finding("Visits in doubt", f"of {number}: {told}.")
+
+
+def _measured(cells: NamedCells) -> Iterator[Finding]:
     """The number of cells with timings, on which devices, and what they have in common and not."""
     if not cells.timed:
         return
@@ -128,7 +157,7 @@ def _listed(texts: Sequence[str]) -> str:
     return ", ".join(texts) if len(texts) <= 8 else f"{', '.join(texts[:3])} … {texts[-1]} ({len(texts)} values)"
 
 
-def _extremes(cells: _Cells, found: Extremes) -> Iterator[Finding]:
+def _extremes(cells: NamedCells, found: Extremes) -> Iterator[Finding]:
     """Who is fastest and slowest; several where no interval tells them apart, nobody where no interval is known."""
     least, most = found.fastest[0], found.slowest[0]
     if found.ratio is None or found.ratio.low is None:
@@ -148,7 +177,7 @@ def _extremes(cells: _Cells, found: Extremes) -> Iterator[Finding]:
     yield Finding("Slowest", f"{_all(cells, found.slowest)}; {ratio}.")
 
 
-def _all(cells: _Cells, alike: Sequence[Timed]) -> str:
+def _all(cells: NamedCells, alike: Sequence[Timed]) -> str:
     """The first with its mean; then those that are not told apart from it."""
     first, *others = alike
     text = f"{cells.doubted(first)}: {_mean(first)}{_repeats(first)}"
@@ -182,7 +211,7 @@ def _along(step: Along) -> str:
     return f"{other} against {base}, {pairs}: {told}; step-time ratios {_span(step)}"
 
 
-def _doubted_pairs(cells: _Cells, step: Along) -> str:
+def _doubted_pairs(cells: NamedCells, step: Along) -> str:
     """The number of its pairs with a cell in doubt."""
     found = sum(bool(cells.doubts(pair.base) or cells.doubts(pair.other)) for pair in step.pairs)
     if not found:
@@ -224,24 +253,19 @@ def _ms(cell: Timed) -> str:
     return MILLISECONDS.of(cell.summary, "mean_s")
 
 
-def _half_width(row: _Row) -> str:
-    timed = row.timed
-    return half_width_of(timed.low, timed.high, timed.mean_s) if timed else NONE
-
-
 def _mean(cell: Timed) -> str:
     """``14.945 ms (95 % CI 14.907 to 14.983)``."""
     if cell.low is None or cell.high is None:
         few = cell.summary.n < FEWEST
-        return f"{_ms(cell)} ms ({f'n = {cell.summary.n}, no {_CI} below {FEWEST}' if few else f'no {_CI}'})"
-    return f"{_ms(cell)} ms ({_CI} {limits_of(cell.low, cell.high, cell.mean_s)})"
+        return f"{_ms(cell)} ms ({f'n = {cell.summary.n}, no {CI} below {FEWEST}' if few else f'no {CI}'})"
+    return f"{_ms(cell)} ms ({CI} {limits_of(cell.low, cell.high, cell.mean_s)})"
 
 
 def _repeats(cell: Timed) -> str:
     return f" over {len(cell.runs)} runs" if len(cell.runs) > 1 else ""
 
 
-def _peaks(cells: _Cells, most: Peak, least: Peak) -> str:
+def _peaks(cells: NamedCells, most: Peak, least: Peak) -> str:
     """The cells of the largest and of the smallest peak."""
 
     def named(peak: Peak) -> str:
@@ -272,8 +296,8 @@ def _kernels(states: Sequence[SessionState]) -> Iterator[Finding]:
         yield Finding("Kernels", f"{'; '.join(told)}.{more}")
 
 
-def _distrust(cells: _Cells, states: Sequence[SessionState]) -> Iterator[Finding]:
-    """The cells in doubt, without timings, made differently; the log's notices."""
+def _distrust(cells: NamedCells) -> Iterator[Finding]:
+    """The cells in doubt and without timings."""
     found = [(result, judgement_of(result.cell, result.state)) for result in measured(cells.results)]
     judged = [(result, judgement) for result, judgement in found if judgement]
     doubts = grouped(
@@ -298,7 +322,11 @@ def _distrust(cells: _Cells, states: Sequence[SessionState]) -> Iterator[Finding
         elif len(without) == 1 and without[0].cell.status in FAILED:
             text = f"{cells.name(without[0])}: {_failure(without[0].cell)}."
         yield Finding(word[0].upper() + word[1:], text)
-    lines = (*mixed_provenance(list(filter(_shown, cells.results))), *machine_marks(cells.results).notes)
+
+
+def _made(results: Sequence[Result], states: Sequence[SessionState]) -> Iterator[Finding]:
+    """The cells that were made differently; the log's notices."""
+    lines = (*mixed_provenance(list(filter(_shown, results))), *machine_marks(results).notes)
     yield from (Finding("Not made alike", f"{line.removeprefix('mixed provenance: ')}.") for line in lines)
     notices = dict.fromkeys(notice.text for state in states for notice in state.notices)
     yield from (Finding("Notice", text) for text in list(notices)[:MOST_NOTICES])
@@ -314,7 +342,7 @@ def _failure(cell: CellState) -> str:
     return f"{stage}: {in_brief(end.error, 160)}" if end and end.error else stage
 
 
-def _counted(cells: _Cells, results: Sequence[Result]) -> str:
+def _counted(cells: NamedCells, results: Sequence[Result]) -> str:
     """``12 cells (small · forward; large · forward; and 10 more)``."""
     named = "; ".join(map(cells.name, results[:MOST_NAMED]))
     more = f"; and {len(results) - MOST_NAMED} more" if len(results) > MOST_NAMED else ""
@@ -328,101 +356,3 @@ def _interval(result: Result) -> MeanInterval | None:
 
 def _shown(result: Result) -> bool:
     return has_result(result.cell)
-
-
-class _Row(NamedTuple):
-    """A row: a timed cell, or one that ended without timings."""
-
-    name: str
-    result: Result
-    timed: Timed | None
-
-
-def first_table(results: Sequence[Result]) -> Table | None:
-    """Cell, mean ± std, interval, throughput, peak memory, verdict; None of no cell that has a result. Repeats of a
-    cell are one row. Of more than `MOST_ROWS` cells those at both ends stand here."""
-    cells = _Cells.of(results)
-    by_first = {id(run): each for each in cells.timed for run in each.runs}
-    rows: list[_Row] = []
-    for result in results:
-        found = by_first.get(id(result))
-        if (found and found.first is result) or (not found and _shown(result) and result.cell.status in FAILED):
-            rows.append(_Row(cells.name(result), result, found))
-    if not rows:
-        rows = [_Row(cells.name(result), result, None) for result in results if _shown(result)]
-    if not rows:
-        return None
-    left_out: tuple[str, ...] = ()
-    if len(rows) > MOST_ROWS:
-        up = sorted((row for row in rows if row.timed), key=lambda row: row.timed.mean_s if row.timed else 0.0)
-        ends = MOST_ROWS // 4
-        if len(up) > 2 * ends:
-            left_out = (f"the {ends} fastest and the {ends} slowest of {len(up)} timed cells; all are under Cells",)
-            rows = [*up[:ends], *up[-ends:]]
-        else:
-            left_out = (f"the first {MOST_ROWS} of {len(rows)} cells; all are under Cells",)
-            rows = rows[:MOST_ROWS]
-    columns = [column for column in _columns(rows) if column.key == "cell" or _is_known(column, rows)]
-    notes = [f"± std: {std_kind(results[0].state.ddof)}"] if cells.timed else []
-    if len(cells.timed) > 1:
-        notes.append(f"[a, b]: {_CI} of a ratio of mean step times, Welch's of its logarithm")
-    if any(len(each.runs) > 1 for each in cells.timed):
-        notes.append(f"{_CI} of several runs: Student's, from the runs' means")
-    return Table.of(
-        rows,
-        columns,
-        record=lambda row: {"cell": row.name},
-        caption=f"Cells, each with {same}" if len(rows) > 1 and (same := shared([row.result for row in rows])) else "",
-        footnotes=(*left_out, *notes),
-    )
-
-
-def _is_known(column: Column[_Row], rows: Sequence[_Row]) -> bool:
-    return any(column.cell(row) not in (NONE, UNKNOWN, "") for row in rows)
-
-
-def _columns(rows: Sequence[_Row]) -> Sequence[Column[_Row]]:
-    allocated = any(row.result.cell.finished and row.result.cell.finished.peak_allocated_bytes for row in rows)
-    memory = "peak_allocated_bytes" if allocated else "peak_rss_bytes"
-    collective = all(row.result.spec.is_collective for row in rows)
-
-    def stage(row: _Row) -> str:
-        return row.result.cell.stage if row.result.cell.stage and not row.result.spec.recording else NONE
-
-    if not any(row.timed for row in rows):
-        return (
-            Column("cell", left=True, text=lambda row: row.name),
-            Column("status", left=True, text=lambda row: status_of(row.result.cell)),
-            Column("stage", left=True, text=stage),
-            Column("steps", "steps done", text=lambda row: str(row.result.cell.steps_done or NONE)),
-        )
-
-    def mean(row: _Row) -> str:
-        return MILLISECONDS.mean_and_std(row.timed.summary) if row.timed else row.result.ending
-
-    def rate(row: _Row) -> str:
-        if not row.timed:
-            return NONE
-        spec, mean_s = row.result.spec, row.timed.mean_s
-        if collective:
-            return bandwidth(busbw(spec, mean_s)) if mean_s else UNKNOWN
-        return count(spec.tokens_per_step * spec.ranks / mean_s) if mean_s and not spec.is_collective else UNKNOWN
-
-    def peak(row: _Row) -> str:
-        ends = [run.cell.finished for run in (row.timed.runs if row.timed else (row.result,))]
-        sizes = [size for end in ends if end and (size := getattr(end, memory)) is not None]
-        return gigabytes(max(sizes)) if sizes else NONE
-
-    def verdict(row: _Row) -> str:
-        found = [judgement_of(run.cell, run.state) for run in (row.timed.runs if row.timed else ())]
-        names = [name for each in found if each for name in (each.doubts or each.holding)]
-        return names[0].name if names else NONE
-
-    return (
-        Column("cell", left=True, text=lambda row: row.name),
-        Column("mean", "mean ± std (ms)", text=mean),
-        Column("interval", f"{_CI} (± %)", text=_half_width),
-        Column("rate", "busbw (GB/s)" if collective else "tokens/s", text=rate),
-        Column("memory", f"peak {'allocated' if allocated else 'RSS'} (GB)", text=peak),
-        Column("verdict", left=True, text=verdict),
-    )

@@ -13,7 +13,7 @@ from itertools import count, product
 from pathlib import Path
 from typing import NamedTuple
 
-from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.analysis.merge import Result, merge, without_visits
 from cs336_tui.analysis.merge import title_of as session_title
 from cs336_tui.analysis.pivot import PivotError, pivot, suggest
 from cs336_tui.analysis.published import ReferenceFileError
@@ -28,6 +28,7 @@ from cs336_tui.export.formats import render_all
 from cs336_tui.export.narrow import without_breaks
 from cs336_tui.export.page import page
 from cs336_tui.export.pivot import pivot_table
+from cs336_tui.export.race_figure import race_figures
 from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.reports import report_drawings, report_tables
 from cs336_tui.export.results import TableError, results_table
@@ -79,12 +80,13 @@ def write_summary(path: Path, sources: Sequence[Source], *, overwrite: bool = Fa
 
 def tables_of(results: Sequence[Result]) -> Mapping[str, tuple[Table, ...]]:
     """Every table that these results give, by the name of its file: results, verdicts, pivots, the layouts of
-    write-ups, reference points."""
+    write-ups, reference points. Visits of a race are in the first two alone."""
     found: dict[str, tuple[Table, ...]] = {}
     with contextlib.suppress(TableError):
         found["results"] = (results_table(results),)
     if (verdicts := verdict_table(results)).rows:
         found["verdicts"] = (verdicts,)
+    results = without_visits(results)
     with contextlib.suppress(PivotError):
         rows, columns = suggest(results)
         for value in ("mean", "tokens", "memory"):
@@ -98,9 +100,13 @@ def tables_of(results: Sequence[Result]) -> Mapping[str, tuple[Table, ...]]:
 
 
 def figures_of(states: Sequence[SessionState], results: Sequence[Result]) -> tuple[Drawing | Absent, ...]:
-    """Every figure of these results and of what was found out in their sessions."""
-    roofline = roofline_figure(points(results, PeakCache().get), left_out(results))
-    return *drawings(results), roofline, *report_drawings(states)
+    """Every figure of these results and of what was found out in their sessions; of a race its own one stands for its
+    visits."""
+    races, cells = race_figures(states), without_visits(results)
+    of_cells: tuple[Drawing | Absent, ...] = ()
+    if cells or not races:
+        of_cells = (*drawings(cells), roofline_figure(points(cells, PeakCache().get), left_out(cells)))
+    return *races, *of_cells, *report_drawings(states)
 
 
 def _fill(folder: Path, sources: Sequence[Source]) -> None:

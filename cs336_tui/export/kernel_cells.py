@@ -12,7 +12,7 @@ from cs336_tui.events.kernel_report import FUSED, KernelReport
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.kernel_use import milliseconds
 from cs336_tui.export.kernel_use import percent as share
-from cs336_tui.export.results import data_value
+from cs336_tui.export.results_columns import data_value
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known
 from cs336_tui.export.verdicts import doubt_word
 from cs336_tui.stats.quantities import MILLISECONDS, NONE

@@ -11,7 +11,7 @@ from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import SHARED, TELLING, groups, label, shared, shown, telling
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled
 from cs336_tui.export.footnotes import provenance_notes
-from cs336_tui.export.results import data_value
+from cs336_tui.export.results_columns import data_value
 from cs336_tui.export.tables import Column, Table, Value, as_text
 from cs336_tui.export.verdicts import doubt_word
 from cs336_tui.stats.quantities import NONE, Notation

@@ -13,10 +13,8 @@ from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.peaks import WRONG_PEAK, DevicePeak
 from cs336_tui.export.tables import Column, Table, Value, attributes
-from cs336_tui.stats.quantities import UNKNOWN, Rate, bandwidth, counted, percent
+from cs336_tui.stats.quantities import UNKNOWN, UNSTATED, Rate, bandwidth, counted, percent
 
-UNSTATED = "unknown"
-"""A figure that no known data sheet has."""
 NOISY = 0.02
 """From this spread on a peak is marked."""
 METHOD = (

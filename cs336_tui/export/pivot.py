@@ -10,7 +10,7 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.pivot import VALUES, WHOLE_PROCESS, Figure, Key, Pivot
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN, Signs, provenance_notes
 from cs336_tui.export.layout import settings_of, steps_note
-from cs336_tui.export.results import LEFT, data_value
+from cs336_tui.export.results_columns import LEFT, data_value
 from cs336_tui.export.tables import Column, Table, Value, attributes
 from cs336_tui.export.verdicts import doubt_word
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, count, gigabytes

@@ -17,6 +17,7 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import EffectiveSettings
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.visits import visit_cells
 from cs336_tui.stats.quantities import count, counted, gigabytes
 
 SETTINGS: Mapping[str, Callable[[CellSpec], str]] = {
@@ -56,8 +57,11 @@ def run_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
 def in_force_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
     """Precisions, what else was in force on all cells of a device alike, and its clocks, as far as they are known."""
     yield from _precision_notes(cells)
+    if visits := len(visit_cells(state) & {cell.cell for cell in cells}):
+        yield f"{visits} of {len(cells)} cells are visits of a race, few steps each; report race compares them"
     if in_turns := sum(cell.in_turns for cell in cells):
-        yield f"{in_turns} of {len(cells)} cells ran in turns with another cell, in one process (cs336-tui ab)"
+        by = "tune" if state.tuning else "ab"
+        yield f"{in_turns} of {len(cells)} cells ran in turns with another cell, in one process (cs336-tui {by})"
     for device in dict.fromkeys(cell.spec.device for cell in cells):
         ran_there = [cell for cell in cells if cell.spec.device == device]
         if agreed := [*_agreed(state, ran_there)]:

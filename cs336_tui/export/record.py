@@ -12,12 +12,14 @@ from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.fields import OWN, shown_of
 from cs336_tui.analysis.merge import Result, title_of
 from cs336_tui.analysis.roofline import PeakLookup, point_of, work_of
+from cs336_tui.analysis.tuning import race_of
 from cs336_tui.config.spec import AXES, CellSpec, has_stand_ins, known_choices
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import EffectiveSettings, Stage, Status
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.tables import attributes
 from cs336_tui.export.texts import csv_text, plain
+from cs336_tui.export.tuning import race_document
 from cs336_tui.export.verdicts import judgement_of
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -36,7 +38,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     cell: int
     spec: CellSpec
     repeat: int
-    """Which run of its spec it is, from 1."""
+    """Which run of its spec it is, from 1; of a visit of a race the round."""
+    in_turns: bool
+    """True if it ran step by step in turns with another cell, in one process."""
     environment: int | None
     """The machine that it ran on, as its place in the document's `environments`."""
     machine: str | None
@@ -163,6 +167,8 @@ class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...]
     environment: Environment | None
     environments: tuple[Environment, ...]
+    race: dict[str, Any] | None
+    """As ``tune --format json`` has it; None without one."""
     runs: tuple[RunRecord, ...]
     without_result: tuple[CellWithoutResult, ...]
 
@@ -171,6 +177,7 @@ _OF_CELL = (
     "cell",
     "spec",
     "repeat",
+    "in_turns",
     "num_params",
     "num_params_without_head",
     "in_force",
@@ -265,6 +272,7 @@ def document_of(
         **attributes(state, "name", "note", "environment"),
         commands=tuple(state.commands),
         environments=tuple(environments),
+        race=race_document(race, state.cells) if (race := race_of(state)) else None,
         runs=tuple(runs),
         without_result=tuple(rest),
     )

@@ -13,7 +13,8 @@ from cs336_tui.analysis.published import Published
 from cs336_tui.analysis.reference import Match, matching, nothing_published, remark_on
 from cs336_tui.analysis.reference_profiles import KernelsBeside, PeakBeside, kernel_name, kernels_beside, peaks_beside
 from cs336_tui.export.footnotes import provenance_notes
-from cs336_tui.export.results import TableError, data_value
+from cs336_tui.export.results import TableError
+from cs336_tui.export.results_columns import data_value
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
 from cs336_tui.export.verdicts import doubt_word
 from cs336_tui.session.state import SessionState

@@ -12,10 +12,12 @@ from cs336_tui.analysis.ab import runs_in_turns, turns_of
 from cs336_tui.analysis.estimates import judge_all
 from cs336_tui.analysis.kernel_cells import kernel_cells
 from cs336_tui.analysis.kernels import RangeError
-from cs336_tui.analysis.merge import Result, grouped, title_of
+from cs336_tui.analysis.merge import Result, grouped, title_of, without_visits
 from cs336_tui.analysis.roofline import points
 from cs336_tui.analysis.targets import target_here
+from cs336_tui.analysis.tuning import race_of
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.agreement_report import AgreementReport
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.events.peaks import PeakCache
@@ -24,8 +26,10 @@ from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.report_keys import prediction_key
 from cs336_tui.events.reports import REPORTS, Report, ReportType
 from cs336_tui.export.ab import turns_table
+from cs336_tui.export.agreement import agreement_tables
 from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables
+from cs336_tui.export.gains import gains_table
 from cs336_tui.export.kernel_cells import kernel_cells_table
 from cs336_tui.export.kernel_pairs import pairs_table
 from cs336_tui.export.kernels import kernel_document, kernel_tables
@@ -38,6 +42,7 @@ from cs336_tui.export.results import TableError
 from cs336_tui.export.roofline import left_out, roofline_table
 from cs336_tui.export.tables import Table
 from cs336_tui.export.texts import untaken
+from cs336_tui.export.tuning import race_table
 from cs336_tui.session.state import SessionState
 
 MOST_ROWS = 20
@@ -69,6 +74,7 @@ _EXPORTS: Mapping[type[Report], _Exports] = {
         lambda report: (modules_table(report),), precision_document, of_all=experiment_tables, shared=EXPERIMENTS
     ),
     OomReport: _Exports(lambda report: (oom_table(report),), msgspec.to_builtins),
+    AgreementReport: _Exports(lambda _: (), msgspec.to_builtins, of_all=agreement_tables),
 }
 
 
@@ -154,17 +160,37 @@ def report_tables(
 def report_sections(
     states: Sequence[SessionState], results: Sequence[Result]
 ) -> Iterator[tuple[str, tuple[Table, ...]]]:
-    """Title and tables of each report that the sessions have; of long ones the first rows."""
-    for key, tables in report_tables(states, results).items():
-        yield REPORTS[key].title, tuple(map(_head, tables))
+    """Title and tables of each report that the sessions have but of races; of long ones the first rows."""
+    cells = without_visits(results)
+    for key in (key for key in REPORTS if key != "race"):
+        of = results if key == "kernels-over-cells" else cells  # a visit may have been profiled
+        for tables in report_tables(states, of, keys=[key]).values():
+            yield REPORTS[key].title, tuple(map(head, tables))
 
 
-def _head(table: Table) -> Table:
+def head(table: Table) -> Table:
+    """The table with its first rows, as many as a summary shows."""
     if len(table.rows) <= MOST_ROWS:
         return table
     last = table.rows[-1:] if table.label == "ab" else ()  # what all rounds come to
     more = f"the first {MOST_ROWS} of {len(table.rows)} rows" + (" and the last" if last else "")
     return msgspec.structs.replace(table, rows=(*table.rows[:MOST_ROWS], *last), footnotes=(*table.footnotes, more))
+
+
+def _races(states: Sequence[SessionState], _: Sequence[Result], wanted: _Wanted) -> Iterator[Table]:
+    for state in states:
+        if race := race_of(state):
+            rows = race_table(race, state.cells)
+            kept = [place for place, entry in enumerate(race.entries) if wanted(entry.spec)]
+            tables = (_rows(rows, kept), gains_table(race)) if kept else ()
+            for table in filter(None, tables):
+                yield _of_session(table, title_of(state)) if len(states) > 1 else table
+
+
+def _rows(table: Table, places: Sequence[int]) -> Table:
+    """The table with these rows alone."""
+    rows, records = (tuple(each[place] for place in places) for each in (table.rows, table.records))
+    return msgspec.structs.replace(table, rows=rows, records=records)
 
 
 def _in_turns(_: Sequence[SessionState], results: Sequence[Result], __: _Wanted) -> Iterator[Table]:
@@ -200,6 +226,7 @@ def _roofline(_: Sequence[SessionState], results: Sequence[Result], __: _Wanted)
 
 
 _FROM_CELLS: Mapping[str, Callable[[Sequence[SessionState], Sequence[Result], _Wanted], Iterable[Table]]] = {
+    "race": _races,
     "ab": _in_turns,
     "predictions": _predictions_of,
     "kernels-over-cells": _kernels,
@@ -237,6 +264,6 @@ def _predictions(state: SessionState) -> list[Prediction]:
             found.setdefault(prediction_key(cell.spec), prediction)
     for report in state.reports.values():
         content = report.content
-        if content is not None and not isinstance(content, PrecisionReport) and content.prediction:
+        if content is not None and not isinstance(content, PrecisionReport | AgreementReport) and content.prediction:
             found.setdefault(prediction_key(content.spec), content.prediction)
     return list(found.values())

@@ -12,10 +12,10 @@ from cs336_tui.analysis.grouping import SHARED, TELLING, label, shared, telling
 from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.analysis.roofline import Ceiling, RooflinePoint, why_unknown
 from cs336_tui.events.peaks import WRONG_PEAK
-from cs336_tui.export.drawing import Absent, Drawing, plain_ticks
-from cs336_tui.export.peaks import UNSTATED, percent_of_measured
+from cs336_tui.export.drawing import LOOKS, Absent, Drawing, plain_ticks
+from cs336_tui.export.peaks import percent_of_measured
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
-from cs336_tui.stats.quantities import UNKNOWN, Rate, bandwidth, percent
+from cs336_tui.stats.quantities import UNKNOWN, UNSTATED, Rate, bandwidth, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,8 +30,6 @@ _LEGEND_COLUMNS = 110
 _NAME_COLUMNS = 95
 """Characters of a cell's name in a line of its own, beside its marker."""
 _ALWAYS = ("size", "context", "pass", "precision")
-# Okabe and Ito 2008: told apart with every common kind of colour vision.
-_LOOKS = (("#0072B2", "o"), ("#E69F00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#D55E00", "v"), ("#56B4E9", "P"))
 _Looks = dict[str, tuple[str, str]]
 """Colour and marker of each precision."""
 _Line = Literal["-", "-.", "--"]
@@ -182,7 +180,7 @@ def roofline_figure(points: Sequence[RooflinePoint], left_out: Sequence[str] = (
     drawn = {machine: members for machine, members in panels.items() if members}
     keys = _keys(points)
     precisions = dict.fromkeys(str(point.precision) for point in shown)
-    looks = dict(zip(precisions, cycle(_LOOKS), strict=False))
+    looks = dict(zip(precisions, cycle(LOOKS), strict=False))
 
     def draw(figure: Figure) -> None:
         from matplotlib.lines import Line2D

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cs336_tui.analysis.scaling import PASSES, STRATEGIES, Limit, PassTime, Plan, RankRow, Strategy, StrategyTime
-from cs336_tui.export.drawing import Drawing, plain_ticks
+from cs336_tui.export.drawing import LOOKS, Drawing, plain_ticks
 from cs336_tui.export.tables import Column, Table, Value, attributes
 from cs336_tui.stats.quantities import Rate, Scale, bandwidth, counted, gigabytes, scale
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 NAMES: dict[Strategy, str] = {"dp": "DP", "fsdp": "FSDP", "tp": "TP", "fsdp+tp": "FSDP+TP"}
 _BOUND = "†"
-# Okabe and Ito 2008, as the roofline.
-_LOOKS = {"dp": ("#0072B2", "o"), "fsdp": ("#E69F00", "s"), "tp": ("#009E73", "^"), "fsdp+tp": ("#CC79A7", "D")}
+_LOOKS = dict(zip(NAMES, LOOKS, strict=False))
 
 
 def limit_table(plan: Plan) -> Table:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 import msgspec
 
-from cs336_tui.analysis.merge import RECORDED, Result, grouped, measured, merge
+from cs336_tui.analysis.merge import RECORDED, Result, grouped, measured, merge, without_visits
 from cs336_tui.analysis.merge import title_of as session_title
 from cs336_tui.export import provenance
-from cs336_tui.export.findings import MOST_NAMED, findings, first_table, short_names
+from cs336_tui.export.findings import MOST_NAMED, findings, short_names
+from cs336_tui.export.first_table import first_table
 from cs336_tui.export.footnotes import (
     FAILED,
     ending_of,
@@ -28,8 +30,9 @@ from cs336_tui.export.footnotes import (
 )
 from cs336_tui.export.formats import noted_once
 from cs336_tui.export.narrow import markdown_rows, narrow, paged
-from cs336_tui.export.reports import report_sections
-from cs336_tui.export.results import COLUMNS, NO_RESULTS, TableError, results_table
+from cs336_tui.export.reports import head, report_sections, report_tables
+from cs336_tui.export.results import NO_RESULTS, TableError, results_table
+from cs336_tui.export.results_columns import COLUMNS
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.texts import bullets, code_block, markdown_escape
 from cs336_tui.export.verdicts import Names, verdict_table
@@ -64,15 +67,19 @@ def document(states: Sequence[SessionState], figures: str = "", files: str = "",
     """The whole text; parts without content are left out. `figures` and `files` are markdown. Without `paging` tables
     are as long as they are."""
     results = merge([(session_title(state), state) for state in states])
+    cells = without_visits(results)
+    apart = set(map(id, cells))
+    visits = [result for result in results if id(result) not in apart]
     several = len(states) > 1
     title = f"cs336-tui: {len(states)} sessions" if several else f"cs336-tui session {_session(states[0])}"
     parts = {
         "Findings": _findings(results, states, paging),
         "Figures": figures,
-        "Cells": _cells(results, paging),
+        "Cells": _cells(cells, paging),
         **{name: _tables(tables, paging) for name, tables in report_sections(states, results)},
         "Failures": _failures(results),
         "Provenance": "\n\n".join(filter(None, (_provenance(state, several) for state in states))),
+        "Appendix: visits": _cells(visits, paging),
         "Appendix: every step": _every_step(states, several),
         "Files": files,
     }
@@ -110,8 +117,9 @@ _ENDED = {
 
 def _findings(results: Sequence[Result], states: Sequence[SessionState], paging: bool) -> str:
     told = [f"**{each.topic}:** {markdown_escape(each.text)}" for each in findings(results, states)]
-    table = first_table(results)
-    parts = (bullets(told), _tables([table], paging) if table else NO_RESULTS)
+    races = chain.from_iterable(report_tables(states, results, keys=["race"]).values())
+    tables = [*map(head, races), *filter(None, [first_table(without_visits(results))])]
+    parts = (bullets(told), _tables(tables, paging) if tables else NO_RESULTS)
     return "\n\n".join(filter(None, parts))
 
 

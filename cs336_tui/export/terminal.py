@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.texts import one_line, plain
-from cs336_tui.stats.quantities import NONE, UNKNOWN, counted
+from cs336_tui.stats.quantities import NONE, UNKNOWN, UNSTATED, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,7 +28,8 @@ _LONGEST_WORD = 16
 """A word of a text is not broken up to here."""
 _VERDICTS = ("verdict", "outcome")
 """Keys of columns that say what a row comes to: of each the first word, and never said above the table."""
-_NOTHING = ("", UNKNOWN, NONE)
+_NOTHING = ("", UNKNOWN, UNSTATED, NONE)
+_NO_BREAK = "\u00a0"
 _NUMBER = re.compile(r"[-+]?\d+(?:\.(\d+))?[~?]?(?: [†‡§¶]\d*)?")
 _SIGN = re.compile(r"[†‡§¶~]\d* ")
 _GOOD, _BAD = ("steady", "ok", "fits", "yes", "same"), ("oom", "failed", "killed", "no")
@@ -126,6 +127,14 @@ def _print_notes(console: Console, notes: Iterable[str], width: int) -> None:
             console.print(("  " if row else "- ") + part, style="dim")
 
 
+def _print_list(console: Console, label: str, gap: str, items: Iterable[str], width: int, end: str = "") -> None:
+    """A list in as many lines as it takes, each broken between two items or within one that is long."""
+    texts = map(one_line, items)
+    kept = (text if cell_len(text) > width // 2 else text.replace(" ", _NO_BREAK) for text in texts)
+    for part in _wrapped(label + gap.join(kept) + end, width):
+        console.print(part.replace(_NO_BREAK, " "), style="dim")
+
+
 def _wrapped(text: str, width: int) -> list[str]:
     """The text in lines of this width, as it is where it fits; further lines begin as deep as the first."""
     if cell_len(text) <= width:
@@ -168,13 +177,13 @@ def _print_table(console: Console, table: Table, width: int) -> None:
     from rich.text import Text
 
     if table.caption:
-        console.print(one_line(table.caption), style="bold")
+        for part in _wrapped(one_line(table.caption).replace(" · ", f"{_NO_BREAK}· "), width):
+            console.print(part.replace(_NO_BREAK, " "), style="bold")
     columns = list(_columns(_in_a_word(table)))
     rest, shared = _parted(columns, len(table.rows))
     if shared:
-        said = " · ".join(f"{one_line(each.column.header)} {each.texts[0].strip()}" for each in shared)
-        for part in _wrapped(f"every row: {said}", width):
-            console.print(part, style="dim")
+        said = (f"{each.column.header} {each.texts[0].strip()}" for each in shared)
+        _print_list(console, "every row: ", " · ", said, width)
     kept, widths = _fitting(rest, width)
     drawn = RichTable(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0), header_style="bold"
@@ -192,9 +201,8 @@ def _print_table(console: Console, table: Table, width: int) -> None:
         )
     console.print(drawn)
     if gone := [each for each in rest if each not in kept]:
-        names = ", ".join(one_line(each.column.header) for each in gone)
-        for part in _wrapped(f"+ {counted(len(gone), 'column')}: {names}; in a pipe (| less -S) there are all", width):
-            console.print(part, style="dim")
+        names = [each.column.header for each in gone]
+        _print_list(console, f"+ {counted(len(gone), 'column')}: ", ", ", names, width, "; | less -S shows all")
 
 
 def _columns(table: Table) -> Iterator[_Shown]:

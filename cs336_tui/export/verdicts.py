@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from cs336_tui.analysis.fields import VARIANTS
 from cs336_tui.analysis.grouping import TELLING, label, shared, telling
+from cs336_tui.analysis.judgement import Judgement, limited_note
 from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
 from cs336_tui.session.cell_state import CellState
@@ -18,7 +19,6 @@ from cs336_tui.stats.intervals import MeanInterval
 from cs336_tui.stats.quantities import MILLISECONDS, TOO_NOISY, UNKNOWN, Notation, is_too_noisy
 
 if TYPE_CHECKING:
-    from cs336_tui.analysis.verdicts import Judgement
     from cs336_tui.events.events import CellFinished
 
 MOST_LINES = 12
@@ -173,16 +173,14 @@ def _noted(found: Sequence[Judged]) -> Iterator[str]:
     are on."""
     spiky, told = [each for each in found if each.judgement.limited], set()
     if len(spiky) > 1:
-        # It loads numpy, which is there when there is a judgement.
-        from cs336_tui.analysis.verdicts import limited_note
-
         most = max(each.judgement.limited for each in spiky)
         yield limited_note(most, _counted(spiky, len(found)))
         told = {limited_note(each.judgement.limited) for each in spiky}
     remarks = [(each, note) for each in found for note in each.judgement.notes if note not in told]
     for alike in grouped(remarks, lambda remark: without_numbers(remark[1])).values():
         differ = len({note for _, note in alike}) > 1
-        yield f"{_counted([each for each, _ in alike], len(found))}{'; first cell' * differ}: {alike[0][1]}"
+        cells, note = _counted([each for each, _ in alike], len(found)), alike[0][1]
+        yield f"{note}{' (figures of the first)' * differ}, in {cells}" if len(alike) > 1 else f"{cells}: {note}"
 
 
 def without_numbers(remark: str) -> str:

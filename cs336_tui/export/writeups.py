@@ -35,7 +35,8 @@ from cs336_tui.export.layout import (
 )
 from cs336_tui.export.optimizers import optimizers_tables
 from cs336_tui.export.rank_scaling import scaling_tables
-from cs336_tui.export.results import LEFT, TableError
+from cs336_tui.export.results import TableError
+from cs336_tui.export.results_columns import LEFT
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation, millisecond_decimals
 from cs336_tui.stats.summaries import Summary

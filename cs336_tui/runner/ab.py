@@ -9,8 +9,6 @@ from contextlib import ExitStack, closing
 
 import msgspec
 
-from cs336_tui.config.counts import steps_words
-from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import CellFinished, CellStarted, Event, Stage, StageChanged, Status, StepsTimed
 from cs336_tui.runner.cells import CellRunner
@@ -25,40 +23,13 @@ BOTH_IN_MEMORY = "both models are in memory at once; `bench --repeats` and `comp
 Record = Callable[[Sequence[Event]], None]
 
 
-def check_sides(a: CellSpec, b: CellSpec) -> None:
-    """Raises `SpecError` for two cells that cannot take turns in one process, step by step."""
-    for name, spec in (("A", a), ("B", b)):
-        if spec.sync != "each-step":
-            raise SpecError("sync", f"{spec.sync} of {name}", "turns step by step need each-step")
-        if spec.timer != "step":
-            raise SpecError("timer", f"{spec.timer} of {name}", "two cells in turns need timer step")
-        if spec.warmup_auto or spec.steps_auto is not None:
-            field = "warmup_steps" if spec.warmup_auto else "measure_steps"
-            raise SpecError(field, f"auto of {name}", "two cells in turns need a fixed number, or a time")
-    for field in ("ranks", "backend", "device") if max(a.ranks, b.ranks) > 1 else ():
-        if (given := [getattr(spec, field) for spec in (a, b)])[0] != given[1]:
-            raise SpecError(field, f"{given[0]} and {given[1]}", "A and B need the same, as ranks are of one group")
-    if a.threads != b.threads:
-        given = [spec.threads or "torch's own" for spec in (a, b)]
-        why = "A and B need the same, as setting them between steps changes how work is shared out"
-        raise SpecError("threads", f"{given[0]} and {given[1]}", why)
-    asked = [steps_words(spec.measure_steps, spec.steps_auto, spec.steps_for) for spec in (a, b)]
-    if asked[0] != asked[1]:
-        why = "A and B need the same, as steps are timed in pairs"
-        raise SpecError("measure_steps", " and ".join(asked), why)
-
-
-def rounds_of(a: CellSpec, b: CellSpec, rounds: int) -> tuple[tuple[CellSpec, int], ...]:
-    """The cells A, B, A, B and so on, each with the number of the run of its spec, from 1; A and B may be one spec."""
-    if a == b:
-        return tuple((a, repeat) for repeat in range(1, 2 * rounds + 1))
-    return tuple((spec, number) for number in range(1, rounds + 1) for spec in (a, b))
-
-
-def run_rounds(queue: CellQueue, cells: CellRunner, environment: Environment, timeout_s: float | None = None) -> None:
-    """Run the waiting cells two by two, the first of them A, each two as a round, until none waits. A and B begin
-    alternately. When one ran out of memory, or a user's own code could not be built, the waiting rounds are skipped."""
-    for number in itertools.count():
+def run_rounds(
+    queue: CellQueue, cells: CellRunner, environment: Environment, timeout_s: float | None = None, *, first: int = 1
+) -> None:
+    """Run the waiting cells two by two, the first of them A, each two as a round, until none waits. A begins in odd
+    rounds, counted from `first`, B in even ones. When one ran out of memory, or a user's own code could not be built,
+    the waiting rounds are skipped."""
+    for number in itertools.count(first):
         a = queue.take()
         if not isinstance(a, WaitingCell):
             return
@@ -66,16 +37,16 @@ def run_rounds(queue: CellQueue, cells: CellRunner, environment: Environment, ti
         if not isinstance(b, WaitingCell):  # stopped between the two
             cells.record([unstarted(a.cell)])
             return
-        endings = _run_round(a, b, cells, environment, timeout_s, number % 2 == 1)
+        endings = _run_round(a, b, cells, environment, timeout_s, number % 2 == 0)
         cells.watch.await_sample(cells.stop)
         reason = ""
         if names := [name for name, ending in zip("AB", endings, strict=True) if ending.status == "oom"]:
-            reason = f"{' and '.join(names)} ran out of memory in round {number + 1}"
+            reason = f"{' and '.join(names)} ran out of memory in round {number}"
         elif any(
             side.spec.brings_own_code and (ending.status, ending.stage) == ("failed", "building")
             for side, ending in zip((a, b), endings, strict=True)
         ):
-            reason = f"what failed while it was built in round {number + 1} would fail again"
+            reason = f"what failed while it was built in round {number} would fail again"
         if reason:
             queue.skip(range(b.cell + 1, b.cell + 1 + len(queue)), reason)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,11 +14,12 @@ from cs336_tui import __version__
 from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import CellSpec, Precision, SpecError
 from cs336_tui.config.sweep import NO_OOM_SKIP, REPORTS_OF_RANKS, LaneCount, Sweep
+from cs336_tui.config.turns import check_sides, rounds_of
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment, capability_pair
 from cs336_tui.events.peaks import PeakError
 from cs336_tui.events.reports import ReportKind
-from cs336_tui.runner.ab import check_sides, rounds_of, run_rounds
+from cs336_tui.runner.ab import run_rounds
 from cs336_tui.runner.capabilities import without_impossible
 from cs336_tui.runner.cells import CellRunner
 from cs336_tui.runner.device.sampler import DeviceSampler
@@ -25,6 +27,7 @@ from cs336_tui.runner.lanes import lanes_again, lanes_of, pool_of
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.machine import measure_peak, probe_machine
 from cs336_tui.runner.pipes import StopSignal
+from cs336_tui.runner.predictor import Predictor
 from cs336_tui.runner.queue import CellQueue, Taken, Tell, WaitingCell, WaitingPeak, WaitingReport
 from cs336_tui.runner.resume import go_on
 from cs336_tui.runner.session_predictions import SessionPredictions
@@ -100,6 +103,7 @@ class Bench:
         self._opening = threading.Lock()
         self._environment: Environment | None = None
         self._was_cancelled = False
+        self._in_parts: threading.Event | None = None
         self._closed = False
 
     @property
@@ -167,16 +171,26 @@ class Bench:
             environment.check(spec, 1 if lanes and spec.device != "cpu" else None)  # each rank is in a lane of its own
         return resolved
 
+    def listen(self, sink: Sink) -> None:
+        """Pass the session's events to this sink, too."""
+        self._recorder.listen(sink)
+
+    def record(self, event: ev.Event) -> None:
+        """Add an event to the session, whose log is opened for it. Raises `LogError`."""
+        self._open_log(self.probe())
+        self._recorder.record([event])
+
     def run(self, specs: Sequence[CellSpec], command: str) -> None:
         """Run the cells in order, and whatever waits; returns when all are over. Raises `LogError` if none can run."""
         self.add([(spec, 1) for spec in specs], command)
         self.work()
 
-    def run_ab(self, a: CellSpec, b: CellSpec, rounds: int, command: str) -> None:
-        """Run two cells in turns, a fresh process a round. Raises like `run`, and `SpecError` if they cannot."""
+    def run_ab(self, a: CellSpec, b: CellSpec, rounds: int, command: str | None = None, *, first: int = 1) -> None:
+        """Run two cells in turns, a fresh process a round, with rounds numbered from `first`. Raises like `run`, and
+        `SpecError` if they cannot."""
         check_sides(a, b)
-        self.add(rounds_of(a, b, rounds), command)
-        self._work(lambda environment: run_rounds(self.queue, self._cells, environment, self.timeout_s))
+        self.add(rounds_of(a, b, rounds, first), command, in_turns=True)
+        self._work(lambda environment: run_rounds(self.queue, self._cells, environment, self.timeout_s, first=first))
 
     def lanes_of(self, sweep: Sweep) -> tuple[ev.Lane, ...]:
         """The lanes in which a resolved sweep asks to be run; none for one after the other. Raises `SpecError`."""
@@ -190,15 +204,18 @@ class Bench:
         *,
         lanes: Sequence[ev.Lane] = (),
         numbers: Sequence[int] | None = None,
+        in_turns: bool = False,
     ) -> None:
         """Queue cells, each with the number of the run of its spec, from 1, under these `numbers` if given; `reports`
         are made of those that end well, when none waits or runs any more. They run in `lanes`, unless others run
-        already. Raises like `run`."""
+        already. `in_turns` is for `run_ab`. Raises like `run`."""
         if self._closed:
             return
         self._open_log(self.probe())
         self.queue.use(lanes)
-        numbers = self.queue.add(cells, command=command, ddof=self.ddof, reports=reports, numbers=numbers)
+        numbers = self.queue.add(
+            cells, command=command, ddof=self.ddof, reports=reports, numbers=numbers, in_turns=in_turns
+        )
         self._wanted.want(numbers, reports)
         self._predictions.add(spec for spec, _ in cells)
 
@@ -215,7 +232,8 @@ class Bench:
         if spec.accumulate > 1:
             raise SpecError("accumulate", spec.accumulate, f"a report of {kind} is of one batch; choose 1")
         self._open_log(environment)
-        self._predictions.add([spec])
+        if kind != "agreement":  # which needs less than the cell that it is of
+            self._predictions.add([spec])
         self.queue.ask(WaitingReport(kind, spec, cell))
 
     def ask_peak(self, device: str, precision: Precision, threads: int | None, tell: Tell) -> None:
@@ -224,23 +242,32 @@ class Bench:
         if self._closed:
             self.queue.cancel()
 
-    def predict(self, specs: Sequence[CellSpec]) -> None:
-        """Predict these instead of what was asked before, while no cell or report runs; sends `CellsPredicted`."""
+    def predict(
+        self, specs: Sequence[CellSpec], elsewhere: Sequence[CellSpec] = (), capability: tuple[int, int] | None = None
+    ) -> None:
+        """Predict these instead of what was asked before, while no cell or report runs; sends `CellsPredicted`. First
+        those for a GPU `elsewhere`, of this compute capability."""
         self.start()
-        self._predictions.predictor.ask(specs)
+        self._predictions.predictor.ask(specs, elsewhere, capability)
 
     def predict_now(self, specs: Iterable[CellSpec], say: Callable[[str], object] = lambda _: None) -> None:
         """Predict waiting cells; returns when all is known that can be, or none waits any more."""
         self._predictions.work_out(specs, lambda: len(self.queue) > 0, say)
+
+    @property
+    def predictor(self) -> Predictor:
+        """The session's predictor, for predictions that somebody waits for."""
+        return self._predictions.predictor
 
     def predict_afterwards(self, specs: Iterable[CellSpec]) -> None:
         """Predict cells that have run, in seconds each at most, for the FLOPs beside their times; not `in_process`."""
         if not self._in_process:
             self._predictions.work_out_afterwards(specs)
 
-    def work(self) -> None:
-        """Run what waits until nothing does; returns at once when another thread is at it."""
-        self._work(self._run_all)
+    def work(self, refuse: Callable[[CellSpec], str] = lambda _: "") -> None:
+        """Run what waits until nothing does; returns at once when another thread is at it. `refuse` is asked before
+        each cell: a text is the reason to skip it."""
+        self._work(partial(self._run_all, refuse))
 
     def _work(self, run: Callable[[Environment], None]) -> None:
         if self._closed or not self.queue.claim():
@@ -258,7 +285,7 @@ class Bench:
             self.queue.leave()
             raise
 
-    def _run_all(self, environment: Environment) -> None:
+    def _run_all(self, refuse: Callable[[CellSpec], str], environment: Environment) -> None:
         taken: Taken | None = None
         beside: list[threading.Thread] = []
         broken: list[BaseException] = []
@@ -275,6 +302,9 @@ class Bench:
                         taken.tell(error)
                     else:
                         taken.tell(found)
+                elif why := refuse(taken.spec):
+                    self._recorder.record([ev.CellSkipped(at=time.time(), cell=taken.cell, reason=why)])
+                    self.queue.over(taken)
                 elif not taken.lanes:
                     self._run_cell(taken, environment)
                 else:
@@ -311,7 +341,8 @@ class Bench:
         if taken.cell in self._cells.ended_well:
             self._wanted.ended_well(taken.cell, taken.spec)
         ran_out = taken.cell in self._cells.out_of_memory
-        if ran_out and self._explain_oom and not self._in_process and taken.spec.ranks == taken.spec.accumulate == 1:
+        explains = self._explain_oom and not (self._in_process or self._in_parts)
+        if ran_out and explains and taken.spec.ranks == taken.spec.accumulate == 1:
             explanation = WaitingReport("oom", taken.spec, taken.cell)
             if taken.lanes:  # which would stand still for it
                 self._wanted.later(explanation)
@@ -368,6 +399,28 @@ class Bench:
         """Give the session a name or a note; None leaves what was, an empty text takes it away."""
         self._recorder.record([ev.SessionAnnotated(at=time.time(), name=name, note=note)])
 
+    @contextmanager
+    def in_parts(self, stopped: threading.Event) -> Iterator[None]:
+        """While entered the bench is at work, also between the parts that the caller queues, and explains no cell that
+        runs out of memory; `cancel` and `close` set `stopped`."""
+        self._in_parts = stopped
+        if self._closed:
+            stopped.set()
+        try:
+            yield
+        finally:
+            self._in_parts = None
+
+    @property
+    def is_at_work(self) -> bool:
+        """True if there is something that `cancel` would stop."""
+        return self._in_parts is not None or self.queue.busy or len(self.queue) > 0
+
+    def stop_running(self) -> None:
+        """Stop the cell or report that runs; what waits goes on."""
+        self.queue.stop_running()
+        self._predictions.predictor.stop()
+
     @property
     def was_cancelled(self) -> bool:
         """True once `cancel` stopped something."""
@@ -376,7 +429,9 @@ class Bench:
     def cancel(self) -> bool:
         """Stop the running cell within 2 s, and run none that waits; False when there was neither."""
         self._wanted.forget()
-        stopped = self.queue.cancel()
+        if parts := self._in_parts:
+            parts.set()
+        stopped = self.queue.cancel() or parts is not None
         self._predictions.predictor.stop()
         self._was_cancelled |= stopped
         return stopped
@@ -386,6 +441,8 @@ class Bench:
         if self._closed:
             return
         self._closed = True
+        if self._in_parts:
+            self._in_parts.set()
         with ExitStack() as ending:
             # Called last to first, all of them even if a watcher that is gone raises.
             ending.callback(end_scratch, self._scratch)

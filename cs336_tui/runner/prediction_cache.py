@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import importlib.metadata
 import importlib.util
 import os
 import sys
 import time
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -18,7 +17,7 @@ import msgspec
 import platformdirs
 
 import cs336_tui
-from cs336_tui.config.reading import UNREADABLE, read_small, write_quietly
+from cs336_tui.config.reading import UNREADABLE, file_named_by, read_small, write_quietly
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.prediction import Prediction
@@ -29,7 +28,7 @@ Capability = tuple[int, int]
 Fingerprint = tuple[tuple[str, int, int], ...]
 """Of each file its path, its time of change and its size in bytes."""
 
-HASHED = (
+SOURCES = (
     "worker/estimate/**/*.py", "worker/workload/**/*.py", "events/prediction.py", "config/flops.py",
     "config/recomputing.py",
 )  # fmt: skip
@@ -41,23 +40,33 @@ _MOST_ENTRIES = 20_000  # entries of a folder that are gone through: it may be s
 _NOT_THE_USERS = frozenset({"site-packages", "dist-packages", "node_modules", "__pycache__"})
 
 
+class _Entry(msgspec.Struct, frozen=True):
+    """One file of the cache."""
+
+    key: msgspec.Raw
+    prediction: Prediction
+
+
 class PredictionCache:
-    """Predictions in memory and as small files, valid for one torch and one content of the `HASHED` files; those of a
+    """Predictions in memory and as small files, valid for one torch and one content of the `SOURCES` files; those of a
     user's own code in memory alone, until its files change. A folder that cannot be used holds none."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or platformdirs.user_cache_path("cs336-tui", appauthor=False) / "predictions"
         self._known: dict[tuple[CellSpec, Capability | None, Fingerprint], Prediction] = {}
-        self._version: str | None = None
+        self._sources: tuple[int, ...] = ()
+        """Checksums of the files that every prediction depends on."""
 
     def get(self, spec: CellSpec, capability: Capability | None = None) -> Prediction | None:
         """The prediction of a spec that needs the same, as one of this spec."""
         key, files = prediction_key(spec), fingerprint(spec)
         found = self._known.get((key, capability, files))
         if found is None and not spec.brings_own_code:
+            asked = self._asked(key, capability)
             with contextlib.suppress(*UNREADABLE):
-                found = msgspec.json.decode(read_small(self._path(key, capability), 1 << 24), type=Prediction)
-                self._known[key, capability, files] = found
+                entry = msgspec.json.decode(read_small(self._folder / file_named_by(asked), 1 << 24), type=_Entry)
+                if bytes(entry.key) == asked:
+                    self._known[key, capability, files] = found = entry.prediction
         return predicted_for(spec, found) if found else None
 
     def put(
@@ -68,22 +77,21 @@ class PredictionCache:
         self._known[key, capability, fingerprint(prediction.spec) if files is None else files] = prediction
         if prediction.spec.brings_own_code:
             return
-        write_quietly(self._path(key, capability), msgspec.json.encode(prediction))
+        asked = self._asked(key, capability)
+        entry = _Entry(msgspec.Raw(asked), prediction)
+        write_quietly(self._folder / file_named_by(asked), msgspec.json.encode(entry))
 
-    def _path(self, spec: CellSpec, capability: Capability | None) -> Path:
-        if self._version is None:
-            digest = hashlib.sha256(importlib.metadata.version("torch").encode())
-            for file in hashed_files():
-                digest.update(file.read_bytes())
-            self._version = digest.hexdigest()
-        asked = msgspec.json.encode((self._version, spec, capability))
-        return self._folder / f"{hashlib.sha256(asked).hexdigest()[:32]}.json"
+    def _asked(self, spec: CellSpec, capability: Capability | None) -> bytes:
+        """The key of a file: all that its prediction depends on."""
+        self._sources = self._sources or tuple(zlib.crc32(file.read_bytes()) for file in source_files())
+        return msgspec.json.encode((self._sources, spec, capability))
 
 
-def hashed_files() -> tuple[Path, ...]:
-    """The files of the package that a prediction depends on, in a fixed order."""
-    package = Path(cs336_tui.__file__).parent
-    return tuple(file for pattern in HASHED for file in sorted(package.glob(pattern)))
+def source_files() -> tuple[Path, ...]:
+    """The files that a prediction depends on, in a fixed order: torch's version, and `SOURCES` of the package."""
+    package, torch = Path(cs336_tui.__file__).parent, importlib.util.find_spec("torch")
+    version = Path(torch.origin).parent.glob("version.py") if torch and torch.origin else ()
+    return (*version, *(file for pattern in SOURCES for file in sorted(package.glob(pattern))))
 
 
 def fingerprint(spec: CellSpec) -> Fingerprint:

@@ -53,12 +53,14 @@ class TookTooLong(PredictionError):
 @dataclass(eq=False)
 class _Job:
     """One prediction to be made. `answers` is where a caller of `predict` waits for it; None: it was asked for.
-    `within_s` limits its time. `files` are the user's when the job was begun."""
+    `within_s` limits its time. `files` are the user's when the job was begun. `elsewhere`: the compute capability of a
+    GPU that need not be here; None: it is for the device that the spec names."""
 
     spec: CellSpec
     answers: SimpleQueue[tuple[CellSpec, Prediction | PredictionError]] | None = None
     within_s: float | None = None
     files: Fingerprint = ()
+    elsewhere: Capability | None = None
 
     @property
     def key(self) -> tuple[CellSpec, Fingerprint]:
@@ -67,14 +69,15 @@ class _Job:
 
 class Predictor:
     """Predicts what cells will need. Jobs that a caller waits for (`predict`) come first and are never held back. Those
-    that were asked for (`ask`) pause while somebody holds; their results go to `deliver`, or the reason to `give_up`,
-    on a thread of its own. `capability_of` a spec is that of its CUDA device; `own_code_within_s` limits a prediction
-    of a user's own code, None for `OWN_CODE_WITHIN_S`. Call `close` at the end."""
+    that were asked for (`ask`) pause while somebody holds; their results go to `deliver`, with the compute capability
+    of a GPU elsewhere, or the reason to `give_up`, on a thread of its own. `capability_of` a spec is that of its CUDA
+    device; `own_code_within_s` limits a prediction of a user's own code, None for `OWN_CODE_WITHIN_S`. Call `close` at
+    the end."""
 
     def __init__(
         self,
         launcher: Launcher,
-        deliver: Callable[[Sequence[Prediction]], object] = lambda _: None,
+        deliver: Callable[[Sequence[Prediction], Capability | None], object] = lambda _found, _elsewhere: None,
         give_up: Callable[[CellSpec, str], object] = lambda _spec, _why: None,
         *,
         cache: PredictionCache | None = None,
@@ -103,8 +106,8 @@ class Predictor:
         """The predictions of these that are known already."""
         return tuple(found for spec in specs if (found := self._known(spec)))
 
-    def _known(self, spec: CellSpec) -> Prediction | None:
-        return self._cache.get(spec, self._capability_of(spec))
+    def _known(self, spec: CellSpec, elsewhere: Capability | None = None) -> Prediction | None:
+        return self._cache.get(spec, elsewhere or self._capability_of(spec))
 
     def predict(
         self,
@@ -142,11 +145,17 @@ class Predictor:
                 self._forget(jobs)
         return self.known(specs)
 
-    def ask(self, specs: Iterable[CellSpec]) -> None:
-        """Have these predicted instead of what was asked before; returns at once."""
-        wanted = {prediction_key(spec): spec for spec in specs}
+    def ask(
+        self, specs: Iterable[CellSpec], elsewhere: Iterable[CellSpec] = (), capability: Capability | None = None
+    ) -> None:
+        """Have these predicted instead of what was asked before, first those for a GPU `elsewhere` of this compute
+        capability; returns at once."""
+        there, here = ({prediction_key(spec): spec for spec in each} for each in (elsewhere, specs))
         with self._changed:
-            self._asked = [_Job(spec) for spec in wanted.values()]
+            self._asked = [
+                *(_Job(spec, elsewhere=capability) for spec in there.values()),
+                *(_Job(spec) for spec in here.values()),
+            ]
             self._new = list(self._asked)
             self._interrupt(awaited=False)
             self._wake()
@@ -222,8 +231,12 @@ class Predictor:
                 jobs = self._running = [] if new else self._next()
                 self._interrupted = False
             try:
-                if known := self.known(job.spec for job in new):
-                    self._deliver(known)
+                known: dict[Capability | None, list[Prediction]] = {}
+                for job in new:
+                    if found := self._known(job.spec, job.elsewhere):
+                        known.setdefault(job.elsewhere, []).append(found)
+                for elsewhere, told in known.items():
+                    self._deliver(told, elsewhere)
                 self._work_off(jobs)
             except Exception as error:  # what is asked for later must not fare worse for it
                 for job in [*new, *jobs]:
@@ -237,7 +250,11 @@ class Predictor:
         """Predict in one child process. If it dies, the job that it was at fails; the later ones stay in the queue."""
         for job in jobs:
             job.files = fingerprint(job.spec)
-        left = [job for job in jobs if job.answers or not (job.key in self._hopeless or self._known(job.spec))]
+        left = [
+            job
+            for job in jobs
+            if job.answers or not (job.key in self._hopeless or self._known(job.spec, job.elsewhere))
+        ]
         self._remove([job for job in jobs if job not in left])
         if not left:
             return
@@ -268,7 +285,7 @@ class Predictor:
         if job.answers is not None:
             job.answers.put((job.spec, found))
         elif isinstance(found, Prediction):
-            self._deliver([found])
+            self._deliver([found], job.elsewhere)
         else:
             self._hopeless.add(job.key)  # for as long as the user's files are as they were
             self._give_up(job.spec, found.why)
@@ -281,7 +298,7 @@ class Predictor:
         if limit_s is not None and limit_s <= self._too_long.get(first.key, 0.0):
             raise TookTooLong(limit_s, first.spec.title)
         try:
-            asked = tuple((job.spec, self._capability_of(job.spec)) for job in jobs)
+            asked = tuple((job.spec, job.elsewhere or self._capability_of(job.spec)) for job in jobs)
             child = self._launcher.start_answers("predictions", partial(predictions, asked))
         except StartError as error:
             raise PredictionError(str(error)) from None
@@ -297,7 +314,7 @@ class Predictor:
                 if answer.spec is None:
                     continue
                 if answer.prediction is not None:
-                    self._cache.put(answer.prediction, self._capability_of(answer.spec), jobs[answered].files)
+                    self._cache.put(answer.prediction, asked[answered][1], jobs[answered].files)
                 answered += 1
                 yield answer
             if answered < len(jobs):

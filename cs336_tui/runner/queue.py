@@ -119,15 +119,16 @@ class CellQueue:
         ddof: int = 1,
         reports: tuple[str, ...] = (),
         numbers: Sequence[int] | None = None,
+        in_turns: bool = False,
     ) -> tuple[int, ...]:
         """Queue cells last, each with the number of the run of its spec, from 1; returns the cells' numbers: those
-        given, which no cell has yet, or the next ones."""
+        given, which no cell has yet, or the next ones. `in_turns` is noted: `take` gives them one by one."""
         with self._changed:
             first = max(self._specs, default=-1) + 1
             given = tuple(range(first, first + len(cells)) if numbers is None else numbers)
             self._specs |= {number: spec for number, (spec, _) in zip(given, cells, strict=True)}
             self._waiting += given
-            self._record(list(_queued(given, cells, command, ddof, reports)))
+            self._record(list(_queued(given, cells, command, ddof, reports, in_turns=in_turns)))
             self._changed.notify_all()
             return given
 
@@ -209,6 +210,12 @@ class CellQueue:
             if isinstance(each, WaitingPeak):
                 each.tell(PeakError(STOPPED))
         return stopped
+
+    def stop_running(self) -> None:
+        """Stop what runs; what waits goes on."""
+        with self._changed:
+            if self._taken is not None or self._in_lanes:
+                self._stop.set()
 
     def close(self) -> bool:
         """As `cancel`, and nothing runs any more."""
@@ -326,6 +333,8 @@ def _queued(
     command: str | None,
     ddof: int,
     reports: tuple[str, ...],
+    *,
+    in_turns: bool,
 ) -> Iterator[CellsQueued]:
     """The events of cells that are queued, one for those whose numbers follow one another."""
     start = 0
@@ -342,5 +351,6 @@ def _queued(
             ddof=ddof,
             repeats=repeats if any(repeat != 1 for repeat in repeats) else (),
             reports=reports,
+            in_turns=in_turns,
         )
         start = end

@@ -7,26 +7,31 @@ from pathlib import Path
 
 from cs336_tui import __version__
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import CellRequeued, EnvironmentRead, Event, SessionResumed
+from cs336_tui.events.events import CellRequeued, CellSkipped, EnvironmentRead, Event, SessionResumed
 from cs336_tui.runner.queue import why_unusable
 from cs336_tui.session.log import LogError
 from cs336_tui.session.state import SessionState, fold
+
+BROKEN_OFF = "broken off: cells in turns cannot go on one by one"
 
 
 def go_on(
     history: Iterable[Event], log: Path, environment: Environment, *, failed: bool, now: float, checked: bool = True
 ) -> tuple[SessionState, list[Event]]:
     """The resumed session, its cells without a result waiting again, and the new events of its log. With `failed` those
-    that failed or were killed wait too, and those that were skipped for them. Raises `LogError` for a session whose
-    cells cannot go on one by one and, if `checked`, `SpecError` when this machine cannot run one of them."""
+    that failed or were killed wait too, and those that were skipped for them. Of a race, turns that were broken off are
+    dropped. Raises `LogError` for another session whose cells cannot go on one by one and, if `checked`, `SpecError`
+    when this machine cannot run one of them."""
     state = fold(history)
     again = ("cancelled", "failed", "killed") if failed else ("cancelled",)
     skipped = _skipped_with_failed(state) if failed else set()
-    requeued = [cell.cell for cell in state.cells.values() if cell.status in again or cell.cell in skipped]
+    dropped = {cell.cell for cell in state.cells.values() if state.tuning and cell.queued_in_turns and cell.is_left}
+    wanted = {cell.cell for cell in state.cells.values() if cell.status in again} | skipped
     went_on: list[Event] = [
         SessionResumed(at=now, app=__version__),
         EnvironmentRead(at=now, environment=environment),
-        *(CellRequeued(at=now, cell=cell) for cell in requeued),
+        *(CellSkipped(at=now, cell=cell, reason=BROKEN_OFF) for cell in sorted(dropped)),
+        *(CellRequeued(at=now, cell=cell) for cell in sorted(wanted - dropped)),
     ]
     for event in went_on:
         state.apply(event)

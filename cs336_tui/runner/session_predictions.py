@@ -52,7 +52,12 @@ class SessionPredictions:
         self._cells = {prediction_key(cell.spec) for cell in state.cells.values()}
         self._told = set(state.predictions)
 
-    def tell(self, predictions: Sequence[Prediction]) -> None:
+    def tell(self, predictions: Sequence[Prediction], elsewhere: Capability | None = None) -> None:
+        """Record the predictions of the session's cells; pass on others, and those for a GPU `elsewhere`."""
+        if elsewhere is not None:
+            there = CellsPredicted(at=time.time(), predictions=tuple(predictions), elsewhere=elsewhere)
+            self._recorder.pass_on([there])
+            return
         own = [found for found in predictions if prediction_key(found.spec) in self._cells]
         others = [found for found in predictions if prediction_key(found.spec) not in self._cells]
         self._told |= {prediction_key(found.spec) for found in own}

@@ -64,7 +64,7 @@ class Unread(Protocol):
 class CellState:
     """A cell, its times in seconds, oldest first. Steps and surroundings may be read at first use (`read_later`)."""
 
-    def __init__(self, cell: int, spec: CellSpec, repeat: int = 1) -> None:
+    def __init__(self, cell: int, spec: CellSpec, repeat: int = 1, *, queued_in_turns: bool = False) -> None:
         self.cell = cell
         self.spec = spec
         """With the device that it runs on, once it runs."""
@@ -72,6 +72,8 @@ class CellState:
         """As it was queued."""
         self.repeat = repeat
         """The number of the run of its spec, from 1."""
+        self.queued_in_turns = queued_in_turns
+        """True if it was queued to run in turns; old logs do not tell."""
         self.status: ev.Status | Literal["queued", "running", "skipped"] = "queued"
         self.skipped_because: str | None = None
         self.earlier: list[CellState] = []
@@ -83,8 +85,8 @@ class CellState:
         self.stage_began_at: float | None = None
         """Unix seconds."""
         self.pid: int | None = None
-        self.in_turns = False
-        """True if another cell ran in turns with it, in one process."""
+        self.in_turns = self.queued_in_turns
+        """True if another cell runs in turns with it, in one process."""
         self.lanes: tuple[int, ...] = ()
         """The lanes that it takes; empty without lanes."""
         self.job: str | None = None

@@ -22,7 +22,7 @@ class SessionRecorder:
     def __init__(
         self, directory: Path, session: str, sink: Sink, *, refuges: Callable[[Path], Iterable[Path]] | None = None
     ) -> None:
-        self._directory, self.session, self._sink = directory, session, sink
+        self._directory, self.session, self._sinks = directory, session, [sink]
         self._refuges = refuges or refuges_from
         self._lock = threading.Lock()
         self._said: set[str] = set()
@@ -31,6 +31,11 @@ class SessionRecorder:
         """True from `open` to `close`, also if the log is lost."""
         self.problem: str | None = None
         """One line on a log that could not be written to its end."""
+
+    def listen(self, sink: Sink) -> None:
+        """Pass events to this sink too, after the others."""
+        with self._lock:
+            self._sinks.append(sink)
 
     @property
     def path(self) -> Path:
@@ -51,7 +56,11 @@ class SessionRecorder:
                     self._log.write(events)
                 except LogLost as lost:
                     events = [*events, self._go_on_elsewhere(self._log, lost, events)]
-            self._sink(events)
+            self._tell(events)
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        for sink in self._sinks:
+            sink(events)
 
     def _go_on_elsewhere(self, log: SessionLog, lost: LogLost, events: Sequence[Event]) -> Notice:
         """Continue a copy of the log with these events and the notice that is returned, if a place takes it."""
@@ -78,7 +87,7 @@ class SessionRecorder:
     def pass_on(self, events: Sequence[Event]) -> None:
         """Hand events to the watcher only, in order with recorded ones."""
         with self._lock:
-            self._sink(events)
+            self._tell(events)
 
     def close(self) -> None:
         with self._lock:

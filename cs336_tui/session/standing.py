@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
 
 from cs336_tui.session.state import SessionState
 
 Stage = Literal["empty", "running", "stopped", "killed", "done"]
-"""``stopped``: cells are left, by somebody's will. ``killed``: the process that ran them ended without a word."""
+"""``stopped``: cells or the rest of a race are left, by somebody's will. ``killed``: the process that ran them ended
+without a word."""
 
 
-class Standing(NamedTuple):
+class Standing(msgspec.Struct, frozen=True):
     """The progress of a session; steps and cells that were skipped do not count."""
 
     stage: Stage
@@ -20,10 +23,12 @@ class Standing(NamedTuple):
     steps_total: int
     left: int
     """Cells without a result, which resuming runs."""
+    race_left: bool = False
+    """True if it has a race without an end, which resuming goes on with."""
 
     @property
     def can_resume(self) -> bool:
-        """True if nobody runs it and cells are left."""
+        """True if nobody runs it and something is left."""
         return self.stage in ("stopped", "killed")
 
     @property
@@ -31,21 +36,29 @@ class Standing(NamedTuple):
         """Such as ``stopped at 77/120 steps``; empty without cells."""
         if self.stage in ("empty", "done"):
             return "" if self.stage == "empty" else "done"
+        if self.race_left:
+            return f"{self.stage} in a race"
         return f"{self.stage} at {self.steps_done}/{self.steps_total} steps"
 
     @property
     def cells_left(self) -> str:
         """Such as ``3 cells left``."""
+        if self.race_left:
+            return "a race is left"
         return f"{self.left} cell{'s' * (self.left != 1)} left"
 
 
 def standing_of(state: SessionState, *, runs: bool) -> Standing:
     """The standing of a session; `runs`: a process is there that runs what waits, or jobs are."""
     left = sum(cell.is_left for cell in state.cells.values())
-    return Standing(_stage(state, left, runs), state.steps_done, state.steps_total, left)
+    race_left = state.has_unfinished_race
+    return Standing(_stage(state, left, runs), state.steps_done, state.steps_total, left, race_left)
 
 
 def _stage(state: SessionState, left: int, runs: bool) -> Stage:
+    if state.has_unfinished_race:
+        was_stopped = state.ended is not None or any(cell.status == "cancelled" for cell in state.cells.values())
+        return "running" if runs else "stopped" if was_stopped else "killed"
     if not state.cells:
         return "empty"
     if not left:

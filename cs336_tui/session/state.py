@@ -22,6 +22,11 @@ DEVICE_HISTORY = 1200
 SIDE_BY_SIDE = 8
 _SURROUNDS_S = 10.0
 """Seconds after its end within which a cell that ran beside others takes samples."""
+_OF_RUNS = (
+    ev.CellEvent, ev.CellsQueued, ev.ReportStarted, ev.ReportStage, ev.ReportFinished, ev.TuningStarted, ev.TuningEnded,
+    ev.SessionResumed,
+)  # fmt: skip
+"""Events of what runs; others come while nothing does."""
 _R = TypeVar("_R", bound=Report)
 OUTPUT_LIMIT = 64 * 1024
 """Characters of a cell's output kept in memory; the log has all of it."""
@@ -41,6 +46,7 @@ class ReportState(msgspec.Struct):
     content: Report | None = None
     job: str | None = None
     """The job that makes it."""
+    finished_at: float | None = None
 
 
 class LaneState(msgspec.Struct):
@@ -100,6 +106,8 @@ class SessionState:
         self.default_threads: dict[tuple[str, str], int] = {}
         """torch's default intra-op threads as last read back, by device and model."""
         self.predictions: dict[CellSpec, Prediction] = {}
+        self.predictions_elsewhere: dict[tuple[int, int], dict[CellSpec, Prediction]] = {}
+        """Those for a GPU that need not be here, by its compute capability."""
         """By `prediction_key`."""
         self.unpredictable: dict[CellSpec, str] = {}
         """Reasons of failed predictions, by `prediction_key`."""
@@ -111,6 +119,13 @@ class SessionState:
         """Device samples, each with the cell that ran."""
         self.machine_gpus: tuple[ev.GpuSample, ...] = ()
         """All GPUs of the machine as they were read last; empty if there is only one."""
+        self.tuning: ev.TuningStarted | None = None
+        """The race that was begun last."""
+        self.first_visit = 0
+        """The number of the first cell that was queued since."""
+        self.tuning_ended: ev.TuningEnded | None = None
+        """The end of that race."""
+        self._budget_since = self._ran_until = 0.0  # Unix seconds; the first moves on by what lies between two runs
         self.notices: list[ev.Notice] = []
         self.output: deque[ev.ChildOutput] = deque(maxlen=2000)
         self.ended: ev.SessionEnded | None = None
@@ -194,9 +209,25 @@ class SessionState:
         return predicted_for(spec, found) if found else None
 
     @property
+    def has_unfinished_race(self) -> bool:
+        """True if a race was begun and has no end."""
+        return self.tuning is not None and self.tuning_ended is None
+
+    @property
+    def race_spent_s(self) -> float:
+        """Seconds of its budget that the race has used until the last event, without breaks between two runs."""
+        until = self.tuning_ended.at if self.tuning_ended else self._ran_until
+        return max(until - self._budget_since, 0.0) if self.tuning else 0.0
+
+    @property
     def is_recorded(self) -> bool:
         """True if it has cells, and all of them were recorded elsewhere."""
         return bool(self.cells) and all(cell.spec.recording for cell in self.cells.values())
+
+    @property
+    def reports_on_cells(self) -> tuple[ReportState, ...]:
+        """The reports without the checks of a race, which tell nothing but whether candidates agree."""
+        return tuple(report for report in self.reports.values() if report.kind != "agreement")
 
     def report_of(self, kind: ReportKind, spec: CellSpec) -> ReportState | None:
         """The latest report of a kind on a spec or its like: one in the making, else a successful one, else any."""
@@ -233,6 +264,10 @@ class SessionState:
     def apply(self, event: ev.Event) -> None:
         """Fold one event in; events of unknown cells are ignored."""
         self.last_at = event.at
+        if isinstance(event, ev.SessionResumed) and self.has_unfinished_race:
+            self._budget_since += event.at - self._ran_until
+        if isinstance(event, _OF_RUNS) or (isinstance(event, ev.DeviceSampled) and self.running):
+            self._ran_until = event.at
         if isinstance(event, ev.CellEvent):  # most are; what follows is asked in order
             if known := self.cells.get(event.cell):
                 self._apply_to_cell(known, event)
@@ -250,9 +285,14 @@ class SessionState:
                 if event.reports:
                     self.wanted |= dict.fromkeys(range(event.first, event.first + len(event.specs)), event.reports)
                 for number, (spec, repeat) in enumerate(zip(event.specs, repeats, strict=False), event.first):
-                    self.cells[number] = CellState(number, spec, repeat)
+                    self.cells[number] = CellState(number, spec, repeat, queued_in_turns=event.in_turns)
                     self.running.pop(number, None)
                     self.waiting[number] = None
+            case ev.TuningStarted():
+                self.tuning, self.tuning_ended = event, None
+                self.first_visit, self._budget_since = max(self.cells, default=-1) + 1, event.at - event.spent_s
+            case ev.TuningEnded():
+                self.tuning_ended = event
             case ev.QueueOrdered():
                 first = {cell: None for cell in event.cells if cell in self.waiting}
                 self.waiting = first | self.waiting
@@ -269,8 +309,10 @@ class SessionState:
                 self.name = self.name if event.name is None else " ".join(event.name.splitlines())
                 self.note = self.note if event.note is None else event.note
             case ev.CellsPredicted():
+                there = event.elsewhere
+                told = self.predictions_elsewhere.setdefault(there, {}) if there else self.predictions
                 for found in event.predictions:
-                    self.predictions[prediction_key(found.spec)] = found
+                    told[prediction_key(found.spec)] = found
                     self.unpredictable.pop(prediction_key(found.spec), None)
                 self.unpredictable |= dict.fromkeys(map(prediction_key, event.failed), event.why)
             case ev.ReportStarted():
@@ -282,6 +324,7 @@ class SessionState:
             case ev.ReportFinished():
                 if report := self.reports.get(event.report):
                     report.status, report.error, report.content = event.status, event.error, event.content
+                    report.finished_at = event.at
             case ev.LanesOpened():
                 self.lanes |= {lane.lane: LaneState(lane) for lane in event.lanes}
                 self._keep_more_samples()

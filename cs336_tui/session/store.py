@@ -58,6 +58,8 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage = "empty"
     steps_done: int = 0
     steps_total: int = 0
+    race_left: bool = False
+    """True if it has a race without an end: resuming goes on with it."""
     reports: int = 0
     jobs: int = 0
     jobs_pending: int = 0
@@ -84,12 +86,17 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def standing(self) -> Standing:
-        return Standing(self.stage, self.steps_done, self.steps_total, self.left)
+        return Standing(self.stage, self.steps_done, self.steps_total, self.left, self.race_left)
 
     def standing_at(self, now: Standing) -> SessionInfo:
         """The same session, come so far."""
         return msgspec.structs.replace(
-            self, stage=now.stage, steps_done=now.steps_done, steps_total=now.steps_total, left=now.left
+            self,
+            stage=now.stage,
+            steps_done=now.steps_done,
+            steps_total=now.steps_total,
+            left=now.left,
+            race_left=now.race_left,
         )
 
 
@@ -183,7 +190,8 @@ def describe(state: SessionState, path: Path, problem: str | None = None) -> Ses
         stage=standing.stage,
         steps_done=standing.steps_done,
         steps_total=standing.steps_total,
-        reports=len(state.reports),
+        race_left=standing.race_left,
+        reports=len(state.reports_on_cells),
         jobs=len(jobs),
         jobs_pending=jobs.count("pending"),
         jobs_running=jobs.count("running"),

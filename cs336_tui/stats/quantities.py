@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple, get_args
 from cs336_tui.stats.summaries import Summary
 
 UNKNOWN = "n/a"
+UNSTATED = "unknown"
+"""A figure that no known data sheet has."""
 NONE = "–"
 """In a table: there is nothing to show. It was not run or not measured, or a pass does not have it."""
 BARS = "▁▂▃▄▅▆▇█"

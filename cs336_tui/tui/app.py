@@ -32,7 +32,6 @@ from cs336_tui.tui.controllers.sessions import SessionController
 from cs336_tui.tui.judging import Judging
 from cs336_tui.tui.live_source import LiveSource, RunEnded, Trouble
 from cs336_tui.tui.painter import Painter
-from cs336_tui.tui.replay_source import Replayed, ReplaySource
 from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.signals import EndOnSignals
@@ -44,16 +43,18 @@ from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from cs336_tui.tui.terminal import SteadyApp
-from cs336_tui.tui.watch_source import WatchEnded
 from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.menu_bars import TabBar
 from cs336_tui.tui.widgets.rows import Rows
 
 if TYPE_CHECKING:
     from cs336_tui.tui.live_source import BenchFactory
+    from cs336_tui.tui.replay_source import Replayed, ReplaySource
     from cs336_tui.tui.tabs.compare.pane import ComparePane
     from cs336_tui.tui.tabs.estimate import EstimatePane
+    from cs336_tui.tui.tabs.race import RacePane
     from cs336_tui.tui.tabs.roofline import RooflinePane
+    from cs336_tui.tui.watch_source import WatchEnded
 
 LOW_BANDWIDTH_HZ = 0.5
 LOW_BANDWIDTH_DETAIL_S = 5.0
@@ -102,7 +103,7 @@ class Cs336App(SteadyApp):
         self._low_bandwidth = low_bandwidth
         self._refresh_s = 1 / (min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz)
         self._bench_factory = bench_factory
-        self.live = Session(watch)
+        self.live = Session(watch or replay)
         self._watches = watch is not None
         self._opened: Session | None = None  # another session, looked at instead
         self.themes = themes.ThemeChoice(self, theme, settings.settings.theme, user_theme_dir)
@@ -112,7 +113,7 @@ class Cs336App(SteadyApp):
         self.replaying = replay is not None or watch is not None
         self.run_in_progress = self.stale = False
         self.export_folder: Path | None = None
-        self._replay = ReplaySource(replay, self.sink, self.post_message, speed) if replay else None
+        self._replay = self._player(replay, speed) if replay else None
         self._autosave = (
             SummaryAutosave(summary_path, lambda problem: self.post_message(Trouble(problem))) if summary_path else None
         )
@@ -122,6 +123,11 @@ class Cs336App(SteadyApp):
         self._painter = Painter(
             self, self._reports, self._peaks, self._runs, self._sessions, self._replay, self._autosave, may_leave_out
         )
+
+    def _player(self, log: Path, speed: float) -> ReplaySource:
+        from cs336_tui.tui.replay_source import ReplaySource
+
+        return ReplaySource(log, self.sink, self.post_message, speed)
 
     # How it starts and ends.
 
@@ -139,6 +145,10 @@ class Cs336App(SteadyApp):
         if wanted != self._styled_for:
             self._styled_for = wanted
             super().refresh_css(animate)
+
+    def get_css_variables(self) -> dict[str, str]:
+        """Those of the theme; none before one of ours is on, when Textual asks for those of its own."""
+        return super().get_css_variables() if hasattr(self, "themes") else {}
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return themes.VARIABLE_DEFAULTS
@@ -297,9 +307,11 @@ class Cs336App(SteadyApp):
     def look_at(self, session: Session | None) -> None:
         self._opened = None if session is self.live else session
         if self._opened is not None and self._opened.watched:
-            self.action_open("queue")
+            self.open_soon("queue")
+        elif self._opened is not None and self._opened.state.tuning is not None:
+            self.open_soon("race")
         elif self._opened is not None and not self.main.wide:
-            self.action_open("results")
+            self.open_soon("results")
         self.refresh_bindings()
         self.refresh_panes()
 
@@ -313,6 +325,10 @@ class Cs336App(SteadyApp):
     def paint(self) -> None:
         """Show the newest state in every pane that is in sight; only what differs is sent to the terminal."""
         self._painter.paint()
+
+    def open_soon(self, pane: str) -> None:
+        self._open(pane)
+        self.call_after_refresh(self.main.focus_pane, pane)
 
     def _open(self, pane: str) -> None:
         self.main.open(pane)
@@ -329,7 +345,8 @@ class Cs336App(SteadyApp):
         runs, replaying = self._runs, self.replaying
         possible = {
             "run_cells": not (replaying or runs.cells_run or runs.stopping),
-            "add_cells": runs.cells_run and not runs.stopping,
+            "add_cells": runs.cells_run and not (runs.races or runs.stopping),
+            "tune": runs.can_race,
             "stop_cells": self.shown.watched or (self.run_in_progress and not (replaying or runs.stopping)),
             "resume": self._sessions.can_resume,
             "pause": self._replay and self.run_in_progress,
@@ -343,9 +360,13 @@ class Cs336App(SteadyApp):
         }
         return bool(possible.get(action, True))
 
-    def action_open(self, pane: str) -> None:
+    async def action_open(self, pane: str) -> None:
+        """Open a tab. What is typed meanwhile waits, so that it is for the tab."""
         self._open(pane)
-        self.call_after_refresh(self.main.focus_pane, pane)
+        await self.main.made(pane)
+        await self.laid_out()
+        self.paint()  # before it has the focus, so that its cursor stands where the session does
+        await self.main.focus_pane(pane)
 
     def action_leave_opened(self) -> None:
         self.look_at(None)
@@ -372,6 +393,9 @@ class Cs336App(SteadyApp):
         self._runs.ask()
 
     action_add_cells = action_run_cells
+
+    def action_tune(self) -> None:
+        self._runs.ask_race()
 
     @on(ConfigurePane.StopRequested)
     def action_stop_cells(self) -> None:
@@ -478,6 +502,9 @@ class Cs336App(SteadyApp):
 
     def on_compare_pane_keep_wanted(self, message: ComparePane.KeepWanted) -> None:
         dialogs.keep_as_reference(self, message.results)
+
+    def on_race_pane_save_wanted(self, message: RacePane.SaveWanted) -> None:
+        dialogs.save_best(self, message.race, message.best)
 
     def on_estimate_pane_switched(self) -> None:
         self._painter.estimates().turn()

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
+from rich.cells import cell_len, get_character_cell_size
 from rich.color import Color, ColorSystem
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.style import Style
 from textual._compositor import Compositor, CompositorUpdate, LayoutUpdate
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -117,7 +118,7 @@ class TightCompositor(Compositor):
                 top, bottom = min(span.y for span in mine), max(span.y for span in mine) + 1
                 strips = widget.render_lines(Region(0, top - region.y, region.width, bottom - top))
                 for y, start, stop in mine:
-                    yield _Piece(y, start, without_control(strips[y - top].crop(start - region.x, stop - region.x)))
+                    yield _Piece(y, start, strips[y - top].crop(start - region.x, stop - region.x))
 
 
 class Drawn:
@@ -125,21 +126,27 @@ class Drawn:
 
     def __init__(self) -> None:
         self._rows: dict[int, list[_Cell | None]] = {}
+        self._wide: set[int] = set()
+        """Rows that have had characters of other widths than one column."""
 
     def forget(self) -> None:
         """Take nothing for known: the terminal may have lost its content."""
         self._rows.clear()
+        self._wide.clear()
 
-    def take(self, y: int, x: int, cells: list[_Cell]) -> Iterator[tuple[int, list[_Cell]]]:
-        """Take that these cells are shown from column `x` of row `y` on; the stretches of them that were not."""
+    def take(self, y: int, x: int, cells: list[_Cell], *, narrow: bool = True) -> Iterator[tuple[int, list[_Cell]]]:
+        """Take that these cells are shown from column `x` of row `y` on; the stretches of them that were not. `narrow`:
+        each character takes one column. Terminals differ on the others: what is near one is sent with it."""
         row = self._rows.setdefault(y, [])
+        if not narrow:
+            self._wide.add(y)
         end = x + len(cells)
         row += [None] * (end - len(row))
         before, row[x:end] = row[x:end], cells
         if before == cells:
             return
-        if any(cell is None or len(cell[0]) != 1 for cell in (*before, *cells)):
-            yield x, cells  # terminals differ on the width of some characters: what is near one is sent with it
+        if y in self._wide or None in before:
+            yield x, cells
             return
         start = stop = -1
         for at, (old, new) in enumerate(zip(before, cells, strict=True)):
@@ -155,11 +162,14 @@ class Drawn:
 
 
 class TightUpdate(CompositorUpdate):
-    """Cursor movements, text, and styles where they differ from the last, of what `onto` does not show yet."""
+    """Cursor movements, text, and styles where they differ from the last, of what `onto` does not show yet. What lies
+    beyond `size` is left out: a terminal that has become smaller than the layout would write it into its last
+    column."""
 
     def __init__(self, pieces: list[_Piece]) -> None:
         self._pieces = pieces
         self.onto = Drawn()
+        self.size: Size | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.render_segments(console)
@@ -169,7 +179,12 @@ class TightUpdate(CompositorUpdate):
         system = console._color_system or ColorSystem.TRUECOLOR
         pen: _Pen | None = None
         for y, x, strip in self._pieces:
-            for at, cells in self.onto.take(y, x, _cells(strip, system)):
+            if self.size is not None and (y >= self.size.height or x >= self.size.width):
+                continue
+            whole, narrow = _cells(strip, system)
+            if self.size is not None:
+                del whole[self.size.width - x :]
+            for at, cells in self.onto.take(y, x, whole, narrow=narrow):
                 out.append(f"\x1b[{y + 1};{at + 1}H")
                 for text, wanted in cells:
                     if wanted is not pen and not (text == " " and _as_blank(pen, wanted)):
@@ -179,16 +194,27 @@ class TightUpdate(CompositorUpdate):
         return "".join([*out, "\x1b[0m"]) if out else ""
 
 
-def _cells(strip: Strip, system: ColorSystem) -> list[_Cell]:
-    """A character and its pen for each column; the second column of a wide character has an empty text."""
+def _cells(strip: Strip, system: ColorSystem) -> tuple[list[_Cell], bool]:
+    """A character and its pen for each column, without control characters, which take none; True if each of the others
+    takes one. A segment with one that does not is the text of its first column; those of its others are empty."""
     cells: list[_Cell] = []
+    narrow = True
     for text, style, _ in strip:
+        if not text.isprintable():
+            text = _CONTROL.sub("", text)
         pen, blank = _pens(style, system)
-        if text.isascii() or Segment(text).cell_length == len(text):
+        if text.isascii() or _all_narrow(text):
             cells += [(char, blank if char == " " else pen) for char in text]
         else:
-            cells += [(text, pen), *[("", pen)] * (Segment(text).cell_length - 1)]
-    return cells
+            cells += [(text, pen), *[("", pen)] * (cell_len(text) - 1)]
+            narrow = False
+    return cells, narrow
+
+
+@lru_cache(4096)
+def _all_narrow(text: str) -> bool:
+    """True if each character takes one column."""
+    return all(get_character_cell_size(char) == 1 for char in text)
 
 
 def _as_blank(pen: _Pen | None, wanted: _Pen) -> bool:

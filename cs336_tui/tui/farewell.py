@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,7 @@ from cs336_tui.export.texts import one_line
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.store import SessionInfo, info_of
 
+_TAKES_WITHIN_S = 1.0
 _GOES_ON = {"running": ("watch",), "stopped": ("resume",), "killed": ("resume",)}
 
 
@@ -32,7 +34,7 @@ def _words(info: SessionInfo) -> str:
 
 
 def say(text: str) -> None:
-    """Write to the terminal, if there is one."""
+    """Write to the terminal, if there is one and it takes something: Ctrl+S holds what is written to it."""
     with contextlib.suppress(OSError):
-        if text and os.isatty(1):
+        if text and os.isatty(1) and select.select([], [1], [], _TAKES_WITHIN_S)[1]:
             os.write(1, text.encode())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.tui.configure.preview import Cells
@@ -16,9 +18,10 @@ from cs336_tui.tui.tabs.sessions import Compared
 
 if TYPE_CHECKING:
     from cs336_tui.tui.tabs.estimate import Estimated
+    from cs336_tui.tui.tabs.race_lines import Raced
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True):
     """Made anew for each refresh; what takes time is a function, called only for a tab that is in sight."""
 
     shown: Session
@@ -43,6 +46,8 @@ class Frame(NamedTuple):
     """True if this app can run what the shown session has left."""
     skip_after_oom: bool
     """As chosen in Configure."""
+    races: bool = False
+    """True while this app runs a race."""
     estimated: Callable[[], Estimated] | None = None
     """Content of the Estimate tab; None until an estimate is wanted, as `forecast`."""
     forecast: Callable[[], tuple[str, str]] | None = None
@@ -63,6 +68,34 @@ class Frame(NamedTuple):
         if not standing.can_resume:
             return ""
         return standing.cells_left + (", u resumes" if self.can_resume else "")
+
+    @property
+    def has_race(self) -> bool:
+        return self.shown.state.tuning is not None or (self.races and self.is_live)
+
+    @property
+    def raced(self) -> Raced | None:
+        """The race of the shown session, if it has one."""
+        from cs336_tui.tui.tabs.race_lines import raced
+
+        race, left = self.shown.race, self.left
+        return raced(self.shown.state, race, goes_on=self._race_goes_on, left=left) if race else None
+
+    @property
+    def race_words(self) -> str:
+        """The race of the shown session in a line; empty if it has none."""
+        if (race := self.shown.race) is None:
+            return ""
+        from cs336_tui.tui.tabs.race_lines import race_words
+
+        return race_words(race)
+
+    @property
+    def _race_goes_on(self) -> bool:
+        """True if the race is not over, and this app, another process or a replay goes on with it."""
+        state, shown = self.shown.state, self.shown
+        runs = self.running and self.is_live if shown.source else shown.playing or shown.watched is not None
+        return state.tuning is not None and state.tuning_ended is None and state.ended is None and runs
 
     @property
     def subject(self) -> Subject:

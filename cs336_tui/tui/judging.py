@@ -1,6 +1,6 @@
-"""Verdicts, distance from the limit and energy of cells, worked out on a thread.
+"""Verdicts, distance from the limit and energy of cells, worked out on a thread and in a process of its own.
 
-The work loads numpy and takes milliseconds, so it waits while a cell is timed, but never longer than `WAIT_S`.
+The work takes milliseconds, so it waits while a cell is timed, but never longer than `WAIT_S`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
+import msgspec
 from textual.message_pump import MessagePump
 from textual.timer import Timer
 
@@ -24,11 +25,12 @@ from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakKey
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.background import in_background
+from cs336_tui.tui.judge_process import JUDGE
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.energy import Energy
+    from cs336_tui.analysis.judgement import Judgement
     from cs336_tui.analysis.roofline import RooflinePoint
-    from cs336_tui.analysis.verdicts import Judgement
 
 WAIT_S = 2.0
 """The longest that anybody waits for a judgement because a cell is timed."""
@@ -62,14 +64,14 @@ NOTHING = Assessment()
 """Of a cell of which there is nothing to find out: it has not begun, or did not end well."""
 
 
-class _Known(NamedTuple):
+class _Known(msgspec.Struct, frozen=True):
     of: tuple[object, ...]
     """The state of the cell that it was worked out from."""
     version: int
     found: Assessment
 
 
-class _Wish(NamedTuple):
+class _Wish(msgspec.Struct, frozen=True):
     state: SessionState
     since: float
     frame: int
@@ -127,9 +129,9 @@ class Judging:
         self.version += 1
 
     def get_ready(self) -> None:
-        """Load what judging needs, if nothing is being timed, so that this need not be done between two cells."""
+        """Start the process that judges, if nothing is being timed, so that this need not be done between two cells."""
         if not self._busy():
-            in_background(self._pump, _load, lambda _: None)
+            in_background(self._pump, _get_ready, lambda _: None)
 
     def go_on(self) -> None:
         """Work out the next one, if nothing stands against it."""
@@ -181,10 +183,12 @@ def _made_of(cell: CellState) -> tuple[object, ...] | None:
     return None
 
 
-def _load() -> None:
+def _get_ready() -> None:
+    with suppress(OSError):  # the first judgement will say so
+        JUDGE.start()
     import cs336_tui.analysis.energy
-    import cs336_tui.analysis.roofline
-    import cs336_tui.analysis.verdicts  # noqa: F401
+    import cs336_tui.analysis.judgement
+    import cs336_tui.analysis.roofline  # noqa: F401
 
 
 def give_way() -> None:
@@ -223,6 +227,5 @@ def assess(state: SessionState, cell: CellState, peaks: PeakCache) -> Assessment
         return found
     from cs336_tui.analysis.energy import energy_of
     from cs336_tui.analysis.kernels import profiled_idle
-    from cs336_tui.analysis.verdicts import judge
 
-    return found._replace(judgement=judge(cell, profiled_idle(state, cell.spec)), energy=energy_of(cell))
+    return found._replace(judgement=JUDGE.judge(cell, profiled_idle(state, cell.spec)), energy=energy_of(cell))

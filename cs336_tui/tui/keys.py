@@ -16,6 +16,7 @@ class Meaning(NamedTuple):
 
 MEANINGS = {
     "run": Meaning("r", "run what is chosen, or add it"),
+    "tune": Meaning("U", "race the combinations of what is chosen"),
     "stop": Meaning("s", "stop"),
     "resume": Meaning("u", "resume the session"),
     "back": Meaning("b", "back to the session of this app"),
@@ -30,6 +31,7 @@ MEANINGS = {
     "theme": Meaning("t", "theme"),
     "help": Meaning("question_mark,f1", "help"),
     "commands": Meaning("colon,ctrl+p", "every action by name"),
+    "redraw": Meaning("ctrl+l", "draw the screen anew"),
     "quit": Meaning("q,ctrl+c", "leave"),
     "quit-now": Meaning("ctrl+q", "leave at once"),
     "mark": Meaning("m", "mark to compare"),

@@ -1,14 +1,17 @@
 """Imports Textual's app without what the first frame does not need: a tenth of the start.
 
-Left out are its command palette, with the widgets that it imports, and rich's tables, until they are first used. TLS is
-left out of asyncio: the app does not speak it. Rests on Textual's internals; hence its exact pin.
+Left out are its command palette, with the widgets that it imports, and rich's tables, until they are first used, and
+the patterns of its markup until a text is held against each. TLS is left out of asyncio: the app does not speak it.
+Rests on Textual's internals; hence its exact pin.
 """
 
 from __future__ import annotations
 
+import re
 import sys
+from functools import cached_property
 from importlib import import_module
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 _PALETTE = "textual.command"
@@ -27,6 +30,23 @@ class _Later(ModuleType):
         return _stand_ins.setdefault(name, found) if self.__name__ == _PALETTE else found
 
 
+class _LatePattern:
+    """A pattern that is compiled when it is first used."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+
+    @cached_property
+    def _compiled(self) -> re.Pattern[str]:
+        return re.compile(self._pattern)
+
+    def match(self, text: str, position: int) -> re.Match[str] | None:
+        return self._compiled.match(text, position)
+
+    def search(self, text: str, position: int) -> re.Match[str] | None:
+        return self._compiled.search(text, position)
+
+
 def import_lean() -> None:
     """Import Textual's app, with stand-ins for what it takes from modules left out; nothing if it is there already."""
     if {"textual.app", *_LEFT_OUT} & sys.modules.keys():
@@ -40,6 +60,8 @@ def import_lean() -> None:
     for name in _LEFT_OUT:
         sys.modules[name] = _Later(name)
     try:
+        tokenizer: Any = import_module("textual.css.tokenizer")
+        tokenizer.re = SimpleNamespace(compile=_LatePattern)
         import_module("textual.app")
     finally:
         for name in _LEFT_OUT:

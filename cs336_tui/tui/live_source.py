@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+import msgspec
 from textual.message import Message
 
 from cs336_tui.config.command import command_of
@@ -25,7 +27,9 @@ from cs336_tui.session.log import LogError
 from cs336_tui.tui.configure.form import RunOptions
 
 if TYPE_CHECKING:
+    from cs336_tui.config.tuned_sweep import Search
     from cs336_tui.runner.bench import Bench
+    from cs336_tui.runner.tuning import Tuner
 
     BenchFactory = Callable[["Sink", Path | None], Bench]
     """Makes the bench of a new session, or of the one with this log. It is given the sink for the bench's events."""
@@ -57,7 +61,7 @@ class WantedPeak(NamedTuple):
     """Those of a CPU; None elsewhere."""
 
 
-class PeakView(NamedTuple):
+class PeakView(msgspec.Struct, frozen=True):
     """The peaks that the Roofline tab shows."""
 
     find: Callable[[PeakKey], DevicePeak | None]
@@ -69,6 +73,13 @@ class PeakView(NamedTuple):
     """Progress of measuring, in words."""
     problem: str = ""
     """Why a peak could not be measured."""
+
+
+class _Race(msgspec.Struct, frozen=True):
+    """A race and how it goes on; None: there is none."""
+
+    tuner: Tuner | None
+    go: Callable[[], object]
 
 
 _T = TypeVar("_T")
@@ -85,6 +96,10 @@ class LiveSource:
         self._asking = threading.Lock()
         self._asked = 0
         """Runs asked for since the last stop that are not in the queue yet."""
+        self._tuner: Tuner | None = None
+        """The last race."""
+        self._races = False
+        """True while it goes on; it leaves the queue empty between its steps."""
         # The bench starts processes that inherit standard error; Textual's stand-in for it has no file descriptor.
         with contextlib.redirect_stderr(sys.__stderr__):
             bench.prepare()
@@ -92,7 +107,7 @@ class LiveSource:
     @property
     def busy(self) -> bool:
         """True if cells run or are about to."""
-        return bool(self._asked) or self.bench.queue.busy or len(self.bench.queue) > 0
+        return bool(self._asked) or self._races or self.bench.queue.busy or len(self.bench.queue) > 0
 
     def begin(self) -> None:
         thread("probe", self._probe)
@@ -110,9 +125,51 @@ class LiveSource:
 
         self._begin("run", resolve, lambda add: add())
 
-    def resume(self, *, failed: bool = False) -> None:
-        """Run what the session that the bench was made for has no result of."""
-        self._begin("run", lambda: self.bench.resume(failed=failed), lambda _: None, self.bench.cancel)
+    def race(self, search: Search) -> None:
+        """Race the candidates of a search; `RunEnded` is posted when the race is over."""
+
+        def resolve() -> _Race:
+            from cs336_tui.analysis.shortlist import started_of
+            from cs336_tui.config.tuned_sweep import command_of_search
+
+            began, bench, tuner = time.monotonic(), self.bench, self._new_tuner()
+            tuning = search.tuning(bench.resolve(search.start).cells()[0])
+            started = started_of(tuning, bench.probe(), bench.predictor, began)
+            return _Race(tuner, lambda: tuner.run(started, command_of_search(tuning)))
+
+        self._begin("race", resolve, self._hold, then=self._drive)
+
+    def go_on_racing(self) -> None:
+        """Go on with the race that was stopped, with the rest of its budget."""
+        if (tuner := self._tuner) is not None:
+            self._begin("race", lambda: _Race(tuner, tuner.go_on), self._hold, then=self._drive)
+
+    def resume(self, *, failed: bool = False, races: bool = False) -> None:
+        """Run what the session that the bench was made for has no result of, and, if it `races`, the rest of its
+        race."""
+
+        def resume() -> _Race:
+            tuner = self._new_tuner() if races else None
+            self.bench.resume(failed=failed)
+            return _Race(tuner, tuner.go_on if tuner else lambda: None)
+
+        self._begin("run", resume, self._hold, self.bench.cancel, then=self._drive)
+
+    def _new_tuner(self) -> Tuner:
+        from cs336_tui.analysis.next_step import next_step
+        from cs336_tui.runner.tuning import Tuner
+
+        return Tuner(self.bench, next_step)
+
+    def _hold(self, race: _Race) -> None:
+        """A stop from here on ends this race."""
+        self._tuner, self._races = race.tuner, race.tuner is not None
+
+    def _drive(self, race: _Race) -> None:
+        try:
+            race.go()
+        finally:
+            self._races = False
 
     def ask(self, kind: ReportKind, spec: CellSpec, cell: int | None) -> None:
         """Have a report made before the next cell is run; `RunEnded` is posted when nothing waits any more."""
@@ -139,11 +196,15 @@ class LiveSource:
         """Stop what runs and what waits, also what still waits for the machine to be read."""
         with self._asking:
             self._asked = 0
+            if (tuner := self._tuner) is not None:
+                tuner.stop()
             self.bench.cancel()
 
     def close(self) -> None:
         """End the run, its processes and the log; blocks up to 2 s. Safe to call twice and from any thread."""
         with self._closing:
+            if (tuner := self._tuner) is not None:
+                tuner.stop()
             self.bench.close()
 
     def _probe(self) -> None:
@@ -160,9 +221,11 @@ class LiveSource:
         prepare: Callable[[], _T],
         add: Callable[[_T], object],
         stopped: Callable[[], object] = lambda: None,
+        then: Callable[[_T], object] = lambda _: None,
     ) -> None:
-        """On a thread: call `prepare`, which may take long, `add` its result to the queue, and run what waits there. A
-        stop comes before `add`, and `stopped` is called instead, or after it and finds the cells in the queue."""
+        """On a thread: call `prepare`, which may take long, `add` its result to the queue, `then` with it, which may
+        take long too, and run what waits. A stop comes before `add`, and `stopped` is called instead, or after it and
+        finds the cells in the queue."""
 
         def begin() -> None:
             try:
@@ -175,8 +238,12 @@ class LiveSource:
                 if self._asked:
                     self._asked -= 1
                     add(prepared)
+                    goes_on = True
                 else:
                     stopped()
+                    goes_on = False
+            if goes_on:
+                then(prepared)
 
         with self._asking:
             self._asked += 1

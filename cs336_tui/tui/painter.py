@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cs336_tui.config.choices import sweep_of
 from cs336_tui.config.presets import Preset
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import (
     CellFinished,
     CellsQueued,
@@ -19,6 +20,7 @@ from cs336_tui.events.events import (
     ReportFinished,
     SessionResumed,
     StageChanged,
+    TuningStarted,
 )
 from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.pane import ConfigurePane
@@ -27,11 +29,11 @@ from cs336_tui.tui.controllers.reports import PeakController, ReportController
 from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.controllers.sessions import SessionController
 from cs336_tui.tui.frame import Frame
-from cs336_tui.tui.replay_source import ReplaySource
 from cs336_tui.tui.session import Session
 
 if TYPE_CHECKING:
     from cs336_tui.tui.controllers.estimates import EstimateController
+    from cs336_tui.tui.replay_source import ReplaySource
 
 IDLE_REFRESH_S = 2.0
 """Interval at which the Device pane is shown while nothing runs."""
@@ -113,6 +115,8 @@ class Painter:
         self._app.live, session.playing = session, True
         if session.state.queued:
             self.react(session.state.queued)
+        if session.state.tuning:
+            self.react(session.state.tuning)
         for notice in session.state.notices:
             self.react(notice)
         self._app.stale = True
@@ -127,9 +131,13 @@ class Painter:
                 app.set_timer(GET_READY_S, app.judging.get_ready)
             case StageChanged() | CellFinished():
                 app.judging.go_on()
-            case CellsQueued() if app.replaying and (chosen := [each for each in event.specs if not each.recording]):
-                name = self._replay.path.stem if self._replay else app.live.id
-                app.load_preset(Preset(name, "", sweep_of(chosen)))
+            case CellsQueued() if app.replaying and app.live.state.tuning is None:
+                self._load([each for each in event.specs if not each.recording])
+            case TuningStarted():
+                if app.replaying:
+                    self._load(event.candidates)
+                if app.shown is app.live:
+                    app.open_soon("race")
             case CellsQueued() if app.main.shows("sessions"):
                 self._sessions.reload()  # it is new there
             case SessionResumed() if event.at >= app.live.news_since:
@@ -141,6 +149,12 @@ class Painter:
                 app.notify(event.text, severity="warning", markup=False)
             case _:
                 pass
+
+    def _load(self, specs: Sequence[CellSpec]) -> None:
+        """Fill Configure with what makes these cells."""
+        if specs:
+            name = self._replay.path.stem if self._replay else self._app.live.id
+            self._app.load_preset(Preset(name, "", sweep_of(specs)))
 
     def judged(self) -> None:
         self._app.stale = True
@@ -201,6 +215,7 @@ class Painter:
             chosen=lambda: main.chosen,
             can_resume=self._sessions.can_resume,
             skip_after_oom=main.query_one(ConfigurePane).skips_after_oom,
+            races=self._runs.races,
             estimated=estimates.estimated if estimates else None,
             forecast=estimates.summary if estimates else None,
         )

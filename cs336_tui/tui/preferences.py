@@ -21,7 +21,7 @@ def checked(found: Found, themes: Collection[str]) -> Found:
     if canonical(settings.export_format) not in FORMATS:
         found = found.without("export_format", f"{settings.export_format}: expected one of {', '.join(FORMATS)}")
     if settings.columns:
-        from cs336_tui.export.results import COLUMNS
+        from cs336_tui.export.results_columns import COLUMNS
 
         if unknown := next((each for each in settings.columns if each not in COLUMNS), None):
             found = found.without("columns", f"{unknown}: expected some of {', '.join(COLUMNS)}")

@@ -59,6 +59,8 @@ class MainScreen(Screen[None]):
         """The pane that fills a small screen."""
         self.open_tab = "results"
         """The tab below the panes of a large screen."""
+        self._left_out = {"race"}
+        """Tabs that the bar leaves out."""
 
     def compose(self) -> ComposeResult:
         self._classify()
@@ -76,9 +78,7 @@ class MainScreen(Screen[None]):
     @property
     def _room(self) -> tuple[int, int]:
         """Columns and rows; before the first layout, what the terminal says."""
-        if self.size:
-            return self.size.width, self.size.height
-        size = self.app.size if self.app.is_headless else shutil.get_terminal_size()
+        size = self.size or (self.app.size if self.app.is_headless else shutil.get_terminal_size())
         return size[0], size[1]
 
     @property
@@ -102,13 +102,19 @@ class MainScreen(Screen[None]):
 
     def shows(self, pane: str) -> bool:
         """True if a pane is in sight at this size."""
-        above = self.wide and TABS[pane].place == "above"
-        return above or pane == self._shown or (pane == "device" and self.paired and self._shown == "live")
+        if self.wide:
+            return TABS[pane].place == "above" or pane == self.open_tab
+        shown = self._shown
+        return pane == shown or (pane == "device" and shown == "live" and self.paired)
 
     def show(self, frame: Frame) -> None:
         frame.judging.next_frame()
         header = self.query_one("#header", Lines)
         header.paint([heading(frame.shown.state, frame.shown.id, frame.mode, header.content_size.width)])
+        unwanted = {tab.id for tab in TABS.values() if not tab.is_wanted(frame)}
+        if unwanted != self._left_out:
+            self._left_out = unwanted
+            self.lay_out()
         for tab in TABS.values():
             if self.shows(tab.id):
                 tab.show(self.query_one(f"#{tab.id}"), frame)
@@ -123,14 +129,18 @@ class MainScreen(Screen[None]):
         """The same on a GPU that need not be here."""
         return self._elsewhere.cells(self.query_one(ConfigurePane).choices_elsewhere)
 
-    async def focus_pane(self, pane: str) -> None:
-        """Put the focus on the first thing in a pane that can have it."""
+    async def made(self, pane: str) -> None:
+        """Wait until a pane that was opened is there."""
         if (mounting := self._mounting.pop(pane, None)) is not None:
             await mounting
+
+    async def focus_pane(self, pane: str) -> None:
+        """Put the focus on the first thing in a pane that can have it."""
+        await self.made(pane)
         target = self.query_one(f"#{pane}")
         for widget in (target, *target.query("*")):
             if widget.focusable:
-                widget.focus()
+                self.set_focus(widget)
                 return
         self.set_focus(None)
 
@@ -146,7 +156,8 @@ class MainScreen(Screen[None]):
         if self._classify():
             self.update_node_styles(animate=False)
         tabs, active = (_BELOW, self.open_tab) if self.wide else ([*TABS.values()], self.open_pane)
-        self.query_one(TabBar).offer([tab.moved_by(self.app._keymap) for tab in tabs], active)
+        shown = [tab for tab in tabs if tab.id == active or tab.id not in self._left_out]
+        self.query_one(TabBar).offer([tab.moved_by(self.app._keymap) for tab in shown], active)
 
     on_mount = on_resize = lay_out
 

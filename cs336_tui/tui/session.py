@@ -9,8 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cs336_tui.analysis.eta import Outlook, Prices, outlook_of, takes_s
-from cs336_tui.events.events import CellFinished, CellRequeued, CellsQueued, CellStarted, Event, SessionAnnotated
+from cs336_tui.analysis.eta import Outlook, outlook_of, takes_s
+from cs336_tui.analysis.prices import Prices
+from cs336_tui.events.events import (
+    CellFinished,
+    CellRequeued,
+    CellSkipped,
+    CellsQueued,
+    CellStarted,
+    Event,
+    ReportFinished,
+    SessionAnnotated,
+    TuningEnded,
+    TuningStarted,
+)
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogError, LogReader
@@ -22,11 +34,17 @@ from cs336_tui.tui.tabs.device import Run
 from cs336_tui.tui.tabs.log import LogBook
 
 if TYPE_CHECKING:
+    from cs336_tui.analysis.tuning import Race
     from cs336_tui.tui.configure.preview import Cells
     from cs336_tui.tui.live_source import LiveSource
     from cs336_tui.tui.watch_source import WatchSource
 
+_OF_RACES = (
+    CellFinished, CellRequeued, CellSkipped, CellsQueued, CellStarted, ReportFinished, TuningEnded, TuningStarted
+)  # fmt: skip
+"""Events after which a race stands otherwise."""
 _MANY = 100
+_STEADY = 0.01
 _OUTLOOK_S = 4.0
 """The least time between two looks at the time that is left of more than `_MANY` running cells."""
 
@@ -52,6 +70,7 @@ class Session:
         self._folded = False  # since the time was worked out
         self._standing: tuple[bool, Standing] | None = None
         self._info: SessionInfo | None = None
+        self._race: Race | None = None
         self.playing = False
         """True if its log is replayed: what runs at its end is shown so."""
         self.latest_run: Run | None = None
@@ -81,10 +100,14 @@ class Session:
     @property
     def standing(self) -> Standing:
         """Its progress."""
-        runs = self.playing or self.source is not None or self.watched is not None
+        runs = self.playing or self.watched is not None or (self.source is not None and self._may_run(self.source))
         if self._standing is None or self._standing[0] != runs:
             self._standing = runs, standing_of(self.state, runs=runs)
         return self._standing[1]
+
+    def _may_run(self, source: LiveSource) -> bool:
+        """True if what is left will run, as it has not been stopped; a race that was stopped may have nothing left."""
+        return source.busy or not self.state.has_unfinished_race
 
     @property
     def info(self) -> SessionInfo | None:
@@ -95,6 +118,15 @@ class Session:
             self._info = describe(self.state, self.path)
         return self._info.standing_at(self.standing)
 
+    @property
+    def race(self) -> Race | None:
+        """Its race as of now; None if it has none."""
+        if self._race is None and self.state.tuning is not None:
+            from cs336_tui.analysis.tuning import race_of
+
+            self._race = race_of(self.state)
+        return self._race
+
     def outlook(self) -> Outlook:
         """The time that its cells take, worked out once after each `fold`; where very many run, every few seconds."""
         if self._outlook is None or (self._folded and time.monotonic() >= self._outlook_until):
@@ -103,10 +135,15 @@ class Session:
         return self._outlook
 
     def takes_s(self, cells: Cells) -> float | None:
-        """Seconds that these cells would take, by the prices of those that were timed; None is unknown."""
+        """Seconds that these cells would take, by the prices of those that were timed; None is unknown. It stays until
+        it changes by `_STEADY`: each step changes the prices a little."""
         prices = self.outlook().prices
         if self._takes is None or self._takes[0] is not cells or self._takes[1] is not prices:
-            self._takes = cells, prices, takes_s(prices, [spec for spec, _ in cells.cells], cells.lanes)
+            found = takes_s(prices, [spec for spec, _ in cells.cells], cells.lanes)
+            before = self._takes[2] if self._takes and self._takes[0] is cells else None
+            if before is not None and found is not None and abs(found - before) <= _STEADY * before:
+                found = before
+            self._takes = cells, prices, found
         return self._takes[2]
 
     def follow(self, cell: CellState) -> bool:
@@ -141,6 +178,8 @@ class Session:
         self._folded, self._standing = True, None
         if any(isinstance(event, SessionAnnotated | CellFinished | CellRequeued | CellsQueued) for event in events):
             self._info = None
+        if self.state.tuning is None or any(isinstance(event, _OF_RACES) for event in events):
+            self._race = None
         for event in events:
             self.state.apply(event)
             if isinstance(event, CellsQueued):

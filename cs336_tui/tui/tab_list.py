@@ -34,6 +34,8 @@ class PaneTab(Tab, frozen=True):
     """The class of the pane; a function, as the app starts without those that are not made `at_start`."""
     at_start: bool = True
     """True if the pane is made with the screen, else it is made when the tab is first opened."""
+    is_wanted: Callable[[Frame], bool] = lambda _: True
+    """False where the bar leaves the tab out; its key opens it nevertheless."""
 
     @property
     def title(self) -> str:
@@ -63,11 +65,12 @@ def _show_live(pane: LivePane, frame: Frame) -> None:
         judging=frame.judging,
         outlook=shown.outlook,
         left=frame.left,
+        race=frame.race_words,
     )
 
 
 def _invitation(frame: Frame) -> str:
-    if frame.shown.state.reports and (frame.replaying or not frame.is_live):
+    if frame.shown.state.reports_on_cells and (frame.replaying or not frame.is_live):
         made = ", ".join(f"{tab.label} ({tab.key})" for tab in REPORT_TABS.values())
         return f"This session has reports and no cells: {made}."
     if frame.shown.state.jobs:
@@ -128,9 +131,12 @@ TABS = {
                 _later("roofline", "RooflinePane"), at_start=False),
         PaneTab("precision", "Precision", "p", "below", _show_report, _later("precision", "PrecisionPane"),
                 at_start=False),
+        PaneTab("race", "Race", "C", "below",
+                lambda pane, frame: pane.show(frame.shown.state, frame.raced, begins=frame.races),
+                _later("race", "RacePane"), at_start=False, is_wanted=lambda frame: frame.has_race),
     )
 }  # fmt: skip
-"""In the order of the screen, which is that of their keys: digits, then letters by the alphabet."""
+"""In the order of the screen, which is that of their keys: digits, then letters by the alphabet, then capitals."""
 REPORT_TABS = {kind: TABS[REPORTS[kind].tab] for kind in ASKED_FOR}
 """The tabs that make a report, by its kind."""
 APP_KEYS = (
@@ -139,6 +145,7 @@ APP_KEYS = (
     bind("stop", "stop_cells", "Stop", "app.stop"),
     bind("resume", "resume", "Resume", "app.resume"),
     bind("back", "leave_opened", "Back", "app.back"),
+    bind("tune", "tune", "Tune", "app.tune"),
     bind("next-cell", "follow_next(1)", "Next cell", "app.follow_next", shown_as="[ ]"),
     bind("cell-before", "follow_next(-1)", "Previous cell", "app.follow_before", show=False),
     bind("axis", "zoom_axis", "Zoom axis", "live.zoom"),
@@ -155,6 +162,7 @@ APP_KEYS = (
     bind("save", "save_preset", "Save preset", "app.save_preset"),
     bind("theme", "choose_theme", "Theme", "app.theme"),
     bind("commands", "command_palette", "Commands", "app.commands", shown_as=":"),
+    Binding(MEANINGS["redraw"].keys, "redraw", "Redraw", show=False, priority=True, id="app.redraw"),
     Binding(MEANINGS["quit-now"].keys, "quit", "Quit now", show=False, priority=True, id="app.quit_now"),
 )
 """The app's keys. Every binding has an id, by which the help describes it and a keymap can move it to another key."""

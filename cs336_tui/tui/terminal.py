@@ -15,12 +15,15 @@ import selectors
 import shutil
 import sys
 import termios
+import threading
 from codecs import getincrementaldecoder
 from collections.abc import Iterable
+from types import NoneType
 from typing import Any
 
 from rich.console import RenderableType
 from textual import events
+from textual._time import get_time
 from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.content import Content
@@ -49,7 +52,7 @@ def _wrap_and_format_in_some_width(content: Content, width: int, *more: Any, **n
 Content._wrap_and_format = _wrap_and_format_in_some_width  # type: ignore[assignment, method-assign]
 
 OPENED_WITHIN_S = 2.0
-"""The longest that keys and clicks wait for a window that opens."""
+"""The longest that keys and clicks wait for a window or a tab that opens."""
 _MOST_CELLS = 1 << 20
 """Of a terminal that says its own size; a larger one is none."""
 
@@ -73,6 +76,11 @@ class Parser(XTermParser):
     def feed(self, data: str) -> Iterable[Message]:
         return (message for message in super().feed(data) if not _is_no_size(message))
 
+    @property
+    def waits_s(self) -> float | None:
+        """Seconds until `tick` takes what has come for a whole key; None if nothing has begun."""
+        return None if self._timeout_time is None else max(self._timeout_time - get_time(), 0.0)
+
 
 def _is_text(character: str | None) -> bool:
     return not any(0xD800 <= ord(each) <= 0xDFFF or ord(each) > sys.maxunicode for each in character or "")
@@ -82,15 +90,39 @@ def _is_no_size(message: Message) -> bool:
     return isinstance(message, events.Resize) and not 0 < message.size.width * message.size.height <= _MOST_CELLS
 
 
+class _ExitEvent(threading.Event):
+    """An event that a selector can wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read, self._write = os.pipe()
+
+    def fileno(self) -> int:
+        return self._read
+
+    def set(self) -> None:
+        super().set()
+        os.write(self._write, b"\0")
+
+    def clear(self) -> None:
+        os.read(self._read, 1)
+        super().clear()
+
+
 _LOCAL_MODES = 3
 """The place of a terminal's local modes among its settings."""
 
 
 class Driver(LinuxDriver):
-    """Textual's driver with a `Parser`, and with a sign for each byte that is not UTF-8."""
+    """Textual's driver with a `Parser`, and with a sign for each byte that is not UTF-8. Its thread sleeps until there
+    is input: Textual's wakes up ten times a second, a third of what an idle app costs."""
 
     _usual: list[Any] | None = None
     """The terminal's settings that are to be brought back when all is written."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.exit_event = _ExitEvent()
 
     def start_application_mode(self) -> None:
         if isinstance(self._app, SteadyApp):
@@ -118,8 +150,12 @@ class Driver(LinuxDriver):
         parser, decode = Parser(self._debug), getincrementaldecoder("utf-8")("replace").decode
         with selectors.SelectSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
-            while not self.exit_event.is_set():
-                if selector.select(0.1) and (text := decode(os.read(self.fileno, 1 << 12))):
+            selector.register(self.exit_event, selectors.EVENT_READ)  # type: ignore[arg-type]
+            while True:
+                ready = selector.select(parser.waits_s)
+                if self.exit_event.is_set():
+                    return
+                if ready and (text := decode(os.read(self.fileno, 1 << 12))):
                     for message in parser.feed(text):
                         self.process_message(message)
                 for message in parser.tick():
@@ -132,12 +168,15 @@ class SteadyApp(App[None]):
     def __init__(self) -> None:
         super().__init__()
         self.drawn = Drawn()
+        self._drawn_size: Size | None = None
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        if isinstance(renderable, TightUpdate):
-            renderable.onto = self.drawn
-        elif renderable is not None:
+        """A terminal of another size may show something else than was written: it cuts what is beyond its edge."""
+        if screen.size != self._drawn_size or not isinstance(renderable, TightUpdate | NoneType):
             self.drawn.forget()
+        self._drawn_size = screen.size
+        if isinstance(renderable, TightUpdate):
+            renderable.onto, renderable.size = self.drawn, screen.size
         super()._display(screen, renderable)
 
     def get_driver_class(self) -> type[TextualDriver]:
@@ -158,11 +197,20 @@ class SteadyApp(App[None]):
                 await asyncio.wait_for(self.screen._mounted_event.wait(), OPENED_WITHIN_S)
         await super().on_event(event)
 
+    def action_redraw(self) -> None:
+        """Write the whole screen, whatever the terminal is known to show."""
+        self.drawn.forget()
+        self.screen.refresh()
+
+    async def laid_out(self) -> None:
+        """Wait until the screen has been laid out and drawn; what is typed meanwhile waits."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.screen.wait_for_refresh(), OPENED_WITHIN_S)
+
     def on_resize(self, event: events.Resize) -> None:
         """Repaint all: a terminal that shrank and grew back has lost its content, and Textual sees no new size. Its
         signal handler may be interrupted by itself, and then an older size is the last that it tells."""
-        self.drawn.forget()
-        self.screen.refresh()
+        self.action_redraw()
         if not self.is_headless and (actual := Size(*shutil.get_terminal_size())) != event.size:
             self.post_message(events.Resize(actual, actual))
 

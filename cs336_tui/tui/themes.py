@@ -6,8 +6,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 from textual.app import App
 from textual.color import Color, ColorParseError
 from textual.theme import BUILTIN_THEMES, Theme
@@ -48,7 +49,7 @@ _TOP_LEVEL = ("name", "dark", "ansi", "colors", "variables")
 _STYLE_WORDS = frozenset(["none", "not", "bold", "b", "dim", "italic", "i", "underline", "u", "reverse", "r", "strike"])
 
 
-class ThemeSet(NamedTuple):
+class ThemeSet(msgspec.Struct, frozen=True):
     """Themes that loaded, and one line ``file.toml: what is wrong`` for each that did not and was left out."""
 
     themes: tuple[Theme, ...]
@@ -94,8 +95,8 @@ def parse_theme(text: str, default_name: str) -> Theme:
         _check_color(f"colors.{color}", colors[color], ansi)
     theme = Theme(name=name, dark=_typed(document, "dark", bool, True), ansi=ansi, **colors)
     given = _typed(document, "variables", dict, {})
-    known = {*theme.to_color_system().generate(), *VARIABLE_DEFAULTS, *_ANSI_VARIABLES}
-    _known_keys("variable", given, known, listed=VARIABLE_DEFAULTS)
+    if others := given.keys() - VARIABLE_DEFAULTS.keys() - _ANSI_VARIABLES.keys():
+        _known_keys("variable", others, theme.to_color_system().generate(), listed=VARIABLE_DEFAULTS)
     for variable, value in given.items():
         _check_variable(variable, value, ansi)
     derived = {variable: colors[color] for variable, (_, color) in _VARIABLES.items()}

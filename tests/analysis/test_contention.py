@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cs336_tui.analysis.verdicts import Judgement
+from cs336_tui.analysis.judgement import Judgement
 from cs336_tui.events.events import Event, GpuProcess, GpuSample
 from tests.analysis.judging import AT, FLAT, GPU, ON_CPU, a_cell, events_of_cell, evidence, host, judged, sample
 from tests.samples import state_of
@@ -19,12 +19,12 @@ from tests.samples import state_of
         ({"samples": [sample(gpu=GpuSample(other_processes=(GpuProcess(pid=7, name="python"), GpuProcess(pid=9))))]},
          "also on the GPU: python (7), process 9 (stop what else uses the GPU"),
         ({"cpu_wait_s": 0.3},
-         "CPU contention: its thread was runnable but waiting 10 % of the time (repeat it when nothing"),
+         "its thread was runnable but waiting 10 % of the time (repeat it when nothing"),
         ({"spec": ON_CPU, "cpu_wait_s": 3.0},
-         "CPU contention: each of its 4 threads was runnable but waiting 25 % of the time"),
+         "each of its 4 threads was runnable but waiting 25 % of the time"),
         ({"spec": ON_CPU, "cpu_wait_s": 0.31, "longest_cpu_wait_s": 0.3},
-         "CPU contention: a thread was runnable but waiting 10 % of the time (repeat it when nothing"),
-        ({"longest_cpu_wait_s": 0.3}, "CPU contention: a thread was runnable but waiting 10 % of the time"),
+         "a thread was runnable but waiting 10 % of the time (repeat it when nothing"),
+        ({"longest_cpu_wait_s": 0.3}, "a thread was runnable but waiting 10 % of the time"),
         ({"spec": ON_CPU, "samples": [host(cpu=1.0, child_cores=3.0)], "usable_cores": 2},
          "other processes used 1.0 of 4 cores (4.0 busy in all), while the cell may use 2 only"),
         ({"spec": ON_CPU, "samples": [host(cpu=1.0, child_cores=3.0)]},
@@ -51,9 +51,7 @@ def _with_threads(event: Event, threads: int = 4) -> Event:
 
 def test_more_threads_than_cores_contend_with_each_other() -> None:
     found = judged(a_cell(FLAT, spec=ON_CPU, samples=[sample()], measured_for_s=3.0, cpu_wait_s=48.0))
-    said = (
-        "CPU contention: each of its 32 threads was runnable but waiting 50 % of the time, with 32 threads on 4 cores"
-    )
+    said = "each of its 32 threads was runnable but waiting 50 % of the time, with 32 threads on 4 cores"
     assert said in found.sentence
     assert found.holding[-1].advice == "--threads 4"
     found = judged(a_cell(FLAT, spec=ON_CPU, measured_for_s=3.0, longest_cpu_wait_s=2.5, usable_cores=3))

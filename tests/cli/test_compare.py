@@ -116,6 +116,13 @@ def test_what_is_compared_with_itself_is_bad_usage(folder: Path, a: str, b: str)
         compare_command(a, b, folder)
 
 
+def test_two_copies_of_one_log_are_bad_usage(folder: Path) -> None:
+    copy = folder / "copy.jsonl"
+    copy.write_bytes((folder / "2026-01-02.jsonl").read_bytes())
+    with pytest.raises(click.UsageError, match=r"^A and B are both 2026-01-02; name another, or "):
+        compare_command("2026-01-02", str(copy), folder)
+
+
 def test_two_cells_of_one_session_are_compared(folder: Path) -> None:
     assert "outcome" in compare_command("last:1", "last:2", folder)
 

@@ -15,7 +15,7 @@ from cs336_tui.cli.main import COMMANDS, cli
 from cs336_tui.config.spec import size_names
 from cs336_tui.config.values import PASSES
 from cs336_tui.events.gpus import known_gpus
-from cs336_tui.export.results import COLUMNS
+from cs336_tui.export.results_columns import COLUMNS
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.session import store
 from tests.commands import COMMAND, call
@@ -78,6 +78,15 @@ def test_names_of_what_there_is() -> None:
     assert values("export", "last", "--where", "precis") == ["precision="]
     assert values("export", "last", "--where", "precision=bf") == ["precision=bf16-mixed", "precision=bf16"]
     assert "cs336-light" in values("--theme", "")
+
+
+def test_choices_of_a_search_by_name_and_by_value() -> None:
+    assert values("tune", "--over", "att") == ["attention", "attention-dropout"]
+    assert values("tune", "--over", "attention,check") == ["attention,checkpoint"]
+    assert values("tune", "--over", "attention=na") == ["attention=naive"]
+    assert values("tune", "--over", "attention=naive,s") == ["attention=naive,sdpa"]
+    assert values("tune", "--over", "ranks=") == []
+    assert values("tune", "--goal", "tokens/") == ["tokens/s", "tokens/J"]
 
 
 def test_settings_and_their_values() -> None:

@@ -318,7 +318,7 @@ def test_what_fits_in_every_format(format_: str, capsys: pytest.CaptureFixture[s
     [
         ({"batches": (4, 8)}, "--batch 4,8: fit finds the batch; give one value to start from, or none"),
         ({"by": "context", "contexts": (1, 2)}, "--context 1,2: fit finds the context"),
-        ({"confirm": True}, "--confirm runs on this machine and --gpu H100 need not be here"),
+        ({"confirm": True}, "--confirm runs on this machine and --gpu H100 names a GPU elsewhere"),
     ],
 )
 def test_what_cannot_be_fitted_is_one_line(options: dict[str, Any], said: str) -> None:

@@ -6,10 +6,13 @@ from rich.cells import cell_len
 
 from cs336_tui.analysis.merge import merge
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import Event
+from cs336_tui.config.tuning import Over, Tuning
+from cs336_tui.events.events import CellsQueued, Event, TuningStarted
 from cs336_tui.export.folder import tables_of
 from cs336_tui.export.footnotes import has_result
 from cs336_tui.export.formats import render_all
+from cs336_tui.export.reports import report_tables
+from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.terminal import Looks, terminal_text
 from cs336_tui.export.writeups import layout_tables
 from tests.export.grids import grid, merged
@@ -32,6 +35,20 @@ def test_any_sessions_have_their_tables(sessions: list[list[Event]]) -> None:
     shown = sum(bool(result.state.ended) or has_result(result.cell) for result in results)
     assert ("results" in tables) == any(has_result(result.cell) for result in results)
     assert "results" not in tables or shown == len(tables["results"][0].rows)
+
+
+@given(run_specs(), st.lists(any_event, max_size=25))
+def test_any_session_may_have_a_race(base: CellSpec, events: list[Event]) -> None:
+    over = (Over("attention", ("naive", "sdpa")), Over("checkpoint", (0, 1)))
+    queued = {spec for event in events if isinstance(event, CellsQueued) for spec in event.specs}
+    tuning = Tuning(base=base, over=over)
+    state = state_of([TuningStarted(at=0.0, tuning=tuning, candidates=(base, *(queued - {base}))), *events])
+    results = merge([("race", state)])
+    tables = report_tables([state], results, keys=["race"])["race"]
+    assert len(tables[0].rows) == len(queued | {base})
+    render_all(tables, "json")
+    assert "\n- **Race:** " in summary_markdown(state)
+    assert {*tables_of(results)} <= {"results", "verdicts"}, "all cells are visits"
 
 
 @given(st.lists(run_specs(), min_size=1, max_size=5), st.integers(1, 2))

@@ -119,6 +119,17 @@ def test_tables_without_notes(source: Source) -> None:
     assert all(line.startswith("|") for line in text.splitlines())
 
 
+def test_columns_unit_and_digits_are_those_of_the_command(source: Source) -> None:
+    chosen = Choice(columns="size, pass,mean", unit="s", digits=4)
+    text = text_of(chosen, source.state)
+    assert text.splitlines()[0].split("|")[1:-1] == [" size  ", " pass             ", " mean (s) "]
+    assert "| small | forward          |   0.0149 |" in text
+    assert "size,pass,mean" in text_of(Choice(columns=chosen.columns, format="csv"), source.state).splitlines()[0]
+    with pytest.raises(UserError, match="column colour: expected some of"):
+        text_of(Choice(columns="colour"), source.state)
+    assert re.search(r"\| +0\.0149", text_of(Choice(what="pivot", unit="s", digits=4), source.state))
+
+
 def test_a_speed_up_over_a_baseline(source: Source) -> None:
     choice = Choice(what="pivot", value="speedup", baseline="precision=fp32")
     assert "1 (baseline)" in text_of(choice, source.state)

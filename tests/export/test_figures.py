@@ -8,10 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cs336_tui.export.drawing import FIGURE_FORMATS, Absent, Drawing
+from cs336_tui.config.values import PASSES
+from cs336_tui.export.drawing import FIGURE_FORMATS, MOST_LINES, Absent, Drawing
 from cs336_tui.export.figures import (
-    MOST_LINES,
+    _LOOK_OF_PASS,
     MOST_PANELS,
+    _look,
     by_context,
     by_precision,
     drawings,
@@ -55,6 +57,20 @@ def test_bars_by_size_and_pass_show_out_of_memory() -> None:
     text = texts(passes_by_size(merged(grid(by(pass_=["forward", "train-step"]), oom=[3]))))
     for words in ("small", "medium", "forward", "train-step", "(ms)", "OOM", "sample standard deviation"):
         assert words in text
+
+
+def test_a_pass_has_one_colour_whichever_others_there_are() -> None:
+    green = "#009e73"
+    for passes in (["train-step"], ["forward", "train-step"]):
+        figure = passes_by_size(merged(grid(by([SMALL], pass_=passes))))
+        assert isinstance(figure, Drawing)
+        assert green in figure.render("svg").decode()
+
+
+def test_every_pass_has_a_look_of_its_own() -> None:
+    looks = [(_look(index)["color"], _look(index)["hatch"]) for index in _LOOK_OF_PASS.values()]
+    assert set(_LOOK_OF_PASS) == set(PASSES)
+    assert len(set(looks)) == len(PASSES)
 
 
 def test_time_and_memory_against_context_length() -> None:

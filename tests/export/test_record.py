@@ -5,8 +5,8 @@ from typing import get_args
 import msgspec
 import pytest
 
+from cs336_tui.analysis.judgement import VerdictName
 from cs336_tui.analysis.merge import Result
-from cs336_tui.analysis.verdicts import VerdictName
 from cs336_tui.config.flops import step_flops
 from cs336_tui.events.events import CellSkipped, DeviceSampled, GpuSample, HostSample
 from cs336_tui.events.peaks import peak_key

@@ -9,7 +9,8 @@ from cs336_tui.config.flops import least_bytes, step_flops
 from cs336_tui.events.events import DeviceSampled, GpuSample, HostSample, StepsTimed
 from cs336_tui.events.peaks import peak_key
 from cs336_tui.export.formats import render
-from cs336_tui.export.results import COLUMNS, TableError, results_table
+from cs336_tui.export.results import TableError, results_table
+from cs336_tui.export.results_columns import COLUMNS
 from cs336_tui.export.tables import Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import Notation

@@ -66,6 +66,27 @@ def test_what_does_not_fit_goes_by_rank_and_is_named() -> None:
     assert "verdict" in terminal_text([a_table()], PLAIN._replace(width=20)), "a verdict stays in any width"
 
 
+def test_a_line_above_the_table_breaks_between_what_it_lists_and_leaves_out_what_nothing_is_known_of() -> None:
+    columns = (
+        Column("size", left=True), Column("sheet", "data sheet (GB/s)"), Column("warmup", "warm-up"), Column("n"),
+    )  # fmt: skip
+    rows = (("small", "unknown", "5", "10"), ("large", "unknown", "5", "10"))
+    assert terminal_text([Table(columns=columns, rows=rows)], PLAIN._replace(width=25)).splitlines()[:2] == [
+        "every row: warm-up 5 ·",
+        "n 10",
+    ]
+
+
+def test_a_caption_breaks_behind_a_dot_and_a_long_text_between_words() -> None:
+    rows = (("small", "as " * 30), ("large", "as " * 30))
+    table = Table(columns=(Column("size", left=True), Column("why", left=True)), rows=rows, caption="one · two · three")
+    lines = terminal_text([table], PLAIN._replace(width=12)).splitlines()
+    assert lines[:2] == ["one · two ·", "three"]
+    wide = terminal_text([table], PLAIN._replace(width=40))
+    assert "every row: why as as as" in wide
+    assert "a\n" not in wide
+
+
 def test_more_than_eight_columns_are_not_shown_even_where_they_fit() -> None:
     columns = (Column("size", left=True), *(Column(f"c{rank}", rank=rank) for rank in range(1, 12)))
     rows = tuple((f"s{row}", *(str(row + rank) for rank in range(11))) for row in range(2))

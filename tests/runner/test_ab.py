@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.config.spec import CellSpec, SpecError
+from cs336_tui.config.turns import check_sides, rounds_of
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.runner.ab import BOTH_IN_MEMORY, check_sides, rounds_of, run_rounds
+from cs336_tui.runner.ab import BOTH_IN_MEMORY, run_rounds
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.cells import CellRunner, in_turns_bytes, resident_bytes, why_not_tried
 from cs336_tui.runner.device.sampler import DeviceSampler
@@ -206,7 +207,7 @@ def predictor(tmp_path: Path) -> Iterator[Predictor]:
     launcher = Launcher(tmp_path)
     launcher.prepare()
     launcher.start()
-    made = Predictor(launcher, lambda _: None, lambda *_: None, cache=PredictionCache(tmp_path / "predictions"))
+    made = Predictor(launcher, cache=PredictionCache(tmp_path / "predictions"))
     yield made
     made.close()
 

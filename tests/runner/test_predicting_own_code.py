@@ -218,7 +218,7 @@ def test_what_was_mended_is_predicted_after_all(launcher: Launcher, own: Path, k
     told: Queue[str] = Queue()
     predictor = Predictor(
         launcher,
-        lambda found: told.put(f"{len(found)} predicted"),
+        lambda found, _: told.put(f"{len(found)} predicted"),
         lambda _, why: told.put(why),
         cache=PredictionCache(kept),
     )

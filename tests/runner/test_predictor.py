@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ import cs336_tui
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import CATEGORIES, Prediction
 from cs336_tui.runner.launcher import Child, Launcher
-from cs336_tui.runner.prediction_cache import HASHED, PredictionCache, hashed_files
+from cs336_tui.runner.prediction_cache import SOURCES, PredictionCache, source_files
 from cs336_tui.runner.predictor import PredictionError, Predictor
 from tests.watching import PATIENCE_S, small_spec
 
@@ -43,11 +44,13 @@ class Delivered:
 
     def __init__(self) -> None:
         self.found: list[Prediction] = []
+        self.elsewhere: list[tuple[int, int] | None] = []
         self._came = threading.Condition()
 
-    def __call__(self, predictions: Sequence[Prediction]) -> None:
+    def __call__(self, predictions: Sequence[Prediction], elsewhere: tuple[int, int] | None) -> None:
         with self._came:
             self.found += predictions
+            self.elsewhere += [elsewhere] * len(predictions)
             self._came.notify_all()
 
     def wait_for(self, count: int) -> list[int]:
@@ -117,8 +120,10 @@ def test_what_needs_the_same_is_worked_out_once_and_known_ever_after(
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda _: b"{", lambda text: text.replace(b"custom", b"cust\xffm"), lambda _: b"", lambda _: b"[]"]
-)
+    "damage",
+    [lambda _: b"{", lambda text: text.replace(b"custom", b"cust\xffm"), lambda _: b"", lambda _: b"[]",
+     lambda another: another.replace(b'"key":[', b'"key":[1,', 1)],
+)  # fmt: skip
 def test_a_damaged_file_of_the_cache_is_worked_out_again(
     tmp_path: Path, launcher: Watched, predictor: Predictor, damage: Callable[[bytes], bytes]
 ) -> None:
@@ -148,6 +153,22 @@ def test_a_child_that_dies_is_one_line(launcher: Watched, predictor: Predictor) 
 def test_what_is_asked_for_is_delivered_as_it_comes(predictor: Predictor, delivered: Delivered) -> None:
     predictor.ask(specs(8, 16, 32))
     assert delivered.wait_for(3) == [8, 16, 32]
+
+
+def test_a_gpu_elsewhere_is_predicted_as_where_it_is_the_only_one(
+    launcher: Watched, predictor: Predictor, delivered: Delivered, tmp_path: Path
+) -> None:
+    spec = small_spec(device="cuda:0")
+    predictor.ask([spec], [spec], (8, 0))
+    delivered.wait_for(2)
+    predictor.ask([spec], [spec], (8, 0))
+    delivered.wait_for(4)
+    assert sorted(map(str, delivered.elsewhere)) == ["(8, 0)", "(8, 0)", "None", "None"]
+    peaks = {where: found.peak_bytes for where, found in zip(delivered.elsewhere, delivered.found, strict=True)}
+    assert peaks[8, 0] < peaks[None], "cuBLAS takes a smaller workspace on an A100 than on an H100"
+    alone = Predictor(launcher, cache=PredictionCache(tmp_path / "alone"), capability_of=lambda _: (8, 0))
+    with closing(alone):
+        assert [peaks[8, 0]] == [found.peak_bytes for found in alone.predict([spec])]
 
 
 def test_nothing_is_worked_out_while_held(launcher: Watched, predictor: Predictor, delivered: Delivered) -> None:
@@ -278,10 +299,11 @@ def test_who_takes_failures_gets_the_others(launcher: Watched, predictor: Predic
 
 def test_predictions_on_disk_depend_on_files_that_exist() -> None:
     package = Path(cs336_tui.__file__).parent
-    for pattern in HASHED:
+    for pattern in SOURCES:
         assert list(package.glob(pattern)), f"{pattern} matches no file: predictions of older code would be taken"
-    hashed = {str(file.relative_to(package)) for file in hashed_files()}
-    assert hashed >= {
+    torch, *files = source_files()
+    assert "__version__" in torch.read_text()
+    assert {str(file.relative_to(package)) for file in files} >= {
         "worker/estimate/tracker.py",
         "worker/estimate/predict.py",
         "worker/workload/transformer.py",

@@ -171,7 +171,9 @@ def test_what_cannot_be_compared_says_so_once_and_runs(runner: Runner):
 
 def test_a_compiled_step_is_compared_too(runner: Runner):
     ways = ("ddp", "adapters:WrongWhenCompiled")
-    right, wrong = runner.run(*(shared_spec(way, model="adapters:Plain", compile="default") for way in ways))
+    right, wrong = runner.run(
+        *(shared_spec(way, model="adapters:Plain", num_layers=1, compile="default") for way in ways)
+    )
     assert (right.status, right.finished.error) == ("ok", None)
     assert right.prepared.graph_breaks == ()  # those of torch's own wrapper are no one's to mend
     assert (wrong.status, wrong.prepared.graphs > 0) == ("failed", True)

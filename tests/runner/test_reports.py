@@ -8,9 +8,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from cs336_tui.analysis.agreement import agreement, agreement_key
 from cs336_tui.config.spec import SpecError
+from cs336_tui.events.agreement_report import AgreementReport
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellFinished, CellStarted, Event, ReportFinished, ReportStage, ReportStarted
 from cs336_tui.events.kernel_report import KernelReport
@@ -19,7 +22,7 @@ from cs336_tui.events.precision_report import PrecisionReport
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.load import load
 from cs336_tui.session.log import FILES_SUFFIX, LogReader
-from cs336_tui.session.store import delete
+from cs336_tui.session.store import delete, describe
 from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec
 
 
@@ -56,6 +59,25 @@ def test_a_report_is_made_recorded_and_read_back(bench: Bench) -> None:
     assert isinstance(report.content, PrecisionReport)
     assert report.content.spec == small_spec()
     assert logged(bench, ReportStage)
+
+
+def test_logits_and_gradients_of_two_processes_agree_and_are_no_report_on_a_cell(bench: Bench) -> None:
+    base = small_spec(pass_="train-step", batch_size=2)
+    keys = [agreement_key(base, base), agreement_key(msgspec.structs.replace(base, attention="sdpa"), base)]
+    for key in keys:
+        bench.ask_report("agreement", key)
+    bench.work()
+    state = load(bench.log_path)
+    first, second = (report.content for report in state.reports.values())
+    assert isinstance(first, AgreementReport)
+    assert isinstance(second, AgreementReport)
+    assert [first.spec, second.spec] == keys
+    found = agreement(second, first)
+    assert found.agrees
+    assert found.logits
+    assert found.logits.whole > 0
+    assert describe(state, bench.log_path).reports == 0
+    assert state.reports_on_cells == ()
 
 
 def test_a_report_comes_between_cells_and_never_within_one(bench: Bench, watch: Watch) -> None:

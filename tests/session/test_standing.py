@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import astuple
 
-from cs336_tui.events.events import CellFinished, CellRequeued, CellsQueued, Event, SessionEnded
+from cs336_tui.events.events import CellFinished, CellRequeued, CellsQueued, Event, SessionEnded, Status
 from cs336_tui.session.standing import Stage, session_time, standing_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import describe, info_of
+from tests.made_race import race_events
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, steps, summary_of
 from tests.tui.kept_sessions import STOPPED, keep, stopped_session
 
@@ -61,7 +64,7 @@ def test_what_is_added_to_a_stopped_run_is_counted_alone_until_it_is_over() -> N
     assert (state.steps_done, state.steps_total) == (6, 12)
     for event in (*cell_start(2), *steps(2, (0.2,), (0.1,) * 5), cell_end(2)):
         state.apply(event)
-    assert standing_of(state, runs=True)[:3] == ("stopped", 15, 18)
+    assert astuple(standing_of(state, runs=True))[:3] == ("stopped", 15, 18)
 
 
 @pytest.mark.parametrize("events", [MIDST, [*MIDST, CANCELLED]], ids=["killed", "stopped"])
@@ -69,8 +72,19 @@ def test_the_list_of_sessions_tells_the_same_as_the_session(events: list[Event],
     path = keep(tmp_path, STOPPED, events)
     info, state = info_of(path), after(events)
     told = standing_of(state, runs=False)
-    assert (info.stage, info.steps_done, info.steps_total, info.left) == told == (told.stage, 9, 12, 1)
+    assert (info.stage, info.steps_done, info.steps_total, info.left) == astuple(told)[:4] == (told.stage, 9, 12, 1)
     assert info.standing_at(told) == describe(state, path)
+
+
+@pytest.mark.parametrize(("status", "stage"), [("cancelled", "stopped"), ("ok", "killed")])
+def test_a_race_without_an_end_is_left(status: Status, stage: str) -> None:
+    events = race_events()
+    events[-1] = msgspec.structs.replace(events[-1], status=status)
+    assert standing_of(after(events), runs=True).stage == "running"
+    told = standing_of(after(events), runs=False)
+    assert (told.stage, told.can_resume) == (stage, True)
+    assert told.words == f"{stage} in a race"
+    assert standing_of(after(race_events(ended="decided")), runs=False).stage == "done"
 
 
 def test_the_words() -> None:

@@ -113,7 +113,7 @@ async def test_resizing_down_and_up_survives(tmp_path: Path) -> None:
         for width, height in ((120, 40), (80, 24), (60, 20), (40, 12), (20, 6), (5, 2), (1, 1), (76, 12), (120, 29)):
             await pilot.resize_terminal(width, height)
             for pane in ("configure", "live", "results", "log", "device"):
-                app.action_open(pane)
+                await app.action_open(pane)
                 await pilot.pause()
                 assert len(screen_text(app).splitlines()) == height
         await pilot.resize_terminal(200, 60)

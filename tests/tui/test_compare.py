@@ -152,6 +152,18 @@ async def test_two_cells_are_compared(tmp_path: Path) -> None:
         assert "differs everywhere: context: 128 | 256" in text
 
 
+def test_pairs_keep_what_tells_them_apart_and_show_every_column_page_by_page() -> None:
+    own = {"size": "custom", "d_model": 1280, "d_ff": 5120, "num_layers": 36, "num_heads": 20}
+    cells = [Cell(a_spec(pass_="forward+backward", context_length=c, **own), [0.1] * 3) for c in (128, 256, 512)]
+    a, b = merge([("a", session_of(*cells)), ("b", session_of(*cells))])[:3], results_of(*cells)
+    pages = [["".join(s.text for s in row) for row in pairs_page(a, b, 80, page).heading] for page in range(3)]
+    assert pages[0][2] == "all pairs: batch 4, pass forward+backward, precision fp32, device cuda:0,"
+    assert pages[0][-1].endswith("→")
+    assert all("ctx" in page[-1] for page in pages), "each page tells the rows apart"
+    for name in ("A ms", "B ms", "A / B", "interval"):
+        assert any(name in page[-1] for page in pages), name
+
+
 def test_a_side_in_doubt_is_marked_named_and_explained() -> None:
     steady_s, warming_s = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)], [0.3, 0.2, 0.15, *[0.1] * 27]
     a = merge([("a", session_of(Cell(a_spec(pass_="forward"), steady_s)))])

@@ -40,8 +40,9 @@ def resized(prediction: Prediction, peak: int) -> Prediction:
 
 
 def answer(app: Cs336App, bench: Benches, made: Callable[[CellSpec], Prediction] = made_prediction) -> None:
-    """Deliver predictions of the cells that were asked for last."""
-    app.sink([CellsPredicted(at=START, predictions=tuple(made(spec) for spec in bench.predicted[-1]))])
+    """Deliver predictions of the cells that were asked for last, also as ones of the GPU elsewhere."""
+    found = tuple(made(spec) for spec in bench.predicted[-1])
+    app.sink([CellsPredicted(at=START, predictions=found, elsewhere=on) for on in {None, bench.capability}])
 
 
 def summary(app: Cs336App) -> str:
@@ -176,6 +177,7 @@ async def test_the_largest_batch_that_fits_an_a100_is_found_with_eight_keys(benc
             most = (room - 2 * GB) // each
             assert re.search(rf" {most} ", pane.text), most
         assert asked < 20, "few predictions"
+        assert bench.capability == (8, 0), "workspaces and kernels are an A100's, as for the command fit"
         await pilot.press("n")
         await until(pilot, lambda _: "largest batch" not in pane.text)
 
@@ -205,12 +207,19 @@ async def test_another_gpu_is_named_by_key_and_its_name_checked(bench: Benches) 
         await until(pilot, lambda _: app.live.state.environment is not None)
         await pilot.press("escape", "i")
         await asked(pilot, bench)
-        answer(app, bench, lambda spec: resized(made_prediction(spec), 30 * GB))
+
+        def large(spec: CellSpec) -> Prediction:
+            return resized(made_prediction(spec), 30 * GB)
+
+        answer(app, bench, large)
         pane = app.main.query_one(EstimatePane)
         await until(pilot, lambda _: "✓ fits" in pane.text)
         await pilot.press("g", *"nonsense", "enter")
         await until(pilot, "none has all of these words")
+        before = len(bench.predicted)
         await pilot.press("ctrl+u", *"RTX 3090", "enter")
+        await asked(pilot, bench, before + 1)
+        answer(app, bench, large)
         await until(pilot, lambda _: "✗ does not fit" in pane.text)
         assert "RTX 3090" in pane.text.splitlines()[0]
         assert "fits" in summary(app)

@@ -291,6 +291,7 @@ async def test_without_results_there_is_nothing_to_export() -> None:
     async with app.run_test(size=SMALL, notifications=True) as pilot:
         await pilot.press("e")
         await until(pilot, "no results yet")
+        assert ["run cells (r), or open" in each.message for each in app._notifications] == [True]
         await pilot.press("c")
         assert len(app.screen_stack) == 1
         assert app.clipboard == ""

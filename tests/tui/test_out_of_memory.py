@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from cs336_tui.events.events import ReportStage
 from cs336_tui.tui.dialogs.window import Reader
 from tests.made_memory import an_oom_report
@@ -42,7 +44,7 @@ async def test_the_reason_can_be_asked_for_and_comes_by_itself() -> None:
         await pressed(pilot, "n")
         assert app.wanted == [("oom", subject.spec)]
         assert subject.spec is not None
-        waits = subject._replace(asked=frozenset({("oom", subject.spec)}))
+        waits = replace(subject, asked=frozenset({("oom", subject.spec)}))
         assert "Next: the reason" in await app.about(pilot, waits)
         started, finished = report_events(an_oom_report())
         subject.state.apply(started)

@@ -36,6 +36,7 @@ async def test_keys_hold_and_change_the_pace(tmp_path: Path) -> None:
         for _ in range(8):
             await pilot.press("right_curly_bracket")
         await until(pilot, "replay, at its end")
+    assert f"  cs336-tui export {tmp_path / 'session.jsonl'}" in app.farewell().splitlines()
 
 
 async def test_a_replay_shows_its_choices_and_runs_nothing(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 from cs336_tui.events.peaks import PeakCache, peak_key
 from cs336_tui.tui.app import Cs336App
 from tests.made_peaks import made_peak
+from tests.made_race import race_events
 from tests.samples import jobs_session, lanes_session, mixed_session, ranks_sampled, ranks_session
 from tests.tui.kept_sessions import MIXED, STOPPED, keep, stopped_session
 from tests.tui.make_log import ENVIRONMENT
@@ -82,6 +83,20 @@ def test_eight_lanes(size: str, keys: tuple[str, ...], snap_compare: Any, tmp_pa
 def test_a_session_of_slurm(snap_compare: Any, tmp_path: Path) -> None:
     app = Cs336App(replay=log_of(jobs_session(), tmp_path), speed=0)
     assert snap_compare(app, terminal_size=SIZES["120x40"], run_before=after("6"))
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["under-way", "over"])
+@pytest.mark.parametrize("size", ["80x24", "120x40"])
+def test_a_race(size: str, is_over: bool, snap_compare: Any, tmp_path: Path) -> None:
+    lost = {3: "RuntimeError: the optimizer's kernel needs a newer driver"}
+    events = race_events(lost=lost, ended="the budget ended" if is_over else "", running=4)
+    app = Cs336App(replay=log_of(events, tmp_path), speed=0)
+
+    async def prepare(pilot: Pilot[None]) -> None:
+        await until(pilot, "log axis")
+        await after()(pilot)
+
+    assert snap_compare(app, terminal_size=SIZES[size], run_before=prepare)
 
 
 def test_a_light_theme(snap_compare: Any, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from textual.geometry import Size
 
 from cs336_tui.analysis.eta import outlook_of
-from cs336_tui.analysis.verdicts import Check, Judgement
+from cs336_tui.analysis.judgement import Check, Judgement
 from cs336_tui.events.events import DeviceSampled, Event, StepsTimed
 from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pyte
 import pytest
 from rich.color import ColorSystem
+from rich.console import Console
 from rich.segment import Segment
+from textual.geometry import Size
+from textual.strip import Strip
 
+from benchmarks.reporting import app as app_command
 from cs336_tui.events.events import StepsTimed
 from cs336_tui.session.log import LogReader
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.compositor import TightUpdate
+from cs336_tui.tui.compositor import Drawn, TightUpdate, _Piece
+from tests.terminal import Terminal
 from tests.tui.make_log import DEMO_LOG
 from tests.tui.watched import until
 
@@ -76,3 +83,50 @@ async def test_a_session_of_partial_updates_leaves_the_screen_that_was_meant(mon
         ]
         assert not [d for d in differ if d[2][0] != " " or d[3][0] != " "][:5]
         assert partial > 30
+
+
+def drawn(*texts: str) -> tuple[str, list[str]]:
+    """The last text as a terminal shows it, and all that was written, where one row showed the texts in turn."""
+    terminal, onto, console = pyte.Screen(WIDTH, 1), Drawn(), Console(color_system="truecolor")
+    stream, written = pyte.Stream(terminal), []
+    for text in texts:
+        update = TightUpdate([_Piece(0, 0, Strip([Segment(text.ljust(20))]))])
+        update.onto = onto
+        written.append(update.render_segments(console))
+        stream.feed(written[-1])
+    return "".join(terminal.buffer[0][x].data for x in range(20)).rstrip(), written
+
+
+def test_only_what_differs_is_written_and_nothing_where_nothing_does() -> None:
+    assert drawn("step 1 of 10", "step 2 of 10") == ("step 2 of 10", [ANY, "\x1b[1;6H\x1b[0m2\x1b[0m"])
+    assert drawn("step 1 of 10", "step 1 of 10")[1][1] == ""
+    assert "\x1b[2" not in drawn("\x1b[2Jstep\x07", "step")[1][0]
+
+
+@pytest.mark.parametrize("word", ["漢字", "e\u0301", "漢e\u0301"])
+def test_a_row_with_characters_of_other_widths_is_written_whole(word: str) -> None:
+    before, after = f"{word} 1 of 10", f"{word} 2 of 10"
+    shown, (_, second) = drawn(before, after)
+    assert "2 of 10" in shown
+    assert f"\x1b[1;1H\x1b[0m{after}" in second
+    assert "漢" not in drawn(before, "step 2 of 10")[0]
+
+
+def test_nothing_is_written_beyond_a_terminal_that_became_smaller_than_the_layout() -> None:
+    pieces = [_Piece(y, x, Strip([Segment("edge")])) for y, x in ((0, 6), (0, 10), (1, 0))]
+    update = TightUpdate(pieces)
+    update.size = Size(8, 1)
+    assert update.render_segments(Console(color_system="truecolor")) == "\x1b[1;7H\x1b[0med\x1b[0m"
+
+
+def test_a_key_and_another_size_draw_the_whole_screen_anew(tmp_path: Path) -> None:
+    """The terminal may show something else than was written: it cuts what is written beyond its new size."""
+    terminal = Terminal([*app_command(), "--session-dir", str(tmp_path)], columns=80, rows=24)
+    try:
+        terminal.until("Quit")  # the last row
+        for again in (lambda: terminal.send("\x0c"), lambda: terminal.resize(78, 24)):
+            terminal.look(lambda screen: screen.erase_in_display(2))
+            again()
+            terminal.until(lambda text: "cs336-tui" in text and "Quit" in text)
+    finally:
+        terminal.close()

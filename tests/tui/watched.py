@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from textual.pilot import Pilot
 
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.turns import rounds_of
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import (
@@ -57,7 +59,7 @@ class ScriptedBench:
     called. `outcomes` holds the status of cells that do not end ok."""
 
     def __init__(self, sink: Sink, log: Path | None = None, environment: Environment = ENVIRONMENT) -> None:
-        self.sink, self.environment = sink, environment
+        self._sinks, self.environment = [sink], environment
         self.log_path = log or Path("/nowhere/2026-11-20T14-03-42-ab12.jsonl")
         self.ddof, self.timeout_s, self.skip_after_oom = 1, None, True
         self.prepared = self.closed = False
@@ -71,6 +73,8 @@ class ScriptedBench:
         self.may_stop.set()
         self.predicted: list[tuple[CellSpec, ...]] = []
         """Cells of each request for predictions."""
+        self.capability: tuple[int, int] | None = None
+        """That of the GPU elsewhere that was asked about last."""
         self.reports = 0
         self.report_ends = ReportFinished(at=START + 2, report=0, status="failed", error="no report was given")
         """Last event of a report that is not stopped."""
@@ -79,7 +83,15 @@ class ScriptedBench:
         """Result of every peak measurement asked for."""
         self._permits = threading.Semaphore(0)
         self._stop = StopSignal()
-        self.queue = CellQueue(sink, self._stop)
+        self.queue = CellQueue(self.sink, self._stop)
+        self._in_parts: threading.Event | None = None
+
+    def sink(self, events: Sequence[Event]) -> None:
+        for sink in self._sinks:
+            sink(events)
+
+    def listen(self, sink: Sink) -> None:
+        self._sinks.append(sink)
 
     def prepare(self) -> None:
         self.prepared = True
@@ -104,6 +116,7 @@ class ScriptedBench:
         reports: tuple[str, ...] = (),
         *,
         lanes: Sequence[Lane] = (),
+        in_turns: bool = False,
     ) -> None:
         del lanes
         if self.refuse:
@@ -111,7 +124,26 @@ class ScriptedBench:
         if not self.commands:
             self.sink([SessionStarted(at=START, schema=SCHEMA, session=self.log_path.stem, app="0")])
         self.commands.append(command or "")
-        self.queue.add(cells, command=command, ddof=self.ddof, reports=reports)
+        self.queue.add(cells, command=command, ddof=self.ddof, reports=reports, in_turns=in_turns)
+
+    predictor = None
+    """Nothing is predicted for a race."""
+
+    def record(self, event: Event) -> None:
+        self.sink([event])
+
+    @contextmanager
+    def in_parts(self, stopped: threading.Event) -> Iterator[None]:
+        self._in_parts = stopped
+        yield
+        self._in_parts = None
+
+    def run_ab(self, a: CellSpec, b: CellSpec, rounds: int, command: str | None = None, *, first: int = 1) -> None:
+        self.add(rounds_of(a, b, rounds, first), command, in_turns=True)
+        self.work()
+
+    def stop_running(self) -> None:
+        self.queue.stop_running()
 
     def resume(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
         del sink, take_over
@@ -137,10 +169,14 @@ class ScriptedBench:
     def ask_peak(self, device: str, precision: Precision, threads: int | None, tell: Tell) -> None:
         self.queue.ask(WaitingPeak(device, precision, threads, tell))
 
-    def predict(self, specs: Sequence[CellSpec]) -> None:
-        self.predicted.append(tuple(specs))
+    def predict(
+        self, specs: Sequence[CellSpec], elsewhere: Sequence[CellSpec] = (), capability: tuple[int, int] | None = None
+    ) -> None:
+        self.predicted.append((*elsewhere, *specs))
+        self.capability = capability
 
-    def work(self) -> None:
+    def work(self, refuse: Callable[[CellSpec], str] = lambda _: "") -> None:
+        del refuse
         if not self.queue.claim():
             return
         while (taken := self.queue.take()) is not None:
@@ -179,6 +215,8 @@ class ScriptedBench:
         self._permits.release()
 
     def cancel(self) -> bool:
+        if self._in_parts is not None:
+            self._in_parts.set()
         return self.queue.cancel()
 
     def close(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from cs336_tui.tui.widgets.lines import Line, Span, column
 
@@ -12,7 +13,7 @@ BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600)
 """Seconds that one column can stand for."""
 
 
-class Window(NamedTuple):
+class Window(msgspec.Struct, frozen=True):
     """The time that a graph shows: `width` columns of `bucket_s` seconds from `start`."""
 
     start: float

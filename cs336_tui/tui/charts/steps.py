@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from cs336_tui.stats.summaries import quantile
 from cs336_tui.tui import format
@@ -21,7 +22,7 @@ _TICKS = 4
 OFF_SCALE = "off scale"
 
 
-class _Axis(NamedTuple):
+class _Axis(msgspec.Struct, frozen=True):
     """The times, s, at the axis's ends."""
 
     low: float

@@ -17,10 +17,11 @@ from cs336_tui.config.axis import Axis
 from cs336_tui.config.counts import INTERVAL, USUAL_MOST
 from cs336_tui.config.presets import QUICK, Preset, all_presets
 from cs336_tui.config.recent_models import RecentModel
-from cs336_tui.config.spec import AXES
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE, size_names
 from cs336_tui.config.sweep import ASKED_REPORTS, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.config.variants import short
+from cs336_tui.events.environment import Environment
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, entry_axes
 from cs336_tui.tui.format import SHORT_PASSES, plural
@@ -43,6 +44,22 @@ auto: until the 95 % interval of the mean is {INTERVAL * 100:g} % wide or the no
 def chips_of(values: Iterable[str], labels: dict[str, str] | None = None) -> tuple[Chip, ...]:
     """A chip for each value, labelled with itself where `labels` has no other word."""
     return tuple(Chip(value, (labels or {}).get(value, value)) for value in values)
+
+
+def size_chips(entries: Entries) -> tuple[Chip, ...]:
+    """The edition's sizes and those that are chosen; a custom one last."""
+    sizes = dict.fromkeys((*size_names(entries.edition), *entries.size))
+    sizes.pop(CUSTOM_SIZE, None)
+    return chips_of((*sizes, CUSTOM_SIZE))
+
+
+def device_chips(entries: Entries, environment: Environment | None) -> tuple[Chip, ...]:
+    """The machine's devices, once they are known, and those that are chosen."""
+    if environment is None:
+        return chips_of(entries.device)
+    (best,) = environment.resolve(("auto",))
+    here = (device.name for device in environment.devices)
+    return chips_of(dict.fromkeys(("auto", *here, *entries.device)), {"auto": f"auto ({best})"})
 
 
 WIDTH_LABELS = {"norm": "width", "collective": "message"}

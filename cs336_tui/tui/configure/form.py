@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -101,7 +102,7 @@ class Entries(_OfAxes, frozen=True, kw_only=True):
 
     def with_usual_of(self, field: str, chosen: Any) -> Entries:
         """A copy with another workload or timer; defaults of the old one become defaults of the new one."""
-        known = _USUAL[field]
+        known = _usual_by_value()[field]
         before, after = (known.get(value, next(iter(known.values()))) for value in (getattr(self, field), chosen))
         usual = {name: value for name, value in after.items() if getattr(self, name) == before[name]}
         return msgspec.structs.replace(self, **{field: chosen}, **usual)
@@ -360,19 +361,22 @@ def _usual(choices: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
     return {field: getattr(entries, field) for field in fields}
 
 
-_USUAL_FIELDS = {field for usual in USUAL_ALONE.values() for field in usual} - {"sizes"}
-_ALONE = ("head_dim", *(axis.field for axis in entry_axes() if axis.sweep in _USUAL_FIELDS))
-_OF_TIMER = ("warmup_steps", "measure_steps")
-_BY_STEP = _usual({}, _OF_TIMER)
-_USUAL: dict[str, dict[Any, dict[str, Any]]] = {
-    "workload": {
-        LANGUAGE_MODEL: _usual({}, _ALONE),
-        **{workload: _usual({"workload": workload, **usual}, _ALONE) for workload, usual in USUAL_ALONE.items()},
-    },
-    "timer": {
-        ("step",): _BY_STEP,
-        ("step", "do_bench"): _BY_STEP,
-        ("do_bench",): _usual(Sweep().counts(DO_BENCH_USUAL["warmups"], DO_BENCH_USUAL["steps"], None), _OF_TIMER),
-    },
-}
-"""Default entries that differ between values of these choices."""
+@cache
+def _usual_by_value() -> dict[str, dict[Any, dict[str, Any]]]:
+    """Default entries that differ between values of these choices."""
+    fields = {field for usual in USUAL_ALONE.values() for field in usual} - {"sizes"}
+    alone = ("head_dim", *(axis.field for axis in entry_axes() if axis.sweep in fields))
+    of_timer = ("warmup_steps", "measure_steps")
+    by_step = _usual({}, of_timer)
+    by_do_bench = Sweep().counts(DO_BENCH_USUAL["warmups"], DO_BENCH_USUAL["steps"], None)
+    return {
+        "workload": {
+            LANGUAGE_MODEL: _usual({}, alone),
+            **{workload: _usual({"workload": workload, **usual}, alone) for workload, usual in USUAL_ALONE.items()},
+        },
+        "timer": {
+            ("step",): by_step,
+            ("step", "do_bench"): by_step,
+            ("do_bench",): _usual(by_do_bench, of_timer),
+        },
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,13 +17,14 @@ from textual.widgets import Static
 
 from cs336_tui.config.presets import QUICK, Preset
 from cs336_tui.config.recent_models import RecentModel, recent_models
-from cs336_tui.config.spec import CUSTOM_SIZE, SpecError, size_names
+from cs336_tui.config.spec import CUSTOM_SIZE, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.events.environment import Environment
 from cs336_tui.runner.capabilities import LEFT_OUT, possible_here
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure import entries as parts
+from cs336_tui.tui.configure import words
 from cs336_tui.tui.configure.form import AFTER_OOM, Entries, RunOptions, entries_of, entry_axes, read
 from cs336_tui.tui.configure.preview import CellChoices
 from cs336_tui.tui.format import cut_to_lines
@@ -38,14 +38,6 @@ _ABOUT_LINES = 3
 """Height of the line on the entry under the cursor, as in its style."""
 _ABOUT_FROM = 16
 """Height of the pane from which it is shown."""
-_ABOUT_BUTTONS = {
-    "run": "Runs these cells, or adds them to the queue (r).",
-    "stop": "Stops the run; Resume continues it later (s).",
-    "resume": "Continues the stopped run, in the same log (u).",
-    "export": "Writes tables, figures and the summary to files (e).",
-}
-_SUMMARY_LINES = 5
-"""Maximum height of the summary, as in its style."""
 _READ_S = 12.0
 """Seconds for which choices left out of a preset are shown."""
 _TWO_COLUMNS_FROM = 64
@@ -185,24 +177,9 @@ class ConfigurePane(Vertical):
         self._show_about()
 
     def _show_about(self) -> None:
-        """Say what the entry under the cursor is, with its unit, and what the choice under it means."""
-        from cs336_tui.config.meanings import meaning
-
-        focused = self.screen.focused
-        entry = (
-            next((each for each in focused.ancestors_with_self if isinstance(each, Entry)), None) if focused else None
-        )
-        text = ""
-        if isinstance(entry, Chips) and entry.under_cursor:
-            device = self._environment.device(entry.under_cursor) if self._environment else None
-            text = meaning(entry.field, entry.under_cursor, self._entries.edition, device.label if device else "")
-        elif isinstance(entry, Entry):
-            text = meaning(entry.field)
-        elif isinstance(focused, Fold):
-            text = "Enter hides these entries." if focused.open else "Enter shows more entries."
-        elif isinstance(focused, PushButton) and focused.id in _ABOUT_BUTTONS:
-            text = _ABOUT_BUTTONS[focused.id]
-        width, about = max(self.content_size.width, 12), self.query_one("#about", Static)
+        """Say what the entry under the cursor is, and what the choice under it means."""
+        focused, width = self.screen.focused, max(self.content_size.width, 12)
+        text, about = words.about(focused, self._entries.edition, self._environment), self.query_one("#about", Static)
         about.update("\n".join(cut_to_lines(text, width, _ABOUT_LINES)))
         if about.display != (shown := self.has_focus_within and self.size.height >= _ABOUT_FROM):
             about.display = shown
@@ -399,18 +376,8 @@ class ConfigurePane(Vertical):
         foreseen, role = ("", "bad") if problems else self._foreseen
         summary.set_class(role == "bad", "-bad")
         summary.set_class(role == "caution", "-caution")
-        others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        width, said = (
-            max(self.content_size.width or _FIRST_WIDTH, 12),
-            f"{self._form.summary} ·" if foreseen else self._form.summary,
-        )
-        if problems:
-            lines = cut_to_lines(f"✗ {problems[0]}{others}", width, _SUMMARY_LINES)
-        elif len(said) + 1 + len(foreseen) <= width:
-            lines = [f"{said} {foreseen}".rstrip()]
-        else:
-            first = textwrap.wrap(said, width, break_on_hyphens=False)
-            lines = [*first, *cut_to_lines(foreseen, width, max(_SUMMARY_LINES - len(first), 1))]
+        width = max(self.content_size.width or _FIRST_WIDTH, 12)
+        lines = words.summary_lines(self._form.summary, foreseen, problems, width)
         if lines != self._summary:  # a layout of the whole screen only where the height changes
             summary.update("\n".join(lines), layout=len(lines) != len(self._summary))
             self._summary = lines
@@ -431,12 +398,5 @@ class ConfigurePane(Vertical):
 
     def _offer(self) -> None:
         """Offer the edition's sizes and the machine's devices, beside those that are chosen."""
-        sizes = dict.fromkeys((*size_names(self._entries.edition), *self._entries.size))
-        sizes.pop(CUSTOM_SIZE, None)
-        self.query_one("#entry-size", Chips).chips = parts.chips_of((*sizes, CUSTOM_SIZE))
-        devices = parts.chips_of(self._entries.device)
-        if self._environment is not None:
-            (best,) = self._environment.resolve(("auto",))
-            here = (device.name for device in self._environment.devices)
-            devices = parts.chips_of(dict.fromkeys(("auto", *here, *self._entries.device)), {"auto": f"auto ({best})"})
-        self.query_one("#entry-device", Chips).chips = devices
+        self.query_one("#entry-size", Chips).chips = parts.size_chips(self._entries)
+        self.query_one("#entry-device", Chips).chips = parts.device_chips(self._entries, self._environment)

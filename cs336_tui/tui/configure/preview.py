@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
+import msgspec
 from textual.message_pump import MessagePump
 
 from cs336_tui.config.order import in_order, in_rounds, rough_peak_bytes, usual_order
@@ -25,7 +26,7 @@ MOST = 200
 """Maximum number of different needs that are predicted for a sweep."""
 
 
-class CellChoices(NamedTuple):
+class CellChoices(msgspec.Struct, frozen=True):
     """CellChoices that decide which cells are added; `sweep` is None while they have problems."""
 
     sweep: Sweep | None

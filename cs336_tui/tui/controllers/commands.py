@@ -22,6 +22,8 @@ from cs336_tui.tui.help import ABOUT, ACTIONS, bindings_by_id, of_pane, printed,
 from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS, PaneTab
 from cs336_tui.tui.tabs.report import ReportPane
 
+_TITLES = {"app.tune": "Tune: race these choices"}
+"""Names of actions that say more than the last row has room for."""
 _OFTEN = ("csv", "latex", "markdown")
 """The formats that are wanted often; Export has all."""
 
@@ -32,7 +34,8 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
     for key in APP_KEYS:
         if key.id in ACTIONS and not (app.replaying and key.id == "app.save_preset"):
             about = _sentence(ACTIONS[key.id], bindings[key.id])
-            yield SystemCommand(key.description, about, getattr(app, f"action_{key.action}"))
+            title = _TITLES.get(key.id, key.description)
+            yield SystemCommand(title, about, getattr(app, f"action_{key.action}"))
     for tab in TABS.values():
         about = _sentence(ABOUT[tab.id], bindings[f"app.open_{tab.id}"])
         yield SystemCommand(f"Show the {tab.label} tab", about, partial(app.action_open, tab.id))
@@ -59,7 +62,7 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
             if binding.show and binding.id != "report.make" and (told := told_of(binding.id, tab.id)):
                 about = _sentence(told, bindings[binding.id or ""])
                 yield SystemCommand(f"{tab.label}: {binding.description}", about, partial(_act, app, tab, binding))
-    yield SystemCommand("Settings", "The settings in force, and the file that keeps them", partial(_read_settings, app))
+    yield SystemCommand("Settings", "The effective settings, and the file with them", partial(_read_settings, app))
     about = "Write that file with every setting, its default and what it is for"
     yield SystemCommand("Settings file", about, partial(_write_settings, app))
     if not app.replaying:
@@ -76,9 +79,7 @@ def _sentence(about: str, binding: Binding) -> str:
 
 async def _act(app: Host, tab: PaneTab, binding: Binding) -> None:
     """Show a tab and do what a key of its pane does."""
-    app.action_open(tab.id)
-    await app.main.focus_pane(tab.id)
-    app.paint()  # so that the pane knows what it is about
+    await app.action_open(tab.id)
     pane = app.main.query_one(f"#{tab.id}")
     for node in (pane, *pane.query("*")):
         if any(each.id == binding.id for _, each in node._bindings):
@@ -109,9 +110,7 @@ def _write_settings(app: Host) -> None:
 
 
 async def _make_report(app: Host, tab: PaneTab) -> None:
-    app.action_open(tab.id)
-    await app.main.focus_pane(tab.id)
-    app.paint()  # so that the pane knows its cell
+    await app.action_open(tab.id)
     app.main.query_one(f"#{tab.id}", ReportPane).action_make()
 
 
@@ -119,8 +118,7 @@ async def _estimate(app: Host, action: str) -> None:
     """Do what a key of the Estimate tab does."""
     from cs336_tui.tui.tabs.estimate import EstimateList
 
-    app.action_open("estimate")
-    await app.main.focus_pane("estimate")
+    await app.action_open("estimate")
     await app.main.query_one(EstimateList).run_action(action)
 
 
@@ -136,6 +134,8 @@ class KeepTheme:
 
 class Palette(CommandPalette):
     """Every action by name. A theme is on while the cursor is on it."""
+
+    CSS_PATH = "../dialogs/dialogs.tcss"
 
     def __init__(self) -> None:
         super().__init__(id="--command-palette")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,12 +13,16 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.config import presets
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.presets import Preset, PresetError
+from cs336_tui.config.sweep import Sweep
 from cs336_tui.stats.quantities import counted
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.widgets.columns import Copied, Copies
+
+if TYPE_CHECKING:
+    from cs336_tui.analysis.tuning import Entry, Race
 
 
 def read_help(app: Host) -> None:
@@ -134,20 +139,46 @@ def _text_or_problem(make: Callable[[], str]) -> str:
 
 
 def _has_results(app: Host) -> bool:
-    if not app.state.finished_cells:
-        app.notify("There are no results yet: no cell is over.", severity="warning")
-    return bool(app.state.finished_cells)
+    """True if a cell of the shown session is over; else says how to come by results."""
+    if app.state.finished_cells:
+        return True
+    if app.shown is app.live and app.run_in_progress:
+        how = "they come with the end of the first cell."
+    elif app.shown is app.live and not app.replaying:
+        how = "run cells (r), or open an earlier session in Sessions (7)."
+    else:
+        how = "no cell of this session is over. Sessions (7) opens another one."
+    app.notify(f"There are no results yet: {how}", severity="warning", markup=False)
+    return False
 
 
 def save_preset(app: Host) -> None:
     """Ask for a name and keep the choices under it; a name that is taken needs a second Enter."""
-    from cs336_tui.tui.dialogs.questions import AskText
-
     pane = app.main.query_one(ConfigurePane)
-    sweep = pane.sweep
-    if sweep is None:
+    if pane.sweep is None:
         app.notify(str(pane.problems[0]), title="Cannot be saved", severity="error", markup=False)
         return
+    about = "The choices in Configure as a preset of your own. / in a name makes a folder."
+    _save(app, pane.preset.name, pane.sweep, about, then=pane.named)
+
+
+def save_best(app: Host, race: Race, best: Entry) -> None:
+    """As `save_preset`, of the best candidate of a race."""
+    from cs336_tui.config.tuned_sweep import sweep_of_candidate
+    from cs336_tui.config.tuning import COSTS
+
+    cost = COSTS[race.tuning.goal]
+    won = f"best of {len(race.entries)} candidates: {best.ratio or 1.0:.3f} of the starting point's {cost}"
+    about = f"{best.label}, as a preset of your own. / in a name makes a folder."
+    _save(app, f"best-{best.spec.size}", sweep_of_candidate(race.tuning, best.spec), about, won)
+
+
+def _save(
+    app: Host, name: str, sweep: Sweep, asks: str, about: str = "", then: Callable[[Preset], object] = lambda _: None
+) -> None:
+    """Ask for a name of a preset, whose line is `about`, and save it."""
+    from cs336_tui.tui.dialogs.questions import AskText
+
     known = {preset.name: preset for preset in presets.all_presets().presets}
 
     def warn(name: str) -> str:
@@ -160,18 +191,17 @@ def save_preset(app: Host) -> None:
     def entered(name: str | None) -> None:
         if name is None:
             return
-        preset = Preset(name, known[name].about if name in known else "", sweep)
+        preset = Preset(name, about or (known[name].about if name in known else ""), sweep)
         try:
             path = presets.save(preset, overwrite=name in known)
         except PresetError as error:
             app.report(str(error))
             return
-        pane.named(preset)
+        then(preset)
         app.notify(f"{name}, in {path}", title="Preset saved", markup=False)
 
-    about = "The choices in Configure as a preset of your own. / in a name makes a folder."
     check = partial(_needed, "a preset needs a name")
-    app.push_screen(AskText("Save as preset", about, pane.preset.name, check=check, warn=warn), entered)
+    app.push_screen(AskText("Save as preset", asks, name, check=check, warn=warn), entered)
 
 
 def choose_theme(app: Host) -> None:

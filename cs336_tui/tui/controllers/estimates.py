@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -10,21 +10,21 @@ from textual.timer import Timer
 
 from cs336_tui.analysis.estimates import Estimate, duration_range, judge_all, total_s
 from cs336_tui.analysis.eta import takes_words
-from cs336_tui.analysis.fitting import search
 from cs336_tui.analysis.targets import Target, named_target, target_here
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.environment import capability_pair
 from cs336_tui.events.gpus import GpuModel, find_gpu
+from cs336_tui.events.prediction import Prediction
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
+from cs336_tui.tui.controllers.batch_search import BatchSearch
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.tabs.estimate import Estimated, Whose
 from cs336_tui.tui.tabs.estimate_texts import EstimateRow, Largest, target_text
 
 SETTLED_S = 0.3
 """Predictions are asked for when the choices have stayed the same for this time."""
-_AT_ONCE = 4
-"""Cells whose largest batch is looked for at the same time."""
 _KEPT_S = 5.0
 """Time for which a reading of a device's free memory is kept: a margin that flickers cannot be read."""
 
@@ -49,8 +49,8 @@ class EstimateController:
         self._judged: dict[str, tuple[tuple[object, ...], tuple[Estimate | None, ...]]] = {}
         self._batches: BatchSearch | None = None
         self._whose: Whose = "chosen"
-        self._asked: tuple[CellSpec, ...] = ()
-        """The predictions that were asked for last."""
+        self._asked: tuple[tuple[CellSpec, ...], tuple[CellSpec, ...]] = (), ()
+        """The predictions that were asked for last, here and on the named GPU."""
         self._timer: Timer | None = None
         self._session_cells: tuple[tuple[int, int], Cells] = ((0, 0), Cells())
 
@@ -140,7 +140,11 @@ class EstimateController:
     def _largest(self, state: SessionState, spec: CellSpec, estimate: Estimate | None) -> Largest | None:
         if self._batches is None or self._refused(spec):
             return None
-        return self._batches.of(state, spec, estimate.target) if estimate else Largest()
+        return (
+            self._batches.of(self._known_there(state), state.unpredictable, spec, estimate.target)
+            if estimate
+            else Largest()
+        )
 
     @staticmethod
     def _total(found: tuple[Need, ...], rows: tuple[EstimateRow, ...], *, more: bool, lanes: int) -> str:
@@ -225,17 +229,30 @@ class EstimateController:
         self._timer = self._app.set_timer(SETTLED_S, self._ask_now)
 
     def _ask_now(self) -> None:
-        source, known = self._app.live.source, self._app.live.state.predictions
-        if source is not None:
-            source.bench.predict([spec for spec in self._asked if needs_of(spec) not in known])
+        if (source := self._app.live.source) is None:
+            return
+        state, (here, there) = self._app.live.state, self._asked
+        known = self._known_there(state)
+        source.bench.predict(
+            [spec for spec in here if needs_of(spec) not in state.predictions],
+            [spec for spec in there if needs_of(spec) not in known],
+            capability_pair(self._gpu.capability) if self._gpu else None,
+        )
 
-    def _wanted(self) -> tuple[CellSpec, ...]:
-        """The choices' cells here and on the named GPU, then the session's."""
+    def _wanted(self) -> tuple[tuple[CellSpec, ...], tuple[CellSpec, ...]]:
+        """The choices' cells, then the session's: here, and on the named GPU, where there is one."""
         chosen, of_session = self._chosen.largest, self._cells_of(self._app.live.state).largest
-        there = self._chosen_there.largest
-        everything = (*chosen, *self._asked_of(there), *self._asked_of(of_session), *of_session)
         tried = self._batches.missing if self._batches else ()
-        return tuple({needs_of(spec): spec for spec in (*tried, *(need.spec for need in everything))}.values())
+        if self._gpu is None:
+            return _each_need((*tried, *_specs(chosen), *_specs(of_session))), ()
+        there = (*self._asked_of(self._chosen_there.largest), *self._asked_of(of_session))
+        return _each_need(_specs((*chosen, *of_session))), _each_need((*tried, *_specs(there)))
+
+    def _known_there(self, state: SessionState) -> Mapping[CellSpec, Prediction]:
+        """The predictions for the named GPU, or else for the devices of the session's machine."""
+        if self._gpu is None:
+            return state.predictions
+        return state.predictions_elsewhere.get(capability_pair(self._gpu.capability), {})
 
     def _asked_of(self, needs: Sequence[Need]) -> tuple[Need, ...]:
         """These, on the named GPU where there is one."""
@@ -260,7 +277,8 @@ class EstimateController:
         """Each on its device of the session's machine; None where the prediction or the device is not known."""
         devices = dict.fromkeys(need.spec.device for need in needs)
         targets = {device: self._target_of(state, device) for device in devices}
-        return self._judge("here", state, needs, {name: each and self._linked(each) for name, each in targets.items()})
+        linked = {name: each and self._linked(each) for name, each in targets.items()}
+        return self._judge("here", state, state.predictions, needs, linked)
 
     def _linked(self, target: Target) -> Target:
         return msgspec.structs.replace(target, stated_link=self._link)
@@ -270,74 +288,44 @@ class EstimateController:
         if self._gpu is None:
             return self._here(state, needs)
         target = self._linked(named_target(self._gpu))
-        return self._judge("there", state, needs, {need.spec.device: target for need in needs})
+        targets: dict[str, Target | None] = {need.spec.device: target for need in needs}
+        return self._judge("there", state, self._known_there(state), needs, targets)
 
     def _judge(
-        self, place: str, state: SessionState, needs: Sequence[Need], targets: dict[str, Target | None]
+        self,
+        place: str,
+        state: SessionState,
+        known: Mapping[CellSpec, Prediction],
+        needs: Sequence[Need],
+        targets: dict[str, Target | None],
     ) -> tuple[Estimate | None, ...]:
         measured = sum(cell.is_over for cell in state.cells.values())
-        predictions = tuple(state.predictions.get(needs_of(need.spec)) for need in needs)
-        of = (id(state), tuple(needs), predictions, targets, len(state.predictions), measured)
+        predictions = tuple(known.get(needs_of(need.spec)) for need in needs)
+        of = (id(state), tuple(needs), predictions, targets, len(known), measured)
         if place in self._judged and self._judged[place][0] == of:
             return self._judged[place][1]
         found: dict[CellSpec, Estimate] = {}
         for device, target in targets.items():
-            known = {
+            of_device = {
                 need.spec: prediction
                 for need, prediction in zip(needs, predictions, strict=True)
                 if need.spec.device == device and prediction
             }
-            if target is not None and known:
-                specs = tuple(known)
-                found |= zip(specs, judge_all(tuple(known.values()), target, state, specs), strict=True)
+            if target is not None and of_device:
+                specs = tuple(of_device)
+                found |= zip(specs, judge_all(tuple(of_device.values()), target, state, specs), strict=True)
         estimates = tuple(found.get(need.spec) for need in needs)
         self._judged[place] = of, estimates
         return estimates
 
 
-class _Missing(Exception):
-    """A prediction that the search needs next."""
-
-    def __init__(self, spec: CellSpec) -> None:
-        super().__init__()
-        self.spec = spec
+def _specs(needs: Iterable[Need]) -> tuple[CellSpec, ...]:
+    return tuple(need.spec for need in needs)
 
 
-class BatchSearch:
-    """Looks for the largest batch of cells that fits, among the predictions that there are. What it lacks is `missing`,
-    of few cells at a time: with those it comes further when it is asked again. The room is that of the first look."""
-
-    def __init__(self) -> None:
-        self._rooms: dict[CellSpec, int | None] = {}
-        self._found: dict[CellSpec, Largest] = {}
-        self.missing: tuple[CellSpec, ...] = ()
-
-    def of(self, state: SessionState, spec: CellSpec, target: Target) -> Largest:
-        if (known := self._found.get(spec)) is not None:
-            return known
-        room = self._rooms.setdefault(spec, target.room_bytes(spec.ranks))
-        if room is None:
-            return Largest(problem="the memory of the device is not known")
-
-        def need(candidate: CellSpec) -> int:
-            if found := state.predictions.get(needs_of(candidate)):
-                return found.peak_bytes
-            raise _Missing(candidate)
-
-        try:
-            fit = search(spec, "batch", need, room)
-        except _Missing as missing:
-            if why := state.unpredictable.get(needs_of(missing.spec)):
-                return Largest(problem=f"batch {missing.spec.batch_size} is not predicted: {why}")
-            if len(self.missing) < _AT_ONCE:
-                self.missing += (missing.spec,)
-            return Largest(tries=missing.spec.batch_size)
-        self._found[spec] = Largest(
-            fit,
-            state.predictions.get(needs_of(fit.spec)) if fit.spec else None,
-            state.predictions.get(needs_of(fit.next_spec)) if fit.next_spec else None,
-        )
-        return self._found[spec]
+def _each_need(specs: Iterable[CellSpec]) -> tuple[CellSpec, ...]:
+    """One of all specs that need the same."""
+    return tuple({needs_of(spec): spec for spec in specs}.values())
 
 
 def whole_time(known: Sequence[tuple[Need, Estimate]], *, more: bool, from_s: float = 0.0, lanes: int = 1) -> str:

@@ -69,8 +69,11 @@ class Host(Protocol):
     def look_at(self, session: Session | None) -> None:
         """Show another session, or `live` again."""
 
-    def action_open(self, pane: str) -> None:
-        """Bring a pane into sight and put the focus into it."""
+    async def action_open(self, pane: str) -> None:
+        """Bring a pane into sight, put the focus into it and bring it up to date."""
+
+    def open_soon(self, pane: str) -> None:
+        """Bring a pane into sight, and put the focus into it once it is there."""
 
     def load_preset(self, preset: Preset) -> None:
         """Fill the Configure pane with what of a preset this machine can run."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cs336_tui.config.axis import UserError
-from cs336_tui.session.recordings.range_names import PhaseError, phases_of
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.tabs.sessions import SessionsPane
@@ -33,6 +32,7 @@ class RecordingController:
 
     def ask(self) -> None:
         """Ask for a path."""
+        from cs336_tui.session.recordings.range_names import PhaseError
         from cs336_tui.tui.dialogs.questions import AskText
 
         def check(text: str) -> str:
@@ -133,6 +133,8 @@ class Wanted(NamedTuple):
 
 def wanted_in(text: str) -> Wanted:
     """The files and phases that a text names, as on the command line. Raises `PhaseError`."""
+    from cs336_tui.session.recordings.range_names import phases_of
+
     words = iter(_words_in(text))
     paths, phases = [], []
     for word in words:

@@ -23,7 +23,7 @@ def _all(session: Session) -> tuple[About, ...]:
     state = session.state
     cells = [About(cell.spec, cell.cell) for cell in state.cells.values()]
     needs = {report_key(about.spec) for about in cells}
-    others = {report_key(report.spec): About(report.spec, None) for report in state.reports.values()}
+    others = {report_key(report.spec): About(report.spec, None) for report in state.reports_on_cells}
     return (*cells, *(about for key, about in others.items() if key not in needs))
 
 
@@ -41,10 +41,10 @@ class ReportController:
             return self._chosen[1]
         cell = About(session.cell.spec, session.cell.cell) if session.cell else None
         choosing = session is self._app.live and not self._app.replaying
-        reports = session.state.reports.values()
+        reports = session.state.reports_on_cells
         if choosing or not reports or (cell and any(report.spec == cell.spec for report in reports)):
             return cell
-        latest = next(reversed(reports))
+        latest = reports[-1]
         return About(latest.spec, latest.cell)
 
     def choose(self, session: Session, about: About) -> None:
@@ -94,7 +94,12 @@ class ReportController:
     def finished(self, event: ReportFinished) -> None:
         """Say so where the report cannot be seen."""
         report = self._app.live.state.reports.get(event.report)
-        if report is None or event.status == "cancelled" or event.at < self._app.live.news_since:
+        if (
+            report is None
+            or report.kind == "agreement"
+            or event.status == "cancelled"
+            or event.at < self._app.live.news_since
+        ):
             return
         tab = TABS[REPORTS[report.kind].tab]
         if self._app.main.shows(tab.id) and self._app.shown is self._app.live and event.status == "ok":

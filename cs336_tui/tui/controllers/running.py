@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cs336_tui.config.recent_models import models_in, remember
+from cs336_tui.config.spec import SpecError
 from cs336_tui.tui.background import in_background
+from cs336_tui.tui.configure.form import devices_of
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.controllers.reports import ReportController
@@ -15,6 +18,11 @@ from cs336_tui.tui.format import plural
 from cs336_tui.tui.judging import is_timed
 from cs336_tui.tui.live_source import LiveSource
 from cs336_tui.tui.tabs.queue import QueuePane
+
+if TYPE_CHECKING:
+    from cs336_tui.config.tuned_sweep import Search
+
+RACING = "A race runs, which nothing may disturb; try again after it."
 
 
 class RunController:
@@ -25,6 +33,8 @@ class RunController:
         self.cells_run = False
         """True if cells are among what runs."""
         self.stopping = False
+        self.races = False
+        """True if a race is what runs: nothing is added to it."""
 
     @property
     def _pane(self) -> ConfigurePane:
@@ -49,7 +59,9 @@ class RunController:
 
     def run(self, wanted: ConfigurePane.RunRequested) -> None:
         source = self.source()
-        if source is None or self.stopping:
+        if self.races:
+            self._app.notify(RACING, severity="warning")
+        if source is None or self.stopping or self.races:
             return
         source.run(wanted.sweep, wanted.options)
         if models := models_in(wanted.sweep):
@@ -60,8 +72,45 @@ class RunController:
         else:
             self.begin()
 
-    def begin(self) -> None:
-        self.cells_run = True
+    @property
+    def can_race(self) -> bool:
+        """True if a race can begin: nothing runs, in an app that runs cells."""
+        app = self._app
+        return app.live.source is not None and not (app.replaying or app.run_in_progress)
+
+    def ask_race(self) -> None:
+        """Ask how the combinations of the chosen values are raced, and race them."""
+        from cs336_tui.config.tuned_sweep import start_of
+        from cs336_tui.config.tuning import fields_of
+        from cs336_tui.tui.dialogs.tune import TuneDialog
+
+        pane, environment = self._pane, self._app.live.state.environment
+        sweep, problem = pane.sweep, ""
+        try:
+            if not self.can_race:
+                problem = (
+                    "a replay or watch runs no cells" if self._app.replaying else "stop what runs (s), or wait for it"
+                )
+            elif sweep is None or environment is None:
+                problem = str(pane.problems[0]) if pane.problems else "this machine is still being read"
+            else:
+                over = pane.preset.over if sweep == pane.preset.sweep else ()
+                (device,) = devices_of(start_of(sweep, fields_of(over) if over else None), environment)
+                self._app.push_screen(TuneDialog(sweep, device, over), self._race)
+        except SpecError as error:
+            problem = str(error)
+        if problem:
+            self._app.notify(problem, title="Cannot race", severity="error", markup=False)
+
+    def _race(self, search: Search | None) -> None:
+        source = self.source()
+        if search is not None and source is not None and self.can_race:
+            source.race(search)
+            self.begin(races=True)
+
+    def begin(self, *, races: bool = False) -> None:
+        """Cells run from here on, or a race."""
+        self.cells_run, self.races = True, races
         self._app.look_at(None)
         self._reports.follow()
         self._begin_work()
@@ -69,7 +118,7 @@ class RunController:
         if main.wide:
             main.open_pane = "live"  # should the terminal become smaller
         elif main.open_pane != "queue":
-            self._app.action_open("live")
+            self._app.open_soon("race" if self.races else "live")
 
     def _begin_work(self) -> None:
         self._app.run_in_progress = True
@@ -84,6 +133,8 @@ class RunController:
         """Have a report made or peaks measured between cells, by `ask`: False when that cannot be asked for."""
         if self.stopping:
             self._app.notify("The run is stopping; try again when it has stopped.", severity="warning")
+        elif self.races:
+            self._app.notify(RACING, severity="warning")
         elif ask():
             self._begin_work()
 
@@ -99,7 +150,7 @@ class RunController:
         live = self._app.live
         if self.cells_run or self._app.replaying:
             live.end_run()
-        self._app.run_in_progress = self.cells_run = self.stopping = False
+        self._app.run_in_progress = self.cells_run = self.stopping = self.races = False
         if self._app.replaying:
             live.state.break_off()
             gc.freeze()  # what was replayed is here to stay

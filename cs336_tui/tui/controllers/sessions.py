@@ -2,92 +2,28 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 from cs336_tui.session import store
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.lock import writer_of
-from cs336_tui.session.log import LogError
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui.background import in_background
+from cs336_tui.tui.controllers.library import Library
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.controllers.recordings import RecordingController
 from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.live_source import LiveSource
-from cs336_tui.tui.session import Session, read_session
+from cs336_tui.tui.session import Session
 from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, Source, Wish, counts
-from cs336_tui.tui.watch_source import WatchEnded, WatchSource
 
-_T = TypeVar("_T")
-_Known = dict[Path, tuple[tuple[object, ...], _T]]
-"""A part that was read of a log, with the log's time and size then."""
-
+if TYPE_CHECKING:
+    from cs336_tui.tui.watch_source import WatchEnded, WatchSource
 
 KEEP_UP_S = 5.0
 """Interval at which the list of sessions is read again while it is in sight."""
-
-
-class Library:
-    """Every method returns at once; what it read goes to `then`, among the messages of the app while it is up."""
-
-    def __init__(self, app: Host, folder: Path) -> None:
-        self._app, self.folder = app, folder
-        self._reading = threading.Lock()
-        self._infos: _Known[SessionInfo] = {}
-        self._sessions: _Known[Session] = {}
-
-    def list(self, then: Callable[[tuple[tuple[SessionInfo, ...], str]], object]) -> None:
-        """All sessions, newest first, and a line that says why not, empty when all is well."""
-        self._work(self._list, then)
-
-    def open(self, path: Path, then: Callable[[Session | str], object]) -> None:
-        """One session with all its results, or a line that says why it cannot be read."""
-        self._work(lambda: self._open(path), then)
-
-    def change(self, act: Callable[[], None], then: Callable[[str], object]) -> None:
-        """Name, annotate or delete a session by `act`; a line that says why not, empty when it was done."""
-        from cs336_tui.tui.dialogs.questions import problem_of
-
-        self._work(lambda: problem_of(act, (LogError, OSError)), then)
-
-    def _work(self, work: Callable[[], _T], then: Callable[[_T], object]) -> None:
-        in_background(self._app, work, lambda found: then(found) if self._app.is_up else None)
-
-    def _list(self) -> tuple[tuple[SessionInfo, ...], str]:
-        with self._reading:
-            try:
-                found = tuple(self._info(path) for path in reversed(store.folder_sessions(self.folder)))
-            except OSError as error:
-                return (), f"{self.folder}: {error.strerror}"
-            self._infos = {info.path: self._infos[info.path] for info in found}
-            return found, ""
-
-    def _info(self, path: Path) -> SessionInfo:
-        return _newest(path, self._infos, store.info_of, writer_of(path))  # who may go and leave the log as it was
-
-    def _open(self, path: Path) -> Session | str:
-        with self._reading:
-            try:
-                return _newest(path, self._sessions, read_session)
-            except OSError as error:
-                return f"{path.name}: {error.strerror}"
-            except Exception as error:  # on a thread: nobody else would hear of it
-                return f"{path.name}: cannot be read: {type(error).__name__}: {error}"
-
-
-def _newest(path: Path, known: _Known[_T], read: Callable[[Path], _T], *decides: object) -> _T:
-    """The answer of `read` to a log, read anew only when the log has grown, or what else `decides` is another. Raises
-    OSError."""
-    stat = path.stat()
-    stamp = stat.st_mtime_ns, stat.st_size, *decides
-    if path not in known or known[path][0] != stamp:
-        known[path] = stamp, read(path)
-    return known[path][1]
 
 
 class SessionController:
@@ -163,6 +99,7 @@ class SessionController:
 
     def _watch(self, session: Session, *, resume: bool = False) -> Session:
         from cs336_tui.runner.jobs.bench import JobsBench
+        from cs336_tui.tui.watch_source import WatchSource
 
         assert session.path is not None
         if session.path == self._app.live.path:
@@ -319,7 +256,7 @@ class SessionController:
     def resume_shown(self) -> None:
         """Run the cells of the shown session that have no result, into its own log."""
         shown = self._app.shown
-        if shown.path is None or not shown.state.cells:
+        if shown.path is None or not (shown.state.cells or shown.state.tuning):
             self._tell("This session has nothing left to run.")
         else:
             self.resume(store.describe(shown.state, shown.path))
@@ -339,7 +276,7 @@ class SessionController:
             self._tell("Cells are running. Stop them (s) or wait, then resume.")
         elif info.path == app.live.path:
             self._resume_own()
-        elif not info.left:
+        elif not (info.left or info.race_left):
             self._tell(f"Session {info.title} has nothing left to run.")
         else:
             session = Session(info.path)
@@ -348,9 +285,9 @@ class SessionController:
                 self._tell("This app cannot run cells.")
                 return
             self._before, app.live = app.live, session
-            self._runs.begin()
+            self._runs.begin(races=info.race_left)
             assert session.source is not None
-            session.source.resume()
+            session.source.resume(races=info.race_left)
 
     def _resume_jobs(self, info: SessionInfo) -> None:
         """Submit the session's cells anew that have no result, and watch them."""
@@ -362,14 +299,18 @@ class SessionController:
             self._app.look_at(self._watch(Session(info.path), resume=True))
 
     def _resume_own(self) -> None:
-        live = self._app.live
-        again = [cell.cell for cell in live.state.cells.values() if cell.status == "cancelled"]
-        if live.source is None or not (again or live.state.waiting):
+        live, source = self._app.live, self._app.live.source
+        races = live.state.has_unfinished_race
+        left = [cell for cell in live.state.cells.values() if cell.status == "cancelled" and not cell.queued_in_turns]
+        if source is None or not (left or live.state.waiting or races):
             self._tell("This session has nothing left to run.")
             return
-        live.source.bench.queue.requeue(again)
-        self._runs.begin()
-        live.source.work()
+        source.bench.queue.requeue([cell.cell for cell in left])
+        self._runs.begin(races=races)
+        if races:
+            source.go_on_racing()
+        else:
+            source.work()
 
     @property
     def sources(self) -> list[LiveSource | WatchSource]:

@@ -21,13 +21,15 @@ from textual.widgets.option_list import Option
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.window import Dialog
 from cs336_tui.tui.keys import bind
-from cs336_tui.tui.widgets.entries import Chip, Chips
+from cs336_tui.tui.widgets.entries import Chip, Chips, InputLine
 
 if TYPE_CHECKING:
     from cs336_tui.export.catalogue import Choice, Offer
     from cs336_tui.export.folder import Source
 
 T = TypeVar("T")
+_AUTO = "auto"
+_DIGITS = (_AUTO, *map(str, range(6)))
 
 
 class _Tick(Checkbox):
@@ -86,13 +88,16 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         """The folder that was chosen last."""
         self._may_overwrite: Path | None = None
         self._named_by_hand = self._writing = False
-        self._file = Input(self._usual_name, id="name", compact=True, select_on_focus=True)
-        self._folder = Input(str(folder), id="folder", compact=True, select_on_focus=False)
-        self._axes = Input(first.axes, id="axes", compact=True, select_on_focus=True)
-        self._baseline = Input(
+        self._file = InputLine(self._usual_name, id="name", compact=True, select_on_focus=True)
+        self._folder = InputLine(str(folder), id="folder", compact=True, select_on_focus=False)
+        self._axes = InputLine(first.axes, id="axes", compact=True, select_on_focus=True)
+        self._baseline = InputLine(
             first.baseline, placeholder="KEY=VALUE, of a speed-up", id="baseline", compact=True, select_on_focus=True
         )
-        for field in (self._file, self._folder, self._axes, self._baseline):
+        self._columns = InputLine(
+            first.columns, placeholder="all, or size,pass,mean", id="columns", compact=True, select_on_focus=True
+        )
+        for field in (self._file, self._folder, self._axes, self._baseline, self._columns):
             field.cursor_blink = False
         self._problem = Label("", id="problem", markup=False)
         self._about = Label("", id="about", markup=False)
@@ -100,6 +105,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
 
     def compose(self) -> ComposeResult:
         from cs336_tui.analysis.pivot import VALUES
+        from cs336_tui.stats.quantities import UNITS
 
         with Vertical(id="box") as box:
             box.border_title = "Export"
@@ -114,6 +120,10 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
                         values = [Chip(value, value) for value in VALUES]
                         yield _OneOf("value", "Value", values, [self._choice.value], multiple=False)
                         yield _Row("Baseline", self._baseline)
+                    yield _Row("Columns", self._columns, id="columns-row")
+                    units, digits = ([Chip(each, each) for each in known] for known in (UNITS, _DIGITS))
+                    yield _OneOf("unit", "Unit", units, [self._choice.unit], multiple=False)
+                    yield _OneOf("digits", "Digits", digits, [_digits_text(self._choice.digits)], multiple=False)
                     yield _Tick("notes below the tables", self._choice.notes, id="notes", compact=True)
                     yield _Tick("as pandas writes them, without notes", self._choice.pandas, id="pandas", compact=True)
             yield _Row("Name", self._file)
@@ -152,7 +162,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
 
     def _show(self) -> None:
         """Bring the right side up to date with the choice."""
-        from cs336_tui.export.catalogue import PIVOT, SUMMARY, formats_of
+        from cs336_tui.export.catalogue import PIVOT, RESULTS, SUMMARY, formats_of
 
         choice = self._choice
         self._about.update(self._offers[choice.what].about)
@@ -160,6 +170,9 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         chips.chips = tuple(Chip(name, name) for name in formats_of(choice.what))
         chips.take(choice.format)
         self.query_one("#pivot").display = choice.what == PIVOT
+        self.query_one("#columns-row").display = choice.what == RESULTS
+        self.query_one("#entry-unit").display = choice.takes_unit
+        self.query_one("#entry-digits").display = choice.takes_digits
         has_tables = not choice.is_folder and choice.what != SUMMARY
         self.query_one("#notes").display = has_tables and choice.format not in ("csv", "json")
         self.query_one("#pandas").display = has_tables and choice.format == "markdown"
@@ -200,8 +213,9 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         self.query_one("#entry-format", _OneOf).action_move(by)
 
     def on_entry_changed(self, event: Chips.Changed) -> None:
-        name = "format" if event.entry.field == "format" else "value"
-        self._choose(msgspec.structs.replace(self._choice, **{name: event.value[0]}))
+        name, value = event.entry.field, event.value[0]
+        changed = {name: (None if value == _AUTO else int(value)) if name == "digits" else value}
+        self._choose(msgspec.structs.replace(self._choice, **changed))
 
     @on(Checkbox.Changed)
     def _ticked(self, event: Checkbox.Changed) -> None:
@@ -225,6 +239,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
 
     @on(Input.Changed, "#axes")
     @on(Input.Changed, "#baseline")
+    @on(Input.Changed, "#columns")
     def _typed(self, event: Input.Changed) -> None:
         self._choice = msgspec.structs.replace(self._choice, **{str(event.input.id): event.value.strip()})
         self._reset()
@@ -305,11 +320,15 @@ def _tried(work: Callable[[], T]) -> tuple[T | None, str]:
         return None, str(error)
 
 
+def _digits_text(digits: int | None) -> str:
+    return _AUTO if digits is None else str(digits)
+
+
 class _Row(Horizontal):
     """A label and the field beside it."""
 
-    def __init__(self, label: str, field: Widget) -> None:
-        super().__init__(Label(label, markup=False), field)
+    def __init__(self, label: str, field: Widget, id: str | None = None) -> None:
+        super().__init__(Label(label, markup=False), field, id=id)
 
 
 class Written(Dialog[None]):

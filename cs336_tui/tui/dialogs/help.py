@@ -13,6 +13,7 @@ from textual.widgets import Input
 
 from cs336_tui.tui.dialogs.window import Dialog
 from cs336_tui.tui.keys import bind
+from cs336_tui.tui.widgets.entries import InputLine
 from cs336_tui.tui.widgets.lines import Line, Lines, Span
 from cs336_tui.tui.widgets.rows import Rows
 
@@ -124,7 +125,7 @@ class HelpReader(Dialog[None]):
         box.border_subtitle = f"{found} · Enter next · Esc end" if text else _READING
 
 
-class _Search(Input):
+class _Search(InputLine):
     """The line in which a search is entered."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

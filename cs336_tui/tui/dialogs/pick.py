@@ -14,6 +14,7 @@ from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
 from cs336_tui.tui.dialogs.window import Dialog
+from cs336_tui.tui.widgets.entries import InputLine
 
 
 class Pick(Dialog[str | None]):
@@ -46,7 +47,7 @@ class Pick(Dialog[str | None]):
         with Vertical(id="box") as box:
             box.border_title = self._title
             box.border_subtitle = "type to narrow · ↑↓ · Enter choose · Esc keep"
-            field = Input(placeholder="all", compact=True, max_length=100)
+            field = InputLine(placeholder="all", compact=True, max_length=100)
             field.cursor_blink = False
             yield field
             options = OptionList()

@@ -16,6 +16,7 @@ from textual.widgets.option_list import Option
 
 from cs336_tui.tui.dialogs.window import Dialog
 from cs336_tui.tui.keys import bind
+from cs336_tui.tui.widgets.entries import InputLine
 
 _LIST_WIDTH = 72
 """Of `ChoiceList`, as in its style."""
@@ -59,7 +60,7 @@ class AskText(Dialog[str | None]):
             box.border_subtitle = "Enter take · Esc leave"
             if self._about:
                 yield Label(self._about, markup=False)
-            field = Input(self._value, compact=True, max_length=self._longest)
+            field = InputLine(self._value, compact=True, max_length=self._longest)
             field.cursor_blink = False
             yield field
             yield self._problem

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from cs336_tui.analysis.gpu_words import APPLE, Figure, Numbered, doubtful_reasons, notes, numbered
 from cs336_tui.analysis.gpu_words import figures as figures_of
@@ -30,7 +31,7 @@ _LINGER_S = 120.0
 """Seconds for which a run's history stays in sight after its end."""
 
 
-class Run(NamedTuple):
+class Run(msgspec.Struct, frozen=True):
     """The latest run of cells, Unix seconds; `ended_at` is None while it goes on."""
 
     started_at: float

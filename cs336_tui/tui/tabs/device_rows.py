@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from cs336_tui.analysis.gpu_words import Numbered, doubtful_reasons
 from cs336_tui.events.events import DeviceSampled, GpuSample
 from cs336_tui.session.cell_state import CellState
@@ -50,7 +52,7 @@ def sample_of(state: SessionState, cell: CellState) -> DeviceSampled | None:
     return next((sample for sample, number in reversed(state.devices) if number == cell.cell), None)
 
 
-class Place(NamedTuple):
+class Place(msgspec.Struct, frozen=True):
     """A lane, or a rank of a cell that has none."""
 
     lane: LaneState | None
@@ -95,7 +97,7 @@ def _of_rank(state: SessionState, place: Place) -> DeviceRow:
     return DeviceRow(name, node, cell, place.rank, state.samples.get(cell.cell))
 
 
-class _Figure(NamedTuple):
+class _Figure(msgspec.Struct, frozen=True):
     title: str
     texts: Sequence[str]
     rank: int = 0

@@ -108,6 +108,18 @@ class EstimateList(Rows):
 class EstimatePane(Container):
     """The list, and the detail of the cell under the cursor: beside or below it, or in a window on Enter."""
 
+    DEFAULT_CSS = """
+    EstimatePane {
+        layout: horizontal;
+        EstimateList { width: 1fr; height: 1fr; }
+        #estimate-detail { width: 1fr; height: 1fr; display: none; }
+        &.-beside #estimate-detail { display: block; margin-left: 2; }
+        &.-below { layout: vertical; }
+        &.-below EstimateList { height: 1fr; }
+        &.-below #estimate-detail { display: block; height: 2fr; }
+    }
+    """
+
     class GpuNamed(Message):
         """Estimate for this GPU; None: the machine's own devices."""
 

@@ -50,7 +50,7 @@ class Largest(NamedTuple):
         if self.following and self.fit.next_spec:
             parts.append(f"{self.fit.next_spec.batch_size} needs {format.size(self.following.peak_bytes)}")
         elif self.fit.spec:
-            parts.append("no larger one is looked at")
+            parts.append("no larger batch is tried")
         return ", ".join(parts) + "; without the allocator's reserve: a slightly smaller batch is safer"
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
+import msgspec
 from textual.message import Message
 
 from cs336_tui.analysis.collectives import algbw, busbw
@@ -41,7 +41,7 @@ _RANKS_IN_ROWS = ((34, 8), (22, 4), (0, 2))
 """Most rows for the strips of ranks, by the least height of the pane; fewer where the bars of phases need them."""
 
 
-class Ranks(NamedTuple):
+class Ranks(msgspec.Struct, frozen=True):
     """The ranks of a cell: the time of each, s, which is `what`, and the skew of the measured steps, if any."""
 
     what: str
@@ -49,7 +49,7 @@ class Ranks(NamedTuple):
     skew: str = ""
 
 
-class Detail(NamedTuple):
+class Detail(msgspec.Struct, frozen=True):
     """The steps, phases and ranks of a cell as of `at` (Unix seconds); None for one rank."""
 
     cell: int
@@ -103,9 +103,10 @@ class LivePane(Lines):
         judging: Judging | None = None,
         outlook: Callable[[], Outlook] | None = None,
         left: str = "",
+        race: str = "",
     ) -> None:
         """Paint the cell, or the invitation if there is none. `held`: the queue is paused; `left`: the cells that a
-        stopped run left, in words."""
+        stopped run left, in words; `race`: the race that the session has, in words."""
         if cell is None:
             said = wrapped(invitation, self.content_size.width, "muted")
             self.paint([(), line(("Nothing has run yet.", "strong")), (), *said])
@@ -118,7 +119,7 @@ class LivePane(Lines):
         found = judging.of(state, cell) if judging else None
         how = {"held": held, "zoomed": self.zoomed}
         lines = live_lines(
-            state, cell, self._detail, *self.content_size, found=found, outlook=outlook, left=left, **how
+            state, cell, self._detail, *self.content_size, found=found, outlook=outlook, left=left, race=race, **how
         )
         self.paint(lines)
 
@@ -135,9 +136,10 @@ def live_lines(
     found: Assessment | None = None,
     outlook: Callable[[], Outlook] | None = None,
     left: str = "",
+    race: str = "",
 ) -> list[Line]:
-    """The pane's rows for a cell, at most `height`; `found`: its verdicts; `outlook`: the time of all, if known. The
-    chart, the phases and the ranks have their rows before the first step."""
+    """The pane's rows for a cell, at most `height`; `found`: its verdicts; `outlook`: the time of all, if known, which
+    a `race` decides as it goes on. The chart, the phases and the ranks have their rows before the first step."""
     if cell.spec.recording:
         told = "Recorded elsewhere, not run or timed here: Kernels and Memory show what the file holds."
         title = [line((row, "title")) for row in title_rows(cell.spec.title, width, 2)]
@@ -146,8 +148,8 @@ def live_lines(
     lines = [
         *(line((row, "title")) for row in title_rows(cell.spec.title, width, 2 if height >= _TITLE_ROWS_FROM else 1)),
         *_lanes(state, cell, width),
-        _where(state, cell, held, outlook, left),
-        _progress(state, width),
+        _where(state, cell, held, outlook, left, has_end=not race),
+        _race(race, width) if race else _progress(state, width),
         _headline(state, cell, found, width),
         _rates(state, cell, found, width),
     ]
@@ -221,13 +223,19 @@ def _ranks(ranks: Ranks, width: int, rows: int) -> list[Line]:
 
 
 def _where(
-    state: SessionState, cell: CellState, held: bool, outlook: Callable[[], Outlook] | None, left: str = ""
+    state: SessionState,
+    cell: CellState,
+    held: bool,
+    outlook: Callable[[], Outlook] | None,
+    left: str = "",
+    *,
+    has_end: bool = True,
 ) -> Line:
     here = f"cell {status.number(cell)}/{len(state.cells)} · "
     if cell.status != "running":
         said = "the queue is paused" if held else left
         return (Span(here), status.status(cell), *([Span(f" · {said}", "caution")] if said else []))
-    eta_s = None if held else outlook().ends.last_s if outlook else remaining_s(state)
+    eta_s = None if held or not has_end else outlook().ends.last_s if outlook else remaining_s(state)
     these = "these" if state.side_by_side and len(state.running) > 1 else "this"
     rest = f" · paused after {these}" if held else f" · {eta_words(eta_s)}" if eta_s is not None else ""
     return line(here, (status.stage(cell, state.last_at), "strong"), (rest, "caution" if held else "text"))
@@ -240,6 +248,10 @@ def _lanes(state: SessionState, cell: CellState, width: int) -> list[Line]:
     others = len(state.running) - (cell.cell in state.running)
     how = line((f"] shows {format.plural(others, 'other')}", "muted")) if others else ()
     return [spread(line((beside.where(state, cell), "strong")), how, width)]
+
+
+def _race(race: str, width: int) -> Line:
+    return spread(line((race, "strong")), line(("Race (C)", "muted")), width)
 
 
 def _progress(state: SessionState, width: int) -> Line:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+import msgspec
 from textual.binding import BindingType
 from textual.message import Message
 
-from cs336_tui.analysis.eta import Ends, Outlook, Prices, ends_s, eta_words, takes_words
+from cs336_tui.analysis.eta import Ends, Outlook, ends_s, eta_words, takes_words
+from cs336_tui.analysis.prices import Prices
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState
@@ -42,7 +44,7 @@ _MOST_SET_ASIDE = 2
 """Most lanes that are set aside and named, each with its reason."""
 
 
-class QueueView(NamedTuple):
+class QueueView(msgspec.Struct, frozen=True):
     """The contents of the tab. `queue` is None if the cells cannot be ordered: the session is only opened."""
 
     state: SessionState

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
+import msgspec
 from textual.binding import BindingType
 from textual.message import Message
 
@@ -24,14 +25,14 @@ _NONE = ("No report for this cell in this session.", "muted")
 _ENDINGS = {"cancelled": "was stopped", "oom": "ran out of memory", "killed": "was killed", None: "was interrupted"}
 
 
-class About(NamedTuple):
+class About(msgspec.Struct, frozen=True):
     """The cell of a report; `cell`: its number, if it is in the session."""
 
     spec: CellSpec
     cell: int | None
 
 
-class Subject(NamedTuple):
+class Subject(msgspec.Struct, frozen=True):
     """The content of the tabs of reports."""
 
     state: SessionState

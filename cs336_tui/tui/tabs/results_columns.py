@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from cs336_tui.analysis.collectives import algbw, busbw
 from cs336_tui.analysis.fields import FIELDS, NUMBERS, shown_of
@@ -22,7 +24,7 @@ from cs336_tui.tui.tabs.status import VERDICT_ROOM, verdict
 from cs336_tui.tui.titles import CELL_KEYS, cell_columns, unique_names
 
 
-class ShownCell(NamedTuple):
+class ShownCell(msgspec.Struct, frozen=True):
     """A row's cell, with its verdicts."""
 
     state: SessionState

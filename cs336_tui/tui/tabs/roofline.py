@@ -234,6 +234,17 @@ def invitation(roofline: Roofline, *, can_measure: bool, width: int) -> list[Lin
 class RooflinePane(Container):
     """Draws the machine and the precision of the cell under the table's cursor."""
 
+    DEFAULT_CSS = """
+    RooflinePane {
+        layout: vertical;
+        #roofline-chart { height: 3fr; width: 1fr; }
+        #roofline-rows { height: 2fr; width: 1fr; }
+        &.-beside { layout: horizontal; }
+        &.-beside #roofline-chart { height: 1fr; width: 1fr; margin-right: 2; }
+        &.-beside #roofline-rows { height: 1fr; width: 1fr; }
+    }
+    """
+
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("make", "measure", "Measure the peak", "roofline.measure"),
         bind("copy", "copy", "Copy table", "roofline.copy"),

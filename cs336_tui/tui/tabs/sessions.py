@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
+import msgspec
 from textual.binding import Binding, BindingType
 from textual.events import Paste
 from textual.message import Message
@@ -29,7 +30,7 @@ _STAGE_ROOM, _COUNTS_ROOM = len("▶ running"), len("✓ 12 ok · 3 left")
 """Least room for what changes while a session runs."""
 
 
-class Compared(NamedTuple):
+class Compared(msgspec.Struct, frozen=True):
     """The subject of Compare: sessions with their titles, or the two marked cells."""
 
     sessions: tuple[Source, ...]

@@ -18,7 +18,7 @@ from cs336_tui.tui.widgets.lines import Line, Span, fit, line, paragraphs, wrapp
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.energy import Energy
-    from cs336_tui.analysis.verdicts import Check, Judgement
+    from cs336_tui.analysis.judgement import Check, Judgement
 
 _STATUS = {
     "queued": Span("· queued", "muted"),
@@ -118,7 +118,7 @@ def verdict_line(cell: CellState, found: Assessment | None, width: int) -> Line:
         return line(("… judging", "muted"))
     if found.problem:
         return fit(line((f"! this cell could not be judged: {found.problem}", "bad")), width)
-    if found.judgement is None or not (checks := doubts_first(found.judgement)):
+    if found.judgement is None or not (checks := found.judgement.doubts_first):
         return ()
     first, *others = checks
     more = f" +{len(others)}" if others else ""
@@ -148,10 +148,7 @@ def all_checks(judgement: Judgement, width: int) -> list[Line]:
 
 
 def _mark(check: Check) -> Span:
-    from cs336_tui.analysis.verdicts import DESCRIBING
-
-    good = check.name in DESCRIBING
-    return Span(f"{'✓' if good else '!'} {check.name}", "good" if good else "caution")
+    return Span(f"{'✓' if check.describes else '!'} {check.name}", "good" if check.describes else "caution")
 
 
 def _verdict(check: Check, width: int) -> list[Line]:
@@ -179,16 +176,9 @@ def verdict(cell: CellState, found: Assessment | None, *, whole: bool = True) ->
     judgement = found.judgement
     if judgement is None:
         return Span("–", "muted")
-    names = doubts_first(judgement)
+    names = judgement.doubts_first
     text = judgement.label
     if names and not whole:
         more = f" +{len(names) - 1}" if len(names) > 1 else ""
         text = ellipsis(names[0].name, VERDICT_ROOM - len(more)) + more
     return Span(text, "caution" if judgement.is_doubted else "good")
-
-
-def doubts_first(judgement: Judgement) -> tuple[Check, ...]:
-    """The verdicts that hold; those that doubt the number come before those that describe it."""
-    from cs336_tui.analysis.verdicts import DESCRIBING  # it loads numpy, which is there when there is a judgement
-
-    return tuple(sorted(judgement.holding, key=lambda check: check.name in DESCRIBING))

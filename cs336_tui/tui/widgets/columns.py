@@ -164,7 +164,7 @@ def shown_table(items: Iterable[T], columns: Iterable[Column[T]], footnotes: Ite
     return Table.of(items, columns, record=lambda _: {}, footnotes=footnotes)
 
 
-class Copied(NamedTuple):
+class Copied(msgspec.Struct, frozen=True):
     """The table that `c` copies of a tab: its name, and what makes it as markdown, which a thread may call. Raises
     `UserError` where there is nothing."""
 
@@ -198,16 +198,23 @@ def table_lines(
     *,
     roles: Sequence[str] = (),
     alike: Sequence[bool | None] = (),
+    page: int | None = None,
 ) -> list[Line]:
     """The heading of a table and its rows, each in its role and with its mark at the end; `alike` as for `lay_out`. The
-    heading says how many columns do not fit, if there is room for that."""
+    heading says how many columns do not fit, if there is room for that. `page`: the page of columns in sight, counted
+    in a circle, where a key turns them; the heading then has a line for the others where it has no room."""
     room = width - max((cell_len(mark.text) for mark in marks), default=0)
     layout = lay_out(table.columns, table.rows, room, alike=alike)
-    hidden = len(table.columns) - len(layout.kept)
+    words = hidden_words(len(table.columns) - len(layout.kept))
+    if page is not None:
+        pages = layout.pages(room)
+        page %= len(pages)
+        layout, words = pages[page], columns_words(pages, page)
     ends: list[Line] = [(mark,) for mark in marks] or [()] * len(table.rows)
     styles = roles or ["text"] * len(table.rows)
     rows = [(Span(layout.row(row), role), *end) for row, role, end in zip(table.rows, styles, ends, strict=True)]
-    return [heading_lines(layout.heading, hidden_words(hidden), width)[-1], *rows]
+    heading = heading_lines(layout.heading, words, width)
+    return [*(heading[-1:] if page is None else heading), *rows]
 
 
 def heading_lines(names: str, words: str, width: int) -> list[Line]:
@@ -217,7 +224,7 @@ def heading_lines(names: str, words: str, width: int) -> list[Line]:
     return lines if together or not words else [line((words, "strong")), *lines]
 
 
-class Sheet(NamedTuple):
+class Sheet(msgspec.Struct, frozen=True):
     """A table with what stands above it, for a window of any width."""
 
     table: Table

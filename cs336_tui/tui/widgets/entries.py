@@ -6,8 +6,9 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
+import msgspec
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
@@ -82,7 +83,19 @@ class Entry(Styled):
         )
 
 
-class _Line(Input):
+class InputLine(Input):
+    """A line of text that takes keys in their order. Textual's acts on Backspace, and on every other key with a
+    binding, only after the letters that came behind it in one burst, as they do over a slow connection."""
+
+    async def _on_key(self, event: events.Key) -> None:
+        for binding in self._bindings.key_to_bindings.get(event.key, ()):
+            if await self.app.run_action(binding.action, self):
+                event.stop()
+                event.prevent_default()
+                return
+
+
+class _Line(InputLine):
     """A line of text; up and down go to the neighbouring entries."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -132,7 +145,7 @@ class TextEntry(Entry):
         self._input.focus()
 
 
-class Chip(NamedTuple):
+class Chip(msgspec.Struct, frozen=True):
     """A choice: its value and its label."""
 
     value: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, zip_longest
 from typing import NamedTuple
 
@@ -87,8 +88,6 @@ Line = tuple[Span, ...]
 
 _UP = " ▁▂▃▄▅▆▇█"
 _RIGHT = " ▏▎▍▌▋▊▉█"
-_GAP = 10
-"""Up to so many unchanged columns between changed ones are sent again: a jump costs more bytes."""
 
 
 def line(*parts: Span | str | tuple[str, str]) -> Line:
@@ -187,6 +186,7 @@ def bar(share: float, width: int) -> str:
     return ("█" * full + (_RIGHT[part] if part else "")).ljust(width)
 
 
+@lru_cache(2048)
 def column(value: float, top: float, height: int) -> str:
     """A column of `height` characters, topmost first, filled to ``value / top``. A positive value shows at least the
     thinnest block; one above `top` ends in ``▲``."""
@@ -197,28 +197,8 @@ def column(value: float, top: float, height: int) -> str:
     return "".join(_UP[min(max(eighths - 8 * row, 0), 8)] for row in reversed(range(height)))
 
 
-def changed_columns(old: Line, new: Line, width: int) -> list[tuple[int, int]]:
-    """The column ranges, end exclusive, in which two lines differ; the whole row if it has wide characters."""
-    if any(cell_len(span.text) != len(span.text) for span in (*old, *new)):
-        return [(0, width)]
-    before, after = _cells(old, width), _cells(new, width)
-    ranges: list[tuple[int, int]] = []
-    for column in range(width):
-        if before[column] != after[column]:
-            if ranges and column - ranges[-1][1] < _GAP:
-                ranges[-1] = (ranges[-1][0], column + 1)
-            else:
-                ranges.append((column, column + 1))
-    return ranges
-
-
-def _cells(spans: Line, width: int) -> list[tuple[str, str]]:
-    cells = [(char, span.role) for span in spans for char in span.text][:width]
-    return cells + [(" ", "text")] * (width - len(cells))
-
-
 class Lines(Styled):
-    """Shows the lines given to `paint`, and repaints only changed columns."""
+    """Shows the lines given to `paint`, and repaints only changed ones."""
 
     class Resized(Message):
         """The size has changed."""
@@ -237,7 +217,7 @@ class Lines(Styled):
         dirty: list[Region] = []
         for y, (before, after) in enumerate(zip_longest(old, new, fillvalue=())):
             if before != after:
-                dirty += [Region(start, y, end - start, 1) for start, end in changed_columns(before, after, width)]
+                dirty.append(Region(0, y, width, 1))
         if dirty:
             self.refresh(*dirty)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import msgspec
 from rich.cells import cell_len
@@ -25,7 +25,7 @@ class Tab(msgspec.Struct, frozen=True):
     key: str
 
 
-class _Item(NamedTuple):
+class _Item(msgspec.Struct, frozen=True):
     """A tab as it is drawn: key and label, or an arrow for it and those beyond."""
 
     tab: Tab
@@ -160,7 +160,7 @@ class KeyBar(Lines):
             await self.app.run_action(shown[place].binding.action)
 
 
-class _Key(NamedTuple):
+class _Key(msgspec.Struct, frozen=True):
     text: str
     binding: Binding
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
+import msgspec
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
@@ -18,7 +19,7 @@ Draw = Callable[[int, int], tuple[Sequence[Line], Sequence[Line]]]
 """Makes the heading, and the rows from one index up to, not including, another."""
 
 
-class Page(NamedTuple):
+class Page(msgspec.Struct, frozen=True):
     """`heading` stays in sight, `rows` scroll; `details`: the texts that Enter opens, by the row's index."""
 
     heading: tuple[Line, ...]

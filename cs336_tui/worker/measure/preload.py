@@ -113,7 +113,7 @@ except Exception:
     # The server lives on: a child meets and reports the same error.
     traceback.print_exc()
 DRIVER_INITIALISED = driver_initialised()  # True if the imports did it, which harms a child forked after it
-# Spares every child the collection of the server's objects, and the copying of their pages.
-gc.collect()
+# Spares every child the collection of the server's objects, and the copying of their pages. What is garbage among them
+# is too little to be worth a collection before.
 gc.freeze()
 gc.enable()

@@ -1,4 +1,4 @@
-"""Makes one report in a child process: kernels, memory, precision or out of memory."""
+"""Makes one report in a child process: kernels, memory, precision, out of memory, or logits and gradients."""
 
 from __future__ import annotations
 
@@ -28,12 +28,19 @@ def _rank_memory(request: ReportRequest, enter: Enter, place: Place = ALONE) -> 
     return record_rank_memory(request, enter, place)
 
 
+def _agreement(request: ReportRequest, enter: Enter) -> Report:
+    from cs336_tui.worker.measure.agreement import sketch_agreement  # only a race asks for it
+
+    return sketch_agreement(request, enter)
+
+
 _MAKERS: Mapping[ReportKind, Callable[..., Report]] = {
     "kernels": profile_kernels,
     "memory": record_memory,
     "rank-memory": _rank_memory,
     "precision": read_dtypes,
     "oom": explain_oom,
+    "agreement": _agreement,
 }
 
 

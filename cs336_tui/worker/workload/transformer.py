@@ -29,9 +29,15 @@ many times the work on a busy machine."""
 
 def truncated_normal_(tensor: Tensor, std: float, generator: torch.Generator, *, cut: float = 3.0) -> Tensor:
     """Fill a contiguous tensor from a normal of mean 0 and `std`, cut at ``cut * std`` on both sides. Redraws values
-    outside: exact, and on a CPU many times faster than `torch.nn.init.trunc_normal_`."""
+    outside: exact, and on a CPU many times faster than `torch.nn.init.trunc_normal_`. Draws in fp32 and rounds, so that
+    a seed gives the same values in every dtype."""
     flat = tensor.detach().view(-1)
-    for part in flat.split(_PART) if flat.device.type == "cpu" else (flat,):
+    parts = flat.split(_PART) if flat.device.type == "cpu" else (flat,)
+    if flat.dtype != torch.float32:
+        for part in parts:
+            part.copy_(truncated_normal_(torch.empty_like(part, dtype=torch.float32), std, generator, cut=cut))
+        return tensor
+    for part in parts:
         part.normal_(0.0, std, generator=generator)
         outside = (part.abs() > cut * std).nonzero().squeeze(1)
         if outside.numel():

@@ -250,6 +250,16 @@ def test_truncated_normal_of_any_length(count: int) -> None:
     assert_truncated_normal(x, 0.02)
 
 
+@pytest.mark.parametrize("count", [2, 2**16 + 1])
+def test_a_seed_draws_the_same_in_every_dtype(count: int) -> None:
+    draws = (
+        truncated_normal_(torch.empty(count, dtype=dtype), 0.02, torch.Generator().manual_seed(5))
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    single, rounded = draws
+    assert torch.equal(single.bfloat16(), rounded)
+
+
 def test_nothing_is_piled_up_at_the_cut() -> None:
     """The density goes on falling smoothly up to the cut: what was outside was drawn again, not clamped."""
     x = truncated_normal_(torch.empty(1_000_000), 1.0, torch.Generator().manual_seed(6)).abs()

@@ -17,7 +17,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.export.comparison import pair_columns
 from cs336_tui.export.pivot import figure_text
-from cs336_tui.export.tables import Column
+from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.verdicts import doubt_notes, judged
 from cs336_tui.tui import format
 from cs336_tui.tui.tabs.status import OUTCOMES
@@ -245,28 +245,40 @@ _Doubts = Mapping[CellSpec, _Doubt]
 """The doubts about one side, by spec."""
 
 
-def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
+def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int, columns_page: int = 0) -> Page:
     """A row per pair with ratio, interval and outcome; then doubted sides, cells without a partner, and differences.
-    Judging the cells takes long: call it on a thread."""
+    `columns_page`: the page of columns, counted in a circle. Judging the cells takes long: call it on a thread."""
     found = compare(a, b)
     doubts = _doubts_of(a), _doubts_of(b)
     columns = _columns(found, doubts)
     marks = [OUTCOMES[pair.outcome] for pair in found.pairs]
-    names, *rows = table_lines(shown_table(found.pairs, columns), width, marks)
+    table, shared = _without_shared(shown_table(found.pairs, columns))
+    lines = table_lines(table, width, marks, page=columns_page)
+    names, rows = lines[: -len(marks) or None], lines[len(lines) - len(marks) :]
     counted = " · ".join(f"{found.count(of)} {of}" for of in OUTCOMES if found.count(of))
     heading = (
         line(("A ", "strong"), (format.plain(found.a), "title"), ("  B ", "strong"), (format.plain(found.b), "title")),
         line((f"A against B: {counted or 'no pairs'}", "strong")),
-        names,
+        *(wrapped(f"all pairs: {shared}", width, "muted") if shared else ()),
+        *names,
     )
     details = {place: "\n".join(_details(pair, doubts)) for place, pair in enumerate(found.pairs)}
     return Page(heading, (*rows, (), *_in_doubt(found, doubts, width), *_below(found, width)), details)
 
 
+def _without_shared(table: Table) -> tuple[Table, str]:
+    """The table without the settings that all rows share, but for the size; and these, in words."""
+    settings = [column for column in table.columns[1:] if column.key in FIELDS]
+    found = {column: set(table.texts(column.key)) for column in settings if len(table.rows) > 1}
+    shared = {column: texts.pop() for column, texts in found.items() if len(texts) == 1}
+    said = ", ".join(f"{column.header} {text}" for column, text in shared.items())
+    return table.without(*(column.key for column in shared)), said
+
+
 def _columns(found: Comparison, doubts: Sequence[_Doubts]) -> list[Column[Pair]]:
     exported = pair_columns(digits=".3f", unknown=format.NOT_YET)
     variants = told_variants(side.spec for pair in found.pairs for side in (pair.a, pair.b))
-    ranks = {"context": 4, "batch": 6, "precision": 3, "device": 7, "warmup": 5}
+    ranks = {"context": 1, "batch": 1, "precision": 1, "device": 1, "warmup": 1}  # those that are alike go first
     named = cell_columns(
         lambda pair: pair.a.spec, ranks, as_shown(variants), (*CELL_KEYS, "warmup"), lambda spec: spec.size_label
     )
@@ -286,25 +298,23 @@ def _columns(found: Comparison, doubts: Sequence[_Doubts]) -> list[Column[Pair]]
             shown = format.ms(side.summary.mean_s, side.summary.std_s) if side.summary else side.note
             return shown + (_DOUBTED if side.spec in doubted else pad)
 
-        return Column(name, f"{name.upper()} ms", rank=2, text=text, room=_MEAN_ROOM)
+        return Column(name, f"{name.upper()} ms", rank=3, text=text, room=_MEAN_ROOM)
 
     return [
         *(both(column) if column.key in (*variants, "device") else column for column in named),
         *map(mean, "ab", doubts),
         exported["ratio"]._replace(room=_RATIO_ROOM),
-        exported["interval"]._replace(left=True, rank=1, room=_INTERVAL_ROOM),
+        exported["interval"]._replace(left=True, rank=2, room=_INTERVAL_ROOM),
     ]
 
 
 def _doubts_of(results: Sequence[Result]) -> _Doubts:
-    from cs336_tui.analysis.verdicts import DESCRIBING  # which loads numpy
-
     keys = (*_ALWAYS, *telling(results, but=(*_ALWAYS, "machine", "session")))
     by_spec = grouped(filter(lambda each: each.judgement.is_doubted, judged(results)), lambda each: each.result.spec)
     return {
         spec: _Doubt(
             label(found[0].result, keys).replace("context ", "ctx "),
-            tuple(dict.fromkeys(n for each in found for n in each.judgement.names if n not in DESCRIBING)),
+            tuple(dict.fromkeys(check.name for each in found for check in each.judgement.doubts)),
             tuple(each.judgement.sentence for each in found),
         )
         for spec, found in by_spec.items()

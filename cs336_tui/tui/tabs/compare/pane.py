@@ -10,6 +10,7 @@ import msgspec
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from cs336_tui.analysis.comparison import overlap
 from cs336_tui.analysis.merge import Result, grouped, measured, merge
 from cs336_tui.analysis.pivot import VALUES, PivotError, select, varying
 from cs336_tui.analysis.published import ReferenceFileError, own, published
@@ -34,8 +35,12 @@ from cs336_tui.tui.widgets.rows import Page, Rows, message
 
 CompareView = Literal["pivot", "pairs", "turns", "warm-up", "reference"]
 VIEWS: tuple[CompareView, ...] = ("pivot", "pairs", "turns", "warm-up", "reference")
-_ONLY_IN = dict.fromkeys(("value", "baseline", "swap", "columns"), "pivot") | {"keep": "reference"}
-"""The view in which an action is offered, if not in all."""
+_ONLY_IN: dict[str, tuple[CompareView, ...]] = {
+    **dict.fromkeys(("value", "baseline", "swap"), ("pivot",)),
+    "columns": ("pivot", "pairs"),
+    "keep": ("reference",),
+}
+"""The views in which an action is offered, if not in all."""
 _OF_RECORDINGS = (
     "Recorded elsewhere: no step was timed, so there are no step times to compare. Kernels (9), view cells, has the "
     "shares of each cell; two recordings kernel by kernel: cs336-tui export A B --report kernels-over-cells."
@@ -55,8 +60,9 @@ class ComparePane(Rows):
         bind("baseline", "baseline(1)", "Baseline", "compare.baseline"),
         bind("swap", "swap", "Swap", "compare.swap"),
         Binding("enter", "choose", "Choose", id="compare.choose"),
-        bind("further", "columns(1)", "More columns", "compare.right", show=False),
-        bind("further-back", "columns(-1)", "Previous columns", "compare.left", show=False),
+        # After the arrows of the pivot's values, so that those come first in its view.
+        bind("further", "columns(1)", "More columns", "compare.right", also="right", show=False),
+        bind("further-back", "columns(-1)", "Previous columns", "compare.left", also="left", show=False),
         bind("keep", "keep", "Keep as reference", "compare.keep"),
     ]
 
@@ -70,6 +76,8 @@ class ComparePane(Rows):
     view: CompareView = "pivot"
     choice = PivotChoice()
     """The pivot that is asked for."""
+    _columns_page = 0
+    """The page of the columns of pairs, counted in a circle."""
     _compared = Compared(())
     _results: tuple[Result, ...] = ()
     _made_of: tuple[object, ...] = ()
@@ -82,10 +90,10 @@ class ComparePane(Rows):
         )
         self._compared = compared
         if known != before:
-            self.cursor, self.choice = 0, PivotChoice(value=self.choice.value)
+            self.cursor, self.choice, self._columns_page = 0, PivotChoice(value=self.choice.value), 0
         over = tuple((len(state.cells), settled_of(state)) for _, state in compared.sessions)
         cells = tuple((id(cell), cell.is_over) for _, cell in compared.cells)
-        of = (known, over, cells, self.view, self.choice, self.content_size.width)
+        of = (known, over, cells, self.view, self.choice, self._columns_page, self.content_size.width)
         if of != self._made_of:
             self._made_of = of
             self._make()
@@ -122,9 +130,9 @@ class ComparePane(Rows):
         marked = len(self._compared.sessions)
         if len(sides := self._sides) == 2:
             a, b = sides
-            if [result.cell for result in a] == [result.cell for result in b]:
+            if overlap(a, b):
                 return lambda: message("A and B are the same; mark another session or cell.", width)
-            return partial(_giving_way, partial(pages.pairs_page, a, b, width))
+            return partial(_giving_way, partial(pages.pairs_page, a, b, width, self._columns_page))
         why = f"{marked} sessions are marked; two can be compared." if marked > 2 else (
             "Mark two sessions in Sessions or two cells in Results (m), to compare them here."
         )  # fmt: skip
@@ -161,7 +169,7 @@ class ComparePane(Rows):
         self.fill(self._page.rows, [views_line(VIEWS, self.view, "  "), *self._page.heading])
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        return _ONLY_IN.get(action, self.view) == self.view
+        return self.view in _ONLY_IN.get(action, VIEWS)
 
     def action_view(self, by: int) -> None:
         self.view = VIEWS[(VIEWS.index(self.view) + by) % len(VIEWS)]
@@ -187,7 +195,11 @@ class ComparePane(Rows):
         self._choose(rows=columns, columns=rows, first_column=0)
 
     def action_columns(self, by: int) -> None:
-        self._choose(first_column=max(self.choice.first_column + by, 0))
+        if self.view == "pairs":
+            self._columns_page += by
+            self.show(self._compared)
+        else:
+            self._choose(first_column=max(self.choice.first_column + by, 0))
 
     def _choose(self, **changes: object) -> None:
         self.choice = msgspec.structs.replace(self.choice, **changes)

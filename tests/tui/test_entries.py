@@ -1,13 +1,15 @@
-"""Chips, the choices of the configure pane: by mouse, over several rows, and one at a time."""
+"""Entries of the configure pane: chips by mouse, over several rows, and one at a time; lines of text."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.app import App, ComposeResult
+from textual.events import Key
 
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.widgets.entries import Chips, wrap
+from cs336_tui.tui.widgets.entries import Chips, InputLine, wrap
 from tests.tui.configuring import NARROW, opened
 
 
@@ -61,3 +63,18 @@ def test_chips_wrap_in_order_and_fit_where_one_can(widths: list[int], available:
     for row in rows:
         taken = sum(widths[index] for index in row) + max(len(row) - 1, 0)
         assert taken <= available or len(row) <= 1
+
+
+async def test_keys_of_one_burst_are_taken_in_their_order() -> None:
+    """Letters behind a Backspace, as a slow connection delivers them together."""
+
+    class Form(App[None]):
+        def compose(self) -> ComposeResult:
+            yield InputLine("12", select_on_focus=False)
+
+    app = Form()
+    async with app.run_test() as pilot:
+        for key in ("3", "backspace", "home", "4", "delete", "5"):
+            app.post_message(Key(key, key if key.isdigit() else None))
+        await pilot.pause()
+        assert app.query_one(InputLine).value == "452"

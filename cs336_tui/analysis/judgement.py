@@ -1,0 +1,102 @@
+"""A judgement of a cell: the verdicts that were looked for, each with its evidence. No numpy is loaded to read one."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from cs336_tui.stats.intervals import MeanInterval
+
+VerdictName = Literal[
+    "steady", "still-warming", "drifting", "two-levels", "periodic", "quantised", "outliers", "too-few-steps",
+    "throttled", "contended", "launch-bound", "allocator-retry", "slowed-by-settings",
+]  # fmt: skip
+"""Names of verdicts. `steady` and `launch-bound` describe it; all others are reasons to doubt it."""
+
+DESCRIBING: tuple[VerdictName, ...] = ("steady", "launch-bound")
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One verdict that was looked for. `holds` is None where it cannot be observed; `evidence`, one clause with its
+    figures, then says why. `advice` says what to do if it holds."""
+
+    name: VerdictName
+    holds: bool | None
+    evidence: str
+    advice: str = ""
+    unknown_because: str = ""
+    """In a few words, where it cannot be observed for another reason than the device."""
+
+    @property
+    def describes(self) -> bool:
+        """True if it is no reason to doubt the number."""
+        return self.name in DESCRIBING
+
+    @property
+    def explained(self) -> str:
+        """The evidence, and what to do in brackets."""
+        return f"{self.evidence} ({self.advice})" if self.advice else self.evidence
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was looked for in one cell."""
+
+    checks: tuple[Check, ...]
+    """Every `VerdictName`, in their order."""
+    notes: tuple[str, ...]
+    """Remarks that raise no doubt, such as a power cap, or that spikes were limited for the analysis alone."""
+    warmup_advice: str
+    """On the number of warm-up steps, in a few words."""
+    interval: MeanInterval | None
+    """Of the mean step time; None below 10 steps."""
+    limited: int = 0
+    """The number of spikes that were limited for the analysis alone; if there are any, one of `notes` says so."""
+
+    @property
+    def holding(self) -> tuple[Check, ...]:
+        return tuple(check for check in self.checks if check.holds)
+
+    @property
+    def names(self) -> tuple[VerdictName, ...]:
+        """The verdicts that hold."""
+        return tuple(check.name for check in self.holding)
+
+    @property
+    def doubts(self) -> tuple[Check, ...]:
+        """The verdicts that hold and are reasons to doubt the number."""
+        return tuple(check for check in self.holding if not check.describes)
+
+    @property
+    def not_observable(self) -> tuple[Check, ...]:
+        return tuple(check for check in self.checks if check.holds is None)
+
+    @property
+    def is_doubted(self) -> bool:
+        """True if there is a reason to doubt the number."""
+        return bool(self.doubts)
+
+    @property
+    def label(self) -> str:
+        """The verdicts that hold, for a column, doubts before what describes: ``still-warming, contended``."""
+        return ", ".join(check.name for check in self.doubts_first)
+
+    @property
+    def sentence(self) -> str:
+        """The verdicts that hold, each with its evidence and advice, doubts first; beside one, no ``steady``."""
+        told = [check for check in self.doubts_first if not (self.is_doubted and check.name == "steady")]
+        return "; ".join(f"{check.name}: {check.explained}" for check in told) + "."
+
+    @property
+    def doubts_first(self) -> tuple[Check, ...]:
+        """The verdicts that hold, doubts before what describes."""
+        return (*self.doubts, *(check for check in self.holding if check.describes))
+
+
+def limited_note(spikes: int, cells: str = "") -> str:
+    """That spikes were limited; of several `cells`, named so, in which there are this many at most."""
+    if cells:
+        what = "1 spike per cell was" if spikes == 1 else f"up to {spikes} spikes per cell were"
+        return f"{what} clipped for this analysis only, in {cells}; mean and std include them"
+    what, them = ("1 spike was", "it") if spikes == 1 else (f"{spikes} spikes were", "them")
+    return f"{what} clipped for this analysis only; mean and std include {them}"

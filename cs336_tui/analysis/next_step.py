@@ -1,0 +1,115 @@
+"""The next step of a race: a pure function of its session's state and of what is left of the budget."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from cs336_tui.analysis.tuning import MARGIN, Race, race_of, solo, unchecked
+from cs336_tui.config.spec import SpecError
+from cs336_tui.config.tuning import BUDGET_ENDED, Checks, Finish, Step, Turns, Visits
+from cs336_tui.config.turns import check_sides
+from cs336_tui.session.state import SessionState
+from cs336_tui.session.visits import Visited, check_s, turns_s, visit_s, visits_of
+from cs336_tui.stats.quantities import counted
+from cs336_tui.stats.racing import affordable, is_decided, keep, take_turns
+
+DECIDED = f"decided: every other candidate is worse than the best, or within {MARGIN:.0%} of it"
+ONE_LEFT = "decided: no other candidate can be best"
+MEASURED = "every candidate was measured once, as peak memory hardly varies"
+NONE_LEFT = "no candidate could be measured"
+MOST_ROUNDS = 200
+"""Rounds after which a race ends even if nothing is decided."""
+TURNS_A_ROUND = 4
+"""Rounds of a pair in turns for each round of visits, which tell their ratios to the starting point."""
+FEWEST_ROUNDS = 2
+"""Rounds before a race is decided or the last two run in turns: one round has no interval."""
+_BARRED = ("differs", "over the limit", "oom", "failed", "skipped")
+_CHECKS_SHARE = 0.25
+"""Share of what is left of the budget that checks of others than the best may take."""
+
+
+def next_step(state: SessionState, left_s: float) -> Step:
+    """The next step of the session's race, of whose budget so many seconds are left. Visits that are queued are over.
+
+    Each candidate is visited once. Then, before each round, the best is checked, and the others that could be best
+    where that costs little; the round has as many of those that could be best, by their standing, as the budget allows
+    (`racing.affordable`). When two are left, or are all that the budget affords, they take turns.
+    """
+    race = race_of(state)
+    assert race is not None, "a race was begun"
+    if left_s <= 0:
+        return Finish(BUDGET_ENDED)
+    visited, best = visits_of(state), race.best
+    new = [number for number in range(len(race.entries)) if not any(solo(visited.get(number, ())))]
+    if race.start.status in ("oom", "failed") and race.start.cost is None:
+        return Finish(f"the starting point could not be measured: {race.start.why}")
+    if new:
+        return Visits(_shuffled(new, 1), 1)
+    if best is None:
+        return Finish(NONE_LEFT)
+    one_check_s = check_s(state)
+    if specs := unchecked(state, [best.number]):
+        return Checks(specs) if len(specs) * one_check_s <= left_s else Finish(BUDGET_ENDED)
+    if race.tuning.goal == "memory":
+        return Finish(_of_visited(race, MEASURED))
+    barred = {entry.number for entry in race.entries if entry.status in _BARRED}
+    allowed = [standing for standing in race.standings if standing.candidate not in barred]
+    tied = [standing for standing in allowed if standing.is_tied]
+    is_settled = len(tied) < 2 or is_decided(tied, MARGIN)
+    if is_settled:
+        if race.rounds >= FEWEST_ROUNDS or len(allowed) < 2:
+            return Finish(_of_visited(race, ONE_LEFT if len(tied) < 2 else DECIDED))
+        tied = allowed[:2]
+    if specs := unchecked(state, [standing.candidate for standing in tied]):
+        if len(specs) * one_check_s <= left_s * _CHECKS_SHARE:
+            return Checks(specs)
+        left_s -= one_check_s  # another one may become the best
+    candidates = [entry.spec for entry in sorted(race.entries, key=lambda entry: entry.number)]
+    takes_s = [visit_s(visited, candidates, number) or 0.0 for number in range(len(candidates))]
+    chosen = tuple(standing.candidate for standing in tied)
+    if not is_settled:
+        chosen = keep(tied, affordable(len(candidates), left_s / race.tuning.budget_s), MARGIN)
+    if take_turns(allowed, chosen):
+        a, b = sorted(chosen)
+        taken = _taken_turns(race, visited, a, b)
+        if taken is not None and taken < TURNS_A_ROUND * race.rounds:
+            return Turns(a, b) if turns_s(visited, candidates, a, b) <= left_s else Finish(BUDGET_ENDED)
+    if race.rounds >= MOST_ROUNDS:
+        return Finish(f"not decided within {MOST_ROUNDS} rounds")
+    reference = () if race.start.status in ("oom", "failed") else (0,)
+    while sum(takes_s[number] for number in {*chosen, *reference}) > left_s:
+        if len(chosen) == 2:
+            return Finish(BUDGET_ENDED)
+        chosen = chosen[:-1]
+    return Visits(_shuffled([*{*chosen, *reference}], race.rounds + 1), race.rounds + 1)
+
+
+def _of_visited(race: Race, reason: str) -> str:
+    """The reason, and of how many candidates it does not hold."""
+    left = sum(entry.status == "waiting" for entry in race.entries)
+    return f"{reason}; the budget did not allow a visit of {counted(left, 'candidate')}" if left else reason
+
+
+def _taken_turns(race: Race, visited: Visited, a: int, b: int) -> int | None:
+    """The rounds that two candidates took in turns; None if they cannot take turns: an energy counter cannot tell two
+    apart, and both models may not fit at once."""
+    if race.tuning.goal == "tokens/J":
+        return None
+    specs = {entry.number: entry.spec for entry in race.entries}
+    try:
+        check_sides(specs[a], specs[b])
+    except SpecError:
+        return None
+    processes = [{cell.pid for cell in visited[number] if cell.in_turns} for number in (a, b)]
+    together = [cell for cell in visited[a] if cell.in_turns and cell.pid in processes[0] & processes[1]]
+    if any(cell.status in ("oom", "failed", "killed") for cell in together):
+        return None
+    return sum(cell.status == "ok" for cell in together)
+
+
+def _shuffled(candidates: Sequence[int], number: int) -> tuple[int, ...]:
+    """In an order of the round's own, so that drift favours none; the starting point first in the first round."""
+    order = sorted(candidates)
+    random.Random(number).shuffle(order)
+    return tuple(sorted(order, key=lambda candidate: candidate != 0)) if number == 1 else tuple(order)

@@ -1,0 +1,190 @@
+"""The candidates of a search that can run on a target and fit it by prediction, and the others with the reason."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from cs336_tui.analysis.estimates import for_target, judge
+from cs336_tui.analysis.targets import Target, target_here
+from cs336_tui.config.axis import UserError
+from cs336_tui.config.flops import step_flops
+from cs336_tui.config.order import rough_peak_bytes
+from cs336_tui.config.spec import AXES, CellSpec, SpecError
+from cs336_tui.config.tuning import LeftOut, Tuning, check_budget, check_goal, label, space_of
+from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.events import TuningStarted
+from cs336_tui.events.prediction import Prediction
+from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.stats.quantities import gigabytes
+
+_CORE_FLOPS = 256e9
+"""FLOP/s of a core in fp32 at most: two fused multiply-adds of 16 numbers a cycle, 4 GHz."""
+_MAY_MATTER = 0.5
+"""Share of the limit below which a rough estimate of a peak is enough."""
+_PREDICTING = 0.2
+"""Share of the budget for predictions; candidates are then tried without."""
+Refusal = Callable[[CellSpec], UserError | None]
+"""Why a candidate cannot run on the target."""
+Predict = Callable[[Sequence[CellSpec]], Mapping[CellSpec, Prediction]]
+"""Predictions of those of these specs that can be predicted."""
+
+
+class Shortlist(NamedTuple):
+    """Candidates that a search tries on a target, the starting point first if it is one; `limit_bytes` is that of a
+    peak. `predictions` are those that were looked at."""
+
+    candidates: tuple[CellSpec, ...]
+    left_out: tuple[LeftOut, ...]
+    limit_bytes: int | None
+    predictions: Mapping[CellSpec, Prediction]
+
+
+def started_of(
+    tuning: Tuning, environment: Environment, predictor: Predictor, began: float | None = None
+) -> TuningStarted:
+    """The beginning of a race on a machine that has the device of the starting point, with the candidates that can run
+    and fit. Its budget `began` then, by `time.monotonic`; None: now. Raises `SpecError` if the starting point is none
+    of them, or alone."""
+    began = time.monotonic() if began is None else began
+    until = began + _PREDICTING * tuning.budget_s
+    base = tuning.base
+    environment.check(base)
+    check_budget(tuning, _least_visit_s(base, environment))
+    device = environment.device(base.device)
+    assert device is not None, "the starting point can run here"
+    target = target_here(device, environment)
+    found = shortlist(tuning, target, environment.refusal, lambda specs: predictions_of(predictor, specs, until=until))
+    if base not in found.candidates:
+        why = next(each.why for each in found.left_out if each.spec == base)
+        raise SpecError("starting point", base.heading, f"{why}; choose one that can run")
+    if len(found.candidates) < 2:
+        raise SpecError("over", ", ".join(each.name for each in tuning.over), found.left_out[0].why)
+    return TuningStarted(
+        at=time.time(),
+        tuning=tuning,
+        candidates=found.candidates,
+        left_out=found.left_out,
+        limit_bytes=found.limit_bytes,
+        spent_s=time.monotonic() - began,
+    )
+
+
+def _least_visit_s(spec: CellSpec, environment: Environment) -> float | None:
+    """Seconds that the steps of a visit take at least on a CPU whose cores compute `_CORE_FLOPS`; None elsewhere, and
+    of a user's own code."""
+    if spec.device != "cpu" or spec.brings_own_code or spec.precision not in ("fp32", "tf32"):
+        return None
+    cores = min(spec.threads or environment.cpu_count, environment.cpu_count) * spec.ranks
+    return spec.steps_s(step_flops(spec) / (min(cores, environment.cpu_count) * _CORE_FLOPS))
+
+
+def shortlist(tuning: Tuning, target: Target, refusal: Refusal, predict: Predict, *, every: bool = False) -> Shortlist:
+    """The candidates that can run and fit, by their predictions where these may matter, or all with `every`. Raises
+    `SpecError` like `space_of`, for a goal that cannot be observed there, a limit that it does not have, and a budget
+    shorter than a visit by forecast."""
+    check_goal(tuning.goal, tuning.base.device)
+    space = space_of(tuning)
+    limit = limit_of_peak(tuning, target)
+    refused = {spec: why for spec in space.candidates if (why := refusal(spec))}
+    able = [spec for spec in space.candidates if spec not in refused]
+    near = [spec for spec in able if every or (limit and _rough_bytes(spec, target) >= limit * _MAY_MATTER)]
+    if target.gpu and tuning.base in able and tuning.base not in near:
+        near.append(tuning.base)
+    predictions = {spec: for_target(found, target) for spec, found in predict(near).items()}
+    if tuning.base in predictions:
+        check_budget(tuning, judge(predictions[tuning.base], target, spec=tuning.base).run_low_s)
+    left_out, found = list(space.left_out), []
+    for spec in space.candidates:
+        reason = str(refused.get(spec, ""))
+        if spec in predictions:
+            reason = _too_large(needed_bytes(predictions[spec], target), limit)
+        if reason:
+            left_out.append(LeftOut(label(tuning, spec), reason, spec))
+        else:
+            found.append(spec)
+    return Shortlist(tuple(found), tuple(left_out), limit, predictions)
+
+
+class Predictor(Protocol):
+    """The part of `runner.predictor.Predictor` that is used."""
+
+    def predict(
+        self,
+        specs: Sequence[CellSpec],
+        on_each: Callable[[Prediction], object] = ...,
+        *,
+        within_s: float | None = ...,
+        give_up: Callable[[CellSpec, UserError], object] | None = ...,
+    ) -> tuple[Prediction, ...]: ...
+
+
+def predictions_of(
+    predictor: Predictor,
+    specs: Sequence[CellSpec],
+    on_each: Callable[[object], object] = lambda _: None,
+    *,
+    until: float | None = None,
+) -> dict[CellSpec, Prediction]:
+    """The predictions of those of these specs that can be predicted, `until` then by `time.monotonic`; `on_each` is
+    called for each that was tried."""
+    failed: set[CellSpec] = set()
+
+    def give_up(spec: CellSpec, _why: UserError) -> None:
+        failed.add(prediction_key(spec))
+        on_each(spec)
+
+    if until is None:
+        found = predictor.predict(specs, on_each, give_up=give_up) if specs else ()
+        return dict(zip((spec for spec in specs if prediction_key(spec) not in failed), found, strict=True))
+    made: dict[CellSpec, Prediction] = {}
+    for spec in specs:
+        left_s = until - time.monotonic()
+        if left_s > 0 and prediction_key(spec) not in failed:
+            made.update((spec, found) for found in predictor.predict([spec], on_each, within_s=left_s, give_up=give_up))
+    return made
+
+
+def limit_of_peak(tuning: Tuning, target: Target) -> int | None:
+    """The most bytes that a candidate's peak may come to, as `needed_bytes` counts them; None is unknown. Raises
+    `SpecError` if more is asked for than the target has."""
+    capacity = target.capacity_bytes
+    asked = tuning.within_bytes
+    if asked is not None and capacity is not None and asked > capacity:
+        raise SpecError("within", f"{gigabytes(asked)} GB", f"{target.name} has {gigabytes(capacity)} GB")
+    shared = None if capacity is None else int(capacity * (tuning.within_share or 1.0))
+    whole = None if capacity is None else capacity - (0 if target.kind == "cpu" else target.context_bytes)
+    return min((limit for limit in (asked, shared, whole) if limit is not None), default=None)
+
+
+def needed_bytes(prediction: Prediction, target: Target) -> int:
+    """The peak by prediction: of a rank's tensors on a GPU; on a CPU of the processes of all ranks."""
+    return _of_processes(prediction.peak_bytes, prediction.spec, target)
+
+
+def lacking(device: DeviceInfo) -> Refusal:
+    """Check of a device that need not be here: what it lacks, with as many of its kind as there are ranks."""
+
+    def refusal(spec: CellSpec) -> SpecError | None:
+        for field, axis in AXES.items():
+            if axis.lacks and (why := axis.lacks(value := getattr(spec, field), device)):
+                return SpecError(axis.name, value, why)
+        return None
+
+    return refusal
+
+
+def _rough_bytes(spec: CellSpec, target: Target) -> int:
+    return _of_processes(rough_peak_bytes(spec), spec, target)
+
+
+def _of_processes(tensors_bytes: int, spec: CellSpec, target: Target) -> int:
+    process = target.context_bytes if target.kind == "cpu" else 0
+    return (tensors_bytes + process) * (spec.ranks if target.shares_memory else 1)
+
+
+def _too_large(needed: int, limit: int | None) -> str:
+    if limit is None or needed <= limit:
+        return ""
+    return f"by prediction it needs {gigabytes(needed)} GB, and the limit is {gigabytes(limit)} GB"

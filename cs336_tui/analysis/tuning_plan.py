@@ -1,0 +1,68 @@
+"""The plan of a search before anything runs: its candidates by prediction, its rounds by forecast."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cs336_tui.analysis.estimates import Estimate, judge_all, total_s
+from cs336_tui.analysis.next_step import MOST_ROUNDS
+from cs336_tui.analysis.shortlist import Shortlist, needed_bytes
+from cs336_tui.analysis.targets import Target
+from cs336_tui.analysis.time_rule import TimeRule, forecast_rule
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.tuning import LeftOut, Tuning, label
+from cs336_tui.session.state import SessionState
+
+
+class Planned(NamedTuple):
+    """A candidate before it is visited. `estimate` is None, and with it `needed_bytes`, if it could not be
+    predicted; `needed_bytes` is what the limit is held against."""
+
+    spec: CellSpec
+    label: str
+    estimate: Estimate | None
+    needed_bytes: int | None
+    rule: TimeRule | None
+
+
+class Plan(NamedTuple):
+    """The first round has a visit of each candidate. `round_low_s` and `round_high_s` are the forecast of their steps,
+    without start-up and compiling, of those that are predicted; None is unknown."""
+
+    tuning: Tuning
+    target: Target
+    candidates: tuple[Planned, ...]
+    left_out: tuple[tuple[LeftOut, int | None], ...]
+    """Each with the bytes that it needs by prediction."""
+    limit_bytes: int | None
+    round_low_s: float | None
+    round_high_s: float | None
+
+    @property
+    def most_rounds(self) -> int | None:
+        """Rounds of all candidates that the budget allows at most; None is unknown."""
+        return min(int(self.tuning.budget_s / self.round_low_s), MOST_ROUNDS) if self.round_low_s else None
+
+
+def plan_of(tuning: Tuning, found: Shortlist, target: Target, state: SessionState | None = None) -> Plan:
+    """The plan on a target; `state` is a session whose measured cells tell how fast it is."""
+    predicted = [spec for spec in found.candidates if spec in found.predictions]
+    judged = judge_all([found.predictions[spec] for spec in predicted], target, state, predicted)
+    estimates = dict(zip(predicted, judged, strict=True))
+    needed = {spec: needed_bytes(prediction, target) for spec, prediction in found.predictions.items()}
+    planned = []
+    for spec in found.candidates:
+        estimate = estimates.get(spec)
+        rule = forecast_rule(tuning, spec, estimate.low_s if estimate else None)
+        planned.append(Planned(spec, label(tuning, spec), estimate, needed.get(spec), rule))
+    low_s, high_s = total_s(judged) if judged else (None, None)
+    left_out = tuple((each, needed.get(each.spec) if each.spec else None) for each in found.left_out)
+    return Plan(
+        tuning,
+        target,
+        tuple(planned),
+        left_out,
+        found.limit_bytes,
+        low_s,
+        high_s if len(judged) == len(planned) else None,
+    )

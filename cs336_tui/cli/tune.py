@@ -1,0 +1,226 @@
+"""`cs336-tui tune`: the fastest step among choices, raced."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cs336_tui.analysis.next_step import next_step
+from cs336_tui.analysis.shortlist import started_of
+from cs336_tui.analysis.tuning import race_of
+from cs336_tui.cli.files import file_options
+from cs336_tui.cli.flags import Parsed, gpu_option, options, reword, session_dir_option, start_options
+from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.on_terminal import TERMINAL, on_terminal, shown
+from cs336_tui.cli.race_progress import RaceProgress
+from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
+from cs336_tui.cli.suggestions import offer, searched, sessions
+from cs336_tui.cli.targets import to_json
+from cs336_tui.cli.tune_plan import dry_run as show_plan
+from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.counts import Auto
+from cs336_tui.config.presets import Preset, PresetError, check_new, preset, save
+from cs336_tui.config.spec import PASSES, CellSpec, SpecError
+from cs336_tui.config.tuned_sweep import VISIT, Search, command_of_search, search_of, sweep_of_candidate
+from cs336_tui.config.tuning import GOALS, USUAL_OVER, Goal, budget_of, label, limit_of
+from cs336_tui.config.values import LANGUAGE_MODEL
+from cs336_tui.export.formats import plain_text
+from cs336_tui.export.gains import gains_table
+from cs336_tui.export.tuning import finding, next_lines, race_document, race_table
+from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.tuning import Tuner
+from cs336_tui.session import store
+from cs336_tui.session.state import SessionState
+
+_OWN = ("model_path", "model_args")
+"""Choices of users' own code, which may be among the searched values alone."""
+
+
+class RaceRun(HeadlessRun):
+    """The sink of a race, or of a session that may have one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.progress = RaceProgress(self.state, sys.stderr)
+
+    @property
+    def exit_code(self) -> int:
+        """0 when there is a best candidate, 1 when none could be measured, 130 when it was interrupted; without a race
+        as of other runs."""
+        race = race_of(self.state)
+        if race is None:
+            return super().exit_code
+        return EXIT_INTERRUPTED if self.stopped else EXIT_OK if race.best else EXIT_CELL_FAILED
+
+    @property
+    def without_flops(self) -> tuple[CellSpec, ...]:
+        """None: predictions after the race would not be of its budget."""
+        return () if self.state.tuning else super().without_flops
+
+
+@command("tune")
+@start_options
+@heading("The search")
+@click.option(
+    "--over",
+    metavar="CHOICE[=VALUE,...]",
+    multiple=True,
+    shell_complete=offer(searched),
+    help="Choices to search: names with commas, or one with its values as attention=sdpa,my_repo.flash:attn; may be "
+    f"repeated. [default: those of the preset or with several values, else {', '.join(USUAL_OVER)}]",
+)
+@click.option(
+    "--goal",
+    type=click.Choice(GOALS),
+    default="step",
+    show_default=True,
+    help="What to improve: the time of a step, tokens a second, tokens a joule, or the peak of memory. With step and "
+    "memory each step trains the same tokens; a batch that is searched is then a micro-batch.",
+)
+@click.option(
+    "--within",
+    type=Parsed("MEMORY", limit_of),
+    help="Limit of a candidate's peak: 70GB, or 80% of the device's memory.",
+)
+@click.option(
+    "--budget",
+    "budget_s",
+    type=Parsed("TIME", budget_of),
+    default="10m",
+    show_default=True,
+    help="Time for the search: 90s, 10m or 2h.",
+)
+@click.option("--dry-run", is_flag=True, help="Run nothing: show candidates, predictions and the plan.")
+@heading("Which device")
+@gpu_option
+@click.option(
+    "--session",
+    metavar="SESSION",
+    help="With --dry-run: take the speed of the device from the measured cells of this session.",
+    shell_complete=offer(sessions),
+)
+@heading("Output")
+@click.option("--save-preset", metavar="NAME", help="Save the best candidate as a preset of your own.")
+@options(*file_options("table"))
+@session_dir_option
+def tune(
+    *,
+    over: Sequence[str],
+    goal: Goal,
+    within: Mapping[str, Any] | None,
+    budget_s: float,
+    dry_run: bool,
+    gpu: str | None,
+    session: str | None,
+    save_preset: str | None,
+    format_: str,
+    output: Path | None,
+    force: bool,
+    session_dir: Path,
+    **choices: Any,
+) -> str | int:
+    """Search the combination of choices whose step is fastest, by a race of real steps.
+
+    The options name the starting point, --over the choices that are searched. What cannot run here, or cannot fit by
+    prediction, is left out. The others get a few steps each, the better ones more, the best two run in turns, until the
+    intervals decide or the budget ends. Exits with 0 when there is a best, 1 when none could be measured, 130 when
+    interrupted, with the best so far.
+    """
+    began = time.monotonic()
+    search = asked_search(over, goal, within or {}, budget_s, choices)
+    if save_preset:
+        check_new(save_preset, overwrite=force)
+    if dry_run:
+        state = store.load(store.find(session, session_dir)) if session else None
+        return show_plan(search, gpu, format_, output, force=force, state=state)
+    if gpu is not None or session is not None:
+        raise click.UsageError(f"{'--gpu' if gpu else '--session'} is for a forecast; give --dry-run too")
+    run = RaceRun()
+    bench = Bench(run.sink, session_dir=session_dir, explain_oom=False)
+    tuner = Tuner(bench, next_step, began=began)
+
+    def work() -> None:
+        (base,) = bench.resolve(search.start).cells()
+        tuning = search.tuning(base)
+        tuner.run(started_of(tuning, bench.probe(), bench.predictor, began), command_of_search(tuning))
+
+    outputs = Outputs(lambda state: race_text(state, format_), output, force)
+    code = carry_out(bench, run, work, outputs)
+    return code if save_preset is None else _saved(run.state, save_preset, code, overwrite=force)
+
+
+def race_text(state: SessionState, format_: str) -> str:
+    """The session's race in a format; empty if it has none."""
+    race = race_of(state)
+    if race is None:
+        return ""
+    if format_ == "json":
+        return to_json(race_document(race, state.cells))
+    tables = [race_table(race, state.cells), *filter(None, [gains_table(race)])]
+    if format_ == TERMINAL:
+        return on_terminal([finding(race), *tables, *next_lines(race)])
+    if format_ == "table":
+        return "\n".join([finding(race), "", *map(plain_text, tables), *next_lines(race), ""])
+    return shown(tables, format_)
+
+
+def asked_search(
+    over: Sequence[str], goal: Goal, within: Mapping[str, Any], budget_s: float, choices: Mapping[str, Any]
+) -> Search:
+    """The search that the options ask for. Raises `SpecError` for what can be seen to be wrong before it runs."""
+    given = {name: value for name, value in choices.items() if value is not None and value != ()}
+    warmup, steps = (given.pop(name, usual) for name, usual in zip(("warmups", "steps"), VISIT, strict=True))
+    visit = (_visit_steps("warmup", warmup), _visit_steps("steps", steps))
+    named = given.get("preset_name")
+    if named is None and given.get("workload") != "collective":
+        usual = "train-step" if given.get("workload", LANGUAGE_MODEL) == LANGUAGE_MODEL else "forward+backward"
+        given.setdefault("passes", (usual,))
+    sweep = sweep_from(**given, of_another_too=_OWN if ":" in "".join(over) else ())
+    texts = tuple(over) or (preset(named).over if named else ())
+    own = {name: given[name] for name in _OWN if name in given}
+    search = search_of(sweep, texts, goal, budget_s, dict(within), visit=visit, **own)
+    search.check()
+    return search
+
+
+def _visit_steps(option: str, asked: object) -> int:
+    """The one number of steps that an option has. Raises `SpecError` for several, and for automatic ones."""
+    given = asked if isinstance(asked, tuple) and not isinstance(asked, Auto) else (asked,)
+    if len(given) == 1 and isinstance(given[0], int):
+        return given[0]
+    words = "by themselves" if isinstance(asked, Auto) else ",".join(map(str, given))
+    raise SpecError(option, words, "visits of a race are repeats of one length; give one number, such as 5")
+
+
+def _saved(state: SessionState, name: str, code: int, *, overwrite: bool) -> int:
+    """Save the best candidate as a preset, and say so; the exit code."""
+    race = race_of(state)
+    if race is None or race.best is None:
+        click.echo("no preset saved: no candidate could be measured", err=True)
+        return code
+    about = f"found by tune, goal {race.tuning.goal}: {label(race.tuning, race.best.spec)}"
+    try:
+        path = save(Preset(name, about, sweep_of_candidate(race.tuning, race.best.spec)), overwrite=overwrite)
+    except PresetError as error:
+        click.echo(f"no preset saved: {error}", err=True)
+        return code or EXIT_CELL_FAILED
+    click.echo(f"preset {name}: {path}", err=True)
+    return code
+
+
+reword(
+    tune,
+    passes=f"What is timed: {', '.join(PASSES)}. [default: train-step; of an operation alone forward+backward]",
+    warmups=f"Warm-up steps of a visit. [default: {VISIT[0]}]",
+    steps=f"Measured steps of a visit. [default: {VISIT[1]}]",
+    interval=None,
+    timers=None,
+)
+for _option in tune.params:
+    if _option.name in ("warmups", "steps"):
+        _option.metavar = "N"

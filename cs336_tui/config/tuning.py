@@ -1,0 +1,404 @@
+"""A search for the best cell (`Tuning`): its starting point, the choices that are searched, its goal and its limits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from cs336_tui.config.axis import Axis, SpecError
+from cs336_tui.config.counts import MOST_BY_TIME, duration_of, duration_words, share_of
+from cs336_tui.config.ranks import bytes_of
+from cs336_tui.config.spec import AXES, CellSpec
+from cs336_tui.config.sweep import ONLY_BESIDE
+from cs336_tui.config.values import LANGUAGE_MODEL, WITHOUT_BACKWARD
+from cs336_tui.config.variants import arguments_for, short
+from cs336_tui.stats.quantities import duration
+
+Goal = Literal["step", "tokens/s", "tokens/J", "memory"]
+GOALS: tuple[str, ...] = get_args(Goal)
+COSTS: Mapping[Goal, str] = {
+    "step": "seconds a step",
+    "tokens/s": "seconds a token",
+    "tokens/J": "joules a token",
+    "memory": "peak bytes",
+}
+"""The cost that each goal makes small."""
+_SAME_TOKENS = ("step", "memory")
+"""Goals whose steps all train the same tokens; with the others the batch is free."""
+MOST_CANDIDATES = 2_000
+BUDGET_ENDED = "the budget ended"
+"""Why a race ends, or a visit is not begun."""
+
+Value = bool | int | float | str
+
+USUAL_OVER = tuple(axis.option for axis in AXES.values() if axis.searched)
+"""The choices that are searched if none is named: those that do not change results."""
+_APART = ("none",)
+"""Values of the starting point that are other work beside the others: ranks that train a model each."""
+_MOST_BATCH, _MOST_TIMES = 64, 8
+"""The largest batch that is tried if none is named: this, or so many times the starting point's."""
+
+
+COUNTS = ("warmup_steps", "measure_steps", "warmup_auto", "steps_auto", "warmup_for", "steps_for")
+"""Choices that say how many steps a cell has."""
+
+
+class Over(msgspec.Struct, frozen=True):
+    """One choice that is searched: a field of the spec, and the values that are tried."""
+
+    field: str
+    values: tuple[Value, ...]
+
+    @property
+    def name(self) -> str:
+        """As options and columns have it."""
+        return AXES[self.field].option
+
+
+class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A search. `base` is the starting point, the product of `over` the candidates. `within_bytes` limits their peak
+    memory, `within_share` does as a share of the device's. It ends after `budget_s` seconds at the latest."""
+
+    base: CellSpec
+    over: tuple[Over, ...]
+    goal: Goal = "step"
+    within_bytes: int | None = None
+    within_share: float | None = None
+    budget_s: float = 600.0
+    run: CellSpec | None = None
+    """The starting point as `cs336-tui bench` runs it, with more steps than a visit; None: as a visit."""
+    model_path: tuple[str, ...] = ()
+    """Folders of a user's own code among the values."""
+    model_args: tuple[tuple[str, str], ...] = ()
+    """Arguments of a user's own models among the values."""
+
+    @property
+    def keeps_tokens(self) -> bool:
+        """True if every candidate's step trains as many tokens as the starting point's."""
+        return self.goal in _SAME_TOKENS
+
+    def as_run(self, spec: CellSpec) -> CellSpec:
+        """A candidate with the steps and the timer of `run`; several ranks keep the timer of visits."""
+        fields = [*COUNTS, *(("timer",) if spec.ranks == 1 else ())]
+        return msgspec.structs.replace(spec, **{field: getattr(self.run or self.base, field) for field in fields})
+
+    def limit_bytes(self, memory_bytes: int | None) -> int | None:
+        """The limit of a candidate's peak on a device of so much memory; None where neither is known."""
+        shared = None if memory_bytes is None else int(memory_bytes * (self.within_share or 1.0))
+        return min((limit for limit in (self.within_bytes, shared) if limit is not None), default=None)
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A combination that is not tried: its choices in words, and why; `spec` is None if it can be no cell at all."""
+
+    words: str
+    why: str
+    spec: CellSpec | None = None
+
+
+class Space(msgspec.Struct, frozen=True):
+    """The candidates of a search, the starting point first, and the combinations that can be no cell."""
+
+    candidates: tuple[CellSpec, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def fields_of(texts: Iterable[str]) -> tuple[str, ...]:
+    """The fields of the choices that ``--over`` names. Raises `SpecError` for one that cannot be searched."""
+    return tuple(_axis_of(name).field for name, _ in _named(texts))
+
+
+def over_of(texts: Iterable[str], base: CellSpec, goal: Goal) -> tuple[Over, ...]:
+    """The choices of ``--over``: each text is names of choices with commas, or ``name=value,value``; without any text
+    `USUAL_OVER`. Values that are named go before usual ones. Raises `SpecError` for a choice that is none or that
+    cannot be searched, and for a wrong value."""
+    if base.is_collective or base.recording:
+        raise SpecError("workload", base.workload, "a collective has nothing to search; cs336-tui comm times it")
+    found: dict[str, Over] = {}
+    named: dict[str, tuple[str, ...]] = {}
+    for name, values in _named(tuple(texts) or (",".join(_usual(base)),)):
+        field = _axis_of(name).field
+        if field in named and bool(named[field]) == bool(values):
+            raise SpecError("over", name, "named twice; give all of its values once")
+        named[field] = values or named.get(field, ())
+    for field, values in named.items():
+        axis = AXES[field]
+        given = tuple(_value_of(axis, word) for word in values) if values else _usual_values(axis, base, goal)
+        if len(set(given)) != len(given):
+            raise SpecError("over", f"{axis.option}={','.join(map(str, given))}", "names the same value twice")
+        found[field] = Over(field, given)
+    if "batch_size" in found and goal in _SAME_TOKENS:
+        if "accumulate" in found:
+            why = f"with --goal {goal} the batch that is tried is a micro-batch; leave it out"
+            raise SpecError("over", "accumulate", why)
+        if base.pass_ != "train-step":
+            why = f"with --goal {goal} each step has the same tokens, and {base.pass_} has no micro-batches; "
+            raise SpecError("over", "batch", f"{why}choose --goal tokens/s, or --pass train-step")
+    return tuple(found.values())
+
+
+def space_of(tuning: Tuning) -> Space:
+    """The product of the choices, each cell once. Raises `SpecError` if there are too many or there is nothing to
+    choose from."""
+    count = math.prod(len(each.values) for each in tuning.over)
+    if count > MOST_CANDIDATES:
+        raise SpecError("over", count, f"these choices make too many candidates; expected at most {MOST_CANDIDATES}")
+    found: dict[CellSpec, None] = {tuning.base: None}
+    left_out: list[LeftOut] = []
+    for values in itertools.product(*(each.values for each in tuning.over)):
+        chosen = {each.field: value for each, value in zip(tuning.over, values, strict=True)}
+        try:
+            found[candidate(tuning, chosen)] = None
+        except SpecError as error:
+            left_out.append(LeftOut(_words(chosen), str(error)))
+    for each in tuning.over:
+        if not any(_matters(each.field, spec) for spec in found):
+            raise SpecError("over", each.name, f"{_nothing(each, tuning.base)}; leave it out")
+    if len(found) < 2:
+        why = left_out[0].why if left_out else "these choices make one cell alone; name a choice with several values"
+        raise SpecError("over", ", ".join(each.name for each in tuning.over) or "(none)", why)
+    return Space(tuple(found), tuple(left_out))
+
+
+def _matters(field: str, spec: CellSpec) -> bool:
+    """True if the choice changes anything in this cell."""
+    beside = ONLY_BESIDE.get(field)
+    return AXES[field].counts_in(spec) and not (beside and getattr(spec, beside.other) == beside.without)
+
+
+def _nothing(over: Over, base: CellSpec) -> str:
+    """Why a choice changes nothing in any candidate."""
+    if beside := ONLY_BESIDE.get(over.field):
+        return f"changes nothing while {AXES[beside.other].option} is {beside.without}"
+    if not AXES[over.field].is_in(base.workload):
+        return f"{base.workload} alone has none"
+    if base.brings_own_code and over.field != "optimizer":
+        return f"changes nothing, as {short(base.model)} has its own"
+    return f"changes nothing in pass {base.pass_}"
+
+
+def candidate(tuning: Tuning, chosen: Mapping[str, Value]) -> CellSpec:
+    """The starting point with these choices. Where every step trains the same tokens, a batch that is chosen is a
+    micro-batch of a rank, and ranks share the starting point's batch. Raises `SpecError`."""
+    base, changes = tuning.base, dict(chosen)
+    ranks = int(changes.get("ranks", base.ranks))
+    if tuning.keeps_tokens and ("batch_size" in changes or ranks != base.ranks):
+        changes |= _same_tokens(base, ranks, changes.get("batch_size"))
+    for field in tuple(changes):
+        beside = ONLY_BESIDE.get(field)
+        if beside and changes.get(beside.other, getattr(base, beside.other)) == beside.without:
+            changes[field] = AXES[field].default
+    own = {"model_args": arguments_for(str(changes["model"]), tuning.model_args)} if "model" in changes else {}
+    spec = msgspec.structs.replace(base, **changes, **own)
+    if spec.brings_own_code and not spec.model_path:
+        spec = msgspec.structs.replace(spec, model_path=tuning.model_path)
+    idle = {f: getattr(base, f) for f in chosen if f not in ONLY_BESIDE and not AXES[f].counts_in(spec)}
+    spec = msgspec.structs.replace(spec, **idle) if idle else spec
+    _check_sharing(base, spec)
+    return spec
+
+
+def _same_tokens(base: CellSpec, ranks: int, micro: Value | None) -> dict[str, Value]:
+    """The batch of so many ranks that share the starting point's, in micro-batches of `micro`, if that is given."""
+    whole = base.rank_batch_size * base.ranks
+    if whole % ranks:
+        raise SpecError("ranks", ranks, f"does not divide the {whole} sequences of a step")
+    found: dict[str, Value] = {"batch_size": whole if base.batch_is == "global" else whole // ranks}
+    if micro is None:
+        return found
+    if whole // ranks % int(micro):
+        of = f"{whole} sequences of a step" + (f", shared by {ranks} ranks" if ranks > 1 else "")
+        raise SpecError("batch", micro, f"is no micro-batch of the {of}")
+    return found | {"accumulate": whole // ranks // int(micro)}
+
+
+def _check_sharing(base: CellSpec, spec: CellSpec) -> None:
+    """Raise `SpecError` for ranks that train apart, where the starting point is one training: that is other work."""
+    is_apart = spec.ranks > 1 and spec.parallel == "none"
+    is_trained = spec.workload == LANGUAGE_MODEL and spec.pass_ not in WITHOUT_BACKWARD
+    if is_trained and is_apart and not (base.ranks > 1 and base.parallel == "none"):
+        why = f"{spec.ranks} ranks would train a model each; search --over parallel=ddp,fsdp2 too"
+        raise SpecError("parallel", "none", why)
+
+
+ENERGY_STEPS_S = 2.0
+"""Seconds of steps of a visit with goal ``tokens/J``: the energy counter, read twice a second, needs one second."""
+
+
+def observable(tuning: Tuning) -> Tuning:
+    """The tuning, with as many steps a visit as its goal needs."""
+    base = tuning.base
+    if tuning.goal != "tokens/J" or base.steps_auto is not None or (base.steps_for or 0.0) >= ENERGY_STEPS_S:
+        return tuning
+    longer = msgspec.structs.replace(base, steps_for=ENERGY_STEPS_S, measure_steps=MOST_BY_TIME)
+    return msgspec.structs.replace(tuning, base=longer)
+
+
+LEAST_VISIT_S = 1.0
+"""Seconds that the first visit takes at least: torch is imported, a process starts."""
+
+
+def check_goal(goal: Goal, device: str) -> None:
+    """Raise `SpecError` if the cost cannot be observed on the device."""
+    if goal == "tokens/J" and not device.startswith("cuda"):
+        raise SpecError("goal", goal, f"the energy of {device} cannot be read, only that of a GPU; choose another goal")
+
+
+def check_budget(tuning: Tuning, visit_s: float | None = None) -> None:
+    """Raise `SpecError` if the budget is shorter than one visit, which takes so many seconds at least."""
+    least_s = max(visit_s or 0.0, LEAST_VISIT_S)
+    if tuning.budget_s < least_s:
+        least = duration(math.ceil(least_s))
+        why = f"shorter than one visit, which takes at least {least} (m:s); give more, or fewer --steps"
+        raise SpecError("budget", duration_words(tuning.budget_s), why)
+
+
+def changed(tuning: Tuning, spec: CellSpec) -> dict[str, Any]:
+    """The choices of a candidate that are not the starting point's, by field."""
+    fields = dict.fromkeys((*(each.field for each in tuning.over), "accumulate"))
+    return {field: value for field in fields if (value := getattr(spec, field)) != getattr(tuning.base, field)}
+
+
+def label(tuning: Tuning, spec: CellSpec) -> str:
+    """The choices that set a candidate apart from the starting point, such as ``attention sdpa, checkpoint 1``."""
+    return _words(changed(tuning, spec)) or "starting point"
+
+
+def _words(chosen: Mapping[str, Any]) -> str:
+    return ", ".join(f"{AXES[field].option} {_word(value)}" for field, value in chosen.items())
+
+
+def _word(value: Any) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else short(str(value))
+
+
+_NOT_SEARCHED = {"device", "warmup_steps", "measure_steps", "seed", "sync", "timer", "flush_l2", "within", "workload"}
+_NOT_SEARCHED |= {"size", "context_length", "pass_", "causal", "collective", "model_args", "model_path", "annotations"}
+_NOT_SEARCHED |= {"edition", "arch", "vocab_size", "batch_is"}
+"""Choices of what is run and how it is timed."""
+
+
+def searched_axes() -> tuple[Axis, ...]:
+    """The choices that can be searched."""
+    return tuple(axis for field, axis in AXES.items() if axis.option and axis.group and field not in _NOT_SEARCHED)
+
+
+def _usual(base: CellSpec) -> Iterator[str]:
+    for name in USUAL_OVER:
+        if _axis_of(name).counts_in(base):
+            yield name
+
+
+def _named(texts: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if equals:
+            words = tuple(word.strip() for word in values.split(","))
+            if not all(words):
+                raise SpecError("over", text, "expected NAME=VALUE,VALUE")
+            if "," in name:
+                raise SpecError("over", text, "values are of one choice; name the others in an --over of their own")
+            yield name.strip(), words
+        else:
+            yield from ((each.strip(), ()) for each in text.split(","))
+
+
+def _axis_of(name: str) -> Axis:
+    named = {axis.option: axis for axis in searched_axes()}
+    axis = named.get(name) or named.get(name.replace("_", "-"))
+    if axis is None:
+        raise SpecError("over", name or "(empty)", f"expected one of {', '.join(named)}")
+    return axis
+
+
+def _value_of(axis: Axis, word: str) -> Value:
+    try:
+        if axis.kind is bool:
+            value: Value = {axis.values[0]: True, axis.values[1]: False}[word]
+        else:
+            value = axis.kind(word)
+    except (ValueError, KeyError):
+        wanted = (
+            "a whole number" if axis.kind is int else "a number" if axis.kind is float else " or ".join(axis.values)
+        )
+        raise SpecError("over", f"{axis.option}={word}", f"expected {wanted}") from None
+    axis.validate(value)
+    return value
+
+
+def _usual_values(axis: Axis, base: CellSpec, goal: Goal) -> tuple[Value, ...]:
+    """The values of a choice that is named without any, the starting point's first."""
+    now = getattr(base, axis.field)
+    if axis.field == "batch_size":
+        return tuple(_usual_batches(base, goal))
+    if axis.kind is bool:
+        return (now, not now)
+    values = axis.tried or axis.values
+    if not values:
+        some = "0,0.1" if axis.kind is float else f"{now or 1},2"
+        raise SpecError("over", axis.option, f"has no values of its own; give some, such as {axis.option}={some}")
+    return tuple(dict.fromkeys(values if now in _APART else (now, *values)))
+
+
+def _usual_batches(base: CellSpec, goal: Goal) -> Iterator[int]:
+    """Micro-batches that are the starting point's batch halved; where the batch is free, powers of two."""
+    if goal in _SAME_TOKENS:
+        size = base.rank_batch_size
+        yield size
+        while size % 2 == 0:
+            size //= 2
+            yield size
+        return
+    most = max(_MOST_BATCH, _MOST_TIMES * base.batch_size)
+    yield from dict.fromkeys((*(2**power for power in range(most.bit_length())), base.batch_size))
+
+
+def budget_of(text: str) -> float:
+    """Seconds of ``90s``, ``10m`` or ``2h``. Raises ValueError."""
+    seconds = duration_of(text)
+    if seconds is None:
+        raise ValueError("expected a time such as 90s, 10m or 2h")
+    return seconds
+
+
+def limit_of(text: str) -> dict[str, Any]:
+    """`within_share` of ``80%``, `within_bytes` of ``70GB``. Raises ValueError."""
+    words = text.strip()
+    try:
+        return {"within_share": share_of(words)} if words.endswith("%") else {"within_bytes": bytes_of(words)}
+    except ValueError:
+        raise ValueError("expected memory such as 70GB, or a share of the device's such as 80%") from None
+
+
+class Visits(msgspec.Struct, frozen=True):
+    """A round: candidates by number, in the order in which they are visited."""
+
+    candidates: tuple[int, ...]
+    round: int
+
+
+class Checks(msgspec.Struct, frozen=True):
+    """Reports of the logits and gradients of these specs, which are not there yet."""
+
+    specs: tuple[CellSpec, ...]
+
+
+class Turns(msgspec.Struct, frozen=True):
+    """A round of two candidates in turns, in one process."""
+
+    a: int
+    b: int
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """Nothing is left to do, for this reason."""
+
+    reason: str
+
+
+Step = Visits | Checks | Turns | Finish
+"""A step of a race."""

@@ -1,0 +1,77 @@
+"""The logits and gradients of cells against those of the first with the same work, as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from cs336_tui.analysis.agreement import Agreement, Errors, agreement, percentage
+from cs336_tui.analysis.merge import grouped
+from cs336_tui.events.agreement_report import AgreementReport
+from cs336_tui.export.tables import Column, Table, Value, cell_record
+from cs336_tui.stats.quantities import UNKNOWN
+
+RESULTS = {True: "same", False: "differs", None: "not compared"}
+"""The words for an agreement."""
+_ABOUT = (
+    "errors are norms of differences over norms, of the worst range of positions and of the worst parameter",
+    "differs: by more than rounding in the coarser of both precisions explains",
+)
+
+
+class _Row(NamedTuple):
+    report: AgreementReport
+    found: Agreement | None
+    """None of the first, with which the others are compared."""
+
+
+def agreement_tables(reports: Sequence[AgreementReport]) -> Iterator[Table]:
+    """One table, each report against the first of the same dimensions, tokens and pass; none if no two are alike."""
+    rows = [
+        _Row(report, agreement(report, first) if report is not first else None)
+        for first, *others in grouped(reports, _work).values()
+        for report in (first, *others)
+        if others
+    ]
+    if not rows:
+        return
+    yield Table.of(
+        rows,
+        (
+            Column("cell", left=True, text=lambda row: row.report.spec.title),
+            Column("logits_error", "logits", show=_shown),
+            Column("gradients_error", "gradients", show=_shown),
+            Column("result", left=True),
+            Column(
+                "why", left=True, rank=1, text=lambda row: row.found.why if row.found and not row.found.agrees else ""
+            ),
+        ),
+        record=_record,
+        caption="Logits and gradients",
+        footnotes=_ABOUT,
+        label="agreement",
+    )
+
+
+def _work(report: AgreementReport) -> tuple[object, ...]:
+    spec = report.spec
+    return spec.dims, spec.context_length, spec.batch_size, spec.pass_, spec.workload, spec.seed, spec.device
+
+
+def _record(row: _Row) -> dict[str, Value]:
+    found = row.found
+    return cell_record(row.report.spec) | {
+        "logits_error": _worst(found and found.logits),
+        "gradients_error": _worst(found and found.gradients),
+        "result": RESULTS[found.agrees] if found else "compared with",
+        "why": found.why if found else "",
+    }
+
+
+def _worst(errors: Errors | None) -> float | None:
+    return errors.worst_error if errors and math.isfinite(errors.worst_error) else None
+
+
+def _shown(share: float | None) -> str:
+    return UNKNOWN if share is None else percentage(share)

@@ -1,0 +1,179 @@
+"""A race as a sentence, as a table and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from cs336_tui.analysis.time_rule import TimeRule, measured_rule
+from cs336_tui.analysis.tuning import Entry, Race
+from cs336_tui.config.command import command_of
+from cs336_tui.config.tuned_sweep import sweep_of_candidate
+from cs336_tui.config.tuning import COSTS, Goal, LeftOut
+from cs336_tui.export.tables import Column, Table, Value, attributes, known
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.stats.quantities import TOO_NOISY, UNKNOWN, counted, duration, gigabytes
+
+_OF_START: Mapping[Goal, str] = {
+    "step": "the starting point's time a step",
+    "tokens/s": "the starting point's time a token",
+    "tokens/J": "the starting point's energy a token",
+    "memory": "the starting point's peak of memory",
+}
+_MOST_NAMED = 3
+"""The most candidates that a sentence names."""
+
+
+def finding(race: Race) -> str:
+    """The result in a plain sentence."""
+    best = race.best
+    if best is None:
+        return f"No candidate has a result{_because(race)}."
+    tied = [entry for entry in race.entries if entry.status in ("tied", "in the race") and entry is not best]
+    names = [entry.label if entry.number else "the starting point" for entry in tied]
+    beside = f"; not told apart from it: {_named(names)}" if tied else ""
+    if best.number == 0:
+        others = sum(entry.visits > 0 for entry in race.entries) - 1
+        return f"No other of {counted(others, 'measured candidate')} beats the starting point{beside}."
+    ratio = UNKNOWN if best.ratio is None else f"{best.ratio:.2f}"
+    bounds = f" [{best.low:.2f}, {best.high:.2f}]" if best.low is not None and best.high is not None else ""
+    unsure = "" if bounds else f" ({TOO_NOISY})" if best.visits > 1 else " (one visit each, so there is no interval)"
+    return f"{best.label} takes {ratio}{bounds} of {_OF_START[race.tuning.goal]}{unsure}{beside}."
+
+
+def _because(race: Race) -> str:
+    if not race.entries or race.ended:
+        return f": {race.ended}" if race.ended else ""
+    lost = next((entry for entry in race.entries if entry.why), None)
+    return f": {lost.label}: {lost.why}" if lost else ""
+
+
+def next_lines(race: Race) -> Iterator[str]:
+    """The command that runs the best candidate alone, and how it becomes a preset."""
+    if race.best is not None:
+        yield f"run it: {command_of(sweep_of_candidate(race.tuning, race.best.spec))}"
+        yield "keep it: with --save-preset NAME a search saves its best as a preset of your own"
+
+
+def race_table(race: Race, cells: Mapping[int, CellState] | None = None) -> Table:
+    """A row a candidate, best first, with its ratio to the starting point; below what was not tried, and why. `cells`
+    are the session's, which tell what a limit of the whole run leaves for compiling."""
+    rules = _rules(race, cells)
+    columns: list[Column[Entry]] = [
+        Column("candidate", left=True, text=lambda entry: entry.label),
+        Column("status", left=True, text=lambda entry: entry.status),
+        Column("ratio", text=lambda entry: UNKNOWN if entry.ratio is None else f"{entry.ratio:.3f}"),
+        Column("interval", text=_interval),
+        Column("visits", rank=4, text=lambda entry: str(entry.visits)),
+        Column("peak", "peak (GB)", rank=2, text=lambda e: gigabytes(e.peak_bytes) if e.peak_bytes else UNKNOWN),
+    ]
+    if any(entry.compile_s for entry in race.entries):
+        columns.append(Column("compile", "compile (s)", rank=3, text=lambda e: known("{:.1f}", "")(e.compile_s)))
+    if rules:
+        columns.append(Column("left", "left to compile (s)", rank=2, text=lambda e: _left(rules.get(e.number))))
+    columns.append(Column("why", left=True, rank=5, text=lambda entry: entry.why))
+    findings, candidates = tuple(_findings(race, rules)), counted(len(race.entries), "candidate")
+    found = Table.of(
+        race.entries,
+        columns,
+        record=lambda entry: race_record(entry, rules.get(entry.number)),
+        caption=f"Race of {candidates}: {COSTS[race.tuning.goal]} over the starting point's",
+        footnotes=(*_notes(race), *findings),
+        label="race",
+    )
+    return msgspec.structs.replace(found, findings=findings)
+
+
+def race_document(race: Race, cells: Mapping[int, CellState] | None = None) -> dict[str, Any]:
+    """The race as data: the best spec, the ranking, the starting point, what was left out and how it ended."""
+    rules, tuning, best = _rules(race, cells), race.tuning, race.best
+    return {
+        "best": best.spec if best else None,
+        "ranking": [{"spec": each.spec, **race_record(each, rules.get(each.number))} for each in race.entries],
+        "baseline": race.start.spec,
+        "finding": finding(race),
+        "command": command_of(sweep_of_candidate(tuning, best.spec)) if best else None,
+        "goal": tuning.goal,
+        "over": {each.name: each.values for each in tuning.over},
+        "left_out": [msgspec.structs.asdict(each) for each in race.left_out],
+        "limit_bytes": race.limit_bytes,
+        "budget_s": tuning.budget_s,
+        "spent_s": race.spent_s,
+        "rounds": race.rounds,
+        "ended": race.ended or None,
+    }
+
+
+def race_record(entry: Entry, rule: TimeRule | None = None) -> dict[str, Value]:
+    """A candidate as data, in seconds, bytes and joules."""
+    return {
+        "candidate": entry.label,
+        "status": entry.status,
+        **attributes(entry, "ratio", "low", "high", "cost", "visits", "peak_bytes", "compile_s"),
+        "why": entry.why or None,
+        "agrees": entry.agreement.agrees if entry.agreement else None,
+        "agreement": entry.agreement.why if entry.agreement else None,
+        **({"left_to_compile_s": rule.left_s} if rule else {}),
+    }
+
+
+def left_out_lines(left_out: Iterable[LeftOut]) -> Iterator[str]:
+    """A line a reason, with the combinations that it leaves out."""
+    by_reason: dict[str, list[str]] = {}
+    for each in left_out:
+        by_reason.setdefault(each.why, []).append(each.words)
+    for why, words in by_reason.items():
+        first, *others = (each.split(", ") for each in words)
+        common = ", ".join(part for part in first if all(part in other for other in others))
+        several = f"{common} ({counted(len(words), 'combination')})" if others and common else ""
+        yield f"not tried: {several or _named(words)}: {why}"
+
+
+def _named(names: Sequence[str]) -> str:
+    """The first names, and the number of others."""
+    more = len(names) - _MOST_NAMED
+    return "; ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _interval(entry: Entry) -> str:
+    return "" if entry.low is None or entry.high is None else f"[{entry.low:.3f}, {entry.high:.3f}]"
+
+
+def _left(rule: TimeRule | None) -> str:
+    return UNKNOWN if rule is None or rule.left_s is None else f"{rule.left_s:.0f}"
+
+
+def _rules(race: Race, cells: Mapping[int, CellState] | None) -> dict[int, TimeRule]:
+    """The limit of the whole run as far as it is known, by candidate; empty if there is none."""
+    if cells is None:
+        return {}
+    visits = ((entry, [cells[number] for number in entry.cells if number in cells]) for entry in race.entries)
+    found = ((entry.number, measured_rule(race.tuning, entry, of)) for entry, of in visits)
+    return {number: rule for number, rule in found if rule}
+
+
+def _notes(race: Race) -> Iterator[str]:
+    yield f"starting point: {race.start.spec.heading}"
+    yield "ratio: cost over the starting point's; the intervals hold for all candidates together with 95 %"
+    if race.limit_bytes is not None:
+        yield f"limit of a peak: {gigabytes(race.limit_bytes)} GB"
+
+
+def _findings(race: Race, rules: Mapping[int, TimeRule]) -> Iterator[str]:
+    if race.ended:
+        yield f"the race ended after {counted(race.rounds, 'round')}: {race.ended}"
+    if rules:
+        limit_s = next(iter(rules.values())).limit_s
+        yield (
+            f"left to compile: the {duration(limit_s)} of a whole run less its steps and the measured start-up; "
+            "a candidate that compiles longer is over it"
+        )
+    for entry in race.entries:
+        if entry.status == "differs":
+            yield f"differs: {entry.label}: {entry.why}"
+    if unseen := [entry for entry in race.entries if entry.status == "not visited"]:
+        names = _named([entry.label for entry in unseen])
+        yield f"not visited: {counted(len(unseen), 'candidate')} ({names}): {unseen[0].why}"
+    yield from left_out_lines(race.left_out)

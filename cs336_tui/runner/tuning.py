@@ -1,0 +1,159 @@
+"""Runs a race on a bench: asks what comes next, queues visits, checks and turns, and keeps the budget."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from cs336_tui import __version__
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.tuning import BUDGET_ENDED, Checks, Finish, Step, Turns, Visits
+from cs336_tui.events.events import CellSkipped, Event, SessionResumed, TuningEnded, TuningStarted
+from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.queue import WaitingReport
+from cs336_tui.session.state import SessionState
+from cs336_tui.session.visits import check_s, visit_s, visits_of
+from cs336_tui.stats.quantities import duration
+
+_OVERTIME, _STOPS_IN_S = 0.1, 2.0
+"""Share of the budget after which what still runs is stopped; sooner where that, in so many seconds, would come to
+twice the share."""
+_CHECKING = 0.2
+"""Share of the budget, at most, that the first round leaves for the check of the best."""
+_LONGEST_VISIT = 0.5
+"""Share of what is left of the budget that a candidate's first visit may take, as another one hangs."""
+
+Decide = Callable[[SessionState, float], Step]
+"""The next step of a session's race, of whose budget so many seconds are left."""
+
+
+class Tuner:
+    """A race on this bench. `decide` says what comes next; `began` is when its budget began, by `time.monotonic`. `run`
+    and `go_on` block; `Bench.cancel` and `stop` end them from any thread, and the race has no end then."""
+
+    def __init__(self, bench: Bench, decide: Decide, *, began: float | None = None) -> None:
+        self._bench, self._decide = bench, decide
+        self._began = time.monotonic() if began is None else began
+        self._stopped = threading.Event()
+        self._timeout_s = bench.timeout_s
+        self.state = SessionState()
+        bench.listen(self.recall)
+
+    def recall(self, events: Sequence[Event]) -> None:
+        """Take what happened in the session, which its bench does not tell."""
+        for event in events:
+            self.state.apply(event)
+
+    def stop(self) -> None:
+        """Begin no other step; `Bench.cancel` ends the one that runs, too."""
+        self._stopped.set()
+
+    def run(self, started: TuningStarted, command: str) -> None:
+        """Race the candidates of a search, which `analysis.shortlist` chose. Raises like `Bench.run`."""
+        self._bench.record(started)
+        self._race(command)
+
+    def go_on(self) -> None:
+        """Go on with the race of a session that was resumed, with the rest of its budget; nothing if it has no
+        unfinished one."""
+        if self.state.has_unfinished_race:
+            if self._stopped.is_set():  # here, so that the break is told
+                self._bench.record(SessionResumed(at=time.time(), app=__version__))
+            self._stopped.clear()
+            self._began = time.monotonic() - self.state.race_spent_s
+            self._race(None)
+
+    @property
+    def left_words(self) -> str:
+        """The rest of the budget of a race that was resumed, such as ``43 s``."""
+        assert self.state.tuning is not None
+        return duration(max(self.state.tuning.tuning.budget_s - self.state.race_spent_s, 0.0))
+
+    def _race(self, command: str | None) -> None:
+        assert self.state.tuning is not None
+        candidates = self.state.tuning.candidates
+        with self._bench.in_parts(self._stopped), self._within_budget():
+            self._visit()  # what waits in a session that goes on
+            while not self._stopped.is_set():
+                match self._decide(self.state, self._left_s):
+                    case Finish(reason):
+                        self._bench.record(TuningEnded(at=time.time(), reason=reason))
+                        return
+                    case Visits(numbers, round_):
+                        self._bench.add([(candidates[number], round_) for number in numbers], command)
+                        command = None
+                        self._visit()
+                    case Checks(specs):
+                        for spec in specs:  # what cannot run fails as a report
+                            self._bench.queue.ask(WaitingReport("agreement", spec, None))
+                        self._bench.work()
+                    case Turns(a, b):
+                        cells = (cell for each in (a, b) for cell in visits_of(self.state).get(each, ()))
+                        first = max((cell.repeat for cell in cells), default=0) + 1
+                        self._bench.run_ab(candidates[a], candidates[b], 1, first=first)
+                self._skip_what_was_cut_off()
+
+    @property
+    def _left_s(self) -> float:
+        """Seconds left of the budget."""
+        assert self.state.tuning is not None
+        return self.state.tuning.tuning.budget_s - (time.monotonic() - self._began)
+
+    def _visit(self) -> None:
+        """Run the visits that wait, but those that do not fit into the rest of the budget."""
+        try:
+            self._bench.work(self._refuse)
+        finally:
+            self._bench.timeout_s = self._timeout_s
+
+    def _refuse(self, spec: CellSpec) -> str:
+        """The reason not to begin a visit; also limits the time of one that is begun."""
+        assert self.state.tuning is not None
+        visited, candidates = visits_of(self.state), self.state.tuning.candidates
+        if spec not in candidates:  # a cell from before the race
+            return ""
+        number, left_s = candidates.index(spec), self._left_s
+        ended = {each for each, cells in visited.items() if any(cell.is_over and not cell.in_turns for cell in cells)}
+        expected_s = visit_s(visited, candidates, number)
+        if ended and len(ended) < len(candidates):  # the first round, after which the best is checked
+            left_s -= min(2 * check_s(self.state), _CHECKING * self.state.tuning.tuning.budget_s)
+        if left_s <= 0:
+            return BUDGET_ENDED
+        if expected_s is not None and expected_s > left_s:
+            return f"{BUDGET_ENDED} before it: a visit may take {expected_s:.0f} s, and {left_s:.0f} s were left"
+        limits = [self._timeout_s] if self._timeout_s else []
+        if number not in ended and expected_s is not None:
+            limits.append(round(max(left_s * _LONGEST_VISIT, 2 * expected_s), 1))
+        self._bench.timeout_s = min(limits, default=None)
+        return ""
+
+    def _skip_what_was_cut_off(self) -> None:
+        """Visits that the budget ended are no cells that were cancelled: nothing is left to run of them."""
+        if self._stopped.is_set() or self._left_s > 0:
+            return
+        for cell in self.state.cells.values():
+            if cell.status == "cancelled" and cell.cell >= self.state.first_visit:
+                self._bench.record(CellSkipped(at=time.time(), cell=cell.cell, reason=BUDGET_ENDED))
+
+    @contextmanager
+    def _within_budget(self) -> Iterator[None]:
+        """When the budget ends, no visit that waits is begun; a little later what runs is stopped."""
+        assert self.state.tuning is not None
+        over, budget_s = threading.Event(), self.state.tuning.tuning.budget_s
+
+        def watch() -> None:
+            if over.wait(max(0.0, self._left_s)):
+                return
+            self._bench.queue.skip(tuple(self.state.waiting), BUDGET_ENDED)
+            if not over.wait(max(0.0, min(_OVERTIME * budget_s, 2 * _OVERTIME * budget_s - _STOPS_IN_S))):
+                self._bench.stop_running()
+
+        thread = threading.Thread(target=watch, name="budget", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()

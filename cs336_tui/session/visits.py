@@ -1,0 +1,64 @@
+"""The visits of a race in its session: the cells of each candidate, and how long another one takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+
+Visited = Mapping[int, Sequence[CellState]]
+"""The cells of each candidate that has any, in the order in which they were queued; turns among them."""
+
+
+def visits_of(state: SessionState) -> Visited:
+    """The visits of the session's race."""
+    number_of = {spec: number for number, spec in enumerate(state.tuning.candidates)} if state.tuning else {}
+    found: dict[int, list[CellState]] = {}
+    for cell in state.cells.values():
+        number = number_of.get(cell.asked_spec)
+        if number is not None and cell.cell >= state.first_visit:
+            found.setdefault(number, []).append(cell)
+    return found
+
+
+def visit_cells(state: SessionState) -> frozenset[int]:
+    """The numbers of the cells that are visits of the session's race; none without one."""
+    return frozenset(cell.cell for cells in visits_of(state).values() for cell in cells)
+
+
+def visit_s(visited: Visited, candidates: Sequence[CellSpec], number: int) -> float | None:
+    """Seconds that another visit of a candidate takes: as its own ones did, else as those of candidates with the same
+    ``compile``, else as all. None before the first."""
+    took = {each: seconds for each, cells in visited.items() if (seconds := _took_s(cells))}
+    if number in took:
+        return fmean(took[number])
+    alike = [fmean(took[each]) for each in took if candidates[each].compile == candidates[number].compile]
+    return median(alike or [fmean(each) for each in took.values()]) if took else None
+
+
+def turns_s(visited: Visited, candidates: Sequence[CellSpec], a: int, b: int) -> float:
+    """Seconds that another round of two candidates in turns takes: as their own did, else as a visit of each."""
+    own = [cell.whole_run_s or 0.0 for cell in visited.get(a, ()) if cell.in_turns and cell.status == "ok"]
+    return fmean(own) if own else sum(visit_s(visited, candidates, each) or 0.0 for each in (a, b))
+
+
+def check_s(state: SessionState) -> float:
+    """Seconds that another comparison of logits and gradients takes: as those that were made did, else as a visit."""
+    made = [report for report in state.reports.values() if report.kind == "agreement"]
+    took = [each.finished_at - each.started_at for each in made if each.finished_at is not None]
+    if took:
+        return fmean(took)
+    runs = [seconds for cells in visits_of(state).values() for seconds in _took_s(cells)]
+    return median(runs) if runs else 0.0
+
+
+def _took_s(cells: Sequence[CellState]) -> list[float]:
+    """Of visits that were not broken off."""
+    return [
+        cell.whole_run_s
+        for cell in cells
+        if cell.whole_run_s is not None and not cell.in_turns and cell.status in ("ok", "oom", "failed", "killed")
+    ]

@@ -1,0 +1,111 @@
+"""The dialog that starts a race of what is chosen: its goal, the limit of memory and the time for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.widgets import Button, Label
+
+from cs336_tui.config.spec import AXES
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.tuned_sweep import Search, search_of
+from cs336_tui.config.tuning import COSTS, Goal, Over, budget_of, check_goal, limit_of, space_of
+from cs336_tui.stats.quantities import counted
+from cs336_tui.tui.dialogs.window import Dialog
+from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
+
+BUDGET = "10m"
+_MEANT = {
+    "step": "the shortest step, with the same tokens in each",
+    "tokens/s": "the most tokens a second",
+    "tokens/J": "the most tokens a joule, where the device tells its energy",
+    "memory": "the lowest peak of memory",
+}
+
+
+class TuneDialog(Dialog[Search | None]):
+    """Answers with the search of a sweep on a device, or None on Escape. `over` are the choices that a preset searches;
+    without any, those with several values."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "Cancel", id="tune.cancel"),
+        Binding("up,left", "app.focus_previous", "Previous", show=False, id="tune.previous"),
+        Binding("down,right", "app.focus_next", "Next", show=False, id="tune.next"),
+    ]
+    AUTO_FOCUS = "#race"
+
+    def __init__(self, sweep: Sweep, device: str, over: Sequence[str] = ()) -> None:
+        super().__init__()
+        self._sweep, self._device, self._over = sweep, device, over
+        self._goal: Goal = "step"
+        self._within, self._budget = "", BUDGET
+        self._search: Search | None = None
+        self._said = Label("", id="said", markup=False)
+        self._problem = Label("", id="problem", markup=False)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box") as box:
+            box.border_title = "Tune: race these choices"
+            box.border_subtitle = "↑↓ move · Enter race · Esc leave"
+            yield Chips("goal", "goal", [Chip(goal, goal) for goal in COSTS], [self._goal], multiple=False)
+            yield TextEntry("within", "within", "", hint="no limit; 70GB, or 80%")
+            yield TextEntry("budget", "budget", self._budget, hint="90s, 10m, 2h")
+            yield self._said
+            yield self._problem
+            with Horizontal(id="buttons"):
+                yield Button("Race", id="race", variant="primary", compact=True)
+                yield Button("Cancel", id="cancel", compact=True)
+
+    def on_mount(self) -> None:
+        self._read()
+
+    def on_entry_changed(self, event: Entry.Changed) -> None:
+        event.stop()
+        value = event.value if isinstance(event.value, str) else event.value[0]
+        if event.entry.field == "goal":
+            self._goal = next(goal for goal in COSTS if goal == value)
+        elif event.entry.field == "within":
+            self._within = value
+        else:
+            self._budget = value
+        self._read()
+
+    def _read(self) -> None:
+        """Work out the search, or what is wrong with it."""
+        self._search, problem, said = None, "", _MEANT[self._goal]
+        try:
+            limit = limit_of(self._within) if self._within.strip() else {}
+            search = search_of(self._sweep, self._over, self._goal, budget_of(self._budget), limit)
+            check_goal(self._goal, self._device)
+            search.check()
+            space = space_of(search.tuning(search.start.with_devices((self._device,)).cells()[0]))
+            out = f", {counted(len(space.left_out), 'combination')} cannot be" if space.left_out else ""
+            count = f"{counted(len(space.candidates), 'candidate')}{out}; the first of each is the starting point"
+            visit = "{} warm-up and {} measured steps a visit".format(*search.visit)
+            said = "\n".join([said, *map(_words, search.over), count, visit])
+            self._search = search
+        except ValueError as error:
+            problem = f"✗ {error}"
+        self._said.update(said)
+        self._problem.update(problem)
+        self.query_one("#race", Button).disabled = self._search is None
+
+    @on(Button.Pressed, "#race")
+    def action_race(self) -> None:
+        if self._search is not None:
+            self.dismiss(self._search)
+
+    @on(Button.Pressed, "#cancel")
+    def _leave(self) -> None:
+        self.dismiss(None)
+
+
+def _words(over: Over) -> str:
+    axis = AXES[over.field]
+    values = (axis.values[0 if value else 1] if isinstance(value, bool) else str(value) for value in over.values)
+    return f"{over.name}: {', '.join(values)}"

@@ -1,0 +1,151 @@
+"""Candidates that can run on a target and fit it by prediction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from cs336_tui.analysis.shortlist import (
+    Shortlist,
+    lacking,
+    limit_of_peak,
+    needed_bytes,
+    predictions_of,
+    shortlist,
+    started_of,
+)
+from cs336_tui.analysis.targets import CONTEXT_BYTES, Target
+from cs336_tui.config.spec import CellSpec, SpecError
+from cs336_tui.config.tuning import Over, Tuning
+from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.events.prediction import Prediction
+from cs336_tui.runner.predictor import PredictionError
+from tests.made_predictions import MadePredictor, made_prediction
+from tests.samples import ENVIRONMENT, a_spec, sized
+
+GB = 10**9
+
+
+def a_target(device: str = "cuda:0", capacity_bytes: int | None = 80 * GB) -> Target:
+    return Target(name="Some", device=device, capacity_bytes=capacity_bytes, free_bytes=capacity_bytes, source="made")
+
+
+def a_tuning(device: str = "cuda:0", over: Sequence[Over] = (Over("checkpoint", (0, 1)),), **more: Any) -> Tuning:
+    base = a_spec(device=device, pass_="train-step", batch_size=4)
+    return Tuning(base=base, over=tuple(over), **more)
+
+
+def of_bytes(spec: CellSpec) -> Prediction:
+    """90 GB without checkpointing, 30 GB with it."""
+    return made_prediction(spec, peak_bytes=(30 if spec.checkpoint else 90) * GB)
+
+
+def chosen(tuning: Tuning, target: Target, predictor: MadePredictor | None = None) -> Shortlist:
+    used = predictor or MadePredictor(of_bytes)
+    return shortlist(tuning, target, lambda _: None, lambda specs: predictions_of(used, specs), every=True)
+
+
+def test_what_does_not_fit_by_prediction_is_left_out_with_both_figures() -> None:
+    found = chosen(a_tuning(), a_target())
+    assert [spec.checkpoint for spec in found.candidates] == [1]
+    (left,) = found.left_out
+    assert left.words == "starting point"
+    assert left.why == "by prediction it needs 90.0 GB, and the limit is 79.5 GB"
+
+
+def test_without_a_limit_everything_is_tried() -> None:
+    assert len(chosen(a_tuning(), a_target(capacity_bytes=None)).candidates) == 2
+
+
+def test_only_what_may_matter_is_predicted_before_a_race() -> None:
+    predictor = MadePredictor(of_bytes)
+    small = a_tuning()
+    shortlist(small, a_target(), lambda _: None, lambda specs: predictions_of(predictor, specs))
+    assert not predictor.asked
+    shortlist(small, a_target(capacity_bytes=2 * GB), lambda _: None, lambda specs: predictions_of(predictor, specs))
+    assert predictor.asked
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "limit"),
+    [
+        ({}, "cuda:0", 80 * GB - CONTEXT_BYTES["cuda"]),
+        ({}, "cpu", 80 * GB),
+        ({"within_bytes": 70 * GB}, "cuda:0", 70 * GB),
+        ({"within_share": 0.5}, "cuda:0", 40 * GB),
+    ],
+)
+def test_the_limit_of_a_peak(asked: dict[str, Any], device: str, limit: int) -> None:
+    assert limit_of_peak(a_tuning(device, **asked), a_target(device)) == limit
+
+
+def test_a_limit_above_what_is_there_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"within 90.0 GB: Some has 80.0 GB"):
+        limit_of_peak(a_tuning(within_bytes=90 * GB), a_target())
+
+
+def test_ranks_share_the_memory_of_a_cpu_and_each_has_its_process_there() -> None:
+    spec = a_spec(device="cpu", ranks=2, parallel="ddp")
+    alone = made_prediction(spec, peak_bytes=GB)
+    assert needed_bytes(alone, a_target("cpu")) == 2 * (GB + CONTEXT_BYTES["cpu"])
+    assert needed_bytes(made_prediction(a_spec(ranks=2, parallel="ddp"), peak_bytes=GB), a_target()) == GB
+
+
+def test_what_cannot_be_predicted_is_tried() -> None:
+    def made(spec: CellSpec) -> Prediction:
+        if spec.checkpoint:
+            raise PredictionError("no idea")
+        return made_prediction(spec, peak_bytes=GB)
+
+    found = chosen(a_tuning(), a_target(), MadePredictor(made))
+    assert [spec.checkpoint for spec in found.candidates] == [0, 1]
+    assert [spec.checkpoint for spec in found.predictions] == [0]
+
+
+def test_predictions_end_in_time() -> None:
+    predictor = MadePredictor(of_bytes)
+    assert not predictions_of(predictor, [a_spec()], until=time.monotonic() - 1)
+    assert not predictor.asked
+    assert predictions_of(predictor, [a_spec()], until=time.monotonic() + 100)
+    assert predictor.within_s is not None
+    assert 99 < predictor.within_s <= 100
+
+
+def test_a_device_that_is_not_here_lacks_what_its_kind_does() -> None:
+    old = DeviceInfo(name="cuda:0", label="V100", precisions=("fp32", "fp16-mixed"), capability="7.0")
+    assert lacking(old)(a_spec()) is None
+    assert "can do fp32, fp16-mixed" in str(lacking(old)(a_spec(precision="bf16")))
+
+
+def test_a_race_needs_its_starting_point_and_something_beside_it() -> None:
+    large = MadePredictor(lambda spec: made_prediction(spec, peak_bytes=90 * GB))
+    wide = a_tuning(within_bytes=GB)
+    with pytest.raises(SpecError, match=r"starting point small .*: by prediction it needs 90.0 GB, and the limit is 1"):
+        started_of(wide, ENVIRONMENT, large)
+    lacking_here = a_tuning("cpu", (Over("cuda_graph", ("off", "step")),))
+    with pytest.raises(SpecError, match=r"over cuda-graph: cuda graph step: cpu .* has none"):
+        started_of(lacking_here, ENVIRONMENT, large)
+
+
+def test_the_beginning_of_a_race_says_what_is_tried_and_what_was_spent() -> None:
+    began = time.monotonic() - 3
+    started = started_of(a_tuning(), ENVIRONMENT, MadePredictor(), began)
+    assert [spec.checkpoint for spec in started.candidates] == [0, 1]
+    assert started.limit_bytes
+    assert 3 <= started.spent_s < 4
+
+
+def test_a_budget_below_the_forecast_of_a_visit_is_refused() -> None:
+    slow = MadePredictor(lambda spec: made_prediction(spec, flops={"forward": 10**18}))
+    with pytest.raises(SpecError, match="budget 10s: shorter than one visit, which takes at least"):
+        started_of(a_tuning(budget_s=10.0), ENVIRONMENT, slow)
+
+
+def test_a_budget_in_which_no_cpu_ends_a_visit_is_refused() -> None:
+    base = a_spec(**sized("10B"), device="cpu", pass_="train-step", context_length=1024, threads=1)
+    long = Tuning(base=base, over=(Over("checkpoint", (0, 1)),), budget_s=60.0)
+    with pytest.raises(SpecError, match=r"budget 60s: shorter than one visit, which takes at least \d:\d\d:\d\d"):
+        started_of(long, ENVIRONMENT, MadePredictor())

@@ -1,0 +1,487 @@
+"""A race from made events: the statuses of candidates, and the next step in every situation."""
+
+from __future__ import annotations
+
+import math
+import random
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from cs336_tui.analysis.agreement import agreement_key
+from cs336_tui.analysis.next_step import DECIDED, MEASURED, NONE_LEFT, ONE_LEFT, TURNS_A_ROUND, next_step
+from cs336_tui.analysis.tuning import Entry, Race, race_of
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.tuning import BUDGET_ENDED, Checks, Finish, Goal, Over, Step, Tuning, Turns, Visits, space_of
+from cs336_tui.events.agreement_report import AgreementReport, PositionsSketch, Sketch
+from cs336_tui.events.events import (
+    CellFinished,
+    CellSkipped,
+    CellsQueued,
+    CellStarted,
+    Event,
+    ReportFinished,
+    ReportStarted,
+    SessionAnnotated,
+    SessionEnded,
+    SessionResumed,
+    StageChanged,
+    StepsTimed,
+    TuningEnded,
+    TuningStarted,
+)
+from cs336_tui.session.state import SessionState
+from tests.samples import START, a_spec
+
+OVER = (Over("attention", ("naive", "sdpa")), Over("optimizer", ("adamw", "adamw-fused")))
+COSTS = (1.0, 0.99, 0.8, 0.8)
+"""Of starting point, fused optimizer, sdpa, and both."""
+VISIT_S = 2.0
+
+
+class Made:
+    """A race whose events are made one after another; each visit takes `VISIT_S`."""
+
+    def __init__(
+        self, over: Sequence[Over] = OVER, goal: Goal = "step", limit_bytes: int | None = None, **base: Any
+    ) -> None:
+        tuning = Tuning(base=a_spec(pass_="train-step", **base), over=tuple(over), goal=goal, budget_s=100.0)
+        self.candidates = space_of(tuning).candidates
+        self.state, self.at, self.cells, self.reports = SessionState(), START, 0, 0
+        self.draw, self.noise = random.Random(1), 0.003
+        self.tell(TuningStarted(at=START, tuning=tuning, candidates=self.candidates, limit_bytes=limit_bytes))
+
+    def tell(self, *events: Event) -> None:
+        for event in events:
+            self.state.apply(event)
+
+    @property
+    def race(self) -> Race:
+        race = race_of(self.state)
+        assert race is not None
+        return race
+
+    def entry(self, number: int) -> Entry:
+        return next(entry for entry in self.race.entries if entry.number == number)
+
+    @property
+    def statuses(self) -> list[str]:
+        return [self.entry(number).status for number in range(len(self.candidates))]
+
+    def next(self, left_s: float = 80.0) -> Step:
+        return next_step(self.state, left_s)
+
+    def queue(self, *numbers: int, round_: int, in_turns: bool = False) -> range:
+        specs = tuple(self.candidates[number] for number in numbers)
+        first, self.cells = self.cells, self.cells + len(numbers)
+        repeats = (round_,) * len(numbers)
+        self.tell(CellsQueued(at=self.at, first=first, specs=specs, repeats=repeats, in_turns=in_turns))
+        return range(first, self.cells)
+
+    def visit(
+        self, number: int, step_s: float, *, round_: int, noise: float | None = None, status: str = "ok", **end: Any
+    ) -> None:
+        (cell,) = self.queue(number, round_=round_)
+        noise = self.noise if noise is None else noise
+        self._run([cell], [step_s * self.draw.lognormvariate(0, noise)], status, **end)
+
+    def round(self, round_: int, costs: Sequence[float] = COSTS, only: Iterable[int] | None = None) -> None:
+        for number in range(len(costs)) if only is None else only:
+            self.visit(number, costs[number], round_=round_)
+
+    def turns(self, a: int, b: int, times_s: tuple[float, float], status: str = "ok") -> None:
+        cells = self.queue(a, b, round_=100 + self.cells, in_turns=True)
+        noisy = [step_s * self.draw.lognormvariate(0, 0.002) for step_s in times_s]
+        self._run(cells, noisy, status)
+
+    def _run(self, cells: Sequence[int], times_s: Sequence[float], status: str, **end: Any) -> None:
+        self.tell(*(CellStarted(at=self.at, cell=cell, pid=1000 + cells[0]) for cell in cells))
+        for cell, step_s in zip(cells, times_s, strict=True):
+            steps = tuple(step_s * factor for factor in (1.0, 1.002, 0.998, 1.001, 0.999))
+            self.tell(StageChanged(at=self.at, cell=cell, stage="measuring"))
+            if status == "ok":
+                self.tell(StepsTimed(at=self.at + 1, cell=cell, kind="measured", first=0, times_s=steps))
+        self.at += VISIT_S
+        peaks = {"peak_allocated_bytes": 10**9} | end
+        self.tell(*(CellFinished(at=self.at, cell=cell, status=status, **peaks) for cell in cells))
+
+    def check(self, spec: CellSpec, *, scale: float = 1.0, status: str = "ok") -> None:
+        """A report whose logits are those of all others times `scale`."""
+        number, self.reports = self.reports, self.reports + 1
+        buckets = array("f", [scale] * 4).tobytes()
+        content = AgreementReport(
+            spec=spec,
+            device_name="a GPU",
+            torch="2.9",
+            shape=(1, 4, 8),
+            dtype="float32",
+            logits=(PositionsSketch(0, 4, Sketch(2.0 * scale, buckets)),),
+            parameters=(),
+            loss=1.0,
+        )
+        self.tell(ReportStarted(at=self.at, report=number, kind="agreement", spec=spec))
+        self.at += 1.0
+        made = content if status == "ok" else None
+        error = None if made else "it broke"
+        self.tell(ReportFinished(at=self.at, report=number, status=status, content=made, error=error))
+
+    def checked(self, *, wrong: Iterable[int] = ()) -> None:
+        """All checks that can be asked for; the keys of `wrong` candidates differ."""
+        base = self.candidates[0]
+        bad = {agreement_key(self.candidates[number], base) for number in wrong}
+        for key in dict.fromkeys(agreement_key(spec, base) for spec in self.candidates):
+            self.check(key, scale=1.5 if key in bad else 1.0)
+
+
+def test_a_race_begins_with_a_visit_of_each_the_starting_point_first() -> None:
+    made = Made()
+    step = made.next()
+    assert isinstance(step, Visits)
+    assert step.candidates[0] == 0
+    assert sorted(step.candidates) == [0, 1, 2, 3]
+    assert made.statuses == ["waiting"] * 4
+    assert made.race.best is None
+    orders = {next_of(Made((Over("checkpoint", tuple(range(size))),))) for size in (5, 6, 7)}
+    assert any(order != tuple(range(len(order))) for order in orders), "shuffled"
+
+
+def next_of(made: Made) -> tuple[int, ...]:
+    step = made.next()
+    assert isinstance(step, Visits)
+    return step.candidates
+
+
+def test_the_best_is_checked_against_the_starting_point_before_anything_follows() -> None:
+    made = Made()
+    made.round(1)
+    step = made.next()
+    assert isinstance(step, Checks)
+    base = made.candidates[0]
+    assert step.specs == (agreement_key(base, base), agreement_key(made.candidates[2], base))
+    for spec in step.specs:
+        made.check(spec)
+    assert isinstance(made.next(), Visits)
+    assert made.entry(2).agreement is not None, "the optimizer changes no logits: one check is of both"
+    assert made.entry(3).agreement == made.entry(2).agreement
+
+
+def test_a_candidate_like_the_starting_point_but_for_its_optimizer_needs_no_check() -> None:
+    made = Made((Over("optimizer", ("adamw", "adamw-fused")),))
+    made.round(1, (1.0, 0.99))
+    assert isinstance(made.next(), Visits)
+    check = made.entry(1).agreement
+    assert check is not None
+    assert check.agrees
+
+
+def test_what_differs_is_shown_and_neither_best_nor_puts_anyone_out() -> None:
+    made = Made()
+    made.round(1, (1.0, 0.99, 0.3, 0.3))
+    made.checked(wrong=[2])
+    assert made.statuses == ["in the race", "best", "differs", "differs"]
+    assert "logits" in made.entry(2).why
+    assert made.entry(2).ratio == pytest.approx(0.3, rel=0.02)
+    step = made.next()
+    assert isinstance(step, Visits)
+    assert set(step.candidates) == {0, 1}
+
+
+def test_a_check_that_broke_leaves_a_doubt_and_one_that_was_stopped_is_made_again() -> None:
+    made = Made()
+    made.round(1)
+    step = made.next()
+    assert isinstance(step, Checks)
+    made.check(step.specs[0])
+    made.check(step.specs[1], status="cancelled")
+    assert made.next() == Checks(step.specs[1:])
+    made.check(step.specs[1], status="failed")
+    assert isinstance(made.next(), Visits)
+    best = made.race.best
+    assert best is not None
+    assert best.why == "its logits and gradients are not checked: could not be checked: it broke"
+
+
+def test_survivors_are_checked_where_that_costs_little() -> None:
+    over = (Over("attention", ("naive", "sdpa")), Over("checkpoint", (0, 1)))
+    made, base = Made(over), a_spec()
+    made.round(1, (1.0, 0.99, 0.97, 0.98))
+    step = made.next()
+    assert isinstance(step, Checks)
+    base = made.candidates[0]
+    assert step.specs[1] == agreement_key(made.candidates[2], base)
+    for spec in step.specs:
+        made.check(spec)
+    rest = {agreement_key(made.candidates[number], base) for number in (1, 3)}
+    asked = made.next(80.0)
+    assert isinstance(asked, Checks)
+    assert set(asked.specs) == rest
+    assert isinstance(made.next(7.9), Visits), "2 s of checks are more than a quarter of what is left"
+
+
+def test_a_race_is_not_decided_after_one_round_and_is_when_all_others_are_worse() -> None:
+    made = Made()
+    costs = (1.0, 2.0, 0.5, 2.0)
+    made.round(1, costs)
+    made.checked()
+    assert made.statuses == ["out", "out", "best", "out"]
+    step = made.next()
+    assert isinstance(step, Visits)
+    assert set(step.candidates) == {0, 2}
+    for number in (2, 3, 4):
+        if made.next() == Finish(ONE_LEFT):
+            break
+        made.round(number, costs)
+    assert made.next() == Finish(ONE_LEFT)
+    assert made.entry(0).why == "+100.0% of the best" or made.entry(0).why.endswith("of the best")
+    made.tell(TuningEnded(at=made.at, reason=ONE_LEFT))
+    assert (made.race.ended, made.race.spent_s) == (ONE_LEFT, made.at - START)
+
+
+def test_candidates_within_the_margin_are_tied_and_the_race_is_decided() -> None:
+    made = Made()
+    made.checked()
+    for number in range(1, 13):
+        for candidate, cost in enumerate((1.0, 1.0, 0.5, 0.5)):
+            made.visit(candidate, cost, round_=number, noise=0.0005)
+    assert made.next() == Finish(DECIDED)
+    made.tell(TuningEnded(at=made.at, reason=DECIDED))
+    assert sorted(made.statuses) == ["best", "out", "out", "tied"]
+
+
+def test_the_budget_cuts_those_who_could_be_best_and_takes_them_in_again() -> None:
+    made = Made((Over("checkpoint", (0, 1, 2, 3, 4, 5)),))
+    made.checked()
+    made.noise = 0.03
+    made.round(1, (1.0, 0.999, 1.001, 1.002, 0.998, 1.003))
+    step = made.next(VISIT_S * 8)
+    assert isinstance(step, Visits)
+    assert 0 in step.candidates
+    assert len(step.candidates) < 6
+    made.round(2, (1.0, 0.999, 1.001, 1.002, 0.998, 1.003), only=step.candidates)
+    cut = {number for number in range(6) if number not in step.candidates}
+    assert {number for number in range(6) if made.entry(number).status == "cut"} == cut
+    assert {made.entry(number).why for number in cut} == {"the budget does not allow another visit of it"}
+    again = made.next(1e4)
+    assert isinstance(again, Visits)
+    assert set(again.candidates) == set(range(6)), "there is time again"
+
+
+def test_the_last_two_take_turns_and_the_pair_is_decided_by_them() -> None:
+    made = Made()
+    made.checked()
+    costs, made.noise = (2.0, 2.0, 0.80, 0.82), 0.02
+    made.round(1, costs)
+    made.round(2, costs)
+    assert made.next() == Turns(2, 3)
+    for _ in range(4):
+        made.turns(2, 3, (0.80, 0.82))
+    assert made.next() == Finish(ONE_LEFT)
+    best, other = made.entry(2), made.entry(3)
+    assert (best.status, other.status) == ("best", "out")
+    assert best.visits == 6
+    assert best.cost == pytest.approx(0.8, rel=0.01), "of visits alone"
+    assert made.race.rounds == 2, "turns are no rounds"
+
+
+def test_turns_of_different_tokens_compare_the_cost_of_a_token() -> None:
+    made = Made((Over("batch_size", (4, 8)),), goal="tokens/s")
+    made.checked()
+    made.noise = 0.03
+    for number in (1, 2):
+        made.round(number, (1.0, 1.98))
+    assert made.next() == Turns(0, 1)
+    for _ in range(4):
+        made.turns(0, 1, (1.0, 1.9))
+    assert made.entry(1).ratio == pytest.approx(0.95, rel=0.01)
+    assert made.entry(1).status == "best"
+
+
+def test_what_cannot_take_turns_goes_on_in_rounds() -> None:
+    made = Made()
+    made.checked()
+    costs, made.noise = (2.0, 2.0, 0.80, 0.81), 0.02
+    for number in (1, 2):
+        made.round(number, costs)
+    assert made.next() == Turns(2, 3)
+    made.turns(2, 3, (0.80, 0.81), status="oom")
+    step = made.next()
+    assert isinstance(step, Visits)
+    assert set(step.candidates) == {0, 2, 3}
+    assert made.entry(2).status == "best", "both models at once are no fault of either"
+    threads = Made((Over("threads", (1, 2)),), threads=1)
+    threads.checked()
+    threads.noise = 0.02
+    for number in (1, 2):
+        threads.round(number, (0.8, 0.81))
+    assert isinstance(threads.next(), Visits)
+
+
+def test_a_race_without_a_decision_ends_and_visits_the_starting_point_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cs336_tui.analysis.next_step.MOST_ROUNDS", 4)
+    made = Made()
+    made.checked()
+    made.noise, costs, turns = 0.02, (2.0, 2.0, 0.80, 0.80), 0
+    for number in (1, 2):
+        made.round(number, costs)
+    while not isinstance(step := made.next(), Finish):
+        if isinstance(step, Visits):
+            assert set(step.candidates) == {0, 2, 3}
+            made.round(step.round, costs, only=step.candidates)
+        else:
+            made.turns(2, 3, (0.8, 1.04 if turns % 2 else 0.56))
+            turns += 1
+    assert step == Finish("not decided within 4 rounds")
+    assert turns == TURNS_A_ROUND * 4
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "why"),
+    [
+        ({"status": "oom", "error": "CUDA out of memory"}, "oom", "CUDA out of memory"),
+        ({"status": "failed", "error": "RuntimeError: no"}, "failed", "RuntimeError: no"),
+        ({"peak_allocated_bytes": 5 * 10**9}, "over the limit", "its peak of 5.00 GB is over the limit of 4.00 GB"),
+    ],
+)
+def test_who_cannot_be_best_is_out_of_the_race_with_its_reason(end: dict[str, Any], status: str, why: str) -> None:
+    made = Made(limit_bytes=4 * 10**9)
+    made.round(1, only=(0, 1, 3))
+    made.visit(2, 0.1, round_=1, **end)
+    made.checked()
+    assert (made.entry(2).status, made.entry(2).why) == (status, why)
+    step = made.next()
+    assert isinstance(step, Visits)
+    assert 2 not in step.candidates
+    assert not made.entry(2).is_alive
+
+
+def test_one_that_needs_as_much_as_another_that_ran_out_is_skipped_not_failed() -> None:
+    made = Made()
+    made.round(1, only=(0, 1))
+    made.visit(2, 1.0, round_=1, status="oom", error="out of memory")
+    (cell,) = made.queue(3, round_=1)
+    made.tell(CellSkipped(at=made.at, cell=cell, reason="cell 3 ran out of memory, and this one needs as much"))
+    assert made.statuses[2:] == ["oom", "skipped"]
+    assert made.entry(3).why.startswith("cell 3 ran out of memory")
+
+
+def test_a_starting_point_over_the_limit_is_the_reference_and_not_the_best() -> None:
+    made = Made(limit_bytes=4 * 10**9)
+    made.visit(0, 0.5, round_=1, peak_allocated_bytes=5 * 10**9)
+    made.round(1, only=(1, 2, 3))
+    made.checked()
+    assert made.statuses[0] == "over the limit"
+    assert made.race.best is not None
+    assert made.race.best.ratio == pytest.approx(1.6, rel=0.02)
+    step = made.next()
+    assert isinstance(step, Visits)
+    assert 0 in step.candidates
+
+
+def test_a_starting_point_that_fails_ends_the_race() -> None:
+    made = Made()
+    made.visit(0, 1.0, round_=1, status="failed", error="it broke")
+    made.round(1, only=(1, 2, 3))
+    assert made.next() == Finish("the starting point could not be measured: it broke")
+    assert made.race.best is None
+    later = Made()
+    later.round(1)
+    later.checked()
+    later.visit(0, 1.0, round_=2, status="failed", error="it broke")
+    later.round(2, only=(1, 2, 3))
+    assert (later.entry(0).status, later.entry(2).status) == ("failed", "best")
+    step = later.next()
+    assert isinstance(step, Turns | Visits)
+    assert not isinstance(step, Visits) or 0 not in step.candidates
+
+
+def test_nobody_left_ends_the_race() -> None:
+    made = Made(limit_bytes=10**8)
+    made.round(1)
+    assert made.statuses == ["over the limit"] * 4
+    assert made.next() == Finish(NONE_LEFT)
+
+
+def test_without_time_the_race_ends_and_says_what_was_not_visited_or_checked() -> None:
+    made = Made()
+    made.round(1, only=(0, 1, 2))
+    (cell,) = made.queue(3, round_=1)
+    why = f"{BUDGET_ENDED} before it: a visit may take 20 s, and 8 s were left"
+    made.tell(CellSkipped(at=made.at, cell=cell, reason=why))
+    assert made.next(0.0) == made.next(0.5) == Finish(BUDGET_ENDED)
+    made.tell(TuningEnded(at=made.at, reason=BUDGET_ENDED))
+    assert made.statuses == ["out", "out", "best", "not visited"]
+    assert made.entry(3).why == why
+    assert made.entry(2).why == "its logits and gradients are not checked"
+
+
+def test_a_decision_says_of_whom_it_is_not() -> None:
+    made = Made()
+    made.checked()
+    costs = (2.0, 2.0, 0.5)
+    made.round(1, costs)
+    (cell,) = made.queue(3, round_=1)
+    made.tell(CellSkipped(at=made.at, cell=cell, reason=BUDGET_ENDED))
+    for number in (2, 3, 4):
+        made.round(number, costs)
+    assert made.next() == Finish(f"{ONE_LEFT}; the budget did not allow a visit of 1 candidate")
+
+
+@pytest.mark.parametrize("left_s", [VISIT_S, 1.9 * VISIT_S])
+def test_a_step_that_does_not_fit_is_not_begun(left_s: float) -> None:
+    made = Made()
+    made.checked()
+    made.noise = 0.02
+    for number in (1, 2):
+        made.round(number, (2.0, 2.0, 0.80, 0.81))
+    assert made.next(left_s) == Finish(BUDGET_ENDED)
+
+
+def test_memory_is_measured_once() -> None:
+    made = Made(goal="memory")
+    for number, gigabytes in enumerate((4.0, 4.0, 3.0, 2.97)):
+        made.visit(number, 1.0, round_=1, peak_allocated_bytes=int(gigabytes * 1e9))
+    assert isinstance(made.next(), Checks)
+    made.checked()
+    assert made.next() == Finish(MEASURED)
+    assert made.statuses == ["out", "out", "out", "best"]
+    assert made.entry(3).ratio == pytest.approx(2.97 / 4)
+
+
+def test_energy_that_cannot_be_read_is_said() -> None:
+    made = Made(goal="tokens/J")
+    made.round(1)
+    assert made.entry(0).status == "failed"
+    assert "sample" in made.entry(0).why
+    assert isinstance(made.next(), Finish)
+
+
+def test_a_visit_in_which_a_core_was_waited_for_puts_nobody_out() -> None:
+    made = Made(device="cpu")
+    made.round(1, only=(0, 2))
+    for number in (1, 3):
+        made.visit(number, 2.0, round_=1, longest_cpu_wait_s=5.0)
+    assert made.entry(1).status == "in the race"
+
+
+def test_the_budget_is_used_by_the_race_alone() -> None:
+    made = Made()
+    made.round(1)
+    spent = made.at - START
+    assert made.race.spent_s == pytest.approx(spent)
+    made.tell(SessionEnded(at=made.at, reason="interrupted"), SessionAnnotated(at=made.at + 500, name="a name"))
+    made.tell(SessionResumed(at=made.at + 1000, app="0.1.0"))
+    made.at += 1000
+    made.round(2)
+    assert made.race.spent_s == pytest.approx(2 * spent)
+    assert made.state.has_unfinished_race
+    started = made.state.tuning
+    assert started is not None
+    made.tell(msgspec.structs.replace(started, at=made.at, spent_s=3.0))
+    assert made.race.spent_s == pytest.approx(3.0)
+    assert made.statuses == ["waiting"] * 4, "cells from before are no visits"
+    assert math.isclose(made.race.began_at, made.at - 3.0)

@@ -1,0 +1,197 @@
+"""A session with a race as it is exported: its report, figure, findings, summary and data."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+
+import pytest
+from matplotlib.figure import Figure
+
+from cs336_tui.analysis.ab import runs_in_turns
+from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.analysis.next_step import DECIDED
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.tuning import Over
+from cs336_tui.events.events import CellsQueued, SessionAnnotated, TuningEnded
+from cs336_tui.export.catalogue import Choice, offers, text_of
+from cs336_tui.export.drawing import Absent, Drawing
+from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.findings import findings
+from cs336_tui.export.folder import figures_of, tables_of
+from cs336_tui.export.race_figure import MOST_ROWS, race_figure
+from cs336_tui.export.record import to_csv, to_json
+from cs336_tui.export.reports import report_tables
+from cs336_tui.export.summary import summary_markdown
+from cs336_tui.session.state import SessionState
+from tests.analysis.test_tuning import Made
+from tests.export.test_summary import sections
+from tests.samples import START, a_spec, cell_end, cell_start, steps
+
+VISITS = 12
+"""Of four candidates in two rounds each, and of two in two rounds of turns."""
+
+
+def raced() -> Made:
+    """A race in which sdpa is best, recomputation out, and both together differ from the starting point."""
+    made = Made((Over("attention", ("naive", "sdpa")), Over("checkpoint", (0, 1))))
+    for number in (1, 2):
+        made.round(number, (1.0, 2.0, 0.8, 0.5))
+    made.checked(wrong=[3])
+    for _ in range(2):
+        made.turns(0, 2, (1.0, 0.8))
+    made.tell(TuningEnded(at=made.at, reason=DECIDED))
+    return made
+
+
+def with_cells(made: Made, *specs: CellSpec) -> SessionState:
+    """The race's session after these were run in it, too."""
+    made.tell(CellsQueued(at=made.at, first=made.cells, specs=specs))
+    for number in range(made.cells, made.cells + len(specs)):
+        made.tell(*cell_start(number), *steps(number, (), [0.1, 0.11] * 6), cell_end(number))
+    return made.state
+
+
+OTHERS = a_spec(pass_="forward"), a_spec(pass_="inference")
+
+
+def results_of(state: SessionState) -> Sequence[Result]:
+    return merge([("made", state)])
+
+
+def told(state: SessionState) -> dict[str, str]:
+    return {each.topic: each.text for each in findings(results_of(state), [state])}
+
+
+def test_the_report_has_the_ranking_the_gains_and_those_that_are_wanted() -> None:
+    state = raced().state
+    race, gains = report_tables([state], results_of(state), keys=["race"])["race"]
+    assert race.texts("candidate") == (
+        "attention sdpa", "starting point", "checkpoint 1", "attention sdpa, checkpoint 1",
+    )  # fmt: skip
+    assert race.texts("status") == ("best", "out", "out", "differs")
+    assert gains.texts("choice") == ("attention sdpa", "checkpoint 1")
+    (few, _) = report_tables([state], results_of(state), lambda spec: spec.checkpoint == 1, keys=["race"])["race"]
+    assert [record["candidate"] for record in few.records] == ["checkpoint 1", "attention sdpa, checkpoint 1"]
+    assert len(few.rows) == 2
+    assert not report_tables([SessionState()], (), keys=["race"])
+
+
+def test_two_sessions_have_a_race_each() -> None:
+    states = [raced().state, raced().state]
+    for state, name in zip(states, ("one", "two"), strict=True):
+        state.apply(SessionAnnotated(at=START, name=name))
+    results = merge([("one", states[0]), ("two", states[1])])
+    said = [each.text.partition(" takes")[0] for each in findings(results, states) if each.topic == "Race"]
+    assert said == ["one: attention sdpa", "two: attention sdpa"]
+    tables = report_tables(states, results, keys=["race"])["race"]
+    assert [table.label.partition("-")[0] for table in tables] == ["race", "gains"] * 2
+    assert [each.name for each in figures_of(states, ())] == ["race", "race-2"]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_race_is_offered_in_every_format(format_: str) -> None:
+    state = raced().state
+    assert "report race" in {offer.what for offer in offers(state)}
+    text = text_of(Choice(what="report race", format=format_), state)
+    assert "attention sdpa" in text
+    assert "0.8" in text
+
+
+def test_without_a_race_none_is_offered() -> None:
+    assert "report race" not in {offer.what for offer in offers(SessionState())}
+
+
+def test_the_first_finding_is_the_best_and_visits_are_compared_by_the_race_alone() -> None:
+    found = told(raced().state)
+    assert [*found] == ["Race", "Raced"]
+    assert found["Race"].startswith("attention sdpa takes 0.80 [0.")
+    assert found["Race"].endswith(" Not crowned, as logits or gradients differ: attention sdpa, checkpoint 1.")
+    assert found["Raced"].startswith(f"{VISITS} visits of 4 candidates on ")
+    assert found["Raced"].endswith(f": {DECIDED}.")
+
+
+def test_other_cells_of_the_session_are_compared_without_the_visits() -> None:
+    found = told(with_cells(raced(), *OTHERS))
+    assert found["Measured"].startswith("2 of 2 cells were timed")
+    assert "2 of 2 timed cells: " in found["In doubt"]
+    assert "Attention" not in found
+
+
+def test_the_summary_begins_with_the_race_and_has_its_visits_in_an_appendix() -> None:
+    found = sections(summary_markdown(raced().state))
+    assert [*found] == [
+        "Findings",
+        "Same logits and gradients",
+        "Provenance",
+        "Appendix: visits",
+        "Appendix: every step",
+    ]
+    first = found["Findings"]
+    assert first.index("Race of 4 candidates") < first.index("What each choice gains")
+    assert "too-few-steps" not in first
+    assert found["Appendix: visits"].count("attention sdpa · checkpoint 0 · repeat 1 ") >= 2
+    both = sections(summary_markdown(with_cells(raced(), *OTHERS)))
+    assert "sdpa" not in both["Cells"]
+    assert "inference" in both["Cells"]
+
+
+def test_tables_of_single_cells_leave_visits_out_but_for_results_and_verdicts() -> None:
+    state = raced().state
+    assert {*tables_of(results_of(state))} == {"results", "verdicts"}
+    assert len(tables_of(results_of(state))["results"][0].rows) == VISITS
+    (by_mean,) = tables_of(results_of(with_cells(raced(), *OTHERS)))["by-mean"]
+    assert len(by_mean.rows) == 2
+
+
+def test_visits_before_the_turns_are_no_rounds_of_them() -> None:
+    made = Made((Over("attention", ("naive", "sdpa")),))
+    made.round(1, (1.0, 0.8))
+    made.turns(0, 1, (1.0, 0.8))
+    (rounds,) = runs_in_turns(results_of(made.state))
+    assert [(a.cell.cell, b.cell.cell) for a, b in rounds] == [(2, 3)]
+
+
+def test_the_figure_has_a_row_a_candidate_best_first_with_those_out_in_grey() -> None:
+    race = raced().race
+    drawing = race_figure(race)
+    assert isinstance(drawing, Drawing)
+    assert drawing.title.startswith("Race of 4 candidates\nstarting point: ")
+    figure = Figure()
+    drawing.draw(figure)
+    (axis,) = figure.axes
+    names = [tick.get_text().replace("\n", " ") for tick in axis.get_yticklabels()]
+    assert names == [entry.label for entry in race.entries]
+    assert axis.get_ylim()[0] > axis.get_ylim()[1], "the first row is at the top"
+    black, *grey = (tick.get_color() for tick in axis.get_yticklabels())
+    assert black == "black"
+    assert "black" not in grey
+    assert axis.get_xscale() == "log"
+    assert "log axis" in axis.get_xlabel()
+    assert axis.get_legend_handles_labels()[1] == [entry.status for entry in race.entries]
+    bars = [container.lines[2][0].get_segments()[0][:, 0] for container in axis.containers]
+    assert [tuple(bar) for bar in bars] == [pytest.approx((entry.low, entry.high)) for entry in race.entries]
+    assert drawing.render("svg").startswith(b"<?xml")
+
+
+def test_a_figure_of_many_says_how_many_and_one_of_none_is_absent() -> None:
+    made = Made((Over("seed", tuple(range(MOST_ROWS + 5))),))
+    assert race_figure(made.race) == Absent("race", "no candidate was measured")
+    made.round(1, [1.0 + number / 100 for number in range(MOST_ROWS + 2)])
+    drawing = race_figure(made.race)
+    assert isinstance(drawing, Drawing)
+    title = drawing.title.splitlines()
+    assert title[0] == f"Race of {len(made.candidates)} candidates: the best {MOST_ROWS}"
+    assert title[-1].startswith("without a ratio: ")
+
+
+def test_data_says_which_visits_ran_in_turns_and_has_the_race() -> None:
+    state = raced().state
+    rows = list(csv.DictReader(io.StringIO(to_csv(state))))
+    assert [row["in_turns"] for row in rows] == ["False"] * 8 + ["True"] * 4
+    document = json.loads(to_json(state))
+    assert document["race"]["best"]["attention"] == "sdpa"
+    assert [each["status"] for each in document["race"]["ranking"]] == ["best", "out", "out", "differs"]
+    assert json.loads(to_json(SessionState()))["race"] is None

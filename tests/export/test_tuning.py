@@ -1,0 +1,181 @@
+"""A race and a plan as sentences, tables and data."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from cs336_tui.analysis.time_rule import forecast_rule, measured_rule
+from cs336_tui.analysis.tuning import Race, race_of
+from cs336_tui.config.tuning import LeftOut
+from cs336_tui.export.formats import plain_text
+from cs336_tui.export.tuning import finding, left_out_lines, next_lines, race_document, race_table
+from cs336_tui.session.state import SessionState, fold
+from tests.made_race import made_tuning, race_events
+
+
+def a_state(**more: object) -> SessionState:
+    return fold(race_events(**({"ended": "decided"} | more)))  # type: ignore[arg-type]
+
+
+def a_race(**more: object) -> Race:
+    race = race_of(a_state(**more))
+    assert race is not None
+    return race
+
+
+def with_best(race: Race, **changes: object) -> Race:
+    """The race with other figures of its best candidate, and with nothing tied to it."""
+    first, *others = race.entries
+    rest = [entry._replace(status="out") for entry in others]
+    return race._replace(entries=(first._replace(**changes), *rest))  # type: ignore[arg-type]
+
+
+def test_the_finding_is_a_sentence() -> None:
+    race = with_best(a_race(), ratio=0.712, low=0.703, high=0.731)
+    assert finding(race) == "attention sdpa takes 0.71 [0.70, 0.73] of the starting point's time a step."
+
+
+@pytest.mark.parametrize(
+    ("goal", "said"),
+    [
+        ("tokens/s", "of the starting point's time a token."),
+        ("tokens/J", "of the starting point's energy a token."),
+        ("memory", "of the starting point's peak of memory."),
+    ],
+)
+def test_the_finding_names_what_the_goal_makes_small(goal: str, said: str) -> None:
+    race = with_best(a_race(), ratio=0.5, low=0.4, high=0.6)
+    race = race._replace(tuning=msgspec.structs.replace(race.tuning, goal=goal))
+    assert finding(race).endswith(said)
+
+
+def test_the_finding_names_what_is_not_told_apart_from_the_best() -> None:
+    race = with_best(a_race())
+    tied = tuple(entry._replace(status="tied") for entry in race.entries[1:])
+    said = finding(race._replace(entries=(race.entries[0], *tied[:1])))
+    assert said.endswith(f"; not told apart from it: {tied[0].label}.")
+    assert finding(race._replace(entries=(race.entries[0], *tied))).endswith(
+        f"; {tied[2].label} and {len(tied) - 3} more."
+    )
+
+
+def test_without_an_interval_the_finding_says_so() -> None:
+    race = with_best(a_race(), ratio=0.7, low=None, high=None, visits=1)
+    assert finding(race).endswith(
+        "takes 0.70 of the starting point's time a step (one visit each, so there is no interval)."
+    )
+    noisy = with_best(a_race(), ratio=0.7, low=None, high=None, visits=2)
+    assert finding(noisy).endswith("takes 0.70 of the starting point's time a step (too noisy).")
+
+
+def test_the_starting_point_may_be_the_best() -> None:
+    race = a_race()
+    start = race.start._replace(status="best")
+    others = tuple(entry._replace(status="out") for entry in race.entries if entry.number)
+    said = finding(race._replace(entries=(start, *others)))
+    assert said == f"No other of {len(others)} measured candidates beats the starting point."
+
+
+def test_without_a_result_the_finding_says_why() -> None:
+    race = a_race(rounds=((),), ended="no candidate could be measured")
+    assert finding(race) == "No candidate has a result: no candidate could be measured."
+    assert not list(next_lines(race))
+
+
+def test_a_row_a_candidate_and_what_was_not_tried_below() -> None:
+    state = a_state()
+    race = race_of(state)
+    assert race is not None
+    table = race_table(race, state.cells)
+    assert len(table.columns) <= 8
+    assert table.texts("candidate")[0] == race.best.label if race.best else ""
+    assert "not tried: attention flash: needs a GPU" in table.findings
+    assert "the race ended after 3 rounds: decided" in table.findings
+    assert {"ratio", "low", "high", "status", "visits", "peak_bytes", "compile_s"} <= table.records[0].keys()
+    assert "left" not in [column.key for column in table.columns], "there is no limit of the whole run"
+    assert "Race of 8 candidates: seconds a step" in plain_text(table)
+
+
+def test_candidates_that_the_budget_left_unvisited_are_counted() -> None:
+    race = a_race(rounds=((0, 1, 2),), ended="the budget ended")
+    names = [entry.label for entry in race.entries if entry.status == "not visited"]
+    assert (
+        f"not visited: 5 candidates ({'; '.join(names[:3])} and 2 more): the budget ended" in race_table(race).findings
+    )
+
+
+def test_the_document_is_what_scripts_were_promised() -> None:
+    race = a_race()
+    found = race_document(race)
+    assert race.best is not None
+    assert found["best"] == race.best.spec
+    assert [each["spec"] for each in found["ranking"]] == [entry.spec for entry in race.entries]
+    assert {"ratio", "low", "high", "status"} <= found["ranking"][0].keys()
+    assert found["baseline"] == race.tuning.base
+    assert found["command"].startswith("cs336-tui bench ")
+    assert "--attention sdpa" in found["command"]
+    assert found["over"]["attention"] == ("naive", "sdpa")
+    assert msgspec.json.encode(found)
+
+
+def test_the_command_of_the_best_has_the_steps_of_a_run() -> None:
+    tuning = made_tuning()
+    run = msgspec.structs.replace(tuning.base, warmup_steps=7, measure_steps=40)
+    race = a_race(tuning=msgspec.structs.replace(tuning, run=run))
+    (line, _) = next_lines(race)
+    assert "--warmup 7 --steps 40" in line
+
+
+def test_combinations_with_one_reason_are_one_line() -> None:
+    left = [LeftOut(f"attention {name}, cuda-graph step", "needs a GPU") for name in ("naive", "sdpa", "flash")]
+    assert list(left_out_lines(left)) == ["not tried: cuda-graph step (3 combinations): needs a GPU"]
+    apart = [LeftOut(f"batch {size}", "too large") for size in (1, 2, 3, 4)]
+    assert list(left_out_lines(apart)) == ["not tried: batch 1; batch 2; batch 3 and 1 more: too large"]
+    assert list(left_out_lines([LeftOut("compile default", "no compiler")])) == [
+        "not tried: compile default: no compiler"
+    ]
+
+
+def limited() -> tuple[SessionState, Race]:
+    """A race whose run has two minutes from empty caches, in which its steps take one."""
+    tuning = made_tuning()
+    run = msgspec.structs.replace(
+        tuning.base, within=120, warmup_for=20.0, steps_for=40.0, warmup_steps=10_000, measure_steps=10_000
+    )
+    base = msgspec.structs.replace(tuning.base, within=120)
+    state = a_state(tuning=msgspec.structs.replace(tuning, base=base, run=run))
+    race = race_of(state)
+    assert race is not None
+    return state, race
+
+
+def test_a_limit_of_the_whole_run_leaves_time_to_compile() -> None:
+    state, race = limited()
+    table = race_table(race, state.cells)
+    rule = measured_rule(race.tuning, race.entries[0], [state.cells[number] for number in race.entries[0].cells])
+    assert rule is not None
+    assert rule.start_s is not None
+    assert rule.left_s is not None
+    assert rule.steps_s == pytest.approx(60, rel=0.02)
+    assert rule.left_s == pytest.approx(60 - rule.start_s, rel=0.02)
+    assert table.texts("left")[0] == f"{rule.left_s:.0f}"
+    assert table.records[0]["left_to_compile_s"] == rule.left_s
+    assert any(line.startswith("left to compile: the 2:00 of a whole run") for line in table.findings)
+
+
+def test_a_forecast_of_the_limit_knows_the_least_of_the_steps() -> None:
+    _, race = limited()
+    for step_s in (None, 0.1):
+        rule = forecast_rule(race.tuning, race.tuning.base, step_s)
+        assert rule is not None
+        assert (rule.steps_s, rule.left_s) == (60, 60)
+    slow = forecast_rule(race.tuning, race.tuning.base, 50.0)
+    assert slow is not None
+    assert slow.left_s == 120 - 50 - 50
+    assert forecast_rule(made_tuning(), made_tuning().base, 1.0) is None
+
+
+def test_a_candidate_that_was_not_visited_is_told_nothing_of_the_limit() -> None:
+    _, race = limited()
+    assert measured_rule(race.tuning, race.entries[0], []) is None

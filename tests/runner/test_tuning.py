@@ -1,0 +1,213 @@
+"""Races of real processes: who wins, who may not, the budget, a stop, and what goes on after a kill."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cs336_tui.analysis.next_step import ONE_LEFT, next_step
+from cs336_tui.analysis.shortlist import started_of
+from cs336_tui.analysis.tuning import Entry, Race, race_of
+from cs336_tui.config.tuning import BUDGET_ENDED, Over, Tuning
+from cs336_tui.events.codec import to_line
+from cs336_tui.events.events import CellFinished, CellsQueued, CellStarted, TuningEnded
+from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.resume import BROKEN_OFF
+from cs336_tui.runner.tuning import Tuner
+from cs336_tui.session.load import load
+from cs336_tui.session.log import LogReader
+from cs336_tui.session.standing import standing_of
+from cs336_tui.session.state import SessionState
+from cs336_tui.session.store import info_of
+from tests.commands import call
+from tests.watching import Watch, small_spec
+from tests.worker.workload.own_code import Folder
+
+ATTENTIONS = """
+import time
+import torch.nn.functional as F
+
+def slow(q, k, v, is_causal):
+    time.sleep(0.03)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+def fast(q, k, v, is_causal):
+    time.sleep(0.01)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+def wrong(q, k, v, is_causal):
+    return v * 1.0
+
+def broken(q, k, v, is_causal):
+    raise RuntimeError("it does not work")
+
+def hangs(q, k, v, is_causal):
+    time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    (tmp_path / "own").mkdir()
+    return Folder(tmp_path / "own")
+
+
+def tuning_of(folder: Folder, *names: str, budget_s: float, **base: Any) -> Tuning:
+    """A race of these attentions, the first one the starting point."""
+    module = folder.write(ATTENTIONS)
+    attentions = tuple(f"{module}:{name}" for name in names)
+    start = small_spec(attention=attentions[0], model_path=folder.paths, **base)
+    return Tuning(base=start, over=(Over("attention", attentions),), budget_s=budget_s)
+
+
+class Running:
+    """A race on a bench of its own, on a thread."""
+
+    def __init__(self, directory: Path, session: str | None = None) -> None:
+        self.watch = Watch()
+        self.bench = Bench(self.watch, session_dir=directory, session=session, device_interval_s=0, explain_oom=False)
+        self.bench.prepare()
+        self.tuner = Tuner(self.bench, next_step)
+        self.took_s = 0.0
+
+    def run(self, tuning: Tuning) -> None:
+        began = time.monotonic()
+        started = started_of(tuning, self.bench.probe(), self.bench.predictor)
+        self.tuner.run(started, "cs336-tui tune")
+        self.took_s = time.monotonic() - began
+        self.bench.close()
+
+    def resume(self) -> None:
+        self.bench.resume()
+        self.tuner.go_on()
+        self.bench.close()
+
+    @property
+    def race(self) -> Race:
+        return _race(self.watch.state)
+
+
+def _race(state: SessionState) -> Race:
+    race = race_of(state)
+    assert race is not None
+    return race
+
+
+def entry(race: Race, name: str) -> Entry:
+    return next(each for each in race.entries if each.spec.attention.endswith(f":{name}"))
+
+
+def test_the_fastest_that_computes_the_same_wins(tmp_path: Path, folder: Folder) -> None:
+    running = Running(tmp_path)
+    running.run(tuning_of(folder, "slow", "fast", "wrong", "broken", budget_s=60))
+    race = running.race
+    assert {name: entry(race, name).status for name in ("slow", "fast", "wrong", "broken")} == {
+        "slow": "out",
+        "fast": "best",
+        "wrong": "differs",
+        "broken": "failed",
+    }
+    assert race.ended == ONE_LEFT
+    best, wrong = entry(race, "fast"), entry(race, "wrong")
+    assert best.agreement is not None
+    assert best.agreement.agrees
+    assert best.ratio is not None
+    assert best.high is not None
+    assert best.ratio < best.high < 1
+    assert wrong.ratio is not None
+    assert wrong.ratio < best.ratio
+    assert "it does not work" in entry(race, "broken").why
+    assert _race(load(running.bench.log_path)).entries == race.entries, "a replay decides as the live race"
+    info = info_of(running.bench.log_path)
+    assert (info.stage, info.standing.can_resume) == ("done", False)
+    again = Running(tmp_path, running.bench.session)
+    again.resume()
+    assert len(again.watch.of(TuningEnded)) == 1, "nothing is left to race"
+
+
+def test_a_visit_that_hangs_does_not_break_the_budget(tmp_path: Path, folder: Folder) -> None:
+    running = Running(tmp_path)
+    running.run(tuning_of(folder, "fast", "hangs", "slow", budget_s=8))
+    assert running.took_s < 8 * 1.2
+    hangs = entry(running.race, "hangs")
+    assert (hangs.status, "no result within" in hangs.why) == ("failed", True)
+    assert entry(running.race, "fast").status == "best"
+
+
+def test_what_runs_when_the_budget_ends_is_stopped_and_nothing_is_left(tmp_path: Path, folder: Folder) -> None:
+    running = Running(tmp_path)
+    running.run(tuning_of(folder, "fast", "slow", budget_s=4, measure_steps=10_000))
+    assert 4 <= running.took_s < 4 * 1.2 + 1  # a stop takes up to a second
+    assert running.race.ended == BUDGET_ENDED
+    assert running.race.best is None
+    assert standing_of(load(running.bench.log_path), runs=False).stage == "done"
+
+
+def test_a_race_that_was_stopped_goes_on_with_the_rest_of_its_budget(tmp_path: Path, folder: Folder) -> None:
+    running = Running(tmp_path)
+    tuning = tuning_of(folder, "slow", "fast", budget_s=60)
+    thread = threading.Thread(target=running.run, args=(tuning,))
+    thread.start()
+    running.watch.until(lambda state: state.cells and state.cells[0].is_over)
+    running.bench.cancel()
+    thread.join(30)
+    state = load(running.bench.log_path)
+    assert state.has_unfinished_race
+    assert standing_of(state, runs=False).words == "stopped in a race"
+    assert _race(state).ended == ""
+    spent_s = state.race_spent_s
+    again = Running(tmp_path, running.bench.session)
+    again.resume()
+    assert entry(again.race, "fast").status == "best"
+    assert again.race.ended == ONE_LEFT
+    assert again.race.spent_s > spent_s
+    assert info_of(running.bench.log_path).stage == "done"
+
+
+def test_a_race_that_was_killed_in_turns_goes_on_without_them(tmp_path: Path, folder: Folder) -> None:
+    log, race = _killed(tmp_path, tuning_of(folder, "fast", "slow", budget_s=60), ends=4)
+    assert info_of(log).standing.words == "killed in a race"
+    a, b = (each.spec for each in sorted(race.entries, key=lambda each: each.number))
+    state = load(log)
+    first, at = len(state.cells), (state.last_at or 0.0) + 0.1
+    queued = CellsQueued(at=at, first=first, specs=(a, b), repeats=(9, 9), in_turns=True)
+    started = [CellStarted(at=at, cell=cell, pid=1) for cell in (first, first + 1)]
+    with log.open("ab") as file:
+        file.write(b"".join(map(to_line, (queued, *started))))
+    resumed = Running(tmp_path, log.stem)
+    resumed.resume()
+    cells = resumed.watch.state.cells.values()
+    assert [cell.cell for cell in cells if cell.skipped_because == BROKEN_OFF] == [first, first + 1]
+    assert resumed.race.ended == ONE_LEFT
+
+
+def test_the_command_resume_goes_on_with_a_race_and_prints_its_outcome(tmp_path: Path, folder: Folder) -> None:
+    log, _ = _killed(tmp_path, tuning_of(folder, "slow", "fast", budget_s=60), ends=1)
+    words = ("resume", log.stem, "--session-dir", str(tmp_path), "--format", "json")
+    done = call(*words)
+    assert done.returncode == 0, done.stderr
+    assert "the race goes on with " in done.stderr
+    assert json.loads(done.stdout)["best"]["attention"].endswith(":fast")
+    assert info_of(log).stage == "done"
+    again = call(*words)
+    assert "nothing left to run" in again.stderr
+    assert again.stdout == done.stdout
+
+
+def _killed(directory: Path, tuning: Tuning, ends: int) -> tuple[Path, Race]:
+    """The log of a race that was killed when so many visits were over, and the race as it was."""
+    running = Running(directory)
+    running.run(tuning)
+    lines, events = (
+        running.bench.log_path.read_bytes().splitlines(keepends=True),
+        list(LogReader(running.bench.log_path)),
+    )
+    over = [index for index, event in enumerate(events) if isinstance(event, CellFinished)]
+    log = directory / "killed.jsonl"
+    log.write_bytes(b"".join(lines[: over[ends - 1] + 1]))
+    return log, _race(load(log))
