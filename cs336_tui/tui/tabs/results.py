@@ -80,7 +80,7 @@ class ResultsPane(TableRows):
     """The variants that all cells have, and other facts about all of them."""
     _named: Sequence[Sequence[str]] = ()
     """The texts of every cell, empty for what it comes to."""
-    _laid_out_for = 0
+    _laid_out_for = -1
     _is_short = False
     """True if passes have their short names, as there is no room for what tells cells apart, verdict and std."""
     _above = ""
@@ -172,7 +172,7 @@ class ResultsPane(TableRows):
             column._replace(rank=min(column.rank, TELLING)) if len(told) > 1 and not chosen else column
             for column, told in zip(self._columns, values, strict=True)
         )
-        self._laid_out_for, self._done = 0, {}
+        self._laid_out_for, self._done = -1, {}
 
     def _lay_out(self) -> None:
         """The columns that fit, and what is said of all cells instead of the columns in which they are alike."""
