@@ -6,8 +6,9 @@ import random
 from collections.abc import Sequence
 
 from cs336_tui.analysis.tuning import MARGIN, Race, race_of, solo, unchecked
-from cs336_tui.config.spec import SpecError
-from cs336_tui.config.tuning import BUDGET_ENDED, Checks, Finish, Step, Turns, Visits
+from cs336_tui.config.race_steps import Checks, Finish, Step, Turns, Visits
+from cs336_tui.config.spec import CellSpec, SpecError
+from cs336_tui.config.tuning import BUDGET_ENDED, Goal
 from cs336_tui.config.turns import check_sides
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.visits import Visited, check_s, turns_s, visit_s, visits_of
@@ -38,10 +39,11 @@ def next_step(state: SessionState, left_s: float) -> Step:
     """
     race = race_of(state)
     assert race is not None, "a race was begun"
+    candidates = [entry.spec for entry in sorted(race.entries, key=lambda entry: entry.number)]
     if left_s <= 0:
         return Finish(BUDGET_ENDED)
     visited, best = visits_of(state), race.best
-    new = [number for number in range(len(race.entries)) if not any(solo(visited.get(number, ())))]
+    new = [number for number in range(len(candidates)) if not any(solo(visited.get(number, ())))]
     if race.start.status in ("oom", "failed") and race.start.cost is None:
         return Finish(f"the starting point could not be measured: {race.start.why}")
     if new:
@@ -65,14 +67,13 @@ def next_step(state: SessionState, left_s: float) -> Step:
         if len(specs) * one_check_s <= left_s * _CHECKS_SHARE:
             return Checks(specs)
         left_s -= one_check_s  # another one may become the best
-    candidates = [entry.spec for entry in sorted(race.entries, key=lambda entry: entry.number)]
     takes_s = [visit_s(visited, candidates, number) or 0.0 for number in range(len(candidates))]
     chosen = tuple(standing.candidate for standing in tied)
     if not is_settled:
         chosen = keep(tied, affordable(len(candidates), left_s / race.tuning.budget_s), MARGIN)
     if take_turns(allowed, chosen):
         a, b = sorted(chosen)
-        taken = _taken_turns(race, visited, a, b)
+        taken = _taken_turns(race.tuning.goal, visited, candidates, a, b)
         if taken is not None and taken < TURNS_A_ROUND * race.rounds:
             return Turns(a, b) if turns_s(visited, candidates, a, b) <= left_s else Finish(BUDGET_ENDED)
     if race.rounds >= MOST_ROUNDS:
@@ -91,14 +92,13 @@ def _of_visited(race: Race, reason: str) -> str:
     return f"{reason}; the budget did not allow a visit of {counted(left, 'candidate')}" if left else reason
 
 
-def _taken_turns(race: Race, visited: Visited, a: int, b: int) -> int | None:
+def _taken_turns(goal: Goal, visited: Visited, candidates: Sequence[CellSpec], a: int, b: int) -> int | None:
     """The rounds that two candidates took in turns; None if they cannot take turns: an energy counter cannot tell two
     apart, and both models may not fit at once."""
-    if race.tuning.goal == "tokens/J":
+    if goal == "tokens/J":
         return None
-    specs = {entry.number: entry.spec for entry in race.entries}
     try:
-        check_sides(specs[a], specs[b])
+        check_sides(candidates[a], candidates[b])
     except SpecError:
         return None
     processes = [{cell.pid for cell in visited[number] if cell.in_turns} for number in (a, b)]

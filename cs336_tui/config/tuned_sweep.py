@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,21 +13,10 @@ from cs336_tui.config.choices import own_code_folders, sweep_of
 from cs336_tui.config.command import command_of
 from cs336_tui.config.counts import duration_words, share_words
 from cs336_tui.config.ranks import size_words
+from cs336_tui.config.searched import fields_of, over_of, searched_axes
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
-from cs336_tui.config.tuning import (
-    COUNTS,
-    Goal,
-    Over,
-    Tuning,
-    check_budget,
-    check_goal,
-    fields_of,
-    observable,
-    over_of,
-    searched_axes,
-    space_of,
-)
+from cs336_tui.config.tuning import COUNTS, Goal, Over, Tuning, check_budget, check_goal, observable, space_of
 from cs336_tui.config.values import canonical_device
 from cs336_tui.config.variants import is_imported
 
@@ -133,8 +122,8 @@ def over_of_sweep(sweep: Sweep, base: CellSpec, goal: Goal) -> tuple[Over, ...]:
 
 def command_of_search(tuning: Tuning) -> str:
     """The command line that searches again."""
-    start = msgspec.structs.replace(sweep_of([tuning.base]), within=None)
-    words = [word for each in tuning.over for word in ("--over", f"{each.name}={','.join(_words(each))}")]
+    start = msgspec.structs.replace(sweep_of([_without_time(tuning.base)]), within=None)
+    words = [word for each in tuning.over for word in ("--over", each.text)]
     words += ["--goal", tuning.goal]
     if tuning.within_share is not None:
         words += ["--within", share_words(tuning.within_share)]
@@ -148,12 +137,13 @@ def command_of_search(tuning: Tuning) -> str:
     return f"{command_of(start).replace(' bench ', ' tune ', 1)} {shlex.join(words)}"
 
 
+def _without_time(base: CellSpec) -> CellSpec:
+    """The starting point with a number of steps, as ``--steps`` takes it; `observable` gives it the time again."""
+    if base.steps_for is None:
+        return base
+    return msgspec.structs.replace(base, steps_for=None, measure_steps=VISIT[1])
+
+
 def sweep_of_candidate(tuning: Tuning, spec: CellSpec) -> Sweep:
     """The sweep that runs a candidate alone, with the steps of a whole run."""
     return sweep_of([tuning.as_run(spec)])
-
-
-def _words(over: Over) -> Iterator[str]:
-    axis = AXES[over.field]
-    for value in over.values:
-        yield axis.values[0 if value else 1] if isinstance(value, bool) else str(value)

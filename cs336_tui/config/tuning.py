@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import msgspec
 
-from cs336_tui.config.axis import Axis, SpecError
+from cs336_tui.config.axis import SpecError
 from cs336_tui.config.counts import MOST_BY_TIME, duration_of, duration_words, share_of
 from cs336_tui.config.ranks import bytes_of
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.sweep import ONLY_BESIDE
 from cs336_tui.config.values import LANGUAGE_MODEL, WITHOUT_BACKWARD
 from cs336_tui.config.variants import arguments_for, short
-from cs336_tui.stats.quantities import duration
+from cs336_tui.stats.quantities import counted, duration
 
 Goal = Literal["step", "tokens/s", "tokens/J", "memory"]
 GOALS: tuple[str, ...] = get_args(Goal)
@@ -27,21 +27,13 @@ COSTS: Mapping[Goal, str] = {
     "memory": "peak bytes",
 }
 """The cost that each goal makes small."""
-_SAME_TOKENS = ("step", "memory")
+SAME_TOKENS = ("step", "memory")
 """Goals whose steps all train the same tokens; with the others the batch is free."""
 MOST_CANDIDATES = 2_000
 BUDGET_ENDED = "the budget ended"
 """Why a race ends, or a visit is not begun."""
 
-Value = bool | int | float | str
-
-USUAL_OVER = tuple(axis.option for axis in AXES.values() if axis.searched)
-"""The choices that are searched if none is named: those that do not change results."""
-_APART = ("none",)
-"""Values of the starting point that are other work beside the others: ranks that train a model each."""
-_MOST_BATCH, _MOST_TIMES = 64, 8
-"""The largest batch that is tried if none is named: this, or so many times the starting point's."""
-
+Value = int | float | str
 
 COUNTS = ("warmup_steps", "measure_steps", "warmup_auto", "steps_auto", "warmup_for", "steps_for")
 """Choices that say how many steps a cell has."""
@@ -57,6 +49,16 @@ class Over(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """As options and columns have it."""
         return AXES[self.field].option
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The values as options take them."""
+        return tuple(map(str, self.values))
+
+    @property
+    def text(self) -> str:
+        """As ``--over`` takes it: ``attention=naive,sdpa``."""
+        return f"{self.name}={','.join(self.words)}"
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -79,17 +81,20 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def keeps_tokens(self) -> bool:
         """True if every candidate's step trains as many tokens as the starting point's."""
-        return self.goal in _SAME_TOKENS
+        return self.goal in SAME_TOKENS
+
+    @property
+    def visit_words(self) -> str:
+        """The steps of a visit: ``3 warm-up and 5 measured steps``."""
+        warmup, measured, for_s = self.base.warmup_steps, self.base.measure_steps, self.base.steps_for
+        if for_s is not None:
+            return f"{counted(warmup, 'warm-up step')} and {duration_words(for_s)} of measured steps"
+        return f"{warmup} warm-up and {counted(measured, 'measured step')}"
 
     def as_run(self, spec: CellSpec) -> CellSpec:
         """A candidate with the steps and the timer of `run`; several ranks keep the timer of visits."""
         fields = [*COUNTS, *(("timer",) if spec.ranks == 1 else ())]
         return msgspec.structs.replace(spec, **{field: getattr(self.run or self.base, field) for field in fields})
-
-    def limit_bytes(self, memory_bytes: int | None) -> int | None:
-        """The limit of a candidate's peak on a device of so much memory; None where neither is known."""
-        shared = None if memory_bytes is None else int(memory_bytes * (self.within_share or 1.0))
-        return min((limit for limit in (self.within_bytes, shared) if limit is not None), default=None)
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -107,40 +112,6 @@ class Space(msgspec.Struct, frozen=True):
     left_out: tuple[LeftOut, ...] = ()
 
 
-def fields_of(texts: Iterable[str]) -> tuple[str, ...]:
-    """The fields of the choices that ``--over`` names. Raises `SpecError` for one that cannot be searched."""
-    return tuple(_axis_of(name).field for name, _ in _named(texts))
-
-
-def over_of(texts: Iterable[str], base: CellSpec, goal: Goal) -> tuple[Over, ...]:
-    """The choices of ``--over``: each text is names of choices with commas, or ``name=value,value``; without any text
-    `USUAL_OVER`. Values that are named go before usual ones. Raises `SpecError` for a choice that is none or that
-    cannot be searched, and for a wrong value."""
-    if base.is_collective or base.recording:
-        raise SpecError("workload", base.workload, "a collective has nothing to search; cs336-tui comm times it")
-    found: dict[str, Over] = {}
-    named: dict[str, tuple[str, ...]] = {}
-    for name, values in _named(tuple(texts) or (",".join(_usual(base)),)):
-        field = _axis_of(name).field
-        if field in named and bool(named[field]) == bool(values):
-            raise SpecError("over", name, "named twice; give all of its values once")
-        named[field] = values or named.get(field, ())
-    for field, values in named.items():
-        axis = AXES[field]
-        given = tuple(_value_of(axis, word) for word in values) if values else _usual_values(axis, base, goal)
-        if len(set(given)) != len(given):
-            raise SpecError("over", f"{axis.option}={','.join(map(str, given))}", "names the same value twice")
-        found[field] = Over(field, given)
-    if "batch_size" in found and goal in _SAME_TOKENS:
-        if "accumulate" in found:
-            why = f"with --goal {goal} the batch that is tried is a micro-batch; leave it out"
-            raise SpecError("over", "accumulate", why)
-        if base.pass_ != "train-step":
-            why = f"with --goal {goal} each step has the same tokens, and {base.pass_} has no micro-batches; "
-            raise SpecError("over", "batch", f"{why}choose --goal tokens/s, or --pass train-step")
-    return tuple(found.values())
-
-
 def space_of(tuning: Tuning) -> Space:
     """The product of the choices, each cell once. Raises `SpecError` if there are too many or there is nothing to
     choose from."""
@@ -154,7 +125,7 @@ def space_of(tuning: Tuning) -> Space:
         try:
             found[candidate(tuning, chosen)] = None
         except SpecError as error:
-            left_out.append(LeftOut(_words(chosen), str(error)))
+            left_out.append(LeftOut(choice_words(chosen), str(error)))
     for each in tuning.over:
         if not any(_matters(each.field, spec) for spec in found):
             raise SpecError("over", each.name, f"{_nothing(each, tuning.base)}; leave it out")
@@ -265,96 +236,12 @@ def changed(tuning: Tuning, spec: CellSpec) -> dict[str, Any]:
 
 def label(tuning: Tuning, spec: CellSpec) -> str:
     """The choices that set a candidate apart from the starting point, such as ``attention sdpa, checkpoint 1``."""
-    return _words(changed(tuning, spec)) or "starting point"
+    return choice_words(changed(tuning, spec)) or "starting point"
 
 
-def _words(chosen: Mapping[str, Any]) -> str:
-    return ", ".join(f"{AXES[field].option} {_word(value)}" for field, value in chosen.items())
-
-
-def _word(value: Any) -> str:
-    return ("yes" if value else "no") if isinstance(value, bool) else short(str(value))
-
-
-_NOT_SEARCHED = {"device", "warmup_steps", "measure_steps", "seed", "sync", "timer", "flush_l2", "within", "workload"}
-_NOT_SEARCHED |= {"size", "context_length", "pass_", "causal", "collective", "model_args", "model_path", "annotations"}
-_NOT_SEARCHED |= {"edition", "arch", "vocab_size", "batch_is"}
-"""Choices of what is run and how it is timed."""
-
-
-def searched_axes() -> tuple[Axis, ...]:
-    """The choices that can be searched."""
-    return tuple(axis for field, axis in AXES.items() if axis.option and axis.group and field not in _NOT_SEARCHED)
-
-
-def _usual(base: CellSpec) -> Iterator[str]:
-    for name in USUAL_OVER:
-        if _axis_of(name).counts_in(base):
-            yield name
-
-
-def _named(texts: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for text in texts:
-        name, equals, values = text.partition("=")
-        if equals:
-            words = tuple(word.strip() for word in values.split(","))
-            if not all(words):
-                raise SpecError("over", text, "expected NAME=VALUE,VALUE")
-            if "," in name:
-                raise SpecError("over", text, "values are of one choice; name the others in an --over of their own")
-            yield name.strip(), words
-        else:
-            yield from ((each.strip(), ()) for each in text.split(","))
-
-
-def _axis_of(name: str) -> Axis:
-    named = {axis.option: axis for axis in searched_axes()}
-    axis = named.get(name) or named.get(name.replace("_", "-"))
-    if axis is None:
-        raise SpecError("over", name or "(empty)", f"expected one of {', '.join(named)}")
-    return axis
-
-
-def _value_of(axis: Axis, word: str) -> Value:
-    try:
-        if axis.kind is bool:
-            value: Value = {axis.values[0]: True, axis.values[1]: False}[word]
-        else:
-            value = axis.kind(word)
-    except (ValueError, KeyError):
-        wanted = (
-            "a whole number" if axis.kind is int else "a number" if axis.kind is float else " or ".join(axis.values)
-        )
-        raise SpecError("over", f"{axis.option}={word}", f"expected {wanted}") from None
-    axis.validate(value)
-    return value
-
-
-def _usual_values(axis: Axis, base: CellSpec, goal: Goal) -> tuple[Value, ...]:
-    """The values of a choice that is named without any, the starting point's first."""
-    now = getattr(base, axis.field)
-    if axis.field == "batch_size":
-        return tuple(_usual_batches(base, goal))
-    if axis.kind is bool:
-        return (now, not now)
-    values = axis.tried or axis.values
-    if not values:
-        some = "0,0.1" if axis.kind is float else f"{now or 1},2"
-        raise SpecError("over", axis.option, f"has no values of its own; give some, such as {axis.option}={some}")
-    return tuple(dict.fromkeys(values if now in _APART else (now, *values)))
-
-
-def _usual_batches(base: CellSpec, goal: Goal) -> Iterator[int]:
-    """Micro-batches that are the starting point's batch halved; where the batch is free, powers of two."""
-    if goal in _SAME_TOKENS:
-        size = base.rank_batch_size
-        yield size
-        while size % 2 == 0:
-            size //= 2
-            yield size
-        return
-    most = max(_MOST_BATCH, _MOST_TIMES * base.batch_size)
-    yield from dict.fromkeys((*(2**power for power in range(most.bit_length())), base.batch_size))
+def choice_words(chosen: Mapping[str, Any]) -> str:
+    """Values of choices, by field, in a line: ``attention sdpa, checkpoint 1``."""
+    return ", ".join(f"{AXES[field].option} {short(str(value))}" for field, value in chosen.items())
 
 
 def budget_of(text: str) -> float:
@@ -372,33 +259,3 @@ def limit_of(text: str) -> dict[str, Any]:
         return {"within_share": share_of(words)} if words.endswith("%") else {"within_bytes": bytes_of(words)}
     except ValueError:
         raise ValueError("expected memory such as 70GB, or a share of the device's such as 80%") from None
-
-
-class Visits(msgspec.Struct, frozen=True):
-    """A round: candidates by number, in the order in which they are visited."""
-
-    candidates: tuple[int, ...]
-    round: int
-
-
-class Checks(msgspec.Struct, frozen=True):
-    """Reports of the logits and gradients of these specs, which are not there yet."""
-
-    specs: tuple[CellSpec, ...]
-
-
-class Turns(msgspec.Struct, frozen=True):
-    """A round of two candidates in turns, in one process."""
-
-    a: int
-    b: int
-
-
-class Finish(msgspec.Struct, frozen=True):
-    """Nothing is left to do, for this reason."""
-
-    reason: str
-
-
-Step = Visits | Checks | Turns | Finish
-"""A step of a race."""

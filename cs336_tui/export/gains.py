@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from cs336_tui.analysis.gains import Factor, Gain, gains_of, together
 from cs336_tui.analysis.tuning import Race
 from cs336_tui.config.spec import AXES
+from cs336_tui.config.tuning import choice_words
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import UNKNOWN
 
@@ -19,23 +19,23 @@ def gains_table(race: Race) -> Table | None:
     if not any(gain.alone or gain.beside for gain in gains):
         return None
     columns: list[Column[Gain]] = [
-        Column("choice", left=True, text=_name),
-        Column("alone", text=lambda gain: _words(gain.alone)),
-        Column("beside", "beside the best's others", text=lambda gain: _words(gain.beside)),
+        Column("choice", left=True, text=lambda gain: choice_words({gain.field: gain.value})),
+        Column("alone", text=lambda gain: factor_words(gain.alone)),
+        Column("beside", "beside the best's others", text=lambda gain: factor_words(gain.beside)),
         Column("interacts", left=True, text=_interacts),
         Column("in_best", "in the best", left=True, text=lambda gain: "yes" if gain.is_best else ""),
     ]
     return Table.of(
         gains,
         columns,
-        record=gain_record,
+        record=_record,
         caption="What each choice gains: cost with it over cost without it",
         footnotes=tuple(_notes(race, gains)),
         label="gains",
     )
 
 
-def gain_record(gain: Gain) -> dict[str, Value]:
+def _record(gain: Gain) -> dict[str, Value]:
     """A gain as data; None for what is not known."""
     record: dict[str, Value] = {"choice": AXES[gain.field].option, "value": gain.value, "in_best": gain.is_best}
     for name, factor in (("alone", gain.alone), ("beside", gain.beside)):
@@ -43,21 +43,8 @@ def gain_record(gain: Gain) -> dict[str, Value]:
     return {**record, "interacts": gain.interacts}
 
 
-def gains_document(race: Race) -> dict[str, Any]:
-    """The gains as data: one a value, and all of the best candidate's together."""
-    gains = gains_of(race)
-    both = together(race, gains)
-    return {
-        "gains": [gain_record(gain) for gain in gains],
-        "together": {**both.ratio._asdict(), "product": both.product} if both else None,
-    }
-
-
-def _name(gain: Gain) -> str:
-    return f"{AXES[gain.field].option} {gain.value}"
-
-
-def _words(factor: Factor | None) -> str:
+def factor_words(factor: Factor | None) -> str:
+    """A ratio with its interval: ``0.712 [0.703, 0.721]``."""
     if factor is None:
         return UNKNOWN
     bounds = "" if factor.low is None or factor.high is None else f" [{factor.low:.3f}, {factor.high:.3f}]"
@@ -74,4 +61,4 @@ def _notes(race: Race, gains: tuple[Gain, ...]) -> Iterator[str]:
     yield "interacts: both intervals exclude each other, so that the choice gains another ratio beside the others"
     if both := together(race, gains):
         product = UNKNOWN if both.product is None else f"{both.product:.3f}"
-        yield f"together: {_words(both.ratio)}; the product of what its choices gain alone: {product}"
+        yield f"together: {factor_words(both.ratio)}; the product of what its choices gain alone: {product}"

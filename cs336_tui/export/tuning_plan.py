@@ -76,7 +76,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "plan": {
             "visits": len(plan.candidates),
             "warmup_steps": tuning.base.warmup_steps,
-            "measure_steps": tuning.base.measure_steps,
+            "measure_steps": None if tuning.base.steps_for else tuning.base.measure_steps,
+            "measure_for_s": tuning.base.steps_for,
             **attributes(plan, "round_low_s", "round_high_s", "most_rounds"),
             "budget_s": tuning.budget_s,
         },
@@ -96,9 +97,8 @@ def planned_record(each: Planned) -> dict[str, Value]:
 
 
 def _round_line(plan: Plan) -> str:
-    base, most = plan.tuning.base, plan.most_rounds
+    tuning, most = plan.tuning, plan.most_rounds
     visits = counted(len(plan.candidates), "visit")
-    steps = f"{base.warmup_steps} warm-up and {base.measure_steps} measured steps"
     if plan.round_low_s is None:
         took = "how long it takes is unknown until a cell was measured here (--session takes one's speed)"
     else:
@@ -106,7 +106,7 @@ def _round_line(plan: Plan) -> str:
             f"{duration_range(plan.round_low_s, plan.round_high_s)} of steps by forecast, beside start-up and compiling"
         )
     rounds = "" if most is None else f", at most {counted(most, 'round')} of all"
-    return f"first round: {visits} of {steps}; {took}; budget {duration(plan.tuning.budget_s)}{rounds}"
+    return f"first round: {visits} of {tuning.visit_words}; {took}; budget {duration(tuning.budget_s)}{rounds}"
 
 
 def _rule_lines(plan: Plan) -> Iterator[str]:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from cs336_tui import __version__
+from cs336_tui.config.race_steps import Checks, Finish, Step, Turns, Visits
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.tuning import BUDGET_ENDED, Checks, Finish, Step, Turns, Visits
+from cs336_tui.config.tuning import BUDGET_ENDED
 from cs336_tui.events.events import CellSkipped, Event, SessionResumed, TuningEnded, TuningStarted
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.queue import WaitingReport

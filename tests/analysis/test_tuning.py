@@ -14,8 +14,9 @@ import pytest
 from cs336_tui.analysis.agreement import agreement_key
 from cs336_tui.analysis.next_step import DECIDED, MEASURED, NONE_LEFT, ONE_LEFT, TURNS_A_ROUND, next_step
 from cs336_tui.analysis.tuning import Entry, Race, race_of
+from cs336_tui.config.race_steps import Checks, Finish, Step, Turns, Visits
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.tuning import BUDGET_ENDED, Checks, Finish, Goal, Over, Step, Tuning, Turns, Visits, space_of
+from cs336_tui.config.tuning import BUDGET_ENDED, Goal, Over, Tuning, space_of
 from cs336_tui.events.agreement_report import AgreementReport, PositionsSketch, Sketch
 from cs336_tui.events.events import (
     CellFinished,

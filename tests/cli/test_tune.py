@@ -143,6 +143,7 @@ def test_bad_input_is_one_line_and_exit_code_2(words: str, why: str, tmp_path: P
         ["--over", "batch=1,2", "--goal", "tokens/s", "--within", "80%", "--budget", "90s"],
         ["--over", "ranks=1,2", "--over", "parallel=ddp:25MB", "--goal", "memory", "--within", "3GiB"],
         ["--over", "attention=naive,mine.flash:attend", "--model-path", "/tmp"],
+        ["--over", "attention=naive,sdpa", "--goal", "tokens/J", "--device", "cuda:0"],
     ],
 )
 def test_the_command_of_a_search_searches_again(words: list[str]) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.presets import all_presets
+from cs336_tui.config.searched import over_of, searched_axes
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.tuned_sweep import Search, command_of_search, search_of, sweep_of_candidate
 from cs336_tui.config.tuning import (
@@ -24,8 +25,6 @@ from cs336_tui.config.tuning import (
     check_goal,
     label,
     limit_of,
-    over_of,
-    searched_axes,
     space_of,
 )
 from tests.samples import a_spec
@@ -89,6 +88,7 @@ def test_the_widest_usual_search_is_not_too_wide() -> None:
 def test_every_choice_that_can_be_searched_has_an_option_and_an_effect() -> None:
     names = {axis.option for axis in searched_axes()}
     assert {"attention", "model", "optimizer", "compile", "ranks", "parallel", "batch", "precision"} <= names
+    assert {axis.kind for axis in searched_axes()} == {str, int, float}, "a value that is named is read as one of these"
     assert not names & {"size", "context", "device", "warmup", "steps", "seed", "pass", "timer", "workload", "within"}
 
 
@@ -255,8 +255,10 @@ def test_visits_are_timed_step_by_step_and_a_run_as_it_was_asked_for() -> None:
 
 
 def test_energy_takes_longer_visits_and_is_that_of_a_gpu() -> None:
-    longer = a_tuning("attention", goal="tokens/J", devices=("cuda:0",)).base
-    assert longer.steps_for == ENERGY_STEPS_S
+    tuning = a_tuning("attention", goal="tokens/J", devices=("cuda:0",))
+    assert tuning.base.steps_for == ENERGY_STEPS_S
+    assert tuning.visit_words == "3 warm-up steps and 2s of measured steps"
+    assert a_tuning("attention").visit_words == "3 warm-up and 5 measured steps"
     with pytest.raises(SpecError, match="goal tokens/J: the energy of cpu cannot be read"):
         a_search("attention", goal="tokens/J").check()
     check_goal("tokens/J", "cuda:1")
@@ -291,12 +293,6 @@ def test_limits_of_memory(text: str, limit: dict[str, Any]) -> None:
 def test_what_is_no_limit_of_memory(text: str) -> None:
     with pytest.raises(ValueError, match="expected memory such as 70GB, or a share"):
         limit_of(text)
-
-
-def test_the_limit_is_the_smaller_of_what_is_asked_and_what_is_there() -> None:
-    base = a_tuning("attention").base
-    of = Tuning(base=base, over=(), within_bytes=10, within_share=0.5)
-    assert [of.limit_bytes(memory) for memory in (None, 8, 100)] == [10, 4, 10]
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("2h", 7200), ("1.5min", 90)])

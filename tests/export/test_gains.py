@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cs336_tui.export.gains import gains_document, gains_table
+from cs336_tui.export.gains import gains_table
 from tests.analysis.test_gains import a_race
 
 
@@ -17,8 +17,9 @@ def test_a_row_a_value_with_both_ratios() -> None:
 
 
 def test_choices_that_spoil_each_other_are_said_to_interact() -> None:
-    document = gains_document(a_race({"attention=sdpa": 0.8, "checkpoint=1": 0.9}, interaction=1.4))
+    table = gains_table(a_race({"attention=sdpa": 0.8, "checkpoint=1": 0.9}, interaction=1.4))
 
-    (checkpoint,) = (gain for gain in document["gains"] if gain["choice"] == "checkpoint")
+    assert table
+    (checkpoint,) = (record for record in table.records if record["choice"] == "checkpoint")
     assert checkpoint["interacts"] is True
-    assert document["together"] is None
+    assert not any(note.startswith("together: ") for note in table.footnotes)

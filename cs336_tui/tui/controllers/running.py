@@ -80,8 +80,8 @@ class RunController:
 
     def ask_race(self) -> None:
         """Ask how the combinations of the chosen values are raced, and race them."""
+        from cs336_tui.config.searched import fields_of
         from cs336_tui.config.tuned_sweep import start_of
-        from cs336_tui.config.tuning import fields_of
         from cs336_tui.tui.dialogs.tune import TuneDialog
 
         pane, environment = self._pane, self._app.live.state.environment

@@ -11,10 +11,9 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Button, Label
 
-from cs336_tui.config.spec import AXES
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.tuned_sweep import Search, search_of
-from cs336_tui.config.tuning import COSTS, Goal, Over, budget_of, check_goal, limit_of, space_of
+from cs336_tui.config.tuning import COSTS, Goal, budget_of, check_goal, limit_of, space_of
 from cs336_tui.stats.quantities import counted
 from cs336_tui.tui.dialogs.window import Dialog
 from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
@@ -83,11 +82,12 @@ class TuneDialog(Dialog[Search | None]):
             search = search_of(self._sweep, self._over, self._goal, budget_of(self._budget), limit)
             check_goal(self._goal, self._device)
             search.check()
-            space = space_of(search.tuning(search.start.with_devices((self._device,)).cells()[0]))
+            tuning = search.tuning(search.start.with_devices((self._device,)).cells()[0])
+            space = space_of(tuning)
             out = f", {counted(len(space.left_out), 'combination')} cannot be" if space.left_out else ""
             count = f"{counted(len(space.candidates), 'candidate')}{out}; the first of each is the starting point"
-            visit = "{} warm-up and {} measured steps a visit".format(*search.visit)
-            said = "\n".join([said, *map(_words, search.over), count, visit])
+            choices = (f"{each.name}: {', '.join(each.words)}" for each in search.over)
+            said = "\n".join([said, *choices, count, f"{tuning.visit_words} a visit"])
             self._search = search
         except ValueError as error:
             problem = f"✗ {error}"
@@ -103,9 +103,3 @@ class TuneDialog(Dialog[Search | None]):
     @on(Button.Pressed, "#cancel")
     def _leave(self) -> None:
         self.dismiss(None)
-
-
-def _words(over: Over) -> str:
-    axis = AXES[over.field]
-    values = (axis.values[0 if value else 1] if isinstance(value, bool) else str(value) for value in over.values)
-    return f"{over.name}: {', '.join(values)}"

@@ -8,13 +8,14 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from cs336_tui.analysis.agreement import agreement_key
-from cs336_tui.analysis.gains import Factor, gains_of, together
+from cs336_tui.analysis.gains import gains_of, together
 from cs336_tui.analysis.tuning import Entry, Race
 from cs336_tui.config.command import command_of
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.tuned_sweep import sweep_of_candidate
 from cs336_tui.config.tuning import COSTS, Tuning, changed
 from cs336_tui.config.variants import short
+from cs336_tui.export.gains import factor_words
 from cs336_tui.export.tuning import left_out_lines
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import UNKNOWN, count, duration, gigabytes
@@ -116,8 +117,6 @@ def _parts(tuning: Tuning, spec: CellSpec) -> list[str]:
 
 def _value_words(field: str, value: object) -> str:
     option = AXES[field].option
-    if isinstance(value, bool):
-        return option if value else f"no {option}"
     return short(value) if isinstance(value, str) and value not in _TOO_PLAIN else f"{option} {value}"
 
 
@@ -335,25 +334,18 @@ def gains(race: Race, width: int) -> list[Line]:
     longest = min(max(map(cell_len, names)), max(width - 2 * _FACTOR - len(_INTERACTS) - 3, 12))
     rows = [line((f"{'choice':<{longest}} {'alone':<{_FACTOR}} {'beside the others':<{_FACTOR}}", "muted"))]
     for gain, words in zip(found, names, strict=True):
-        factors = " ".join(f"{_factor(each):<{_FACTOR}}" for each in (gain.alone, gain.beside))
+        factors = " ".join(f"{factor_words(each):<{_FACTOR}}" for each in (gain.alone, gain.beside))
         role = "good" if gain.is_best else "text"
         end = _INTERACTS if gain.interacts else ""
         rows.append(line((f"{ellipsis(words, longest):<{longest}} ", role), f"{factors} ", (end, "caution")))
     if both := together(race, tuple(found)):
         product = f"; if none interacted: {both.product:.3f}" if both.product is not None else ""
-        rows += [(), line(f"together  {_factor(both.ratio)}", (product, "muted"))]
+        rows += [(), line(f"together  {factor_words(both.ratio)}", (product, "muted"))]
     told = ("Ratios of costs with a choice over without it: below 1 it gains.",
             "alone: in place of the starting point's value.",
             "beside the others: where all other choices are the best candidate's.",
             f"{_INTERACTS}: the two differ, by their intervals.")  # fmt: skip
     return [*rows, (), *paragraphs(told, width, "muted", "  ")]
-
-
-def _factor(factor: Factor | None) -> str:
-    if factor is None:
-        return UNKNOWN
-    bounds = "" if factor.low is None or factor.high is None else f" [{factor.low:.3f}, {factor.high:.3f}]"
-    return f"{factor.ratio:.3f}{bounds}"
 
 
 def _ratio(entry: Entry) -> str:
