@@ -78,8 +78,9 @@ def merge(sessions: Sequence[tuple[str, SessionState]]) -> tuple[Result, ...]:
 def without_visits(results: Sequence[Result]) -> tuple[Result, ...]:
     """The results that are not visits of a race. Visits are few steps each, at different times: their race compares
     them within rounds, which no table or figure of single cells does."""
-    visits = {result.source: visit_cells(result.state) for result in results if result.state.tuning}
-    return tuple(result for result in results if result.cell.cell not in visits.get(result.source, ()))
+    states = {result.source: result.state for result in results}
+    visits = {source: visit_cells(state) for source, state in states.items()}
+    return tuple(result for result in results if result.cell.cell not in visits[result.source])
 
 
 R = TypeVar("R", bound=Report)

@@ -21,7 +21,6 @@ from cs336_tui.export.tuning import finding as race_finding
 from cs336_tui.export.verdicts import Names, cell_names, judgement_of, limits_of
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
-from cs336_tui.session.visits import visit_cells
 from cs336_tui.stats.intervals import FEWEST, LEVEL, MeanInterval
 from cs336_tui.stats.quantities import (
     MILLISECONDS,
@@ -120,17 +119,15 @@ def _raced(state: SessionState, results: Sequence[Result]) -> Iterator[Finding]:
     more = f" and {len(differing) - MOST_NAMED} more" if len(differing) > MOST_NAMED else ""
     not_crowned = f" Not crowned, as logits or gradients differ: {named}{more}." if differing else ""
     yield Finding("Race", f"{race_finding(race)}{not_crowned}")
-    visits = visit_cells(state)
+    visits = {cell for entry in race.entries for cell in entry.cells}
     timed_visits = [each for each in measured(results) if each.state is state and each.cell.cell in visits]
     if not timed_visits:
         return
     devices = " and ".join(dict.fromkeys(map(device_label, timed_visits)))
-    spec = race.start.spec
-    steps = f"{spec.warmup_steps} warm-up and {counted(spec.measure_steps, 'measured step')}"
     number = counted(len(timed_visits), "visit")
     ended = f"it ended after {duration(race.spent_s)}: {race.ended}" if race.ended else "it has not ended"
     of = counted(len(race.entries), "candidate")
-    yield Finding("Raced", f"{number} of {of} on {devices}, each a process with {steps}; {ended}.")
+    yield Finding("Raced", f"{number} of {of} on {devices}, each a process with {race.tuning.visit_words}; {ended}.")
     judged = [judgement for each in timed_visits if (judgement := judgement_of(each.cell, state))]
     doubts = Counter(check.name for each in judged for check in each.doubts if check.name != "too-few-steps")
     if doubts:

@@ -30,6 +30,7 @@ from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import Predictor
 from cs336_tui.runner.queue import CellQueue, Taken, Tell, WaitingCell, WaitingPeak, WaitingReport
 from cs336_tui.runner.resume import go_on
+from cs336_tui.runner.scratch import end_scratch, make_scratch
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.wanted_reports import WantedReports
 from cs336_tui.session.log import LogError, LogReader, new_session_id
@@ -37,7 +38,6 @@ from cs336_tui.session.recorder import SessionRecorder, Sink
 
 if TYPE_CHECKING:
     from cs336_tui.runner.nodes.nodes import Nodes
-from cs336_tui.runner.scratch import end_scratch, make_scratch
 
 
 class Bench:
@@ -156,9 +156,9 @@ class Bench:
 
     def resolve(self, sweep: Sweep, may_leave_out: Collection[str] = ()) -> Sweep:
         """The sweep with ``auto`` replaced by this machine's best device; with lanes, its devices are those that lanes
-        share. Blocks like `probe`. Leaves out values of the
-        fields in `may_leave_out` that no cell can have here, with a notice each. Raises the first `SpecError` of a cell
-        that is wrong or impossible here, and `StartError` when no child process could be asked."""
+        share. Blocks like `probe`. Leaves out values of the fields in `may_leave_out` that no cell can have here, with
+        a notice each. Raises the first `SpecError` of a cell that is wrong or impossible here, and `StartError` when no
+        child process could be asked."""
         environment = self._probe_for_cells()
         shared = sweep.lanes != 1
         devices = pool_of(sweep.devices, environment) if shared else environment.resolve(sweep.devices)
@@ -174,6 +174,10 @@ class Bench:
     def listen(self, sink: Sink) -> None:
         """Pass the session's events to this sink, too."""
         self._recorder.listen(sink)
+
+    def unlisten(self, sink: Sink) -> None:
+        """Pass the session's events to this sink no more."""
+        self._recorder.unlisten(sink)
 
     def record(self, event: ev.Event) -> None:
         """Add an event to the session, whose log is opened for it. Raises `LogError`."""

@@ -6,12 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 
 from cs336_tui import __version__
 from cs336_tui.config.race_steps import Checks, Finish, Step, Turns, Visits
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.tuning import BUDGET_ENDED
-from cs336_tui.events.events import CellSkipped, Event, SessionResumed, TuningEnded, TuningStarted
+from cs336_tui.events.events import CellSkipped, EnvironmentRead, Event, SessionResumed, TuningEnded, TuningStarted
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.queue import WaitingReport
 from cs336_tui.session.state import SessionState
@@ -32,7 +33,8 @@ Decide = Callable[[SessionState, float], Step]
 
 class Tuner:
     """A race on this bench. `decide` says what comes next; `began` is when its budget began, by `time.monotonic`. `run`
-    and `go_on` block; `Bench.cancel` and `stop` end them from any thread, and the race has no end then."""
+    and `go_on` block; `Bench.cancel` and `stop` end them from any thread, and the race has no end then. Its `state` is
+    the session's from then on, until the race ends or `close` is called."""
 
     def __init__(self, bench: Bench, decide: Decide, *, began: float | None = None) -> None:
         self._bench, self._decide = bench, decide
@@ -51,8 +53,14 @@ class Tuner:
         """Begin no other step; `Bench.cancel` ends the one that runs, too."""
         self._stopped.set()
 
+    def close(self) -> None:
+        """Hear no more of the session; the race cannot go on then."""
+        self._bench.unlisten(self.recall)
+
     def run(self, started: TuningStarted, command: str) -> None:
         """Race the candidates of a search, which `analysis.shortlist` chose. Raises like `Bench.run`."""
+        # A session whose log is open does not tell its machine again, by which the samples of a cell's GPU are known.
+        self.recall([EnvironmentRead(at=time.time(), environment=self._bench.probe())])
         self._bench.record(started)
         self._race(command)
 
@@ -69,18 +77,27 @@ class Tuner:
     @property
     def left_words(self) -> str:
         """The rest of the budget of a race that was resumed, such as ``43 s``."""
-        assert self.state.tuning is not None
-        return duration(max(self.state.tuning.tuning.budget_s - self.state.race_spent_s, 0.0))
+        return duration(max(self._budget_s - self.state.race_spent_s, 0.0))
+
+    @property
+    def _candidates(self) -> tuple[CellSpec, ...]:
+        assert self.state.tuning is not None, "a race was begun"
+        return self.state.tuning.candidates
+
+    @property
+    def _budget_s(self) -> float:
+        assert self.state.tuning is not None, "a race was begun"
+        return self.state.tuning.tuning.budget_s
 
     def _race(self, command: str | None) -> None:
-        assert self.state.tuning is not None
-        candidates = self.state.tuning.candidates
+        candidates = self._candidates
         with self._bench.in_parts(self._stopped), self._within_budget():
             self._visit()  # what waits in a session that goes on
             while not self._stopped.is_set():
                 match self._decide(self.state, self._left_s):
                     case Finish(reason):
                         self._bench.record(TuningEnded(at=time.time(), reason=reason))
+                        self.close()
                         return
                     case Visits(numbers, round_):
                         self._bench.add([(candidates[number], round_) for number in numbers], command)
@@ -91,16 +108,15 @@ class Tuner:
                             self._bench.queue.ask(WaitingReport("agreement", spec, None))
                         self._bench.work()
                     case Turns(a, b):
-                        cells = (cell for each in (a, b) for cell in visits_of(self.state).get(each, ()))
-                        first = max((cell.repeat for cell in cells), default=0) + 1
+                        visited = visits_of(self.state)
+                        first = max(cell.repeat for each in (a, b) for cell in visited[each]) + 1
                         self._bench.run_ab(candidates[a], candidates[b], 1, first=first)
                 self._skip_what_was_cut_off()
 
     @property
     def _left_s(self) -> float:
         """Seconds left of the budget."""
-        assert self.state.tuning is not None
-        return self.state.tuning.tuning.budget_s - (time.monotonic() - self._began)
+        return self._budget_s - (time.monotonic() - self._began)
 
     def _visit(self) -> None:
         """Run the visits that wait, but those that do not fit into the rest of the budget."""
@@ -111,15 +127,15 @@ class Tuner:
 
     def _refuse(self, spec: CellSpec) -> str:
         """The reason not to begin a visit; also limits the time of one that is begun."""
-        assert self.state.tuning is not None
-        visited, candidates = visits_of(self.state), self.state.tuning.candidates
+        visited, candidates = visits_of(self.state), self._candidates
         if spec not in candidates:  # a cell from before the race
             return ""
         number, left_s = candidates.index(spec), self._left_s
         ended = {each for each, cells in visited.items() if any(cell.is_over and not cell.in_turns for cell in cells)}
         expected_s = visit_s(visited, candidates, number)
-        if ended and len(ended) < len(candidates):  # the first round, after which the best is checked
-            left_s -= min(2 * check_s(self.state), _CHECKING * self.state.tuning.tuning.budget_s)
+        is_first_round = all(cell.repeat == 1 for cells in visited.values() for cell in cells)
+        if ended and is_first_round:  # after which the best is checked
+            left_s -= min(2 * check_s(self.state), _CHECKING * self._budget_s)
         if left_s <= 0:
             return BUDGET_ENDED
         if expected_s is not None and expected_s > left_s:
@@ -134,22 +150,24 @@ class Tuner:
         """Visits that the budget ended are no cells that were cancelled: nothing is left to run of them."""
         if self._stopped.is_set() or self._left_s > 0:
             return
-        for cell in self.state.cells.values():
-            if cell.status == "cancelled" and cell.cell >= self.state.first_visit:
+        for cell in chain.from_iterable(visits_of(self.state).values()):
+            if cell.status == "cancelled":
                 self._bench.record(CellSkipped(at=time.time(), cell=cell.cell, reason=BUDGET_ENDED))
 
     @contextmanager
     def _within_budget(self) -> Iterator[None]:
-        """When the budget ends, no visit that waits is begun; a little later what runs is stopped."""
-        assert self.state.tuning is not None
-        over, budget_s = threading.Event(), self.state.tuning.tuning.budget_s
+        """When the budget ends, no visit that waits is begun; a little later what runs is stopped, and each report that
+        waits soon after it began."""
+        over, overtime_s = threading.Event(), _OVERTIME * self._budget_s
 
         def watch() -> None:
             if over.wait(max(0.0, self._left_s)):
                 return
             self._bench.queue.skip(tuple(self.state.waiting), BUDGET_ENDED)
-            if not over.wait(max(0.0, min(_OVERTIME * budget_s, 2 * _OVERTIME * budget_s - _STOPS_IN_S))):
+            wait_s = max(0.0, min(overtime_s, 2 * overtime_s - _STOPS_IN_S))
+            while not over.wait(wait_s):
                 self._bench.stop_running()
+                wait_s = _STOPS_IN_S
 
         thread = threading.Thread(target=watch, name="budget", daemon=True)
         thread.start()

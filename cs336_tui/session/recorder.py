@@ -37,6 +37,11 @@ class SessionRecorder:
         with self._lock:
             self._sinks.append(sink)
 
+    def unlisten(self, sink: Sink) -> None:
+        """Pass events to this sink no more."""
+        with self._lock:
+            self._sinks = [each for each in self._sinks if each != sink]
+
     @property
     def path(self) -> Path:
         """The log's path, also before it exists; it changes when the log goes on elsewhere."""

@@ -16,17 +16,13 @@ from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.report_keys import predicted_for, prediction_key, report_key
 from cs336_tui.events.reports import Report, ReportKind
 from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.race_state import RaceState
 
 DEVICE_HISTORY = 1200
 """Device samples kept for the graphs; where cells run side by side, `SIDE_BY_SIDE` times as many."""
 SIDE_BY_SIDE = 8
 _SURROUNDS_S = 10.0
 """Seconds after its end within which a cell that ran beside others takes samples."""
-_OF_RUNS = (
-    ev.CellEvent, ev.CellsQueued, ev.ReportStarted, ev.ReportStage, ev.ReportFinished, ev.TuningStarted, ev.TuningEnded,
-    ev.SessionResumed,
-)  # fmt: skip
-"""Events of what runs; others come while nothing does."""
 _R = TypeVar("_R", bound=Report)
 OUTPUT_LIMIT = 64 * 1024
 """Characters of a cell's output kept in memory; the log has all of it."""
@@ -106,9 +102,9 @@ class SessionState:
         self.default_threads: dict[tuple[str, str], int] = {}
         """torch's default intra-op threads as last read back, by device and model."""
         self.predictions: dict[CellSpec, Prediction] = {}
+        """By `prediction_key`."""
         self.predictions_elsewhere: dict[tuple[int, int], dict[CellSpec, Prediction]] = {}
         """Those for a GPU that need not be here, by its compute capability."""
-        """By `prediction_key`."""
         self.unpredictable: dict[CellSpec, str] = {}
         """Reasons of failed predictions, by `prediction_key`."""
         self.wanted: dict[int, tuple[str, ...]] = {}
@@ -119,13 +115,8 @@ class SessionState:
         """Device samples, each with the cell that ran."""
         self.machine_gpus: tuple[ev.GpuSample, ...] = ()
         """All GPUs of the machine as they were read last; empty if there is only one."""
-        self.tuning: ev.TuningStarted | None = None
-        """The race that was begun last."""
-        self.first_visit = 0
-        """The number of the first cell that was queued since."""
-        self.tuning_ended: ev.TuningEnded | None = None
-        """The end of that race."""
-        self._budget_since = self._ran_until = 0.0  # Unix seconds; the first moves on by what lies between two runs
+        self.races: list[RaceState] = []
+        """In the order in which they were begun; the last one may go on."""
         self.notices: list[ev.Notice] = []
         self.output: deque[ev.ChildOutput] = deque(maxlen=2000)
         self.ended: ev.SessionEnded | None = None
@@ -209,15 +200,24 @@ class SessionState:
         return predicted_for(spec, found) if found else None
 
     @property
+    def tuning(self) -> ev.TuningStarted | None:
+        """The beginning of the last race; None without one."""
+        return self.races[-1].begun if self.races else None
+
+    @property
+    def tuning_ended(self) -> ev.TuningEnded | None:
+        """The end of the last race; None while it has none."""
+        return self.races[-1].ended if self.races else None
+
+    @property
     def has_unfinished_race(self) -> bool:
         """True if a race was begun and has no end."""
-        return self.tuning is not None and self.tuning_ended is None
+        return bool(self.races) and self.races[-1].ended is None
 
     @property
     def race_spent_s(self) -> float:
-        """Seconds of its budget that the race has used until the last event, without breaks between two runs."""
-        until = self.tuning_ended.at if self.tuning_ended else self._ran_until
-        return max(until - self._budget_since, 0.0) if self.tuning else 0.0
+        """Seconds of its budget that the last race has used."""
+        return self.races[-1].spent_s if self.races else 0.0
 
     @property
     def is_recorded(self) -> bool:
@@ -264,10 +264,9 @@ class SessionState:
     def apply(self, event: ev.Event) -> None:
         """Fold one event in; events of unknown cells are ignored."""
         self.last_at = event.at
-        if isinstance(event, ev.SessionResumed) and self.has_unfinished_race:
-            self._budget_since += event.at - self._ran_until
-        if isinstance(event, _OF_RUNS) or (isinstance(event, ev.DeviceSampled) and self.running):
-            self._ran_until = event.at
+        race = self.races[-1] if self.has_unfinished_race else None
+        if race:
+            race.count_time(event, self.running)
         if isinstance(event, ev.CellEvent):  # most are; what follows is asked in order
             if known := self.cells.get(event.cell):
                 self._apply_to_cell(known, event)
@@ -285,14 +284,15 @@ class SessionState:
                 if event.reports:
                     self.wanted |= dict.fromkeys(range(event.first, event.first + len(event.specs)), event.reports)
                 for number, (spec, repeat) in enumerate(zip(event.specs, repeats, strict=False), event.first):
-                    self.cells[number] = CellState(number, spec, repeat, queued_in_turns=event.in_turns)
+                    cell = self.cells[number] = CellState(number, spec, repeat, queued_in_turns=event.in_turns)
                     self.running.pop(number, None)
                     self.waiting[number] = None
+                    if race:
+                        race.take(cell, event.at)
             case ev.TuningStarted():
-                self.tuning, self.tuning_ended = event, None
-                self.first_visit, self._budget_since = max(self.cells, default=-1) + 1, event.at - event.spent_s
-            case ev.TuningEnded():
-                self.tuning_ended = event
+                self.races.append(RaceState(event))
+            case ev.TuningEnded() if race:
+                race.end(event)
             case ev.QueueOrdered():
                 first = {cell: None for cell in event.cells if cell in self.waiting}
                 self.waiting = first | self.waiting

@@ -1,4 +1,4 @@
-"""The visits of a race in its session: the cells of each candidate, and how long another one takes."""
+"""The visits of races in a session, and how long another one takes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ Visited = Mapping[int, Sequence[CellState]]
 
 
 def visits_of(state: SessionState) -> Visited:
-    """The visits of the session's race."""
-    number_of = {spec: number for number, spec in enumerate(state.tuning.candidates)} if state.tuning else {}
-    found: dict[int, list[CellState]] = {}
-    for cell in state.cells.values():
-        number = number_of.get(cell.asked_spec)
-        if number is not None and cell.cell >= state.first_visit:
-            found.setdefault(number, []).append(cell)
-    return found
+    """The visits of the session's last race; none without one."""
+    return dict(state.races[-1].visits) if state.races else {}
 
 
 def visit_cells(state: SessionState) -> frozenset[int]:
-    """The numbers of the cells that are visits of the session's race; none without one."""
-    return frozenset(cell.cell for cells in visits_of(state).values() for cell in cells)
+    """The numbers of the cells that are visits of any of the session's races."""
+    return frozenset[int]().union(*(race.cells for race in state.races))
+
+
+def is_race_alone(state: SessionState) -> bool:
+    """True of a session that has a race, and no other cells."""
+    return bool(state.races) and visit_cells(state) == state.cells.keys()
 
 
 def visit_s(visited: Visited, candidates: Sequence[CellSpec], number: int) -> float | None:

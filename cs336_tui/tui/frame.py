@@ -94,8 +94,8 @@ class Frame(msgspec.Struct, frozen=True):
     def _race_goes_on(self) -> bool:
         """True if the race is not over, and this app, another process or a replay goes on with it."""
         state, shown = self.shown.state, self.shown
-        runs = self.running and self.is_live if shown.source else shown.playing or shown.watched is not None
-        return state.tuning is not None and state.tuning_ended is None and state.ended is None and runs
+        runs = self.races and self.is_live if shown.source else shown.playing or shown.watched is not None
+        return state.has_unfinished_race and state.ended is None and runs
 
     @property
     def subject(self) -> Subject:

@@ -132,9 +132,10 @@ class LiveSource:
             from cs336_tui.analysis.shortlist import started_of
             from cs336_tui.config.tuned_sweep import command_of_search
 
-            began, bench, tuner = time.monotonic(), self.bench, self._new_tuner()
+            began, bench = time.monotonic(), self.bench
             tuning = search.tuning(bench.resolve(search.start).cells()[0])
             started = started_of(tuning, bench.probe(), bench.predictor, began)
+            tuner = self._new_tuner(began)
             return _Race(tuner, lambda: tuner.run(started, command_of_search(tuning)))
 
         self._begin("race", resolve, self._hold, then=self._drive)
@@ -155,14 +156,16 @@ class LiveSource:
 
         self._begin("run", resume, self._hold, self.bench.cancel, then=self._drive)
 
-    def _new_tuner(self) -> Tuner:
+    def _new_tuner(self, began: float | None = None) -> Tuner:
         from cs336_tui.analysis.next_step import next_step
         from cs336_tui.runner.tuning import Tuner
 
-        return Tuner(self.bench, next_step)
+        return Tuner(self.bench, next_step, began=began)
 
     def _hold(self, race: _Race) -> None:
-        """A stop from here on ends this race."""
+        """A stop from here on ends this race, which takes the place of the one before."""
+        if self._tuner not in (None, race.tuner):
+            self._tuner.close()
         self._tuner, self._races = race.tuner, race.tuner is not None
 
     def _drive(self, race: _Race) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from cs336_tui.analysis.next_step import ONE_LEFT, next_step
 from cs336_tui.analysis.shortlist import started_of
 from cs336_tui.analysis.tuning import Entry, Race, race_of
+from cs336_tui.config.race_steps import Checks, Finish
 from cs336_tui.config.tuning import BUDGET_ENDED, Over, Tuning
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.events import CellFinished, CellsQueued, CellStarted, TuningEnded
+from cs336_tui.events.events import CellFinished, CellsQueued, CellStarted, Event, TuningEnded
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.resume import BROKEN_OFF
 from cs336_tui.runner.tuning import Tuner
@@ -25,6 +28,7 @@ from cs336_tui.session.standing import standing_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import info_of
 from tests.commands import call
+from tests.made_race import race_events
 from tests.watching import Watch, small_spec
 from tests.worker.workload.own_code import Folder
 
@@ -148,6 +152,50 @@ def test_what_runs_when_the_budget_ends_is_stopped_and_nothing_is_left(tmp_path:
     assert standing_of(load(running.bench.log_path), runs=False).stage == "done"
 
 
+def test_checks_that_wait_when_the_budget_ends_are_stopped_as_well(tmp_path: Path, folder: Folder) -> None:
+    running, tuning = Running(tmp_path), tuning_of(folder, "hangs", "fast", budget_s=3)
+    specs = tuple(msgspec.structs.replace(tuning.base, context_length=length) for length in (8, 16, 32))
+    running.tuner = Tuner(running.bench, lambda _, left_s: Checks(specs) if left_s > 0 else Finish(BUDGET_ENDED))
+    thread = threading.Thread(target=running.run, args=(tuning,))
+    thread.start()
+    thread.join(30)
+    running.bench.close()
+    thread.join()
+    assert running.took_s < 30
+    assert [report.status for report in running.watch.state.reports.values()] == ["cancelled"] * 3
+
+
+def test_a_race_in_a_session_that_has_begun_knows_its_machine_and_hears_no_more_when_it_is_over(
+    tmp_path: Path, folder: Folder
+) -> None:
+    running = Running(tmp_path)
+    running.bench.run([small_spec()], "cs336-tui bench")
+    running.tuner.close()
+    running.tuner = Tuner(running.bench, lambda _state, _left_s: Finish(ONE_LEFT))
+    running.run(tuning_of(folder, "slow", "fast", budget_s=60))
+    assert running.tuner.state.environment == running.watch.state.environment
+    assert running.tuner.state.tuning_ended is not None
+    assert running.watch.state.ended is not None
+    assert running.tuner.state.ended is None
+
+
+@pytest.mark.parametrize(
+    ("rounds", "is_refused"), [((range(7),), True), ((range(7), (0, 4)), False)], ids=["first-round", "second-round"]
+)
+def test_time_for_the_check_of_the_best_is_kept_in_the_first_round_alone(
+    rounds: Iterable[Iterable[int]], is_refused: bool, tmp_path: Path
+) -> None:
+    """2.5 s are left; a visit takes 1 s, and two checks as much each."""
+    bench = Bench(Watch(), session_dir=tmp_path)
+    try:
+        tuner = Tuner(bench, next_step, began=time.monotonic() - 57.5)
+        tuner.recall(race_events(rounds=rounds))
+        assert tuner.state.tuning is not None
+        assert bool(tuner._refuse(tuner.state.tuning.candidates[0])) == is_refused
+    finally:
+        bench.close()
+
+
 def test_a_race_that_was_stopped_goes_on_with_the_rest_of_its_budget(tmp_path: Path, folder: Folder) -> None:
     running = Running(tmp_path)
     tuning = tuning_of(folder, "slow", "fast", budget_s=60)
@@ -197,6 +245,24 @@ def test_the_command_resume_goes_on_with_a_race_and_prints_its_outcome(tmp_path:
     again = call(*words)
     assert "nothing left to run" in again.stderr
     assert again.stdout == done.stdout
+
+
+def test_the_command_resume_prints_all_of_a_session_that_went_on_after_its_race(tmp_path: Path) -> None:
+    raced = race_events(ended=ONE_LEFT)
+    cell, at = sum(isinstance(event, CellStarted) for event in raced), raced[-1].at
+    later: list[Event] = [
+        CellsQueued(at=at, first=cell, specs=(small_spec(),)),
+        CellStarted(at=at, cell=cell, pid=1),
+        CellFinished(at=at + 1, cell=cell, status="failed", error="it broke"),
+    ]
+    for name, events in (("race", raced), ("both", [*raced, *later])):
+        (tmp_path / f"{name}.jsonl").write_bytes(b"".join(map(to_line, events)))
+    words = ("--session-dir", str(tmp_path), "--format", "csv")
+    race, both = (call("resume", name, *words) for name in ("race", "both"))
+    assert "nothing left to run" in both.stderr
+    assert race.stdout.startswith("table,candidate,")
+    assert "custom" in both.stdout
+    assert not both.stdout.startswith("table,candidate,")
 
 
 def _killed(directory: Path, tuning: Tuning, ends: int) -> tuple[Path, Race]:

@@ -36,7 +36,6 @@ from cs336_tui.session.log import LogReader, SessionLog
 from cs336_tui.session.state import DEVICE_HISTORY, OUTPUT_LIMIT, SessionState
 from cs336_tui.stats.summaries import summarize
 from tests.made_kernels import a_kernel_report
-from tests.made_race import race_events
 from tests.samples import (
     ENVIRONMENT,
     MEASURED_S,
@@ -341,16 +340,3 @@ def test_times_of_ranks_are_kept_apart_by_kind_and_their_skew_is_known_with_and_
     state = state_of([*ranks_session(4, is_over=False), cell_end(1, skew=summarize([0.5, 0.7]))])
     assert (state.cells[1].skew.n, state.cells[1].skew.mean) == (2, pytest.approx(0.6))
     assert state.cells[0].skew.n == 0
-
-
-def test_the_time_of_a_race_is_that_in_which_it_runs() -> None:
-    events = race_events()
-    spent_s, at = state_of(events).race_spent_s, events[-1].at
-    assert spent_s == at - START
-    host = HostSample(
-        cpu=0.1, memory_used_bytes=1, memory_total_bytes=2, child_rss_bytes=None, load_1m=0.1, cpu_count=2
-    )
-    idle = DeviceSampled(at=at + 50, host=host)
-    assert state_of([*events, idle, Notice(at=at + 60, text="idle")]).race_spent_s == spent_s
-    went_on = [SessionResumed(at=at + 100, app="0"), CellStarted(at=at + 103, cell=0, pid=1)]
-    assert state_of([*events, idle, *went_on]).race_spent_s == spent_s + 3

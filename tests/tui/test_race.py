@@ -121,3 +121,23 @@ async def test_a_race_runs_is_stopped_and_goes_on() -> None:
     assert command.startswith("cs336-tui tune --size tiny")
     assert "--over attention=naive,sdpa --over checkpoint=0,1" in command
     assert others == []
+
+
+async def test_a_report_after_a_stop_is_not_taken_for_the_race() -> None:
+    benches = Benches()
+    app = Cs336App(benches, initial=raceable())
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        await pilot.press("escape", "U")
+        await until(pilot, "4 candidates")
+        await pilot.press("enter")
+        await until(pilot, "now   starting point: ")
+        await pilot.press("s")
+        await until(pilot, "u resumes")
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press("9", "n")
+        await until(pilot, "warm-up ...")
+        await pilot.press("C")
+        assert "now   stopped" in await until(pilot, "now   ")
+        benches.go_on.set()
+        await until(pilot, lambda _: not app.run_in_progress)
