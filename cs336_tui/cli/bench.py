@@ -33,6 +33,8 @@ from cs336_tui.events.events import Event
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.session import store
+from cs336_tui.session.state import SessionState
+from cs336_tui.session.visits import is_race_alone
 from cs336_tui.stats.quantities import counted
 
 _OF_BENCH = (
@@ -190,9 +192,12 @@ def resume(
     from cs336_tui.runner.tuning import Tuner
 
     path, render = store.find(session, session_dir), renderer(format_)
-    outputs = Outputs(
-        lambda state: race_text(state, format_) if state.tuning else render(state), output, force, summary
-    )
+    goes_on = False
+
+    def text_of(state: SessionState) -> str:
+        return race_text(state, format_) if goes_on or is_race_alone(state) else render(state)
+
+    outputs = Outputs(text_of, output, force, summary)
     if has_jobs(path):
         if lanes is not None:
             raise click.UsageError(f"--lanes: session {path.stem} is of jobs, which go on with the lanes that they had")
@@ -215,8 +220,9 @@ def resume(
         tuner.recall(history)
 
     def work() -> None:
+        nonlocal goes_on
         cells = runner.resume(recall, failed=failed, take_over=take_over, lanes=lanes)
-        if tuner.state.has_unfinished_race:
+        if goes_on := tuner.state.has_unfinished_race:
             click.echo(f"session {path.stem}: the race goes on with {tuner.left_words} of its budget", err=True)
             tuner.go_on()
         else:

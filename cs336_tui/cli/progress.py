@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _REDRAW_S = 0.25
 _MOST_NAMED = 8
 """Most cells that have a line each where several run side by side."""
-STAGES = {"compiling": "compiling the model", "capturing": "capturing a CUDA graph", "measuring": "measured"}
+_STAGES = {"compiling": "compiling the model", "capturing": "capturing a CUDA graph", "measuring": "measured"}
 """Stages, in the words of a line; the first two may take half a minute without an event."""
 _WHOLE = 1000
 """Parts of a whole bar."""
@@ -96,7 +96,7 @@ class RunProgress:
     def say(self, text: str) -> None:
         """Show a text until there is something else to show."""
         if self._live:
-            self._write([cut(text, "", self._lines.size.columns - 1)])
+            self._write([cut(text, "", self._width)])
 
     def clear(self) -> None:
         self._lines.clear()
@@ -125,16 +125,26 @@ class RunProgress:
 
     def _of_cell(self, cell: CellState) -> str:
         """``[3/19] small · ctx 512 · forward · measured 3/10 · 14.95 ms ± 0.06``; a title that is too long is cut."""
-        stage = cell.stage or ""
-        told = STAGES.get(stage, stage)
-        if stage in _SILENT and cell.stage_began_at is not None and self._state.last_at is not None:
-            told += f", {duration(max(self._state.last_at - cell.stage_began_at, 0.0))}"
-        if stage in _COUNTING:
-            told += f" {steps_so_far(cell, self._state.last_at)}"
+        told = self._stage(cell)
         if cell.running.n:
             mean, std = milliseconds(cell.running.mean, cell.running.std(self._state.ddof))
             told += f" · {mean} ms" + (f" ± {std}" if cell.running.n > self._state.ddof else "")
-        return cut(f"{self._place(cell)} {cell.spec.title}", f" · {told}", self._lines.size.columns - 1)
+        return cut(f"{self._place(cell)} {cell.spec.title}", f" · {told}", self._width)
+
+    def _stage(self, cell: CellState) -> str:
+        """``measured 3/10``, ``compiling the model, 0:12``."""
+        stage, now = cell.stage or "", self._state.last_at
+        told = _STAGES.get(stage, stage)
+        if stage in _COUNTING:
+            return f"{told} {steps_so_far(cell, now)}"
+        if stage in _SILENT and cell.stage_began_at is not None and now is not None:
+            return f"{told}, {duration(max(now - cell.stage_began_at, 0.0))}"
+        return told
+
+    @property
+    def _width(self) -> int:
+        """Columns of a line."""
+        return self._lines.size.columns - 1
 
     def _bar(self) -> str:
         """The share of the session's time that has passed, the cells that are over, and the time that is left."""
@@ -142,7 +152,7 @@ class RunProgress:
         over = sum(cell.is_over for cell in state.cells.values())
         share, left_s = share_done(state), remaining_s(state)
         told = f"{over}/{len(state.cells)} cells" + ("" if left_s is None else f" · {eta_words(left_s)}")
-        return bar(over / len(state.cells) if share is None else share, told, self._lines.size.columns - 1)
+        return bar(over / len(state.cells) if share is None else share, told, self._width)
 
     def _jobs(self) -> str:
         """The stages of the jobs, with the first reason why one waits."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TextIO
 
-from cs336_tui.analysis.eta import steps_so_far
 from cs336_tui.analysis.tuning import Entry, Race, race_of
-from cs336_tui.cli.progress import STAGES, RunProgress, bar, cut
+from cs336_tui.cli.progress import RunProgress, bar, cut
 from cs336_tui.config.tuning import label
 from cs336_tui.events.events import (
     CellFinished,
@@ -25,6 +25,7 @@ from cs336_tui.events.events import (
 )
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.visits import visits_of
 from cs336_tui.stats.quantities import counted, duration
 
 _QUIET_S = 5.0
@@ -35,7 +36,7 @@ _MOST_NAMED = 2
 
 class RaceProgress(RunProgress):
     """A line a round instead of a line a cell: who is out and why, the best so far, the budget left; rounds that change
-    none of it have one every few seconds. Without a race as `RunProgress`."""
+    none of it have one every few seconds. As `RunProgress` where no race goes on."""
 
     def __init__(self, state: SessionState, stream: TextIO) -> None:
         super().__init__(state, stream)
@@ -44,7 +45,7 @@ class RaceProgress(RunProgress):
         self._told_at = 0.0
 
     def show(self, event: Event) -> None:
-        if self._state.tuning is None:
+        if self._race is None:
             super().show(event)
             return
         match event:
@@ -73,31 +74,35 @@ class RaceProgress(RunProgress):
         parts = [f"{len(left)} of {len(race.entries)} left", self._best, _out_words(gone), self._budget()]
         self._line(f"{_place(cell)}: {'; '.join(filter(None, parts))}")
 
+    @property
+    def _race(self) -> TuningStarted | None:
+        """The race that goes on."""
+        return self._state.tuning if self._state.has_unfinished_race else None
+
     def _budget(self) -> str:
         return f"{duration(self._left_s)} left" if self._left_s > 0 else "the budget is used up"
 
     @property
     def _left_s(self) -> float:
-        started = self._state.tuning
-        return started.tuning.budget_s - self._state.race_spent_s if started else 0.0
+        return self._race.tuning.budget_s - self._state.race_spent_s if self._race else 0.0
 
     def _running(self, cell: CellState) -> Iterator[str]:
         """``round 2 · 5/12 · attention sdpa · measured 3/5``."""
-        started = self._state.tuning
-        name = label(started.tuning, cell.asked_spec) if started else cell.spec.title
-        queued = [each for each in self._state.cells.values() if each.repeat == cell.repeat and not each.in_turns]
+        if self._race is None:
+            yield from super()._running(cell)
+            return
+        name = label(self._race.tuning, cell.asked_spec)
+        visits = chain.from_iterable(visits_of(self._state).values())
+        queued = [each for each in visits if each.repeat == cell.repeat and not each.in_turns]
         place = "" if cell.in_turns else f" · {sum(each.is_over for each in queued) + 1}/{len(queued)}"
-        stage = cell.stage or ""
-        steps = f" {steps_so_far(cell, self._state.last_at)}" if stage in ("warm-up", "measuring") else ""
-        told = f" · {STAGES.get(stage, stage)}{steps}"
-        yield cut(f"{_place(cell)}{place} · {name}", told, self._lines.size.columns - 1)
+        yield cut(f"{_place(cell)}{place} · {name}", f" · {self._stage(cell)}", self._width)
 
     def _bar(self) -> str:
-        started = self._state.tuning
-        budget_s = started.tuning.budget_s if started else 1.0
-        share = 1 - self._left_s / budget_s
+        if self._race is None:
+            return super()._bar()
+        share = 1 - self._left_s / self._race.tuning.budget_s
         told = " · ".join(filter(None, (self._best, self._budget())))
-        return bar(min(max(share, 0.0), 1.0), told, self._lines.size.columns - 1)
+        return bar(min(max(share, 0.0), 1.0), told, self._width)
 
 
 def _place(cell: CellState) -> str:
