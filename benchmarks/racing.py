@@ -24,6 +24,7 @@ from typing import NamedTuple
 import click
 
 from benchmarks.reporting import publish, table, verdict
+from cs336_tui.analysis.next_step import FEWEST_ROUNDS, TURNS_A_ROUND
 from cs336_tui.stats.racing import (
     InTurns,
     Standing,
@@ -150,7 +151,7 @@ def is_wrong(costs: Sequence[float], found: Sequence[Standing]) -> bool:
 
 
 def race(machine: Machine) -> Result:
-    """A race with a third of the visits of an exhaustive search."""
+    """A race with a third of the visits of an exhaustive search, by the steps of `analysis.next_step`."""
     size = len(machine.costs)
     exhaustive = size * machine.noise.rounds
     budget = exhaustive // 3
@@ -159,12 +160,15 @@ def race(machine: Machine) -> Result:
     turns: dict[tuple[int, int], list[tuple[tuple[float, float], ...]]] = {}
     found = standings(visits)
     was_wrong = is_wrong(machine.costs, found)
-    while not is_decided(found) and spent + 2 <= budget:
+    while (rounds < FEWEST_ROUNDS or not is_decided(found)) and spent + 2 <= budget:
         going = keep(found, affordable(size, 1 - spent / budget))
+        if len(going) < 2:
+            going = tuple(each.candidate for each in found[:2])
         while len({0, *going}) > budget - spent and len(going) > 2:
             going = going[:-1]
-        if take_turns(found, going):
-            turns.setdefault((min(going), max(going)), []).append(machine.turns(min(going), max(going)))
+        a, b = min(going), max(going)
+        if take_turns(found, going) and len(turns.get((a, b), ())) < TURNS_A_ROUND * rounds:
+            turns.setdefault((a, b), []).append(machine.turns(a, b))
             spent += 2
         elif len({0, *going}) <= budget - spent:
             rounds += 1
