@@ -115,7 +115,7 @@ class LiveSource:
     def run(self, sweep: Sweep, options: RunOptions) -> None:
         """Let the sweep's cells wait behind those that do, and run them; `RunEnded` is posted when all are over."""
         bench = self.bench
-        bench.ddof, bench.timeout_s, bench.skip_after_oom = options.ddof, options.timeout_s, sweep.oom_skip
+        self._use(sweep, options)
 
         def resolve() -> Callable[[], None]:
             resolved = bench.resolve(sweep)
@@ -125,8 +125,9 @@ class LiveSource:
 
         self._begin("run", resolve, lambda add: add())
 
-    def race(self, search: Search) -> None:
+    def race(self, search: Search, options: RunOptions) -> None:
         """Race the candidates of a search; `RunEnded` is posted when the race is over."""
+        self._use(search.start, options)
 
         def resolve() -> _Race:
             from cs336_tui.analysis.shortlist import started_of
@@ -155,6 +156,11 @@ class LiveSource:
             return _Race(tuner, tuner.go_on if tuner else lambda: None)
 
         self._begin("run", resume, self._hold, self.bench.cancel, then=self._drive)
+
+    def _use(self, sweep: Sweep, options: RunOptions) -> None:
+        """Run with these options from now on."""
+        bench = self.bench
+        bench.ddof, bench.timeout_s, bench.skip_after_oom = options.ddof, options.timeout_s, sweep.oom_skip
 
     def _new_tuner(self, began: float | None = None) -> Tuner:
         from cs336_tui.analysis.next_step import next_step

@@ -9,6 +9,7 @@ import pytest
 from cs336_tui.config.presets import preset
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.dialogs.tune import TuneDialog
 from tests.made_race import race_events
 from tests.tui.kept_sessions import STOPPED, keep
@@ -100,13 +101,14 @@ async def test_choices_that_are_other_work_are_not_raced() -> None:
 
 async def test_a_race_runs_is_stopped_and_goes_on() -> None:
     benches = Benches()
-    app = Cs336App(benches, initial=raceable())
+    app = Cs336App(benches, initial=raceable(), options=RunOptions(ddof=0, timeout_s=90.0))
     async with app.run_test(size=SMALL) as pilot:
         await until(pilot, lambda _: app.live.state.environment is not None)
         await pilot.press("escape", "U")
         await until(pilot, "4 candidates")
         await pilot.press("enter")
         await until(pilot, "now   starting point: ")
+        assert benches.ddof == 0
         await pilot.press("r", "U")  # nothing is added to a race
         await pilot.press("s")
         await until(pilot, "u resumes")
@@ -116,7 +118,8 @@ async def test_a_race_runs_is_stopped_and_goes_on() -> None:
         await pilot.press("u")
         await until(pilot, "end   decided: ")
         assert "[ Save as preset ]" in screen_text(app)
-        assert not app.run_in_progress
+        await until(pilot, lambda _: not app.run_in_progress)
+        assert not [each.message for each in app._notifications if each.severity == "error"]
     (command, *others) = [command for command in benches.commands if command]
     assert command.startswith("cs336-tui tune --size tiny")
     assert "--over attention=naive,sdpa --over checkpoint=0,1" in command

@@ -93,6 +93,9 @@ class ScriptedBench:
     def listen(self, sink: Sink) -> None:
         self._sinks.append(sink)
 
+    def unlisten(self, sink: Sink) -> None:
+        self._sinks.remove(sink)
+
     def prepare(self) -> None:
         self.prepared = True
 

@@ -105,7 +105,7 @@ class RunController:
     def _race(self, search: Search | None) -> None:
         source = self.source()
         if search is not None and source is not None and self.can_race:
-            source.race(search)
+            source.race(search, self._pane.options)
             self.begin(races=True)
 
     def begin(self, *, races: bool = False) -> None:

@@ -13,7 +13,7 @@ from textual.widgets import Button, Label
 
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.tuned_sweep import Search, search_of
-from cs336_tui.config.tuning import COSTS, Goal, budget_of, check_goal, limit_of, space_of
+from cs336_tui.config.tuning import COSTS, Goal, budget_of, check_budget, check_goal, limit_of, space_of
 from cs336_tui.stats.quantities import counted
 from cs336_tui.tui.dialogs.window import Dialog
 from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
@@ -80,9 +80,9 @@ class TuneDialog(Dialog[Search | None]):
         try:
             limit = limit_of(self._within) if self._within.strip() else {}
             search = search_of(self._sweep, self._over, self._goal, budget_of(self._budget), limit)
-            check_goal(self._goal, self._device)
-            search.check()
             tuning = search.tuning(search.start.with_devices((self._device,)).cells()[0])
+            check_goal(self._goal, self._device)
+            check_budget(tuning)
             space = space_of(tuning)
             out = f", {counted(len(space.left_out), 'combination')} cannot be" if space.left_out else ""
             count = f"{counted(len(space.candidates), 'candidate')}{out}; the first of each is the starting point"
