@@ -123,6 +123,42 @@ class CellState:
         self.spec = self.asked_spec
         self.status, self.skipped_because = "queued", None
 
+    def start(self, event: ev.CellStarted, environment: Environment | None) -> None:
+        """Begin another attempt, on this machine."""
+        self.start_again()
+        self.status, self.stage = "running", "starting"
+        self.started_at, self.pid, self.environment = event.at, event.pid, environment
+        self.lanes, self.job = event.lanes, event.job
+        if event.device:
+            self.spec = msgspec.structs.replace(self.spec, device=event.device)
+
+    def apply(self, event: ev.CellEvent) -> None:
+        """Fold in an event of the attempt that began last."""
+        match event:
+            case ev.StepsTimed():
+                self.times.add(event)
+            case ev.StageChanged():
+                if self.stage == "measuring":
+                    self.window.ended_at = event.at
+                if event.stage == "measuring" and self.window.began_at is None:
+                    self.window.began_at = event.at
+                if event.stage in ("warm-up", "measuring") and self.steps_began_at is None:
+                    self.steps_began_at = event.at
+                self.stage, self.stage_began_at = event.stage, event.at
+            case ev.ModelBuilt():
+                self.num_params = event.num_params
+                self.num_params_without_head = event.num_params_without_head
+                self.in_force = event.in_force
+            case ev.ModelPrepared():
+                self.prepared = event
+            case ev.CellSkipped():
+                self.status, self.skipped_because = "skipped", event.reason
+            case ev.CellFinished():
+                self.status, self.finished = event.status, event
+                self.stage = event.stage or self.stage
+                if self.in_force and event.logits_dtype:
+                    self.in_force = msgspec.structs.replace(self.in_force, logits_dtype=event.logits_dtype)
+
     @property
     def times(self) -> StepTimes:
         if self._times is None:

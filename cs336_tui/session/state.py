@@ -402,50 +402,23 @@ class SessionState:
         lanes = [self.lanes[lane].lane.machine for lane in cell.lanes if lane in self.lanes]
         return set(lanes) if lanes else {cell.job or ""}
 
-    def _apply_to_cell(self, cell: CellState, event: ev.Event) -> None:
+    def _apply_to_cell(self, cell: CellState, event: ev.CellEvent) -> None:
         match event:
-            case ev.StepsTimed():
-                cell.times.add(event)
-            case ev.CellSkipped():
-                self._take_out(cell)
-                cell.status, cell.skipped_because = "skipped", event.reason
             case ev.CellRequeued():
                 self._take_out(cell)
                 cell.start_again()
                 self.waiting[cell.cell] = None
             case ev.CellStarted():
                 self._take_out(cell)
-                cell.start_again()
-                cell.status, cell.stage = "running", "starting"
-                cell.started_at, cell.pid, cell.environment = event.at, event.pid, self.environment
-                cell.lanes, cell.job = event.lanes, event.job
-                if event.device:
-                    cell.spec = msgspec.structs.replace(cell.spec, device=event.device)
+                cell.start(event, self.environment)
                 self._start_together(cell.cell, event.at)
                 self.running[cell.cell] = None
                 self._beside(cell)
-            case ev.StageChanged():
-                if cell.stage == "measuring":
-                    cell.window.ended_at = event.at
-                if event.stage == "measuring" and cell.window.began_at is None:
-                    cell.window.began_at = event.at
-                if event.stage in ("warm-up", "measuring") and cell.steps_began_at is None:
-                    cell.steps_began_at = event.at
-                cell.stage, cell.stage_began_at = event.stage, event.at
-            case ev.ModelBuilt():
-                cell.num_params = event.num_params
-                cell.num_params_without_head = event.num_params_without_head
-                cell.in_force = event.in_force
-                if event.in_force and event.in_force.threads and not cell.spec.threads:
-                    self.default_threads[cell.spec.device, cell.spec.model] = event.in_force.threads
-            case ev.ModelPrepared():
-                cell.prepared = event
-            case ev.CellFinished():
+            case ev.CellSkipped() | ev.CellFinished():
                 self._take_out(cell)
-                cell.status, cell.finished = event.status, event
-                cell.stage = event.stage or cell.stage
-                if cell.in_force and event.logits_dtype:
-                    cell.in_force = msgspec.structs.replace(cell.in_force, logits_dtype=event.logits_dtype)
+            case ev.ModelBuilt() if event.in_force and event.in_force.threads and not cell.spec.threads:
+                self.default_threads[cell.spec.device, cell.spec.model] = event.in_force.threads
+        cell.apply(event)
 
 
 def fold(events: Iterable[ev.Event]) -> SessionState:
