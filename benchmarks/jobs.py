@@ -21,6 +21,7 @@ from benchmarks.reporting import publish, table, verdict
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
+from cs336_tui.events.device_samples import GpuSample, HostSample
 from cs336_tui.runner.jobs.bench import JobsBench
 from cs336_tui.runner.jobs.choice import LaunchChoice
 from cs336_tui.runner.jobs.folder import folder_of, log_path, write_choice, write_request
@@ -83,8 +84,8 @@ def steps(cell: int, first: int, number: int = 1, kind: ev.StepKind = "measured"
 
 
 def sample(cell: int) -> ev.DeviceSampled:
-    gpu = ev.GpuSample(uuid=f"GPU-{cell}", name="Some GPU", utilisation=0.9, power_w=500.0, sm_clock_mhz=1900)
-    return ev.DeviceSampled(at=time.time(), host=ev.HostSample(cpu=0.5, memory_used_bytes=10**10, load_1m=1.0), gpu=gpu)
+    gpu = GpuSample(uuid=f"GPU-{cell}", name="Some GPU", utilisation=0.9, power_w=500.0, sm_clock_mhz=1900)
+    return ev.DeviceSampled(at=time.time(), host=HostSample(cpu=0.5, memory_used_bytes=10**10, load_1m=1.0), gpu=gpu)
 
 
 def finished(cell: int) -> Iterator[ev.Event]:

@@ -21,6 +21,7 @@ from benchmarks.reporting import publish, spread, table, verdict
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.codec import to_line
+from cs336_tui.events.device_samples import HostSample
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import (
     SCHEMA,
@@ -31,7 +32,6 @@ from cs336_tui.events.events import (
     EffectiveSettings,
     EnvironmentRead,
     Event,
-    HostSample,
     ModelBuilt,
     SessionEnded,
     SessionStarted,

@@ -18,6 +18,7 @@ import psutil
 from benchmarks.reporting import app, publish, table, verdict
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
+from cs336_tui.events.device_samples import HostSample
 from tests.samples import START, a_gpu, a_spec, machine_of_gpus, session_start
 from tests.terminal import Terminal
 
@@ -109,7 +110,7 @@ def log_of_lanes(path: Path, seconds: float) -> None:
             events.append(ev.StepsTimed(at=at, cell=n, kind="measured", first=tick, times_s=(time_s,), phases_s=phases))
             if tick % 10 == 0:
                 gpu = a_gpu(f"GPU-gpu-box-{n}", dice.uniform(0.9, 1.0))
-                host = ev.HostSample(cpu=dice.uniform(0.1, 0.2), child_rss_bytes=10**9, load_1m=8.0, cpu_count=64)
+                host = HostSample(cpu=dice.uniform(0.1, 0.2), child_rss_bytes=10**9, load_1m=8.0, cpu_count=64)
                 events.append(ev.DeviceSampled(at=at, host=host, gpu=gpu, cells=(n,)))
     path.write_bytes(b"".join(map(to_line, events)))
 

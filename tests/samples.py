@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from cs336_tui.config.spec import CellSpec, dims_of
+from cs336_tui.events.device_samples import GpuSample, HostSample, RankSample
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import (
     SCHEMA,
@@ -19,8 +20,6 @@ from cs336_tui.events.events import (
     EffectiveSettings,
     EnvironmentRead,
     Event,
-    GpuSample,
-    HostSample,
     JobChanged,
     JobSubmitted,
     Lane,
@@ -29,7 +28,6 @@ from cs336_tui.events.events import (
     ModelBuilt,
     ModelPrepared,
     Notice,
-    RankSample,
     SessionEnded,
     SessionStarted,
     StageChanged,

@@ -14,6 +14,7 @@ from cs336_tui.config.counts import FEWEST, INTERVAL
 from cs336_tui.config.spec import CellSpec, ModelDims, size_names
 from cs336_tui.config.sweep import ASKED_REPORTS, Sweep
 from cs336_tui.events import events
+from cs336_tui.events.device_samples import GpuProcess, GpuSample, HostSample
 from cs336_tui.events.environment import DeviceInfo, Environment
 
 counts = st.integers(1, 10_000)
@@ -251,14 +252,14 @@ any_event = st.one_of(
     st.builds(
         events.DeviceSampled,
         at=at,
-        host=st.builds(events.HostSample, cpu=st.none() | st.floats(0, 1), child_rss_bytes=optional_bytes),
+        host=st.builds(HostSample, cpu=st.none() | st.floats(0, 1), child_rss_bytes=optional_bytes),
         gpu=st.none()
         | st.builds(
-            events.GpuSample,
+            GpuSample,
             utilisation=st.none() | st.floats(0, 1),
             memory_used_bytes=optional_bytes,
             clock_reasons=st.none() | some(names),
-            other_processes=st.none() | st.lists(st.builds(events.GpuProcess, pid=counts)).map(tuple),
+            other_processes=st.none() | st.lists(st.builds(GpuProcess, pid=counts)).map(tuple),
         ),
     ),
     st.builds(events.Notice, at=at, text=texts),

@@ -15,8 +15,8 @@ from cs336_tui.analysis.gpu_words import APPLE, figures, notes, numbered
 from cs336_tui.cli.files import text_or_json
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.targets import read_environment, to_json
+from cs336_tui.events.device_samples import GpuSample
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import GpuSample
 from cs336_tui.runner.device.nvml import NO_LIBRARY, NvmlReport, nvml_report
 from cs336_tui.runner.lanes import Core, cores_here
 from cs336_tui.runner.machine import Diagnosis, lacking_code

@@ -10,6 +10,7 @@ import msgspec
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
+from cs336_tui.events.device_samples import GpuSample
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import Prediction
@@ -113,7 +114,7 @@ class SessionState:
         """In the order in which they were begun."""
         self.devices: deque[tuple[ev.DeviceSampled, int | None]] = deque(maxlen=DEVICE_HISTORY)
         """Device samples, each with the cell that ran."""
-        self.machine_gpus: tuple[ev.GpuSample, ...] = ()
+        self.machine_gpus: tuple[GpuSample, ...] = ()
         """All GPUs of the machine as they were read last; empty if there is only one."""
         self.races: list[RaceState] = []
         """In the order in which they were begun; the last one may go on."""

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from cs336_tui.config.flops import least_bytes, step_flops
-from cs336_tui.events.events import DeviceSampled, GpuSample, HostSample, StepsTimed
+from cs336_tui.events.device_samples import GpuSample, HostSample
+from cs336_tui.events.events import DeviceSampled, StepsTimed
 from cs336_tui.events.peaks import peak_key
 from cs336_tui.export.formats import render
 from cs336_tui.export.results import TableError, results_table

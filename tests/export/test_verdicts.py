@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from cs336_tui.analysis.merge import Result, merge
-from cs336_tui.events.events import DeviceSampled, Event, HostSample, StageChanged
+from cs336_tui.events.device_samples import HostSample
+from cs336_tui.events.events import DeviceSampled, Event, StageChanged
 from cs336_tui.export.verdicts import MOST_LINES, cell_names, judgement_of, trust_notes, verdict_table, without_numbers
 from cs336_tui.session.state import SessionState
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, steps

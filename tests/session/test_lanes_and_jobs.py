@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
+from cs336_tui.events.device_samples import HostSample
 from cs336_tui.session.load import load
 from cs336_tui.session.state import SessionState, fold
 from tests.samples import a_spec
@@ -43,7 +44,7 @@ def test_a_lane_set_aside_runs_nothing_and_its_cell_waits_as_it_was_queued():
 
 
 def test_a_sample_of_some_cells_is_theirs_alone():
-    of_first = ev.DeviceSampled(at=3, host=ev.HostSample(cpu=0.5, load_1m=1.0), cells=(0,))
+    of_first = ev.DeviceSampled(at=3, host=HostSample(cpu=0.5, load_1m=1.0), cells=(0,))
     stages = [ev.StageChanged(at=2, cell=cell, stage="measuring") for cell in (0, 1)]
     state = in_lanes(started(0, 0), started(1, 1), *stages, of_first)
     assert [state.cells[cell].surroundings.samples for cell in (0, 1)] == [1, 0]
@@ -77,11 +78,11 @@ def test_a_loaded_log_gives_each_cell_its_own_steps_and_samples(tmp_path: Path):
         for n in numbers:
             events.append(ev.StepsTimed(at=3, cell=n, kind="measured", first=step, times_s=(n + step / 8,)))
             if step % 2 == n % 2:
-                host = ev.HostSample(cpu=n / 4, load_1m=float(n + step), cpu_count=4, child_cores=0.0)
+                host = HostSample(cpu=n / 4, load_1m=float(n + step), cpu_count=4, child_cores=0.0)
                 events.append(ev.DeviceSampled(at=3, host=host, cells=(n,)))
-        events.append(ev.DeviceSampled(at=3, host=ev.HostSample(load_1m=0.5)))
+        events.append(ev.DeviceSampled(at=3, host=HostSample(load_1m=0.5)))
     events.append(ev.CellFinished(at=4, cell=1, status="ok"))
-    events.append(ev.DeviceSampled(at=5, host=ev.HostSample(load_1m=99.0), cells=(1,)))
+    events.append(ev.DeviceSampled(at=5, host=HostSample(load_1m=99.0), cells=(1,)))
     path = tmp_path / "s.jsonl"
     path.write_bytes(b"".join(map(to_line, events)))
     loaded, folded = load(path), fold(events)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cs336_tui.events.device_samples import HostSample
 from cs336_tui.events.events import (
     CellFinished,
     CellRequeued,
@@ -11,7 +12,6 @@ from cs336_tui.events.events import (
     CellStarted,
     DeviceSampled,
     Event,
-    HostSample,
     Notice,
     ReportFinished,
     ReportStarted,

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.events.codec import to_line
+from cs336_tui.events.device_samples import GpuSample, HostSample
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import (
     CellFinished,
@@ -18,8 +19,6 @@ from cs336_tui.events.events import (
     ChildOutput,
     DeviceSampled,
     Event,
-    GpuSample,
-    HostSample,
     Notice,
     ReportFinished,
     ReportStarted,

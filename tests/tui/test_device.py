@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cs336_tui.events.device_samples import GpuSample, HostSample
 from cs336_tui.events.environment import DeviceInfo
-from cs336_tui.events.events import DeviceSampled, EnvironmentRead, Event, GpuSample, HostSample
+from cs336_tui.events.events import DeviceSampled, EnvironmentRead, Event
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tabs.device import DevicePane, Run, device_lines

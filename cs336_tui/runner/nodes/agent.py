@@ -15,8 +15,9 @@ from contextlib import ExitStack, closing
 import msgspec
 
 from cs336_tui.events.codec import to_line
+from cs336_tui.events.device_samples import RankSample
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import DeviceSampled, Event, RankSample, StageChanged
+from cs336_tui.events.events import DeviceSampled, Event, StageChanged
 from cs336_tui.runner.child import StoreAnswer, store
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.hanging import ask_for_stacks, stuck_ranks

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.analysis.gpu_words import Numbered, doubtful_reasons
-from cs336_tui.events.events import DeviceSampled, GpuSample
+from cs336_tui.events.device_samples import GpuSample
+from cs336_tui.events.events import DeviceSampled
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import LaneState, SessionState
 from cs336_tui.tui import format

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.events.events import CellFinished, DeviceSampled, GpuSample
+from cs336_tui.events.device_samples import GpuSample
+from cs336_tui.events.events import CellFinished, DeviceSampled
 from cs336_tui.runner.device import nvml as nvml_module
 from cs336_tui.runner.device.gpu import RETRY_S, GpuMonitor
 from cs336_tui.runner.device.nvml import nvml_report

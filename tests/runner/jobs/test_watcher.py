@@ -8,6 +8,7 @@ import pytest
 
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
+from cs336_tui.events.device_samples import HostSample
 from cs336_tui.runner.jobs.folder import output_path, request_path, write_request
 from cs336_tui.runner.jobs.job import JobStatus
 from cs336_tui.session.lock import lock_path
@@ -354,7 +355,7 @@ def test_a_report_that_a_job_left_unmade_ends_with_it(one: Made):
 
 def test_samples_are_of_the_cells_of_their_job(tmp_path: Path):
     made = Made(tmp_path, {"1": (0,), "2": (1,)})
-    host = ev.HostSample(cpu=0.5, load_1m=1.0)
+    host = HostSample(cpu=0.5, load_1m=1.0)
     for job, cell in (("1", 0), ("2", 1)):
         made.begin(job, (cell,))
         made.write(job, started(cell), ev.StageChanged(at=3.5, cell=cell, stage="measuring"))
