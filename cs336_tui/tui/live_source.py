@@ -240,9 +240,13 @@ class LiveSource:
             try:
                 prepared = prepare()
             except Exception:
-                with self._asking:  # else it would be taken for a run that is about to begin
-                    self._asked = max(self._asked - 1, 0)
-                raise
+                with self._asking:
+                    was_stopped = not self._asked  # which may be why it failed
+                    self._asked = max(self._asked - 1, 0)  # else it would be taken for a run that is about to begin
+                if not was_stopped:
+                    raise
+                stopped()
+                return
             with self._asking:
                 if self._asked:
                     self._asked -= 1

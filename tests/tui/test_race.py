@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from cs336_tui.config.presets import preset
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.runner.predictor import PredictionError
+from cs336_tui.session.recorder import Sink
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.dialogs.tune import TuneDialog
 from tests.made_race import race_events
 from tests.tui.kept_sessions import STOPPED, keep
-from tests.tui.watched import SMALL, WIDE, Benches, log_of, screen_text, until
+from tests.tui.watched import SMALL, WIDE, Benches, ScriptedBench, log_of, screen_text, until
 
 DECIDED = "decided: every other candidate is worse than the best"
 
@@ -124,6 +127,43 @@ async def test_a_race_runs_is_stopped_and_goes_on() -> None:
     assert command.startswith("cs336-tui tune --size tiny")
     assert "--over attention=naive,sdpa --over checkpoint=0,1" in command
     assert others == []
+
+
+class StoppedInPredicting(ScriptedBench):
+    """A bench whose predictions break off when they are stopped."""
+
+    def __init__(self, sink: Sink, log: Path | None = None) -> None:
+        super().__init__(sink, log)
+        self.predicts, self.stopped = threading.Event(), threading.Event()
+
+    def resolve(self, sweep: Sweep) -> Sweep:
+        del sweep
+        self.predicts.set()
+        self.stopped.wait(10)
+        raise PredictionError("stopped")
+
+    def cancel(self) -> bool:
+        self.stopped.set()
+        return super().cancel()
+
+
+async def test_a_stop_before_the_first_visit_is_no_failure() -> None:
+    made: list[StoppedInPredicting] = []
+
+    def bench(sink: Sink, log: Path | None) -> StoppedInPredicting:
+        made.append(StoppedInPredicting(sink, log))
+        return made[-1]
+
+    app = Cs336App(bench, initial=raceable())  # type: ignore[arg-type]
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        await pilot.press("escape", "U")
+        await until(pilot, "4 candidates")
+        await pilot.press("enter")
+        await until(pilot, lambda _: made[0].predicts.is_set())
+        await pilot.press("s")
+        await until(pilot, lambda _: not app.run_in_progress)
+        assert not list(app._notifications)
 
 
 async def test_a_report_after_a_stop_is_not_taken_for_the_race() -> None:
