@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from cs336_tui.analysis.tuning import MARGIN, Race, race_of, solo, unchecked
+from cs336_tui.analysis.first_round import first_visits, in_own_order
+from cs336_tui.analysis.tuning import BARRED, MARGIN, Race, race_of, solo, unchecked, was_cut_off
 from cs336_tui.config.race_steps import Checks, Finish, Step, Turns, Visits
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.tuning import BUDGET_ENDED, Goal
 from cs336_tui.config.turns import check_sides
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.visits import Visited, check_s, turns_s, visit_s, visits_of
 from cs336_tui.stats.quantities import counted
@@ -25,7 +26,6 @@ TURNS_A_ROUND = 4
 """Rounds of a pair in turns for each round of visits, which tell their ratios to the starting point."""
 FEWEST_ROUNDS = 2
 """Rounds before a race is decided or the last two run in turns: one round has no interval."""
-_BARRED = ("differs", "over the limit", "oom", "failed", "skipped")
 _CHECKS_SHARE = 0.25
 """Share of what is left of the budget that checks of others than the best may take."""
 
@@ -33,9 +33,10 @@ _CHECKS_SHARE = 0.25
 def next_step(state: SessionState, left_s: float) -> Step:
     """The next step of the session's race, of whose budget so many seconds are left. Visits that are queued are over.
 
-    Each candidate is visited once. Then, before each round, the best is checked, and the others that could be best
-    where that costs little; the round has as many of those that could be best, by their standing, as the budget allows
-    (`racing.affordable`). When two are left, or are all that the budget affords, they take turns.
+    Each candidate is visited once, as far as the budget allows (`first_visits`). Then, before each round, the best is
+    checked, and the others that could be best where that costs little; the round has as many of those that could be
+    best, by their standing, as the budget allows (`racing.affordable`). When two are left, or are all that the budget
+    affords, they take turns.
     """
     race = race_of(state)
     assert race is not None, "a race was begun"
@@ -43,19 +44,23 @@ def next_step(state: SessionState, left_s: float) -> Step:
     if left_s <= 0:
         return Finish(BUDGET_ENDED)
     visited, best = visits_of(state), race.best
-    new = [number for number in range(len(candidates)) if not any(solo(visited.get(number, ())))]
     if race.start.status in ("oom", "failed") and race.start.cost is None:
         return Finish(f"the starting point could not be measured: {race.start.why}")
-    if new:
-        return Visits(_shuffled(new, 1), 1)
+    first = first_visits(race, visited, left_s) if race.rounds < FEWEST_ROUNDS else None
+    if first and not first.promising:
+        return Visits(first.candidates, 1)
+    one_check_s = check_s(state)
+    if best is not None and (specs := unchecked(state, [best.number])):
+        return Checks(specs) if len(specs) * one_check_s <= left_s else Finish(BUDGET_ENDED)
+    if first:
+        return Visits(first.candidates, 1)
     if best is None:
         return Finish(NONE_LEFT)
-    one_check_s = check_s(state)
-    if specs := unchecked(state, [best.number]):
-        return Checks(specs) if len(specs) * one_check_s <= left_s else Finish(BUDGET_ENDED)
+    if race.rounds >= FEWEST_ROUNDS and all(map(was_cut_off, _in_round(visited, race.rounds))):
+        return Finish(BUDGET_ENDED)
     if race.tuning.goal == "memory":
         return Finish(_of_visited(race, MEASURED))
-    barred = {entry.number for entry in race.entries if entry.status in _BARRED}
+    barred = {entry.number for entry in race.entries if entry.status in BARRED}
     allowed = [standing for standing in race.standings if standing.candidate not in barred]
     tied = [standing for standing in allowed if standing.is_tied]
     is_settled = len(tied) < 2 or is_decided(tied, MARGIN)
@@ -70,7 +75,7 @@ def next_step(state: SessionState, left_s: float) -> Step:
     takes_s = [visit_s(visited, candidates, number) or 0.0 for number in range(len(candidates))]
     chosen = tuple(standing.candidate for standing in tied)
     if not is_settled:
-        chosen = keep(tied, affordable(len(candidates), left_s / race.tuning.budget_s), MARGIN)
+        chosen = keep(tied, affordable(len(visited), left_s / race.tuning.budget_s), MARGIN)
     if take_turns(allowed, chosen):
         a, b = sorted(chosen)
         taken = _taken_turns(race.tuning.goal, visited, candidates, a, b)
@@ -83,12 +88,16 @@ def next_step(state: SessionState, left_s: float) -> Step:
         if len(chosen) == 2:
             return Finish(BUDGET_ENDED)
         chosen = chosen[:-1]
-    return Visits(_shuffled([*{*chosen, *reference}], race.rounds + 1), race.rounds + 1)
+    return Visits(in_own_order({*chosen, *reference}, race.rounds + 1), race.rounds + 1)
+
+
+def _in_round(visited: Visited, number: int) -> Iterator[CellState]:
+    return (cell for cells in visited.values() for cell in solo(cells) if cell.repeat == number)
 
 
 def _of_visited(race: Race, reason: str) -> str:
     """The reason, and of how many candidates it does not hold."""
-    left = sum(entry.status == "waiting" for entry in race.entries)
+    left = sum(entry.status in ("waiting", "not visited") for entry in race.entries)
     return f"{reason}; the budget did not allow a visit of {counted(left, 'candidate')}" if left else reason
 
 
@@ -106,10 +115,3 @@ def _taken_turns(goal: Goal, visited: Visited, candidates: Sequence[CellSpec], a
     if any(cell.status in ("oom", "failed", "killed") for cell in together):
         return None
     return sum(cell.status == "ok" for cell in together)
-
-
-def _shuffled(candidates: Sequence[int], number: int) -> tuple[int, ...]:
-    """In an order of the round's own, so that drift favours none; the starting point first in the first round."""
-    order = sorted(candidates)
-    random.Random(number).shuffle(order)
-    return tuple(sorted(order, key=lambda candidate: candidate != 0)) if number == 1 else tuple(order)

@@ -13,7 +13,7 @@ from cs336_tui.analysis.agreement import Agreement, agreement, agreement_key
 from cs336_tui.analysis.contention import waiting_share
 from cs336_tui.analysis.energy import energy_of
 from cs336_tui.config.spec import CellSpec, SpecError
-from cs336_tui.config.tuning import BUDGET_ENDED, Goal, LeftOut, Tuning, label
+from cs336_tui.config.tuning import BUDGET_ENDED, NOT_AFFORDED, Goal, LeftOut, Tuning, label
 from cs336_tui.events.agreement_report import AgreementReport
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -28,9 +28,11 @@ EntryStatus = Literal[
 """``tied``: not told apart from the best when the race ended; ``out``: worse than the best by its interval; ``cut``: it
 could be best, but the budget does not allow another visit of it; ``differs``: its logits or gradients are not the
 starting point's; ``skipped``: never tried, as another candidate showed that it cannot run; ``waiting``: not visited
-yet."""
+yet, and may be in the first round; ``not visited``: it will not be."""
 MARGIN = 0.01
 """The smallest relative difference that counts."""
+BARRED: Collection[EntryStatus] = ("differs", "over the limit", "oom", "failed", "skipped")
+"""Statuses of those that cannot be best, whatever their steps take."""
 _MEMORY_SPREAD = 0.002
 """Standard deviation of log peaks that is assumed for goal ``memory``: they hardly vary."""
 _SAME_WORK = Agreement(True, "logits and gradients are computed as the starting point's")
@@ -39,8 +41,9 @@ _agreement = lru_cache(maxsize=512)(agreement)
 
 class Entry(NamedTuple):
     """A candidate in the race. `ratio` is its cost over the starting point's with a simultaneous interval, which is
-    None of one visit and where it is too noisy to say something; `cost` is in the unit of the goal; each is None before
-    it is known. `why` says why it is not in the race, if it is not."""
+    None of one visit, where it is too noisy to say something, and of the starting point itself; `cost` is in the unit
+    of the goal; each is None before it is known. `why` says why it is not in the race or, of the best, why its results
+    may be wrong."""
 
     number: int
     spec: CellSpec
@@ -106,12 +109,13 @@ def race_of(state: SessionState) -> Race | None:
     rounds = max((cell.repeat for cells in visited.values() for cell in solo(cells)), default=0)
     in_last = {number for number, cells in visited.items() if any(cell.repeat == rounds for cell in solo(cells))}
     best = _best(standings_, in_last, {*barred, *lost})
+    is_over = state.tuning_ended is not None
     ranked, entries = {each.candidate: each for each in standings_}, []
     for number, spec in enumerate(begun.candidates):
         cells, standing = visited.get(number, ()), ranked.get(number)
         measured = [cell for cell in cells if cell.status == "ok"]
         alone = list(solo(measured))
-        low, high = _bounds(standing)
+        low, high = _bounds(standing) if number else (None, None)
         costs = [visits[cell.cell].cost for cell in alone if cell.cell in visits]
         compiled = [cell.prepared.compile_s for cell in measured if cell.prepared and cell.prepared.compile_s]
         entry = Entry(
@@ -132,12 +136,12 @@ def race_of(state: SessionState) -> Race | None:
         if number in lost:
             status, why = lost[number]
         elif number == best:
-            status, why = "best", _doubt(entry.agreement, is_over=state.tuning_ended is not None)
+            status, why = "best", _doubt(entry.agreement, is_over=is_over)
+        elif standing is None and number not in barred and (is_over or rounds > 1):
+            cut_off = (cell.skipped_because for cell in cells if cell.skipped_because)
+            status, why = "not visited", next(cut_off, NOT_AFFORDED)
         else:
-            is_over = state.tuning_ended is not None
             status, why = _status(entry, standing, barred, in_last=number in in_last, is_over=is_over)
-            if status == "not visited":
-                why = next((cell.skipped_because for cell in cells if cell.skipped_because), BUDGET_ENDED)
         entries.append(entry._replace(status=status, why=why))
     entries.sort(key=_place)
     return Race(
@@ -271,7 +275,7 @@ def _lost(
             if cell.status == "killed" and "timeout" in why:
                 why = f"{why}; a longer budget gives it more time"
             return ("oom" if cell.status == "oom" else "failed"), why
-        if cell.status == "skipped" and not _was_cut_off(cell):
+        if cell.status == "skipped" and not was_cut_off(cell):
             return "skipped", cell.skipped_because or ""
         if cell.status == "ok" and cell.cell not in visits:
             return "failed", energy_of(cell).why if goal == "tokens/J" else "its cost could not be read"
@@ -282,7 +286,7 @@ def _lost(
     return None
 
 
-def _was_cut_off(cell: CellState) -> bool:
+def was_cut_off(cell: CellState) -> bool:
     """True of a visit that the budget did not allow."""
     return cell.status == "skipped" and (cell.skipped_because or "").startswith(BUDGET_ENDED)
 
@@ -304,18 +308,18 @@ def _doubt(check: Agreement | None, *, is_over: bool) -> str:
     """Why the logits and gradients of the best are not known to be right; empty if they are, and while a check may
     follow."""
     if check is None:
-        return "its logits and gradients are not checked" if is_over else ""
-    return "" if check.agrees else f"its logits and gradients are not checked: {check.why}"
+        return "its logits and gradients may differ: they were not checked" if is_over else ""
+    return "" if check.agrees else f"its logits and gradients may differ: {check.why}"
 
 
 def _status(
     entry: Entry, standing: Standing | None, barred: Collection[int], *, in_last: bool, is_over: bool
 ) -> tuple[EntryStatus, str]:
     """Of a candidate that is not lost and not the best."""
-    if standing is None:
-        return ("not visited" if is_over else "waiting"), ""
     if entry.number in barred:
         return "differs", entry.agreement.why if entry.agreement else ""
+    if standing is None:
+        return "waiting", ""
     if standing.is_out:
         return "out", f"{standing.behind - 1:+.1%} of the best"
     if not in_last:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cs336_tui.analysis.estimates import Estimate, judge_all, total_s
+from cs336_tui.analysis.first_round import first_round_s
 from cs336_tui.analysis.next_step import MOST_ROUNDS
 from cs336_tui.analysis.shortlist import Shortlist, needed_bytes
 from cs336_tui.analysis.targets import Target
@@ -26,8 +27,8 @@ class Planned(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The first round has a visit of each candidate. `round_low_s` and `round_high_s` are the forecast of their steps,
-    without start-up and compiling, of those that are predicted; None is unknown."""
+    """A round of all candidates: `round_low_s` and `round_high_s` are the forecast of its steps, without start-up and
+    compiling, of those that are predicted; None is unknown."""
 
     tuning: Tuning
     target: Target
@@ -37,6 +38,16 @@ class Plan(NamedTuple):
     limit_bytes: int | None
     round_low_s: float | None
     round_high_s: float | None
+
+    @property
+    def visits(self) -> int:
+        """Visits of the first round, as far as the forecast tells: of all candidates, or of those for which there is
+        time."""
+        forecast = sum(each.estimate is not None for each in self.candidates)
+        if not self.round_low_s or not forecast:
+            return len(self.candidates)
+        in_time = int(first_round_s(self.tuning) * forecast / self.round_low_s)
+        return min(max(in_time, 1), len(self.candidates))
 
     @property
     def most_rounds(self) -> int | None:

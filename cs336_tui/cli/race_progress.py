@@ -8,7 +8,7 @@ from typing import TextIO
 
 from cs336_tui.analysis.tuning import Entry, Race, race_of
 from cs336_tui.cli.progress import RunProgress, bar, cut
-from cs336_tui.config.tuning import label
+from cs336_tui.config.tuning import NOT_AFFORDED, label
 from cs336_tui.events.events import (
     CellFinished,
     CellSkipped,
@@ -65,13 +65,15 @@ class RaceProgress(RunProgress):
     def _tell(self, race: Race, cell: CellState, at: float) -> None:
         """``round 2: 3 of 8 left; best: sdpa 0.71 [0.70, 0.73]; out: checkpoint 1 (+40 %); 1:20 left``."""
         left = [entry for entry in race.entries if entry.is_alive]
-        gone = [entry for entry in race.entries if not entry.is_alive and entry.number not in self._out]
-        self._out |= {entry.number for entry in gone}
+        news = [entry for entry in race.entries if not entry.is_alive and entry.number not in self._out]
+        self._out |= {entry.number for entry in news}
+        gone = [entry for entry in news if entry.status != "not visited"]
         self._best, best = _best_words(race), race.best.number if race.best else -1
-        if not gone and best == self._told_best and at - self._told_at < _QUIET_S:
+        if not news and best == self._told_best and at - self._told_at < _QUIET_S:
             return
         self._told_best, self._told_at = best, at
-        parts = [f"{len(left)} of {len(race.entries)} left", self._best, _out_words(gone), self._budget()]
+        unseen = f"{NOT_AFFORDED} of {len(news) - len(gone)}" if len(news) > len(gone) else ""
+        parts = [f"{len(left)} of {len(race.entries)} left", self._best, _out_words(gone), unseen, self._budget()]
         self._line(f"{_place(cell)}: {'; '.join(filter(None, parts))}")
 
     @property

@@ -32,7 +32,7 @@ from cs336_tui.config.tuning import GOALS, Goal, budget_of, label, limit_of
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.export.formats import plain_text
 from cs336_tui.export.gains import gains_table
-from cs336_tui.export.tuning import finding, next_lines, race_document, race_table
+from cs336_tui.export.tuning import failure_lines, finding, next_lines, race_document, race_table
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session import store
@@ -129,7 +129,8 @@ def tune(
 
     The options name the starting point, --over the choices that are searched. What cannot run here, or cannot fit by
     prediction, is left out. The others get a few steps each, the better ones more, the best two run in turns, until the
-    intervals decide or the budget ends. Exits with 0 when there is a best, 1 when none could be measured, 130 when
+    intervals decide or the budget ends. A budget too short for all candidates goes to each value by itself, then to
+    the combinations that promise most. Exits with 0 when there is a best, 1 when none could be measured, 130 when
     interrupted, with the best so far.
     """
     began = time.monotonic()
@@ -162,6 +163,8 @@ def race_text(state: SessionState, format_: str) -> str:
         return ""
     if format_ == "json":
         return to_json(race_document(race, state.cells))
+    if format_ == TERMINAL and race.best is None:
+        return on_terminal(["\n".join([finding(race), *failure_lines(race)])])
     tables = [race_table(race, state.cells), *filter(None, [gains_table(race)])]
     if format_ == TERMINAL:
         return on_terminal([finding(race), *tables, *next_lines(race)])
@@ -204,13 +207,14 @@ def _saved(state: SessionState, name: str, code: int, *, overwrite: bool) -> int
     if race is None or race.best is None:
         click.echo("no preset saved: no candidate could be measured", err=True)
         return code
-    about = f"found by tune, goal {race.tuning.goal}: {label(race.tuning, race.best.spec)}"
+    doubt = f"; in doubt: {race.best.why}" if race.best.why else ""
+    about = f"found by tune, goal {race.tuning.goal}: {label(race.tuning, race.best.spec)}{doubt}"
     try:
         path = save(Preset(name, about, sweep_of_candidate(race.tuning, race.best.spec)), overwrite=overwrite)
     except PresetError as error:
         click.echo(f"no preset saved: {error}", err=True)
         return code or EXIT_CELL_FAILED
-    click.echo(f"preset {name}: {path}", err=True)
+    click.echo(f"preset {name}: {path}{doubt}", err=True)
     return code
 
 

@@ -32,6 +32,8 @@ SAME_TOKENS = ("step", "memory")
 MOST_CANDIDATES = 2_000
 BUDGET_ENDED = "the budget ended"
 """Why a race ends, or a visit is not begun."""
+NOT_AFFORDED = "the budget did not allow a visit"
+"""Why a candidate was never visited, if nothing else was in the way."""
 
 Value = int | float | str
 

@@ -9,6 +9,7 @@ from cs336_tui.analysis.tuning import Entry, EntryStatus, Race, race_of
 from cs336_tui.config.tuning import COSTS
 from cs336_tui.export.drawing import COLOURS, Absent, Drawing, legend_below, plain_ticks, wrapped
 from cs336_tui.export.texts import untaken
+from cs336_tui.export.tuning import BASELINE
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import counted
 
@@ -66,13 +67,12 @@ def race_figure(race: Race) -> Drawing | Absent:
 
 
 def _row(axis: Axes, place: int, entry: Entry) -> None:
-    ratio = entry.ratio or 1.0
-    low, high = min(_ends(entry)), max(_ends(entry))
+    ratio, has_interval = entry.ratio or 1.0, entry.low is not None and entry.high is not None
     colour, marker = _IN.get(entry.status) or (_GREY, _NOT_IN.get(entry.status, "v"))
     axis.errorbar(
         ratio,
         place,
-        xerr=[[ratio - low], [high - ratio]],
+        xerr=[[ratio - min(_ends(entry))], [max(_ends(entry)) - ratio]] if has_interval else None,
         color=colour,
         marker=marker,
         markersize=5,
@@ -103,7 +103,8 @@ def _title(race: Race, known: int, shown: Sequence[Entry]) -> Iterator[str]:
     yield f"Race of {counted(len(race.entries), 'candidate')}{some}"
     yield f"starting point: {race.start.spec.heading}"
     if race.rounds > 1:
-        bare = any(entry.low is None for entry in shown)
-        yield "bars: simultaneous 95 % intervals" + ("; without one: unknown, or too noisy" if bare else "")
+        bare = any(entry.low is None for entry in shown if entry.number)
+        unknown = "; another one without: unknown, or too noisy" if bare else ""
+        yield f"bars: simultaneous 95 % intervals, of the starting point none, as it is the {BASELINE}{unknown}"
     if left := len(race.entries) - known:
         yield f"without a ratio: {counted(left, 'candidate')}"

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from cs336_tui.analysis.next_step import NONE_LEFT
 from cs336_tui.analysis.time_rule import TimeRule, measured_rule
-from cs336_tui.analysis.tuning import Entry, Race
+from cs336_tui.analysis.tuning import BARRED, Entry, EntryStatus, Race
 from cs336_tui.config.command import command_of
 from cs336_tui.config.tuned_sweep import sweep_of_candidate
 from cs336_tui.config.tuning import COSTS, Goal, LeftOut
@@ -22,15 +23,19 @@ _OF_START: Mapping[Goal, str] = {
     "tokens/J": "the starting point's energy a token",
     "memory": "the starting point's peak of memory",
 }
+_ALIKE: Mapping[EntryStatus, str] = {"oom": "out of memory", "over the limit": "its peak is over the limit"}
+"""Reasons whose words differ in nothing but sizes."""
 _MOST_NAMED = 3
-"""The most candidates that a sentence names."""
+"""The most candidates that a sentence names, and the most reasons."""
+BASELINE = "baseline"
+"""Stands for the interval of the starting point, to which all ratios are."""
 
 
 def finding(race: Race) -> str:
     """The result in a plain sentence."""
     best = race.best
     if best is None:
-        return f"No candidate has a result{_because(race)}."
+        return _no_finding(race)
     tied = [entry for entry in race.entries if entry.status in ("tied", "in the race") and entry is not best]
     names = [entry.label if entry.number else "the starting point" for entry in tied]
     beside = f"; not told apart from it: {_named(names)}" if tied else ""
@@ -40,14 +45,36 @@ def finding(race: Race) -> str:
     ratio = UNKNOWN if best.ratio is None else f"{best.ratio:.2f}"
     bounds = f" [{best.low:.2f}, {best.high:.2f}]" if best.low is not None and best.high is not None else ""
     unsure = "" if bounds else f" ({TOO_NOISY})" if best.visits > 1 else " (one visit each, so there is no interval)"
-    return f"{best.label} takes {ratio}{bounds} of {_OF_START[race.tuning.goal]}{unsure}{beside}."
+    doubt = f" In doubt: {best.why}." if best.why else ""
+    return f"{best.label} takes {ratio}{bounds} of {_OF_START[race.tuning.goal]}{unsure}{beside}.{doubt}"
 
 
-def _because(race: Race) -> str:
-    if not race.entries or race.ended:
-        return f": {race.ended}" if race.ended else ""
-    lost = next((entry for entry in race.entries if entry.why), None)
-    return f": {lost.label}: {lost.why}" if lost else ""
+def _no_finding(race: Race) -> str:
+    """That there is no best, why the race ended, and the most common reason of candidates."""
+    why, names = next(iter(_reasons(race).items()), ("", []))
+    often = [f"{why} ({len(names)} of {len(race.entries)})"] if why and why not in race.ended else []
+    if race.ended == NONE_LEFT:
+        return f"{': '.join(['No candidate could be measured', *often])}."
+    told = "; ".join([*filter(None, [race.ended]), *often])
+    return f"No candidate has a result{f': {told}' if told else ''}."
+
+
+def failure_lines(race: Race) -> Iterator[str]:
+    """The most common reasons why candidates have no result, each with its candidates."""
+    reasons = _reasons(race)
+    for why, names in list(reasons.items())[:_MOST_NAMED]:
+        yield f"{why}: {_named(names)}"
+    if (more := len(reasons) - _MOST_NAMED) > 0:
+        yield f"{counted(more, 'other reason')}: cs336-tui export --report race has them all"
+
+
+def _reasons(race: Race) -> dict[str, list[str]]:
+    """Why candidates were lost, each reason with their names, the most common first."""
+    found: dict[str, list[str]] = {}
+    for entry in race.entries:
+        if entry.status in BARRED:
+            found.setdefault(_ALIKE.get(entry.status) or entry.why, []).append(entry.label)
+    return dict(sorted(found.items(), key=lambda reason: -len(reason[1])))
 
 
 def next_lines(race: Race) -> Iterator[str]:
@@ -138,6 +165,8 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _interval(entry: Entry) -> str:
+    if not entry.number and entry.ratio is not None:
+        return BASELINE
     return "" if entry.low is None or entry.high is None else f"[{entry.low:.3f}, {entry.high:.3f}]"
 
 
@@ -156,7 +185,7 @@ def _rules(race: Race, cells: Mapping[int, CellState] | None) -> dict[int, TimeR
 
 def _notes(race: Race) -> Iterator[str]:
     yield f"starting point: {race.start.spec.heading}"
-    yield "ratio: cost over the starting point's; the intervals hold for all candidates together with 95 %"
+    yield "ratio: cost over the starting point's, the baseline; intervals hold for all candidates together with 95 %"
     if race.limit_bytes is not None:
         yield f"limit of a peak: {gigabytes(race.limit_bytes)} GB"
 

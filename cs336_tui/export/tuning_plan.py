@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from cs336_tui.analysis.estimates import duration_range, time_range, timed_flops
+from cs336_tui.analysis.first_round import first_round_s
 from cs336_tui.analysis.tuning_plan import Plan, Planned
 from cs336_tui.config.tuning import COSTS
 from cs336_tui.export.tables import Column, Table, Value, attributes
@@ -54,8 +55,12 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield "needs, TFLOP: of each rank, on a GPU of its own"
     yield from left_out_lines(each for each, _ in plan.left_out)
     yield _round_line(plan)
-    if plan.round_low_s is not None and plan.round_low_s > plan.tuning.budget_s:
-        yield "the budget ends before each candidate was visited; give more, or search less"
+    if plan.visits < len(plan.candidates):
+        in_time = f"first round: about {plan.visits} of these visits, in {duration(first_round_s(plan.tuning))}"
+        yield (
+            f"{in_time}. The starting point first, then each value by itself, then the combinations whose values "
+            "gained most; give more time, or search less, to visit all"
+        )
     yield from _rule_lines(plan)
 
 
@@ -74,7 +79,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             for each, needed in plan.left_out
         ],
         "plan": {
-            "visits": len(plan.candidates),
+            "visits": plan.visits,
             "warmup_steps": tuning.base.warmup_steps,
             "measure_steps": None if tuning.base.steps_for else tuning.base.measure_steps,
             "measure_for_s": tuning.base.steps_for,
@@ -106,7 +111,8 @@ def _round_line(plan: Plan) -> str:
             f"{duration_range(plan.round_low_s, plan.round_high_s)} of steps by forecast, beside start-up and compiling"
         )
     rounds = "" if most is None else f", at most {counted(most, 'round')} of all"
-    return f"first round: {visits} of {tuning.visit_words}; {took}; budget {duration(tuning.budget_s)}{rounds}"
+    which = "first round" if plan.visits == len(plan.candidates) else "a round of all"
+    return f"{which}: {visits} of {tuning.visit_words}; {took}; budget {duration(tuning.budget_s)}{rounds}"
 
 
 def _rule_lines(plan: Plan) -> Iterator[str]:

@@ -82,3 +82,11 @@ def test_the_place_in_a_round_is_that_among_its_visits(monkeypatch: pytest.Monke
         state.apply(event)
         progress.show(event)
     assert "round 1 · 1/8 · starting point · starting" in shown(terminal)
+
+
+def test_those_that_the_budget_left_unvisited_are_counted_once() -> None:
+    *_, first, second, third = lines(rounds=((0, 1, 4), (0, 4), (0, 4), (0, 4)), tuning=made_tuning(budget_s=600.0))
+    said = [line for line in (first, second, third) if "did not allow" in line]
+    assert len(said) == 1
+    assert "; the budget did not allow a visit of 5; " in said[0]
+    assert said[0].startswith("round 2: 1 of 8 left; ")

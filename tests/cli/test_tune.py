@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from cs336_tui.analysis.next_step import MOST_ROUNDS
+from cs336_tui.analysis.next_step import MOST_ROUNDS, NONE_LEFT
+from cs336_tui.cli.on_terminal import TERMINAL
 from cs336_tui.cli.targets import Machine
-from cs336_tui.cli.tune import asked_search, tune
+from cs336_tui.cli.tune import asked_search, race_text, tune
 from cs336_tui.cli.tune_plan import dry_run
 from cs336_tui.config.presets import preset
 from cs336_tui.config.tuned_sweep import Search, command_of_search
@@ -28,7 +29,8 @@ from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.session.load import load
 from tests.commands import COMMAND, DIMS, call
 from tests.made_predictions import MadePredictor, made_prediction
-from tests.samples import ENVIRONMENT, START
+from tests.made_race import race_events
+from tests.samples import ENVIRONMENT, START, state_of
 from tests.watching import PATIENCE_S
 
 SMALL = [*DIMS, *"--context 8 --batch 4 --device cpu --threads 1".split()]
@@ -168,6 +170,30 @@ def test_a_dry_run_tells_candidates_what_is_left_out_and_the_plan() -> None:
     assert all("fp8-mixed" in each["words"] for each in found["left_out"])
     assert found["plan"]["visits"] == 8
     assert found["plan"]["most_rounds"] == min(int(300 / found["plan"]["round_low_s"]), MOST_ROUNDS)
+
+
+def test_a_dry_run_says_who_is_visited_first_where_the_budget_is_short() -> None:
+    words = ["--size", "xl", "--context", "512", "--device", "cuda:0", "--steps", "100", *OVER]
+    round_s = the_plan(*words)["plan"]["round_low_s"]
+    short = [*words, "--budget", f"{round_s:.3f}s"]
+    assert the_plan(*short)["plan"]["visits"] == 4, "half of the budget"
+    assert the_plan(*short, "--goal", "memory")["plan"]["visits"] == 8, "which is measured once"
+    text = dry_run(searching(*short), None, "table", None, force=False, predictor=MadePredictor(), read=here)
+    assert "a round of all: 8 visits of 3 warm-up and 100 measured steps" in text
+    assert "first round: about 4 of these visits, in " in text
+    assert "The starting point first, then each value by itself, then the combinations whose values gained most" in text
+
+
+def test_without_a_result_a_terminal_gets_the_reasons_alone_and_files_get_all() -> None:
+    lost = dict.fromkeys(range(8), "RuntimeError: no driver") | {3: "out of registers"}
+    state = state_of(race_events(rounds=(range(8),), lost=lost, ended=NONE_LEFT))
+    first, *lines = race_text(state, TERMINAL).splitlines()
+    assert first == "No candidate could be measured: RuntimeError: no driver (7 of 8)."
+    told = " ".join(lines)
+    assert told.startswith("RuntimeError: no driver: starting point; ")
+    assert told.endswith(" and 4 more out of registers: checkpoint 1, optimizer adamw-for-loop")
+    assert len(json.loads(race_text(state, "json"))["ranking"]) == 8
+    assert race_text(state, "markdown").count("| failed ") == 8
 
 
 def test_what_does_not_fit_by_prediction_is_left_out_and_what_it_needs_is_told() -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import pytest
 
+from cs336_tui.analysis.next_step import NONE_LEFT
 from cs336_tui.analysis.time_rule import forecast_rule, measured_rule
 from cs336_tui.analysis.tuning import Race, race_of
-from cs336_tui.config.tuning import LeftOut
+from cs336_tui.config.race_steps import Checks
+from cs336_tui.config.tuning import BUDGET_ENDED, NOT_AFFORDED, LeftOut
+from cs336_tui.events.events import TuningEnded
 from cs336_tui.export.formats import plain_text
-from cs336_tui.export.tuning import finding, left_out_lines, next_lines, race_document, race_table
+from cs336_tui.export.tuning import failure_lines, finding, left_out_lines, next_lines, race_document, race_table
 from cs336_tui.session.state import SessionState, fold
+from tests.analysis.test_tuning import Made
 from tests.made_race import made_tuning, race_events
 
 
@@ -25,10 +31,10 @@ def a_race(**more: object) -> Race:
 
 
 def with_best(race: Race, **changes: object) -> Race:
-    """The race with other figures of its best candidate, and with nothing tied to it."""
+    """The race with other figures of its best candidate, which is in no doubt, and with nothing tied to it."""
     first, *others = race.entries
     rest = [entry._replace(status="out") for entry in others]
-    return race._replace(entries=(first._replace(**changes), *rest))  # type: ignore[arg-type]
+    return race._replace(entries=(first._replace(**({"why": ""} | changes)), *rest))  # type: ignore[arg-type]
 
 
 def test_the_finding_is_a_sentence() -> None:
@@ -79,8 +85,67 @@ def test_the_starting_point_may_be_the_best() -> None:
 
 def test_without_a_result_the_finding_says_why() -> None:
     race = a_race(rounds=((),), ended="no candidate could be measured")
-    assert finding(race) == "No candidate has a result: no candidate could be measured."
+    assert finding(race) == "No candidate could be measured."
     assert not list(next_lines(race))
+    begun = a_race(rounds=((),), ended="")
+    assert finding(begun) == "No candidate has a result."
+
+
+def without_result(lost: Mapping[int, str] | None = None, ended: str = NONE_LEFT) -> Race:
+    """A race of which every candidate failed, those not `lost` for other reasons alike."""
+    why = dict.fromkeys(range(8), "RuntimeError: no driver") | dict(lost or {})
+    return a_race(rounds=(range(8),), lost=why, ended=ended)
+
+
+def test_a_race_without_a_result_tells_the_most_common_reason() -> None:
+    race = without_result({3: "out of registers", 5: "a crash"})
+    assert finding(race) == "No candidate could be measured: RuntimeError: no driver (6 of 8)."
+    assert list(failure_lines(race)) == [
+        "RuntimeError: no driver: starting point; optimizer adamw-for-loop; checkpoint 1 and 3 more",
+        "out of registers: checkpoint 1, optimizer adamw-for-loop",
+        "a crash: attention sdpa, optimizer adamw-for-loop",
+    ]
+    many = without_result({3: "b", 4: "c", 5: "d", 6: "e"})
+    assert list(failure_lines(many))[3:] == ["2 other reasons: cs336-tui export --report race has them all"]
+    assert (
+        finding(without_result(ended=BUDGET_ENDED))
+        == "No candidate has a result: the budget ended; RuntimeError: no driver (8 of 8)."
+    )
+
+
+def test_sizes_make_no_other_reason() -> None:
+    made = Made(limit_bytes=10**8)
+    for number in range(4):
+        made.visit(number, 1.0, round_=1, peak_allocated_bytes=10**9 * (number + 1))
+    made.tell(TuningEnded(at=made.at, reason=NONE_LEFT))
+    assert finding(made.race) == "No candidate could be measured: its peak is over the limit (4 of 4)."
+
+
+def test_a_best_whose_check_could_not_be_made_is_in_doubt() -> None:
+    made = Made()
+    made.round(1)
+    step = made.next()
+    assert isinstance(step, Checks)
+    made.check(step.specs[0])
+    made.check(step.specs[1], status="oom")
+    made.tell(TuningEnded(at=made.at, reason="decided"))
+    why = "its logits and gradients may differ: could not be checked: it broke"
+    assert finding(made.race).endswith(f". In doubt: {why}.")
+    best = race_document(made.race)["ranking"][0]
+    assert (best["status"], best["why"], best["agrees"]) == ("best", why, None)
+    assert race_table(made.race).texts("why")[0] == why
+    assert "In doubt" not in finding(with_best(made.race))
+
+
+def test_the_starting_point_is_the_baseline_of_all_ratios() -> None:
+    race = a_race()
+    table, place = race_table(race), race.entries.index(race.start)
+    assert (table.texts("ratio")[place], table.texts("interval")[place]) == ("1.000", "baseline")
+    record = race_document(race)["ranking"][place]
+    assert (record["ratio"], record["low"], record["high"]) == (1.0, None, None)
+    assert table.texts("interval").count("baseline") == 1
+    unknown = a_race(rounds=((),), ended="")
+    assert set(race_table(unknown).texts("interval")) == {""}
 
 
 def test_a_row_a_candidate_and_what_was_not_tried_below() -> None:
@@ -100,9 +165,7 @@ def test_a_row_a_candidate_and_what_was_not_tried_below() -> None:
 def test_candidates_that_the_budget_left_unvisited_are_counted() -> None:
     race = a_race(rounds=((0, 1, 2),), ended="the budget ended")
     names = [entry.label for entry in race.entries if entry.status == "not visited"]
-    assert (
-        f"not visited: 5 candidates ({'; '.join(names[:3])} and 2 more): the budget ended" in race_table(race).findings
-    )
+    assert f"not visited: 5 candidates ({'; '.join(names[:3])} and 2 more): {NOT_AFFORDED}" in race_table(race).findings
 
 
 def test_the_document_is_what_scripts_were_promised() -> None:

@@ -116,7 +116,7 @@ async def test_a_race_runs_is_stopped_and_goes_on() -> None:
         await pilot.press("s")
         await until(pilot, "u resumes")
         assert len(app.screen_stack) == 1
-        assert len(app.state.cells) == 4
+        assert len(app.state.cells) == 1
         benches.go_on.set()
         await pilot.press("u")
         await until(pilot, "end   decided: ")

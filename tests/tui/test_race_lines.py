@@ -88,11 +88,23 @@ def test_rows_say_who_is_out_and_why_one_has_no_ratio() -> None:
     assert rows[1].startswith("  sdpa ")
     assert "best" in rows[1]
     assert "[0.5" in rows[1]
-    assert any("starting point" in row and " out " in row and "1.000" in row for row in rows)
+    assert any("starting point" in row and " out " in row and "1.000 baseline " in row for row in rows)
     assert any("failed" in row and "RuntimeError: no driver" in row for row in rows)
     narrow = rows_of(race_after(race_events()), 78)
     assert "interval" not in narrow[0]
     assert "visits" in rows_of(race_after(race_events()), 198)[0]
+
+
+def test_a_best_in_doubt_is_told_and_is_not_green() -> None:
+    race = race_after(race_events(ended="decided"))
+    assert race.entries[0].why, "nothing was checked"
+    assert "in doubt" in text([race_lines.best_line(race, 78)])
+    columns, axis = race_lines.columns_of(race, 118), race_lines.scale(race, zoomed=False)
+    (state,) = [span for span in race_lines.row(race, race.entries[0], columns, axis) if span.text.startswith("best")]
+    assert state.role == "caution"
+    assert race.entries[0].why in text(race_lines.brief(race, race.entries[0], 200, 2))
+    known = race._replace(entries=(race.entries[0]._replace(why=""), *race.entries[1:]))
+    assert "in doubt" not in text([race_lines.best_line(known, 78)])
 
 
 def test_the_order_changes_between_rounds_only() -> None:

@@ -168,7 +168,8 @@ def save_best(app: Host, race: Race, best: Entry) -> None:
     from cs336_tui.config.tuning import COSTS
 
     cost = COSTS[race.tuning.goal]
-    won = f"best of {len(race.entries)} candidates: {best.ratio or 1.0:.3f} of the starting point's {cost}"
+    doubt = f"; in doubt: {best.why}" if best.why else ""
+    won = f"best of {len(race.entries)} candidates: {best.ratio or 1.0:.3f} of the starting point's {cost}{doubt}"
     about = f"{best.label}, as a preset of your own. / in a name makes a folder."
     _save(app, f"best-{best.spec.size}", sweep_of_candidate(race.tuning, best.spec), about, won)
 

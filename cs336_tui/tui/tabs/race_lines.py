@@ -16,7 +16,7 @@ from cs336_tui.config.tuned_sweep import sweep_of_candidate
 from cs336_tui.config.tuning import COSTS, Tuning, changed
 from cs336_tui.config.variants import short
 from cs336_tui.export.gains import factor_words
-from cs336_tui.export.tuning import left_out_lines
+from cs336_tui.export.tuning import BASELINE, left_out_lines
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import UNKNOWN, count, duration, gigabytes
 from cs336_tui.tui import format
@@ -176,7 +176,10 @@ def best_line(race: Race, width: int, *, told_end: bool = False) -> Line:
     room = width - len("best  ") - len(figures) - 2
     return facts(
         line(("best  ", "muted"), (figures, "good"), f"  {shortened(race.tuning, best.spec, room)}"),
-        [line((text, "muted")) for text in (_others(race), "" if told_end else race.ended) if text],
+        [
+            *([line(("in doubt", "caution"))] if best.why else []),
+            *(line((text, "muted")) for text in (_others(race), "" if told_end else race.ended) if text),
+        ],
         width,
     )
 
@@ -230,7 +233,7 @@ def column_names(columns: Columns, axis: Scale) -> Line:
 
 def row(race: Race, entry: Entry, columns: Columns, axis: Scale, *, runs: bool = False) -> Line:
     """A candidate: its name, status, ratio and interval; instead of a bar the reason why it has none. `runs` now."""
-    role = _ROLES.get(entry.status, "muted")
+    role = _role(entry)
     state = entry.status if columns.interval else _SHORT.get(entry.status, entry.status)
     label = shortened(race.tuning, entry.spec, columns.name)
     text = f"{_ratio(entry):>5} " + (f"{_interval(entry):<{columns.interval}}" if columns.interval else "")
@@ -248,6 +251,11 @@ def row(race: Race, entry: Entry, columns: Columns, axis: Scale, *, runs: bool =
         Span(text, "text" if entry.is_alive else "muted"),
         *bar,
     )
+
+
+def _role(entry: Entry) -> str:
+    """The role of a status; a best candidate in doubt is none to trust."""
+    return "caution" if entry.status == "best" and entry.why else _ROLES.get(entry.status, "muted")
 
 
 def brief(race: Race, entry: Entry, width: int, rows: int) -> list[Line]:
@@ -289,7 +297,8 @@ def detail(state: SessionState, race: Race, entry: Entry, width: int) -> list[Li
 def _facts(race: Race, entry: Entry) -> Iterator[tuple[str, str]]:
     yield "status", f"{entry.status}{f': {entry.why}' if entry.why else ''}"
     if entry.ratio is not None:
-        yield "ratio", f"{_ratio(entry)} {_interval(entry)} to the starting point"
+        to_start = f"{_ratio(entry)} {_interval(entry)} to the starting point"
+        yield "ratio", to_start if entry.number else f"1: all others are to this {BASELINE}"
     if entry.cost is not None:
         yield "measured", f"{cost_words(race, entry.cost)}, {format.plural(entry.visits, 'visit')}"
     if entry.peak_bytes:
@@ -353,6 +362,8 @@ def _ratio(entry: Entry) -> str:
 
 
 def _interval(entry: Entry) -> str:
-    if entry.low is None or entry.high is None or not entry.number:
+    if not entry.number and entry.ratio is not None:
+        return BASELINE
+    if entry.low is None or entry.high is None:
         return ""
     return f"[{entry.low:.3f}, {entry.high:.3f}]" if entry.high < 10 else f"[{entry.low:.3g}, {entry.high:.3g}]"
