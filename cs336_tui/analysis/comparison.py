@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
-from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, runs_of
+from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, runs_of, without_turns
 from cs336_tui.analysis.provenance import company, mixed_provenance
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.stats.ratio import LEVEL, MARGIN, Outcome, Ratio, explain, outcome, ratio_of
@@ -44,7 +44,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True, rename={"outcome": "verdic
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """A against B. `notes` say what differs in every pair, ``A | B``; `only_a` and `only_b` have no partner; `mixed`
-    says of each side in what its own cells were not made alike."""
+    says of each side what was left out, and in what its own cells were not made alike."""
 
     schema: int = 1
     a: str
@@ -73,6 +73,7 @@ def compare(a: Sequence[Result], b: Sequence[Result], *, margin: float = MARGIN,
     together; then those that timed the same work under another name, with other numbers of steps, seeds or threads.
     Last, where each side has one device and these differ, devices need not agree; likewise precisions, architectures,
     warm-ups and ways to synchronise. Two sides of one spec each always pair. `differs` and `notes` say all of that."""
+    (a, a_notes), (b, b_notes) = map(without_turns, (a, b))
     a_groups, b_groups = (grouped(side, lambda result: result.spec) for side in (a, b))
     partners = _partners(tuple(a_groups), tuple(b_groups))
     pairs = [_pair(a_groups[x], b_groups[y], margin, level) for x, y in partners.items()]
@@ -92,7 +93,9 @@ def compare(a: Sequence[Result], b: Sequence[Result], *, margin: float = MARGIN,
         margin=margin,
         level=level,
         mixed=tuple(
-            f"{name}: {line}" for name, side in (("A", a), ("B", b)) for line in mixed_provenance(measured(side))
+            f"{name}: {line}"
+            for name, side, notes in (("A", a, a_notes), ("B", b, b_notes))
+            for line in (*notes, *mixed_provenance(measured(side)))
         ),
     )
 
@@ -192,6 +195,7 @@ _PLACE = ("side by side", "host", "device's name", "torch")
 _COMPARED: Mapping[str, Callable[[Result], str]] = {
     **{field.title: field.show for field in FIELDS.values() if field.kind in ("choice", "model")},
     "side by side": company,
+    "in turns with another cell": lambda result: "yes" if result.cell.in_turns else "no",
     "host": _of_environment("host"),
     "device's name": device_label,
     **{name: _of_environment(name) for name in ("torch", "cuda", "cudnn", "driver", "python")},

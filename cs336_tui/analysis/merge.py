@@ -12,6 +12,7 @@ from cs336_tui.events.reports import Report
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.visits import visit_cells
+from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.summaries import Summary, summarize
 
 RECORDED = "recorded"
@@ -83,16 +84,28 @@ def without_visits(results: Sequence[Result]) -> tuple[Result, ...]:
     return tuple(result for result in results if result.cell.cell not in visits[result.source])
 
 
+def without_turns(results: Sequence[Result]) -> tuple[tuple[Result, ...], tuple[str, ...]]:
+    """The results without those in turns with another cell of cells that were measured alone in the same session, too:
+    another model in memory and its steps in between are other conditions. A note says how many these are, if any."""
+    alone = {(each.source, each.spec) for each in measured(results) if not each.cell.in_turns}
+    kept = tuple(each for each in results if not (each.cell.in_turns and (each.source, each.spec) in alone))
+    left = len(results) - len(kept)
+    note = f"left out: {counted(left, 'cell')} in turns with another one; the same ran alone, too"
+    return kept, (note,) if left else ()
+
+
 R = TypeVar("R", bound=Report)
 
 
 def without_cells(
     states: Sequence[SessionState], results: Sequence[Result], kind: type[R]
 ) -> Iterator[tuple[Result, R]]:
-    """A result that was never run for each report of a kind that no cell of its session is of, chosen or not."""
+    """A result that was never run for each report of a kind that no cell of its session is of, chosen or not. Visits of
+    a race are such cells if they are among the results."""
     titles = {id(result.state): (result.source, result.session) for result in results}
     for number, state in enumerate(states):
-        known = {report_key(cell.spec) for cell in state.cells.values()}
+        visits = visit_cells(state).difference(each.cell.cell for each in results if each.state is state)
+        known = {report_key(cell.spec) for number, cell in state.cells.items() if number not in visits}
         source, title = titles.get(id(state), (number, title_of(state)))
         for report in state.contents(kind):
             if report_key(report.spec) not in known:

@@ -23,7 +23,7 @@ from cs336_tui.analysis.fields import (
     varies,
 )
 from cs336_tui.analysis.grouping import PLACES, UsualPlaces, place_notes, shown
-from cs336_tui.analysis.merge import ENDINGS, Result, ddof_of, grouped, measured, pooled, runs_of
+from cs336_tui.analysis.merge import ENDINGS, Result, ddof_of, grouped, measured, pooled, runs_of, without_turns
 from cs336_tui.session.state import ActivationPeak
 from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.ratio import LEVEL, ratio_of
@@ -161,9 +161,10 @@ def pivot(
 ) -> Pivot:
     """A table of `value` for rows by columns of fields, named by key or title.
 
-    Repeats of one spec become one figure: mean, median and std are over the steps of all runs together; memory is the
-    largest peak of any. A speed-up is the mean time of the `baseline` over that of the figure, so more is faster;
-    `baseline` picks, for each figure, the one that differs in these fields alone. Its interval is `ratio_of`'s.
+    Repeats of one spec become one figure: mean, median and std are over the steps of all runs together, alone or else
+    in turns; memory is the largest peak of any. A speed-up is the mean time of the `baseline` over that of the figure,
+    so more is faster; `baseline` picks, for each figure, the one that differs in these fields alone. Its interval is
+    `ratio_of`'s.
 
     Raises `PivotError` for an unknown value or field, a field named twice or that does not vary, a choice that varies
     and is not named, cells of several places in one figure, no results, and a baseline that is missing or not clear.
@@ -171,6 +172,7 @@ def pivot(
     if value not in VALUES:
         raise PivotError(f"value {value}: expected one of {', '.join(VALUES)}")
     kind = cast(Value, value)
+    results, turns_notes = without_turns(results)
     if baseline and kind != "speedup":
         raise PivotError(f"a baseline is for value speedup, not for {value}")
     if not any(result.cell.is_over for result in results):
@@ -202,7 +204,7 @@ def pivot(
         baseline=chosen,
         ddof=ddof,
         level=level,
-        notes=tuple(place_notes(results, named)),
+        notes=(*turns_notes, *place_notes(results, named)),
     )
 
 

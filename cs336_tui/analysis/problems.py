@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from cs336_tui.analysis.fields import FIELDS, varies
-from cs336_tui.analysis.merge import Result, measured
+from cs336_tui.analysis.merge import Result, measured, without_visits
 from cs336_tui.config.presets import all_presets
 from cs336_tui.config.problems.problem import Answer, Pairs, Problem
 from cs336_tui.config.spec import AXES, CellSpec
@@ -113,8 +113,9 @@ class Progress(NamedTuple):
 
 
 def progress_of(problem: Problem, edition: str, states: Sequence[SessionState], results: Sequence[Result]) -> Progress:
-    """The progress of these sessions on the problem. Renders nothing."""
-    material = Material(tuple(states), tuple(results))
+    """The progress of these sessions on the problem; visits of a race, few steps each, are none. Renders nothing."""
+    results = without_visits(results)
+    material = Material(tuple(states), results)
     found: dict[str, list[str]] = {"done": [], "begun": [], "missing": [], "persons": []}
     for part in problem.parts:
         answered = [is_answered(answer, material) for answer in part.answers]

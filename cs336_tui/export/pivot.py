@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from cs336_tui.analysis.fields import FIELDS
-from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.merge import Result, without_turns
 from cs336_tui.analysis.pivot import VALUES, WHOLE_PROCESS, Figure, Key, Pivot
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN, Signs, provenance_notes
 from cs336_tui.export.layout import settings_of, steps_note
@@ -35,6 +35,7 @@ def pivot_table(
     pivot: Pivot, results: Sequence[Result], *, notation: Notation = MILLISECONDS, caption: str = ""
 ) -> Table:
     """The pivot of these results. A record is one figure; without a value its `note` says why."""
+    results, _ = without_turns(results)
     signs = Signs()
     columns = [Column(key, FIELDS[key].title, left=key in LEFT) for key in pivot.rows]
     columns += [Column(_heading(pivot, key, notation)) for key in pivot.column_keys]

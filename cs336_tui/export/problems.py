@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.analysis.estimates import Estimate, duration_range
+from cs336_tui.analysis.merge import without_visits
 from cs336_tui.analysis.problems import Material, Progress, editions_of, is_answered
 from cs336_tui.config.problems.all_problems import every_problem, problem_named
 from cs336_tui.config.problems.problem import Part, Problem
@@ -57,8 +58,10 @@ class Exported(NamedTuple):
 
 
 def export_problem(name: str, material: Material) -> Exported:
-    """Answers of `material` to a problem, part by part. Raises `SpecError` for a name that is none."""
+    """Answers of `material` to a problem, part by part; visits of a race, few steps each, are none. Raises `SpecError`
+    for a name that is none."""
     problem, edition = problem_named(name, editions_of(material.results))
+    material = material._replace(results=without_visits(material.results))
     named: dict[str, Drawing] = {}
     sections = [_section(problem, edition, part, material, named) for part in problem.parts]
     return Exported(f"{edition} {problem.name}: {problem.title}", tuple(sections))
@@ -84,7 +87,8 @@ def _section(problem: Problem, edition: str, part: Part, material: Material, nam
 def _lines(problem: Problem, edition: str, part: Part, material: Material, *, has_any: bool) -> Iterable[str]:
     if part.answers and not (has_any and all(is_answered(answer, material) for answer in part.answers)):
         what = "only part of this is" if has_any else "nothing of this is"
-        yield f"{what} in this session: cs336-tui bench --preset {problem.preset(edition, part)}"
+        but = ", where visits of a race do not count" if any(state.tuning for state in material.states) else ""
+        yield f"{what} in this session{but}: cs336-tui bench --preset {problem.preset(edition, part)}"
     if part.command:
         yield f"by calculation: {part.command}"
     if part.person:

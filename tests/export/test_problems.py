@@ -18,6 +18,7 @@ from cs336_tui.config.presets import preset
 from cs336_tui.config.problems.all_problems import every_problem, problem_named
 from cs336_tui.config.problems.problem import Problem
 from cs336_tui.config.spec import recorded_spec
+from cs336_tui.config.tuning import Over
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.events.kernel_report import KINDS, KernelReport
 from cs336_tui.events.memory_report import MemoryReport
@@ -26,6 +27,7 @@ from cs336_tui.export.file_formats import FORMATS
 from cs336_tui.export.problems import Exported, export_problem
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import summarize
+from tests.analysis.test_tuning import Made
 from tests.export.grids import LAPTOP, grid
 from tests.export.html_reader import Reader
 from tests.made_kernels import a_kernel_report
@@ -283,3 +285,27 @@ def test_any_session_has_an_export_of_every_problem(events: list[Event], which: 
         assert found.render(format_, None).endswith("\n")
     progress = progress_of(problem, edition, [state], results_of(state))
     assert progress.cells_done <= progress.cells
+
+
+def test_visits_of_a_race_answer_nothing_and_a_profile_of_a_visited_candidate_does() -> None:
+    made = Made((Over("attention", ("naive", "sdpa")),))
+    made.round(1, (1.0, 0.9))
+    problem, edition = problem_named("2026/benchmarking_script")
+    assert progress_of(problem, edition, [made.state], results_of(made.state)).mark == ""
+    found = exported("2026/benchmarking_script", made.state)
+    assert not found.tables
+    assert not found.figures
+    (line, *_) = found.sections[1].lines
+    assert line == (
+        "nothing of this is in this session, where visits of a race do not count: "
+        "cs336-tui bench --preset 2026/benchmarking_script"
+    )
+    problem, edition = problem_named("2026/nsys_profile")
+    report = a_kernel_report(made.candidates[1])
+    made.tell(
+        ReportStarted(at=made.at, report=9, kind="kernels", spec=report.spec),
+        ReportFinished(at=made.at, report=9, status="ok", content=report),
+    )
+    assert progress_of(problem, edition, [made.state], results_of(made.state)).mark == "◐"
+    parts = {section.key: section for section in exported("2026/nsys_profile", made.state).sections}
+    assert {record["timed_s"] for record in parts["b"].tables[0].records} == {None}

@@ -11,8 +11,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from cs336_tui.analysis.ab import runs_in_turns
+from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.next_step import DECIDED
+from cs336_tui.analysis.pivot import pivot
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.tuning import Over
 from cs336_tui.events.events import CellsQueued, SessionAnnotated, TuningEnded
@@ -21,6 +23,7 @@ from cs336_tui.export.drawing import Absent, Drawing
 from cs336_tui.export.file_formats import FORMATS
 from cs336_tui.export.findings import findings
 from cs336_tui.export.folder import figures_of, tables_of
+from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.race_figure import MOST_ROWS, race_figure
 from cs336_tui.export.record import to_csv, to_json
 from cs336_tui.export.reports import report_tables
@@ -171,8 +174,11 @@ def test_the_figure_has_a_row_a_candidate_best_first_with_those_out_in_grey() ->
     assert axis.get_xscale() == "log"
     assert "log axis" in axis.get_xlabel()
     assert axis.get_legend_handles_labels()[1] == [entry.status for entry in race.entries]
-    bars = [container.lines[2][0].get_segments()[0][:, 0] for container in axis.containers]
-    assert [tuple(bar) for bar in bars] == [pytest.approx((entry.low, entry.high)) for entry in race.entries]
+    bars = [container.lines[2] for container in axis.containers]
+    assert [bool(bar) for bar in bars] == [entry.number != 0 for entry in race.entries], "the baseline has none"
+    ends = [tuple(bar[0].get_segments()[0][:, 0]) for bar in bars if bar]
+    assert ends == [pytest.approx((entry.low, entry.high)) for entry in race.entries if entry.number]
+    assert drawing.title.endswith("of the starting point none, as it is the baseline")
     assert drawing.render("svg").startswith(b"<?xml")
 
 
@@ -195,3 +201,27 @@ def test_data_says_which_visits_ran_in_turns_and_has_the_race() -> None:
     assert document["race"]["best"]["attention"] == "sdpa"
     assert [each["status"] for each in document["race"]["ranking"]] == ["best", "out", "out", "differs"]
     assert json.loads(to_json(SessionState()))["race"] is None
+
+
+def test_a_pivot_and_a_comparison_leave_turns_out_where_the_same_was_measured_alone() -> None:
+    results = results_of(raced().state)
+    made = pivot(results, ["attention"], ["checkpoint"])
+    figures = {key: figure.runs for key, figure in made.figures.items()}
+    assert set(figures.values()) == {2}, "two visits each; two of them ran in turns twice, too"
+    note = "left out: 4 cells in turns with another one; the same ran alone, too"
+    assert made.notes == (note,)
+    notes = pivot_table(made, results).footnotes
+    assert note in notes
+    assert not [line for line in notes if "ran in turns" in line]
+    found = compare(results, results)
+    assert [pair.a.runs for pair in found.pairs] == [2] * 4
+    assert found.mixed[:1] == (f"A: {note}",)
+    assert f"B: {note}" in found.mixed
+
+
+def test_turns_stand_for_a_cell_that_was_not_measured_alone() -> None:
+    results = results_of(raced().state)
+    turns, alone = (tuple(each for each in results if each.cell.in_turns == kind) for kind in (True, False))
+    assert pivot(turns, ["attention"], []).notes == ()
+    assert {figure.runs for figure in pivot(turns, ["attention"], []).figures.values()} == {2}
+    assert "in turns with another cell: yes | no" in compare(turns, alone).notes
