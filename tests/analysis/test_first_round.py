@@ -7,7 +7,7 @@ import pytest
 from cs336_tui.analysis.first_round import first_round_s
 from cs336_tui.config.race_steps import Checks, Finish, Visits
 from cs336_tui.config.tuning import BUDGET_ENDED, NOT_AFFORDED, Over
-from tests.analysis.test_tuning import VISIT_S, Made
+from tests.analysis.racing import VISIT_S, Made
 
 OVER = (
     Over("attention", ("naive", "sdpa")),

@@ -27,7 +27,7 @@ from cs336_tui.export.file_formats import FORMATS
 from cs336_tui.export.problems import Exported, export_problem
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import summarize
-from tests.analysis.test_tuning import Made
+from tests.analysis.racing import Made
 from tests.export.grids import LAPTOP, grid
 from tests.export.html_reader import Reader
 from tests.made_kernels import a_kernel_report

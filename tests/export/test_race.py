@@ -29,7 +29,7 @@ from cs336_tui.export.record import to_csv, to_json
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.session.state import SessionState
-from tests.analysis.test_tuning import Made
+from tests.analysis.racing import Made
 from tests.export.test_summary import sections
 from tests.samples import START, a_spec, cell_end, cell_start, steps
 

@@ -16,7 +16,7 @@ from cs336_tui.events.events import TuningEnded
 from cs336_tui.export.formats import plain_text
 from cs336_tui.export.tuning import failure_lines, finding, left_out_lines, next_lines, race_document, race_table
 from cs336_tui.session.state import SessionState, fold
-from tests.analysis.test_tuning import Made
+from tests.analysis.racing import Made
 from tests.made_race import made_tuning, race_events
 
 
