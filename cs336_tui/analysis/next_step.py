@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cs336_tui.analysis.first_round import first_visits, in_own_order
-from cs336_tui.analysis.tuning import BARRED, MARGIN, Race, race_of, solo, unchecked, was_cut_off
+from cs336_tui.analysis.tuning import BARRED, MARGIN, NO_START, Race, race_of, solo, unchecked, was_cut_off
 from cs336_tui.config.race_steps import Checks, Finish, Step, Turns, Visits
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.tuning import BUDGET_ENDED, Goal
@@ -45,7 +45,7 @@ def next_step(state: SessionState, left_s: float) -> Step:
         return Finish(BUDGET_ENDED)
     visited, best = visits_of(state), race.best
     if race.start.status in ("oom", "failed") and race.start.cost is None:
-        return Finish(f"the starting point could not be measured: {race.start.why}")
+        return Finish(f"{NO_START}: {race.start.why}")
     first = first_visits(race, visited, left_s) if race.rounds < FEWEST_ROUNDS else None
     if first and not first.promising:
         return Visits(first.candidates, 1)

@@ -33,6 +33,7 @@ MARGIN = 0.01
 """The smallest relative difference that counts."""
 BARRED: Collection[EntryStatus] = ("differs", "over the limit", "oom", "failed", "skipped")
 """Statuses of those that cannot be best, whatever their steps take."""
+NO_START = "the starting point could not be measured"
 _MEMORY_SPREAD = 0.002
 """Standard deviation of log peaks that is assumed for goal ``memory``: they hardly vary."""
 _SAME_WORK = Agreement(True, "logits and gradients are computed as the starting point's")
@@ -139,7 +140,7 @@ def race_of(state: SessionState) -> Race | None:
             status, why = "best", _doubt(entry.agreement, is_over=is_over)
         elif standing is None and number not in barred and (is_over or rounds > 1):
             cut_off = (cell.skipped_because for cell in cells if cell.skipped_because)
-            status, why = "not visited", next(cut_off, NOT_AFFORDED)
+            status, why = "not visited", next(cut_off, NOT_AFFORDED if standings_ else NO_START)
         else:
             status, why = _status(entry, standing, barred, in_last=number in in_last, is_over=is_over)
         entries.append(entry._replace(status=status, why=why))

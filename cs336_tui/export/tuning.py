@@ -52,7 +52,7 @@ def finding(race: Race) -> str:
 def _no_finding(race: Race) -> str:
     """That there is no best, why the race ended, and the most common reason of candidates."""
     why, names = next(iter(_reasons(race).items()), ("", []))
-    often = [f"{why} ({len(names)} of {len(race.entries)})"] if why and why not in race.ended else []
+    often = [f"{why} ({len(names)} of {len(race.entries)})"] if why else []
     if race.ended == NONE_LEFT:
         return f"{': '.join(['No candidate could be measured', *often])}."
     told = "; ".join([*filter(None, [race.ended]), *often])
@@ -69,10 +69,10 @@ def failure_lines(race: Race) -> Iterator[str]:
 
 
 def _reasons(race: Race) -> dict[str, list[str]]:
-    """Why candidates were lost, each reason with their names, the most common first."""
+    """Why candidates were lost, each reason with their names, the most common first; not why the race ended."""
     found: dict[str, list[str]] = {}
     for entry in race.entries:
-        if entry.status in BARRED:
+        if entry.status in BARRED and not race.ended.endswith(f": {entry.why}"):
             found.setdefault(_ALIKE.get(entry.status) or entry.why, []).append(entry.label)
     return dict(sorted(found.items(), key=lambda reason: -len(reason[1])))
 

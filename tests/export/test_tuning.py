@@ -10,7 +10,7 @@ import pytest
 from cs336_tui.analysis.next_step import NONE_LEFT
 from cs336_tui.analysis.time_rule import forecast_rule, measured_rule
 from cs336_tui.analysis.tuning import Race, race_of
-from cs336_tui.config.race_steps import Checks
+from cs336_tui.config.race_steps import Checks, Finish
 from cs336_tui.config.tuning import BUDGET_ENDED, NOT_AFFORDED, LeftOut
 from cs336_tui.events.events import TuningEnded
 from cs336_tui.export.formats import plain_text
@@ -111,6 +111,18 @@ def test_a_race_without_a_result_tells_the_most_common_reason() -> None:
         finding(without_result(ended=BUDGET_ENDED))
         == "No candidate has a result: the budget ended; RuntimeError: no driver (8 of 8)."
     )
+
+
+def test_a_starting_point_that_fails_is_told_once_and_the_others_were_not_to_be_visited() -> None:
+    made = Made()
+    made.visit(0, 1.0, round_=1, status="failed", error="it broke")
+    step = made.next()
+    assert isinstance(step, Finish)
+    made.tell(TuningEnded(at=made.at, reason=step.reason))
+    said = "the starting point could not be measured"
+    assert finding(made.race) == f"No candidate has a result: {said}: it broke."
+    assert not list(failure_lines(made.race))
+    assert race_table(made.race).texts("why") == ("it broke", said, said, said)
 
 
 def test_sizes_make_no_other_reason() -> None:
