@@ -15,6 +15,8 @@ from cs336_tui.config.tuning import BUDGET_ENDED
 from cs336_tui.events.events import CellSkipped, EnvironmentRead, Event, SessionResumed, TuningEnded, TuningStarted
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.queue import WaitingReport
+from cs336_tui.runner.resume import BROKEN_OFF
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.visits import check_s, visit_s, visits_of
 from cs336_tui.stats.quantities import duration
@@ -70,6 +72,7 @@ class Tuner:
         if self.state.has_unfinished_race:
             if self._stopped.is_set():  # here, so that the break is told
                 self._bench.record(SessionResumed(at=time.time(), app=__version__))
+            self._skip([cell for cell in self._cancelled if cell.queued_in_turns], BROKEN_OFF)
             self._stopped.clear()
             self._began = time.monotonic() - self.state.race_spent_s
             self._race(None)
@@ -139,7 +142,7 @@ class Tuner:
         if left_s <= 0:
             return BUDGET_ENDED
         if expected_s is not None and expected_s > left_s:
-            return f"{BUDGET_ENDED} before it: a visit may take {expected_s:.0f} s, and {left_s:.0f} s were left"
+            return f"{BUDGET_ENDED} before it: a visit may take {expected_s:.1f} s, and {left_s:.1f} s were left"
         limits = [self._timeout_s] if self._timeout_s else []
         if number not in ended and expected_s is not None:
             limits.append(round(max(left_s * _LONGEST_VISIT, 2 * expected_s), 1))
@@ -148,11 +151,17 @@ class Tuner:
 
     def _skip_what_was_cut_off(self) -> None:
         """Visits that the budget ended are no cells that were cancelled: nothing is left to run of them."""
-        if self._stopped.is_set() or self._left_s > 0:
-            return
-        for cell in chain.from_iterable(visits_of(self.state).values()):
-            if cell.status == "cancelled":
-                self._bench.record(CellSkipped(at=time.time(), cell=cell.cell, reason=BUDGET_ENDED))
+        if not self._stopped.is_set() and self._left_s <= 0:
+            self._skip(self._cancelled, BUDGET_ENDED)
+
+    @property
+    def _cancelled(self) -> list[CellState]:
+        """The visits that were stopped."""
+        return [cell for cell in chain.from_iterable(visits_of(self.state).values()) if cell.status == "cancelled"]
+
+    def _skip(self, cells: Sequence[CellState], reason: str) -> None:
+        for cell in cells:
+            self._bench.record(CellSkipped(at=time.time(), cell=cell.cell, reason=reason))
 
     @contextmanager
     def _within_budget(self) -> Iterator[None]:

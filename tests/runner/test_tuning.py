@@ -25,7 +25,7 @@ from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.standing import standing_of
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, fold
 from cs336_tui.session.store import info_of
 from tests.commands import call
 from tests.made_race import race_events
@@ -232,6 +232,26 @@ def test_a_race_that_was_killed_in_turns_goes_on_without_them(tmp_path: Path, fo
     cells = resumed.watch.state.cells.values()
     assert [cell.cell for cell in cells if cell.skipped_because == BROKEN_OFF] == [first, first + 1]
     assert resumed.race.ended == ONE_LEFT
+
+
+def test_turns_that_a_stop_broke_off_are_dropped_when_the_race_goes_on(tmp_path: Path) -> None:
+    raced = race_events()
+    state = fold(raced)
+    assert state.tuning is not None
+    number, at, specs = len(state.cells), raced[-1].at, state.tuning.candidates[:2]
+    turns: list[Event] = [CellsQueued(at=at, first=number, specs=specs, repeats=(9, 9), in_turns=True)]
+    for cell in (number, number + 1):
+        turns += [CellStarted(at=at, cell=cell, pid=1), CellFinished(at=at, cell=cell, status="cancelled")]
+    bench = Bench(Watch(), session_dir=tmp_path, device_interval_s=0)
+    try:
+        tuner = Tuner(bench, lambda _state, _left_s: Finish(ONE_LEFT))
+        tuner.recall([*raced, *turns])
+        tuner.stop()
+        tuner.go_on()
+    finally:
+        bench.close()
+    assert [tuner.state.cells[cell].skipped_because for cell in (number, number + 1)] == [BROKEN_OFF] * 2
+    assert standing_of(tuner.state, runs=False).stage == "done"
 
 
 def test_the_command_resume_goes_on_with_a_race_and_prints_its_outcome(tmp_path: Path, folder: Folder) -> None:
