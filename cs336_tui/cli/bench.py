@@ -33,8 +33,6 @@ from cs336_tui.events.events import Event
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.session import store
-from cs336_tui.session.state import SessionState
-from cs336_tui.session.visits import is_race_alone
 from cs336_tui.stats.quantities import counted
 
 _OF_BENCH = (
@@ -191,13 +189,10 @@ def resume(
     from cs336_tui.cli.tune import RaceRun, race_text
     from cs336_tui.runner.tuning import Tuner
 
-    path, render = store.find(session, session_dir), renderer(format_)
-    goes_on = False
-
-    def text_of(state: SessionState) -> str:
-        return race_text(state, format_) if goes_on or is_race_alone(state) else render(state)
-
-    outputs = Outputs(text_of, output, force, summary)
+    path, render, run = store.find(session, session_dir), renderer(format_), RaceRun()
+    outputs = Outputs(
+        lambda state: race_text(state, format_) if run.is_of_race else render(state), output, force, summary
+    )
     if has_jobs(path):
         if lanes is not None:
             raise click.UsageError(f"--lanes: session {path.stem} is of jobs, which go on with the lanes that they had")
@@ -211,7 +206,6 @@ def resume(
         )
     if detach:
         raise click.UsageError(f"--detach is for sessions of jobs; session {path.stem} runs here")
-    run = RaceRun()
     runner = Bench(run.sink, session_dir=path.parent, session=path.stem, skip_after_oom=oom_skip, **settings)
     tuner = Tuner(runner, next_step)
 
@@ -220,9 +214,9 @@ def resume(
         tuner.recall(history)
 
     def work() -> None:
-        nonlocal goes_on
         cells = runner.resume(recall, failed=failed, take_over=take_over, lanes=lanes)
-        if goes_on := tuner.state.has_unfinished_race:
+        if tuner.state.has_unfinished_race:
+            run.went_on = True
             click.echo(f"session {path.stem}: the race goes on with {tuner.left_words} of its budget", err=True)
             tuner.go_on()
         else:

@@ -37,6 +37,7 @@ from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.visits import is_race_alone
 
 _OWN = ("model_path", "model_args")
 """Choices of users' own code, which may be among the searched values alone."""
@@ -48,12 +49,19 @@ class RaceRun(HeadlessRun):
     def __init__(self) -> None:
         super().__init__()
         self.progress = RaceProgress(self.state, sys.stderr)
+        self.went_on = False
+        """True if it goes on with the race of a session."""
+
+    @property
+    def is_of_race(self) -> bool:
+        """True if what it comes to is a race: that went on, or that is all of its session."""
+        return self.went_on or is_race_alone(self.state)
 
     @property
     def exit_code(self) -> int:
-        """0 when there is a best candidate, 1 when none could be measured, 130 when it was interrupted; without a race
-        as of other runs."""
-        race = race_of(self.state)
+        """0 when there is a best candidate, 1 when none could be measured, 130 when it was interrupted; as of other
+        runs if it is not of a race."""
+        race = race_of(self.state) if self.is_of_race else None
         if race is None:
             return super().exit_code
         return EXIT_INTERRUPTED if self.stopped else EXIT_OK if race.best else EXIT_CELL_FAILED
@@ -61,7 +69,7 @@ class RaceRun(HeadlessRun):
     @property
     def without_flops(self) -> tuple[CellSpec, ...]:
         """None: predictions after the race would not be of its budget."""
-        return () if self.state.tuning else super().without_flops
+        return () if self.is_of_race else super().without_flops
 
 
 @command("tune")

@@ -283,6 +283,7 @@ def test_the_command_resume_prints_all_of_a_session_that_went_on_after_its_race(
     assert race.stdout.startswith("table,candidate,")
     assert "custom" in both.stdout
     assert not both.stdout.startswith("table,candidate,")
+    assert (race.returncode, both.returncode) == (0, 1), "a cell failed"
 
 
 def _killed(directory: Path, tuning: Tuning, ends: int) -> tuple[Path, Race]:
