@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.app import SystemCommand
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from cs336_tui.config.presets import QUICK, Preset
@@ -30,6 +30,7 @@ from cs336_tui.tui.controllers.reports import PeakController, ReportController
 from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.controllers.sessions import SessionController
 from cs336_tui.tui.judging import Judging
+from cs336_tui.tui.keys import printed_key
 from cs336_tui.tui.live_source import LiveSource, RunEnded, Trouble
 from cs336_tui.tui.painter import Painter
 from cs336_tui.tui.screen import MainScreen
@@ -359,6 +360,10 @@ class Cs336App(SteadyApp):
             "read_cell": self.shown.cell is not None and self.main.shows("live") and self.main.focused is None,
         }
         return bool(possible.get(action, True))
+
+    def get_key_display(self, binding: Binding) -> str:
+        """As Textual's; a key that was moved as texts print it."""
+        return printed_key(binding.key) if binding.id in self.keymap else super().get_key_display(binding)
 
     async def action_open(self, pane: str) -> None:
         """Open a tab. What is typed meanwhile waits, so that it is for the tab."""

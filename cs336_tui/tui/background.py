@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -27,8 +28,10 @@ class Pump(Protocol):
 def in_background(pump: Pump, work: Callable[[], _T], then: Callable[[_T], object]) -> None:
     """Call `work`, which must not raise, on a thread, then ``then(result)`` among the messages of `pump` if it runs."""
 
+    context = copy_context()  # in which texts find the app, and so its keys
+
     def whole() -> None:
-        pump.call_later(then, work())
+        pump.call_later(then, context.run(work))
 
     # A daemon, so that slow disks cannot keep the app from ending.
     threading.Thread(target=whole, name="cs336-background", daemon=True).start()

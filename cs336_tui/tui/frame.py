@@ -10,6 +10,7 @@ import msgspec
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.tui.configure.preview import Cells
 from cs336_tui.tui.judging import Judging
+from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.live_source import PeakView
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.tabs.queue import QueueView
@@ -67,7 +68,7 @@ class Frame(msgspec.Struct, frozen=True):
         standing = self.shown.standing
         if not standing.can_resume:
             return ""
-        return standing.cells_left + (", u resumes" if self.can_resume else "")
+        return standing.cells_left + (f", {key_name('app.resume')} resumes" if self.can_resume else "")
 
     @property
     def has_race(self) -> bool:

@@ -10,9 +10,9 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from textual.binding import Binding
-from textual.keys import format_key
 
 from cs336_tui.tui.dialogs.help import Page
+from cs336_tui.tui.keys import printed_key
 from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS, PaneTab
 from cs336_tui.tui.widgets.lines import Line, line
 
@@ -24,7 +24,6 @@ GLOSSARY: dict[str, str] = _TEXTS["glossary"]
 NUMBERS: dict[str, str] = _TEXTS["numbers"]
 ABOUT: dict[str, str] = _TEXTS["about"]
 """The content of each tab, by its id."""
-_NAMED = {"space": "Space", "enter": "Enter", "delete": "Delete", "escape": "Esc", "home": "Home", "end": "End"}
 _LABEL = 19
 """Columns of the keys and words, from which what they mean stands beside them."""
 _DIALOGS = ("window.Reader", "questions.Confirm", "questions.ChoiceList", "export.ExportDialog", "themes.ThemeList",
@@ -53,9 +52,8 @@ def key_sections(*, replaying: bool = True) -> Iterator[Section]:
     from cs336_tui.tui.configure.entries import tips
 
     of_replay = _TEXTS["replay"].items() if replaying else ()
-    tabs = [(tab.key, tab.label) for tab in TABS.values()]
     yield Section("Keys", [*_TEXTS["actions"].items(), *_TEXTS["more"].items(), *of_replay])
-    yield Section("Tabs", [(key, f"{label}: {ABOUT[id]}") for (key, label), id in zip(tabs, TABS, strict=True)])
+    yield Section("Tabs", [(f"app.open_{tab.id}", f"{tab.label}: {ABOUT[tab.id]}") for tab in TABS.values()])
     yield Section("Dialogs", [*_TEXTS["dialogs"].items()])
     for id in (*TABS, "reports"):
         of_tab = _TEXTS["tabs"].get(id, {}).items()
@@ -102,10 +100,7 @@ def told_of(binding: str | None, tab: str) -> str:
 
 def described() -> frozenset[str]:
     """The ids of the bindings of which the help tells."""
-    tabs = {f"app.open_{id}" for id in TABS}
-    return frozenset(
-        tabs | {id for part in sections(replaying=True) for name, _ in part.entries for id in name.split()}
-    )
+    return frozenset(id for part in sections(replaying=True) for name, _ in part.entries for id in name.split())
 
 
 def bindings_by_id(keymap: Mapping[str, str] | None = None) -> dict[str, Binding]:
@@ -142,14 +137,7 @@ def _declared(cls: type) -> Iterator[Binding]:
 def printed(binding: Binding) -> str:
     """The keys of a binding, such as ``K``, ``x Space``, ``Ctrl+C``; of keys that say the same the shorter ones."""
     keys = binding.key.split(",")
-    return " ".join(_printed(key) for key in keys if not key.startswith("shift+") or keys == [key])
-
-
-def _printed(key: str) -> str:
-    *modifiers, last = key.split("+")
-    shown = _NAMED.get(last) or format_key(last)
-    shown = shown.upper() if (len(shown) == 1 and modifiers) or key[1:].isdigit() else shown
-    return "+".join([*(each.title() for each in modifiers), shown])
+    return " ".join(printed_key(key) for key in keys if not key.startswith("shift+") or keys == [key])
 
 
 def _entry(name: str, meaning: str, width: int) -> list[Line]:

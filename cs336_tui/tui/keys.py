@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from textual._context import active_app
 from textual.binding import Binding
+from textual.keys import format_key
 
 
 class Meaning(NamedTuple):
@@ -75,13 +77,66 @@ MEANINGS = {
     "save-file": Meaning("ctrl+s", "save"),
 }
 """Keys that move, choose or leave in any widget (arrows, Home, End, Page, Enter, Space, Esc, Tab) are none of these."""
+_DECLARED: dict[str, Binding] = {}
+"""The bindings by their ids."""
+_NAMED = {"space": "Space", "enter": "Enter", "delete": "Delete", "escape": "Esc", "home": "Home", "end": "End",
+          "pageup": "PgUp", "pagedown": "PgDn"}  # fmt: skip
 
 
 def bind(
-    meaning: str, action: str, label: str, id: str, *, also: str = "", show: bool = True, shown_as: str | None = None
+    meaning: str,
+    action: str,
+    label: str,
+    id: str,
+    *,
+    first: str = "",
+    also: str = "",
+    show: bool = True,
+    shown_as: str | None = None,
 ) -> Binding:
-    """A binding with the keys of a meaning, and `also` keys that move or choose in widgets. `label` is in the footer;
-    `shown_as` stands there for the key, where one entry tells of two bindings. A keymap moves it by `id`."""
+    """A binding with the keys of a meaning; before and behind them keys that move or choose in widgets. `label` is in
+    the footer; `shown_as` stands there for the key, where one entry tells of two. A keymap moves it by `id`."""
     keys, about = MEANINGS[meaning]
-    keys = f"{keys},{also}" if also else keys
-    return Binding(keys, action, label, show=show, key_display=shown_as, tooltip=about, id=id)
+    every = ",".join(filter(None, (first, keys, also)))
+    return bind_keys(every, action, label, id, show=show, shown_as=shown_as, about=about)
+
+
+def bind_keys(
+    keys: str,
+    action: str,
+    label: str,
+    id: str,
+    *,
+    show: bool = True,
+    shown_as: str | None = None,
+    priority: bool = False,
+    about: str = "",
+) -> Binding:
+    """As `bind`, with keys that move, choose or leave in any widget, or open a tab."""
+    _DECLARED[id] = Binding(
+        keys, action, label, show=show, key_display=shown_as, priority=priority, tooltip=about, id=id
+    )
+    return _DECLARED[id]
+
+
+def key_name(*ids: str) -> str:
+    """The keys of bindings in a text, of each the first: ``r``, ``Esc``, ``←→``, ``[ ]``; of a moved one its new key
+    in the app that runs."""
+    app = active_app.get(None)
+    moved = app._keymap if app else {}
+    names = [printed_key((moved.get(id) or _DECLARED[id].key).split(",")[0]) for id in ids]
+    return ("" if {*names} <= {*"←→↑↓"} else " ").join(names)
+
+
+def tab_name(id: str) -> str:
+    """A tab in a text, with the key that opens it: ``Results (4)``."""
+    opens = f"app.open_{id}"
+    return f"{_DECLARED[opens].description} ({key_name(opens)})"
+
+
+def printed_key(key: str) -> str:
+    """A key as it is printed, such as ``K``, ``Space``, ``Ctrl+C``, ``F5``."""
+    *modifiers, last = key.split("+")
+    shown = _NAMED.get(last) or format_key(last)
+    shown = shown.upper() if (len(shown) == 1 and modifiers) or key[1:].isdigit() else shown
+    return "+".join([*(each.title() for each in modifiers), shown])

@@ -29,6 +29,7 @@ from cs336_tui.tui.controllers.reports import PeakController, ReportController
 from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.controllers.sessions import SessionController
 from cs336_tui.tui.frame import Frame
+from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.session import Session
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ class Painter:
         app = self._app
         if app.shown is not app.live:
             how = "watching" if app.shown.watched else "opened"
-            return f"{how}, b goes back" + (" to what runs" if app.run_in_progress else "")
+            return f"{how}, {key_name('app.back')} goes back" + (" to what runs" if app.run_in_progress else "")
         if app.live.watched:
             return "watching"
         if self._replay:
@@ -236,5 +237,5 @@ class Painter:
         if app.live.source is not None and app.run_in_progress and app.live.source.bench.queue.paused:
             return "paused"
         if self._sessions.can_resume:
-            return f"{app.live.standing.words}, u resumes"
+            return f"{app.live.standing.words}, {key_name('app.resume')} resumes"
         return self._reports.in_progress

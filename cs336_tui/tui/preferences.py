@@ -37,7 +37,7 @@ def _keys_checked(found: Found) -> Found:
     for id, keys in found.settings.keymap.items():
         wrong = [key for key in keys.split(",") if not _is_key(key.strip())]
         if id not in known:
-            near = get_close_matches(id, known, 3) or ["help (?) lists them"]
+            near = get_close_matches(id, known, 3) or ["help lists them"]
             found = found.without(f"keymap.{id}", f"no such action; near: {', '.join(near)}")
         elif wrong:
             found = found.without(f"keymap.{id}", f"{wrong[0]!r} is no key; expected such as f5, ctrl+r, x or slash")

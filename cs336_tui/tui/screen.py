@@ -157,7 +157,7 @@ class MainScreen(Screen[None]):
             self.update_node_styles(animate=False)
         tabs, active = (_BELOW, self.open_tab) if self.wide else ([*TABS.values()], self.open_pane)
         shown = [tab for tab in tabs if tab.id == active or tab.id not in self._left_out]
-        self.query_one(TabBar).offer([tab.moved_by(self.app._keymap) for tab in shown], active)
+        self.query_one(TabBar).offer(shown, active)
 
     on_mount = on_resize = lay_out
 
@@ -165,7 +165,7 @@ class MainScreen(Screen[None]):
         """Show the keys of tabs that were moved."""
         for tab in TABS.values():
             for pane in self.query(f"#{tab.id}"):
-                pane.border_title = tab.moved_by(self.app._keymap).title
+                pane.border_title = tab.title
         self.lay_out()
 
     def _on_screen_resume(self, event: events.ScreenResume) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Literal
 
-import msgspec
-from textual.binding import Binding
-from textual.keys import format_key
 from textual.widget import Widget
 
 from cs336_tui.events.reports import ASKED_FOR, REPORTS
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.frame import Frame
-from cs336_tui.tui.keys import MEANINGS, bind
+from cs336_tui.tui.keys import MEANINGS, bind, bind_keys, key_name, tab_name
 from cs336_tui.tui.tabs.device import DevicePane
 from cs336_tui.tui.tabs.live import LivePane
 from cs336_tui.tui.tabs.log import LogPane
@@ -39,13 +36,8 @@ class PaneTab(Tab, frozen=True):
 
     @property
     def title(self) -> str:
-        """The key and the label, as on the tab bar."""
-        return f"{self.key} {self.label}"
-
-    def moved_by(self, keymap: Mapping[str, str]) -> PaneTab:
-        """The tab with the key that a keymap gives it, the first of several."""
-        keys = keymap.get(f"app.open_{self.id}")
-        return msgspec.structs.replace(self, key=format_key(keys.split(",")[0])) if keys else self
+        """The key that opens it now, and the label."""
+        return f"{key_name(f'app.open_{self.id}')} {self.label}"
 
     def make(self) -> Widget:
         """The pane of the tab. Not for the form, which is made from what the app was started with."""
@@ -71,16 +63,16 @@ def _show_live(pane: LivePane, frame: Frame) -> None:
 
 def _invitation(frame: Frame) -> str:
     if frame.shown.state.reports_on_cells and (frame.replaying or not frame.is_live):
-        made = ", ".join(f"{tab.label} ({tab.key})" for tab in REPORT_TABS.values())
+        made = ", ".join(tab_name(tab.id) for tab in REPORT_TABS.values())
         return f"This session has reports and no cells: {made}."
     if frame.shown.state.jobs:
-        return "No cell has started. Queue (6) shows what each one waits for."
+        return f"No cell has started. {tab_name('queue')} shows what each one waits for."
     if frame.replaying:
         return "The replay has not reached its first cell yet."
     if frame.running and frame.is_live and frame.shown.state.environment is None:
         return "Reading this machine; the run starts then."
-    where = "on the left" if frame.wide else "in Configure (1)"
-    return f"Choose {where}, then press r to run."
+    where = "on the left" if frame.wide else f"in {tab_name('configure')}"
+    return f"Choose {where}, then press {key_name('app.run')} to run."
 
 
 def _later(module: str, pane: str) -> Callable[[], type[Widget]]:
@@ -150,7 +142,7 @@ APP_KEYS = (
     bind("cell-before", "follow_next(-1)", "Previous cell", "app.follow_before", show=False),
     bind("axis", "zoom_axis", "Zoom axis", "live.zoom"),
     bind("gpu", "next_gpu", "Next GPU", "device.gpu"),
-    Binding("enter", "read_cell", "Details", show=False, id="live.details"),
+    bind_keys("enter", "read_cell", "Details", "live.details", show=False),
     bind("pause", "pause", "Pause", "replay.pause", also="space", shown_as="P"),
     bind("faster", "faster(1)", "Faster", "replay.faster", shown_as="{ }"),
     bind("slower", "faster(-1)", "Slower", "replay.slower", show=False),
@@ -158,11 +150,11 @@ APP_KEYS = (
     bind("help", "help", "Help", "app.help", shown_as="?"),
     bind("quit", "ask_quit", "Quit", "app.quit", shown_as="q"),
     bind("copy", "copy_table", "Copy", "app.copy"),
-    *(Binding(tab.key, f"open('{tab.id}')", tab.label, show=False, id=f"app.open_{tab.id}") for tab in TABS.values()),
+    *(bind_keys(tab.key, f"open('{tab.id}')", tab.label, f"app.open_{tab.id}", show=False) for tab in TABS.values()),
     bind("save", "save_preset", "Save preset", "app.save_preset"),
     bind("theme", "choose_theme", "Theme", "app.theme"),
     bind("commands", "command_palette", "Commands", "app.commands", shown_as=":"),
-    Binding(MEANINGS["redraw"].keys, "redraw", "Redraw", show=False, priority=True, id="app.redraw"),
-    Binding(MEANINGS["quit-now"].keys, "quit", "Quit now", show=False, priority=True, id="app.quit_now"),
+    bind_keys(MEANINGS["redraw"].keys, "redraw", "Redraw", "app.redraw", show=False, priority=True),
+    bind_keys(MEANINGS["quit-now"].keys, "quit", "Quit now", "app.quit_now", show=False, priority=True),
 )
 """The app's keys. Every binding has an id, by which the help describes it and a keymap can move it to another key."""

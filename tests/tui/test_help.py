@@ -44,7 +44,7 @@ def test_every_key_that_a_tab_or_the_app_shows_has_a_line_of_its_own() -> None:
 
 def test_the_keys_that_move_are_named() -> None:
     told = text_of(help_lines(200, replaying=False))
-    for word in ("↑ ↓ ← →", "Space", "Enter", "Esc", "Tab", "Home End", "PgUp PgDn"):
+    for word in ("↑ ↓ ← →", "Space", "Enter", "Esc", "Tab", "Home  End", "PgUp  PgDn"):
         assert f"{word} " in told
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import pkgutil
-import re
 import string
 from collections.abc import Iterator
-from pathlib import Path
 
 from textual.binding import Binding
 from textual.widget import Widget
@@ -75,26 +72,3 @@ def test_the_keys_of_tabs_are_in_the_order_of_the_screen() -> None:
     assert set(letters) <= set(string.ascii_letters)
     places = [tab.place for tab in TABS.values()]
     assert places == sorted(places), "the panes of a large screen come first"
-
-
-def texts(path: Path) -> Iterator[str]:
-    """The texts in a module, without docstrings."""
-    tree = ast.parse(path.read_text())
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            yield node.value
-
-
-def test_texts_name_tabs_by_their_keys() -> None:
-    keys = {tab.label: tab.key for tab in TABS.values()}
-    named = [
-        found
-        for path in Path(cs336_tui.tui.__path__[0]).rglob("*.py")
-        for text in texts(path)
-        for found in re.findall(r"\b([A-Z][a-z]+) \((.)\)", text)
-        if found[0] in keys
-    ]
-    assert len(named) > 5
-    by_mark = {("Results", MEANINGS["mark"].keys), ("Roofline", MEANINGS["make"].keys)}
-    assert [found for found in named if keys[found[0]] != found[1] and found not in by_mark] == []

@@ -153,7 +153,7 @@ async def test_memory_of_each_rank_is_shown_in_every_view(size: tuple[int, int])
     made += report_events(a_rank_memory_report(spec), 2)
     app = Tab(Subject(state_of([*session_start([spec]), *cell_start(0), cell_end(0), *made]), spec, 0))
     async with app.run_test(size=size) as pilot:
-        for keys in ((), ("left",), ("plus",), ("h",), ("enter",), ("v", "v"), ("v",), ("v",), ("v",)):
+        for keys in ((), ("left", "right"), ("plus",), ("h",), ("enter",), ("v", "v"), ("v",), ("v",), ("v",)):
             text = await pressed(pilot, *keys)
             assert "state  activ." in text
         rows = [line.split() for line in text.splitlines() if line.split()[:1] == ["initialised"]]

@@ -107,14 +107,14 @@ async def test_a_moved_key_works_and_the_old_one_does_no_more() -> None:
     )
     app = Cs336App(Benches(), settings=found)
     async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda text: "NVIDIA" in text and "f5 Run" in text)
+        await until(pilot, lambda text: "NVIDIA" in text and "F5 Run" in text)
         await pilot.press("escape", "r")
         await pilot.pause()
         assert not app.run_in_progress
         await pilot.press("f5")
         await until(pilot, lambda _: app.run_in_progress)
-        await until(pilot, "f5 Add")
-        await until(pilot, lambda text: "f4 Results │ 5 Log" in text and "─ f2 Live ─" in text)
+        await until(pilot, "F5 Add")
+        await until(pilot, lambda text: "F4 Results │ 5 Log" in text and "─ F2 Live ─" in text)
         await pilot.press("question_mark", "home")
         await until(pilot, "F5")
         await pilot.press("escape")
@@ -163,7 +163,7 @@ def test_in_a_terminal_a_theme_lasts_a_moved_key_works_and_the_form_has_the_pres
     path.write_text('# mine\npreset = "2026/warmup"\n[keymap]\n"app.theme" = "f9"  # a key that sends a sequence\n')
     terminal = Terminal([COMMAND, "--session-dir", str(tmp_path)])
     try:
-        terminal.until(lambda text: "warmup" in text and "f9 Theme" in text)
+        terminal.until(lambda text: "warmup" in text and "F9 Theme" in text)
         terminal.send("\x1b")
         terminal.send("\x1b[20~")  # F9
         terminal.until("Enter keep for good")
@@ -180,7 +180,7 @@ def test_in_a_terminal_a_theme_lasts_a_moved_key_works_and_the_form_has_the_pres
     assert path.read_text().startswith("# mine\n")
     terminal = Terminal([COMMAND, "--replay", str(log_of(demo(), tmp_path)), "--speed", "0", "--theme", "terminal"])
     try:
-        terminal.until("f9 Theme")
+        terminal.until("F9 Theme")
         terminal.send("\x1b[20~")
         terminal.until("Enter keep for good")
         terminal.send("\x1b")

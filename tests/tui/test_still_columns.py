@@ -121,16 +121,16 @@ def at_its_end(width: int) -> Sized:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_column_is_on_a_page_and_is_counted(width: int) -> None:
     pane = at_its_end(width)
-    first = {*pane._pages[0].kept}
+    first = {*pane.pages[0].kept}
     told = {column.key for column, alike in zip(pane._columns, pane._alike, strict=True) if alike}
-    others = {index for page in pane._pages for index in page.kept} - first
+    others = {index for page in pane.pages for index in page.kept} - first
     assert {pane._columns[index].key for index in {*range(len(pane._columns))} - first - others} <= told
     assert (f"+{len(others)} column" in pane.text) == bool(others)
     seen = {*first}
-    for page in range(1, len(pane._pages)):
+    for page in range(1, len(pane.pages)):
         pane.action_columns(1)
-        assert f"columns {page + 1}/{len(pane._pages)} →" in pane.text
-        seen |= {*pane._pages[page].kept}
+        assert f"columns {page + 1}/{len(pane.pages)} →" in pane.text
+        seen |= {*pane.pages[page].kept}
     assert seen == first | others
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.message import Message
 from textual.reactive import reactive
 
@@ -25,6 +25,7 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, entry_axes
 from cs336_tui.tui.format import SHORT_PASSES, plural
+from cs336_tui.tui.keys import bind_keys
 from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
 
 _LONG = 4_000
@@ -185,7 +186,7 @@ class PresetEntry(Entry, can_focus=True):
     """Names the preset that fills the form and whether its choices were changed since. Enter opens the list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space,enter", "choose", "Choose a preset", show=False, id="preset.choose")
+        bind_keys("space,enter", "choose", "Choose a preset", "preset.choose", show=False)
     ]
 
     preset: reactive[Preset] = reactive(QUICK)
@@ -235,7 +236,7 @@ class RecentEntry(Entry, can_focus=True):
     """Number of own models that were run before. Enter opens their list, newest first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space,enter", "choose", "Choose a recent model", show=False, id="recent.choose")
+        bind_keys("space,enter", "choose", "Choose a recent model", "recent.choose", show=False)
     ]
 
     models: reactive[tuple[RecentModel, ...]] = reactive(())

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.widget import Widget
@@ -28,6 +28,7 @@ from cs336_tui.tui.configure import words
 from cs336_tui.tui.configure.form import AFTER_OOM, Entries, RunOptions, entries_of, entry_axes, read
 from cs336_tui.tui.configure.preview import CellChoices
 from cs336_tui.tui.format import cut_to_lines
+from cs336_tui.tui.keys import bind_keys
 from cs336_tui.tui.widgets.entries import Chips, Entry, Fold, PushButton, TextEntry
 
 _read_elsewhere = lru_cache(maxsize=1)(read)
@@ -52,8 +53,8 @@ class _Buttons(Horizontal):
     """Buttons between which left and right move, too."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "app.focus_previous", "Previous", show=False, id="buttons.left"),
-        Binding("right", "app.focus_next", "Next", show=False, id="buttons.right"),
+        bind_keys("left", "app.focus_previous", "Previous", "buttons.left", show=False),
+        bind_keys("right", "app.focus_next", "Next", "buttons.right", show=False),
     ]
 
 
@@ -61,9 +62,9 @@ class ConfigurePane(Vertical):
     """Entries of a sweep, its size or what is wrong with it, and buttons. What is folded away stays in `Entries`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "app.focus_previous", "Previous entry", show=False, id="configure.previous"),
-        Binding("down", "app.focus_next", "Next entry", show=False, id="configure.next"),
-        Binding("escape", "to_buttons", "To Run", key_display="Esc", id="configure.to_buttons"),
+        bind_keys("up", "app.focus_previous", "Previous entry", "configure.previous", show=False),
+        bind_keys("down", "app.focus_next", "Next entry", "configure.next", show=False),
+        bind_keys("escape", "to_buttons", "To Run", "configure.to_buttons", shown_as="Esc"),
     ]
 
     @dataclass(eq=False, repr=False)

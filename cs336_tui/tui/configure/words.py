@@ -10,14 +10,16 @@ from textual.widget import Widget
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.environment import Environment
 from cs336_tui.tui.format import cut_to_lines
+from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.widgets.entries import Chips, Entry, Fold, PushButton
 
 _BUTTONS = {
-    "run": "Runs these cells, or adds them to the queue (r).",
-    "stop": "Stops the run; Resume continues it later (s).",
-    "resume": "Continues the stopped run, in the same log (u).",
-    "export": "Writes tables, figures and the summary to files (e).",
+    "run": ("Runs these cells, or adds them to the queue", "app.run"),
+    "stop": ("Stops the run; Resume continues it later", "app.stop"),
+    "resume": ("Continues the stopped run, in the same log", "app.resume"),
+    "export": ("Writes tables, figures and the summary to files", "app.export"),
 }
+"""What each does, and the key that does the same."""
 _SUMMARY_LINES = 5
 """Maximum height of the summary, as in its style."""
 
@@ -34,7 +36,10 @@ def about(focused: Widget | None, edition: str, environment: Environment | None)
         return meaning(entry.field)
     if isinstance(focused, Fold):
         return "Enter hides these entries." if focused.open else "Enter shows more entries."
-    return _BUTTONS.get(focused.id or "", "") if isinstance(focused, PushButton) else ""
+    if isinstance(focused, PushButton) and focused.id in _BUTTONS:
+        does, binding = _BUTTONS[focused.id]
+        return f"{does} ({key_name(binding)})."
+    return ""
 
 
 def summary_lines(said: str, foreseen: str, problems: Sequence[SpecError], width: int) -> list[str]:

@@ -18,6 +18,7 @@ from cs336_tui.stats.quantities import counted
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.keys import key_name, tab_name
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.widgets.columns import Copied, Copies
 
@@ -145,9 +146,9 @@ def _has_results(app: Host) -> bool:
     if app.shown is app.live and app.run_in_progress:
         how = "they come with the end of the first cell."
     elif app.shown is app.live and not app.replaying:
-        how = "run cells (r), or open an earlier session in Sessions (7)."
+        how = f"run cells ({key_name('app.run')}), or open an earlier session in {tab_name('sessions')}."
     else:
-        how = "no cell of this session is over. Sessions (7) opens another one."
+        how = f"no cell of this session is over. {tab_name('sessions')} opens another one."
     app.notify(f"There are no results yet: {how}", severity="warning", markup=False)
     return False
 

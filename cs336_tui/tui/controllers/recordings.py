@@ -13,6 +13,7 @@ from typing import NamedTuple
 from cs336_tui.config.axis import UserError
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.sessions import SessionsPane
 
 REFRESH_S = 0.25
@@ -65,7 +66,7 @@ class RecordingController:
         if folder is None:
             self._tell("No folder of sessions is known here.")
         elif self._stop is not None:
-            self._tell("A recording is being read; s stops that.")
+            self._tell(f"A recording is being read; {key_name('sessions.stop_opening')} stops that.")
         elif self._app.run_in_progress and not self._app.replaying:
             self._tell("Cells are running, and reading would disturb their times; open it when they are over.")
         else:

@@ -11,6 +11,7 @@ from cs336_tui.events.peaks import DevicePeak, PeakError, peak_key
 from cs336_tui.events.report_keys import report_key
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.keys import key_name, tab_name
 from cs336_tui.tui.live_source import PeakView, WantedPeak
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.tab_list import TABS
@@ -102,16 +103,17 @@ class ReportController:
         ):
             return
         tab = TABS[REPORTS[report.kind].tab]
+        opens = key_name(f"app.open_{tab.id}")
         if self._app.main.shows(tab.id) and self._app.shown is self._app.live and event.status == "ok":
             return
         if event.status != "ok":
-            text = f"{tab.label} of {report.spec.title}: {event.error or event.status} ({tab.key})"
+            text = f"{tab.label} of {report.spec.title}: {event.error or event.status} ({opens})"
             self._app.notify(text, title="No report", severity="error", markup=False, timeout=10)
         elif report.kind == "oom":
-            text = f"Why {report.spec.title} ran out of memory can be read in {tab.label} ({tab.key})."
+            text = f"Why {report.spec.title} ran out of memory can be read in {tab_name(tab.id)}."
             self._app.notify(text, title="Out of memory", severity="warning", markup=False)
         else:
-            self._app.notify(f"{tab.label} of {report.spec.title}: ready ({tab.key}).", title="Report", markup=False)
+            self._app.notify(f"{tab.label} of {report.spec.title}: ready ({opens}).", title="Report", markup=False)
 
 
 class PeakController:

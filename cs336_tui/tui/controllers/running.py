@@ -16,6 +16,7 @@ from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.controllers.reports import ReportController
 from cs336_tui.tui.format import plural
 from cs336_tui.tui.judging import is_timed
+from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.live_source import LiveSource
 from cs336_tui.tui.tabs.queue import QueuePane
 
@@ -88,9 +89,8 @@ class RunController:
         sweep, problem = pane.sweep, ""
         try:
             if not self.can_race:
-                problem = (
-                    "a replay or watch runs no cells" if self._app.replaying else "stop what runs (s), or wait for it"
-                )
+                stop = f"stop what runs ({key_name('app.stop')}), or wait for it"
+                problem = "a replay or watch runs no cells" if self._app.replaying else stop
             elif sweep is None or environment is None:
                 problem = str(pane.problems[0]) if pane.problems else "this machine is still being read"
             else:

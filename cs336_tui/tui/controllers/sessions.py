@@ -15,6 +15,7 @@ from cs336_tui.tui.controllers.library import Library
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.controllers.recordings import RecordingController
 from cs336_tui.tui.controllers.running import RunController
+from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.live_source import LiveSource
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, Source, Wish, counts
@@ -273,7 +274,7 @@ class SessionController:
         elif app.replaying:
             self._tell("A replay or watch cannot run cells; start cs336-tui without them to resume a session.")
         elif app.run_in_progress:
-            self._tell("Cells are running. Stop them (s) or wait, then resume.")
+            self._tell(f"Cells are running. Stop them ({key_name('app.stop')}) or wait, then resume.")
         elif info.path == app.live.path:
             self._resume_own()
         elif not (info.left or info.race_left):

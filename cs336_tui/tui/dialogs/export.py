@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 import msgspec
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widget import Widget
@@ -20,7 +20,7 @@ from textual.widgets.option_list import Option
 
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.window import Dialog
-from cs336_tui.tui.keys import bind
+from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.widgets.entries import Chip, Chips, InputLine
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class _Tick(Checkbox):
 class _OneOf(Chips):
     """Choices of which the arrows take the next, and Enter saves."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "screen.save", "Save", show=False, id="export.enter")]
+    BINDINGS: ClassVar[list[BindingType]] = [bind_keys("enter", "screen.save", "Save", "export.enter", show=False)]
 
     def take(self, value: str) -> None:
         """Choose this value without a message."""
@@ -67,10 +67,10 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "Cancel", id="export.cancel"),
+        bind_keys("escape", "cancel", "Cancel", "export.cancel"),
         bind("save-file", "save", "Save", "export.save"),
-        Binding("left", "format(-1)", "Format before", show=False, id="export.format_before"),
-        Binding("right", "format(1)", "Next format", show=False, id="export.format_next"),
+        bind_keys("left", "format(-1)", "Format before", "export.format_before", show=False),
+        bind_keys("right", "format(1)", "Next format", "export.format_next", show=False),
         bind("copy", "copy", "Copy", "export.copy"),
     ]
 
@@ -109,7 +109,10 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
 
         with Vertical(id="box") as box:
             box.border_title = "Export"
-            box.border_subtitle = "↑↓ what · ←→ format · Enter save · c copy · Esc cancel"
+            box.border_subtitle = (
+                f"↑↓ what · {key_name('export.format_before', 'export.format_next')} format · Enter save · "
+                f"{key_name('export.copy')} copy · {key_name('export.cancel')} cancel"
+            )
             with Horizontal(id="choices"):
                 yield OptionList(*self._options(), id="what", compact=True)
                 with Vertical(id="how"):
@@ -335,7 +338,7 @@ class Written(Dialog[None]):
     """Says where the files are; the path can be copied."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,enter", "dismiss", "Close", id="written.close"),
+        bind_keys("escape,enter", "dismiss", "Close", "written.close"),
         bind("copy", "copy", "Copy the path", "written.copy"),
     ]
 
@@ -346,7 +349,7 @@ class Written(Dialog[None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.border_title = "Written"
-            box.border_subtitle = "c copy the path · Enter close"
+            box.border_subtitle = f"{key_name('written.copy')} copy the path · {key_name('written.close')} close"
             for path in self._paths:
                 yield Label(path, markup=False)
 

@@ -7,17 +7,15 @@ from typing import ClassVar, NamedTuple
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Input
 
 from cs336_tui.tui.dialogs.window import Dialog
-from cs336_tui.tui.keys import bind
+from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.widgets.entries import InputLine
 from cs336_tui.tui.widgets.lines import Line, Lines, Span
 from cs336_tui.tui.widgets.rows import Rows
-
-_READING = "/ search · Home all keys · Esc close"
 
 
 class Page(NamedTuple):
@@ -34,8 +32,8 @@ class HelpReader(Dialog[None]):
         bind("help", "dismiss", "Close", "help.close", show=False),
         bind("quit", "dismiss", "Close", "help.leave", show=False),
         bind("search", "search", "Search", "help.search"),
-        Binding("escape", "leave", "Close", id="help.escape"),
-        Binding("enter", "leave", "Close", show=False, id="help.enter"),
+        bind_keys("escape", "leave", "Close", "help.escape"),
+        bind_keys("enter", "leave", "Close", "help.enter", show=False),
     ]
 
     def __init__(self, write: Callable[[int], Page], at: str) -> None:
@@ -48,7 +46,7 @@ class HelpReader(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
-            box.border_title, box.border_subtitle = "Help", _READING
+            box.border_title, box.border_subtitle = "Help", _reading()
             yield self._rows
             yield _Search(placeholder="search", compact=True, id="search")
 
@@ -122,17 +120,22 @@ class HelpReader(Dialog[None]):
             self._rows.show_from(max(at - self._rows.room // 3, 0))
         box = self.query_one("#box")
         found = f"{self._match + 1}/{len(self._matches)}" if self._matches else "not found"
-        box.border_subtitle = f"{found} · Enter next · Esc end" if text else _READING
+        box.border_subtitle = f"{found} · Enter next · {key_name('search.end')} end" if text else _reading()
 
 
 class _Search(InputLine):
     """The line in which a search is entered."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "screen.end_search", "End search", show=False, id="search.end"),
-        Binding("down", "screen.go(1)", "Next match", show=False, id="search.next"),
-        Binding("up", "screen.go(-1)", "Previous match", show=False, id="search.before"),
+        bind_keys("escape", "screen.end_search", "End search", "search.end", show=False),
+        bind_keys("down", "screen.go(1)", "Next match", "search.next", show=False),
+        bind_keys("up", "screen.go(-1)", "Previous match", "search.before", show=False),
     ]
+
+
+def _reading() -> str:
+    search, first, close = map(key_name, ("help.search", "rows.first", "help.escape"))
+    return f"{search} search · {first} all keys · {close} close"
 
 
 def _marked(row: Line, text: str, role: str) -> Line:

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
 from cs336_tui.tui.dialogs.window import Dialog
+from cs336_tui.tui.keys import bind_keys, key_name
 from cs336_tui.tui.widgets.entries import InputLine
 
 
@@ -23,11 +24,11 @@ class Pick(Dialog[str | None]):
     if there is none."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Keep", id="pick.close"),
-        Binding("down", "move('cursor_down')", "Down", show=False, id="pick.down"),
-        Binding("up", "move('cursor_up')", "Up", show=False, id="pick.up"),
-        Binding("pagedown", "move('page_down')", "Page down", show=False, id="pick.page_down"),
-        Binding("pageup", "move('page_up')", "Page up", show=False, id="pick.page_up"),
+        bind_keys("escape", "dismiss(None)", "Keep", "pick.close"),
+        bind_keys("down", "move('cursor_down')", "Down", "pick.down", show=False),
+        bind_keys("up", "move('cursor_up')", "Up", "pick.up", show=False),
+        bind_keys("pagedown", "move('page_down')", "Page down", "pick.page_down", show=False),
+        bind_keys("pageup", "move('page_up')", "Page up", "pick.page_up", show=False),
     ]
 
     def __init__(
@@ -46,7 +47,9 @@ class Pick(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.border_title = self._title
-            box.border_subtitle = "type to narrow · ↑↓ · Enter choose · Esc keep"
+            box.border_subtitle = (
+                f"type to narrow · {key_name('pick.up', 'pick.down')} · Enter choose · {key_name('pick.close')} keep"
+            )
             field = InputLine(placeholder="all", compact=True, max_length=100)
             field.cursor_blink = False
             yield field

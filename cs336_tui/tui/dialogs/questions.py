@@ -8,14 +8,14 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Button, Input, Label, OptionList
 from textual.widgets.option_list import Option
 
 from cs336_tui.tui.dialogs.window import Dialog
-from cs336_tui.tui.keys import bind
+from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.widgets.entries import InputLine
 
 _LIST_WIDTH = 72
@@ -35,7 +35,7 @@ class AskText(Dialog[str | None]):
     """Answers with what was entered, or None on Escape. `check` says in one line why a text is refused, empty when it
     is taken. `warn` says what should be known of a text that is taken all the same; it needs a second Enter."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Cancel", id="ask.cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [bind_keys("escape", "dismiss(None)", "Cancel", "ask.cancel")]
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class AskText(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.border_title = self._title
-            box.border_subtitle = "Enter take · Esc leave"
+            box.border_subtitle = f"Enter take · {key_name('ask.cancel')} leave"
             if self._about:
                 yield Label(self._about, markup=False)
             field = InputLine(self._value, compact=True, max_length=self._longest)
@@ -87,10 +87,10 @@ class Confirm(Dialog[bool]):
     """Answers true for `yes` (also by y) and false for Escape; `q_means` is what q answers, with which people leave."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "dismiss(True)", "Yes", id="confirm.yes"),
+        bind_keys("y", "dismiss(True)", "Yes", "confirm.yes"),
         bind("quit", "quit_key", "Yes", "confirm.quit", show=False),
-        Binding("escape,n", "dismiss(False)", "No", id="confirm.no"),
-        Binding("left,right", "app.focus_next", "Other", show=False, id="confirm.other"),
+        bind_keys("escape,n", "dismiss(False)", "No", "confirm.no"),
+        bind_keys("left,right", "app.focus_next", "Other", "confirm.other", show=False),
     ]
 
     def __init__(self, question: str, yes: str, no: str, *, q_means: bool = False) -> None:
@@ -116,7 +116,7 @@ class ChoiceList(Dialog[int | None]):
     `headings` stand before the choices of these places."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        bind("quit", "dismiss(None)", "Close", "choices.close", also="escape", show=False)
+        bind("quit", "dismiss(None)", "Close", "choices.close", first="escape", show=False)
     ]
 
     def __init__(
@@ -132,7 +132,7 @@ class ChoiceList(Dialog[int | None]):
     def compose(self) -> ComposeResult:
         options = OptionList(*self._options())
         options.border_title = self._title
-        options.border_subtitle = "Enter choose · Esc keep"
+        options.border_subtitle = f"Enter choose · {key_name('choices.close')} keep"
         options.highlighted = options.get_option_index(str(self._at)) if self._choices else None
         yield options
 

@@ -10,7 +10,7 @@ from textual.binding import BindingType
 from textual.widgets import OptionList
 
 from cs336_tui.tui.dialogs.questions import ChoiceList
-from cs336_tui.tui.keys import bind
+from cs336_tui.tui.keys import bind, key_name
 
 
 class ThemeList(ChoiceList):
@@ -25,7 +25,7 @@ class ThemeList(ChoiceList):
 
     def compose(self) -> ComposeResult:
         for options in super().compose():
-            options.border_subtitle = "Enter keep for good · Esc back"
+            options.border_subtitle = f"Enter keep for good · {key_name('choices.close')} back"
             yield options
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:

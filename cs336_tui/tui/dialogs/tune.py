@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Button, Label
 
@@ -16,6 +16,7 @@ from cs336_tui.config.tuned_sweep import Search, search_of
 from cs336_tui.config.tuning import COSTS, Goal, budget_of, check_budget, check_goal, limit_of, space_of
 from cs336_tui.stats.quantities import counted
 from cs336_tui.tui.dialogs.window import Dialog
+from cs336_tui.tui.keys import bind_keys, key_name
 from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
 
 BUDGET = "10m"
@@ -32,9 +33,9 @@ class TuneDialog(Dialog[Search | None]):
     without any, those with several values."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="tune.cancel"),
-        Binding("up,left", "app.focus_previous", "Previous", show=False, id="tune.previous"),
-        Binding("down,right", "app.focus_next", "Next", show=False, id="tune.next"),
+        bind_keys("escape", "dismiss(None)", "Cancel", "tune.cancel"),
+        bind_keys("up,left", "app.focus_previous", "Previous", "tune.previous", show=False),
+        bind_keys("down,right", "app.focus_next", "Next", "tune.next", show=False),
     ]
     AUTO_FOCUS = "#race"
 
@@ -50,7 +51,8 @@ class TuneDialog(Dialog[Search | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.border_title = "Tune: race these choices"
-            box.border_subtitle = "↑↓ move · Enter race · Esc leave"
+            move, leave = key_name("tune.previous", "tune.next"), key_name("tune.cancel")
+            box.border_subtitle = f"{move} move · Enter race · {leave} leave"
             yield Chips("goal", "goal", [Chip(goal, goal) for goal in COSTS], [self._goal], multiple=False)
             yield TextEntry("within", "within", "", hint="no limit; 70GB, or 80%")
             yield TextEntry("budget", "budget", self._budget, hint="90s, 10m, 2h")

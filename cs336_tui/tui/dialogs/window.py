@@ -15,7 +15,7 @@ from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import OptionList
 
 from cs336_tui.tui.compositor import TightCompositor
-from cs336_tui.tui.keys import bind
+from cs336_tui.tui.keys import bind, key_name
 from cs336_tui.tui.widgets.lines import Line, Lines, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
@@ -48,13 +48,15 @@ OptionList._move_page = _move_page_of_some_size  # type: ignore[assignment]
 class Reader(Dialog[None]):
     """Shows the lines that `write` makes for the window's width; made anew when the terminal is resized."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [bind("quit", "dismiss", "Close", "reader.close", also="escape,enter")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("quit", "dismiss", "Close", "reader.close", first="escape", also="enter")
+    ]
 
     def __init__(self, title: str, write: Callable[[int], Sequence[Line]]) -> None:
         super().__init__()
         self._write, self._rows = write, Rows(cursor=False, id="box")
         self._rows.border_title = title
-        self._rows.border_subtitle = "↑↓ scroll · Esc close"
+        self._rows.border_subtitle = f"{key_name('rows.up', 'rows.down')} scroll · {key_name('reader.close')} close"
 
     def compose(self) -> ComposeResult:
         yield self._rows

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container
 from textual.message import Message
 
@@ -14,11 +14,11 @@ from cs336_tui.config.ranks import bytes_per_s_of
 from cs336_tui.events.gpus import gpu_of_label, known_gpus
 from cs336_tui.tui.dialogs.questions import AskText, problem_of
 from cs336_tui.tui.dialogs.window import Reader
-from cs336_tui.tui.keys import bind
+from cs336_tui.tui.keys import bind, bind_keys
 from cs336_tui.tui.tabs.estimate_texts import EstimateRow, brief, detail, mark, table
 from cs336_tui.tui.widgets.columns import Copied, copied_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Lines, line, wrapped
-from cs336_tui.tui.widgets.rows import Rows
+from cs336_tui.tui.widgets.rows import Rows, WideRows
 
 _BESIDE_FROM = 150
 """Width from which the detail is beside the list."""
@@ -49,11 +49,11 @@ class Estimated(NamedTuple):
     """True if the choices and the session both have cells."""
 
 
-class EstimateList(Rows):
+class EstimateList(WideRows):
     """The list, with the keys of the tab: a list's keys come before its pane's."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "Details", id="estimate.detail"),
+        bind_keys("enter", "choose", "Details", "estimate.detail"),
         bind("gpu", "gpu", "Another GPU", "estimate.gpu"),
         bind("make", "largest", "Largest batch", "estimate.largest"),
         bind("link", "link", "Link", "estimate.link"),
@@ -62,8 +62,9 @@ class EstimateList(Rows):
     can_switch = False
     of_ranks = False
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        return {"switch": self.can_switch, "link": self.of_ranks}.get(action, True)
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        varying = {"switch": self.can_switch, "link": self.of_ranks}
+        return varying[action] if action in varying else super().check_action(action, parameters)
 
     def action_gpu(self) -> None:
         def entered(name: str | None) -> None:
@@ -191,8 +192,9 @@ class EstimatePane(Container):
         if shown.rows:
             marks = [mark(row) for row in shown.rows]
             roles = ["text" if row.estimate else "muted" for row in shown.rows]
-            names, *lines = table_lines(table(shown.rows), width, marks, roles=roles)
-            rows.fill(lines, [title, *([] if self._has_detail else self._brief()), names])
+            drawn = table_lines(table(shown.rows), width, marks, roles=roles, page=rows.columns_page)
+            rows.pages = drawn.pages
+            rows.fill(drawn.rows, [title, *([] if self._has_detail else self._brief()), *drawn.heading])
         else:
             rows.fill((), [title, (), *wrapped(shown.why_none, width, "muted")])
         if self._has_detail:

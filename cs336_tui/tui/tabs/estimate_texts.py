@@ -13,6 +13,7 @@ from cs336_tui.events.prediction import MemoryBlock, Prediction
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
+from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.titles import cell_columns, told_variants, unique_names
 from cs336_tui.tui.widgets.columns import shown_table
 from cs336_tui.tui.widgets.lines import Line, Span, bar, facts, labelled, line, wrapped
@@ -245,7 +246,8 @@ def _communication(estimate: Estimate, width: int) -> list[Line]:
         text = f"{used.op} {quantities.counted(used.calls, 'call')}, {_amount(used.bytes)}{least}"
         lines += labelled("" if lines else "communication", text, width)
     link = estimate.target.link_text
-    lines += labelled("link", f"{link}; rings, without latency" if link else "unknown; L sets it", width)
+    unknown = f"unknown; {key_name('estimate.link')} sets it"
+    lines += labelled("link", f"{link}; rings, without latency" if link else unknown, width)
     return [*lines, ()]
 
 

@@ -21,6 +21,7 @@ from cs336_tui.tui.charts.bars import SHORT_NAMES, phase_bars, phase_lines, prog
 from cs336_tui.tui.charts.ranks import SLOWEST, rank_strips, slowest_of
 from cs336_tui.tui.charts.steps import step_chart
 from cs336_tui.tui.judging import Assessment, Judging
+from cs336_tui.tui.keys import key_name, tab_name
 from cs336_tui.tui.tabs import beside, status
 from cs336_tui.tui.tabs.status import half_width_words, verdict_line
 from cs336_tui.tui.titles import title_rows
@@ -246,12 +247,12 @@ def _lanes(state: SessionState, cell: CellState, width: int) -> list[Line]:
     if not state.side_by_side:
         return []
     others = len(state.running) - (cell.cell in state.running)
-    how = line((f"] shows {format.plural(others, 'other')}", "muted")) if others else ()
+    how = line((f"{key_name('app.follow_next')} shows {format.plural(others, 'other')}", "muted")) if others else ()
     return [spread(line((beside.where(state, cell), "strong")), how, width)]
 
 
 def _race(race: str, width: int) -> Line:
-    return spread(line((race, "strong")), line(("Race (C)", "muted")), width)
+    return spread(line((race, "strong")), line((tab_name("race"), "muted")), width)
 
 
 def _progress(state: SessionState, width: int) -> Line:

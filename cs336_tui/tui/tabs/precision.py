@@ -29,10 +29,11 @@ from cs336_tui.stats.ratio import LEVEL
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.window import text_reader
+from cs336_tui.tui.keys import key_name, tab_name
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.status import OUTCOMES, settled_of
 from cs336_tui.tui.titles import cell_columns
-from cs336_tui.tui.widgets.columns import shown_table, table_lines
+from cs336_tui.tui.widgets.columns import TableLines, shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import Page
 
@@ -55,12 +56,11 @@ class PrecisionPane(ReportPane):
     """Counts that tell whether the speed-ups are those of the newest results."""
     _speedups: Sequence[SpeedUp] | None = None
     """None while they are made."""
-    _drawn: tuple[int, int, int] | None = None
-    """The reports and the width of the page and the rows; None if these are out of date."""
-    _page = Page(())
-    _below: Sequence[Line] = ()
-    _experiments: Sequence[Line] = ()
-    """The toy model and the accumulation, of the subject's report or another one of the session."""
+    _drawn: tuple[int, ...] | None = None
+    """The reports, the width and the page of columns of what is drawn; None if it is out of date."""
+    _page = _model = _experiments = Page(())
+    """The speed-ups; the modules of the subject's report; the toy model and the accumulation, of that report or another
+    one of the session."""
 
     def _show(self) -> None:
         self._find_speedups(self.subject.state)
@@ -72,14 +72,15 @@ class PrecisionPane(ReportPane):
         self.report = latest if report else None
         if self.report and (before is None or before.report != self.report.report):
             self.cursor = 0
-        if self._drawn != (of := (id(report), id(other), width)):
-            self._drawn, self._page = of, speedups_page(self._speedups, width)
-            self._below = model_rows(report, width) if report else ()
-            self._experiments = ((), *experiment_rows(other, width)) if other else ()
+        turned = self.columns_page
+        if self._drawn != (of := (id(report), id(other), width, turned)):
+            self._drawn, self._page = of, speedups_page(self._speedups, width, turned)
+            self._model = model_page(report, width, turned) if report else Page(())
+            self._experiments = experiment_page(other, width, turned) if other else Page(())
+        self.pages = max(self._page.pages, self._model.pages, self._experiments.pages, key=len)
         where = [Span(f" · {format.plain(report.device_name)} · torch {report.torch}", "muted")] if report else []
-        self.fill(
-            (*self._page.rows, (), *(self._below or self._without(latest)), *self._experiments), [self.title(*where)]
-        )
+        below = self._model.rows or self._without(latest)
+        self.fill((*self._page.rows, (), *below, *self._experiments.rows), [self.title(*where)])
 
     def action_choose(self) -> None:
         if detail := self._page.details.get(self.cursor):
@@ -104,7 +105,7 @@ class PrecisionPane(ReportPane):
             self.show(self.subject)
 
 
-def speedups_page(speedups: Sequence[SpeedUp] | None, width: int) -> Page:
+def speedups_page(speedups: Sequence[SpeedUp] | None, width: int, columns_page: int) -> Page:
     """A row for each cell measured in fp32 and in another precision; None: not made yet."""
     rows: list[Line] = [line(("fp32 against the other precisions of this session", "title"))]
     if speedups is None:
@@ -112,59 +113,65 @@ def speedups_page(speedups: Sequence[SpeedUp] | None, width: int) -> Page:
     if not speedups:
         text = (
             "No cell of this session was measured both in fp32 and in another precision. Choose fp32 and another under "
-            "precision in Configure (1) and run them."
+            f"precision in {tab_name('configure')} and run them."
         )
         return Page((), (*rows, *wrapped(text, width, "muted")))
     counted = {of: sum(each.outcome == of for each in speedups if each.ratio) for of in OUTCOMES}
     rows[0] += tuple(Span(f" · {number} {of}", "strong") for of, number in counted.items() if number)
-    rows += table_lines(shown_table(speedups, _COLUMNS), width, [_mark(each) for each in speedups])
-    details = {2 + place: _detail(each) for place, each in enumerate(speedups)}
+    drawn = table_lines(shown_table(speedups, _COLUMNS), width, [_mark(each) for each in speedups], page=columns_page)
+    details = {place: _detail(each) for place, each in enumerate(speedups, len(rows) + len(drawn.heading))}
     about = (
         f"speed-up: mean step time of fp32 over that of the other; above 1, the other is faster; {LEVEL * 100:g} % CI. "
-        "memory: peak allocated over that of fp32. Enter: why."
+        f"memory: peak allocated over that of fp32. {key_name('rows.choose')}: why."
     )
-    return Page((), (*rows, *wrapped(about, width, "muted", "  ")), details)
+    return Page((), (*rows, *drawn.lines, *wrapped(about, width, "muted", "  ")), details, drawn.pages)
 
 
-def model_rows(report: PrecisionReport, width: int) -> tuple[Line, ...]:
+def model_page(report: PrecisionReport, width: int, columns_page: int) -> Page:
     """The modules of the cell's model."""
-    return (
+    drawn = _drawn(modules_table(report), width, columns_page)
+    rows = (
         line(("dtypes in this cell's model", "title"), (f" · {report.spec.precision}", "strong")),
         line("logits ", (report.logits, "strong"), " · loss ", (report.loss, "strong")),
         *(wrapped(f"! {report.note}", width, "caution", "  ") if report.note else []),
-        *_drawn(modules_table(report), width),
+        *drawn.lines,
     )
+    return Page((), rows, pages=drawn.pages)
 
 
-def experiment_rows(report: PrecisionReport, width: int) -> tuple[Line, ...]:
+def experiment_page(report: PrecisionReport, width: int, columns_page: int) -> Page:
     """The toy model and the accumulation experiment, which are the same for all cells of the device."""
-    toy = toy_table(report)
     ruled = " and by CUDA's rules" if report.toy_by_rules else ""
     titles = {name: f"{'CUDA ' * name.startswith(BY_RULES)}{each.autocast}" for name, each in toys(report).items()}
-    return (
+    neither = "This device supports autocast neither to bf16 nor to fp16."
+    toy = (
+        _drawn(toy_table(report), width, columns_page, titles)
+        if titles
+        else TableLines((), wrapped(neither, width, "muted"))
+    )
+    sums = _drawn(accumulation_table(report), width, columns_page)
+    rows: tuple[Line, ...] = (
+        (),
         line(("dtypes in the toy model", "title"), (f" · autocast on {report.device_name}{ruled}", "muted")),
         *(wrapped(f"! {report.toy_note}", width, "caution", "  ") if report.toy_note else []),
-        *(
-            _drawn(toy, width, titles)
-            if titles
-            else wrapped("This device supports autocast neither to bf16 nor to fp16.", width, "muted")
-        ),
+        *toy.lines,
         *(row for note in rules_of(report) for row in wrapped(note, width, "muted", "  ")),
         (),
         line(("0.01 added 1,000 times", "title"), (" · on the CPU; 10 in exact arithmetic", "muted")),
-        *_drawn(accumulation_table(report), width),
+        *sums.lines,
         *wrapped(ADDEND_NOTE, width, "muted", "  "),
     )
+    return Page((), rows, pages=max(toy.pages, sums.pages, key=len))
 
 
-def _drawn(table: Table, width: int, titles: Mapping[str, str] | None = None) -> list[Line]:
+def _drawn(table: Table, width: int, columns_page: int, titles: Mapping[str, str] | None = None) -> TableLines:
     """A table of the report, with the ranks of its columns on the screen."""
     columns = tuple(
         column._replace(title=(titles or {}).get(column.key, column.title), rank=_RANKS.get(column.key, 0))
         for column in table.columns
     )
     alike = (False,) * len(columns)
-    return table_lines(msgspec.structs.replace(table, columns=columns), width, alike=alike)
+    return table_lines(msgspec.structs.replace(table, columns=columns), width, alike=alike, page=columns_page)
 
 
 _COLUMNS: tuple[Column[SpeedUp], ...] = (

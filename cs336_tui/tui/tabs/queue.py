@@ -20,7 +20,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import Cells
-from cs336_tui.tui.keys import bind
+from cs336_tui.tui.keys import bind, key_name
 from cs336_tui.tui.tabs import beside, status
 from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.widgets.columns import Copied, Layout, copied_table, lay_out, shown_table
@@ -221,7 +221,7 @@ class QueuePane(WideRows):
         if view.queue is not None and (asked := len(view.queue.asked)):
             parts.append(Span(f" · {format.plural(asked, 'report')} before the next cell", "strong"))
         if view.queue is not None and view.queue.paused:
-            parts.append(Span(" · paused (P goes on)", "caution"))
+            parts.append(Span(f" · paused ({key_name('queue.hold')} goes on)", "caution"))
         if not view.state.jobs:
             parts.append(Span(f" · after OOM: {'skip larger' if view.skips_after_oom else 'try all'}", "muted"))
         words = self.columns_words
@@ -258,7 +258,7 @@ class QueuePane(WideRows):
             for_reasons = next(taken for least, taken in _REASON_WIDTHS if width >= least)
             alone = self._view is None or not self._view.state.side_by_side
             room = width - (min(for_reasons, _STATUS_WIDTH) if alone and width < _REASON_WIDTHS[0][0] else for_reasons)
-            self._pages = lay_out(self._columns, self._named, room).pages(room)
+            self.pages = lay_out(self._columns, self._named, room).pages(room)
         layout = self.layout_now
         assert layout is not None
         return layout
@@ -324,7 +324,7 @@ class QueuePane(WideRows):
     def action_skip(self) -> None:
         cell = self.selected
         if cell is None:
-            self._tell("Not queued yet: r adds these cells.")
+            self._tell(f"Not queued yet: {key_name('app.run')} adds these cells.")
         elif cell.status in LEFT_OUT:
             self._queue().requeue([cell.cell])
             self.post_message(self.Changed(waits=True))
@@ -333,7 +333,7 @@ class QueuePane(WideRows):
             self._on = None
             self.post_message(self.Changed())
         else:
-            self._tell(f"Cell {status.number(cell)} is running; s stops the run.")
+            self._tell(f"Cell {status.number(cell)} is running; {key_name('app.stop')} stops the run.")
 
     def action_hold(self) -> None:
         self._queue().pause(not self._queue().paused)

@@ -13,7 +13,7 @@ from textual.message import Message
 from cs336_tui.analysis.tuning import Entry, Race
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.dialogs.window import Reader
-from cs336_tui.tui.keys import bind
+from cs336_tui.tui.keys import bind, key_name, tab_name
 from cs336_tui.tui.tabs import race_lines
 from cs336_tui.tui.tabs.race_lines import VIEWS, Order, Raced
 from cs336_tui.tui.widgets.columns import Copied
@@ -21,11 +21,12 @@ from cs336_tui.tui.widgets.entries import PushButton
 from cs336_tui.tui.widgets.lines import Line, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
-_NONE = (
-    "No race in this session.",
-    "Tick several values of choices in Configure (1) and press U: their combinations are raced, and the best is found.",
-)
 _BEGINS = ("A race begins.", "What cannot run here, and what does not fit by prediction, is left out first.")
+
+
+def _none() -> tuple[str, str]:
+    choose = f"Tick several values of choices in {tab_name('configure')} and press {key_name('app.tune')}"
+    return "No race in this session.", f"{choose}: their combinations are raced, and the best is found."
 
 
 class RacePane(Container):
@@ -128,7 +129,7 @@ class RacePane(Container):
         buttons = self.query_one("#race-buttons")
         buttons.display = shown is not None and shown.is_over and shown.race.best is not None
         if shown is None:
-            title, text = _BEGINS if begins else _NONE
+            title, text = _BEGINS if begins else _none()
             rows.fill((), [(), line((title, "strong")), (), *wrapped(text, width, "muted")])
             return
         race, view = shown.race, self._view

@@ -159,7 +159,7 @@ def first_line(race: Race, view: str, width: int) -> Line:
     """The views, and what the axis is of."""
     count = f" {len(race.left_out)}" * bool(race.left_out)
     names = [f"{each}{count}" if each == "not tried" else each for each in VIEWS]
-    views = views_line(names, names[VIEWS.index(view)])
+    views = views_line(names, names[VIEWS.index(view)], "race.view")
     cost, room = COSTS[race.tuning.goal], width - width_of(views) - 1
     told = (f"{cost} over the starting point's, log axis", f"{cost}, log axis", "log axis", "")
     about = next(text for text in told if cell_len(text) <= room or not text)

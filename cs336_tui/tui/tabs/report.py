@@ -15,12 +15,11 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.session.state import ReportState, SessionState
 from cs336_tui.tui import format
-from cs336_tui.tui.keys import bind
+from cs336_tui.tui.keys import bind, key_name, tab_name
 from cs336_tui.tui.widgets.columns import Copied
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import WideRows
 
-_CURVE = "Results (4) has its bandwidths, Roofline (l) their curve over sizes."
 _NONE = ("No report for this cell in this session.", "muted")
 _ENDINGS = {"cancelled": "was stopped", "oom": "ran out of memory", "killed": "was killed", None: "was interrupted"}
 
@@ -55,7 +54,8 @@ class ReportPane(WideRows):
     about: ClassVar[str]
     """The contents of such a report and the time it takes, in one or two sentences."""
     elsewhere: ClassVar[str]
-    """The place of such a thing where another made the recording that lacks it, in one sentence."""
+    """The place of such a thing where another made the recording that lacks it, in one sentence; `{opens}`: the key
+    that opens a file."""
     varying: ClassVar[tuple[str, ...]] = ("make",)
     """Actions that are not always offered."""
 
@@ -86,7 +86,7 @@ class ReportPane(WideRows):
 
     def show(self, subject: Subject) -> None:
         """Paint what there is of the subject."""
-        self.subject = subject
+        self.subject, self.pages = subject, ()
         self._show()
         offered = tuple(self.check_action(action, ()) for action in self.varying)
         if offered != self._offered:
@@ -141,26 +141,32 @@ class ReportPane(WideRows):
         """In place of a report: its progress, why there is none, how to get one."""
         width = self.content_size.width
         subject = self.subject
-        if subject.spec is not None and subject.spec.recording:
-            others = any(subject.state.report_of(self.kind, cell.spec) for cell in subject.state.cells.values())
-            more = " [ ] goes to a cell of this session that has it." if others else ""
-            return wrapped(f"This recording has none. {self.elsewhere}{more}", width, "muted")
-        if subject.spec is not None and subject.spec.is_collective:
-            return wrapped(f"{NO_MODEL[0].upper()}{NO_MODEL[1:]}: no report is made of it. {_CURVE}", width, "muted")
         if subject.spec is None:
-            return wrapped("Choose cells in Configure (1), or put the cursor on one in Results (4).", width, "muted")
+            where = f"Choose cells in {tab_name('configure')}, or put the cursor on one in {tab_name('results')}."
+            return wrapped(where, width, "muted")
+        if subject.spec.recording:
+            others = any(subject.state.report_of(self.kind, cell.spec) for cell in subject.state.cells.values())
+            step = key_name("report.cell_before", "report.next_cell")
+            more = f" {step} goes to a cell of this session that has it." if others else ""
+            opens = f"{key_name('sessions.open_file')} in {tab_name('sessions')} opens it"
+            return wrapped(f"This recording has none. {self.elsewhere.format(opens=opens)}{more}", width, "muted")
+        if subject.spec.is_collective:
+            why = f"{NO_MODEL[0].upper()}{NO_MODEL[1:]}: no report is made of it."
+            where = f"{tab_name('results')} has its bandwidths, {tab_name('roofline')} their curve over sizes."
+            return wrapped(f"{why} {where}", width, "muted")
         if latest is not None and latest.status is None and not subject.state.ended:
             seconds = max(0.0, (subject.state.last_at or time.time()) - latest.started_at)
             return wrapped(f"{latest.stage} ... {seconds:.0f} s", width, "strong")
         if (self.kind, subject.spec) in subject.asked:
             when = "after the running cell" if subject.running else "next"
-            return wrapped(f"The report waits: it is made {when}. s stops everything.", width, "strong")
+            stop = f"{key_name('app.stop')} stops everything"
+            return wrapped(f"The report waits: it is made {when}. {stop}.", width, "strong")
         ended: list[Line] = []
         if latest is not None:
             error = f": {latest.error}" if latest.error and latest.status != "cancelled" else ""
             ended = [*wrapped(f"The report {_ENDINGS.get(latest.status, 'failed')}{error}.", width, "caution"), ()]
         when = "It is made after the running cell, never while one is timed." if subject.running else ""
-        how = (f"Press n to make it. {when}", "strong") if subject.can_ask else _NONE
+        how = (f"Press {key_name('report.make')} to make it. {when}", "strong") if subject.can_ask else _NONE
         return [*ended, *wrapped(self.about, width), (), *wrapped(how[0], width, how[1])]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

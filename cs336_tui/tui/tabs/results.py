@@ -16,7 +16,7 @@ from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.judging import Assessment, Judging
-from cs336_tui.tui.keys import bind
+from cs336_tui.tui.keys import bind, key_name
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.results_columns import (
     ASKED,
@@ -30,7 +30,7 @@ from cs336_tui.tui.tabs.results_columns import (
 )
 from cs336_tui.tui.tabs.status import verdict
 from cs336_tui.tui.titles import told_variants
-from cs336_tui.tui.widgets.columns import UNSORTED, WORDS_ROOM, Layout, Sort, ellipsis, lay_out
+from cs336_tui.tui.widgets.columns import UNSORTED, Layout, Sort, ellipsis, lay_out, words_room
 from cs336_tui.tui.widgets.lines import Line, Span, joined, line
 from cs336_tui.tui.widgets.rows import TableRows
 
@@ -45,7 +45,6 @@ _LEAST_ROWS = 5
 _CHART_ROWS = (9, 16)
 """Fewest and most rows of a chart."""
 _ALL = "all cells: "
-_OF_MESSAGES = ("algbw, busbw in GB/s", "l: busbw over size")
 _JUDGED = ("verdict", "flops", "share_of_peak")
 """Columns whose values come with the verdicts."""
 
@@ -103,7 +102,7 @@ class ResultsPane(TableRows):
         self._take(state)
         self._marked = tuple(marked)
         if not self._cells:
-            self._pages = ()
+            self.pages = ()
             self.fill((), [(), line(("No results yet. Each cell of a run adds a row here.", "muted"))])
             return
         self._lay_out()
@@ -187,7 +186,7 @@ class ResultsPane(TableRows):
         if self._is_short:
             layout = lay_out(self._columns, list(map(shortened, self._named)), for_columns, alike=self._alike)
         count = len(self._cells)
-        room = width - WORDS_ROOM - len(f" ·   {count}–{count} of {count}")
+        room = width - words_room() - len(f" ·   {count}–{count} of {count}")
         told: set[int] = set()
         above = ", ".join(self._in_common)
         for index, column in enumerate(self._columns):
@@ -197,11 +196,12 @@ class ResultsPane(TableRows):
                     above = longer
                     told.add(index)
         above = ellipsis(_ALL + above, width) if above else ""
-        for remark in _OF_MESSAGES * self._of_messages:
+        remarks = ("algbw, busbw in GB/s", f"{key_name('app.open_roofline')}: busbw over size")
+        for remark in remarks * self._of_messages:
             longer = " · ".join(filter(None, [above, remark]))
             above = longer if cell_len(longer) <= room else above
-        self._above, self._pages = above, layout.pages(for_columns, told)
-        self._columns_page = min(self._columns_page, len(self._pages) - 1)
+        self._above, self.pages = above, layout.pages(for_columns, told)
+        self.columns_page = min(self.columns_page, len(self.pages) - 1)
 
     def _put_in_order(self) -> None:
         """Sort the rows; the cursor stays on its cell, and cells of which the value is not known come last."""

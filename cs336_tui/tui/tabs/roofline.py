@@ -29,13 +29,13 @@ from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.charts.bandwidth import Bandwidths
 from cs336_tui.tui.charts.roofline import CellPoint, Roof, roofline_chart
-from cs336_tui.tui.keys import bind
+from cs336_tui.tui.keys import bind, key_name, tab_name
 from cs336_tui.tui.live_source import PeakView, WantedPeak
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.titles import told_variants
 from cs336_tui.tui.widgets.columns import Laid, Sheet
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, joined, line, paragraphs, wrapped
-from cs336_tui.tui.widgets.rows import Rows
+from cs336_tui.tui.widgets.rows import Rows, WideRows
 
 _COLUMNS: dict[str, tuple[str | None, int]] = {
     "device": (None, 9),
@@ -200,7 +200,7 @@ def doubts(roofline: Roofline, chosen: int, *, can_measure: bool, width: int) ->
         said.append("above 100 %: the device was slower when its peak was measured")
     if not said:
         return []
-    again = "n measures it again" if can_measure else "measure it again on its machine"
+    again = f"{key_name('roofline.measure')} measures it again" if can_measure else "measure it again on its machine"
     return wrapped(f"{sign}{'; '.join(said)}; {again} when the machine is idle", width, "caution")
 
 
@@ -225,7 +225,8 @@ def invitation(roofline: Roofline, *, can_measure: bool, width: int) -> list[Lin
     if roofline.missing and can_measure:
         names = ", ".join(f"{each.device} {each.precision}" for each in roofline.missing)
         seconds = _SECONDS_EACH * len(roofline.missing)
-        return wrapped(f"Press n to measure this device's peak: {names} (about {seconds} s).", width, "strong")
+        press = f"Press {key_name('roofline.measure')} to measure this device's peak"
+        return wrapped(f"{press}: {names} (about {seconds} s).", width, "strong")
     if roofline.missing or roofline.elsewhere:
         return wrapped("Peak not measured: run cs336-tui peak on the machine of these cells.", width, "muted")
     return []
@@ -267,7 +268,7 @@ class RooflinePane(Container):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._chart = Lines(id="roofline-chart")
-        self._rows = Rows(id="roofline-rows")
+        self._rows = WideRows(id="roofline-rows")
         self._counted: tuple[int, ...] | None = None
         """Source of the roofline."""
         self._roofline: Roofline | None = None
@@ -325,12 +326,14 @@ class RooflinePane(Container):
         if roofline is None or self._laid is None or not roofline.points:
             drawn = self._bandwidths(state, width, height) if roofline is not None else ()
             chart.paint(drawn or self._without(state, width))
+            rows.pages = ()
             rows.fill(())
             return
         chosen = min(rows.cursor, len(roofline.points) - 1)
         said = self._said(roofline, chosen, width)
         chart.paint([*said, *chart_lines(roofline, chosen, width, height - len(said))])
-        self._laid = laid = self._laid.at(max(rows.content_size.width, 12))
+        self._laid = laid = self._laid.at(max(rows.content_size.width, 12), rows.columns_page)
+        rows.pages = laid.pages
         heading = [*laid.above, laid.heading]
         rows.draw_from(len(laid), lambda first, last: (heading, laid.lines(first, last)), heading_rows=len(heading))
 
@@ -355,7 +358,8 @@ class RooflinePane(Container):
             )
             return wrapped(why, width, "muted")
         how = (
-            "Choose cells in Configure (1) and press r; each cell that succeeds is a point here."
+            f"Choose cells in {tab_name('configure')} and press {key_name('app.run')}; "
+            "each cell that succeeds is a point here."
             if state.running_cell is None
             else "The running cell is the first; it is shown here when it ends."
         )
@@ -372,7 +376,7 @@ class RooflinePane(Container):
 
     @property
     def _wanted(self) -> tuple[WantedPeak, ...]:
-        """The peaks that n measures: all that are missing, else that of the cell under the cursor again."""
+        """The peaks that the key measures: all that are missing, else that of the cell under the cursor again."""
         roofline, view = self._roofline, self._view
         if roofline is None or view is None or view.here is None or view.progress or not roofline.points:
             return ()

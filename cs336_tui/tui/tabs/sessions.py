@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import msgspec
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.events import Paste
 from textual.message import Message
 
@@ -16,7 +16,7 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui import format
-from cs336_tui.tui.keys import bind
+from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.widgets.columns import Copied, copied_table, heading_lines, lay_out, middle, shown_table
 from cs336_tui.tui.widgets.lines import Line, line
 from cs336_tui.tui.widgets.rows import TableRows
@@ -25,6 +25,7 @@ Source = tuple[str, SessionState]
 """A session with its title."""
 Wish = Literal["open", "rename", "annotate", "delete", "resume"]
 
+_RECORDINGS = "a torch profiler trace, CUDA memory snapshot or nsys report"
 _LONGEST_NOTE = 40
 _STAGE_ROOM, _COUNTS_ROOM = len("▶ running"), len("✓ 12 ok · 3 left")
 """Least room for what changes while a session runs."""
@@ -41,7 +42,7 @@ class SessionsPane(TableRows):
     """The list. Keys post `Asked`; Compare shows the marked sessions."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "ask('open')", "Open", id="sessions.open"),
+        bind_keys("enter", "ask('open')", "Open", "sessions.open"),
         bind("mark", "mark", "Mark to compare", "sessions.mark", also="space"),
         bind("resume", "ask('resume')", "Resume", "sessions.resume"),
         bind("name", "ask('rename')", "Name", "sessions.rename"),
@@ -141,7 +142,8 @@ class SessionsPane(TableRows):
         return self.infos[self.cursor] if self.cursor < len(self.infos) else None
 
     def _refill(self) -> None:
-        above = [line((f"… {format.plain(self.opening)} · s stops", "strong"))] if self.opening else []
+        stops = f"{key_name('sessions.stop_opening')} stops"
+        above = [line((f"… {format.plain(self.opening)} · {stops}", "strong"))] if self.opening else []
         if self._infos is None:
             self.fill((), [*above, (), line(("Reading sessions ...", "muted"))])
         elif self._problem:
@@ -153,12 +155,7 @@ class SessionsPane(TableRows):
                     *above,
                     (),
                     line(("No sessions yet. Each run is kept here as a session.", "muted")),
-                    line(
-                        (
-                            "O opens a torch profiler trace, CUDA memory snapshot or nsys report (or drop it here).",
-                            "muted",
-                        )
-                    ),
+                    line((f"{key_name('sessions.open_file')} opens {_RECORDINGS} (or drop it here).", "muted")),
                 ],
             )
         else:
@@ -176,7 +173,7 @@ class SessionsPane(TableRows):
             self._laid_out_for = width, self.marked
             columns = self._columns()
             texts = [["" if column.room else column.cell(info) for column in columns] for info in self.infos]
-            self._pages = lay_out(columns, texts, width).pages(width)
+            self.pages = lay_out(columns, texts, width).pages(width)
         layout = self.layout_now
         assert layout is not None
         return heading_lines(layout.heading_of(self.sort), self.columns_words, width)

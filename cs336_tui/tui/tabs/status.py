@@ -13,6 +13,7 @@ from cs336_tui.stats import quantities
 from cs336_tui.stats.quantities import TOO_NOISY, count
 from cs336_tui.stats.ratio import Outcome
 from cs336_tui.tui.judging import Assessment
+from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.widgets.columns import ellipsis
 from cs336_tui.tui.widgets.lines import Line, Span, fit, line, paragraphs, wrapped
 
@@ -100,8 +101,8 @@ OUTCOMES: dict[Outcome, Span] = {
 VERDICT_ROOM = 16
 """The width of one verdict and the number of others: ``too-few-steps +1``."""
 _INDENT = "  "
-_MORE, _MORE_FROM = "  Enter: all", 40
-"""The end of the line of verdicts, and the width from which it is there."""
+_MORE_FROM = 40
+"""Width from which the line of verdicts ends in the key that opens all of them."""
 
 
 def too_much(share: float) -> str:
@@ -122,7 +123,7 @@ def verdict_line(cell: CellState, found: Assessment | None, width: int) -> Line:
         return ()
     first, *others = checks
     more = f" +{len(others)}" if others else ""
-    end = Span(_MORE, "muted") if width > _MORE_FROM else Span("")
+    end = Span(f"  {key_name('live.details')}: all", "muted") if width > _MORE_FROM else Span("")
     said = (_mark(first), Span(f"{more}: {first.evidence}"))
     return (*fit(said, width - len(end.text)), end)
 

@@ -10,6 +10,7 @@ import msgspec
 from rich.cells import cell_len, set_cell_size
 
 from cs336_tui.export.tables import Column, Table
+from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.widgets.lines import Line, Span, bar, line, paragraphs, runs
 
 T = TypeVar("T")
@@ -54,16 +55,22 @@ class Layout(NamedTuple):
 
     def pages(self, width: int, told: Collection[int] = ()) -> tuple[Layout, ...]:
         """This layout, then as many as it takes to show each column that does not fit, but for those `told` elsewhere:
-        each beside the columns whose texts are all known, which say what a row is of."""
-        named = [index for index in self.kept if not self.columns[index].room]
+        each beside the first columns, which say what a row is of, as far as their texts are known and take half."""
         left = [index for index in range(len(self.columns)) if index not in self.kept and index not in told]
         pages = [self]
         while left:
-            page = list(named)
-            while left and (len(page) == len(named) or self._taken([*page, left[0]]) <= width):
+            page = [*self._named(width, left[0]), left.pop(0)]
+            while left and self._taken([*page, left[0]]) <= width:
                 page.append(left.pop(0))
             pages.append(self._replace(kept=tuple(page)))
         return tuple(pages)
+
+    def _named(self, width: int, beside: int) -> list[int]:
+        """The first columns in sight without those whose texts are still to come: at most half, with room `beside`."""
+        named = [index for index in self.kept if not self.columns[index].room]
+        while len(named) > 1 and (self._taken(named) > width // 2 or self._taken([*named, beside]) > width):
+            named.pop()
+        return named
 
     def _taken(self, indices: Iterable[int]) -> int:
         return sum(self.widths[index] + _GAP for index in indices)
@@ -110,15 +117,15 @@ def ellipsis(text: str, width: int) -> str:
     return set_cell_size(text, max(width - 1, 0)).rstrip() + "…"[: max(width, 0)]
 
 
-def columns_words(pages: Sequence[Layout], page: int = 0) -> str:
-    """The columns that are not in sight, and the key that shows them: ``+6 columns →``, on a further page ``columns 2/3
-    →``; empty if all are."""
+def columns_words(pages: Sequence[Layout], page: int = 0, binding: str = "table.columns") -> str:
+    """The columns that are not in sight, and the key of the `binding` that shows them: ``+6 columns →``, on a further
+    page ``columns 2/3 →``; empty if all are."""
     if len(pages) < 2:
         return ""
     if page:
-        return f"columns {page + 1}/{len(pages)} →"
+        return f"columns {page + 1}/{len(pages)} {key_name(binding)}"
     hidden = len({index for each in pages for index in each.kept} - {*pages[0].kept})
-    return f"{hidden_words(hidden)} →"
+    return f"{hidden_words(hidden)} {key_name(binding)}"
 
 
 def hidden_words(hidden: int) -> str:
@@ -126,8 +133,9 @@ def hidden_words(hidden: int) -> str:
     return f"+{hidden} column{'s' * (hidden != 1)}" if hidden else ""
 
 
-WORDS_ROOM = len("+99 columns →")
-"""Room for `columns_words`."""
+def words_room() -> int:
+    """Room for `columns_words`."""
+    return len(f"+99 columns {key_name('table.columns')}")
 
 
 def lay_out(
@@ -191,6 +199,19 @@ def copied_table(name: str, table: Table) -> Copied:
     return Copied(name, make)
 
 
+class TableLines(NamedTuple):
+    """A table in a window of some width."""
+
+    heading: Sequence[Line]
+    rows: Sequence[Line]
+    pages: Sequence[Layout] = ()
+    """The pages of its columns, where a key turns them."""
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        return (*self.heading, *self.rows)
+
+
 def table_lines(
     table: Table,
     width: int,
@@ -199,22 +220,25 @@ def table_lines(
     roles: Sequence[str] = (),
     alike: Sequence[bool | None] = (),
     page: int | None = None,
-) -> list[Line]:
+    binding: str = "table.columns",
+) -> TableLines:
     """The heading of a table and its rows, each in its role and with its mark at the end; `alike` as for `lay_out`. The
     heading says how many columns do not fit, if there is room for that. `page`: the page of columns in sight, counted
-    in a circle, where a key turns them; the heading then has a line for the others where it has no room."""
+    in a circle, where the key of the `binding` turns them; the heading then has a line for the others where it has no
+    room."""
     room = width - max((cell_len(mark.text) for mark in marks), default=0)
     layout = lay_out(table.columns, table.rows, room, alike=alike)
     words = hidden_words(len(table.columns) - len(layout.kept))
+    pages: Sequence[Layout] = ()
     if page is not None:
         pages = layout.pages(room)
         page %= len(pages)
-        layout, words = pages[page], columns_words(pages, page)
+        layout, words = pages[page], columns_words(pages, page, binding)
     ends: list[Line] = [(mark,) for mark in marks] or [()] * len(table.rows)
     styles = roles or ["text"] * len(table.rows)
     rows = [(Span(layout.row(row), role), *end) for row, role, end in zip(table.rows, styles, ends, strict=True)]
     heading = heading_lines(layout.heading, words, width)
-    return [*(heading[-1:] if page is None else heading), *rows]
+    return TableLines(heading[-1:] if page is None else heading, rows, pages)
 
 
 def heading_lines(names: str, words: str, width: int) -> list[Line]:

@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
@@ -23,6 +23,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input
 
+from cs336_tui.tui.keys import bind_keys
 from cs336_tui.tui.widgets.lines import Styled
 
 LABEL_WIDTH = 11
@@ -99,8 +100,8 @@ class _Line(InputLine):
     """A line of text; up and down go to the neighbouring entries."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "app.focus_previous", "Previous entry", show=False, id="entry.previous"),
-        Binding("down", "app.focus_next", "Next entry", show=False, id="entry.next"),
+        bind_keys("up", "app.focus_previous", "Previous entry", "entry.previous", show=False),
+        bind_keys("down", "app.focus_next", "Next entry", "entry.next", show=False),
     ]
 
 
@@ -170,11 +171,11 @@ class Chips(Entry, can_focus=True):
     `multiple`). Arrows move a cursor; space, enter or a click toggles."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "move(-1)", "Previous", show=False, id="chips.left"),
-        Binding("right", "move(1)", "Next", show=False, id="chips.right"),
-        Binding("up", "row(-1)", "Row above", show=False, id="chips.up"),
-        Binding("down", "row(1)", "Row below", show=False, id="chips.down"),
-        Binding("space,enter", "choose", "Choose", show=False, id="chips.toggle"),
+        bind_keys("left", "move(-1)", "Previous", "chips.left", show=False),
+        bind_keys("right", "move(1)", "Next", "chips.right", show=False),
+        bind_keys("up", "row(-1)", "Row above", "chips.up", show=False),
+        bind_keys("down", "row(1)", "Row below", "chips.down", show=False),
+        bind_keys("space,enter", "choose", "Choose", "chips.toggle", show=False),
     ]
 
     @dataclass(eq=False, repr=False)
@@ -282,7 +283,7 @@ class Chips(Entry, can_focus=True):
 class Fold(Widget, can_focus=True):
     """Shows or hides what follows: ``▸ more``, and ``▾ more`` if `open`; space, enter or a click turns it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("space,enter", "turn", "Show or hide", show=False, id="fold.turn")]
+    BINDINGS: ClassVar[list[BindingType]] = [bind_keys("space,enter", "turn", "Show or hide", "fold.turn", show=False)]
 
     open: reactive[bool] = reactive(False)
     label: reactive[str] = reactive("")
@@ -303,7 +304,7 @@ class Fold(Widget, can_focus=True):
 class PushButton(Widget, can_focus=True):
     """``[ Run ]``, pressed by enter, space or a click; a disabled button has no brackets."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,space", "press", "Press", show=False, id="button.press")]
+    BINDINGS: ClassVar[list[BindingType]] = [bind_keys("enter,space", "press", "Press", "button.press", show=False)]
 
     label: reactive[str] = reactive("", layout=True)
 

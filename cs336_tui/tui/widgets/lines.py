@@ -19,6 +19,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from cs336_tui.tui import format
+from cs336_tui.tui.keys import key_name
 
 
 class Styled(Widget):
@@ -161,11 +162,11 @@ def facts(first: Line, more: Iterable[Line], width: int) -> Line:
     return found
 
 
-def views_line(views: Iterable[str], shown: str, gap: str = " ") -> Line:
-    """The names of a tab's views, the one that is shown marked, and the key for the next view."""
+def views_line(views: Iterable[str], shown: str, binding: str, gap: str = " ") -> Line:
+    """The names of a tab's views, the one that is shown marked, and the key of the `binding` for the next view."""
     spans = [span for name in views
              for span in (Span(f" {name} ", "tab-on" if name == shown else "tab"), Span("│", "muted"))]  # fmt: skip
-    return (*spans[:-1], Span(f"{gap}v", "key"))
+    return (*spans[:-1], Span(f"{gap}{key_name(binding)}", "key"))
 
 
 def wrapped(text: str, width: int, role: str = "text", indent: str = "") -> list[Line]:

@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
 
+from cs336_tui.tui.keys import bind_keys
 from cs336_tui.tui.widgets.lines import Lines, Span, width_of
 
 _BEFORE, _BEHIND = "‹", "›"
@@ -23,6 +24,11 @@ class Tab(msgspec.Struct, frozen=True):
     id: str
     label: str
     key: str
+
+    @property
+    def title(self) -> str:
+        """The key and the label."""
+        return f"{self.key} {self.label}"
 
 
 class _Item(msgspec.Struct, frozen=True):
@@ -41,8 +47,8 @@ class TabBar(Lines, can_focus=True):
     those around the open one, with an arrow at each end that has more."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "step(-1)", "Previous tab", show=False, id="tabs.previous"),
-        Binding("right", "step(1)", "Next tab", show=False, id="tabs.next"),
+        bind_keys("left", "step(-1)", "Previous tab", "tabs.previous", show=False),
+        bind_keys("right", "step(1)", "Next tab", "tabs.next", show=False),
     ]
 
     @dataclass(eq=False, repr=False)
@@ -69,7 +75,7 @@ class TabBar(Lines, can_focus=True):
 
     def _items(self) -> list[_Item]:
         """The tabs that fit around the open one, with an arrow for the next tab at either end."""
-        items = [_Item(tab, f" {tab.key} {tab.label} ") for tab in self._tabs]
+        items = [_Item(tab, f" {tab.title} ") for tab in self._tabs]
         if not items:
             return []
         active = next((place for place, item in enumerate(items) if item.tab.id == self._active), 0)

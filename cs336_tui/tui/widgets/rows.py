@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import msgspec
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.message import Message
 
-from cs336_tui.tui.keys import bind
+from cs336_tui.tui.keys import bind, bind_keys
 from cs336_tui.tui.widgets.columns import Layout, Sort, columns_words
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, fit, spread, width_of, wrapped
 
@@ -20,11 +20,13 @@ Draw = Callable[[int, int], tuple[Sequence[Line], Sequence[Line]]]
 
 
 class Page(msgspec.Struct, frozen=True):
-    """`heading` stays in sight, `rows` scroll; `details`: the texts that Enter opens, by the row's index."""
+    """`heading` stays in sight, `rows` scroll; `details`: the texts that Enter opens, by the row's index; `pages`: of
+    columns."""
 
     heading: tuple[Line, ...]
     rows: tuple[Line, ...] = ()
     details: dict[int, str] = {}
+    pages: Sequence[Layout] = ()
 
 
 def message(text: str, width: int, role: str = "muted") -> Page:
@@ -37,13 +39,13 @@ class Rows(Lines, can_focus=True):
     in sight."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        bind("up", "step(-1)", "Up", "rows.up", also="up", show=False),
-        bind("down", "step(1)", "Down", "rows.down", also="down", show=False),
-        Binding("pageup", "page(-1)", "Page up", show=False, id="rows.page_up"),
-        Binding("pagedown", "page(1)", "Page down", show=False, id="rows.page_down"),
-        Binding("home", "edge(-1)", "First", show=False, id="rows.first"),
-        Binding("end", "edge(1)", "Last", show=False, id="rows.last"),
-        Binding("enter", "choose", "Details", show=False, id="rows.choose"),
+        bind("up", "step(-1)", "Up", "rows.up", first="up", show=False),
+        bind("down", "step(1)", "Down", "rows.down", first="down", show=False),
+        bind_keys("pageup", "page(-1)", "Page up", "rows.page_up", show=False),
+        bind_keys("pagedown", "page(1)", "Page down", "rows.page_down", show=False),
+        bind_keys("home", "edge(-1)", "First", "rows.first", show=False),
+        bind_keys("end", "edge(1)", "Last", "rows.last", show=False),
+        bind_keys("enter", "choose", "Details", "rows.choose", show=False),
     ]
 
     @dataclass(eq=False, repr=False)
@@ -192,34 +194,38 @@ class WideRows(Rows):
     """A table's rows. Columns that do not fit are on further pages."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        bind("further", "columns(1)", "Columns", "table.columns", also="right", show=False, shown_as="→ ← . ,"),
-        bind("further-back", "columns(-1)", "Previous columns", "table.columns_before", also="left", show=False),
+        bind("further", "columns(1)", "Columns", "table.columns", first="right", show=False, shown_as="→ ← . ,"),
+        bind("further-back", "columns(-1)", "Previous columns", "table.columns_before", first="left", show=False),
     ]
 
-    _pages: Sequence[Layout] = ()
-    _columns_page = 0
+    pages: Sequence[Layout] = ()
+    """The pages of columns, set by who fills the rows; of several tables those of the one with the most: the keys turn
+    all of them, each in a circle."""
+    columns_page = 0
+    """The page in sight."""
 
     def resort(self) -> None:
         """Paint the rows again: other columns, or another order, are wanted."""
+        self.post_message(self.Resized())
 
     @property
     def layout_now(self) -> Layout | None:
         """The page of columns in sight."""
-        return self._pages[self._columns_page % len(self._pages)] if self._pages else None
+        return self.pages[self.columns_page % len(self.pages)] if self.pages else None
 
     @property
     def columns_words(self) -> str:
         """The columns that are not in sight: ``+6 columns →``, on a further page ``columns 2/2 →``."""
-        return columns_words(self._pages, self._columns_page)
+        return columns_words(self.pages, self.columns_page)
 
     def action_columns(self, by: int) -> None:
-        if len(self._pages) > 1:
-            self._columns_page = (self._columns_page + by) % len(self._pages)
+        if len(self.pages) > 1:
+            self.columns_page = (self.columns_page + by) % len(self.pages)
             self.resort()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "columns":
-            return len(self._pages) > 1
+            return len(self.pages) > 1
         return super().check_action(action, parameters)
 
 

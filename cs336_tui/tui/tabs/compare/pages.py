@@ -20,6 +20,7 @@ from cs336_tui.export.pivot import figure_text
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.verdicts import doubt_notes, judged
 from cs336_tui.tui import format
+from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.status import OUTCOMES
 from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.widgets.columns import hidden_words, lay_out, shown_table, table_lines
@@ -150,7 +151,8 @@ def pivot_page(choice: PivotChoice, results: Sequence[Result], width: int, doubt
         return _page(found, choice, width, marked, notes)
     except PivotError as error:
         shown = message(f"! {error}", width, "caution")
-        return Page((*shown.heading, (), line(("Enter: choose rows, columns and cells", "muted"))))
+        choose = f"{key_name('compare.choose')}: choose rows, columns and cells"
+        return Page((*shown.heading, (), line((choose, "muted"))))
 
 
 def _page(
@@ -183,10 +185,11 @@ def _page(
     named, across = (" and ".join(FIELDS[key].title for key in keys) for keys in (found.rows, found.columns))
     by = f"{named or 'all'} by {across}" if across else named or "one figure"
     over = ", ".join(f"{FIELDS[key].title} {value}" for key, value in (found.baseline or {}).items())
-    base = f" · over {over} ([ ])" if over else ""
+    base = f" · over {over} ({key_name('compare.baseline')})" if over else ""
+    more = f"{hidden_words(hidden)} {key_name('compare.right')}" if hidden else ""
     heading = [
         line((VALUES[found.value], "title"), f", {_UNITS[found.value]} · {by}", (base, "muted")),
-        line((layout.heading, "muted"), (f"{hidden_words(hidden)} ." if hidden else "", "muted")),
+        line((layout.heading, "muted"), (more, "muted")),
     ]
     rows: list[Line] = [(Span(layout.row(row)),) for row in texts]
     # Dimensions follow from the size, the session is in the heading.
@@ -253,17 +256,16 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int, columns_pag
     columns = _columns(found, doubts)
     marks = [OUTCOMES[pair.outcome] for pair in found.pairs]
     table, shared = _without_shared(shown_table(found.pairs, columns))
-    lines = table_lines(table, width, marks, page=columns_page)
-    names, rows = lines[: -len(marks) or None], lines[len(lines) - len(marks) :]
+    drawn = table_lines(table, width, marks, page=columns_page, binding="compare.columns")
     counted = " · ".join(f"{found.count(of)} {of}" for of in OUTCOMES if found.count(of))
     heading = (
         line(("A ", "strong"), (format.plain(found.a), "title"), ("  B ", "strong"), (format.plain(found.b), "title")),
         line((f"A against B: {counted or 'no pairs'}", "strong")),
         *(wrapped(f"all pairs: {shared}", width, "muted") if shared else ()),
-        *names,
+        *drawn.heading,
     )
     details = {place: "\n".join(_details(pair, doubts)) for place, pair in enumerate(found.pairs)}
-    return Page(heading, (*rows, (), *_in_doubt(found, doubts, width), *_below(found, width)), details)
+    return Page(heading, (*drawn.rows, (), *_in_doubt(found, doubts, width), *_below(found, width)), details)
 
 
 def _without_shared(table: Table) -> tuple[Table, str]:
@@ -339,7 +341,7 @@ def _below(found: Comparison, width: int) -> list[Line]:
     differ = [*(f"! differs everywhere: {note}" for note in found.notes), *(f"! {note}" for note in found.mixed)]
     margin = (
         f"A / B: ratio of mean step times, with its {found.level * 100:g} % CI; below 1, A is faster. The same: the "
-        f"whole interval is within {found.margin * 100:g} % of 1. Enter: why."
+        f"whole interval is within {found.margin * 100:g} % of 1. {key_name('compare.choose')}: why."
     )
     return [
         *paragraphs(alone, width, "muted", "  "),

@@ -7,7 +7,7 @@ from functools import partial
 from typing import ClassVar, Literal
 
 import msgspec
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.message import Message
 
 from cs336_tui.analysis.comparison import overlap
@@ -24,7 +24,7 @@ from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.questions import AskText, problem_of
 from cs336_tui.tui.dialogs.window import text_reader
 from cs336_tui.tui.judging import give_way
-from cs336_tui.tui.keys import bind
+from cs336_tui.tui.keys import bind, bind_keys, key_name, tab_name
 from cs336_tui.tui.tabs.compare import pages
 from cs336_tui.tui.tabs.compare.pages import PivotChoice
 from cs336_tui.tui.tabs.sessions import Compared
@@ -37,14 +37,12 @@ CompareView = Literal["pivot", "pairs", "turns", "warm-up", "reference"]
 VIEWS: tuple[CompareView, ...] = ("pivot", "pairs", "turns", "warm-up", "reference")
 _ONLY_IN: dict[str, tuple[CompareView, ...]] = {
     **dict.fromkeys(("value", "baseline", "swap"), ("pivot",)),
-    "columns": ("pivot", "pairs"),
+    "columns": ("pivot", "pairs", "turns"),
     "keep": ("reference",),
 }
 """The views in which an action is offered, if not in all."""
-_OF_RECORDINGS = (
-    "Recorded elsewhere: no step was timed, so there are no step times to compare. Kernels (9), view cells, has the "
-    "shares of each cell; two recordings kernel by kernel: cs336-tui export A B --report kernels-over-cells."
-)
+_OF_RECORDINGS = "Recorded elsewhere: no step was timed, so there are no step times to compare."
+_KERNEL_BY_KERNEL = "two recordings kernel by kernel: cs336-tui export A B --report kernels-over-cells"
 _AT_ONCE = 300
 """Most cells that are tabulated within a frame; more are tabulated on a thread."""
 
@@ -55,14 +53,16 @@ class ComparePane(Rows):
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("view", "view(1)", "View", "compare.view", shown_as="v V"),
         bind("view-before", "view(-1)", "Previous view", "compare.view_before", show=False),
-        Binding("right", "value(1)", "Value", key_display="←→", id="compare.value"),
-        Binding("left", "value(-1)", "Previous value", show=False, id="compare.value_before"),
+        bind_keys("right", "value(1)", "Value", "compare.value", shown_as="←→"),
+        bind_keys("left", "value(-1)", "Previous value", "compare.value_before", show=False),
         bind("baseline", "baseline(1)", "Baseline", "compare.baseline"),
         bind("swap", "swap", "Swap", "compare.swap"),
-        Binding("enter", "choose", "Choose", id="compare.choose"),
+        bind_keys("enter", "choose", "Choose", "compare.choose"),
+        bind("further", "columns(1)", "More columns", "compare.right", show=False),
+        bind("further-back", "columns(-1)", "Previous columns", "compare.left", show=False),
         # After the arrows of the pivot's values, so that those come first in its view.
-        bind("further", "columns(1)", "More columns", "compare.right", also="right", show=False),
-        bind("further-back", "columns(-1)", "Previous columns", "compare.left", also="left", show=False),
+        bind_keys("right", "columns(1)", "More columns", "compare.columns", show=False),
+        bind_keys("left", "columns(-1)", "Previous columns", "compare.columns_before", show=False),
         bind("keep", "keep", "Keep as reference", "compare.keep"),
     ]
 
@@ -77,7 +77,7 @@ class ComparePane(Rows):
     choice = PivotChoice()
     """The pivot that is asked for."""
     _columns_page = 0
-    """The page of the columns of pairs, counted in a circle."""
+    """The page of the columns of pairs and turns, counted in a circle."""
     _compared = Compared(())
     _results: tuple[Result, ...] = ()
     _made_of: tuple[object, ...] = ()
@@ -117,12 +117,13 @@ class ComparePane(Rows):
         """A function that makes the page; it touches nothing of this widget, so that a thread may call it."""
         results, choice = self._results, self.choice
         if self._is_recorded:
-            return lambda: message(_OF_RECORDINGS, width)
+            shares = f"{tab_name('kernels')}, view cells, has the shares of each cell"
+            return lambda: message(f"{_OF_RECORDINGS} {shares}; {_KERNEL_BY_KERNEL}.", width)
         match self.view:
             case "pivot":
                 return lambda: pages.pivot_page(choice, results, width)
             case "turns":
-                return partial(_giving_way, lambda: _turns_page(results, width))
+                return partial(_giving_way, partial(_turns_page, results, width, self._columns_page))
             case "warm-up":
                 return lambda: warmup_page(results, width)
             case "reference":
@@ -134,7 +135,7 @@ class ComparePane(Rows):
                 return lambda: message("A and B are the same; mark another session or cell.", width)
             return partial(_giving_way, partial(pages.pairs_page, a, b, width, self._columns_page))
         why = f"{marked} sessions are marked; two can be compared." if marked > 2 else (
-            "Mark two sessions in Sessions or two cells in Results (m), to compare them here."
+            f"{_mark_two()}, to compare them here."
         )  # fmt: skip
         return lambda: message(why, width)
 
@@ -166,7 +167,7 @@ class ComparePane(Rows):
             self._paint_page()
 
     def _paint_page(self) -> None:
-        self.fill(self._page.rows, [views_line(VIEWS, self.view, "  "), *self._page.heading])
+        self.fill(self._page.rows, [views_line(VIEWS, self.view, "compare.view", "  "), *self._page.heading])
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         return self.view in _ONLY_IN.get(action, VIEWS)
@@ -195,7 +196,7 @@ class ComparePane(Rows):
         self._choose(rows=columns, columns=rows, first_column=0)
 
     def action_columns(self, by: int) -> None:
-        if self.view == "pairs":
+        if self.view != "pivot":
             self._columns_page += by
             self.show(self._compared)
         else:
@@ -262,10 +263,13 @@ def _markdown(
                 yield comparison_table(compare(*sides), doubts=trust_notes(results))
 
     if not (found := list(tables())):
-        raise UserError(
-            f"Compare has no table in view {view}: mark two sessions in Sessions or two cells in Results (m)."
-        )
+        raise UserError(f"Compare has no table in view {view}. {_mark_two()}.")
     return render_all(found, "markdown")
+
+
+def _mark_two() -> str:
+    sessions, cells = key_name("sessions.mark"), key_name("results.mark")
+    return f"Mark two sessions ({sessions} in Sessions) or two cells ({cells} in Results)"
 
 
 def _giving_way(make: Callable[[], Page]) -> Page:
@@ -273,10 +277,10 @@ def _giving_way(make: Callable[[], Page]) -> Page:
     return make()
 
 
-def _turns_page(results: Sequence[Result], width: int) -> Page:
+def _turns_page(results: Sequence[Result], width: int, columns_page: int) -> Page:
     from cs336_tui.tui.tabs.compare.turns import turns_page  # with what writes commands
 
-    return turns_page(results, width)
+    return turns_page(results, width, columns_page)
 
 
 def warmup_page(results: Sequence[Result], width: int) -> Page:
@@ -285,7 +289,7 @@ def warmup_page(results: Sequence[Result], width: int) -> Page:
     if not groups:
         return message("No cell has been measured yet.", width)
     several = [group for group in groups if len(group.warmups) > 1]
-    alone = "Every cell has the same warm-up setting; to compare several, enter 0,1,2 in Configure (1)."
+    alone = f"Every cell has the same warm-up setting; to compare several, enter 0,1,2 in {tab_name('configure')}."
     rows: list[Line] = [] if several else [*wrapped(alone, width, "muted"), ()]
     for group in several or groups:
         rows += wrapped(f"{group.title} · {group.machine}", width, "title", "  ")
@@ -340,5 +344,6 @@ def reference_page(results: Sequence[Result], width: int) -> Page:
         rows += wrapped(said, width, "text", "    ")
     rows += [(), line(("Memory and kernels", "title")), *profiles] if profiles else []
     rows += [(), *wrapped(f"For orientation: {remark_on(cells)}.", width, "muted", "  ")]
-    heading = (line(("Reference points", "title"), (" · E keeps these cells as your own", "muted")),)
+    keep = f" · {key_name('compare.keep')} keeps these cells as your own"
+    heading = (line(("Reference points", "title"), (keep, "muted")),)
     return Page(heading, tuple(rows))

@@ -19,22 +19,24 @@ _TITLE = ("Two cells in turns", "title")
 _EXAMPLE = 'cs336-tui ab --a "--precision bf16-mixed" --b "--precision fp32"'
 
 
-def turns_page(results: Sequence[Result], width: int) -> Page:
-    """All that ran in turns, a part each. Judging the cells takes long: call it on a thread."""
+def turns_page(results: Sequence[Result], width: int, columns_page: int = 0) -> Page:
+    """All that ran in turns, a part each; `columns_page` as of `pairs_page`. Judging the cells takes long: call it on a
+    thread."""
     runs = runs_in_turns(results)
     if not runs:
         return Page((line(_TITLE),), tuple(_without(results, width)))
-    rows = [row for rounds in runs for row in (*_part(rounds, width), ())]
+    rows = [row for rounds in runs for row in (*_part(rounds, width, columns_page), ())]
     return Page((line(_TITLE, (" · A / B: below 1 A is faster", "muted")),), tuple(rows[:-1]))
 
 
-def _part(rounds: Sequence[tuple[Result, Result]], width: int) -> Iterator[Line]:
+def _part(rounds: Sequence[tuple[Result, Result]], width: int, columns_page: int) -> Iterator[Line]:
     turns = turns_of(rounds)
     table = turns_table(turns, [each for both in rounds for each in both])
     for name, side in (("A", turns.a), ("B", turns.b)):
         yield from wrapped(f"{name}: {format.plain(side.spec.title)}", width, "title", "   ")
     yield from _result(turns, width)
-    yield from table_lines(table, width, roles=["text"] * (len(table.rows) - 1) + ["strong"])
+    roles = ["text"] * (len(table.rows) - 1) + ["strong"]
+    yield from table_lines(table, width, roles=roles, page=columns_page, binding="compare.columns").lines
     yield from wrapped(f"Differs, A | B: {'; '.join(turns.differs) or 'nothing'}.", width, "muted", "  ")
 
 

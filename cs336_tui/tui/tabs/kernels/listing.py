@@ -17,6 +17,7 @@ from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import NONE, Scale, counted, scale, time_text
 from cs336_tui.tui import format
+from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.widgets.columns import Sheet, Sort
 from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
 
@@ -118,9 +119,11 @@ def kernels_sheet(report: KernelReport, selection: Selection, found: Sequence[Ke
     each = scale((row.avg_ns for row in found), at_least=_MS_FROM)
     # A sorted column has the highest rank: it stays in sight.
     columns = [column._replace(rank=0) if column.key == selection.sort else column for column in _columns(each, totals)]
-    nothing = () if found else (f"None of the {_count(report)} is selected. Esc shows all of them.",)
+    footnotes = (
+        [] if found else [f"None of the {_count(report)} is selected. {key_name('kernels.clear')} shows all of them."]
+    )
     return Sheet(
-        Table.of(found, columns, footnotes=nothing),
+        Table.of(found, columns, footnotes=footnotes),
         keys=tuple(row.name for row in found),
         rest=NAME_WIDTH,
         sort=Sort(selection.sort, selection.descending),

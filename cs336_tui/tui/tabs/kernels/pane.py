@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import ClassVar, Literal
 
 import msgspec
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernel_cells import CellPart, kernel_cells
@@ -19,7 +19,7 @@ from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.questions import AskText, ChoiceList
 from cs336_tui.tui.dialogs.window import Reader
-from cs336_tui.tui.keys import bind
+from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.tabs.kernels import cells, listing, ranks, sheets
 from cs336_tui.tui.tabs.kernels.listing import Selection
 from cs336_tui.tui.tabs.report import ReportPane
@@ -51,7 +51,7 @@ class KernelsPane(ReportPane):
     all figures of a rank or of a cell's part."""
 
     kind = "kernels"
-    elsewhere = "Kernels are in a trace of torch's profiler or an nsys report of that run: O in Sessions (7) opens it."
+    elsewhere = "Kernels are in a trace of torch's profiler or an nsys report of that run: {opens}."
     varying = ("make", "step_cell", "view", "next", "within", "clear", "columns")
     about = (
         "Profiles one step after warm-up and shows where its time goes: each kernel (on a CPU each operator), kinds, "
@@ -71,7 +71,7 @@ class KernelsPane(ReportPane):
         bind("part-before", "next('range', -1)", "Previous part", "kernels.part_before", show=False),
         bind("kind", "next('kind', 1)", "Kind", "kernels.kind"),
         bind("within", "within", "Range", "kernels.range"),
-        Binding("escape", "clear", "All", key_display="Esc", id="kernels.clear"),
+        bind_keys("escape", "clear", "All", "kernels.clear", shown_as="Esc"),
         bind("copy", "copy", "Copy table", "kernels.copy"),
     ]
 
@@ -96,15 +96,16 @@ class KernelsPane(ReportPane):
         self.report = latest if latest is not None and latest.content is not None else None
         self._find_cells(self.subject.state)
         width = max(self.content_size.width, 12)
-        title = line(("Kernels of all cells", "title"), " · Enter: every figure of a row")
-        first, room = [title, views_line(self._views, self.view)], width - len("  000–000 of 000")
+        title = line(("Kernels of all cells", "title"), f" · {key_name('rows.choose')}: every figure of a row")
+        first, room = [title, views_line(self._views, self.view, "kernels.view")], width - len("  000–000 of 000")
         if self._cells is None:
             self.fill((), [*joined(first, room), (), line(("working out ...", "muted"))])
             return
+        page = self.columns_page
         self._laid = laid = (
-            self._laid.at(width, self._columns_page) if self._laid else Laid(cells.cells_sheet(self._cells), width)
+            self._laid.at(width, page) if self._laid else Laid(cells.cells_sheet(self._cells), width, page)
         )
-        self._pages = laid.pages
+        self.pages = laid.pages
         heading = [*joined([*first, *laid.above], room), *wrapped(laid.sheet.lead, width, "strong"), laid.heading]
         self.draw_from(len(laid), lambda first, last: (heading, laid.lines(first, last)), heading_rows=len(heading))
 
@@ -121,7 +122,7 @@ class KernelsPane(ReportPane):
         return tuple(view for view in VIEWS if several or view not in _OF_RANKS)
 
     def above(self) -> list[Line]:
-        return [self.title(), *([views_line(self._views, self.view)] if self._any_profile else [])]
+        return [self.title(), *([views_line(self._views, self.view, "kernels.view")] if self._any_profile else [])]
 
     def _find_cells(self, state: SessionState) -> None:
         made = sum(report.status is not None for report in state.reports.values())
@@ -151,11 +152,11 @@ class KernelsPane(ReportPane):
             if self.view not in self._views:
                 self.view = "kernels"
         self._laid = laid = (
-            self._laid.at(width, self._columns_page)
+            self._laid.at(width, self.columns_page)
             if self._laid
-            else Laid(self._sheet(content), width, self._columns_page)
+            else Laid(self._sheet(content), width, self.columns_page)
         )
-        self._pages = laid.pages
+        self.pages = laid.pages
         heading = self._heading(content, laid)
         below = [*ranks.timelines(content, width)] if self.view == "ranks" else []
 
@@ -176,7 +177,7 @@ class KernelsPane(ReportPane):
     def _heading(self, content: KernelReport, laid: Laid) -> list[Line]:
         width, tall = self.content_size.width, self.content_size.height >= _TALL
         room = width - len("  000–000 of 000")  # the rows in sight
-        lines = joined([self.title(), views_line(self._views, self.view)], room)
+        lines = joined([self.title(), views_line(self._views, self.view, "kernels.view")], room)
         shorter, *longer = accumulate(sheets.summary(content), "{} · {}".format)
         about = line(max((text for text in longer if len(text) <= width), key=len, default=shorter))
         chosen, *more = (line((part, "strong")) for part in self._selected.split(" · "))
@@ -291,6 +292,6 @@ class KernelsPane(ReportPane):
 
     def _open(self, view: KernelsView, *, keep: bool = False) -> None:
         """Show a view from its first row, or with `keep` from the one under the cursor."""
-        self._columns_page = self._columns_page if view == self.view else 0
+        self.columns_page = self.columns_page if view == self.view else 0
         self.view, self._laid, self.cursor = view, None, self.cursor if keep else 0
         self.show(self.subject)

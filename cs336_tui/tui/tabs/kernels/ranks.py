@@ -9,14 +9,13 @@ from cs336_tui.export.rank_traffic import SHADES, Gather, gather_sums, gathers_o
 from cs336_tui.export.tables import Column
 from cs336_tui.stats.quantities import NONE, scale, time_text
 from cs336_tui.tui import format
+from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.widgets.columns import Sheet, middle, shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, labelled, line, paragraphs, wrapped
 
 _LABEL = len("rank 0 communicates ")
 _LONGEST_MODULE = 26
-_ABOUT = (
-    f"Over the step: {SHADES[0]} none of the time, {SHADES[-1]} all of it. Enter: a rank's figures and all-gathers."
-)
+_SHADED = f"Over the step: {SHADES[0]} none of the time, {SHADES[-1]} all of it."
 _LONGEST = 120  # characters of a line of time, twice its parts
 
 
@@ -44,7 +43,8 @@ def timelines(report: KernelReport, width: int) -> Iterator[Line]:
     yield ()
     for each in report.ranks:
         yield from _timeline(each, long)
-    yield from wrapped(_ABOUT, width, "muted", "  ")
+    about = f"{_SHADED} {key_name('rows.choose')}: a rank's figures and all-gathers."
+    yield from wrapped(about, width, "muted", "  ")
 
 
 def detail(report: KernelReport, rank: int, width: int) -> list[Line]:
@@ -65,7 +65,7 @@ def detail(report: KernelReport, rank: int, width: int) -> list[Line]:
     lines += [(), *_timeline(of, max(min(width - _LABEL, _LONGEST), 10))]
     if gathers := gathers_of(report, rank):
         lines += [(), line(("All-gathers", "title"))]
-        lines += table_lines(shown_table(gathers, _gather_columns(gathers)), width)
+        lines += table_lines(shown_table(gathers, _gather_columns(gathers)), width).lines
         lines += paragraphs(gather_sums(of), width, "muted", "  ")
     return lines
 

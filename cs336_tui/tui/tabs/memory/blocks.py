@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cs336_tui.config.values import WITHOUT_BACKWARD
@@ -10,9 +9,9 @@ from cs336_tui.events.memory_report import MemoryReport, SavedTensor
 from cs336_tui.export.tables import Column
 from cs336_tui.stats.quantities import NONE, ByteUnit
 from cs336_tui.tui import format
-from cs336_tui.tui.tabs.memory.views import tensor
-from cs336_tui.tui.widgets.columns import shown_table, table_lines
-from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
+from cs336_tui.tui.tabs.memory.views import COLUMNS, tensor
+from cs336_tui.tui.widgets.columns import TableLines, shown_table, table_lines
+from cs336_tui.tui.widgets.lines import Span, bar, line, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ _EXPLAINED = (
 )
 
 
-def blocks_page(report: MemoryReport, width: int) -> Page:
+def blocks_page(report: MemoryReport, width: int, columns_page: int) -> Page:
     """The backward of each block: gradients and saved tensors, the change that follows and the recorded one."""
     from cs336_tui.analysis.memory import block_rows
 
@@ -48,10 +47,11 @@ def blocks_page(report: MemoryReport, width: int) -> Page:
         size("peak_bytes", "peak", 3),
         size("forward_bytes", "in forward", 5),
     )
-    names, *lines = table_lines(shown_table(rows, columns), width)
+    drawn = table_lines(shown_table(rows, columns), width, page=columns_page, binding=COLUMNS)
     told = line((f"Memory over the backward of each Transformer block, {unit.name}", "strong"))
     details = {place: _block_details(row) for place, row in enumerate(rows)}
-    return Page((told, *wrapped(_EXPLAINED, width, "muted"), names), tuple(lines), details)
+    heading = (told, *wrapped(_EXPLAINED, width, "muted"), *drawn.heading)
+    return Page(heading, tuple(drawn.rows), details, drawn.pages)
 
 
 def _block_details(row: BlockRow) -> str:
@@ -81,7 +81,7 @@ def _nothing(report: MemoryReport, what: str) -> str:
     return f"This record does not say {what}."
 
 
-def saved_page(report: MemoryReport, width: int) -> Page:
+def saved_page(report: MemoryReport, width: int, columns_page: int) -> Page:
     """Memory that each Transformer block saves for backward: its five largest contributors with their shares."""
     from cs336_tui.analysis.memory import saved_summary
 
@@ -93,11 +93,13 @@ def saved_page(report: MemoryReport, width: int) -> Page:
     unit = ByteUnit.for_largest(max(row.bytes for row in rows))
     held = f"{ByteUnit.for_largest(total).text(total)} in {blocks} Transformer block{'s' * (blocks != 1)}"
     heading = (line((f"Saved for backward: {held}", "strong"), (" · parameters left out", "muted")),)
-    lines = [each for row in rows for each in (*_saved_rows(row, unit, width), ())]
-    return Page(heading, tuple(lines[:-1]))
+    tables = [_saved_table(row, unit, width, columns_page) for row in rows]
+    lines = [each for table in tables for each in (*table.lines, ())]
+    return Page(heading, tuple(lines[:-1]), pages=max((table.pages for table in tables), key=len))
 
 
-def _saved_rows(row: SavedRow, unit: ByteUnit, width: int) -> Iterator[Line]:
+def _saved_table(row: SavedRow, unit: ByteUnit, width: int, columns_page: int) -> TableLines:
+    """The contributors of a row with bars of their shares, below its title."""
     rest = SavedTensor(f"{row.rest_count} other kinds", "", "", (), row.rest_count, row.rest_bytes)
     rest_share = row.rest_bytes / row.bytes if row.bytes else 0.0
     contributors = [*row.contributors, *([(rest, rest_share)] if row.rest_count else [])]
@@ -112,8 +114,10 @@ def _saved_rows(row: SavedRow, unit: ByteUnit, width: int) -> Iterator[Line]:
         Column("tensor", left=True, rank=2, text=lambda found: tensor(found[0].dtype, found[0].shape)),
     )  # fmt: skip
     room = max(width // 6, 0)
-    names, *lines = table_lines(shown_table(contributors, columns), width - room - 2)
-    yield line((f"{row.modules}: {unit.text(row.bytes)}", "title"))
-    yield (Span(" " * (room + 2)), *names)
-    for (_, share), each in zip(contributors, lines, strict=True):
-        yield (Span(f"{bar(share, room)}  ", "memory"), *each)
+    drawn = table_lines(shown_table(contributors, columns), width - room - 2, page=columns_page, binding=COLUMNS)
+    title = line((f"{row.modules}: {unit.text(row.bytes)}", "title"))
+    bars = (Span(f"{bar(share, room)}  ", "memory") for _, share in contributors)
+    return drawn._replace(
+        heading=[title, *((Span(" " * (room + 2)), *names) for names in drawn.heading)],
+        rows=[(share, *each) for share, each in zip(bars, drawn.rows, strict=True)],
+    )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.events.prediction import Prediction
@@ -15,7 +15,7 @@ from cs336_tui.session.state import ReportState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.charts.memory_timeline import EventWindow
 from cs336_tui.tui.dialogs.window import Reader, text_reader
-from cs336_tui.tui.keys import bind
+from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.tabs.memory import views
 from cs336_tui.tui.tabs.memory.blocks import blocks_page, saved_page
 from cs336_tui.tui.tabs.memory.peaks import peaks_page
@@ -42,7 +42,7 @@ class MemoryPane(ReportPane):
     """Shows one view of the subject's memory report; of a cell that ran out of memory, the reason."""
 
     kind = "memory"
-    elsewhere = "Memory is in a CUDA memory snapshot of that run (.pickle): O in Sessions (7) opens it."
+    elsewhere = "Memory is in a CUDA memory snapshot of that run (.pickle): {opens}."
     varying = ("make", "go", "level")
     about = (
         "Every allocation of one step after warm-up: what is live when and for what, the largest allocations "
@@ -53,8 +53,8 @@ class MemoryPane(ReportPane):
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("view", "view(1)", "View", "memory.view", shown_as="v V"),
         bind("view-before", "view(-1)", "Previous view", "memory.view_before", show=False),
-        Binding("right", "go(1)", "Moment", key_display="←→", id="memory.right"),
-        Binding("left", "go(-1)", "Previous moment", show=False, id="memory.left"),
+        bind_keys("right", "go(1)", "Moment", "memory.right", shown_as="←→"),
+        bind_keys("left", "go(-1)", "Previous moment", "memory.left", show=False),
         bind("further", "go(10)", "Ten on", "memory.further_right", also="shift+right", show=False, shown_as="."),
         bind("further-back", "go(-10)", "Ten back", "memory.further_left", also="shift+left", show=False, shown_as=","),
         bind("closer", "zoom(0.5)", "Zoom", "memory.zoom_in", shown_as="+ -"),
@@ -62,7 +62,10 @@ class MemoryPane(ReportPane):
         bind("peak", "peak", "Peak", "memory.peak"),
         bind("closer", "level(-1)", "Level", "memory.level", shown_as="+ -"),
         bind("farther", "level(1)", "Level", "memory.level_up", show=False),
-        Binding("enter", "choose", "Details", id="memory.details"),
+        bind_keys("enter", "choose", "Details", "memory.details"),
+        # After the keys of the timeline, so that those come first in it.
+        bind("further", "columns(1)", "Columns", views.COLUMNS, first="right", show=False),
+        bind("further-back", "columns(-1)", "Previous columns", "memory.columns_before", first="left", show=False),
     ]
 
     view: MemoryView = "timeline"
@@ -107,7 +110,7 @@ class MemoryPane(ReportPane):
     def above(self) -> list[Line]:
         level = f" ≥ {LEVELS_MB[self._level]} MB" if self.view == "largest" else ""
         names = [view + level * (view == "largest") for view in self.views]
-        return joined([self.title(), views_line(names, self.view + level)], self.content_size.width)
+        return joined([self.title(), views_line(names, self.view + level, "memory.view")], self.content_size.width)
 
     def draw(self, report: ReportState) -> None:
         record = report.content
@@ -116,8 +119,9 @@ class MemoryPane(ReportPane):
             from cs336_tui.tui.tabs.memory.ranks import beside, rank_lines
 
             told = beside(self.subject.state.contents(RankMemoryReport), record.spec) or [record]
-            heading, rows = rank_lines(told, self.content_size.width)
-            self.fill(rows, [self.title(Span(f" of each rank, {unit_of(told).name}", "muted")), heading])
+            drawn = rank_lines(told, self.content_size.width, self.columns_page)
+            self.pages = drawn.pages
+            self.fill(drawn.rows, [self.title(Span(f" of each rank, {unit_of(told).name}", "muted")), *drawn.heading])
             return
         assert isinstance(record, MemoryReport)
         timeline = self._timeline_of(record)
@@ -163,20 +167,22 @@ class MemoryPane(ReportPane):
     def _show_table(self, record: MemoryReport, timeline: Timeline) -> None:
         width, height = self.content_size
         level = LEVELS_MB[self._level]
-        makers: dict[str, Callable[[int], Page]] = {
+        makers: dict[str, Callable[[int, int], Page]] = {
             "saved": partial(saved_page, record),
             "blocks": partial(blocks_page, record),
         }
         make = makers.get(self.view, partial(views.largest_page, timeline, level))
-        page = self._cached((timeline, self.view, level, width), lambda: make(width))
+        turned = self.columns_page
+        page = self._cached((timeline, self.view, level, width, turned), lambda: make(width, turned))
         self._fill(page, [views.summary(record, self._prediction(record), width)] if height >= _LOW else [])
 
     def _show_peaks(self) -> None:
         state, spec, width = self.subject.state, self.subject.spec, self.content_size.width
         over = tuple(cell.finished for cell in state.cells.values())
         reports = sum(report.content is not None for report in state.reports.values())
-        of = (state, spec, over, reports, len(state.predictions), width)
-        page = self._cached(("peaks", of), lambda: peaks_page(state, spec, width))
+        turned = self.columns_page
+        of = (state, spec, over, reports, len(state.predictions), width, turned)
+        page = self._cached(("peaks", of), lambda: peaks_page(state, spec, width, turned))
         self._fill(page)
 
     def _show_oom(self) -> None:
@@ -188,7 +194,9 @@ class MemoryPane(ReportPane):
             self.fill((), [*self.above(), *told])
             return
         report = latest.content
-        page = self._cached(("OOM", report, prediction, width), lambda: views.oom_page(report, prediction, width))
+        turned = self.columns_page
+        make = partial(views.oom_page, report, prediction, width, turned)
+        page = self._cached(("OOM", report, prediction, width, turned), make)
         self._fill(page)
 
     def _fill(self, page: Page, about: Sequence[Line] = ()) -> None:
@@ -196,6 +204,7 @@ class MemoryPane(ReportPane):
         heading = self.above()
         room = max(self.content_size.height - len(heading) - 1, 0)
         told = [*about, *page.heading]
+        self.pages = page.pages
         self.fill(page.rows, [*heading, *told[max(len(told) - room, 0) :]])
 
     def _unexplained(self, latest: ReportState | None, width: int) -> list[Line]:
@@ -203,12 +212,13 @@ class MemoryPane(ReportPane):
         if latest is not None and latest.status is None:
             return wrapped(f"finding out why: {latest.stage} ...", width, "strong")
         if ("oom", self.subject.spec) in self.subject.asked:
-            return wrapped("Next: the reason, in a separate run; s stops everything.", width, "strong")
+            stop = f"{key_name('app.stop')} stops everything"
+            return wrapped(f"Next: the reason, in a separate run; {stop}.", width, "strong")
         if self.subject.spec is not None and self.subject.spec.ranks > 1:
             return wrapped("Cells of several ranks are not run again; the error names the rank.", width, "muted")
         ended = wrapped(f"{latest.status}: {latest.error or 'stopped'}", width, "caution") if latest else []
         how = (
-            "Press n to run it again in its own process: what was live when memory ran out."
+            f"Press {key_name('report.make')} to run it again in its own process: what was live when memory ran out."
             if self.subject.can_ask
             else "No report of the reason in this session."
         )
@@ -236,7 +246,7 @@ class MemoryPane(ReportPane):
 
     def action_view(self, by: int) -> None:
         self.view = self.views[(self.views.index(self.view) + by) % len(self.views)]
-        self.cursor = 0
+        self.cursor = self.columns_page = 0
         self.show(self.subject)
 
     def action_make(self) -> None:

@@ -15,7 +15,8 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import NONE, ByteUnit
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import needs_of, run_alike
-from cs336_tui.tui.tabs.memory.views import category_name, difference
+from cs336_tui.tui.keys import key_name
+from cs336_tui.tui.tabs.memory.views import COLUMNS, category_name, difference
 from cs336_tui.tui.titles import cell_columns, told_variants
 from cs336_tui.tui.widgets.columns import shown_table, table_lines
 from cs336_tui.tui.widgets.lines import wrapped
@@ -51,11 +52,12 @@ class SpecPeaks(NamedTuple):
         return max(recorded, self.timed_bytes or 0, self.predicted.peak_bytes if self.predicted else 0)
 
 
-def peaks_page(state: SessionState, spec: CellSpec | None, width: int) -> Page:
+def peaks_page(state: SessionState, spec: CellSpec | None, width: int, columns_page: int = 0) -> Page:
     """Recorded, timed and predicted peaks of all cells and reports; `spec`'s row is marked."""
     rows = _all_peaks(state)
     if not rows:
-        return message("No peaks yet: n records a cell's memory, r runs cells.", width)
+        records, runs = key_name("report.make"), key_name("app.run")
+        return message(f"No peaks yet: {records} records a cell's memory, {runs} runs cells.", width)
     unit = ByteUnit.for_largest(max(row.largest_bytes for row in rows))
     key = run_alike(spec) if spec else None
     variants = {name: {value: short(value) for value in values} for name, values in
@@ -64,9 +66,10 @@ def peaks_page(state: SessionState, spec: CellSpec | None, width: int) -> Page:
     recorded = all(row.spec.recording for row in rows)
     here = Column[SpecPeaks]("here", " ", left=True, text=lambda row: ">" if run_alike(row.spec) == key else " ")
     columns = [here, *cell_columns(lambda row: row.spec, ranks, variants, recorded=recorded), *_peak_columns(unit)]
-    names, *lines = table_lines(shown_table(rows, columns), width)
+    drawn = table_lines(shown_table(rows, columns), width, page=columns_page, binding=COLUMNS)
     details = {place: _peak_details(row) for place, row in enumerate(rows)}
-    return Page((*wrapped(f"Peak memory, {unit.name} · {_EXPLAINED}", width, "muted"), names), tuple(lines), details)
+    explained = wrapped(f"Peak memory, {unit.name} · {_EXPLAINED}", width, "muted")
+    return Page((*explained, *drawn.heading), tuple(drawn.rows), details, drawn.pages)
 
 
 def _peak_columns(unit: ByteUnit) -> tuple[Column[SpecPeaks], ...]:

@@ -10,8 +10,9 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.export.rank_memory import rank_memory_table
 from cs336_tui.export.tables import Column, Table
-from cs336_tui.tui.widgets.columns import table_lines
-from cs336_tui.tui.widgets.lines import Line, wrapped
+from cs336_tui.tui.tabs.memory.views import COLUMNS
+from cs336_tui.tui.widgets.columns import TableLines, table_lines
+from cs336_tui.tui.widgets.lines import wrapped
 
 _SHORT = {
     "parameters_bytes": ("params", 3),
@@ -37,12 +38,12 @@ def beside(reports: Sequence[RankMemoryReport], spec: CellSpec) -> list[RankMemo
     return [each for each in reports if msgspec.structs.replace(each.spec, **same) == spec]
 
 
-def rank_lines(reports: Sequence[RankMemoryReport], width: int) -> tuple[Line, list[Line]]:
-    """The heading; then the rows, and notes on what they mean."""
+def rank_lines(reports: Sequence[RankMemoryReport], width: int, columns_page: int) -> TableLines:
+    """The table, and below its rows notes on what they mean."""
     table = rank_memory_table(reports)
     notes = ("params: parameters, state: optimizer state, comm.: communication", *table.footnotes)
-    heading, *rows = table_lines(_short(table.without("size")), width)
-    return heading, [*rows, (), *(row for note in notes for row in wrapped(note, width, "muted"))]
+    drawn = table_lines(_short(table.without("size")), width, page=columns_page, binding=COLUMNS)
+    return drawn._replace(rows=[*drawn.rows, (), *(row for note in notes for row in wrapped(note, width, "muted"))])
 
 
 def _short(table: Table) -> Table:

@@ -14,8 +14,9 @@ from cs336_tui.stats.quantities import NONE, ByteUnit
 from cs336_tui.tui import format
 from cs336_tui.tui.charts import memory_timeline as chart
 from cs336_tui.tui.charts.bars import phase_role
+from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.status import how_it_ended
-from cs336_tui.tui.widgets.columns import shown_table, table_lines
+from cs336_tui.tui.widgets.columns import TableLines, shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, bar, facts, fit, line, width_of, wrapped
 from cs336_tui.tui.widgets.rows import Page
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from cs336_tui.analysis.memory import Allocation, Moment, Timeline
 
 _Category = TypeVar("_Category", bound=str)
+COLUMNS = "memory.columns"
+"""The binding that turns pages of columns: the keys of other tables move in the timeline here."""
 BESIDE = 100
 """Width from which the facts are beside the drawing, not under it."""
 _FACTS = 54
@@ -84,7 +87,7 @@ class _Alike(NamedTuple):
     allocations: tuple[Allocation, ...] = ()
 
 
-def largest_page(timeline: Timeline, level_mb: int, width: int) -> Page:
+def largest_page(timeline: Timeline, level_mb: int, width: int, columns_page: int) -> Page:
     """The allocations of at least `level_mb` MB; those that differ only in their moments are one row."""
     report = timeline.report
     least = level_mb * 10**6
@@ -100,14 +103,14 @@ def largest_page(timeline: Timeline, level_mb: int, width: int) -> Page:
     unit = ByteUnit.for_largest(max(report.bytes, default=0))
     size, *others = _block_columns(unit, Column("lives", left=True, rank=3), tensor_rank=4)
     times = Column[_Alike]("times", "×", text=lambda row: str(len(row.allocations)))
-    names, *lines = table_lines(shown_table(rows, (size, times, *others)), width)
+    drawn = table_lines(shown_table(rows, (size, times, *others)), width, page=columns_page, binding=COLUMNS)
     listed = f"the largest {len(allocations):,} of {total:,}" if total > len(allocations) else f"{total:,}"
     above = f"Allocations of at least {level_mb} MB" if level_mb else "All allocations"
-    told = line((above, "strong"), ("  < >", "key"), (f" · {listed}; {len(report.bytes):,} in all", "muted"))
-    if not rows:
-        return Page((told, names), (line(("No allocation that large; + shows smaller ones.", "muted")),))
+    keys = key_name("memory.level", "memory.level_up")
+    told = line((above, "strong"), (f"  {keys}", "key"), (f" · {listed}; {len(report.bytes):,} in all", "muted"))
+    none = f"No allocation that large; {key_name('memory.level')} shows smaller ones."
     details = {place: _lives(row.block, row.allocations, report) for place, row in enumerate(rows)}
-    return Page((told, names), tuple(lines), details)
+    return Page((told, *drawn.heading), tuple(drawn.rows) or (line((none, "muted")),), details, drawn.pages)
 
 
 def _lives(block: MemoryBlock, alike: Sequence[Allocation], report: MemoryReport) -> str:
@@ -179,10 +182,13 @@ def _block_columns(unit: ByteUnit, when: Column[_Alike], *, tensor_rank: int) ->
     ]
 
 
-def blocks_table(blocks: Sequence[MemoryBlock], unit: ByteUnit, width: int) -> list[Line]:
-    """The heading, and a row for each allocation."""
+def blocks_table(
+    blocks: Sequence[MemoryBlock], unit: ByteUnit, width: int, columns_page: int | None = None
+) -> TableLines:
+    """A row for each allocation."""
     columns = _block_columns(unit, Column("lives", "phase", left=True, rank=4), tensor_rank=3)
-    return table_lines(shown_table([_Alike(block, block.site.phase or NONE) for block in blocks], columns), width)
+    rows = [_Alike(block, block.site.phase or NONE) for block in blocks]
+    return table_lines(shown_table(rows, columns), width, page=columns_page, binding=COLUMNS)
 
 
 def block_details(block: MemoryBlock) -> str:
@@ -210,7 +216,7 @@ def failure_lines(cell: CellState, prediction: Prediction | None, width: int) ->
     return lines
 
 
-def oom_page(report: OomReport, prediction: Prediction | None, width: int) -> Page:
+def oom_page(report: OomReport, prediction: Prediction | None, width: int, columns_page: int) -> Page:
     """Live memory by category when memory ran out, beside the prediction, and the largest live allocations."""
     predicted = report.prediction or prediction
     unit = ByteUnit.for_largest(max(report.live_bytes, report.capacity_bytes or 0))
@@ -221,13 +227,14 @@ def oom_page(report: OomReport, prediction: Prediction | None, width: int) -> Pa
     known = wrapped(f"{why} {report.note}", width, "muted")
     expected = wrapped(_expected(predicted, report.capacity_bytes, unit), width) if predicted else []
     happened = wrapped(_what_happened(report, unit), width, "strong")
-    rows = [*happened, *known, *expected, (), *_categories(report, predicted, unit, width)]
-    table, *blocks = blocks_table(report.largest, unit, width)
-    if blocks:
+    held = _categories(report, predicted, unit, width, columns_page)
+    rows = [*happened, *known, *expected, (), *held.lines]
+    largest = blocks_table(report.largest, unit, width, columns_page)
+    if largest.rows:
         how = "observed" if report.observed else "predicted"
-        rows += [(), line((f"Largest live allocations · {how}", "title")), table]
+        rows += [(), line((f"Largest live allocations · {how}", "title")), *largest.heading]
     details = {place: block_details(block) for place, block in enumerate(report.largest, len(rows))}
-    return Page((), (*rows, *blocks), details)
+    return Page((), (*rows, *largest.rows), details, max(held.pages, largest.pages, key=len))
 
 
 def _what_happened(report: OomReport, unit: ByteUnit) -> str:
@@ -250,7 +257,9 @@ def _expected(predicted: Prediction, capacity_bytes: int | None, unit: ByteUnit)
     return f"{whole} Activations alone: {unit.text(predicted.activation_peak_bytes)}."
 
 
-def _categories(report: OomReport, predicted: Prediction | None, unit: ByteUnit, width: int) -> list[Line]:
+def _categories(
+    report: OomReport, predicted: Prediction | None, unit: ByteUnit, width: int, columns_page: int
+) -> TableLines:
     def row(name: str, live: int, share: str, peak: int) -> tuple[str, ...]:
         return name, unit.figure(live), share, unit.figure(peak) if predicted else format.NOT_YET
 
@@ -265,7 +274,7 @@ def _categories(report: OomReport, predicted: Prediction | None, unit: ByteUnit,
     peaks = predicted.by_category if predicted else {}
     rows = [row(category_name(name), live[name], shares[name], peaks.get(name, 0)) for name in CATEGORIES]
     rows.append(row("all", whole, "", predicted.peak_bytes if predicted else 0))
-    return table_lines(Table(columns=columns, rows=tuple(rows)), width)
+    return table_lines(Table(columns=columns, rows=tuple(rows)), width, page=columns_page, binding=COLUMNS)
 
 
 def columns_in(width: int) -> int:
@@ -315,8 +324,8 @@ def moment_lines(
     rows = categories if height >= 2 * categories + 2 else -(-categories // 2)
     lines = [_moment_line(moment, report, window, unit, width), *category_lines(moment.by_category, unit, width, rows)]
     if moment.blocks:
-        heading, *blocks = blocks_table(moment.blocks, unit, width)
-        lines += [heading, *(fit(block, width) for block in blocks)]
+        largest = blocks_table(moment.blocks, unit, width)
+        lines += [*largest.heading, *(fit(block, width) for block in largest.rows)]
     return lines[:height]
 
 

@@ -1,0 +1,177 @@
+"""Columns that do not fit are on further pages, the same keys in every tab: at 80x24 each is seen whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.pilot import Pilot
+
+from cs336_tui.export.tables import Column
+from cs336_tui.tui.tabs.kernels.pane import KernelsPane
+from cs336_tui.tui.tabs.memory.pane import MemoryView
+from cs336_tui.tui.tabs.precision import PrecisionPane
+from cs336_tui.tui.widgets.columns import lay_out
+from cs336_tui.tui.widgets.lines import Lines
+from tests.made_kernels import a_kernel_report
+from tests.made_memory import an_oom_report
+from tests.tui.memory_tab import Tab, out_of_memory, recorded, report_events
+from tests.tui.test_kernels import OnePane, made, turn_to
+from tests.tui.test_precision import Page, session, subject
+from tests.tui.test_roofline import app_of
+from tests.tui.watched import SMALL, until
+
+KEYS = [("right", "left"), ("full_stop", "comma")]
+A_COLUMN = st.tuples(st.integers(1, 30), st.integers(0, 4), st.booleans())
+
+
+@given(st.lists(A_COLUMN, min_size=1, max_size=12), st.integers(8, 90))
+def test_a_further_page_has_a_column_whole_beside_what_a_row_is_of(
+    columns: Sequence[tuple[int, int, bool]], width: int
+) -> None:
+    named = tuple(
+        Column(str(at), "x" * wide, rank=rank, room=wide * room) for at, (wide, rank, room) in enumerate(columns)
+    )
+    layout = lay_out(named, [], width)
+    pages = layout.pages(width)
+    assert {index for page in pages for index in page.kept} == {*range(len(named))}
+    for page in pages[1:]:
+        again = [index for index in page.kept if index in layout.kept]
+        assert not any(named[index].room for index in again)
+        assert len(page.heading) <= width or (len(again) <= 1 and len(page.kept) - len(again) == 1)
+
+
+async def seen_by_turning(pilot: Pilot[None], pane: Lines, further: str, back: str) -> str:
+    """The texts of all pages of columns."""
+    first = pane.text
+    assert re.search(r"\+\d+ columns? →", first), first
+    pages = [first]
+    while len(pages) == 1 or pages[-1] != first:
+        await pilot.press(further)
+        await pilot.pause()
+        pages.append(pane.text)
+        assert len(pages) < 12, pages[-1]
+    for place, page in enumerate(pages[1:-1], 2):
+        assert f"columns {place}/{len(pages) - 1} →" in page
+    await pilot.press(back)
+    await pilot.pause()
+    assert pane.text == pages[-2]
+    assert all(len(row) <= SMALL[0] for page in pages for row in page.splitlines())
+    return "\n".join(pages)
+
+
+@pytest.mark.parametrize(("further", "back"), KEYS)
+@pytest.mark.parametrize(
+    ("view", "columns"),
+    [
+        (
+            "peaks",
+            "size,ctx,pass,forward,pred. forward,backward,optimizer,step,pred. step,timed,diff,activ.,pred. activ.",
+        ),
+        ("largest", "MB,×,held for,part,tensor,lives,operation,where"),
+        ("blocks", "block,gradients,saved,expected,change,diff,change + saved,live before,live after,peak,in forward"),
+        ("saved", "%,saved by,part,tensor"),
+    ],
+)
+async def test_memory(view: MemoryView, columns: str, further: str, back: str) -> None:
+    async with Tab(recorded()).run_test(size=SMALL) as pilot:
+        assert isinstance(pilot.app, Tab)
+        pane = pilot.app.pane
+        pane.focus()
+        while pane.view != view:
+            await pilot.press("v")
+        await pilot.pause()
+        seen = await seen_by_turning(pilot, pane, further, back)
+        assert [name for name in columns.split(",") if name not in seen] == []
+        await pilot.press("v")
+        assert not re.search(r"columns \d/", pane.text)
+
+
+async def test_in_the_timeline_of_memory_the_keys_move_in_time() -> None:
+    async with Tab(recorded()).run_test(size=SMALL) as pilot:
+        assert isinstance(pilot.app, Tab)
+        pane = pilot.app.pane
+        pane.focus()
+        await pilot.press("home")
+        for key in ("right", "full_stop"):
+            before = pane.event
+            await pilot.press(key)
+            assert pane.event > before
+
+
+async def test_memory_of_a_cell_that_ran_out_of_it() -> None:
+    async with Tab(out_of_memory(*report_events(an_oom_report()))).run_test(size=SMALL) as pilot:
+        assert isinstance(pilot.app, Tab)
+        pane = pilot.app.pane
+        pane.focus()
+        await pilot.pause()
+        seen = await seen_by_turning(pilot, pane, *KEYS[0])
+        assert [name for name in ("held for", "part", "tensor", "operation", "where") if name not in seen] == []
+
+
+@pytest.mark.parametrize(("further", "back"), KEYS)
+async def test_precision(further: str, back: str) -> None:
+    async with Page().run_test(size=SMALL) as pilot:
+        pane = pilot.app.query_one(PrecisionPane)
+        pane.focus()
+        pane.show(subject(session()))
+        seen = await seen_by_turning(pilot, pane, further, back)
+        columns = "ctx,batch,device,fp32 → this, ms,interval,memory,class,count,inputs,gradients"
+        assert [name for name in columns.split(",") if name not in seen] == []
+
+
+async def test_enter_opens_the_row_under_the_cursor_on_every_page() -> None:
+    async with Page().run_test(size=SMALL) as pilot:
+        pane = pilot.app.query_one(PrecisionPane)
+        pane.focus()
+        pane.show(subject(session()))
+        for _ in range(3):
+            place = next(at for at, row in enumerate(pane.text.splitlines()) if "▼ faster" in row)
+            pane.cursor = place - 1  # below the title
+            assert "bf16-mixed" in pane._page.details[pane.cursor]
+            await pilot.press("right")
+            await pilot.pause()
+
+
+async def test_the_modules_of_a_precision_report_stay_when_it_is_painted_again() -> None:
+    async with Page().run_test(size=(200, 60)) as pilot:
+        pane, state = pilot.app.query_one(PrecisionPane), session()
+        pane.show(subject(state))
+        before = pane.text
+        pane.show(subject(state))
+        assert "dtypes in this cell's model" in before
+        assert pane.text == before
+
+
+@pytest.mark.parametrize(
+    ("view", "columns"),
+    [
+        ("kernels", "Time %,Total,Instances,Avg,Med,Min,Max,StdDev,Kind,Name"),
+        ("kinds", "kind,whole step,forward,backward,optimizer"),
+    ],
+)
+async def test_kernels(view: str, columns: str) -> None:
+    app = OnePane(made(a_kernel_report()))
+    async with app.run_test(size=SMALL) as pilot:
+        pane = app.query_one(KernelsPane)
+        pane.focus()
+        await pilot.pause()
+        await turn_to(pilot, pane, view)
+        seen = await seen_by_turning(pilot, pane, *KEYS[0])
+        assert [name for name in columns.split(",") if name not in seen] == []
+
+
+async def test_roofline(tmp_path: Path) -> None:
+    app = app_of(tmp_path)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("l", "home")
+        rows = app.query_one("#roofline-rows", Lines)
+        await until(pilot, lambda _: "→" in rows.text)
+        seen = await seen_by_turning(pilot, rows, *KEYS[0])
+        columns = "% sheet,% peak,FLOP/B,bound,device"
+        assert [name for name in columns.split(",") if name not in seen] == []
