@@ -43,7 +43,7 @@ from cs336_tui.tui.tabs.queue import QueuePane
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.sessions import SessionsPane
-from cs336_tui.tui.terminal import SteadyApp
+from cs336_tui.tui.terminal import SteadyApp, in_time
 from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.menu_bars import TabBar
 from cs336_tui.tui.widgets.rows import Rows
@@ -366,11 +366,12 @@ class Cs336App(SteadyApp):
         return printed_key(binding.key) if binding.id in self.keymap else super().get_key_display(binding)
 
     async def action_open(self, pane: str) -> None:
-        """Open a tab. What is typed meanwhile waits, so that it is for the tab."""
+        """Open a tab. What is typed meanwhile waits, so that it is for the tab and its rows."""
         self._open(pane)
         await self.main.made(pane)
         await self.laid_out()
         self.paint()  # before it has the focus, so that its cursor stands where the session does
+        await in_time(self.main.filled(pane))
         await self.main.focus_pane(pane)
 
     def action_leave_opened(self) -> None:

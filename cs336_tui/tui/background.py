@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from cs336_tui.events.events import CellFinished, Event, SessionEnded
 from cs336_tui.session.state import SessionState
@@ -25,16 +26,31 @@ class Pump(Protocol):
         """Call a function among the messages; may be asked for from any thread."""
 
 
-def in_background(pump: Pump, work: Callable[[], _T], then: Callable[[_T], object]) -> None:
-    """Call `work`, which must not raise, on a thread, then ``then(result)`` among the messages of `pump` if it runs."""
+@runtime_checkable
+class Loads(Protocol):
+    """A pane whose rows come from a thread."""
 
+    coming: asyncio.Event | None
+    """Set once they are there; None if none were asked for."""
+
+
+def in_background(pump: Pump, work: Callable[[], _T], then: Callable[[_T], object]) -> asyncio.Event:
+    """Call `work`, which must not raise, on a thread, then ``then(result)`` among the messages of `pump` if it runs.
+    The event is set after that."""
+    over = asyncio.Event()
     context = copy_context()  # in which texts find the app, and so its keys
 
+    def end(result: _T) -> object:
+        done = then(result)
+        over.set()
+        return done
+
     def whole() -> None:
-        pump.call_later(then, context.run(work))
+        pump.call_later(end, context.run(work))
 
     # A daemon, so that slow disks cannot keep the app from ending.
     threading.Thread(target=whole, name="cs336-background", daemon=True).start()
+    return over
 
 
 class SummaryAutosave:

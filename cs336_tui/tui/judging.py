@@ -137,21 +137,22 @@ class Judging:
         """Work out the next one, if nothing stands against it."""
         self._scheduled = False
         if self._working or not self._wishes:
-            return None
+            return
         cell, wish = next(reversed(self._wishes.items()))
         oldest = min(wish.since for wish in self._wishes.values())
         if self._busy() and (left := oldest + WAIT_S - time.monotonic()) > 0:
             if self._timer is None:
                 self._timer = self._pump.set_timer(left, self._waited)
-            return None
+            return
         del self._wishes[cell]
         of = _made_of(cell)
         if of is None:
-            return self.go_on()
+            self.go_on()
+            return
         self._working = True
         # A copy, so that the steps of a cell that was loaded are read on the thread, and let go there.
         work = partial(_assess_safely, wish.state, copy.copy(cell), self.peaks)
-        return in_background(self._pump, work, partial(self._take, cell, of, self.version))
+        in_background(self._pump, work, partial(self._take, cell, of, self.version))
 
     def _go_on_soon(self) -> None:
         if not (self._scheduled or self._working):

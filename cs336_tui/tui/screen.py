@@ -17,6 +17,7 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.session.standing import session_time
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
+from cs336_tui.tui.background import Loads
 from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.configure.pane import ConfigurePane
@@ -133,6 +134,12 @@ class MainScreen(Screen[None]):
         """Wait until a pane that was opened is there."""
         if (mounting := self._mounting.pop(pane, None)) is not None:
             await mounting
+
+    async def filled(self, pane: str) -> None:
+        """Wait until the rows of a pane are there, if they come from a thread."""
+        target = self.query_one(f"#{pane}")
+        if isinstance(target, Loads) and target.coming is not None:
+            await target.coming.wait()
 
     async def focus_pane(self, pane: str) -> None:
         """Put the focus on the first thing in a pane that can have it."""

@@ -17,7 +17,7 @@ import sys
 import termios
 import threading
 from codecs import getincrementaldecoder
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from types import NoneType
 from typing import Any
 
@@ -52,7 +52,7 @@ def _wrap_and_format_in_some_width(content: Content, width: int, *more: Any, **n
 Content._wrap_and_format = _wrap_and_format_in_some_width  # type: ignore[assignment, method-assign]
 
 OPENED_WITHIN_S = 2.0
-"""The longest that keys and clicks wait for a window or a tab that opens."""
+"""The longest that keys and clicks wait for a window, or for a tab and its rows."""
 _MOST_CELLS = 1 << 20
 """Of a terminal that says its own size; a larger one is none."""
 
@@ -162,6 +162,12 @@ class Driver(LinuxDriver):
                     self.process_message(message)
 
 
+async def in_time(opening: Awaitable[object]) -> None:
+    """Wait for what opens, but not without end."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(opening, OPENED_WITHIN_S)
+
+
 class SteadyApp(App[None]):
     """An app that bears whatever its terminal and its user do, and whenever they do it."""
 
@@ -193,8 +199,7 @@ class SteadyApp(App[None]):
         if isinstance(event, events.InputEvent) and not event.is_forwarded and self.screen_stack:
             if self._exit:
                 return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.screen._mounted_event.wait(), OPENED_WITHIN_S)
+            await in_time(self.screen._mounted_event.wait())
         await super().on_event(event)
 
     def action_redraw(self) -> None:
@@ -204,8 +209,7 @@ class SteadyApp(App[None]):
 
     async def laid_out(self) -> None:
         """Wait until the screen has been laid out and drawn; what is typed meanwhile waits."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.screen.wait_for_refresh(), OPENED_WITHIN_S)
+        await in_time(self.screen.wait_for_refresh())
 
     def on_resize(self, event: events.Resize) -> None:
         """Repaint all: a terminal that shrank and grew back has lost its content, and Textual sees no new size. Its

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from textual import events
 from textual.widgets import Input
 
 from benchmarks import fuzz_keys
+from cs336_tui.session import store
+from cs336_tui.tui import terminal
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.controllers.commands import Palette
 from cs336_tui.tui.dialogs.export import ExportDialog
@@ -19,7 +22,8 @@ from cs336_tui.tui.dialogs.themes import ThemeList
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.terminal import Parser
 from tests.samples import START, mixed_session
-from tests.tui.watched import SMALL, WIDE, Benches, comes, log_of, screen_text, until
+from tests.tui.kept_sessions import DEMO, MIXED, keep
+from tests.tui.watched import SMALL, WIDE, Benches, comes, demo, log_of, screen_text, until
 
 
 def heard(data: str) -> list[str]:
@@ -89,7 +93,7 @@ async def test_keys_that_come_with_the_one_that_opens_a_window_are_for_the_windo
 
 @pytest.mark.parametrize(
     ("keys", "opened"),
-    [("i g", "Pick"), ("4 down enter", "Reader")],
+    [("i g", "Pick"), ("4 down enter", "Reader"), ("l enter", "Reader")],
 )
 async def test_keys_that_come_with_the_one_that_opens_a_tab_are_for_the_tab(
     keys: str, opened: str, tmp_path: Path
@@ -100,6 +104,48 @@ async def test_keys_that_come_with_the_one_that_opens_a_tab_are_for_the_tab(
         for key in keys.split():
             app.post_message(events.Key(key, None))
         await comes(pilot, lambda: type(app.screen).__name__ == opened)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    keep(tmp_path, MIXED, mixed_session())
+    keep(tmp_path, DEMO, demo())
+    return tmp_path
+
+
+async def test_keys_that_come_with_the_one_that_opens_the_sessions_wait_for_the_list(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = store.folder_sessions
+
+    def slowly(directory: Path) -> list[Path]:
+        time.sleep(0.3)
+        return read(directory)
+
+    monkeypatch.setattr(store, "folder_sessions", slowly)
+    app = Cs336App(Benches(), session_dir=folder)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        for key in ("7", "down", "enter"):
+            app.post_message(events.Key(key, None))
+        await comes(pilot, lambda: app.shown is not app.live)
+        assert app.shown.path == folder / f"{MIXED}.jsonl"
+
+
+async def test_keys_wait_for_a_list_that_does_not_come_no_longer_than_for_a_window(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_be_read, read = threading.Event(), store.folder_sessions
+    monkeypatch.setattr(store, "folder_sessions", lambda directory: may_be_read.wait(20) and read(directory))
+    monkeypatch.setattr(terminal, "OPENED_WITHIN_S", 0.1)
+    app = Cs336App(Benches(), session_dir=folder)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        for key in ("7", "4"):
+            app.post_message(events.Key(key, None))
+        await comes(pilot, lambda: app.main.open_pane == "results")
+        assert not may_be_read.is_set()
+        may_be_read.set()
 
 
 async def test_a_theme_asked_for_before_ours_are_loaded_is_one_of_a_list_with_the_present_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.session import Session, read_session
+from cs336_tui.tui.tabs.sessions import SessionsPane
 
 _T = TypeVar("_T")
 _Known = dict[Path, tuple[tuple[object, ...], _T]]
@@ -29,9 +31,10 @@ class Library:
         self._infos: _Known[SessionInfo] = {}
         self._sessions: _Known[Session] = {}
 
-    def list(self, then: Callable[[tuple[tuple[SessionInfo, ...], str]], object]) -> None:
-        """All sessions, newest first, and a line that says why not, empty when all is well."""
-        self._work(self._list, then)
+    def list(self, pane: SessionsPane) -> asyncio.Event:
+        """Show all sessions in the pane, newest first, or why they cannot be listed; the event is set then. Not
+        among the messages of the app, which may wait for that."""
+        return in_background(pane, self._list, lambda found: pane.take(*found))
 
     def open(self, path: Path, then: Callable[[Session | str], object]) -> None:
         """One session with all its results, or a line that says why it cannot be read."""

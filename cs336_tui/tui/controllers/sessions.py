@@ -58,11 +58,12 @@ class SessionController:
 
     def reload(self) -> None:
         """List the sessions anew."""
-        self._listed_at = time.monotonic()
+        self._listed_at, pane = time.monotonic(), self._pane
         if self._library is None:
-            self._pane.take((), "no session folder is set")
+            pane.take((), "no session folder is set")
         else:
-            self._library.list(lambda found: self._pane.take(*found))
+            listed = self._library.list(pane)
+            pane.coming = pane.coming or listed  # only of the first list: later there are rows meanwhile
 
     def keep_up(self) -> None:
         """List the sessions anew if that was long ago: other processes run some of them."""

@@ -97,7 +97,7 @@ class PrecisionPane(ReportPane):
         if len(results) <= _AT_ONCE:
             self._speedups, self._drawn = mixed_speedups(results), None
         else:
-            in_background(self, partial(mixed_speedups, results), partial(self._take, settled))
+            self.coming = in_background(self, partial(mixed_speedups, results), partial(self._take, settled))
 
     def _take(self, settled: tuple[int, int], speedups: Sequence[SpeedUp]) -> None:
         if settled == self._counted:  # else something else was asked meanwhile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import ClassVar, NamedTuple
@@ -265,6 +266,8 @@ class RooflinePane(Container):
             super().__init__()
             self.cell, self.opened = cell, opened
 
+    coming: asyncio.Event | None = None
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._chart = Lines(id="roofline-chart")
@@ -309,7 +312,8 @@ class RooflinePane(Container):
         if self._counted is None or settled[0] != self._counted[0]:
             self._roofline = None
         self._counted = settled
-        in_background(self, partial(roofline_of, state, view.find, view.here), partial(self._take, settled, state))
+        make = partial(roofline_of, state, view.find, view.here)
+        self.coming = in_background(self, make, partial(self._take, settled, state))
 
     def _take(self, settled: tuple[int, ...], state: SessionState, found: Roofline) -> None:
         if settled != self._counted:  # something else was asked meanwhile

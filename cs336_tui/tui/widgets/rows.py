@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -64,6 +65,9 @@ class Rows(Lines, can_focus=True):
 
     class Moved(_OfRow):
         """The cursor went to another row."""
+
+    coming: asyncio.Event | None = None
+    """As of `Loads`."""
 
     def __init__(self, *, cursor: bool = True, follow: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)

@@ -107,7 +107,7 @@ class ComparePane(Rows):
         if len(self._results) <= _AT_ONCE and not (self.view == "turns" or (self.view == "pairs" and has_sides)):
             take(make())
         else:
-            in_background(self, make, take)
+            self.coming = in_background(self, make, take)
 
     @property
     def _is_recorded(self) -> bool:

@@ -136,7 +136,7 @@ class KernelsPane(ReportPane):
         if len(state.cells) <= _AT_ONCE:
             self._cells, self._laid = work(), None
         else:
-            in_background(self, work, partial(self._take, counted))
+            self.coming = in_background(self, work, partial(self._take, counted))
 
     def _take(self, counted: tuple[int, ...], parts: Sequence[CellPart]) -> None:
         if counted == self._counted:  # else something else was asked meanwhile

@@ -139,7 +139,7 @@ class MemoryPane(ReportPane):
             largest = max(record.bytes, default=0)
             self._level = sum(level * 10**6 <= largest for level in LEVELS_MB[1 : _FIRST_LEVEL + 1])
             if record.events > _AT_ONCE:
-                in_background(self, partial(_read, record), self._take)
+                self.coming = in_background(self, partial(_read, record), self._take)
             else:
                 self._timeline = _read(record)
         return self._timeline
