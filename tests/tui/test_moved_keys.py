@@ -26,7 +26,7 @@ NAMED = "Enter|Esc|Home|PgUp|PgDn|Space|Ctrl"
 SIGN = r"\[ \]|< >|\+ -|[][<>?/+{}-]"
 LITERALS = (
     rf"\b[Pp]ress ([A-Za-z0-9]|{SIGN}|{NAMED})(?![\w'])",
-    r"\w \(([A-Za-z0-9?:/]|\[ \]|< >)\)",
+    r"\w \((?:\w+, )?([A-Za-z0-9?:/]|\[ \]|< >)\)",
     rf"(?:^|[·;:,.(] |\band )([A-Za-z]|{SIGN}) (?!is|has)[a-z]+s\b",
     rf"(?:^|[·;,.] )([A-Za-z]|{SIGN}): [a-z]",
     rf"({NAMED})\b",
@@ -52,7 +52,8 @@ def literal_keys(text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "text",
-    ["then press r to run.", "Sessions (7) opens another", "3 cells left, u resumes", "+2 columns →", "Enter: why.",
+    ["then press r to run.", "Sessions (7) opens another", "not measured (Roofline, l)",
+     "3 cells left, u resumes", "+2 columns →", "Enter: why.",
      "\0 of 1. Enter: why.", " · Enter: every figure", "O opens a trace", "; n measures it again", "l: busbw over size",
      "[ ] goes to a cell", "help (?) lists them", " · E keeps these cells", "↑↓ scroll · Esc close", "+ shows smaller"],
 )  # fmt: skip

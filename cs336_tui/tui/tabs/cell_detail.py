@@ -17,6 +17,7 @@ from cs336_tui.stats.summaries import summarize
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import phase_bars
 from cs336_tui.tui.judging import Assessment
+from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.live import phase_means
 from cs336_tui.tui.tabs.status import all_checks, energy_words, half_width_words, too_much, verdict
@@ -146,7 +147,9 @@ def _found(cell: CellState, found: Assessment | None, width: int) -> list[Line]:
         lines.append(row("FLOP/s", f"{format.flops(limit.flops_per_s)}FLOP/s"))
         measured, sheet = limit.share_of_measured, limit.share_of_sheet
         wrong = f" ({too_much(measured)})" if measured is not None and measured > 1 else ""
-        lines.append(row("% of peak", _share(measured, "not measured (Roofline, l)") + wrong))
+        lines.append(
+            row("% of peak", _share(measured, f"not measured (Roofline, {key_name('app.open_roofline')})") + wrong)
+        )
         lines.append(row("% of spec", _share(sheet, "unknown")))
         if limit.share_of_bandwidth is not None:
             lines.append(row("% of bandwidth", f"at least {_share(limit.share_of_bandwidth)} (bandwidth-bound)"))
