@@ -20,6 +20,7 @@ from cs336_tui.tui.preferences import checked
 from cs336_tui.tui.tab_list import TABS
 from tests.made_race import race_events
 from tests.samples import mixed_session
+from tests.tui.test_keys import every_binding
 from tests.tui.watched import SMALL, WIDE, Benches, comes, demo, log_of, nothing_in_background, text, until
 
 NAMED = "Enter|Esc|Home|PgUp|PgDn|Space|Ctrl"
@@ -145,3 +146,18 @@ def test_no_line_of_help_names_a_key_literally() -> None:
     of_fields = ("preset", "recent", "help.search")
     told = [about for part in sections(replaying=True) for name, about in part.entries if name not in of_fields]
     assert [about for about in told if literal_keys(about)] == []
+
+
+def test_texts_ask_for_bindings_and_tabs_that_there_are() -> None:
+    asked = [
+        (path, call) for path in SOURCES for call in re.findall(r"(key_name|tab_name)\(([^()]*)\)", path.read_text())
+    ]
+    ids = {id for _, binding in every_binding() if (id := binding.id)}
+    named = [
+        id for _, (function, of) in asked if function == "key_name" for id in re.findall(r"[\"']([\w.]+)[\"']", of)
+    ]
+    tabs = [id for _, (function, of) in asked if function == "tab_name" for id in re.findall(r"^[\"'](\w+)[\"']$", of)]
+    assert len(named) > 30
+    assert [id for id in named if id not in ids] == []
+    assert len(tabs) > 8
+    assert [id for id in tabs if id not in TABS] == []
