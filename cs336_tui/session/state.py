@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
-import msgspec
-
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.device_samples import GpuSample
@@ -17,7 +15,9 @@ from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.report_keys import predicted_for, prediction_key, report_key
 from cs336_tui.events.reports import Report, ReportKind
 from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.lane_state import JobState, LaneState
 from cs336_tui.session.race_state import RaceState
+from cs336_tui.session.report_state import ReportState
 
 DEVICE_HISTORY = 1200
 """Device samples kept for the graphs; where cells run side by side, `SIDE_BY_SIDE` times as many."""
@@ -27,40 +27,6 @@ _SURROUNDS_S = 10.0
 _R = TypeVar("_R", bound=Report)
 OUTPUT_LIMIT = 64 * 1024
 """Characters of a cell's output kept in memory; the log has all of it."""
-
-
-class ReportState(msgspec.Struct):
-    """One report; `status` is None while it is being made."""
-
-    report: int
-    kind: ReportKind
-    spec: CellSpec
-    cell: int | None
-    started_at: float
-    stage: str = "starting"
-    status: ev.Status | None = None
-    error: str | None = None
-    content: Report | None = None
-    job: str | None = None
-    """The job that makes it."""
-    finished_at: float | None = None
-
-
-class LaneState(msgspec.Struct):
-    """A lane, the cell that runs in it, and why it runs no more."""
-
-    lane: ev.Lane
-    cell: int | None = None
-    set_aside: str | None = None
-
-
-class JobState(msgspec.Struct):
-    """A job that runs cells of the session elsewhere, as its launcher told last."""
-
-    submitted: ev.JobSubmitted
-    stage: ev.JobStage = "pending"
-    reason: str = ""
-    node: str = ""
 
 
 class ActivationPeak(NamedTuple):

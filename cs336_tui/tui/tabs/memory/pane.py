@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.state import ReportState
+from cs336_tui.session.report_state import ReportState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.charts.memory_timeline import EventWindow
 from cs336_tui.tui.dialogs.window import Reader, text_reader
