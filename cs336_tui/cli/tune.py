@@ -146,6 +146,8 @@ def tune(
     if save_preset:
         check_new(save_preset, overwrite=force)
     if dry_run:
+        if save_preset:
+            raise click.UsageError("--save-preset saves the best of a race; leave out --dry-run")
         state = store.load(store.find(session, session_dir)) if session else None
         return show_plan(search, gpu, format_, output, force=force, state=state)
     if gpu is not None or session is not None:
