@@ -56,7 +56,7 @@ def the_plan(*words: str, gpu: str | None = None, predictor: MadePredictor | Non
 
 
 def test_a_whole_race_of_real_steps(tmp_path: Path) -> None:
-    words = [*SMALL, *OVER, "--goal", "step", "--budget", "12s", "--save-preset", "raced", "--format", "json"]
+    words = [*SMALL, *OVER, "--goal", "step", "--budget", "16s", "--save-preset", "raced", "--format", "json"]
     began = time.monotonic()
     done = subprocess.run(
         [COMMAND, "tune", "--session-dir", str(tmp_path), *words],
@@ -75,7 +75,7 @@ def test_a_whole_race_of_real_steps(tmp_path: Path) -> None:
     (start,) = (each for each in found["ranking"] if each["spec"] == found["baseline"])
     assert start["ratio"] == 1
     assert found["spent_s"] <= took_s
-    assert found["spent_s"] <= 12 * 1.2
+    assert found["spent_s"] <= 16 * 1.2
     lines = done.stderr.splitlines()
     assert lines[0].startswith("race of 8 candidates; ")
     assert lines[1].startswith("round 1: ")

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
@@ -47,6 +48,16 @@ def command(node: Node) -> Sequence[str]:
     return [sys.executable, "-c", code, node.name]
 
 
+def children_named(word: str) -> list[psutil.Process]:
+    """Processes that this one started and whose command line has this word; those that have ended have none."""
+    found = []
+    for each in psutil.Process().children():
+        with suppress(psutil.Error):
+            if word in each.cmdline():
+                found.append(each)
+    return found
+
+
 class Runner:
     """A bench whose machine has two nodes of two cores each."""
 
@@ -72,7 +83,8 @@ class Runner:
         return thread
 
     def of_node(self, name: str) -> psutil.Process:
-        return next(each for each in psutil.Process().children() if each.cmdline()[-1:] == [name])
+        (found,) = children_named(name)
+        return found
 
     def ranks_of(self, name: str) -> list[psutil.Process]:
         """The processes of the node's ranks, first to last."""
@@ -92,7 +104,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
         made = Runner(tmp_path_factory.mktemp("nodes"))
         yield made
         made.bench.close()
-    assert [each for each in psutil.Process().children() if "run-ranks" in " ".join(each.cmdline())] == []
+    assert children_named("n1") + children_named("n2") == []
 
 
 def test_ranks_are_spread_over_as_few_nodes_as_have_room() -> None:
@@ -204,7 +216,7 @@ def test_a_node_ends_with_all_that_it_started_when_its_orders_end(tmp_path: Path
     heard(Served)
     process.give(Run(CellWork(endless_spec(), 0), first=0, here=1, node=0, nodes=1, address="127.0.0.1", port=1))
     heard(Sampled)
-    (node,) = (each for each in psutil.Process().children() if each.cmdline()[-1:] == ["n3"])
+    (node,) = children_named("n3")
     started = [node, *node.children(recursive=True)]
     process.hang_up()  # as the kernel does when the process at the other end is killed
     assert psutil.wait_procs(started, PATIENCE_S)[1] == []
