@@ -126,7 +126,7 @@ def test_a_race_that_is_stopped_prints_the_best_so_far(tmp_path: Path) -> None:
         ("--over attention --steps auto", "visits of a race are repeats of one length"),
         ("--over attention --warmup 1,2", "warmup 1,2: visits of a race are repeats of one length"),
         ("--over attention --gpu H100", "--gpu is for a forecast; give --dry-run too"),
-        ("--over attention --dry-run --save-preset best", "--save-preset saves the best of a race; leave out --dry-run"),
+        ("--over attention --dry-run --save-preset best", "saves the best of a race; leave out --dry-run"),
         ("--over attention --save-preset a//b", "preset name 'a//b': expected letters"),
         ("--preset 2026/warmup", "the starting point is one cell; give one of these"),
     ],
