@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Each worker of the tests, and each process that they start, would otherwise compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run dev console test test-torch lint hooks snapshots docs dist gpu-check cast screenshots clean
+.PHONY: run dev console test tests test-torch lint hooks snapshots docs dist gpu-check cast screenshots clean
 
 run: $(VENV)/.installed
 	@if [ -t 1 ]; then exec $(BIN)/cs336-tui; \
@@ -20,7 +20,11 @@ dev: $(VENV)/.installed-tools
 console: $(VENV)/.installed-tools
 	$(BIN)/textual console
 
-test: $(VENV)/.installed-dev lint
+# Lint takes one core for most of its time: the tests begin beside it.
+test: $(VENV)/.installed-dev
+	@$(MAKE) --no-print-directory --jobs=2 lint tests
+
+tests: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # The tests that run torch, against another release of it: make test-torch TORCH=2.6.0
