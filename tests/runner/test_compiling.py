@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.launcher import Launcher
 from cs336_tui.session.state import SessionState
 from cs336_tui.worker.workload.compiling import why_cannot_compile
 from tests.watching import PATIENCE_S, Watch, is_gone, small_spec
@@ -59,13 +60,13 @@ class Compiling:
 @pytest.fixture
 def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiling]:
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    Launcher(tmp_path).start()  # the path of the fork server's socket may have 107 bytes
     # What is found here afterwards was left behind.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     running = Compiling(tmp_path / "sessions")
     yield running
     running.bench.close()
-    # A fork server that this test started keeps its socket here.
     assert [each for each in (tmp_path / "temporary").iterdir() if not each.name.startswith("pymp-")] == []
 
 

@@ -19,23 +19,12 @@ def _warm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def _quick_compiler(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The C++ compiler without optimisation, which is most of its work."""
-    script = tmp_path_factory.getbasetemp() / "quick-g++"
-    script.write_text('#!/bin/sh\nexec "${CXX:-g++}" "$@" -O0\n')
-    script.chmod(0o755)
-    return str(script)
-
-
 @pytest.fixture
-def warm_cache(_warm_folder: Path, _quick_compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder that a user named for torch.compile's caches: one for all tests, so that headers are precompiled,
-    vector instructions tried and each graph compiled once, which from empty caches takes 15 s."""
+def warm_cache(_warm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder that a user named for torch.compile's caches: one for all tests, so that vector instructions are tried
+    and each graph is compiled once."""
     from torch._inductor import config
 
     monkeypatch.setattr(config, "compile_threads", 1)  # more would be processes that each import torch
-    monkeypatch.setattr(config.cpp, "cxx", (None, _quick_compiler))
-    monkeypatch.setattr(config, "cpp_cache_precompile_headers", True)
     monkeypatch.setattr(environment_variables, "USERS_CACHE_FOLDER", str(_warm_folder))
     monkeypatch.setenv(environment_variables.CACHE_FOLDER, str(_warm_folder))

@@ -1,0 +1,57 @@
+"""The C++ compiler of all tests: without optimisation, and with torch's header, most of its work, compiled once a run.
+
+A program: its arguments are a folder for the compiled header, the real compiler, and the words for that.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+HEADER = "torch/csrc/inductor/cpp_prefix.h"
+
+
+def make(folder: Path) -> str | None:
+    """A script in the folder that compiles so; None where there is no GCC."""
+    real = shutil.which(os.environ.get("CXX", "g++"))
+    if sys.platform != "linux" or real is None or not Path(real).name.startswith("g++"):
+        return None
+    script = folder / "quick-g++"
+    words = [sys.executable, "-ISE", __file__, str(folder / "headers"), real]
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def compile_header(folder: Path, real: str, words: list[str]) -> None:
+    """Have the header there that GCC takes for code compiled with these words, which name a source and an output."""
+    left_out = {words.index("-o"), words.index("-o") + 1}
+    flags = [
+        word
+        for place, word in enumerate(words)
+        if place not in left_out and not word.endswith(".cpp") and not word.startswith(("-l", "-L", "-shared"))
+    ]
+    compiled = folder / f"{HEADER}.gch" / f"{zlib.crc32(shlex.join(flags).encode()):x}"
+    compiled.parent.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not compiled.exists():
+            written = [Path(flag[2:], HEADER) for flag in flags if flag.startswith("-I")]
+            header, part = next(path for path in written if path.exists()), folder / f"{os.getpid()}"
+            subprocess.run([real, "-x", "c++-header", str(header), *flags, "-O0", "-w", "-o", str(part)], check=True)
+            part.rename(compiled)
+
+
+if __name__ == "__main__":
+    folder, real, *words = sys.argv[1:]
+    sources = [word for word in words if word.endswith(".cpp")]
+    if sources and "-o" in words and Path(sources[0]).read_text()[:100].lstrip().startswith(f"#include <{HEADER}>"):
+        compile_header(Path(folder), real, words)
+        words.insert(0, f"-I{folder}")
+    os.execv(real, [real, *words, "-O0"])
