@@ -1,7 +1,8 @@
 """Distance of the winners of `cs336-tui tune` from the best of 48 candidates, whose costs were measured one by one.
 
-``--exhaustive`` measures all candidates, 30 steps each in rounds, and keeps their ratios to the starting point in
-`KNOWN`. Without it races are run, each within a third of the time that this took, and their winners looked up there.
+``--exhaustive`` measures all candidates, 30 steps each in rounds, and keeps their ratios to the starting point in a file
+beside this one. Without it races are run, each within a third of the time that this took, and their winners looked up
+there.
 """
 
 from __future__ import annotations
@@ -29,16 +30,41 @@ from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.racing import Standing
 
-KNOWN = Path(__file__).with_name("tune_exhaustive.json")
-DIMS: dict[str, Any] = {"d_model": 96, "d_ff": 256, "num_layers": 2, "num_heads": 4, "vocab_size": 512}
-CONTEXT, BATCH, WARMUP, STEPS, ROUNDS = 128, 2, 3, 5, 6
+WARMUP, STEPS, ROUNDS = 3, 5, 6
 """Rounds and the steps of a visit of the exhaustive measurement; a race has visits of as many steps."""
-OVER = (
-    Over("attention", ("naive", "sdpa")),
-    Over("norm", ("rmsnorm", "torch-rmsnorm")),
-    Over("optimizer", ("adamw", "adamw-fused", "adamw-foreach", "adamw-for-loop")),
-    Over("checkpoint", (0, 1, 2)),
-)
+
+
+class Raced(msgspec.Struct, frozen=True):
+    """A starting point, and the choices that are searched."""
+
+    dims: dict[str, int]
+    context: int
+    batch: int
+    over: tuple[Over, ...]
+
+
+_OPTIMIZERS = Over("optimizer", ("adamw", "adamw-fused", "adamw-foreach", "adamw-for-loop"))
+SPACES = {
+    "apart": Raced(
+        {"d_model": 64, "d_ff": 256, "num_layers": 4, "num_heads": 4, "vocab_size": 4096},
+        context=32,
+        batch=4,
+        over=(_OPTIMIZERS, Over("checkpoint", (0, 1, 2, 4)), Over("batch_size", (4, 2, 1))),
+    ),
+    "near": Raced(
+        {"d_model": 96, "d_ff": 256, "num_layers": 2, "num_heads": 4, "vocab_size": 512},
+        context=128,
+        batch=2,
+        over=(
+            Over("attention", ("naive", "sdpa")),
+            Over("norm", ("rmsnorm", "torch-rmsnorm")),
+            _OPTIMIZERS,
+            Over("checkpoint", (0, 1, 2)),
+        ),
+    ),
+}
+"""Of `apart`, with few tokens and many parameters, each choice changes a step by 10 % and more. Of `near` four are within
+5 % of the best, about as far as processes of one candidate are from each other: there the record itself is not sure."""
 CLOSE, LEAST_CLOSE, MOST_SHARE = 0.02, 19 / 20, 1 / 3
 """The winner costs at most so much more than the best, in so large a share of all races, in so much of the time."""
 
@@ -69,21 +95,21 @@ class Outcome(msgspec.Struct, frozen=True):
     visits: int
 
 
-def tuning() -> Tuning:
+def tuning(raced: Raced) -> Tuning:
     choices: dict[str, Any] = {
-        "contexts": (CONTEXT,),
-        "batches": (BATCH,),
+        "contexts": (raced.context,),
+        "batches": (raced.batch,),
         "passes": ("train-step",),
         "devices": ("cpu",),
     }
     counts: dict[str, Any] = {"warmups": (WARMUP,), "steps": STEPS, "threads": 1}
-    (base,) = sweep_from(**DIMS, **choices, **counts).cells()
-    return Tuning(base=base, over=OVER, budget_s=1e6)
+    (base,) = sweep_from(**raced.dims, **choices, **counts).cells()
+    return Tuning(base=base, over=raced.over, budget_s=1e6)
 
 
-def measure(rounds: int) -> Known:
+def measure(raced: Raced, rounds: int) -> Known:
     """Visit every candidate once a round, each round in an order of its own."""
-    searched, began, state = tuning(), time.monotonic(), SessionState()
+    searched, began, state = tuning(raced), time.monotonic(), SessionState()
 
     def fold(events: Sequence[Event]) -> None:
         for event in events:
@@ -117,13 +143,13 @@ def _half(standing: Standing) -> float:
     return 0.0 if standing.low is None or standing.high is None else (standing.high - standing.low) / 2
 
 
-def race(known: Known, budget_s: float) -> Outcome:
+def race(raced: Raced, known: Known, budget_s: float) -> Outcome:
     """Run `cs336-tui tune` on the same candidates."""
-    dims = [word for name, value in DIMS.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    shared = ["--context", str(CONTEXT), "--batch", str(BATCH), "--device", "cpu", "--threads", "1"]
+    dims = [word for name, value in raced.dims.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    shared = ["--context", str(raced.context), "--batch", str(raced.batch), "--device", "cpu", "--threads", "1"]
     shared += ["--warmup", str(WARMUP), "--steps", str(STEPS), "--budget", f"{budget_s:.1f}s", "--format", "json"]
-    searched = tuning()
-    over = [word for each in searched.over for word in ("--over", f"{each.name}={','.join(map(str, each.values))}")]
+    searched = tuning(raced)
+    over = [word for each in raced.over for word in ("--over", each.text)]
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as home:
         command = [sys.executable, "-m", "cs336_tui", "tune", *dims, *shared, *over, "--session-dir", home]
@@ -144,27 +170,28 @@ def race(known: Known, budget_s: float) -> Outcome:
 @click.option("--rounds", default=ROUNDS, show_default=True, help="Of the exhaustive measurement.")
 @click.option("--times", default=20, show_default=True, help="Races; 0 for none.")
 @click.option("--share", default=MOST_SHARE, show_default=True, help="Of the exhaustive time, for one race.")
-@click.option("--known", "path", type=click.Path(path_type=Path, dir_okay=False), default=KNOWN, show_default=True)
+@click.option("--space", type=click.Choice(list(SPACES)), default="apart", show_default=True, help="The candidates.")
 @click.option("--output", type=click.Path(path_type=Path), help="Append the result to this file.")
-def main(exhaustive: bool, rounds: int, times: int, share: float, path: Path, output: Path | None) -> None:
+def main(exhaustive: bool, rounds: int, times: int, share: float, space: str, output: Path | None) -> None:
+    raced, path = SPACES[space], Path(__file__).with_name(f"tune_exhaustive_{space}.json")
     if exhaustive:
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(measure(rounds)), indent=1) + b"\n")
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(measure(raced, rounds)), indent=1) + b"\n")
     known = msgspec.json.decode(path.read_bytes(), type=Known)
     reference = f"exhaustive: {len(known.ratios)} candidates in {known.took_s:.0f} s, best {known.best}"
     click.echo(f"{reference}: {known.ratios[known.best]:.3f} of the starting point, on {known.machine}", err=True)
     outcomes: list[Outcome] = []
     for number in range(1, times + 1):
-        found = race(known, share * known.took_s * 0.95)  # the interpreter starts before the budget does
+        found = race(raced, known, share * known.took_s * 0.95)  # the interpreter starts before the budget does
         outcomes.append(found)
         said = f"{found.winner}, {found.behind - 1:+.2%} of the best, {found.took_s:.1f} s, {found.visits} visits"
         click.echo(f"{number}/{times}: {said}, {found.ended}", err=True)
     if outcomes:
-        _publish(known, outcomes, reference, times, output)
+        _publish(known, outcomes, reference, f"--space {space} --times {times}", output)
 
 
-def _publish(known: Known, outcomes: Sequence[Outcome], reference: str, times: int, output: Path | None) -> None:
+def _publish(known: Known, outcomes: Sequence[Outcome], reference: str, options: str, output: Path | None) -> None:
     close = sum(outcome.behind <= 1 + CLOSE for outcome in outcomes)
-    shares = [outcome.took_s / known.took_s for outcome in outcomes]
+    times, shares = len(outcomes), [outcome.took_s / known.took_s for outcome in outcomes]
     rows = [
         [f"winner within {CLOSE:.0%} of the best", f"{close} of {times}", f"at least {LEAST_CLOSE:.0%}",
          verdict(close / times, LEAST_CLOSE, 1)],
@@ -174,9 +201,9 @@ def _publish(known: Known, outcomes: Sequence[Outcome], reference: str, times: i
         ["visits", spread([outcome.visits for outcome in outcomes], 0), f"{len(known.ratios)} a round", ""],
     ]  # fmt: skip
     within = sum(ratio <= (1 + CLOSE) * known.ratios[known.best] for ratio in known.ratios.values())
-    about = f"{reference}; {within} candidates are within {CLOSE:.0%} of it"
+    about = f"{reference}; candidates within {CLOSE:.0%} of it: {within}"
     body = f"{table(['', 'found', 'mark', ''], rows)}\n\n{about}"
-    publish("A race among 48 candidates", f"python -m benchmarks.tune --times {times}", body, output)
+    publish("A race among 48 candidates", f"python -m benchmarks.tune {options}", body, output)
 
 
 if __name__ == "__main__":
