@@ -1,8 +1,7 @@
 """Distance of the winners of `cs336-tui tune` from the best of 48 candidates, whose costs were measured one by one.
 
-``--exhaustive`` measures all candidates, 30 steps each in rounds, and keeps their ratios to the starting point in a file
-beside this one. Without it races are run, each within a third of the time that this took, and their winners looked up
-there.
+``--exhaustive`` measures all candidates, 30 steps each in rounds, and keeps their ratios to the starting point beside
+this file. Without it races are run, each within a third of the time that this took, and their winners looked up there.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ WARMUP, STEPS, ROUNDS = 3, 5, 6
 class Raced(msgspec.Struct, frozen=True):
     """A starting point, and the choices that are searched."""
 
-    dims: dict[str, int]
+    dims: dict[str, Any]
     context: int
     batch: int
     over: tuple[Over, ...]
@@ -63,8 +62,8 @@ SPACES = {
         ),
     ),
 }
-"""Of `apart`, with few tokens and many parameters, each choice changes a step by 10 % and more. Of `near` four are within
-5 % of the best, about as far as processes of one candidate are from each other: there the record itself is not sure."""
+"""Of `apart`, with few tokens and many parameters, each choice changes a step by 10 % and more. Of `near` four are
+within 5 % of the best, about as far as processes of one candidate are apart: there the record itself is not sure."""
 CLOSE, LEAST_CLOSE, MOST_SHARE = 0.02, 19 / 20, 1 / 3
 """The winner costs at most so much more than the best, in so large a share of all races, in so much of the time."""
 
