@@ -20,7 +20,7 @@ COSTS = tuple(a * b * c for a in FACTORS[0] for b in FACTORS[1] for c in FACTORS
 SDPA, VALUES = 9, (9, 3, 1, 6, 2)
 """Candidates with one value each that is not the starting point's: a value of each choice, then another one."""
 HALF_S = 50.0
-"""What is left of the budget when the first round's part is used."""
+"""Seconds left of the budget when the first round has used its part."""
 
 
 def begun(over: tuple[Over, ...] = OVER, **more: object) -> Made:

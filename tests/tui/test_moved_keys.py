@@ -33,7 +33,7 @@ LITERALS = (
     rf"({NAMED})\b",
     r"(?:^|· |columns? |/[\d\0]+ )([←→↑↓]+|\.)(?: |$)",
 )
-"""What a key in a text looks like: ``press r``, ``Results (4)``, ``u resumes``, ``l: bandwidths``, ``Esc leave``."""
+"""Forms of a key in a text: ``press r``, ``Results (4)``, ``u resumes``, ``l: bandwidths``, ``Esc leave``."""
 OURS_TO_SAY = {
     "Enter take · \0 leave", "Enter choose · \0 keep", "Enter keep for good · \0 back",
     "\0 move · Enter race · \0 leave",

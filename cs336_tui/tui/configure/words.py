@@ -19,7 +19,7 @@ _BUTTONS = {
     "resume": ("Continues the stopped run, in the same log", "app.resume"),
     "export": ("Writes tables, figures and the summary to files", "app.export"),
 }
-"""What each does, and the key that does the same."""
+"""The action of each button, and of the key that does the same."""
 _SUMMARY_LINES = 5
 """Maximum height of the summary, as in its style."""
 
