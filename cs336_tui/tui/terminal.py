@@ -175,6 +175,8 @@ class SteadyApp(App[None]):
         super().__init__()
         self.drawn = Drawn()
         self._drawn_size: Size | None = None
+        self._drawing: tuple[Screen[Any] | None, asyncio.Task[bool] | None] = (None, None)
+        """The screen that `laid_out` last waited for."""
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         """A terminal of another size may show something else than was written: it cuts what is beyond its edge."""
@@ -208,8 +210,13 @@ class SteadyApp(App[None]):
         self.screen.refresh()
 
     async def laid_out(self) -> None:
-        """Wait until the screen has been laid out and drawn; what is typed meanwhile waits."""
-        await in_time(self.screen.wait_for_refresh())
+        """Wait until the screen has been laid out and drawn; what is typed meanwhile waits. One that was not drawn in
+        time is not waited for again before it is, so that many keys in one burst do not wait for long each."""
+        screen, drawing = self._drawing
+        if screen is not self.screen or drawing is None or drawing.done():
+            drawing = asyncio.create_task(self.screen.wait_for_refresh())
+            self._drawing = self.screen, drawing
+            await asyncio.wait([drawing], timeout=OPENED_WITHIN_S)
 
     def on_resize(self, event: events.Resize) -> None:
         """Repaint all: a terminal that shrank and grew back has lost its content, and Textual sees no new size. Its

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from textual import events
+from textual.screen import Screen
 from textual.widgets import Input
 
 from benchmarks import fuzz_keys
@@ -200,6 +201,29 @@ async def test_the_name_of_a_session_leads_no_export_out_of_its_folder(tmp_path:
         assert app.screen.path == Path.cwd() / name
         assert START
         assert screen_text(app)
+
+
+async def test_a_screen_that_is_not_drawn_in_time_is_not_waited_for_by_every_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float | None] = []
+    wait = asyncio.wait
+
+    async def at_most(tasks: list[asyncio.Task[bool]], timeout: float | None = None) -> object:
+        waits.append(timeout)
+        return await wait(tasks, timeout=0.01)
+
+    async def never(_: Screen[None]) -> bool:
+        return await asyncio.Event().wait()
+
+    app = Cs336App(Benches())
+    async with app.run_test(size=WIDE):
+        with monkeypatch.context() as patched:
+            patched.setattr(Screen, "wait_for_refresh", never)
+            patched.setattr(asyncio, "wait", at_most)
+            await app.laid_out()
+            await app.laid_out()
+        assert len(waits) == 1
 
 
 @pytest.mark.timeout(60)
