@@ -65,9 +65,11 @@ docs: $(VENV)/.installed-docs
 dist: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.dist
 
-# On a machine with a CUDA GPU: the GPU tests and the benchmarks of the tool, into one report file.
-gpu-check: $(VENV)/.installed-dev
-	$(BIN)/python -m benchmarks.gpu_check $(PARTS)
+# On a machine with a CUDA GPU: the GPU tests and the benchmarks of the tool, into one report file. With the torch that
+# $(PYTHON) has, which fits the machine's driver; the pinned one, of the newest CUDA, only where there is none.
+GPU := .venv-gpu-check
+gpu-check: $(GPU)/.installed
+	$(GPU)/bin/python -m benchmarks.gpu_check $(PARTS)
 
 # docs/demo.cast and docs/demo.svg: the demo session in a real terminal, driven with keys.
 cast: $(VENV)/.installed-dev
@@ -112,5 +114,21 @@ $(OTHER)/.installed: pyproject.toml constraints.txt
 	  $(OTHER)/bin/python -m pip --disable-pip-version-check --quiet install 'torch==$(TORCH)' --editable '.[dev]'
 	@touch $@
 
+# The folder of that torch is read after the environment's own packages. pip installs what is missing beside it.
+$(GPU)/.installed: pyproject.toml constraints.txt
+	@rm -rf $(GPU) && $(PYTHON) -m venv $(GPU)
+	@there=$$($(PYTHON) -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])' 2> /dev/null); \
+	if [ -n "$$there" ]; then \
+	  echo "taking the torch of $(PYTHON) in $$there, and installing the rest into $(GPU) ..."; \
+	  echo "$$there" > "$$($(GPU)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch-that-is-there.pth"; \
+	  grep -vE '^($(PINNED_BY_TORCH))==' constraints.txt > $(GPU)/constraints.txt; \
+	else \
+	  echo "$(PYTHON) has no torch: installing the pinned one, which is large, into $(GPU) ..."; \
+	  cp constraints.txt $(GPU)/constraints.txt; \
+	fi
+	@PIP_CONSTRAINT=$(CURDIR)/$(GPU)/constraints.txt \
+	  $(GPU)/bin/python -m pip --disable-pip-version-check --quiet install --editable '.[dev]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .venv-torch-* site dist share .cache .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(GPU) .venv-torch-* site dist share .cache .mypy_cache .ruff_cache .pytest_cache

@@ -1,12 +1,16 @@
 """Tests and benchmarks that need a CUDA GPU, in one command and one report, the most telling first.
 
-Parts that do not fit into the budget are named at the end, with the command that runs them. What a part has said is in
-the report as soon as it says it, so that a run that is cut off loses nothing.
+It takes the torch of the Python that runs it, and needs nothing else to begin with: a part that lacks a package or a
+second GPU is skipped, and says so. Parts that do not fit into the budget are named at the end, with the command that
+runs them. What a part has said is in the report as soon as it says it, so that a run that is cut off loses nothing.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -14,10 +18,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
-
-import click
 
 from benchmarks.reporting import machine, table
 
@@ -29,20 +32,35 @@ GRACE_S = 10.0
 LINGER_S = 2.0
 """Time to read output of processes that a part has left behind, such as idle compilers."""
 _PYTEST = [
-    "-m", "pytest", "-v", "-rs", "--tb=short", "--timeout", "180", "-p", "no:cacheprovider",
+    "-m", "pytest", "-v", "-rs", "--tb=short", "-p", "no:cacheprovider",
     "-o", "addopts=",  # plugins that the settings name, and these tests do without, need not be installed
+    *(("--timeout", "180") if find_spec("pytest_timeout") else ()),
 ]  # fmt: skip
+_OF_DOCTOR = ("click", "msgspec", "platformdirs", "psutil")
+_OF_ALL = (*_OF_DOCTOR, "numpy", "rich", "tabulate")
+_OF_SCREEN = ("textual", "ptyprocess", "pyte")
+_SCREEN_NEEDS = (*_OF_ALL, *_OF_SCREEN)
 
 
 class Part(NamedTuple):
     """`about_s`: seconds that it may take on a data-centre GPU, a guess. `reports_itself`: whether it appends its own
-    section to the report."""
+    section to the report. `gpus` and `needs`: how many GPUs and which modules it cannot do without. pip has these under
+    the same names."""
 
     name: str
     title: str
     about_s: float
     arguments: Sequence[str]
     reports_itself: bool = False
+    gpus: int = 1
+    needs: Sequence[str] = _OF_ALL
+
+    def lacks(self, gpus: int) -> str | None:
+        """What this machine, on which torch sees so many GPUs, lacks for it; None if nothing."""
+        if gpus < self.gpus:
+            return f"needs {self.gpus} GPUs, and torch sees {gpus}"
+        missing = [module for module in self.needs if find_spec(module) is None]
+        return f"needs what `{sys.executable} -m pip install {' '.join(missing)}` installs" if missing else None
 
     @property
     def least_s(self) -> float:
@@ -50,12 +68,13 @@ class Part(NamedTuple):
         return LEAST_S if "pytest" in self.arguments else self.about_s
 
 
-def _tests(name: str, title: str, about_s: float, *topics: str) -> Part:
-    return Part(name, title, about_s, [*_PYTEST, *(f"tests/gpu/test_{topic}.py" for topic in topics)])
+def _tests(name: str, title: str, about_s: float, *topics: str, gpus: int = 1) -> Part:
+    words = [*_PYTEST, *(f"tests/gpu/test_{topic}.py" for topic in topics)]
+    return Part(name, title, about_s, words, gpus=gpus, needs=(*_OF_ALL, "pytest"))
 
 
 PARTS = (
-    Part("doctor", "Doctor", 20, ["-m", "cs336_tui", "doctor"]),
+    Part("doctor", "Doctor", 20, ["-m", "cs336_tui", "doctor"], needs=_OF_DOCTOR),
     _tests("measuring", "GPU tests: measuring, device", 75, "measure_cuda", "nvml"),
     Part("do-bench", "Timer do_bench beside triton's", 30, ["-m", "benchmarks.do_bench"], True),
     _tests("do-bench-tests", "GPU tests: timer do_bench", 45, "do_bench_cuda"),
@@ -74,19 +93,24 @@ PARTS = (
     _tests("problems", "GPU tests: problems, recordings", 150, "problems_cuda", "recordings_cuda"),
     _tests(
         "ranks", "GPU tests: several ranks, on two GPUs", 90, "shared_steps_cuda", "own_ranks_cuda", "collectives_cuda",
-        "rank_memory_cuda", "rank_traffic_cuda", "gpus_of_ranks_cuda", "ranks_over_nodes_cuda",
+        "rank_memory_cuda", "rank_traffic_cuda", "gpus_of_ranks_cuda", "ranks_over_nodes_cuda", gpus=2,
     ),
-    _tests("lanes", "GPU tests: lanes, on two GPUs", 90, "lanes_cuda", "cost_of_neighbours_cuda"),
+    _tests("lanes", "GPU tests: lanes, on two GPUs", 90, "lanes_cuda", "cost_of_neighbours_cuda", gpus=2),
     Part("creation", "Creation", 60, ["-m", "benchmarks.creation"], True),
     Part("overhead", "Overhead", 40, ["-m", "benchmarks.overhead", "--device", "cuda"], True),
     _tests("compiling", "GPU tests: compiling", 300, "variants_cuda", "compiling_cuda", "norms_cuda"),
-    Part("start", "Start", 60, ["-m", "benchmarks.start"], True),
-    Part("screen", "Screen", 70, ["-m", "benchmarks.screen_cost"], True),
+    Part("start", "Start", 60, ["-m", "benchmarks.start"], True, needs=_SCREEN_NEEDS),
+    Part("screen", "Screen", 70, ["-m", "benchmarks.screen_cost"], True, needs=_SCREEN_NEEDS),
     Part(
         "predicted-peak", "Predicted peak", 300, ["-m", "benchmarks.predicted_peak", "--device", "cuda", "--quick"],
         True,
     ),
 )  # fmt: skip
+
+
+_SUMMED_UP = re.compile(r"^=+ (.*) in [\d.]+s.* =+$", re.MULTILINE)
+_COUNTED = re.compile(r"(\d+) (passed|skipped|failed|errors?)")
+_SKIPPED = re.compile(r"^SKIPPED \[\d+\] \S+: (.*)$", re.MULTILINE)
 
 
 class Done(NamedTuple):
@@ -98,31 +122,110 @@ class Done(NamedTuple):
 
     @property
     def result(self) -> str:
-        return "stopped: no time left" if self.code is None else "passed" if not self.code else f"exit code {self.code}"
+        """As it ended. Of tests that were skipped no part passed: their number, or why if no test ran."""
+        if self.code is None:
+            return "stopped: no time left"
+        if self.code:
+            return f"exit code {self.code}"
+        summary = _SUMMED_UP.findall(self.said)
+        tests = {what: int(number) for number, what in _COUNTED.findall(summary[-1])} if summary else {}
+        if not tests.get("skipped"):
+            return "passed"
+        if tests.get("passed"):
+            return f"passed, {tests['skipped']} of {sum(tests.values())} tests skipped"
+        return f"skipped: {'; '.join(dict.fromkeys(_SKIPPED.findall(self.said)))}"
 
 
-@click.command()
-@click.argument("names", nargs=-1, type=click.Choice([part.name for part in PARTS]))
-@click.option("--output", type=click.Path(path_type=Path), default=Path("gpu-report.md"), show_default=True)
-@click.option("--budget", default=540.0, show_default=True, help="Seconds that all parts together may take.")
-@click.option("--timeout", default=300.0, show_default=True, help="Seconds that one part may take.")
-def main(names: tuple[str, ...], output: Path, budget: float, timeout: float) -> None:
-    """Run these parts, by default all of them, in the order in which they tell most."""
-    ends_at = time.monotonic() + budget
-    output.write_text(f"# GPU report\n\n{machine()}\n\n")
+_ASK = """
+import json, torch
+gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+why = "" if torch.version.cuda else "it is built without CUDA"
+if not gpus and not why:
+    try:
+        torch.cuda.init()
+    except Exception as error:
+        why = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
+print(json.dumps([torch.__version__, gpus, why]))
+"""
+"""Asked in a process of its own, so that this one holds no context on a GPU."""
+
+
+class TorchHere(NamedTuple):
+    """The torch of this Python, how many CUDA GPUs it sees, and `why` it sees none, if it says."""
+
+    version: str
+    gpus: int
+    why: str
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be checked, in a line."""
+        if self.gpus:
+            return None
+        because = f": {self.why}" if self.why else ""
+        return f"no GPU to check: torch {self.version} of {sys.executable} sees none{because}"
+
+
+def torch_here() -> TorchHere:
+    """Ask the torch of this Python. Raises `SystemExit`, with a line, without one."""
+    done = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = next(iter(done.stderr.strip().splitlines()[-1:]), f"exit code {done.returncode}")
+        raise SystemExit(f"gpu_check: torch cannot be asked for GPUs: {last}")
+    return TorchHere(*json.loads(done.stdout.splitlines()[-1]))
+
+
+def _parser() -> argparse.ArgumentParser:
+    about = "Run these parts, by default all of them, in the order in which they tell most."
+    parser = argparse.ArgumentParser("python -m benchmarks.gpu_check", description=about)
+    names = [part.name for part in PARTS]
+    parser.add_argument("names", nargs="*", metavar="PART", help=", ".join(names), type=_one_of(names))
+    parser.add_argument("--output", type=Path, default=Path("gpu-report.md"), help="The report: %(default)s.")
+    parser.add_argument(
+        "--budget", type=float, default=540.0, help="Seconds that all parts together may take: %(default)s."
+    )
+    parser.add_argument("--timeout", type=float, default=300.0, help="Seconds that one part may take: %(default)s.")
+    return parser
+
+
+def _one_of(names: Sequence[str]) -> Callable[[str], str]:
+    def checked(name: str) -> str:
+        if name not in names:
+            raise argparse.ArgumentTypeError(f"{name} is no part; choose from {', '.join(names)}")
+        return name
+
+    return checked
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the parts that are named, and return the exit code: 1 if one failed, if none ran or without a GPU."""
+    options = _parser().parse_args(words)
+    ends_at = time.monotonic() + options.budget
+    here = torch_here()
+    if here.problem:
+        print(here.problem)
+        return 1
+    output: Path = options.output
+    on = machine() if all(map(find_spec, _OF_ALL)) else f"Python {sys.version.split()[0]}"
+    output.write_text(f"# GPU report\n\n{on}, torch {here.version}, GPUs: {here.gpus}\n\n")
     rows: list[list[str]] = []
-    failed, left_out = [], []
+    failed, left_out, ran = [], [], 0
     for part in PARTS:
-        if names and part.name not in names:
+        if options.names and part.name not in options.names:
+            continue
+        if why := part.lacks(here.gpus):
+            print(f"== {part.title}\nskipped: {why}", flush=True)
+            rows.append([part.title, f"skipped: {why}", ""])
             continue
         left_s = ends_at - time.monotonic()
         if left_s < part.least_s:
             left_out.append(part.name)
             rows.append([part.title, "left out: no time left", ""])
             continue
-        click.echo(f"== {part.title}")
-        done = _run(part, output, min(timeout, left_s))
+        print(f"== {part.title}", flush=True)
+        done = _run(part, output, min(options.timeout, left_s))
         rows.append([part.title, done.result, f"{done.seconds:.0f}"])
+        ran += not done.result.startswith("skipped")
         if done.code != 0:
             failed.append(part.name)
     summary = table(["part", "result", "seconds"], rows)
@@ -130,8 +233,8 @@ def main(names: tuple[str, ...], output: Path, budget: float, timeout: float) ->
         summary += f"\n\nStill to be run: `python -m benchmarks.gpu_check {' '.join(left_out)}`"
     with output.open("a") as report:
         report.write(f"## Parts\n\n{summary}\n")
-    click.echo(f"{summary}\n\nwrote {output}" + (f"; failed: {', '.join(failed)}" if failed else ""))
-    sys.exit(bool(failed))
+    print(f"{summary}\n\nwrote {output}" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    return int(bool(failed) or not ran)
 
 
 def _run(part: Part, output: Path, limit_s: float) -> Done:
@@ -144,7 +247,7 @@ def _run(part: Part, output: Path, limit_s: float) -> Done:
             report.flush()
 
         def tell(text: str) -> None:
-            click.echo(text, nl=False)
+            print(text, end="", flush=True)
             if not part.reports_itself:
                 keep(text)
 
@@ -202,4 +305,4 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

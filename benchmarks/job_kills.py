@@ -1,5 +1,6 @@
-"""Jobs, their watchers and lanes killed at random moments, on this machine and in a real Slurm, until each cell has one
-result: ``python -m benchmarks.job_kills``.
+"""Jobs, their watchers and submitters, lanes and ranks killed or stopped (SIGSTOP) at random moments, on this machine
+and in a real Slurm, until each cell has one result: ``python -m benchmarks.job_kills``. Every second command runs below
+a parent that never reaps.
 
 A session is killed up to six times, also while it is watched or resumed after a kill. Then it is resumed to its end,
 its log is looked through (`job_logs`), and its processes and files are looked for on all nodes.
@@ -28,6 +29,8 @@ import psutil
 
 from benchmarks.job_logs import Account, account_of, queued_in
 from benchmarks.reporting import app, publish, table
+from benchmarks.unreaped import PARENTS, Unreaped
+from cs336_tui.config.processes import lives
 from tests.cluster.slurm import NODES, Slurm, missing, started
 
 MARK = "CS336_TUI_KILLS"
@@ -35,11 +38,13 @@ MARK = "CS336_TUI_KILLS"
 CELLS, WARMUP, STEPS = 6, 1, 200
 MOST_KILLS = 6
 """Of one session."""
-GONE_WITHIN_S = 15.0
-PATIENCE_S = 120.0
+GONE_WITHIN_S = 10.0
+PATIENCE_S, IN_SLURM_S = 120.0, 600.0
+"""A command ends within that; a job of Slurm may wait for the nodes that stale jobs hold."""
 NO_STEPD = "KILL of a slurmstepd"
 STALE = "job in Slurm's list alone"
-SIGNALS = ("KILL", "TERM", "INT", "STOP+KILL")
+SIGNALS = ("KILL", "TERM", "INT", "STOP+KILL", "STOP")
+"""A server that is stopped stays so; other processes go on after a while."""
 _TINY = "--d-model 32 --d-ff 64 --num-layers 1 --num-heads 2 --vocab-size 64 --context 8 --threads 1 --device cpu"
 SWEEP = [*_TINY.split(), *f"--pass forward --warmup {WARMUP} --steps {STEPS} --device-interval 0".split()]
 
@@ -51,9 +56,10 @@ class Place(NamedTuple):
     victims: tuple[str, ...]
 
 
-_OF_JOBS = ("watcher", "job", "cell", "server")
+_OF_JOBS = ("watcher", "submitter", "job", "cell", "server")
 PLACES = {
     "lanes": Place(("--lanes 2",), ("bench", "cell", "server")),
+    "ranks": Place(("--ranks 2",), ("bench", "cell", "server")),
     "local jobs": Place(("--launcher local", "--launcher local --as allocation --lanes 2"), _OF_JOBS),
     "Slurm": Place(
         (
@@ -64,7 +70,7 @@ PLACES = {
         (*_OF_JOBS, "scancel", "requeue", "slurmstepd", "node"),
     ),
 }
-AT_ONCE = {"lanes": 2, "local jobs": 2, "Slurm": 4}
+AT_ONCE = {"lanes": 2, "ranks": 1, "local jobs": 2, "Slurm": 4}
 """Sessions side by side; those of jobs wait most of the time."""
 MIXED = "any of them"
 
@@ -96,7 +102,9 @@ class Session:
         self._sessions = folder / "sessions"
         self._temporary = folder / "tmp"
         self._temporary.mkdir()
-        self._commands: list[subprocess.Popen[bytes]] = []
+        self._submitted = 0
+        """Requests of jobs that were seen."""
+        self._commands: list[subprocess.Popen[bytes] | Unreaped] = []
 
     @property
     def log(self) -> Path | None:
@@ -123,18 +131,18 @@ class Session:
     def _batches(self) -> str:
         return ",".join(str(number + 1) for number in range(CELLS))
 
-    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+    def _start(self, *words: str) -> None:
         environment = os.environ | {MARK: str(self.folder), "TMPDIR": str(self._temporary)}
         environment |= self._slurm.environment if self._slurm else {}
         said = (self.folder / "said").open("ab")
         folder = [] if words[0] in ("watch", "resume") else ["--session-dir", str(self._sessions)]
         with said:
-            command = subprocess.Popen(
+            below = Unreaped if self._chance.random() < 0.5 else subprocess.Popen
+            command = below(
                 [*app(), *words, *folder], env=environment, cwd=self.folder, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=said, stderr=said,
             )  # fmt: skip
         self._commands.append(command)
-        return command
 
     def _wait(self, true: Callable[[], object], within_s: float) -> bool:
         give_up_at = time.monotonic() + within_s
@@ -151,6 +159,9 @@ class Session:
         logs = (*self._sessions.glob("*.jsonl"), *self._sessions.glob("*.jobs/*.jsonl"))
         return sum(log.read_bytes().count(b"\n") for log in logs)
 
+    def _requests(self) -> int:
+        return len(list(self._sessions.glob("*.jobs/*.json")))
+
     def _moment(self) -> None:
         """Wait for a random moment: some time, or so many more lines in the logs."""
         more = self._chance.choice([0, *range(1, 8 * CELLS)])
@@ -162,8 +173,10 @@ class Session:
 
     def _kill(self, name: str) -> bool:
         """Kill one at a random moment; False if there is none any more."""
-        if name == "watcher" and not self._lines() and self._chance.random() < 0.5:
-            self._wait(lambda: list(self._sessions.glob("*.jobs/*.json")) or self._is_over(), 10)
+        if name == "submitter":
+            if not self._wait(lambda: self._requests() > self._submitted or self._is_over(), 10) or self._is_over():
+                return False
+            self._submitted = self._requests()
             self._wait(self._is_over, self._chance.uniform(0, 1.0))  # while it submits
         else:
             self._moment()
@@ -181,6 +194,10 @@ class Session:
                 process.suspend()
                 time.sleep(self._chance.uniform(0, 1.0))
                 process.kill()
+            elif kind == "STOP" and name != "server":
+                process.suspend()
+                time.sleep(self._chance.uniform(0, 2.0))
+                process.resume()
             else:
                 process.send_signal(getattr(signal, f"SIG{kind}"))
         except psutil.Error:
@@ -191,7 +208,7 @@ class Session:
     def _victims(self, name: str) -> Iterator[psutil.Process]:
         """The processes of this kind."""
         for process, words in self._processes():
-            if _kind_of(process, words) == ("watcher" if name == "bench" else name):
+            if _kind_of(process, words) == ("watcher" if name in ("bench", "submitter") else name):
                 yield process
             elif name == "slurmstepd" and "run-job" in words:
                 with contextlib.suppress(psutil.Error):
@@ -204,7 +221,7 @@ class Session:
             with contextlib.suppress(psutil.Error, OSError):
                 if mark in (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes():
                     process = psutil.Process(int(entry.name))
-                    if process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                    if process.pid not in PARENTS | {os.getpid()} and lives(process.pid):
                         yield process, process.cmdline()
 
     def _jobs(self) -> list[str]:
@@ -266,7 +283,7 @@ class Session:
             self._await_commands()
 
     def _await_commands(self) -> None:
-        if not self._wait(self._is_over, PATIENCE_S):
+        if not self._wait(self._is_over, IN_SLURM_S if self._slurm else PATIENCE_S):
             self.tally.wrong.append(f"{self.folder}: a command does not end")
             for command in self._commands:
                 command.kill()
@@ -275,6 +292,9 @@ class Session:
     def _count(self) -> None:
         """Account for the cells, and for what is left."""
         tally = self.tally
+        for command in self._commands:
+            if isinstance(command, Unreaped):
+                command.close()
         tally.sessions += 1
         account = account_of(self.log, WARMUP, STEPS) if self.log else Account()
         tally.cells += account.cells
@@ -302,8 +322,11 @@ class Session:
 def _kind_of(process: psutil.Process, words: Sequence[str]) -> str:
     """The part that a process has in its session; empty for one that nothing is done to, such as a shell."""
     if any("multiprocessing.forkserver" in word for word in words):
-        above = process.parent()
-        return "cell" if above and any("multiprocessing.forkserver" in word for word in above.cmdline()) else "server"
+        with contextlib.suppress(psutil.Error):  # it or the one above has ended
+            above = process.parent()
+            forked = above and any("multiprocessing.forkserver" in word for word in above.cmdline())
+            return "cell" if forked else "server"
+        return ""
     if not words or "python" not in Path(words[0]).name:
         return ""
     if "run-job" in words:
@@ -414,8 +437,8 @@ def hastened(slurm: Slurm) -> Iterator[Slurm]:
 
 def shares(kills: int, in_slurm: int) -> Mapping[str, int]:
     """Kills by place."""
-    in_lanes = (kills - in_slurm) // 3
-    return {"lanes": in_lanes, "local jobs": kills - in_slurm - in_lanes, "Slurm": in_slurm}
+    in_lanes = (kills - in_slurm) // 4
+    return {"lanes": in_lanes, "ranks": in_lanes, "local jobs": kills - in_slurm - 2 * in_lanes, "Slurm": in_slurm}
 
 
 @click.command()

@@ -1,4 +1,5 @@
-"""Children, fork servers, commands and apps killed at random moments, and resumed: no finished step lost or doubled.
+"""Children, fork servers, commands and apps killed or stopped (SIGSTOP) at random moments, and resumed: no finished
+step lost or doubled. Commands and apps run below a parent that never reaps. Ranks, watchers, submitters: `job_kills`.
 
 What is killed runs small cells of a model that counts its forwards in a file, so that what a child had finished is
 known from outside. Then the session is resumed to its end, and its log is looked through.
@@ -27,6 +28,8 @@ import psutil
 
 from benchmarks.killed_logs import CELLS, STEPS, WARMUP, lost_steps, wrong_in
 from benchmarks.reporting import app, publish, table
+from benchmarks.unreaped import PARENTS, Unreaped, below_parent
+from cs336_tui.config.processes import lives
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, CellStarted, Event, StepsTimed
 from cs336_tui.runner.bench import Bench
@@ -50,7 +53,10 @@ class LM(nn.Module):
         return self.head(self.embed(tokens))
 """
 GONE_WITHIN_S = 10.0
-SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+LONGEST_WAIT_S = 15.0
+STOP_AND_KILL = "SIGSTOP, SIGKILL"
+SIGNALS = ("SIGKILL", "SIGTERM", "SIGHUP", STOP_AND_KILL)
+"""Of commands and apps in turn."""
 
 
 @dataclass
@@ -58,12 +64,14 @@ class Tally:
     """Results of the kills."""
 
     kills: Counter[str] = field(default_factory=Counter)
-    """Kills by signal; only those of a live process, and for a child or a server only those that cost a cell."""
+    """Kills by signal; only those of a live process."""
     left: Counter[int] = field(default_factory=Counter)
     """Kills by the number of cells left without a result."""
     wrong: list[str] = field(default_factory=list)
     slowest_end_s: float = 0.0
     """Longest time that a process outlived the killed one."""
+    longest_wait_s: float = 0.0
+    """Longest time in which a session whose cells ran had no event."""
 
 
 class Folder:
@@ -73,6 +81,8 @@ class Folder:
         self.path, self.tally = path, tally
         self.sessions = path / "sessions"
         (path / "counted_lm.py").write_text(MODEL)
+        self.commands: list[Unreaped] = []
+        """Those whose parents have not reaped them."""
 
     def words(self) -> list[str]:
         """The sweep as flags of the command line."""
@@ -109,7 +119,7 @@ class Folder:
         self.tally.left[CELLS - len(finished)] += 1
         bench = _bench(lambda _: None, log.parent, log.stem)
         try:
-            bench.resume(failed=failed)
+            bench.resume(failed=failed, trusted=True)
             bench.work()
         finally:
             bench.close()
@@ -139,7 +149,7 @@ def left_over(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.pid not in own and process.environ().get(MARK) == mark:
+            if process.pid not in own | PARENTS and lives(process.pid) and process.environ().get(MARK) == mark:
                 found.append(process)
     return found
 
@@ -156,18 +166,42 @@ def expect_all_gone(tally: Tally, mark: str) -> None:
             process.kill()
 
 
+def shoot(target: psutil.Process, name: str, chance: random.Random) -> None:
+    """Send the process a signal of this name; `STOP_AND_KILL` has some time between the two. Raises `psutil.Error`."""
+    if name == STOP_AND_KILL:
+        target.suspend()
+        time.sleep(chance.uniform(0, 1.0))
+        target.kill()
+    else:
+        target.send_signal(getattr(signal, name))
+
+
 class Killer:
-    """A sink that kills what each cell runs in at a random moment of its life, until there were so many `kills`."""
+    """A sink that kills what each cell runs in at a random moment of its life, until there were so many `kills`, by one
+    of the `signals`."""
 
     def __init__(
-        self, tally: Tally, chance: random.Random, kills: int, victim: Callable[[CellStarted], int | None]
+        self,
+        tally: Tally,
+        chance: random.Random,
+        kills: int,
+        victim: Callable[[CellStarted], int | None],
+        signals: Sequence[str],
     ) -> None:
         self._tally, self._chance, self._kills, self._victim = tally, chance, kills, victim
+        self._signals = signals
+        self._last: float | None = None
+        self.longest_wait_s = 0.0
+        """Longest time without an event, while cells ran."""
         self._at = 0
         self._target: psutil.Process | None = None
         self._timers: list[threading.Timer] = []
 
     def __call__(self, events: Sequence[Event]) -> None:
+        now = time.monotonic()
+        if any(isinstance(event, CellStarted | StepsTimed | CellFinished) for event in events):
+            self.longest_wait_s = max(self.longest_wait_s, now - (self._last or now))
+            self._last = now
         for event in events:
             match event:
                 case CellStarted() if self._tally.kills.total() < self._kills:
@@ -176,7 +210,6 @@ class Killer:
                     self._shoot(self._chance.uniform(0, 0.03))
                 case CellFinished():
                     self._target = None
-                    self._tally.kills["SIGKILL"] += event.status in ("killed", "failed")
 
     def _begin(self, event: CellStarted) -> None:
         pid = self._victim(event)
@@ -192,23 +225,35 @@ class Killer:
         self._timers[-1].start()
 
     def _kill(self, target: psutil.Process) -> None:
-        with contextlib.suppress(psutil.Error):
-            target.kill()  # of a process that has ended, and of another one with its pid, nothing comes
+        name = self._chance.choice(self._signals)
+        with contextlib.suppress(psutil.Error):  # of a process that has ended, and of another one with its pid
+            shoot(target, name, self._chance)
+            self._tally.kills[name] += 1
 
     def wait(self) -> None:
         for timer in self._timers:
             timer.join()
 
 
-def kill_within(tally: Tally, chance: random.Random, kills: int, victim: Callable[[CellStarted], int | None]) -> None:
-    """Sessions in this process, whose cells or fork servers are killed one after another, then run again."""
+def kill_within(
+    tally: Tally,
+    chance: random.Random,
+    kills: int,
+    victim: Callable[[CellStarted], int | None],
+    signals: Sequence[str],
+) -> None:
+    """Sessions in this process, whose cells or fork servers are killed one after another, then run again. A server that
+    is stopped stays so."""
     while tally.kills.total() < kills:
         with marked_folder() as path:
             folder = Folder(path, tally)
-            killer = Killer(tally, chance, kills, victim)
+            killer = Killer(tally, chance, kills, victim, signals)
             folder.run(killer)
             killer.wait()
             assert folder.log is not None
+            tally.longest_wait_s = max(tally.longest_wait_s, killer.longest_wait_s)
+            if killer.longest_wait_s > LONGEST_WAIT_S:
+                tally.wrong.append(f"nothing happened for {killer.longest_wait_s:.1f} s")
             tally.wrong += lost_steps(folder.log, path)
             folder.resume(folder.log.read_bytes(), failed=True)
             tally.wrong += lost_steps(folder.log, path)
@@ -223,9 +268,11 @@ def kill_commands(tally: Tally, chance: random.Random, kills: int) -> None:
             folder = Folder(path, tally)
             before = killed_command(folder, chance, [*app(), "bench", *folder.words()])
             if folder.log is not None and b'"CellsQueued"' in before and chance.random() < 0.3:
-                words = [*app(), "resume", str(folder.log), "--device-interval", "0"]
+                words = [*app(), "resume", str(folder.log), "--trust", "--device-interval", "0"]
                 before = killed_command(folder, chance, words)
             folder.resume(before)
+            for command in folder.commands:
+                command.close()
             stop_server()
             expect_all_gone(tally, str(path))
 
@@ -233,13 +280,15 @@ def kill_commands(tally: Tally, chance: random.Random, kills: int) -> None:
 def killed_command(folder: Folder, chance: random.Random, words: Sequence[str]) -> bytes:
     """Kill the command at a random moment; returns the whole lines of its log then."""
     silent = subprocess.DEVNULL
-    process = subprocess.Popen(words, start_new_session=True, stdin=silent, stdout=silent, stderr=silent)
+    process = Unreaped(words, start_new_session=True, stdin=silent, stdout=silent, stderr=silent)
+    folder.commands.append(process)
     await_moment(folder, chance, lambda: process.poll() is not None)
-    if process.poll() is None:
-        process.kill()
-        folder.tally.kills["SIGKILL"] += 1
-    process.wait()
+    name = SIGNALS[folder.tally.kills.total() % len(SIGNALS)]
+    with contextlib.suppress(psutil.Error):
+        shoot(psutil.Process(process.pid), name, chance)
+        folder.tally.kills[name] += 1
     expect_all_gone(folder.tally, str(folder.path))
+    process.kill()
     return whole_lines(folder.log)
 
 
@@ -250,23 +299,26 @@ def kill_apps(tally: Tally, chance: random.Random, kills: int) -> None:
         with marked_folder() as path:
             folder = Folder(path, tally)
             env = {"XDG_CONFIG_HOME": str(path), "XDG_DATA_HOME": str(path)}
-            terminal = Terminal([*app(), *folder.words()], env=env, emulate=False)
+            terminal = Terminal(below_parent([*app(), *folder.words()], path / "pid"), env=env, emulate=False)
+            PARENTS.add(terminal.pid)
             try:
                 if chance.random() < 0.9:
                     terminal.until_bytes(b"\x1b[?1049h")
                     threading.Thread(target=press_run, args=(terminal,), daemon=True).start()
                 await_moment(folder, chance, partial(getattr, terminal, "is_over"))
-                number = SIGNALS[tally.kills.total() % len(SIGNALS)]
-                if not terminal.is_over:
-                    os.kill(terminal.pid, number)
-                    tally.kills[number.name] += 1
+                name = SIGNALS[tally.kills.total() % len(SIGNALS)]
+                with contextlib.suppress(psutil.Error, OSError):
+                    shoot(psutil.Process(int((path / "pid").read_text())), name, chance)
+                    tally.kills[name] += 1
                 expect_all_gone(tally, str(path))
                 before = whole_lines(folder.log)
-                if number is not signal.SIGKILL:
-                    tally.wrong += not_restored(terminal, number)
+                folder.resume(before)  # its lock is that of a zombie
+                os.kill(terminal.pid, signal.SIGKILL)
+                if "SIGKILL" not in name:
+                    tally.wrong += not_restored(terminal, name)
             finally:
                 terminal.close()
-            folder.resume(before)
+                PARENTS.discard(terminal.pid)
             stop_server()
             expect_all_gone(tally, str(path))
 
@@ -277,14 +329,14 @@ def press_run(terminal: Terminal) -> None:
         terminal.send("r")
 
 
-def not_restored(terminal: Terminal, number: signal.Signals) -> Iterator[str]:
+def not_restored(terminal: Terminal, name: str) -> Iterator[str]:
     """Traces that an ended app leaves in the terminal."""
     terminal.wait()
     raw = bytes(terminal.raw)
     if raw.rfind(b"\x1b[?1049h") > raw.rfind(b"\x1b[?1049l"):
-        yield f"after {number.name} the terminal shows the app's screen"
+        yield f"after {name} the terminal shows the app's screen"
     if not terminal.takes_lines():
-        yield f"after {number.name} the terminal is raw"
+        yield f"after {name} the terminal is raw"
 
 
 def await_moment(folder: Folder, chance: random.Random, is_over: Callable[[], bool]) -> None:
@@ -317,6 +369,9 @@ def marked_folder() -> Iterator[Path]:
 def stop_server() -> None:
     """End this program's fork server, so that the next one has the next folder in its environment."""
     server: Any = forkserver._forkserver
+    if server._forkserver_pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server._forkserver_pid, signal.SIGCONT)  # it may be stopped
     server._stop()
 
 
@@ -331,8 +386,12 @@ def server_of(_: CellStarted) -> int | None:
 
 
 KINDS: dict[str, Callable[[Tally, random.Random, int], None]] = {
-    "child": lambda tally, chance, kills: kill_within(tally, chance, kills, child_of),
-    "server": lambda tally, chance, kills: kill_within(tally, chance, kills, server_of),
+    "child": lambda tally, chance, kills: kill_within(
+        tally, chance, kills, child_of, ("SIGKILL", "SIGTERM", STOP_AND_KILL)
+    ),
+    "server": lambda tally, chance, kills: kill_within(
+        tally, chance, kills, server_of, ("SIGKILL", "SIGTERM", "SIGSTOP", STOP_AND_KILL)
+    ),
     "command": kill_commands,
     "app": kill_apps,
 }
@@ -359,8 +418,9 @@ def main(kills: int, kinds: str, seed: int, output: Path | None) -> None:
             click.echo(f"{kind}: {each}", err=True)
         signals = ", ".join(f"{count} {name}" for name, count in sorted(tally.kills.items()))
         left = ", ".join(f"{cells}: {count}" for cells, count in sorted(tally.left.items()))
+        wait = f"{tally.longest_wait_s:.1f}" if tally.longest_wait_s else ""
         verdict = f"{len(tally.wrong)}; at most 0: {'MISSED' if tally.wrong else 'met'}"
-        rows.append([kind, signals, left, f"{tally.slowest_end_s:.1f}", verdict])
+        rows.append([kind, signals, left, f"{tally.slowest_end_s:.1f}", wait, verdict])
         click.echo(f"{kind}: {signals}, {len(tally.wrong)} wrong, {time.monotonic() - began:.0f} s", err=True)
     left_then = f"resumed sessions, by cells then without a result (of {CELLS})"
     header = [
@@ -368,6 +428,7 @@ def main(kills: int, kinds: str, seed: int, output: Path | None) -> None:
         "signals",
         left_then,
         "longest life after it, s",
+        "longest wait for an event, s",
         "steps lost or doubled, anything left",
     ]
     command = f"python -m benchmarks.kills --kills {kills} --kinds {kinds} --seed {seed}"

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 
 def machine() -> str:
     """One line on the machine of the figures."""
@@ -43,7 +41,7 @@ def verdict(value: float, low: float, high: float) -> str:
 def publish(title: str, command: str, body: str, output: Path | None) -> None:
     """Print a section of markdown, and append it to `output` when given."""
     text = f"## {title}\n\n`{command}`, on {machine()}\n\n{body}\n"
-    click.echo(text)
+    print(text, flush=True)
     if output is not None:
         with output.open("a") as file:
             file.write(text + "\n")

@@ -8,9 +8,14 @@ import signal
 import tempfile
 from pathlib import Path
 
-from hypothesis import settings
+import pytest
 
 from tests import quick_compiler
+
+try:
+    from hypothesis import settings
+except ModuleNotFoundError:  # the tests of a GPU do without
+    settings = None
 
 # Predictions are kept in the user's cache folder, recent models in the state folder, settings in the config
 # folder; those of tests are not the user's.
@@ -20,8 +25,9 @@ os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = os.environ["XDG_CO
 
 # A shared machine may pause for longer than any deadline; slowness is not what these tests are about.
 # The same examples each time, so that a change is judged by what it changes; `HYPOTHESIS_EXPLORE=1` tries new ones.
-settings.register_profile("here", deadline=None, derandomize="HYPOTHESIS_EXPLORE" not in os.environ)
-settings.load_profile("here")
+if settings is not None:
+    settings.register_profile("here", deadline=None, derandomize="HYPOTHESIS_EXPLORE" not in os.environ)
+    settings.load_profile("here")
 
 # torch.compile from empty caches takes a third as long with a quick compiler, whose header the workers of a run share,
 # without headers that each cache precompiles for itself, and without trying vector instructions.
@@ -35,6 +41,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which need not be installed
 def pytest_xdist_auto_num_workers() -> int:
     """One worker more than cores (``-n auto``): tests of whole processes wait for most of their time."""
     return (os.cpu_count() or 1) + 1

@@ -48,10 +48,22 @@ def compile_header(folder: Path, real: str, words: list[str]) -> None:
             part.rename(compiled)
 
 
+def without_own_header(words: list[str]) -> list[str]:
+    """The words without torch's own precompiled form of the header, which older versions make in any case."""
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    places = [place for place, (word, name) in enumerate(pairs) if word == "-include" and _only_includes(name)]
+    return [word for place, word in enumerate(words) if place not in places and place - 1 not in places]
+
+
+def _only_includes(name: str) -> bool:
+    return Path(name).is_file() and Path(name).read_text().strip() == f"#include <{HEADER}>"
+
+
 if __name__ == "__main__":
     folder, real, *words = sys.argv[1:]
     sources = [word for word in words if word.endswith(".cpp")]
     if sources and "-o" in words and Path(sources[0]).read_text()[:100].lstrip().startswith(f"#include <{HEADER}>"):
+        words = without_own_header(words)
         compile_header(Path(folder), real, words)
         words.insert(0, f"-I{folder}")
     os.execv(real, [real, *words, "-O0"])

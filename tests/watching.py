@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from cs336_tui.config.processes import lives
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event
 from cs336_tui.session.cell_state import CellState
@@ -84,10 +85,7 @@ def ample_timeout_s(ended: CellState, at_least: float) -> float:
 
 def is_gone(pid: int) -> bool:
     """True if no process of that pid is left; a zombie counts as gone."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+    return not lives(pid)
 
 
 def wait_gone(pid: int, timeout_s: float = 10.0) -> bool:

@@ -17,6 +17,11 @@ from cs336_tui.events.agreement_report import AgreementReport, Sketch
 
 SEQUENCES = 2
 """Sequences that are compared, if the starting point has as many: two show whether one leaks into another."""
+COMPARED = (
+    f"one forward and backward, the first of a fresh process, on at most {SEQUENCES} sequences; not further sequences, "
+    "later steps and the steps that are timed"
+)
+"""What a check saw, and what it did not."""
 _ROUNDOFF: dict[Precision, float] = {
     "fp32": 2.0**-20, "tf32": 2.0**-11, "fp16-mixed": 2.0**-11, "bf16-mixed": 2.0**-8, "bf16": 2.0**-8,
     "fp8-mixed": 2.0**-5,

@@ -39,6 +39,8 @@ class Shortlist(NamedTuple):
     left_out: tuple[LeftOut, ...]
     limit_bytes: int | None
     predictions: Mapping[CellSpec, Prediction]
+    alike: int = 0
+    """As in `Space`."""
 
 
 def started_of(
@@ -104,7 +106,7 @@ def shortlist(tuning: Tuning, target: Target, refusal: Refusal, predict: Predict
             left_out.append(LeftOut(label(tuning, spec), reason, spec))
         else:
             found.append(spec)
-    return Shortlist(tuple(found), tuple(left_out), limit, predictions)
+    return Shortlist(tuple(found), tuple(left_out), limit, predictions, space.alike)
 
 
 class Predictor(Protocol):

@@ -328,7 +328,7 @@ def _status(
     return ("tied" if is_over else "in the race"), ""
 
 
-_ORDER = {"best": 0, "tied": 1, "in the race": 1, "cut": 2, "out": 3, "differs": 4, "waiting": 6, "not visited": 6}
+_ORDER = {"best": 0, "tied": 1, "in the race": 1, "cut": 2, "out": 3, "differs": 4, "waiting": 6, "not visited": 7}
 
 
 def _place(entry: Entry) -> tuple[int, float, int]:

@@ -38,6 +38,8 @@ class Plan(NamedTuple):
     limit_bytes: int | None
     round_low_s: float | None
     round_high_s: float | None
+    alike: int = 0
+    """As in `Space`."""
 
     @property
     def visits(self) -> int:
@@ -76,4 +78,5 @@ def plan_of(tuning: Tuning, found: Shortlist, target: Target, state: SessionStat
         found.limit_bytes,
         low_s,
         high_s if len(judged) == len(planned) else None,
+        found.alike,
     )

@@ -18,10 +18,11 @@ from cs336_tui.cli.flags import (
     order_options,
     reports_option,
     session_argument,
+    trust_option,
 )
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.jobs import has_jobs, launch_choice, launch_options, resume_jobs, run_in_jobs
-from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, name_of_log, renderer
+from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, name_of_log, renderer, say_imports
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.command import command_of
 from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
@@ -160,6 +161,7 @@ def _of_other_presets(names: Iterable[str], given: Mapping[str, Any]) -> Iterato
     is_flag=True,
     help="Write the session although another process is named as its writer; only if that one is gone.",
 )
+@trust_option
 @lanes_option
 @heading("Jobs elsewhere")
 @click.option("--detach", is_flag=True, help="Of a session of jobs: submit, print the session's name and return.")
@@ -171,6 +173,7 @@ def resume(
     session_dir: Path,
     failed: bool,
     take_over: bool,
+    trusted: bool,
     lanes: LaneCount | None,
     detach: bool,
     format_: str,
@@ -183,7 +186,8 @@ def resume(
     """Run the cells of SESSION that have no result yet, into the same session.
 
     SESSION is an id, a unique prefix of one, `last` or a path. Then print the data of the whole session. A race goes on
-    with the rest of its budget, and its outcome is printed.
+    with the rest of its budget, and its outcome is printed. Says what code it imports, and from where; code outside of
+    the current folder only with --trust.
     """
     from cs336_tui.analysis.next_step import next_step
     from cs336_tui.cli.tune import RaceRun, race_text
@@ -200,6 +204,7 @@ def resume(
             path,
             failed=failed,
             take_over=take_over,
+            trusted=trusted,
             detach=detach,
             outputs=outputs,
             settings=settings | {"skip_after_oom": oom_skip},
@@ -214,7 +219,9 @@ def resume(
         tuner.recall(history)
 
     def work() -> None:
-        cells = runner.resume(recall, failed=failed, take_over=take_over, lanes=lanes)
+        cells = runner.resume(
+            recall, failed=failed, take_over=take_over, lanes=lanes, trusted=trusted, show=say_imports
+        )
         if tuner.state.has_unfinished_race:
             run.went_on = True
             click.echo(f"session {path.stem}: the race goes on with {tuner.left_words} of its budget", err=True)

@@ -18,6 +18,7 @@ from cs336_tui.cli.help import command
 from cs336_tui.cli.on_terminal import TERMINAL, on_terminal
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import deliver, to_json
+from cs336_tui.config.reading import is_file
 from cs336_tui.export.comparison import SETTINGS, cell_title, comparison_table, doubt_of_pairs, pair_columns
 from cs336_tui.export.formats import answer
 from cs336_tui.export.tables import Table
@@ -83,7 +84,7 @@ _NOTHING_COMMON = "A and B have no cell in common."
 def _find(text: str, directory: Path) -> tuple[Path, int | None]:
     """The log that is meant, and the number of the one cell, from 1, where there is one."""
     session, colon, number = text.rpartition(":")
-    is_cell = colon and number.isascii() and number.isdigit() and not Path(text).is_file()
+    is_cell = colon and number.isascii() and number.isdigit() and not is_file(Path(text))
     return (store.find(session, directory), int(number)) if is_cell else (store.find(text, directory), None)
 
 

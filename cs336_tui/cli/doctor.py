@@ -15,6 +15,7 @@ from cs336_tui.analysis.gpu_words import APPLE, figures, notes, numbered
 from cs336_tui.cli.files import text_or_json
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.targets import read_environment, to_json
+from cs336_tui.config.reading import exists
 from cs336_tui.events.device_samples import GpuSample
 from cs336_tui.events.environment import Environment
 from cs336_tui.runner.device.nvml import NO_LIBRARY, NvmlReport, nvml_report
@@ -88,7 +89,7 @@ def gpus_of(env: Environment, gpus: Sequence[GpuSample]) -> list[str]:
 
 def _app() -> list[str]:
     directory = default_session_dir()
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    existing = next(path for path in (directory, *directory.parents) if exists(path))
     writable = os.access(existing, os.W_OK)
     terminal = f"{os.environ.get('TERM', 'unset')}, {'x'.join(map(str, shutil.get_terminal_size()))}"
     return [

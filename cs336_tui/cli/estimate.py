@@ -23,7 +23,7 @@ from cs336_tui.analysis.estimates import (
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.cli import suggestions
 from cs336_tui.cli.files import file_options
-from cs336_tui.cli.flags import Parsed, choice_options, gpu_option, options, session_dir_option
+from cs336_tui.cli.flags import Parsed, choice_options, gpu_option, options, session_dir_option, trust_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.on_terminal import TERMINAL, on_terminal, shown
 from cs336_tui.cli.run import EXIT_CELL_FAILED
@@ -88,6 +88,7 @@ _LARGEST_SHOWN = 8
     help="Take the speed of the device from the measured cells of this session.",
     shell_complete=offer(suggestions.sessions),
 )
+@trust_option
 @options(*file_options("table"))
 @session_dir_option
 def estimate_command(
@@ -97,6 +98,7 @@ def estimate_command(
     timeout_s: float | None = None,
     link_bytes_per_s: float | None = None,
     session: str | None = None,
+    trusted: bool = False,
     format_: str,
     output: Path | None,
     force: bool,
@@ -115,8 +117,11 @@ def estimate_command(
     are; empty when it went to a file. Prints it and returns the exit code where some could not be predicted. Raises
     `UserError` or `click.ClickException`, also when the only cell could not be predicted.
     """
+    if trusted and session is None:
+        raise click.UsageError("--trust is for the log of a session; name it with --session")
     asked = settle(with_model(sweep_from(**choices), "prediction"), gpu, peak, read, link_bytes_per_s)
     state = store.load(store.find(session, session_dir)) if session else None
+    measured = unpredicted(state, asked, trusted=trusted) if state else ()
     failed: dict[CellSpec, PredictionError] = {}
     counter = Counter("predicting", len(asked.specs))
 
@@ -124,10 +129,10 @@ def estimate_command(
         failed[prediction_key(spec)] = error
         counter()
 
-    with predicting(asked, predictor) as predicts:
+    with predicting(asked, predictor, measured) as predicts:
         predictions = predicts.predict(asked.specs, counter, within_s=timeout_s, give_up=give_up)
         if state:
-            complete(state, asked, predicts, timeout_s)
+            complete(state, measured, predicts, timeout_s)
     counter.clear()
     if failed and len(asked.specs) == 1:
         raise next(iter(failed.values()))
@@ -140,15 +145,30 @@ def estimate_command(
     return EXIT_CELL_FAILED
 
 
-def complete(state: SessionState, asked: AskedCells, predicts: Predicts, timeout_s: float | None) -> None:
-    """Predict the session's measured cells that are of the targets' kinds, where nobody has yet and where it can be
-    done."""
+def unpredicted(state: SessionState, asked: AskedCells, *, trusted: bool) -> tuple[CellSpec, ...]:
+    """The session's measured cells that are of the targets' kinds and that nobody has predicted yet. Leaves out, with a
+    line on standard error, those whose code the log alone names, unless it is `trusted`."""
+    from cs336_tui.runner.trust import Trust
+
+    trust = Trust()
+    trust.name(*asked.specs)
     kinds = {target.kind for target in asked.targets.values()}
-    missing = [
-        cell.spec
-        for cell in state.cells.values()
-        if cell.running.n and cell.spec.device.partition(":")[0] in kinds and state.prediction_of(cell.spec) is None
-    ]
+    found: list[CellSpec] = []
+    withheld: dict[str, None] = {}
+    for spec in (cell.spec for cell in state.cells.values() if cell.running.n):
+        if spec.device.partition(":")[0] not in kinds or state.prediction_of(spec) is not None:
+            continue
+        if not trusted and (why := trust.refusal(spec)):
+            withheld[why] = None
+        else:
+            found.append(spec)
+    for why in withheld:
+        click.echo(f"note: {why}, and the speed of its cells is left out; --trust imports it", err=True)
+    return tuple(found)
+
+
+def complete(state: SessionState, missing: Sequence[CellSpec], predicts: Predicts, timeout_s: float | None) -> None:
+    """Predict these cells of the session, where it can be done."""
     if missing:
         found = predicts.predict(missing, within_s=timeout_s, give_up=lambda _spec, _why: None)
         state.apply(CellsPredicted(at=time.time(), predictions=found))

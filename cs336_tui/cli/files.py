@@ -12,6 +12,7 @@ import click
 from cs336_tui.cli.flags import FILE
 from cs336_tui.cli.help import under
 from cs336_tui.cli.on_terminal import TERMINAL, remember_verbose
+from cs336_tui.config.reading import is_file
 from cs336_tui.export.file_formats import FORMATS, canonical, check_markdown, format_of, named_suffixes, settled_format
 from cs336_tui.export.files import AlreadyThere
 
@@ -37,7 +38,7 @@ def _settled(usual: str) -> Callable[[click.Context, click.Parameter, str | None
         if asked is None and output is None and sys.stdout.isatty():
             return TERMINAL
         found = settled_format(asked, output, usual)
-        if output is not None and output.is_file() and not context.params.get("force"):
+        if output is not None and is_file(output) and not context.params.get("force"):
             raise AlreadyThere(output)
         return found
 

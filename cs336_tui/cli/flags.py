@@ -347,6 +347,16 @@ fit_check_option = under(
     ),
 )
 session_argument = click.argument("session", default="last", shell_complete=offer(sessions))
+trust_option = under(
+    "Session",
+    click.option(
+        "--trust",
+        "trusted",
+        is_flag=True,
+        help="Run what the session's log names and the command line does not: code outside of the current folder, "
+        "machines and options of its jobs.",
+    ),
+)
 timeout_option = under(
     "How long",
     click.option(

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 import click
+from click.core import ParameterSource
 
 from cs336_tui.config.axis import Section
 
@@ -161,6 +162,36 @@ class Group(Command, click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is named. Raises `click.UsageError` for options before it, which it would not see."""
+        name, command, rest = super().resolve_command(ctx, args)
+        before = () if ctx.resilient_parsing else tuple(_given_options(self, ctx))
+        if command is not None and before:
+            raise click.UsageError(_misplaced(before, command, str(name)))
+        return name, command, rest
+
+
+def _given_options(command: click.Command, context: click.Context) -> Iterator[str]:
+    """The options that were typed, by their names."""
+    for option in command.params:
+        name = option.name or ""
+        if isinstance(option, click.Option) and context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            off = option.secondary_opts and context.params[name] is False
+            yield (option.secondary_opts if off else option.opts)[0]
+
+
+def _misplaced(before: Sequence[str], command: click.Command, name: str) -> str:
+    """What to do about options that stand before a command."""
+    own = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    foreign, movable = (", ".join(each for each in before if (each in own) == is_own) for is_own in (False, True))
+    parts = (
+        foreign and f"leave out {foreign}, which {name} does not have",
+        movable and f"write {movable} after {name}, not before it",
+    )
+    return f"options before a command do nothing: {'; '.join(filter(None, parts))}"
 
 
 def write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:

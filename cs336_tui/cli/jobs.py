@@ -22,6 +22,7 @@ from cs336_tui.cli.run import (
     StopOnSignal,
     hand_over,
     name_of_log,
+    say_imports,
 )
 from cs336_tui.config.command import command_of
 from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
@@ -238,15 +239,22 @@ def has_jobs(log: Path) -> bool:
 
 
 def resume_jobs(
-    path: Path, *, failed: bool, take_over: bool, detach: bool, outputs: Outputs, settings: dict[str, Any]
+    path: Path,
+    *,
+    failed: bool,
+    take_over: bool,
+    trusted: bool,
+    detach: bool,
+    outputs: Outputs,
+    settings: dict[str, Any],
 ) -> int:
     """Submit anew the cells of a session of jobs that have no result, and follow them."""
     run = HeadlessRun()
-    bench = JobsBench(run.sink, path)
+    bench = JobsBench(run.sink, path, trusted=trusted)
     request = settings_of(path.stem, **settings)
 
     def begin() -> None:
-        again = bench.resume(request, run.recall, failed=failed, take_over=take_over)
+        again = bench.resume(request, run.recall, failed=failed, take_over=take_over, show=say_imports)
         done = f"{counted(len(again), 'cell')} submitted anew" if again else "nothing left to submit"
         click.echo(f"session {path.stem}: {done}; jobs that are not over: {bench.jobs_going_on}", err=True)
 
@@ -274,6 +282,8 @@ def _queued(
         if choice.launcher == "ssh" or not is_array(choice):  # cells share the devices of a machine
             sweep = msgspec.structs.replace(sweep, lanes=choice.lanes or "auto")
         resolved = sweep.with_devices(_devices(sweep, choice, launcher))
+        if words := resolved.once_words:
+            click.echo(f"note: {words}", err=True)
         specs = [spec for spec in resolved.cells() if spec not in known]
         known.update(specs)
         cells = in_rounds(in_order(specs, order or usual_order(resolved.lanes)), repeats)

@@ -10,6 +10,7 @@ import platformdirs
 
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.reading import is_file
 from cs336_tui.config.settings import Settings, read_settings
 from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.session.recorder import Sink
@@ -37,7 +38,7 @@ def open_app(
 
     Raises `UserError` or `click.ClickException` for flags that cannot be, before the terminal is touched.
     """
-    if replay is not None and not replay.is_file():
+    if replay is not None and not is_file(replay):
         raise click.UsageError(f"--replay {replay}: no such file; expected a session log (.jsonl)")
     if summary is not None:
         from cs336_tui.export.file_formats import check_markdown

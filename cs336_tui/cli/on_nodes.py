@@ -17,13 +17,16 @@ from cs336_tui.runner.jobs import folder as files
 @click.command("run-job", hidden=True)
 @click.argument("request", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--node", type=click.IntRange(0), default=0, help="A further node of the job; it runs its share alone.")
-def run_job(request: Path, node: int) -> int:
+@click.option("--trust", "trusted", is_flag=True, help="Import the code that the request names, wherever it is.")
+def run_job(request: Path, node: int, *, trusted: bool) -> int:
     """Run the cells of a job as the file REQUEST tells; its log is written beside that file."""
     from cs336_tui.cli.run import carry_out
     from cs336_tui.runner.bench import Bench
     from cs336_tui.runner.jobs.run import while_wanted, work_here
+    from cs336_tui.runner.trust import check_log
 
     asked = files.read_request(request)
+    check_log(asked.session, (cell.spec for cell in asked.cells), trusted=trusted)
     log = files.log_path(request.parent, asked.job, node)
     run = HeadlessRun()
     options = {
@@ -39,7 +42,7 @@ def run_job(request: Path, node: int) -> int:
             allocation = allocation_of(asked.resources.nodes)
             nodes = nodes_of(asked, allocation)
             bench = Bench(run.sink, nodes=nodes, **options)
-            work = partial(work_over_nodes, request, asked, bench, nodes, allocation, run.recall)
+            work = partial(work_over_nodes, request, asked, bench, nodes, allocation, run.recall, trusted=trusted)
         else:
             bench = Bench(run.sink, **options)
             if node:
@@ -47,7 +50,7 @@ def run_job(request: Path, node: int) -> int:
 
                 around.enter_context(lifeline(bench.cancel))
                 await_log(log)
-            work = partial(work_here, asked, bench, run.recall)
+            work = partial(work_here, asked, bench, run.recall, trusted=trusted)
         around.enter_context(while_wanted(request, bench.cancel))
         return carry_out(bench, run, work, Outputs(lambda _: "", None, overwrite=False))
 

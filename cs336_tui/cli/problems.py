@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,20 +14,21 @@ from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.problems import editions_of, progress_of, sweeps_of
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli import suggestions
-from cs336_tui.cli.estimate import complete
+from cs336_tui.cli.estimate import complete, unpredicted
 from cs336_tui.cli.files import file_options
-from cs336_tui.cli.flags import gpu_option, options, session_dir_option
+from cs336_tui.cli.flags import gpu_option, options, session_dir_option, trust_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, Predicts, deliver, predicting, read_machine
 from cs336_tui.config.order import relative_work, rough_peak_bytes
-from cs336_tui.config.problems.all_problems import PROBLEMS, every_problem
+from cs336_tui.config.problems.all_problems import PROBLEMS, every_problem, problem_named
 from cs336_tui.config.problems.problem import Problem
-from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.export.problems import Needs, problems_table
 from cs336_tui.session import store
+from cs336_tui.session.log import LogError
 from cs336_tui.session.state import SessionState
 
 EDITIONS = tuple(sorted({edition for row in PROBLEMS for edition in row.editions}, reverse=True))
@@ -56,6 +58,7 @@ class _Here(NamedTuple):
     "--edition", type=click.Choice([*EDITIONS, "all"]), help="Handout edition. [default: the session's, or the newest]"
 )
 @gpu_option
+@trust_option
 @options(*file_options("table"))
 @session_dir_option
 def problems_command(
@@ -63,6 +66,7 @@ def problems_command(
     session: str | None,
     edition: str | None,
     gpu: str | None,
+    trusted: bool = False,
     format_: str,
     output: Path | None,
     force: bool,
@@ -77,15 +81,16 @@ def problems_command(
     \f
     Empty when it went to a file. Raises `UserError` or `click.ClickException`.
     """
-    path = store.find(session or "last", session_dir) if session or store.folder_sessions(session_dir) else None
+    path = _log_of(session, session_dir) if session or store.folder_sessions(session_dir) else None
     state = store.load(path) if path else None
     results = merge([(title_of(state), state)]) if state else ()
     wanted = edition or next(iter(editions_of(reversed(results))), EDITIONS[0])
     rows = [(each, row) for each, row in every_problem() if wanted in (each, "all")]
     here = _here(gpu, state, read)
-    with predicting(here.asked, predictor) as predicts:
-        if state and here.machine:
-            complete(state, here.asked, predicts, None)
+    measured = unpredicted(state, here.asked, trusted=trusted) if state and here.machine else ()
+    with predicting(here.asked, predictor, measured) as predicts:
+        if state:
+            complete(state, measured, predicts, None)
         count = Counter("predicting", len(rows))
         needs = []
         for each, row in rows:
@@ -95,6 +100,21 @@ def problems_command(
     target = here.asked.targets[here.device]
     table = problems_table(needs, title_of(state) if state else "", target.name)
     return deliver(shown([table], format_), output, force=force)
+
+
+def _log_of(session: str | None, folder: Path) -> Path:
+    """The log of the session, or of the latest. Raises `UserError`, for the name of a problem with what was meant."""
+    try:
+        return store.find(session or "last", folder)
+    except LogError:
+        with contextlib.suppress(SpecError):
+            problem, edition = problem_named(session or "")
+            commands = f"cs336-tui bench --preset {problem.preset(edition)}, then cs336-tui export last --problem"
+            raise click.UsageError(
+                f"{session} is a problem, and what goes here is a session; leave it out to list every problem, or run "
+                f"it: {commands} {problem.name}"
+            ) from None
+        raise
 
 
 def _here(gpu: str | None, state: SessionState | None, read: Callable[[], Machine]) -> _Here:

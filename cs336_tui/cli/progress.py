@@ -35,7 +35,7 @@ from cs336_tui.export.verdicts import judgement_of
 from cs336_tui.runner.lanes import lane_words
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import duration, milliseconds
+from cs336_tui.stats.quantities import counted, duration, milliseconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,7 +74,7 @@ class RunProgress:
                 cell = self._state.cells[event.cell]
                 self._line(f"{self._place(cell)} {cell.spec.title}: skipped: {event.reason}")
             case LanesOpened():
-                self._line(f"{len(event.lanes)} lanes: {', '.join(map(lane_words, event.lanes))}")
+                self._line(f"{counted(len(event.lanes), 'lane')}: {', '.join(map(lane_words, event.lanes))}")
             case LaneSetAside() if (lane := self._state.lanes.get(event.lane)) is not None:
                 self._line(f"lane {event.lane}, {lane_words(lane.lane)}, was set aside: {event.reason}")
             case ReportFinished():
@@ -151,7 +151,7 @@ class RunProgress:
         state = self._state
         over = sum(cell.is_over for cell in state.cells.values())
         share, left_s = share_done(state), remaining_s(state)
-        told = f"{over}/{len(state.cells)} cells" + ("" if left_s is None else f" · {eta_words(left_s)}")
+        told = f"{over}/{counted(len(state.cells), 'cell')}" + ("" if left_s is None else f" · {eta_words(left_s)}")
         return bar(over / len(state.cells) if share is None else share, told, self._width)
 
     def _jobs(self) -> str:

@@ -19,6 +19,7 @@ from cs336_tui.export.formats import answer
 from cs336_tui.export.reference import reference_tables
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import counted
 
 
 def reference_view(session: str, session_dir: Path, own_points: Path | None = None) -> str:
@@ -48,7 +49,7 @@ def keep_command(session: str, title: str, session_dir: Path, own_points: Path |
     Raises `ReferenceFileError` when there is nothing to keep or the title is taken.
     """
     added = add_from(_results(session, session_dir)[0], title, own_points)
-    kept = f"kept {len(added.rows)} reference points as {title!r}"
+    kept = f"kept {counted(len(added.rows), 'reference point')} as {title!r}"
     return "\n".join([kept, *(f"left out: {line}" for line in added.left_out)])
 
 

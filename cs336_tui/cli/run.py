@@ -30,6 +30,7 @@ from cs336_tui.events.events import (
 from cs336_tui.export.files import ExportError, LivingFile
 from cs336_tui.export.verdicts import get_ready
 from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.trust import Import
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.state import SessionState
 
@@ -200,6 +201,12 @@ def _results_on_terminal(state: SessionState) -> str:
     from cs336_tui.export.results import results_parts
 
     return on_terminal(results_parts(state))
+
+
+def say_imports(imports: Iterable[Import]) -> None:
+    """Say what code a session that goes on imports, and from where."""
+    for each in imports:
+        click.echo(f"imports {each}", err=True)
 
 
 class StopOnSignal:

@@ -32,7 +32,7 @@ from cs336_tui.selftest.ratios import judge, marks_for
 from cs336_tui.selftest.side_by_side import costs_of, take_lane_turns
 from cs336_tui.selftest.turns import Plan, TurnsProgress, take_turns
 from cs336_tui.session.log import new_session_id
-from cs336_tui.stats.quantities import duration
+from cs336_tui.stats.quantities import counted, duration
 
 _Taken = TypeVar("_Taken")
 EXIT_CODES = {"pass": 0, "fail": 1, "cannot tell": 3}
@@ -40,7 +40,7 @@ FULL, QUICK = Plan(starts=6, rounds=3), Plan(starts=3, rounds=2)
 RAW_FOLDER = "selftests"
 """File in the session folder that keeps every step time."""
 LANES_FULL, LANES_QUICK = Plan(starts=4, rounds=4), Plan(starts=1, rounds=8)
-_PROGRAMS, _USUAL_STEP_S = 5, 0.05
+_USUAL_STEP_S = 0.05
 
 
 @heading("How it runs")
@@ -113,8 +113,9 @@ def run_lanes(work: SelftestCell, lanes: tuple[Lane, ...], plan: Plan, environme
     """Run the cell in these lanes, alone and beside the others, in turns. Raises `click.ClickException`."""
     about = duration(plan.lasts_s(2 * len(lanes) + 2, _USUAL_STEP_S))
     click.echo(
-        f"selftest: {work.title}; {len(lanes)} lanes, each alone and beside the others, {plan.starts} starts of "
-        f"{plan.rounds} rounds: about {about}, longer where steps are slow",
+        f"selftest: {work.title}; {counted(len(lanes), 'lane')}, each alone and beside the others, "
+        f"{counted(plan.starts, 'start')} of {counted(plan.rounds, 'round')}: about {about}, "
+        "longer where steps are slow",
         err=True,
     )
     run = _watched(lambda say: take_lane_turns(work, lanes, plan, say))
@@ -167,10 +168,11 @@ def run_selftest(work: SelftestCell, plan: Plan, environment: Environment, *, ke
 
     With `keep_memory` the bare script keeps freed memory, as cells do.
     """
-    about = duration(plan.lasts_s(_PROGRAMS, _USUAL_STEP_S))
+    programs = programs_of(work, Path())
+    about = duration(plan.lasts_s(len(programs), _USUAL_STEP_S))
     click.echo(
-        f"selftest: {work.title}; {_PROGRAMS} programs, {plan.starts} starts of {plan.rounds} rounds: about {about}, "
-        "longer where steps are slow",
+        f"selftest: {work.title}; {counted(len(programs), 'program')}, {counted(plan.starts, 'start')} of "
+        f"{counted(plan.rounds, 'round')}: about {about}, longer where steps are slow",
         err=True,
     )
     taken = _watched(lambda say: take_turns(partial(programs_of, work, keep_memory=keep_memory), plan, say))

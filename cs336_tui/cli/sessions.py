@@ -15,6 +15,7 @@ from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.on_terminal import TERMINAL, on_terminal
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import deliver
+from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.tables import Column, Table, Value, attributes
 from cs336_tui.export.texts import in_brief, one_line
 from cs336_tui.session import store
@@ -139,12 +140,19 @@ def _shown(state: SessionState, path: Path, format_: str) -> str:
         rows.append(("report", f"{report.kind} of {report.spec.title}{how}"))
     rows.append(("log", str(path)))
     rows = [(label, in_brief(text, 1000)) for label, text in rows]
-    hint = f"`cs336-tui export {info.session} --report kernels` (or memory, ...) shows what a report found."
-    hints = [hint] if any(report.content for report in state.reports_on_cells) else []
+    hints = list(_hint_of_reports(state, info.session))
     if format_ == TERMINAL:
         return on_terminal([*rows, *results_parts(state), *hints])
     lines = [*(f"{label:<9}{text}" for label, text in rows), "", results_markdown(state).rstrip()]
     return "\n".join([*lines, *(line for hint in hints for line in ("", hint)), ""])
+
+
+def _hint_of_reports(state: SessionState, session: str) -> Iterator[str]:
+    """The command that shows a report of the session, and the other kinds that it has."""
+    kinds = {report.kind for report in state.reports_on_cells if report.content}
+    if named := [kind for kind in REPORTS if kind in kinds]:
+        more = f" (or {', '.join(named[1:])})" if len(named) > 1 else ""
+        yield f"`cs336-tui export {session} --report {named[0]}`{more} shows what a report found."
 
 
 _MOST_JOBS = 20

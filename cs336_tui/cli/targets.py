@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -27,6 +27,7 @@ from cs336_tui.export.files import NoRoom, write_atomically
 if TYPE_CHECKING:
     from cs336_tui.runner.launcher import Launcher
     from cs336_tui.runner.predictor import PredictionError
+    from cs336_tui.runner.trust import HasCode
 
 
 class Predicts(Protocol):
@@ -79,6 +80,8 @@ def settle(
     device cannot do.
     """
     asked = _on_named(sweep, gpu) if gpu is not None else _on_this_machine(sweep, read())
+    if words := sweep.once_words:
+        click.echo(f"note: {words}", err=True)
     flops = None if peak is None else peak * 1e12
     stated = {
         name: msgspec.structs.replace(each, stated_flops=flops, stated_link=link_bytes_per_s)
@@ -143,14 +146,17 @@ def read_machine() -> Machine:
 
 
 @contextmanager
-def predicting(asked: AskedCells, predictor: Predicts | None = None) -> Iterator[Predicts]:
-    """The predictor, or one with child processes of its own for what is asked."""
+def predicting(
+    asked: AskedCells, predictor: Predicts | None = None, also: Iterable[HasCode] = ()
+) -> Iterator[Predicts]:
+    """The predictor, or one with child processes of its own, which import the code of what is asked and of `also`."""
     if predictor is not None:
         yield predictor
         return
     from cs336_tui.runner.predictor import Predictor
 
     with child_processes() as launcher, closing(Predictor(launcher, capability_of=asked.capability_of)) as predictor:
+        launcher.trust.name(*asked.specs, *also)
         yield predictor
 
 

@@ -14,7 +14,7 @@ from cs336_tui.analysis.next_step import next_step
 from cs336_tui.analysis.shortlist import started_of
 from cs336_tui.analysis.tuning import race_of
 from cs336_tui.cli.files import file_options
-from cs336_tui.cli.flags import Parsed, gpu_option, options, reword, session_dir_option, start_options
+from cs336_tui.cli.flags import Parsed, gpu_option, options, reword, session_dir_option, start_options, trust_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.on_terminal import TERMINAL, on_terminal, shown
 from cs336_tui.cli.race_progress import RaceProgress
@@ -113,6 +113,7 @@ class RaceRun(HeadlessRun):
     help="With --dry-run: take the speed of the device from the measured cells of this session.",
     shell_complete=offer(sessions),
 )
+@trust_option
 @heading("Output")
 @click.option("--save-preset", metavar="NAME", help="Save the best candidate as a preset of your own.")
 @options(*file_options("table"))
@@ -126,6 +127,7 @@ def tune(
     dry_run: bool,
     gpu: str | None,
     session: str | None,
+    trusted: bool,
     save_preset: str | None,
     format_: str,
     output: Path | None,
@@ -142,6 +144,8 @@ def tune(
     interrupted, with the best so far.
     """
     began = time.monotonic()
+    if trusted and session is None:
+        raise click.UsageError("--trust is for the log of a session; name it with --session")
     search = asked_search(over, goal, within or {}, budget_s, choices)
     if save_preset:
         check_new(save_preset, overwrite=force)
@@ -149,7 +153,7 @@ def tune(
         if save_preset:
             raise click.UsageError("--save-preset saves the best of a race; leave out --dry-run")
         state = store.load(store.find(session, session_dir)) if session else None
-        return show_plan(search, gpu, format_, output, force=force, state=state)
+        return show_plan(search, gpu, format_, output, force=force, state=state, trusted=trusted)
     if gpu is not None or session is not None:
         raise click.UsageError(f"{'--gpu' if gpu else '--session'} is for a forecast; give --dry-run too")
     run = RaceRun()
@@ -159,6 +163,7 @@ def tune(
     def work() -> None:
         (base,) = bench.resolve(search.start).cells()
         tuning = search.tuning(base)
+        bench.trust.name(tuning)
         tuner.run(started_of(tuning, bench.probe(), bench.predictor, began), command_of_search(tuning))
 
     outputs = Outputs(lambda state: race_text(state, format_), output, force)

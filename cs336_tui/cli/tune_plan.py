@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cs336_tui.analysis.shortlist import lacking, predictions_of, shortlist
 from cs336_tui.analysis.tuning_plan import Plan, plan_of
-from cs336_tui.cli.estimate import complete
+from cs336_tui.cli.estimate import complete, unpredicted
 from cs336_tui.cli.on_terminal import TERMINAL, on_terminal, shown
 from cs336_tui.cli.targets import (
     Counter,
@@ -35,11 +35,13 @@ def dry_run(
     *,
     force: bool,
     state: SessionState | None = None,
+    trusted: bool = False,
     predictor: Predicts | None = None,
     read: Callable[[], Machine] = read_machine,
 ) -> str:
     """The plan of a search on this machine, or on the GPU of that name, as text; empty when it went to a file. `state`
-    is a session whose cells tell how fast it is. Raises `UserError` or `click.ClickException`."""
+    is a session whose cells tell how fast it is; `trusted`: the code that it names, too. Raises `UserError` or
+    `click.ClickException`."""
     machine: Machine | None = None
 
     def here() -> Machine:
@@ -51,9 +53,10 @@ def dry_run(
     tuning = search.tuning(asked.specs[0])
     target = asked.targets[tuning.base.device]
     refusal = machine.environment.refusal if machine else lacking(_device(find_gpu(gpu or target.name)))
-    with predicting(asked, predictor) as predicts:
+    measured = unpredicted(state, asked, trusted=trusted) if state else ()
+    with predicting(asked, predictor, [tuning, *measured]) as predicts:
         if state is not None:
-            complete(state, asked, predicts, None)
+            complete(state, measured, predicts, None)
         counter = Counter("predicting candidates")
         found = shortlist(tuning, target, refusal, lambda specs: predictions_of(predicts, specs, counter), every=True)
         counter.clear()

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from cs336_tui.cli.files import data_options
-from cs336_tui.cli.flags import options, session_argument, session_dir_option
+from cs336_tui.cli.flags import options, session_argument, session_dir_option, trust_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.jobs import follow, has_jobs
 from cs336_tui.cli.run import EXIT_OK, HeadlessRun, Outputs, StopOnSignal, renderer
@@ -34,6 +34,7 @@ _STOPS_WITHIN_S = 20.0
     is_flag=True,
     help="Write the session although another process is named as its writer; only if that one is gone.",
 )
+@trust_option
 @heading("The app")
 @click.option("--theme", metavar="NAME", help="Colour theme of the app.", shell_complete=offer(themes))
 @click.option(
@@ -48,6 +49,7 @@ def watch(
     session: str,
     session_dir: Path,
     take_over: bool,
+    trusted: bool,
     theme: str | None,
     low_bandwidth: bool | None,
     format_: str,
@@ -62,12 +64,12 @@ def watch(
     option of the data, such as --format, it follows without the app on a terminal, too.
     """
     path = store.find(session, session_dir)
-    if not take_over and _wants_app():
+    if not (take_over or trusted) and _wants_app():
         from cs336_tui.cli.launch import open_watch
 
         return open_watch(path, theme=theme, low_bandwidth=low_bandwidth)
     run = HeadlessRun()
-    bench = JobsBench(run.sink, path)
+    bench = JobsBench(run.sink, path, trusted=trusted)
     outputs = Outputs(renderer(format_), output, force, summary)
     return follow(bench, run, lambda: bench.watch(run.recall, take_over=take_over), outputs)
 
@@ -82,14 +84,15 @@ def _wants_app() -> bool:
 
 @command("cancel")
 @session_argument
+@trust_option
 @session_dir_option
-def cancel(*, session: str, session_dir: Path) -> int:
+def cancel(*, session: str, trusted: bool, session_dir: Path) -> int:
     """Cancel the jobs of SESSION, or stop the process that runs it on this machine."""
     path = store.find(session, session_dir)
     if not has_jobs(path):
         return _stop(path, writer_of(path))
     run = HeadlessRun()
-    bench = JobsBench(run.sink, path)
+    bench = JobsBench(run.sink, path, trusted=trusted)
     try:
         with StopOnSignal(lambda: False):
             bench.watch(run.recall)

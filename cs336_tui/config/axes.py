@@ -44,6 +44,7 @@ from cs336_tui.config.values import (
     lacks_precision,
 )
 from cs336_tui.config.variants import CROSS_ENTROPY, REFERENCE, is_imported, short
+from cs336_tui.stats.quantities import counted
 
 _OF_MODEL = (LANGUAGE_MODEL,)
 _AS_VARIANT: tuple[Kind, ...] = ("prediction", "memory", "time")
@@ -210,7 +211,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )] = ()
     annotations: Annotated[tuple[tuple[str, str], ...], Axis(
         section="Your model",
-        option="annotate", column="-", group="variants", widget="pairs", metavar="RANGE=package.module:function",
+        option="annotate", column="-", group="variants", widget="pairs", metavar="RANGE=module:function",
         check=check_annotations, kinds=("prediction",), compared="name",
         help="Count time and memory of this function of your model as part RANGE, such as softmax; may be repeated.",
         hint="part=module:name", workloads=_OF_MODEL,
@@ -336,7 +337,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         help="Number of ranks: processes that run one cell together",
         tip="Processes that run one cell together: 1, or several as 1,2,4. On cuda each has a GPU of its own, on cpu "
         "they share its cores.",
-        said=lambda ranks: (f"{ranks} ranks",), detail=lambda ranks: f"{ranks} processes",
+        said=lambda ranks: (f"{ranks} ranks",), detail=lambda ranks: counted(ranks, "process"),
     )] = 1
     accumulate: Annotated[int, Axis(
         section="Several ranks",
@@ -344,7 +345,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         hint="1, or 1,2,4", help="Gradient accumulation: micro-batches of each rank's batch for one optimizer "
         "step; ranks communicate after the last one, if their wrapper can wait",
         tip="Micro-batches of a train-step: 1, or several as 1,2,4. They divide the batch of each rank.",
-        said=lambda count: (f"{count} micro-batches",), detail=lambda count: f"{count} micro-batches a step",
+        said=lambda count: (f"{count} micro-batches",), detail=lambda count: f"{counted(count, 'micro-batch')} a step",
     )] = 1
     batch_is: Annotated[BatchIs, Axis(
         section="Several ranks",

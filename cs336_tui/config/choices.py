@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 
+from cs336_tui.config.axis import Axis
 from cs336_tui.config.counts import MOST_BY_TIME, Auto
 from cs336_tui.config.presets import preset
-from cs336_tui.config.ranks import NO_MODEL
+from cs336_tui.config.ranks import NO_MODEL, sharing_of
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, CellSpec, ModelDims, SpecError
 from cs336_tui.config.sweep import NOT_OF_COLLECTIVES, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
@@ -72,7 +73,26 @@ def sweep_from(
         kept = "dims" if field in RAW_DIMS else field
         sweep = msgspec.structs.replace(sweep, **{kept: getattr(base, kept)})
     _check_folders(sweep)
+    check_code(sweep)
     return sweep
+
+
+def check_code(sweep: Sweep) -> None:
+    """Raise `SpecError` for code of a user's own that cannot be there, by the source of its module."""
+    for axis in AXES.values() if sweep.own_code else ():
+        if axis.own or axis.field == "annotations":
+            values = getattr(sweep, axis.sweep)
+            check_names(axis, values if isinstance(values, tuple) else (values,), sweep.model_path)
+
+
+def check_names(axis: Axis, values: Iterable[Any], folders: Sequence[str]) -> None:
+    """Raise `SpecError` for a value of a choice that names code which cannot be there. Annotations are pairs."""
+    names = [sharing_of(value[1] if isinstance(value, tuple) else str(value)).name for value in values]
+    for name in filter(is_imported, names):
+        from cs336_tui.config.own_source import why_not_there
+
+        if why := why_not_there(name, folders):
+            raise SpecError(axis.name, name, why)
 
 
 def with_model(sweep: Sweep, what: str) -> Sweep:

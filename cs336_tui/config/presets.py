@@ -20,11 +20,12 @@ import platformdirs
 
 from cs336_tui.config.axis import NUMBERS, UserError
 from cs336_tui.config.counts import Auto, Counted, auto_of, auto_words, share_of
-from cs336_tui.config.reading import TomlError, parse_toml, read_text
+from cs336_tui.config.reading import TomlError, exists, parse_toml, read_text
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, ModelDims, SpecError
 from cs336_tui.config.sweep import NOT_OF_COLLECTIVES, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
 
+_LONGEST_NAME = 240  # bytes, with some left for a suffix and a draft
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*(/[A-Za-z0-9][A-Za-z0-9 ._+-]*)*")
 _DEPTH = 3
 """Maximum depth of preset folders; a link may lead back to its own folder."""
@@ -143,13 +144,15 @@ def save(preset: Preset, user_dir: Path | None = None, *, overwrite: bool = Fals
 
 def check_new(name: str, user_dir: Path | None = None, *, overwrite: bool = False) -> None:
     """Raise `PresetError` if no preset of this name can be saved."""
-    if _new_file(name, user_dir).exists() and not overwrite:
+    if exists(_new_file(name, user_dir)) and not overwrite:
         raise PresetError(_THERE.format(name))
 
 
 def _new_file(name: str, user_dir: Path | None) -> Path:
     if not _NAME.fullmatch(name):
         raise PresetError(f"preset name {name!r}: expected letters, digits, spaces, . _ + - and / between")
+    if any(len(part.encode()) > _LONGEST_NAME for part in name.split("/")):
+        raise PresetError(f"preset name {name[:20]}...: longer than that of a file can be")
     return (user_dir or user_preset_dir()) / f"{name}.toml"
 
 

@@ -23,9 +23,31 @@ MOST_DOTS = 500
 """Maximum number of dots in a TOML key."""
 
 
+NO_NAME = "no file can have this name"
+"""What is wrong with a name for which Python raises ValueError: it has a NUL, or is no Unicode."""
+
+
+def exists(path: Path) -> bool:
+    """As `Path.exists`, and False for a name that no file can have, for which that may raise."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def is_file(path: Path) -> bool:
+    """As `Path.is_file`, and False for a name that no file can have, for which that may raise."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_folder(path: Path) -> bool:
+    """As `Path.is_dir`, and False for a name that no folder can have, for which that may raise."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a file for reading, without ever waiting for one: a pipe or a device is refused. Raises OSError."""
-    return open(path, "rb", opener=_opened)  # a path's own `open` takes no opener
+    try:
+        return open(path, "rb", opener=_opened)  # a path's own `open` takes no opener
+    except ValueError:
+        raise OSError(errno.EINVAL, NO_NAME) from None
 
 
 def _opened(path: str, flags: int) -> int:
@@ -37,6 +59,11 @@ def _opened(path: str, flags: int) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     raise OSError(errno.EINVAL, "not a regular file")
+
+
+def private(path: str, flags: int) -> int:
+    """An opener for files that their owner alone is to read."""
+    return os.open(path, flags, 0o600)
 
 
 def read_small(path: Path, limit: int = LARGEST_BYTES) -> bytes:

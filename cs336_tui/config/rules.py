@@ -10,7 +10,7 @@ from cs336_tui.config import axes
 from cs336_tui.config.axes import Choices
 from cs336_tui.config.axis import SpecError
 from cs336_tui.config.ranks import BYTES_OF_ELEMENT, message_bytes
-from cs336_tui.config.values import COMPUTING, LANGUAGE_MODEL
+from cs336_tui.config.values import CAPTURING, COMPUTING, LANGUAGE_MODEL
 from cs336_tui.config.variants import is_imported, option_of, short
 from cs336_tui.stats.quantities import counted
 
@@ -21,18 +21,20 @@ FLOAT8_MULTIPLE = 16
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A rule between choices: `refusals` yields what is wrong in a cell and reads these `fields` only."""
+    """A rule between choices: `refusals` yields what is wrong in a cell and reads these `fields` only. Logs may have
+    cells that break a rule with `in_logs`: only sweeps and searches ask it."""
 
     fields: tuple[str, ...]
     refusals: Callable[[Choices], Iterator[SpecError]]
+    in_logs: bool = False
 
 
 RULES: list[Rule] = []
 
 
-def _between(*fields: str) -> Callable[[Callable[[Choices], Iterator[SpecError]]], object]:
+def _between(*fields: str, in_logs: bool = False) -> Callable[[Callable[[Choices], Iterator[SpecError]]], object]:
     """Register a function as the rule between these choices; every rule may read the workload and dimensions, too."""
-    return lambda refusals: RULES.append(Rule(fields, refusals))
+    return lambda refusals: RULES.append(Rule(fields, refusals, in_logs))
 
 
 @_between("arch", "size", "model")
@@ -183,7 +185,7 @@ def _captured(cell: Choices) -> Iterator[SpecError]:
 
 @_between("cuda_graph", "compile")
 def _captured_twice(cell: Choices) -> Iterator[SpecError]:
-    if cell.cuda_graph != "off" and cell.compile in ("reduce-overhead", "max-autotune"):
+    if cell.cuda_graph != "off" and cell.compile in CAPTURING:
         yield SpecError("compile", cell.compile, "captures CUDA graphs itself; choose default or off")
 
 
@@ -217,6 +219,14 @@ def _something_to_accumulate(cell: Choices) -> Iterator[SpecError]:
 def _captured_once(cell: Choices) -> Iterator[SpecError]:
     if cell.accumulate > 1 and cell.cuda_graph != "off":
         yield SpecError("accumulate", cell.accumulate, "a CUDA graph holds one batch; choose --cuda-graph off")
+
+
+@_between("accumulate", "compile", "device", in_logs=True)
+def _overwritten_gradients(cell: Choices) -> Iterator[SpecError]:
+    """torch ends such a step with a RuntimeError, in every version so far (pytorch/pytorch#169545)."""
+    if cell.accumulate > 1 and cell.compile in CAPTURING and cell.device.startswith("cuda"):
+        why = f"compile {cell.compile} replays CUDA graphs that overwrite the gradients of earlier micro-batches"
+        yield SpecError("accumulate", cell.accumulate, f"{why}; choose --compile default or --accumulate 1")
 
 
 @_between("accumulate", "batch_size", "ranks", "batch_is")

@@ -73,26 +73,35 @@ def _named(texts: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
             if not all(words):
                 raise SpecError("over", text, "expected NAME=VALUE,VALUE")
             if "," in name:
-                raise SpecError("over", text, "values are of one choice; name the others in an --over of their own")
+                raise SpecError("over", text, "values are of one choice; repeat --over for the others")
             yield name.strip(), words
         else:
             yield from ((each.strip(), ()) for each in text.split(","))
 
 
 def _axis_of(name: str) -> Axis:
-    named = {axis.option: axis for axis in searched_axes()}
+    named = _by_option()
     axis = named.get(name) or named.get(name.replace("_", "-"))
     if axis is None:
         raise SpecError("over", name or "(empty)", f"expected one of {', '.join(named)}")
     return axis
 
 
+def _by_option() -> dict[str, Axis]:
+    return {axis.option: axis for axis in searched_axes()}
+
+
 def _value_of(axis: Axis, word: str) -> Value:
     try:
         value: Value = axis.kind(word)
-    except ValueError:
+        axis.validate(value)
+    except ValueError as error:
+        if (other := word.partition("=")[0]) in _by_option():
+            why = f"{other} is a choice, not a value of {axis.option}; repeat --over for it: --over {word}"
+            raise SpecError("over", f"{axis.option}=...,{word}", why) from None
+        if isinstance(error, SpecError):
+            raise
         raise SpecError("over", f"{axis.option}={word}", f"expected {NUMBERS[axis.kind]}") from None
-    axis.validate(value)
     return value
 
 

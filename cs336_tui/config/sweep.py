@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import msgspec
 
 from cs336_tui.config.axes import Choices
-from cs336_tui.config.axis import MAX_COUNT, SpecError
+from cs336_tui.config.axis import MAX_COUNT, Cell, SpecError
 from cs336_tui.config.counts import INTERVAL, Auto, Counted, check_most, share_words, warmup_words
 from cs336_tui.config.ranks import message_dims
 from cs336_tui.config.rules import RULES, Rule
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, ModelDims, dims_of
 from cs336_tui.config.values import LANGUAGE_MODEL, canonical_device
 from cs336_tui.config.variants import arguments_for, is_imported, short
+from cs336_tui.stats.quantities import counted
 
 UNRESOLVED = ("auto", "every")
 """Names that only a machine can turn into devices: its best one, and all of them."""
@@ -72,7 +73,9 @@ ONLY_BESIDE = {
     "parallel": Beside("ranks", 1, "one rank has nothing to share; give --ranks 2 or more"),
     "backend": Beside("ranks", 1, ""),
 }
-"""Choices that count only beside others: without them a sweep runs them once, with the default."""
+"""Choices that count only beside others: without them they have the default."""
+_DECIDING = tuple(field for field in _PRODUCT if hasattr(Cell, field))
+"""Choices by which `Axis.applies` tells whether others count."""
 _PLAIN = {field: axis.alike for field, axis in AXES.items()}
 _DEEP = ModelDims(d_model=2, d_ff=1, num_layers=MAX_COUNT, num_heads=1)
 
@@ -104,7 +107,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     that end well, after all. `oom_skip` skips cells not smaller than one that ran out of memory. With `lanes` other
     than 1 cells run side by side and `devices` are those that lanes share: each cell runs once, on any of them.
 
-    Nesting means nothing without checkpointing: cells that differ in it alone are one cell.
+    Combinations that differ only in choices that count in none of them (`Axis.counts_in`) are one cell.
     """
 
     dims: ModelDims | None = None
@@ -137,6 +140,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         edition: str
         threads: int | None
         workload: str
+        arch: str
         causal: bool
         models: tuple[str, ...]
         model_args: tuple[tuple[str, str], ...]
@@ -178,23 +182,49 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
 
     def __len__(self) -> int:
         axes = self._axes()
-        lengths = {field: len(choices) for field, choices in axes.items()}
-        for field, only in ONLY_BESIDE.items():
-            if lengths[field]:
-                once = only.without in axes[only.other]
-                lengths[only.other] = (lengths[only.other] - once) * lengths.pop(field) + once
-        return math.prod(lengths.values())
+        decided = math.prod(len(axes[field]) for field in _DECIDING)
+        lengths = {field: len(choices) for field, choices in axes.items() if field not in _DECIDING}
+        idle = self._idle(axes)
+        if not any(idle):
+            return decided * math.prod(lengths.values())
+        return sum(math.prod((lengths | dict.fromkeys(fields, 1)).values()) for fields in idle)
+
+    @property
+    def once_words(self) -> str:
+        """That combinations which differ in nothing that counts are one cell; empty if there are none."""
+        axes = self._axes()
+        fields = {field for several in self._idle(axes) for field in several}
+        if not fields:
+            return ""
+        names, product = [AXES[field].option for field in axes if field in fields], math.prod(map(len, axes.values()))
+        change = "changes" if len(names) == 1 else "change"
+        return (
+            f"{', '.join(names)} {change} nothing in some cells, which run once: {counted(len(self), 'cell')}, "
+            f"not {product}"
+        )
+
+    def _idle(self, axes: dict[str, tuple[Any, ...]]) -> list[tuple[str, ...]]:
+        """For each combination of the choices that decide which others count, those of several values that do not."""
+        several = [AXES[field] for field, choices in axes.items() if len(choices) > 1 and field not in _DECIDING]
+        deciding = [axes[field] for field in _DECIDING]
+        if not several or math.prod(map(len, deciding)) > MOST_CELLS:  # then there are too many cells in any case
+            return []
+        plain = _PLAIN | {"workload": self.workload, "arch": self.arch}
+        cells = (Choices(**plain | dict(zip(_DECIDING, each, strict=True))) for each in itertools.product(*deciding))
+        return [tuple(axis.field for axis in several if not axis.counts_in(cell)) for cell in cells]  # type: ignore[arg-type]
 
     def cells(self) -> tuple[CellSpec, ...]:
-        """The product, smallest models first. Raises the first `SpecError` of `problems`."""
+        """The product, smallest models first; of cells that differ in nothing that counts, the first. Raises the first
+        `SpecError` of `problems`."""
         for problem in self.problems():
             raise problem
         axes = self._axes()
         shared = {field: choices[0] for field, choices in self._values().items() if field not in axes}
         several = itertools.product(*axes.values())
         cells = (self._cell(shared | dict(zip(axes, each, strict=True))) for each in several)
-        once = any(only.without in axes[only.other] for only in ONLY_BESIDE.values())
-        return tuple(dict.fromkeys(cells) if once else cells)
+        idle = {field for fields in self._idle(axes) for field in fields if field not in ONLY_BESIDE}
+        first = {field: axes[field][0] for field in idle}
+        return tuple(dict.fromkeys(_with_first(cell, first) for cell in cells))
 
     def _cell(self, values: dict[str, Any]) -> CellSpec:
         size, dims = self._dims_of(values["size"])
@@ -371,6 +401,12 @@ def _message(size: str) -> ModelDims:
     """The dimensions that stand for a message of a size such as ``10MB``. Raises `SpecError`."""
     d_model, d_ff = message_dims(size)
     return ModelDims(d_model=d_model, d_ff=d_ff, num_layers=1, num_heads=1, vocab_size=1)
+
+
+def _with_first(spec: CellSpec, first: dict[str, Any]) -> CellSpec:
+    """The cell with the first value of each of these choices that does not count in it."""
+    idle = {field: value for field, value in first.items() if not AXES[field].counts_in(spec)}
+    return msgspec.structs.replace(spec, **idle) if idle else spec
 
 
 def _one_spelling(device: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cs336_tui.config.axis import SpecError
-from cs336_tui.config.choices import own_code_folders, sweep_of
+from cs336_tui.config.choices import check_names, own_code_folders, sweep_of
 from cs336_tui.config.command import command_of
 from cs336_tui.config.counts import duration_words, share_words
 from cs336_tui.config.ranks import size_words
@@ -85,6 +85,9 @@ def search_of(
     base = start.with_devices(("cpu",)).cells()[0]
     over = over_of(texts, base, goal) if texts else over_of_sweep(sweep, base, goal)
     folders = own_code_folders(model_path or sweep.model_path, any(map(_is_own, over)) or bool(sweep.own_code))
+    for each in over:
+        if AXES[each.field].own:
+            check_names(AXES[each.field], each.values, folders)
     return Search(start, over, goal, budget_s, limit, visit, folders, model_args or sweep.model_args)
 
 

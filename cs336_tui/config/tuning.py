@@ -12,10 +12,11 @@ import msgspec
 from cs336_tui.config.axis import SpecError
 from cs336_tui.config.counts import MOST_BY_TIME, duration_of, duration_words, share_of
 from cs336_tui.config.ranks import bytes_of
-from cs336_tui.config.spec import AXES, CellSpec
+from cs336_tui.config.rules import AXES, RULES
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import ONLY_BESIDE
 from cs336_tui.config.values import LANGUAGE_MODEL, WITHOUT_BACKWARD
-from cs336_tui.config.variants import arguments_for, short
+from cs336_tui.config.variants import arguments_for, is_imported, short
 from cs336_tui.stats.quantities import counted, duration
 
 Goal = Literal["step", "tokens/s", "tokens/J", "memory"]
@@ -81,6 +82,16 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Arguments of a user's own models among the values."""
 
     @property
+    def own_code(self) -> tuple[str, ...]:
+        """Names of a user's own code in the starting point and among the values."""
+        values = (value for each in self.over for value in each.values)
+        return (*self.base.own_code, *(value for value in values if isinstance(value, str) and is_imported(value)))
+
+    @property
+    def annotations(self) -> tuple[tuple[str, str], ...]:
+        return self.base.annotations
+
+    @property
     def keeps_tokens(self) -> bool:
         """True if every candidate's step trains as many tokens as the starting point's."""
         return self.goal in SAME_TOKENS
@@ -112,6 +123,8 @@ class Space(msgspec.Struct, frozen=True):
 
     candidates: tuple[CellSpec, ...]
     left_out: tuple[LeftOut, ...] = ()
+    alike: int = 0
+    """Combinations that differ from another one only in choices without effect, and so are no candidates."""
 
 
 def space_of(tuning: Tuning) -> Space:
@@ -120,7 +133,7 @@ def space_of(tuning: Tuning) -> Space:
     count = math.prod(len(each.values) for each in tuning.over)
     if count > MOST_CANDIDATES:
         raise SpecError("over", count, f"these choices make too many candidates; expected at most {MOST_CANDIDATES}")
-    found: dict[CellSpec, None] = {tuning.base: None}
+    found: dict[CellSpec, None] = {}
     left_out: list[LeftOut] = []
     for values in itertools.product(*(each.values for each in tuning.over)):
         chosen = {each.field: value for each, value in zip(tuning.over, values, strict=True)}
@@ -128,13 +141,15 @@ def space_of(tuning: Tuning) -> Space:
             found[candidate(tuning, chosen)] = None
         except SpecError as error:
             left_out.append(LeftOut(choice_words(chosen), str(error)))
+    alike = count - len(left_out) - len(found)
+    found = {tuning.base: None} | found
     for each in tuning.over:
         if not any(_matters(each.field, spec) for spec in found):
             raise SpecError("over", each.name, f"{_nothing(each, tuning.base)}; leave it out")
     if len(found) < 2:
         why = left_out[0].why if left_out else "these choices make one cell alone; name a choice with several values"
         raise SpecError("over", ", ".join(each.name for each in tuning.over) or "(none)", why)
-    return Space(tuple(found), tuple(left_out))
+    return Space(tuple(found), tuple(left_out), alike)
 
 
 def _matters(field: str, spec: CellSpec) -> bool:
@@ -172,6 +187,8 @@ def candidate(tuning: Tuning, chosen: Mapping[str, Value]) -> CellSpec:
     idle = {f: getattr(base, f) for f in chosen if f not in ONLY_BESIDE and not AXES[f].counts_in(spec)}
     spec = msgspec.structs.replace(spec, **idle) if idle else spec
     _check_sharing(base, spec)
+    for refusal in itertools.chain.from_iterable(rule.refusals(spec) for rule in RULES if rule.in_logs):
+        raise refusal
     return spec
 
 
@@ -179,12 +196,12 @@ def _same_tokens(base: CellSpec, ranks: int, micro: Value | None) -> dict[str, V
     """The batch of so many ranks that share the starting point's, in micro-batches of `micro`, if that is given."""
     whole = base.rank_batch_size * base.ranks
     if whole % ranks:
-        raise SpecError("ranks", ranks, f"does not divide the {whole} sequences of a step")
+        raise SpecError("ranks", ranks, f"does not divide the {counted(whole, 'sequence')} of a step")
     found: dict[str, Value] = {"batch_size": whole if base.batch_is == "global" else whole // ranks}
     if micro is None:
         return found
     if whole // ranks % int(micro):
-        of = f"{whole} sequences of a step" + (f", shared by {ranks} ranks" if ranks > 1 else "")
+        of = f"{counted(whole, 'sequence')} of a step" + (f", shared by {ranks} ranks" if ranks > 1 else "")
         raise SpecError("batch", micro, f"is no micro-batch of the {of}")
     return found | {"accumulate": whole // ranks // int(micro)}
 

@@ -24,6 +24,8 @@ Backend = Literal["auto", "gloo", "nccl"]
 BatchIs = Literal["per-rank", "global"]
 Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all"]
 
+CAPTURING: tuple[Compile, ...] = ("reduce-overhead", "max-autotune")
+"""Modes in which torch.compile captures CUDA graphs."""
 PASSES: tuple[str, ...] = get_args(Pass)
 WITHOUT_BACKWARD = ("inference", "forward", "forward+loss")
 """Passes that run no backward, timed or not."""

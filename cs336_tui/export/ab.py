@@ -15,7 +15,7 @@ from cs336_tui.export.comparison import outcome_note
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.tables import Column, Table, Value, attributes, ratio_record, summary_record
 from cs336_tui.export.verdicts import doubt_word
-from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
+from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, counted
 from cs336_tui.stats.ratio import FROM_ONE_ROUND, Ratio
 from cs336_tui.stats.summaries import Summary
 
@@ -116,7 +116,8 @@ def _notes(turns: Turns, notation: Notation) -> Iterator[str]:
         "the other's caches, so its time differs slightly from that of the cell alone"
     )
     if not_run := [each.note for each in turns.rounds if not each.began]:
-        yield f"{len(not_run)} of {len(turns.rounds)} rounds were not run: {not_run[0]}"
+        was = "was" if len(not_run) == 1 else "were"
+        yield f"{len(not_run)} of {counted(len(turns.rounds), 'round')} {was} not run: {not_run[0]}"
     if turns.ratio:
         yield f"interval of all: {turns.level * 100:g} %, {turns.ratio.method}"
         if any(each.ratio for each in turns.rounds):
@@ -144,7 +145,7 @@ def _counts(judged: Mapping[str, int], runs: int) -> str:
     """``steady in 4 of 5 rounds, outliers in 1``."""
     shown = [f"{name} in {number}" for name, number in sorted(judged.items(), key=lambda item: -item[1])]
     if shown:
-        shown[0] += f" of {runs} rounds"
+        shown[0] += f" of {counted(runs, 'round')}"
     return ", ".join(shown)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from cs336_tui.analysis.agreement import Agreement, Errors, agreement, percentage
+from cs336_tui.analysis.agreement import COMPARED, Agreement, Errors, agreement, percentage
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.events.agreement_report import AgreementReport
 from cs336_tui.export.tables import Column, Table, Value, cell_record
@@ -17,6 +17,7 @@ RESULTS = {True: "same", False: "differs", None: "not compared"}
 _ABOUT = (
     "errors are norms of differences over norms, of the worst range of positions and of the worst parameter",
     "differs: by more than rounding in the coarser of both precisions explains",
+    f"compared: {COMPARED}",
 )
 
 

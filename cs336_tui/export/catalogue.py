@@ -21,7 +21,7 @@ from cs336_tui.config.reading import UNREADABLE, read_small, write_quietly
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.drawing import FIGURE_FORMATS, Drawing
 from cs336_tui.export.file_formats import FILE_FORMATS, FORMATS, SUFFIXES
-from cs336_tui.export.files import AlreadyThere, figures_beside, make_folder, write_atomically
+from cs336_tui.export.files import check_free, figures_beside, make_folder, write_atomically
 from cs336_tui.export.folder import Source, figures_of, write_summary
 from cs336_tui.export.formats import answer, pandas_text
 from cs336_tui.export.pivot import pivot_table
@@ -228,8 +228,7 @@ def write(choice: Choice, source: Source, path: Path, *, overwrite: bool = False
         return
     figures = _figures(choice, state, path)
     for file in (*figures.paths, *([] if choice.is_folder else [path])):
-        if file.exists() and not overwrite:  # before anything is drawn, which takes seconds
-            raise AlreadyThere(file)
+        check_free(file, overwrite=overwrite)  # before anything is drawn, which takes seconds
     files: dict[Path, str | bytes] = {} if choice.is_folder else {path: text_of(choice, state, path)}
     files |= figures.files()
     if figures.drawings:

@@ -295,9 +295,10 @@ def _other_notes(cells: _Cells) -> Iterator[str]:
     for how, told in _MEASURED.items():
         if several := [each for each in cells.exposed.values() if each.how == how]:
             rounds = " to ".join(map(str, sorted({each.rounds for each in several})))
+            word = "round" if rounds == "1" else "rounds"
             yield (
                 "exposed: communication that a step waits for: its time minus that of the same ranks with --parallel "
-                f"{NO_COMMUNICATION}, {told}, {rounds} rounds; with its {several[0].level * 100:g} % interval"
+                f"{NO_COMMUNICATION}, {told}, {rounds} {word}; with its {several[0].level * 100:g} % interval"
             )
     lacking = [
         each.spec

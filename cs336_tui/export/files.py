@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cs336_tui.config.axis import UserError
+from cs336_tui.config.reading import NO_NAME
 
 
 class ExportError(UserError):
@@ -46,6 +47,8 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExportError(folder, (error.strerror or str(error)).lower(), "choose another folder") from None
+    except ValueError:
+        raise ExportError(folder, NO_NAME, "choose another folder") from None
 
 
 def figures_beside(path: Path) -> Path:
@@ -78,6 +81,12 @@ def write_atomically(path: Path, content: str | bytes, *, overwrite: bool = Fals
             if claimed:
                 target.unlink(missing_ok=True)
             raise
+
+
+def check_free(path: Path, *, overwrite: bool = False) -> None:
+    """Raise what `write_atomically` would raise now of the name alone."""
+    with _clear_errors(path):
+        _target(path, overwrite)
 
 
 def check_writable(path: Path, *, overwrite: bool = False) -> None:
@@ -139,3 +148,5 @@ def _clear_errors(path: Path) -> Iterator[None]:
         raise ExportError(path, "not writable by this user", elsewhere) from None
     except OSError as error:
         raise problem_of(error, path) from None
+    except ValueError:
+        raise ExportError(path, NO_NAME, elsewhere) from None

@@ -18,6 +18,7 @@ from cs336_tui.analysis.merge import title_of as session_title
 from cs336_tui.analysis.pivot import PivotError, pivot, suggest
 from cs336_tui.analysis.published import ReferenceFileError
 from cs336_tui.analysis.roofline import points
+from cs336_tui.config.reading import NO_NAME
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.drawing import FIGURE_FORMATS, Absent, Drawing
@@ -65,8 +66,13 @@ def write_summary(path: Path, sources: Sequence[Source], *, overwrite: bool = Fa
     It is made beside `path` and then renamed. With `overwrite` an earlier summary is replaced; a folder that holds
     anything else never is. Raises `ExportError`; then everything is as it was.
     """
-    path = Path(os.path.realpath(path))
-    _check(path, overwrite=overwrite)
+    try:
+        path = Path(os.path.realpath(path))
+        _check(path, overwrite=overwrite)
+    except OSError as error:
+        raise problem_of(error, path) from None
+    except ValueError:
+        raise ExportError(path, NO_NAME, "choose another path") from None
     draft = path.parent / f".cs336-tui-{secrets.token_hex(8)}.tmp"
     try:
         draft.mkdir()

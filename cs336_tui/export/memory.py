@@ -14,7 +14,7 @@ from cs336_tui.events.prediction import ALL_CATEGORIES, CATEGORIES, UNKNOWN_USE,
 from cs336_tui.export.estimates import CATEGORIES_MEAN
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known, report_table
-from cs336_tui.stats.quantities import NONE, ByteUnit
+from cs336_tui.stats.quantities import NONE, ByteUnit, counted
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.memory import AlikeBlocks, BlockRow, PhasePeaks, SavedRow, Timeline
@@ -359,7 +359,7 @@ def _saved_records(row: SavedRow) -> Iterator[dict[str, Value]]:
     for tensor, _ in row.contributors:
         yield record(tensor.node, tensor.bytes, tensor)
     if row.rest_count:
-        yield record(f"{row.rest_count} other kinds", row.rest_bytes)
+        yield record(counted(row.rest_count, "other kind"), row.rest_bytes)
     yield record("all", row.bytes)
 
 

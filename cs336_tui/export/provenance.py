@@ -58,10 +58,11 @@ def in_force_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[
     """Precisions, what else was in force on all cells of a device alike, and its clocks, as far as they are known."""
     yield from _precision_notes(cells)
     if visits := len(visit_cells(state) & {cell.cell for cell in cells}):
-        yield f"{visits} of {len(cells)} cells are visits of a race, few steps each; report race compares them"
+        are = "is a visit" if visits == 1 else "are visits"
+        yield f"{visits} of {counted(len(cells), 'cell')} {are} of a race, few steps each; report race compares them"
     if in_turns := sum(cell.in_turns for cell in cells):
-        by = "tune" if state.tuning else "ab"
-        yield f"{in_turns} of {len(cells)} cells ran in turns with another cell, in one process (cs336-tui {by})"
+        by, of = "tune" if state.tuning else "ab", counted(len(cells), "cell")
+        yield f"{in_turns} of {of} ran in turns with another cell, in one process (cs336-tui {by})"
     for device in dict.fromkeys(cell.spec.device for cell in cells):
         ran_there = [cell for cell in cells if cell.spec.device == device]
         if agreed := [*_agreed(state, ran_there)]:

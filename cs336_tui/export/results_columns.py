@@ -156,7 +156,7 @@ _DOUBT: Column[ResultRow] = Column(
 )
 """Goes into the data wherever a share of the measured peak does."""
 _RANKS: Mapping[str, int] = {
-    "std": 1,
+    "verdict": 1,
     "memory": 2,
     "rss": 2,
     "warmup": 2,
@@ -190,7 +190,8 @@ _RANKS: Mapping[str, int] = {
     "median": 11,
     **dict.fromkeys(("min", "max", "p95", *QUANTILES, "unobservable", "peak_doubt"), 12),
 }
-"""Ranks of columns (`Column.rank`); those without one tell cells apart, or are the time and the verdict."""
+"""Ranks of columns (`Column.rank`); those without one tell cells apart, or are the mean and its std.
+The verdict goes last: notes tell the doubts, too."""
 _COLUMNS: Mapping[str, Column[ResultRow]] = {
     **{key: _field(key) for key in FIELDS},
     "params": _field("params")._replace(key="num_params", read=lambda row: num_params(row.result)),

@@ -8,7 +8,7 @@ import msgspec
 
 from cs336_tui.events.environment import Environment
 from cs336_tui.export.tables import Column, Table, Value, attributes
-from cs336_tui.selftest.programs import BARE, SAMPLING_S, SelftestCell
+from cs336_tui.selftest.programs import APP, BARE, SAMPLING_S, SelftestCell
 from cs336_tui.selftest.ratios import ProgramRatio, SelftestResult, Tolerances
 from cs336_tui.selftest.turns import SETTLE_S, Taken
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, counted
@@ -116,8 +116,9 @@ def _notes(selftest: Selftest) -> Iterator[str]:
     plan = taken.plan
     method = outcome.control.means.method if outcome.control.means else "too few rounds for an interval"
     yield (
-        f"turns of {taken.turn_s:.2f} s, one program at a time, the others stopped; {plan.rounds} rounds in each of "
-        f"{plan.starts} starts; ratios round by round, their geometric mean; intervals: {method}"
+        f"turns of {taken.turn_s:.2f} s, one program at a time, the others stopped; "
+        f"{counted(plan.rounds, 'round')} in each of {counted(plan.starts, 'start')}; "
+        f"ratios round by round, their geometric mean; intervals: {method}"
     )
     turns = [turn for rounds in taken.starts for each in rounds for turn in each.values()]
     settling, counting = sum(len(turn.settling) for turn in turns), sum(len(turn.counted) for turn in turns)
@@ -129,6 +130,8 @@ def _notes(selftest: Selftest) -> Iterator[str]:
         f"control: the bare script again; its ratio is what this machine adds to any. Devices are sampled every "
         f"{SAMPLING_S:g} s by bench and the app. std: within turns"
     )
+    if all(row.name != APP for row in outcome.rows):
+        yield "the app is left out: Textual is not installed"
     if selftest.keep_memory:
         yield "the bare scripts were told to keep freed memory (malloc), as cells do"
     if short := sum(len(turn.counted) < 2 for turn in turns):

@@ -106,6 +106,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     nothing. What has no room for notes shows it in their place."""
     findings: tuple[str, ...] = ()
     """The footnotes that say what was found, which are shown where notes are not, too."""
+    behind: int = 0
+    """The number of last rows that a finding stands for where notes are not shown."""
 
     @classmethod
     def of(
@@ -136,6 +138,12 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
             label=label,
             doubts=tuple(map(doubt, items)) if doubt else (),
         )
+
+    @property
+    def in_brief(self) -> Table:
+        """The table without the rows that a finding stands for."""
+        shown = len(self.rows) - self.behind
+        return msgspec.structs.replace(self, rows=self.rows[:shown], doubts=self.doubts[:shown], behind=0)
 
     @property
     def floating_caption(self) -> str:

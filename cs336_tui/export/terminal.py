@@ -63,7 +63,7 @@ def terminal_text(parts: Sequence[Part], looks: Looks) -> str:
 
     Of a table stand: its caption, what all its rows have in common, and a row an item of at most `MOST_COLUMNS` columns
     (`Column.rank`); those that are left out are named. Findings and notes whose sign a row has follow in any case, all
-    others where `looks` asks for them; else their number.
+    others where `looks` asks for them, as do rows that a finding stands for; else the number of notes.
     """
     console = _console(looks)
     labels = max((cell_len(part[0]) for part in parts if _is_labelled(part)), default=0) + _GAP
@@ -76,7 +76,7 @@ def terminal_text(parts: Sequence[Part], looks: Looks) -> str:
             for line in part.rstrip().split("\n"):
                 console.print("\n".join(_wrapped(plain(line), looks.width)))
         elif isinstance(part, Table):
-            _print_table(console, part, looks.width)
+            _print_table(console, part if looks.verbose else part.in_brief, looks.width)
         elif not isinstance(part, Notes):
             _print_row(console, *part, labels)
         found = part.findings if isinstance(part, Table) else ()

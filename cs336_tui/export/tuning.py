@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from cs336_tui.analysis.agreement import COMPARED
 from cs336_tui.analysis.next_step import NONE_LEFT
 from cs336_tui.analysis.time_rule import TimeRule, measured_rule
 from cs336_tui.analysis.tuning import BARRED, Entry, EntryStatus, Race
@@ -110,7 +111,8 @@ def race_table(race: Race, cells: Mapping[int, CellState] | None = None) -> Tabl
         footnotes=(*_notes(race), *findings),
         label="race",
     )
-    return msgspec.structs.replace(found, findings=findings)
+    unseen = sum(entry.status == "not visited" for entry in race.entries)
+    return msgspec.structs.replace(found, findings=findings, behind=unseen)
 
 
 def race_document(race: Race, cells: Mapping[int, CellState] | None = None) -> dict[str, Any]:
@@ -186,6 +188,8 @@ def _rules(race: Race, cells: Mapping[int, CellState] | None) -> dict[int, TimeR
 def _notes(race: Race) -> Iterator[str]:
     yield f"starting point: {race.start.spec.heading}"
     yield "ratio: cost over the starting point's, the baseline; intervals hold for all candidates together with 95 %"
+    if any(entry.agreement for entry in race.entries):
+        yield f"logits and gradients compared: {COMPARED}"
     if race.limit_bytes is not None:
         yield f"limit of a peak: {gigabytes(race.limit_bytes)} GB"
 

@@ -20,6 +20,7 @@ def plan_heading(plan: Plan) -> str:
     """The search in a sentence."""
     tuning, left = plan.tuning, len(plan.left_out)
     out = f", {counted(left, 'combination')} left out" if left else ""
+    out += f", {counted(plan.alike, 'combination')} like another" if plan.alike else ""
     limit = "" if plan.limit_bytes is None else f" within {gigabytes(plan.limit_bytes)} GB"
     return (
         f"{counted(len(plan.candidates), 'candidate')} on {plan.target.name}{limit}{out}; goal: {COSTS[tuning.goal]}."

@@ -68,7 +68,7 @@ def _run_round(
         ranks = cells.launcher.start_round_of_ranks(numbers, specs, b_first=b_first) if several else ()
         children = [r.child for r in ranks] or [cells.launcher.start_round(numbers, specs, b_first=b_first)]
     except StartError as error:
-        return _record_ends(cells.record, *(_ended(side, "failed", str(error)) for side in (a, b)))
+        return _record_ends(cells.record, *(_ended(side, cells.status_unstarted(), str(error)) for side in (a, b)))
     pids = [child.process.pid for child in children]
     cells.record([CellStarted(at=started_at, cell=side.cell, pid=pids[0]) for side in (a, b)])
     watched = (a if b.spec.device == "cpu" else b).spec

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cs336_tui import __version__
+from cs336_tui.config.choices import check_code
 from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import CellSpec, Precision, SpecError
 from cs336_tui.config.sweep import NO_OOM_SKIP, REPORTS_OF_RANKS, LaneCount, Sweep
@@ -29,9 +30,10 @@ from cs336_tui.runner.machine import measure_peak, probe_machine
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import Predictor
 from cs336_tui.runner.queue import CellQueue, Taken, Tell, WaitingCell, WaitingPeak, WaitingReport
-from cs336_tui.runner.resume import go_on
+from cs336_tui.runner.resume import go_on, left_of
 from cs336_tui.runner.scratch import end_scratch, make_scratch
 from cs336_tui.runner.session_predictions import SessionPredictions
+from cs336_tui.runner.trust import Import, Trust, Untrusted, check_log
 from cs336_tui.runner.wanted_reports import WantedReports
 from cs336_tui.session.log import LogError, LogReader, new_session_id
 from cs336_tui.session.recorder import SessionRecorder, Sink
@@ -77,12 +79,19 @@ class Bench:
         self._in_process = in_process
         self._recorder = SessionRecorder(session_dir, session or new_session_id(), sink)
         self._scratch = make_scratch()
-        self._launcher = Launcher(self._scratch)
+        self.trust = Trust()
+        """The code of users that may be imported: of the cells that are added or resumed, and what else is named."""
+        self._stop = StopSignal()
+        self._launcher = Launcher(
+            self._scratch,
+            lambda: self._closed or self._stop.is_set(),
+            timeout_s=lambda: self.timeout_s,
+            trust=self.trust,
+        )
         self._predictions = SessionPredictions(
             self._launcher, self._recorder, self._capability_of, lambda: self.timeout_s
         )
         self._watch = DeviceSampler(self._on_sample, interval_s=device_interval_s)
-        self._stop = StopSignal()
         self.queue = CellQueue(self._recorder.record, self._stop)
         self._wanted = WantedReports()
         self._cells = CellRunner(
@@ -91,6 +100,7 @@ class Bench:
             self._watch,
             self._predictions,
             self._stop,
+            self.trust,
             check_fit=check_fit,
             nvtx=nvtx,
             nodes=nodes,
@@ -157,8 +167,10 @@ class Bench:
     def resolve(self, sweep: Sweep, may_leave_out: Collection[str] = ()) -> Sweep:
         """The sweep with ``auto`` replaced by this machine's best device; with lanes, its devices are those that lanes
         share. Blocks like `probe`. Leaves out values of the fields in `may_leave_out` that no cell can have here, with
-        a notice each. Raises the first `SpecError` of a cell that is wrong or impossible here, and `StartError` when no
-        child process could be asked."""
+        a notice each; another one says that cells are alike. Raises the first `SpecError` of a cell that is wrong or
+        impossible here, and `StartError` when no child process could be asked."""
+        check_code(sweep)
+        self.trust.name(sweep)
         environment = self._probe_for_cells()
         shared = sweep.lanes != 1
         devices = pool_of(sweep.devices, environment) if shared else environment.resolve(sweep.devices)
@@ -166,6 +178,8 @@ class Bench:
         if may_leave_out:
             resolved, said = without_impossible(resolved, environment, may_leave_out)
             self._recorder.pass_on([ev.Notice(at=time.time(), text=text) for text in said])
+        if words := resolved.once_words:
+            self._recorder.say_once(words)
         lanes = self.lanes_of(resolved)
         for spec in resolved.cells():
             environment.check(spec, 1 if lanes and spec.device != "cpu" else None)  # each rank is in a lane of its own
@@ -215,6 +229,7 @@ class Bench:
         already. `in_turns` is for `run_ab`. Raises like `run`."""
         if self._closed:
             return
+        self.trust.name(*(spec for spec, _ in cells))
         self._open_log(self.probe())
         self.queue.use(lanes)
         numbers = self.queue.add(
@@ -366,11 +381,15 @@ class Bench:
         take_over: bool = False,
         checked: bool = True,
         lanes: LaneCount | None = None,
+        trusted: bool = False,
+        show: Callable[[Sequence[Import]], object] = lambda _: None,
     ) -> tuple[int, ...]:
         """Go on with the session's log, whose events go to `sink`, if given; returns the cells that now wait: those
         without a result, and with `failed` those that failed or were killed. Raises `LogError` when the log cannot be
         read or another process writes it, and like `resolve`; then the log is unchanged. Unless `checked`, a cell that
-        this machine cannot run fails when its turn comes. They run in so many `lanes`; None: as the session did."""
+        this machine cannot run fails when its turn comes. They run in so many `lanes`; None: as the session did.
+        `show` is given all that they will import. Raises `Untrusted` if some of it is not the current folder's own,
+        unless it is `trusted`."""
         environment = self._probe_for_cells()
         with self._opening:
             if self._closed:
@@ -382,9 +401,13 @@ class Bench:
                     history, self.log_path, environment, failed=failed, now=time.time(), checked=checked
                 )
                 opened = lanes_again(state, environment, lanes)
-            except (LogError, SpecError):
+                to_run = [*left_of(state), *self._wanted.restore(state)]
+                show(check_log(self.session, to_run, trusted=trusted))
+            except (LogError, SpecError, Untrusted):
                 self._recorder.close()
                 raise
+            everything = [*(cell.asked_spec for cell in state.cells.values()), *to_run]
+            self.trust.name_log(everything, trusted=trusted)
             self.ddof = state.ddof
             if self._skips_as_session:
                 self.skip_after_oom = not any(NO_OOM_SKIP in command.split() for command in state.commands)
@@ -396,7 +419,6 @@ class Bench:
             self._recorder.record(went_on)
             self.queue.restore(state)
             self.queue.use(opened)
-            self._wanted.restore(state)
             return tuple(state.waiting)
 
     def annotate(self, *, name: str | None = None, note: str | None = None) -> None:

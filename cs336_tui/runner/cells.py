@@ -21,6 +21,7 @@ from cs336_tui.events.events import (
     Event,
     Lane,
     ReportFinished,
+    ReportStage,
     ReportStarted,
     StageChanged,
     Status,
@@ -38,8 +39,9 @@ from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.runner.queue import WaitingReport
 from cs336_tui.runner.rank_fold import RankFold, ReportFold
 from cs336_tui.runner.ranks import MOST_PACE_S, here, run_ranks
-from cs336_tui.runner.session_predictions import AFTERWARDS_WITHIN_S, SessionPredictions
+from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.supervise import PACE_S, Supervisor
+from cs336_tui.runner.trust import Trust
 from cs336_tui.session.log import FILES_SUFFIX
 from cs336_tui.session.recorder import SessionRecorder
 from cs336_tui.stats.quantities import gigabytes
@@ -50,6 +52,11 @@ if TYPE_CHECKING:
 
 Predicted = Callable[[Sequence[Prediction]], object]
 _MAY_MATTER = 1 / 4  # the share of the memory, by a rough sum, from which on a prediction is made
+
+
+_PREDICTED_WITHIN_S = 600.0
+"""Limit of the prediction of a report, s, which a stop ends at once. One of fully sharded ranks takes 9 s of a core for
+`tiny` and 28 s for `medium`, on a busy machine many times that. A user's own code has the predictor's limit."""
 
 
 class _Run(NamedTuple):
@@ -73,13 +80,14 @@ class CellRunner:
         watch: DeviceSampler,
         predictions: SessionPredictions,
         stop: StopSignal,
+        trust: Trust,
         *,
         check_fit: bool,
         nvtx: bool,
         nodes: Nodes | None = None,
     ) -> None:
         self.launcher, self._recorder, self.watch = launcher, recorder, watch
-        self._predictions, self.stop = predictions, stop
+        self._predictions, self.stop, self._trust = predictions, stop, trust
         self._check_fit, self._nvtx, self._nodes = check_fit, nvtx, nodes
         self.out_of_memory: dict[int, CellFinished] = {}
         self.ended_well: set[int] = set()
@@ -104,10 +112,12 @@ class CellRunner:
         spec = in_lane(asked, lanes[0]) if lanes else asked
         self.out_of_memory.pop(cell, None)
         self.ended_well.discard(cell)
-        if self._nodes and not lanes and self._nodes.ranks_here(spec, environment):
+        if self._nodes and not lanes and self._nodes.ranks_here(spec, environment) and not self._trust.refusal(spec):
             self._run_over(self._nodes, cell, spec, environment, timeout_s)
             return None
-        if problem := environment.refusal(spec, 1 if lanes else None):  # its other ranks are in lanes of their own
+        if problem := self._trust.refusal(spec) or environment.refusal(
+            spec, 1 if lanes else None
+        ):  # its other ranks are in lanes of their own
             self._fail(cell, str(problem))
             return None
         if self.launcher is None and spec.ranks > 1:
@@ -145,7 +155,7 @@ class CellRunner:
         except StartError as error:
             if lanes and not self.stop.is_set():
                 return LaneFault(lanes[0].lane, str(error))
-            self._fail(cell, str(error))
+            self.record([CellFinished(at=time.time(), cell=cell, status=self.status_unstarted(), error=str(error))])
             return None
         pid = children[0].process.pid
         numbers = tuple(lane.lane for lane in lanes)
@@ -192,8 +202,8 @@ class CellRunner:
             try:
                 spread = nodes.start(CellWork(spec, cell, self._nvtx), environment, self._sampled, self.stop)
             except StartError as error:
-                status: Status = "cancelled" if self.stop.is_set() else "failed"
-                self.record([CellFinished(at=time.time(), cell=cell, status=status, error=str(error))])
+                end = CellFinished(at=time.time(), cell=cell, status=self.status_unstarted(), error=str(error))
+                self.record([end])
                 return
             run_ranks(spread.parts, [RankFold(cell, spec.ranks, spread.nodes)], self.record, self.stop, timeout_s)
 
@@ -241,6 +251,9 @@ class CellRunner:
             record([started, ReportFinished(at=time.time(), report=number, status="oom", error=why)])
             return
         record([started])
+        if why := self._trust.refusal(asked.spec):
+            record([ReportFinished(at=time.time(), report=number, status="failed", error=why)])
+            return
         if self._nodes and self._nodes.ranks_here(asked.spec, environment):
             self._report_over(self._nodes, request, number, environment, timeout_s)
             return
@@ -252,7 +265,8 @@ class CellRunner:
             ranks = self.launcher.start_report_of_ranks(number, request) if several else ()
             children = [rank.child for rank in ranks] or [self.launcher.start_report(number, request)]
         except StartError as error:
-            record([ReportFinished(at=time.time(), report=number, status="failed", error=str(error))])
+            status = self.status_unstarted()
+            record([ReportFinished(at=time.time(), report=number, status=status, error=str(error))])
             return
         pids = (child.process.pid for child in children)
         self.watch.point(device, *pids, others=environment.others_of(asked.spec))
@@ -274,8 +288,7 @@ class CellRunner:
             try:
                 spread = nodes.start(ReportWork(request, number), environment, self._sampled, self.stop)
             except StartError as error:
-                status: Status = "cancelled" if self.stop.is_set() else "failed"
-                end = ReportFinished(at=time.time(), report=number, status=status, error=str(error))
+                end = ReportFinished(at=time.time(), report=number, status=self.status_unstarted(), error=str(error))
                 self._recorder.record([end])
                 return
             fold = ReportFold(number, spread.nodes)
@@ -283,19 +296,26 @@ class CellRunner:
 
     def _with_prediction(self, events: Sequence[Event]) -> None:
         """Record the events of a report of ranks; one of memory gets its prediction, if there can be one."""
-        self._recorder.record([self._predicted(event) for event in events])
+        for event in events:
+            self._recorder.record([self._predicted(event)])
 
     def _predicted(self, event: Event) -> Event:
         if not (isinstance(event, ReportFinished) and isinstance(event.content, RankMemoryReport)):
             return event
         report = event.content
+        self._recorder.record([ReportStage(at=time.time(), report=event.report, stage="predicting")])
         try:
-            (found,) = self._predictions.predictor.predict([report.spec], within_s=AFTERWARDS_WITHIN_S)
+            within_s = None if report.spec.brings_own_code else _PREDICTED_WITHIN_S
+            (found,) = self._predictions.predictor.predict([report.spec], within_s=within_s)
             report = msgspec.structs.replace(report, prediction=found)
         except PredictionError as error:
             note = " ".join(filter(None, (report.note, f"There is no prediction: {error.why}.")))
             report = msgspec.structs.replace(report, note=note)
         return msgspec.structs.replace(event, content=report)
+
+    def status_unstarted(self) -> Status:
+        """The status of what could not be started."""
+        return "cancelled" if self.stop.is_set() else "failed"
 
     def _fail(self, cell: int, error: str) -> None:
         self._recorder.record([CellFinished(at=time.time(), cell=cell, status="failed", error=error)])

@@ -27,6 +27,12 @@ NO_ANSWER = "and does not answer"
 _WAITS = re.compile(
     r"\b(wait|barrier|all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|backward)\w*\(|store\.get\("
 )
+_COMPILERS = re.compile(
+    r"/torch/_dynamo/(convert_frame|symbolic_convert|output_graph)\.py$|/triton/compiler/"
+    r"|/torch/_inductor/(?!runtime/|(output_code|utils|cudagraph_\w+|codecache|compile_fx)\.py$)"  # which run it, too
+)
+_LOOK_S, _WORKS_S = 2.0, 0.02
+"""CPU time that tells a process that works from one that only answered, and the seconds in which it has to use it."""
 _OURS = str(Path(cs336_tui.__file__).parent)
 _WRAPPERS = ("wrapper", "inner")  # of torch's decorators
 
@@ -45,46 +51,79 @@ class Pulse:
             self._longest_s = max(self._longest_s, self.at - (self._step_at or self.at))
             self._step_at = self.at
 
+    def beat(self) -> None:
+        """Note that the ranks live, though they tell nothing."""
+        self.at = time.monotonic()
+
     def beats(self) -> bool:
         """True if ranks run, by the pauses between their steps."""
         return time.monotonic() - self.at < max(ALIVE_S, 2 * self._longest_s)
 
 
 class Stuck(msgspec.Struct, frozen=True):
-    """One rank of which nobody knows more: it `hangs`, or waits for others, `at` a place."""
+    """One rank of which nobody knows more: it `hangs`, `compiles`, or waits for others, `at` a place."""
 
     rank: int
     hangs: bool
     at: str
+    compiles: bool = False
 
 
 def ask_for_stacks(ranks: Iterable[Rank]) -> None:
-    """Ask each for its stack."""
+    """Ask each for its stack, in place of what it wrote before."""
     for rank in ranks:
         if pid := rank.child.process.pid:
+            with contextlib.suppress(FileNotFoundError):
+                os.truncate(rank.stacks, 0)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, STACK_SIGNAL)
 
 
 def stuck_ranks(ranks: Mapping[int, Rank], until: float) -> list[Stuck]:
     """Which of these ranks hang, and what the others wait in, by the stacks that they were asked for and write `until`
-    then (monotonic seconds)."""
+    then (monotonic seconds). One that compiles hangs unless it works, or a process that it started."""
     while time.monotonic() < until and not all(rank.stack() for rank in ranks.values()):
         time.sleep(0.01)
     found = []
     for number, rank in ranks.items():
         stack = frames_of(rank.stack())
+        if any(frame.compiles for frame in stack):
+            works = _works(rank.child.process.pid)
+            found.append(Stuck(number, not works, _place(stack), compiles=works))
+            continue
         waits = bool(stack) and stack[0].waits_for_ranks
         found.append(Stuck(number, not waits, _wait(stack) if waits else _place(stack)))
     return found
 
 
+def _works(pid: int | None) -> bool:
+    """True if the process, or one that it started, uses a core within `_LOOK_S`."""
+    before, until = _cpu_s(pid), time.monotonic() + _LOOK_S
+    while not (works := _cpu_s(pid) - before >= _WORKS_S) and time.monotonic() < until:
+        time.sleep(0.01)
+    return works
+
+
+def _cpu_s(pid: int | None) -> float:
+    """CPU time of a process, of those that it started, and of theirs that have ended."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        several = (process, *process.children(recursive=True))
+        return sum(sum(each.cpu_times()[:4]) for each in several if each.is_running())
+    return 0.0
+
+
 def told(stuck: Iterable[Stuck], name: Callable[[int], str]) -> list[str]:
     """A phrase on each rank, by the name that it has, first on those that hang."""
-    return [
-        f"{name(each.rank)} {f'hangs {each.at}' if each.hangs else f'waits in {each.at}'}"
-        for each in sorted(stuck, key=lambda each: (not each.hangs, each.rank))
-    ]
+    return [f"{name(each.rank)} {_does(each)}" for each in sorted(stuck, key=lambda each: (not each.hangs, each.rank))]
+
+
+def _does(rank: Stuck) -> str:
+    if rank.compiles:
+        return "compiles"
+    return f"hangs {rank.at}" if rank.hangs else f"waits in {rank.at}"
 
 
 class Frame(NamedTuple):
@@ -97,6 +136,11 @@ class Frame(NamedTuple):
     @property
     def is_torchs(self) -> bool:
         return "/torch/" in self.file
+
+    @property
+    def compiles(self) -> bool:
+        """True if it is a part of torch's or Triton's compilers, not of what runs compiled code."""
+        return bool(_COMPILERS.search(self.file)) or ("/torch/_inductor/" in self.file and "compile" in self.function)
 
     @property
     def waits_for_ranks(self) -> bool:

@@ -22,8 +22,10 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Lane
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.runner import child
+from cs336_tui.runner.fork_server import WATCH, Start
 from cs336_tui.runner.orphans import end_offspring, end_orphans, offspring_of
 from cs336_tui.runner.pipes import FrameReader, StopSignal, enlarge, last_line
+from cs336_tui.runner.trust import Trust
 from cs336_tui.worker import worker_entry
 from cs336_tui.worker.worker_entry import Place
 
@@ -35,7 +37,8 @@ SERVER_DYING_S = 2.0
 """Seconds for which a start is tried again when the fork server does not answer."""
 PRELOADED = (worker_entry.PRELOAD, "cs336_tui.cli.main", "cs336_tui.runner.child")
 """Modules that the fork server imports; a child imports the program's main one, for an installed script the cli."""
-SERVER_OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
+STOPPED_BY_USER = "stopped by the user"
+SERVER_OUTPUT_VARIABLE, SERVER_APP_VARIABLE = "CS336_TUI_SERVER_OUTPUT", "CS336_TUI_SERVER_APP"
 SERVER_LOG = "server.log"
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 """Keeps a queue.py in the user's folder from being imported in place of Python's own, in every later child."""
@@ -48,7 +51,8 @@ class StartError(OSError):
 
 _knowing = threading.Lock()
 """Held while a child is started, until its PID is known, and while unknown processes are ended."""
-_living: set[int] = set()  # the children of this process, all of one fork server
+_LOADS_AT_LEAST_S = 30.0
+"""Seconds that a fork server has to answer, however short the timeout of a cell is."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class Child:
         """End the processes that this one, which is over, had left; returns their names."""
         with _knowing:
             if self.method == "forkserver":
-                return end_orphans(_living)
+                return end_orphans(WATCH.living)
             ended = [*self._ended, *end_offspring(self._offspring)]
             self._ended.clear()
             return ended
@@ -118,7 +122,7 @@ class Child:
         self.process.join()
         self.end_orphans()
         with _knowing:
-            _living.discard(self.process.pid or 0)
+            WATCH.living.discard(self.process.pid or 0)
         self.process.close()
 
 
@@ -147,10 +151,18 @@ class Rank(NamedTuple):
 
 
 class Launcher:
-    """Starts children whose output goes to `output_dir`. macOS spawns, as Metal does not survive a fork."""
+    """Starts children whose output goes to `output_dir`, for no code of users but what `trust` allows. macOS spawns, as
+    Metal does not survive a fork. `is_unwanted` ends a wait for the fork server, as does the `timeout_s` of a cell."""
 
-    def __init__(self, output_dir: Path) -> None:
-        self._output_dir = output_dir
+    def __init__(
+        self,
+        output_dir: Path,
+        is_unwanted: Callable[[], bool] = lambda: False,
+        timeout_s: Callable[[], float | None] = lambda: None,
+        trust: Trust | None = None,
+    ) -> None:
+        self._output_dir, self._is_unwanted, self._timeout_s = output_dir, is_unwanted, timeout_s
+        self.trust = trust or Trust()
         self.method: StartMethod = "forkserver" if sys.platform == "linux" else "spawn"
         """Of every later child."""
 
@@ -169,15 +181,16 @@ class Launcher:
             from multiprocessing import forkserver
 
             os.environ[SERVER_OUTPUT_VARIABLE] = str(self._output_dir / SERVER_LOG)
+            os.environ[SERVER_APP_VARIABLE] = str(os.getpid())
             os.environ.update(SAFE_PATH)
             get_context("forkserver").set_forkserver_preload(list(PRELOADED))
             forkserver.ensure_running()
 
     def start_cell(self, cell: int, spec: CellSpec, *, nvtx: bool = False, lanes: Sequence[Lane] = ()) -> Child:
         """Start a process that runs the cell, on the cores of its lane. Raises `StartError` when no process can be
-        made."""
+        made, and for code of users that nobody named."""
         work = partial(worker_entry.run_cell, spec, cell, nvtx=nvtx)
-        return self._start(f"cell-{cell}", child.run_work, _on_cores(work, lanes[0].cores if lanes else ()))
+        return self._start(f"cell-{cell}", child.run_work, _on_cores(work, lanes[0].cores if lanes else ()), [spec])
 
     def start_ranks(
         self,
@@ -191,12 +204,17 @@ class Launcher:
         """Start a process for each rank of the cell, each in its lane; of ranks over nodes, for those here, by the
         place that all are `like`. Raises like `start_cell`; none is left then."""
         work = partial(worker_entry.run_cell, spec, cell, nvtx=nvtx)
-        return self._start_ranks(f"cell-{cell}", work, like or Place(ranks=spec.ranks), lanes)
+        return self._start_ranks(f"cell-{cell}", work, like or Place(ranks=spec.ranks), [spec], lanes)
 
     def _start_ranks(
-        self, name: str, work: Callable[..., object], like: Place, lanes: Sequence[Lane] = ()
+        self,
+        name: str,
+        work: Callable[..., object],
+        like: Place,
+        specs: Sequence[CellSpec],
+        lanes: Sequence[Lane] = (),
     ) -> tuple[Rank, ...]:
-        """Start a process for each rank of `work` that is here; it takes the `place` of one."""
+        """Start a process for each rank of `work` of these cells that is here; it takes the `place` of one."""
         meeting = None if like.address else self._output_dir / f"{name}.meeting"
         if meeting:
             meeting.unlink(missing_ok=True)
@@ -209,7 +227,7 @@ class Launcher:
             place = like._replace(rank=rank, stacks=str(stacks), device=lane.device if lane else "")
             try:
                 in_place = _on_cores(partial(work, place=place), lane.cores if lane else ())
-                started = self._start(f"{name}-rank-{rank}", child.run_work, in_place)
+                started = self._start(f"{name}-rank-{rank}", child.run_work, in_place, specs)
                 ranks.append(Rank(started, stacks, meeting))
             except StartError:
                 for each in ranks:
@@ -220,42 +238,62 @@ class Launcher:
     def start_round(self, cells: tuple[int, int], specs: tuple[CellSpec, CellSpec], *, b_first: bool = False) -> Child:
         """Start a process that runs two cells in turns. Raises like `start_cell`."""
         work = partial(worker_entry.run_round, specs, cells, b_first=b_first)
-        return self._start(f"cell-{cells[0]}", child.run_work, work)
+        return self._start(f"cell-{cells[0]}", child.run_work, work, specs)
 
     def start_round_of_ranks(
         self, cells: tuple[int, int], specs: tuple[CellSpec, CellSpec], *, b_first: bool = False
     ) -> tuple[Rank, ...]:
         """Start a process for each rank, that runs both cells in turns. Raises like `start_ranks`."""
         work = partial(worker_entry.run_round, specs, cells, b_first=b_first)
-        return self._start_ranks(f"cell-{cells[0]}", work, Place(ranks=specs[0].ranks))
+        return self._start_ranks(f"cell-{cells[0]}", work, Place(ranks=specs[0].ranks), specs)
 
     def start_report(self, report: int, request: ReportRequest) -> Child:
         """Start a process that makes a report. Raises like `start_cell`."""
-        return self._start(f"report-{report}", child.run_work, partial(worker_entry.make_report, request, report))
+        work = partial(worker_entry.make_report, request, report)
+        return self._start(f"report-{report}", child.run_work, work, [request.spec])
 
     def start_report_of_ranks(self, report: int, request: ReportRequest, like: Place | None = None) -> tuple[Rank, ...]:
         """Start a process for each rank, that makes its part of a report. As `start_ranks`."""
         work = partial(worker_entry.make_report, request, report)
-        return self._start_ranks(f"report-{report}", work, like or Place(ranks=request.spec.ranks))
+        return self._start_ranks(f"report-{report}", work, like or Place(ranks=request.spec.ranks), [request.spec])
 
-    def start_answers(self, name: str, answers: Callable[[], Iterable[msgspec.Struct]]) -> Child:
-        """Start a process that sends `answers`, made by a function of `child`. Raises like `start_cell`."""
-        return self._start(name, child.run_answers, answers)
+    def start_answers(
+        self, name: str, answers: Callable[[], Iterable[msgspec.Struct]], specs: Sequence[CellSpec] = ()
+    ) -> Child:
+        """Start a process that sends `answers`, made by a function of `child` of these cells. Raises like
+        `start_cell`."""
+        return self._start(name, child.run_answers, answers, specs)
 
-    def _start(self, name: str, target: Callable[..., NoReturn], work: Callable[..., object]) -> Child:
-        """Start `target` with its pipes, the path of its output (`name`.log) and `work`."""
+    def _start(
+        self, name: str, target: Callable[..., NoReturn], work: Callable[..., object], specs: Sequence[CellSpec]
+    ) -> Child:
+        """Start `target` with its pipes, the path of its output (`name`.log) and `work`, which is of these cells."""
+        for why in filter(None, map(self.trust.refusal, specs)):
+            raise StartError(why)
         output = self._output_dir / f"{name}.log"
-        give_up_at = time.monotonic() + SERVER_DYING_S
+        give_up_at: float | None = None
         while True:
+            start = Start(self._start_within_s(), self._is_unwanted)
             try:
                 self._output_dir.mkdir(mode=0o700, exist_ok=True)  # systems clear away what is old and temporary
                 output.unlink(missing_ok=True)  # of an attempt before
-                return self._start_once(target, output, work)
+                return self._start_once(target, output, work, start)
             except (EOFError, OSError) as error:
                 # A dying fork server still takes requests; once it is dead, the next request starts another.
-                if time.monotonic() >= give_up_at:
-                    raise StartError(f"no child process can be started: {self._why(error)}") from None
+                give_up_at = give_up_at or time.monotonic() + SERVER_DYING_S
+                if self._is_unwanted():
+                    raise StartError(STOPPED_BY_USER) from None
+                if start.is_final or time.monotonic() >= give_up_at:
+                    why = start.failed_because or self._why(error)
+                    raise StartError(f"no child process can be started: {why}") from None
                 time.sleep(0.02)
+
+    def _start_within_s(self) -> float | None:
+        timeout_s = self._timeout_s()
+        return None if timeout_s is None else max(timeout_s, _LOADS_AT_LEAST_S)
+
+    def _watched(self, start: Start) -> contextlib.AbstractContextManager[object]:
+        return WATCH.starting(start) if self.method == "forkserver" else contextlib.nullcontext()
 
     def _why(self, error: EOFError | OSError) -> str:
         if isinstance(error, OSError) and not isinstance(error, ConnectionError):
@@ -263,16 +301,18 @@ class Launcher:
         last = last_line(self._output_dir / SERVER_LOG)
         return f"the fork server ended: {last or 'it was killed, as the kernel does when memory runs out'}"
 
-    def _start_once(self, target: Callable[..., NoReturn], output: Path, work: Callable[..., object]) -> Child:
+    def _start_once(
+        self, target: Callable[..., NoReturn], output: Path, work: Callable[..., object], start: Start
+    ) -> Child:
         context: Any = get_context(self.method)
         events, child_events = context.Pipe(duplex=False)
         child_commands, command_pipe = context.Pipe(duplex=False)
         enlarge(events.fileno())
         process = context.Process(target=target, args=(child_events, child_commands, str(output), work), daemon=True)
         try:
-            with _knowing:
+            with _knowing, self._watched(start):
                 process.start()
-                _living.add(process.pid)
+                WATCH.living.add(process.pid)
         except BaseException:
             events.close()
             command_pipe.close()

@@ -16,6 +16,8 @@ from pathlib import Path
 import msgspec
 
 from cs336_tui import __version__
+from cs336_tui.config.own_source import why_not_there
+from cs336_tui.config.reading import is_folder
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import Environment, TorchEnvironment
 from cs336_tui.events.peaks import DevicePeak, PeakError
@@ -94,9 +96,10 @@ def read_environment(
 
 
 def lacking_code(names: Iterable[str], folders: Sequence[str]) -> Iterator[str]:
-    """A line for each folder of a user's own code that is not here, and each module that is in none of them and not
-    installed. Imports nothing."""
-    yield from (f"the folder {folder} is not there" for folder in folders if not Path(folder).is_dir())
+    """A line for each folder of a user's own code that is not here, each module that is in none of them and not
+    installed, and each name that its module does not have. Imports nothing."""
+    names = tuple(names)
+    yield from (f"the folder {folder} is not there" for folder in folders if not is_folder(Path(folder)))
     for module in dict.fromkeys(name.partition(":")[0] for name in names):
         path: Sequence[str] | None = [*folders, *sys.path]
         whole = ""
@@ -107,6 +110,7 @@ def lacking_code(names: Iterable[str], folders: Sequence[str]) -> Iterator[str]:
                 yield f"{whole}: no such module in {' or '.join((*folders, 'what is installed'))}"
                 break
             path = found.submodule_search_locations or ()
+    yield from filter(None, (why_not_there(name, folders) for name in dict.fromkeys(names)))
 
 
 def usable_cpus() -> int:

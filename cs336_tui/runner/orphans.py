@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cs336_tui.config.processes import lives
 from cs336_tui.events.events import CellFinished, Event, Notice, ReportFinished
+from cs336_tui.stats.quantities import counted
 
 if TYPE_CHECKING:
     import psutil
@@ -57,7 +59,7 @@ def remark_on_orphans(ends: Sequence[CellFinished | ReportFinished], names: Sequ
     if not names:
         return [*ends]
     cells = [end for end in ends if isinstance(end, CellFinished)]
-    processes = "1 process" if len(names) == 1 else f"{len(names)} processes"
+    processes = counted(len(names), "process")
     text = f"ended {processes} that the {'cell' if cells else 'report'} had left: {', '.join(sorted(set(names)))}"
     if not cells:
         return [Notice(at=time.time(), text=text), *ends]
@@ -80,16 +82,19 @@ def _kill(pids: Iterable[int]) -> list[str]:
     """Kill them and wait for their end; returns the name of each that lived, empty for torch's own."""
     import psutil
 
-    killed: list[psutil.Process] = []
+    killed: list[tuple[int, float]] = []
     names: list[str] = []
     for pid in pids:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
-            if process.status() == psutil.STATUS_ZOMBIE:
+            since = process.create_time()
+            if not lives(pid, since):
                 continue
             name = "" if any(_TORCHS_OWN in part for part in process.cmdline()) else process.name()
             process.kill()
-            killed.append(process)
+            killed.append((pid, since))
             names.append(name)
-    psutil.wait_procs(killed, timeout=_GIVE_UP_S)
+    give_up_at = time.monotonic() + _GIVE_UP_S  # psutil's own wait takes a zombie for a process that lives
+    while any(lives(pid, since) for pid, since in killed) and time.monotonic() < give_up_at:
+        time.sleep(0.001)
     return names

@@ -17,11 +17,11 @@ import msgspec
 import platformdirs
 
 import cs336_tui
-from cs336_tui.config.reading import UNREADABLE, file_named_by, read_small, write_quietly
+from cs336_tui.config.reading import UNREADABLE, exists, file_named_by, is_folder, read_small, write_quietly
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.variants import is_imported
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.report_keys import predicted_for, prediction_key
+from cs336_tui.runner.trust import NOT_THE_USERS, names_of
 
 Capability = tuple[int, int]
 """Of a CUDA device, as (9, 0)."""
@@ -37,7 +37,6 @@ KEPT_S = 1.0
 """Seconds for which a fingerprint is not taken again, so that a sweep of many cells looks once."""
 _MOST_FILES = 1000  # Python files of a folder that count; of more, the first
 _MOST_ENTRIES = 20_000  # entries of a folder that are gone through: it may be somebody's home
-_NOT_THE_USERS = frozenset({"site-packages", "dist-packages", "node_modules", "__pycache__"})
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -97,8 +96,7 @@ def source_files() -> tuple[Path, ...]:
 def fingerprint(spec: CellSpec) -> Fingerprint:
     """Of the Python files below the folders of a spec's own code and of installed packages that it names. Leaves out
     hidden folders, virtual environments, installed packages in them. Empty without own code."""
-    brought = (*spec.own_code, *(name for _, name in spec.annotations))
-    names = dict.fromkeys(name.partition(":")[0].partition(".")[0] for name in brought if is_imported(name))
+    names = dict.fromkeys(name.partition(":")[0].partition(".")[0] for name in names_of(spec))
     if not names:
         return ()
     return _seen(tuple(names), spec.model_path, int(time.monotonic() / KEPT_S) if KEPT_S else time.monotonic_ns())
@@ -115,7 +113,7 @@ def _places(name: str, folders: Iterable[str]) -> Iterable[Path]:
     """The folders of a package, or the file of a module; nothing of Python's own and torch's."""
     for folder in map(Path, folders):
         for place in (folder / name, folder / f"{name}.py"):
-            if os.path.exists(place):  # noqa: PTH110  # False also for a name that no file can have
+            if exists(place):
                 return (place,)
     if name in sys.stdlib_module_names or name == "torch":
         return ()
@@ -130,7 +128,7 @@ def _places(name: str, folders: Iterable[str]) -> Iterable[Path]:
 
 def _files(place: Path) -> Iterator[tuple[str, int, int]]:
     """A file, or the Python files below a folder: those near to it first, those of one folder by name."""
-    if not place.is_dir():
+    if not is_folder(place):
         yield from _looked_at(place)
         return
     waiting, entries, files = deque([str(place)]), 0, 0
@@ -148,7 +146,7 @@ def _files(place: Path) -> Iterator[tuple[str, int, int]]:
             if entry.name.endswith(".py") and files < _MOST_FILES:
                 files += 1
                 yield from _looked_at(Path(entry))
-            elif not entry.name.startswith(".") and entry.name not in _NOT_THE_USERS and _is_folder(entry):
+            elif not entry.name.startswith(".") and entry.name not in NOT_THE_USERS and _is_folder(entry):
                 waiting.append(entry.path)
 
 

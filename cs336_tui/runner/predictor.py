@@ -299,7 +299,8 @@ class Predictor:
             raise TookTooLong(limit_s, first.spec.title)
         try:
             asked = tuple((job.spec, job.elsewhere or self._capability_of(job.spec)) for job in jobs)
-            child = self._launcher.start_answers("predictions", partial(predictions, asked))
+            specs = [spec for spec, _ in asked]
+            child = self._launcher.start_answers("predictions", partial(predictions, asked), specs)
         except StartError as error:
             raise PredictionError(str(error)) from None
         answered = 0

@@ -312,7 +312,7 @@ class CellQueue:
             self._waiting.pop(0)
             left = f"no lane is left; {self._why_aside}"
             if self._lanes:
-                left = f"its {spec.ranks} ranks need as many lanes, and {len(self._lanes)} are left; {self._why_aside}"
+                left = f"its {spec.ranks} ranks need as many lanes, not the {len(self._lanes)} left; {self._why_aside}"
             self._record([CellFinished(at=time.time(), cell=cell, status="failed", error=f"not started: {left}")])
         return None
 

@@ -21,7 +21,8 @@ from cs336_tui.runner.rank_fold import RankFold, ReportFold
 from cs336_tui.runner.supervise import PACE_S, Supervisor
 
 SILENCE_S = 600.0
-"""Seconds after which ranks of which none tells anything are taken to hang, unless the cell's timeout is longer."""
+"""Seconds after which ranks of which none tells anything are taken to hang, unless one compiles, or the cell's timeout
+is longer."""
 MOST_PACE_S = 0.2
 """Most seconds between two looks at a busy rank: so many times `PACE_S` as there are ranks, as each look costs."""
 LAST_WORDS_S = 0.5
@@ -103,7 +104,8 @@ def run_ranks(
 ) -> None:
     """Watch all ranks to their end; `record` receives the events of the cell or report that they run, or of two cells
     in turns, by the fold of each, last exactly the end of each. Once a rank has failed the others are ended: without
-    it they would wait for ever. All are ended after `timeout_s`, and when none has told anything for `SILENCE_S`."""
+    it they would wait for ever. All are ended after `timeout_s`, and when none has told anything for `SILENCE_S`
+    and none compiles."""
     first = folds[0]
     by_cell = {fold.cell: fold for fold in folds}
     folding, failed, pulse = threading.Lock(), threading.Event(), Pulse()
@@ -127,11 +129,19 @@ def run_ranks(
 
     def end_rest() -> None:
         silence_s = max(SILENCE_S, timeout_s or 0.0)
-        while (left_s := min(end_by, pulse.at + silence_s) - time.monotonic()) > 0 and not failed.is_set():
-            failed.wait(min(left_s, threading.TIMEOUT_MAX))
+        stuck: Sequence[Stuck] = ()
+        while not failed.is_set():
+            if (left_s := min(end_by, pulse.at + silence_s) - time.monotonic()) > 0:
+                failed.wait(min(left_s, threading.TIMEOUT_MAX))
+                continue
+            stuck = () if pulse.beats() else _stuck(parts)
+            if time.monotonic() >= end_by or not any(each.compiles for each in stuck):
+                break
+            pulse.beat()
         if not failed.is_set():
             limit = "" if timeout_s is None else f"no result within the per-cell timeout of {timeout_s:g} s"
-            known = () if pulse.beats() else (*_where(parts, first), f"silent for {time.monotonic() - pulse.at:.3g} s")
+            silent = f"silent for {time.monotonic() - pulse.at:.3g} s"
+            known = (*told(stuck, first.name_of), silent) if stuck else ()
             for fold in () if over.is_set() else folds:
                 fold.ended_because = "; ".join(filter(None, (*known, limit)))
         end_at = time.monotonic() + (LAST_WORDS_S if failed.is_set() else 0.0)
@@ -156,12 +166,12 @@ def run_ranks(
     record([fold.end() for fold in folds])
 
 
-def _where(parts: Sequence[Part], fold: RankFold | ReportFold) -> list[str]:
-    """Which ranks hang, and what the others wait in."""
+def _stuck(parts: Sequence[Part]) -> list[Stuck]:
+    """Which ranks hang or compile, and what the others wait in."""
     for part in parts:
         part.ask()
     until = time.monotonic() + STACKS_S
-    return told((each for part in parts for each in part.stuck(until)), fold.name_of)
+    return [each for part in parts for each in part.stuck(until)]
 
 
 def _of_rank(number: int, event: Event) -> Event:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cs336_tui import __version__
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import CellRequeued, CellSkipped, EnvironmentRead, Event, SessionResumed
 from cs336_tui.runner.queue import why_unusable
@@ -40,6 +41,12 @@ def go_on(
     for cell in state.waiting if checked else ():
         environment.check(state.cells[cell].spec)
     return state, went_on
+
+
+def left_of(state: SessionState) -> tuple[CellSpec, ...]:
+    """The cells that a resumed session runs: those that wait, and the candidates of a race that is not over."""
+    waiting = (state.cells[cell].asked_spec for cell in state.waiting)
+    return (*waiting, *(state.tuning.candidates if state.tuning and state.has_unfinished_race else ()))
 
 
 def _skipped_with_failed(state: SessionState) -> set[int]:

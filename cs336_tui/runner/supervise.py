@@ -15,7 +15,7 @@ from cs336_tui.events import events as ev
 from cs336_tui.events.codec import coalesce, unpack
 from cs336_tui.runner.child import EXIT_NO_CORES, NO_CORES
 from cs336_tui.runner.hanging import crashed_in
-from cs336_tui.runner.launcher import Child
+from cs336_tui.runner.launcher import STOPPED_BY_USER, Child
 from cs336_tui.runner.orphans import remark_on_orphans
 from cs336_tui.runner.pipes import FrameReader, OutputTail, StopSignal, end_of
 
@@ -163,7 +163,9 @@ class Supervisor:
         if self._timed_out:
             status, error = "killed", f"no result within the per-cell timeout of {self._timeout_s:g} s"
         elif self._stopping:
-            status, error = "cancelled", "stopped by the user"
+            status, error = "cancelled", STOPPED_BY_USER
+        elif self._child.may_outlive_its_server:
+            status, error = "killed", "the fork server ended, and all its processes with it"
         else:
             before, after = self._oom_kills, kernel_oom_kills()
             kills = after - before if before is not None and after is not None else None

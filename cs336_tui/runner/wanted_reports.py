@@ -27,14 +27,15 @@ class WantedReports:
         with self._lock:
             self._kinds |= dict.fromkeys(cells, kinds)
 
-    def restore(self, state: SessionState) -> None:
-        """Take over a session that goes on: what it has not made yet is due."""
+    def restore(self, state: SessionState) -> tuple[CellSpec, ...]:
+        """Take over a session that goes on: what it has not made yet is due. Returns the cells that it is of."""
         with self._lock:
             self._kinds = dict(state.wanted)
             self._made = {_key(each.kind, each.spec) for each in state.reports.values() if each.status == "ok"}
         for cell in state.cells.values():
             if cell.status == "ok":
                 self.ended_well(cell.cell, cell.spec)
+        return tuple(report.spec for report in self._due.values())
 
     def ended_well(self, cell: int, spec: CellSpec) -> None:
         with self._lock:

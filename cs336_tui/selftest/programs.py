@@ -14,6 +14,7 @@ import tempfile
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,7 +80,8 @@ class Program(NamedTuple):
 
 
 def programs_of(work: SelftestCell, folder: Path, *, keep_memory: bool = False) -> tuple[Program, ...]:
-    """A bare script and its control (`keep_memory`: both keep freed memory), `bench` sampling and not, the app."""
+    """A bare script and its control (`keep_memory`: both keep freed memory), `bench` sampling and not, and the app if
+    Textual is installed."""
     python = (sys.executable, "-P", "-m")  # the user's folder may have files named like Python's own
     cell = [*work.words, "--warmup", "0"]
 
@@ -95,7 +97,7 @@ def programs_of(work: SelftestCell, folder: Path, *, keep_memory: bool = False) 
 
     app = ours(APP, SAMPLING_S)._replace(in_terminal=True, prompt=re.compile(_READY_TO_RUN), keys="r")
     benches = ours(BENCH, SAMPLING_S, "bench"), ours(UNSAMPLED, 0, "bench")
-    return bare(BARE), bare(CONTROL), *benches, app
+    return bare(BARE), bare(CONTROL), *benches, *([app] if find_spec("textual") else ())
 
 
 def read_lines(file: Path) -> list[TimedStep]:

@@ -21,6 +21,7 @@ from cs336_tui.selftest.programs import SAMPLING_S, Group, Groups, SelftestCell,
 from cs336_tui.selftest.ratios import log_ratio
 from cs336_tui.selftest.turns import PATIENCE_S, START_S, WARM_STEPS, Plan, Turn, TurnsProgress, named, turn_of
 from cs336_tui.session.log import LogError, LogReader
+from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.ratio import Ratio
 
 BENCH = "bench --lanes"
@@ -227,7 +228,9 @@ class _Lanes:
             with contextlib.suppress(LogError):  # of a log that has only just been made
                 for event in LogReader(log):
                     if isinstance(event, LanesOpened) and [lane.lane for lane in event.lanes] != self._lanes:
-                        raise SelftestError(f"it opened {len(event.lanes)} lanes instead of {len(self._lanes)}")
+                        raise SelftestError(
+                            f"it opened {counted(len(event.lanes), 'lane')} instead of {len(self._lanes)}"
+                        )
                     if isinstance(event, CellStarted) and event.lanes and event.pid:
                         lane_of[event.cell] = event.lanes[0]
                         found[event.lanes[0]] = _Seen(event.pid, [])

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import msgspec
 
+from cs336_tui.config.processes import lives
 from cs336_tui.config.reading import UNREADABLE, read_small
 
 
@@ -26,16 +27,7 @@ class Writer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def may_live(self) -> bool:
         """False if the process is known to have ended; a process of another host may always live."""
-        if self.host != socket.gethostname():
-            return True
-        import psutil
-
-        try:
-            return abs(psutil.Process(self.pid).create_time() - self.since) < 2.0
-        except psutil.NoSuchProcess:
-            return False
-        except psutil.Error:
-            return True
+        return self.host != socket.gethostname() or lives(self.pid, self.since)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import counted
 
 Stage = Literal["empty", "running", "stopped", "killed", "done"]
 """``stopped``: cells or the rest of a race are left, by somebody's will. ``killed``: the process that ran them ended
@@ -38,7 +39,7 @@ class Standing(msgspec.Struct, frozen=True):
             return "" if self.stage == "empty" else "done"
         if self.race_left:
             return f"{self.stage} in a race"
-        return f"{self.stage} at {self.steps_done}/{self.steps_total} steps"
+        return f"{self.stage} at {self.steps_done}/{counted(self.steps_total, 'step')}"
 
     @property
     def cells_left(self) -> str:

@@ -78,6 +78,7 @@ class SessionState:
         """Kinds of reports that were asked for with a cell."""
         self.reports: dict[int, ReportState] = {}
         """In the order in which they were begun."""
+        self._alike: dict[CellSpec, list[ReportState]] | None = None  # by `report_key`, made when it is asked for
         self.devices: deque[tuple[ev.DeviceSampled, int | None]] = deque(maxlen=DEVICE_HISTORY)
         """Device samples, each with the cell that ran."""
         self.machine_gpus: tuple[GpuSample, ...] = ()
@@ -198,8 +199,7 @@ class SessionState:
 
     def report_of(self, kind: ReportKind, spec: CellSpec) -> ReportState | None:
         """The latest report of a kind on a spec or its like: one in the making, else a successful one, else any."""
-        key = report_key(spec)
-        found = [r for r in self.reports.values() if r.kind == kind and report_key(r.spec) == key]
+        found = [r for r in self._reports_like(spec) if r.kind == kind]
         running = [r for r in found if r.status is None]
         succeeded = [r for r in found if r.status == "ok"]
         best = running or succeeded or found
@@ -212,9 +212,17 @@ class SessionState:
 
     def content_of(self, kind: type[_R], spec: CellSpec) -> _R | None:
         """The content of the latest successful report of a kind on a spec or its like."""
-        key = report_key(spec)
-        found = (each.content for each in self.reports.values() if report_key(each.spec) == key)
-        return next((content for content in reversed(list(found)) if isinstance(content, kind)), None)
+        found = (each.content for each in reversed(self._reports_like(spec)))
+        return next((content for content in found if isinstance(content, kind)), None)
+
+    def _reports_like(self, spec: CellSpec) -> list[ReportState]:
+        """The reports on a spec or its like, oldest first."""
+        alike = self._alike
+        if alike is None:
+            alike = self._alike = {}
+            for report in self.reports.values():
+                alike.setdefault(report_key(report.spec), []).append(report)
+        return alike.get(report_key(spec), [])
 
     def activation_peak_of(self, spec: CellSpec) -> ActivationPeak | None:
         """The activation peak of a step of this spec, which is not known of timed steps; None if neither is known."""
@@ -272,6 +280,7 @@ class SessionState:
                     cell.start_again()
                 self.waiting = {cell.cell: None for cell in interrupted} | self.waiting
                 self.reports = {n: report for n, report in self.reports.items() if report.status or report.job}
+                self._alike = None
             case ev.SessionAnnotated():
                 self.name = self.name if event.name is None else " ".join(event.name.splitlines())
                 self.note = self.note if event.note is None else event.note
@@ -285,6 +294,7 @@ class SessionState:
             case ev.ReportStarted():
                 begun = ReportState(event.report, event.kind, event.spec, event.cell, event.at, job=event.job)
                 self.reports[event.report] = begun
+                self._alike = None
             case ev.ReportStage():
                 if report := self.reports.get(event.report):
                     report.stage = event.stage

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from cs336_tui.config.reading import is_file
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import from_line
 from cs336_tui.session.load import load as load
@@ -113,7 +114,7 @@ def find(name: str, directory: Path) -> Path:
             raise LogError(f"no session in {directory} yet; run one, or name another --session-dir")
         return known[-1]
     for candidate in (directory / f"{name}{_SUFFIX}", Path(name)):
-        if candidate.is_file():
+        if is_file(candidate):
             if candidate.suffix != _SUFFIX:
                 raise LogError(f"{candidate}: not a session log; expected a name that ends in {_SUFFIX}")
             return candidate

@@ -31,7 +31,7 @@ from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.controllers.sessions import SessionController
 from cs336_tui.tui.judging import Judging
 from cs336_tui.tui.keys import printed_key
-from cs336_tui.tui.live_source import LiveSource, RunEnded, Trouble
+from cs336_tui.tui.live_source import Imported, LiveSource, RunEnded, Trouble
 from cs336_tui.tui.painter import Painter
 from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.session import Session
@@ -58,8 +58,7 @@ if TYPE_CHECKING:
     from cs336_tui.tui.watch_source import WatchEnded
 
 LOW_BANDWIDTH_HZ = 0.5
-LOW_BANDWIDTH_DETAIL_S = 5.0
-"""With ``--low-bandwidth``: the most refreshes a second, and seconds between the Live pane's details."""
+"""With ``--low-bandwidth``: the most refreshes a second."""
 
 
 class Cs336App(SteadyApp):
@@ -101,7 +100,6 @@ class Cs336App(SteadyApp):
         self._found = settings
         self.animation_level = "none"
         self._preset, self._options = Preset(initial_name, "", initial) if initial else QUICK, options
-        self._low_bandwidth = low_bandwidth
         self._refresh_s = 1 / (min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz)
         self._bench_factory = bench_factory
         self.live = Session(watch or replay)
@@ -172,8 +170,6 @@ class Cs336App(SteadyApp):
             gc.enable()
         if problems := (*self.themes.load(), *self._settle()):
             self.report("\n".join(problems))
-        if self._low_bandwidth:
-            self.main.query_one(LivePane).detail_interval_s = LOW_BANDWIDTH_DETAIL_S
         source = self._runs.source()
         self.paint()
         if self._replay:
@@ -289,6 +285,8 @@ class Cs336App(SteadyApp):
         if self.live.source is None or not self.live.source.busy:  # else what was added went to whoever runs the cells
             self._runs.ended()
             self._sessions.run_ended()
+        if message.untrusted:
+            self._sessions.ask_trust(message.untrusted)
         if message.error:
             self.report(message.error)
         self.paint()
@@ -298,6 +296,9 @@ class Cs336App(SteadyApp):
 
     def on_trouble(self, message: Trouble) -> None:
         self.report(message.text)
+
+    def on_imported(self, message: Imported) -> None:
+        self.notify(message.text, title="Imports", markup=False)
 
     def report(self, text: str) -> None:
         if self.is_up:
@@ -442,6 +443,9 @@ class Cs336App(SteadyApp):
 
     def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
         self._open(message.tab)
+
+    def on_configure_pane_changed(self) -> None:
+        self.stale = True
 
     def on_configure_pane_run_requested(self, message: ConfigurePane.RunRequested) -> None:
         self._runs.run(message)

@@ -1,6 +1,7 @@
 """Verdicts, distance from the limit and energy of cells, worked out on a thread and in a process of its own.
 
-The work takes milliseconds, so it waits while a cell is timed, but never longer than `WAIT_S`.
+The work takes milliseconds, so it waits while a cell is timed: what is in sight `WAIT_S` at most, of what is out of
+sight one cell every `WAIT_S`.
 """
 
 from __future__ import annotations
@@ -78,8 +79,9 @@ class _Wish(msgspec.Struct, frozen=True):
 
 
 class Judging:
-    """Assesses cells on a thread: one at a time, only those in sight, the last asked for first; keeps what was found.
-    `busy`: whether a cell is being timed; `changed` is called on the screen's thread when something was found."""
+    """Assesses cells on a thread, one at a time: those in sight, the last asked for first, then those that ended out of
+    sight; keeps what was found. `busy`: whether a cell is being timed; `changed` is called on the screen's thread when
+    something was found."""
 
     def __init__(
         self, pump: MessagePump, busy: Callable[[], bool], changed: Callable[[], object], peaks: PeakCache | None = None
@@ -90,6 +92,8 @@ class Judging:
         """Goes up when another peak is known."""
         self._known: WeakKeyDictionary[CellState, _Known] = WeakKeyDictionary()
         self._wishes: dict[CellState, _Wish] = {}
+        self._ended: dict[CellState, SessionState] = {}
+        self._ended_since = 0.0
         self._frame = 0
         self._working = self._scheduled = False
         self._timer: Timer | None = None
@@ -100,12 +104,11 @@ class Judging:
         if of is None:
             return NOTHING
         known = self._known.get(cell)
-        fresh = known is not None and known.of == of
-        if not fresh or known.version != self.version:  # type: ignore[union-attr]  # `fresh` says that there is one
+        if not self._is_known(cell, of):
             earlier = self._wishes.pop(cell, None)
             self._wishes[cell] = _Wish(state, earlier.since if earlier else time.monotonic(), self._frame)
             self._go_on_soon()
-        return known.found if known and fresh else None
+        return known.found if known and known.of == of else None
 
     def known(self, state: SessionState, cell: CellState) -> Assessment | None:  # noqa: ARG002  # as `of`
         """The same of a cell that is out of sight: nothing is worked out for it."""
@@ -116,7 +119,15 @@ class Judging:
     @property
     def is_settled(self) -> bool:
         """True if all that was asked for is known."""
-        return not (self._wishes or self._working)
+        return not (self._wishes or self._ended or self._working)
+
+    def take_end(self, state: SessionState, cell: CellState) -> None:
+        """Assess a cell that has ended, so that its row is judged when it comes into sight: as soon as nothing is
+        timed, else one every `WAIT_S`."""
+        if not self._ended:
+            self._ended_since = time.monotonic()
+        self._ended[cell] = state
+        self.go_on()
 
     def next_frame(self) -> None:
         """The screen is painted anew: what it does not ask for again is wanted no more."""
@@ -136,23 +147,28 @@ class Judging:
     def go_on(self) -> None:
         """Work out the next one, if nothing stands against it."""
         self._scheduled = False
-        if self._working or not self._wishes:
-            return
-        cell, wish = next(reversed(self._wishes.items()))
-        oldest = min(wish.since for wish in self._wishes.values())
-        if self._busy() and (left := oldest + WAIT_S - time.monotonic()) > 0:
-            if self._timer is None:
-                self._timer = self._pump.set_timer(left, self._waited)
-            return
-        del self._wishes[cell]
-        of = _made_of(cell)
-        if of is None:
-            self.go_on()
-            return
-        self._working = True
-        # A copy, so that the steps of a cell that was loaded are read on the thread, and let go there.
-        work = partial(_assess_safely, wish.state, copy.copy(cell), self.peaks)
-        in_background(self._pump, work, partial(self._take, cell, of, self.version))
+        while not self._working and (self._wishes or self._ended):
+            since = min((wish.since for wish in self._wishes.values()), default=self._ended_since)
+            if self._busy() and (left := since + WAIT_S - time.monotonic()) > 0:
+                if self._timer is None:
+                    self._timer = self._pump.set_timer(left, self._waited)
+                return
+            if self._wishes:
+                cell = next(reversed(self._wishes))
+                state = self._wishes.pop(cell).state
+            else:
+                cell, state = next(iter(self._ended.items()))
+                self._ended_since = time.monotonic()
+            self._ended.pop(cell, None)
+            if (of := _made_of(cell)) is not None and not self._is_known(cell, of):
+                self._working = True
+                # A copy, so that the steps of a cell that was loaded are read on the thread, and let go there.
+                work = partial(_assess_safely, state, copy.copy(cell), self.peaks)
+                in_background(self._pump, work, partial(self._take, cell, of, self.version))
+
+    def _is_known(self, cell: CellState, of: tuple[object, ...]) -> bool:
+        known = self._known.get(cell)
+        return known is not None and (known.of, known.version) == (of, self.version)
 
     def _go_on_soon(self) -> None:
         if not (self._scheduled or self._working):

@@ -23,6 +23,7 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import Event
 from cs336_tui.events.peaks import DevicePeak, PeakError, PeakKey
 from cs336_tui.events.reports import ReportKind
+from cs336_tui.runner.trust import Untrusted
 from cs336_tui.session.log import LogError
 from cs336_tui.tui.configure.form import RunOptions
 
@@ -40,14 +41,22 @@ Post = Callable[[Message], object]
 
 @dataclass(eq=False, repr=False)
 class RunEnded(Message):
-    """A run is over, or could not begin for the reason given."""
+    """A run is over, or could not begin for the reason given, or for code that the person has to be asked for."""
 
     error: str | None = None
+    untrusted: Untrusted | None = None
 
 
 @dataclass(eq=False, repr=False)
 class Trouble(Message):
     """Something outside any cell went wrong; one line for the person."""
+
+    text: str
+
+
+@dataclass(eq=False, repr=False)
+class Imported(Message):
+    """A session that goes on imports code; one line for the person."""
 
     text: str
 
@@ -135,6 +144,7 @@ class LiveSource:
 
             began, bench = time.monotonic(), self.bench
             tuning = search.tuning(bench.resolve(search.start).cells()[0])
+            bench.trust.name(tuning)
             started = started_of(tuning, bench.probe(), bench.predictor, began)
             tuner = self._new_tuner(began)
             return _Race(tuner, lambda: tuner.run(started, command_of_search(tuning)))
@@ -146,13 +156,17 @@ class LiveSource:
         if (tuner := self._tuner) is not None:
             self._begin("race", lambda: _Race(tuner, tuner.go_on), self._hold, then=self._drive)
 
-    def resume(self, *, failed: bool = False, races: bool = False) -> None:
+    def resume(self, *, failed: bool = False, races: bool = False, trusted: bool = False) -> None:
         """Run what the session that the bench was made for has no result of, and, if it `races`, the rest of its
-        race."""
+        race. Unless `trusted`, no code that is not the current folder's own."""
+
+        def show(imports: Sequence[object]) -> None:
+            if imports:
+                self._post(Imported(", ".join(map(str, imports))))
 
         def resume() -> _Race:
             tuner = self._new_tuner() if races else None
-            self.bench.resume(failed=failed)
+            self.bench.resume(failed=failed, trusted=trusted, show=show)
             return _Race(tuner, tuner.go_on if tuner else lambda: None)
 
         self._begin("run", resume, self._hold, self.bench.cancel, then=self._drive)
@@ -264,15 +278,18 @@ class LiveSource:
 
     def _work(self, begin: Callable[[], None]) -> None:
         error: str | None = None
+        untrusted: Untrusted | None = None
         try:
             begin()
             self.bench.work()
+        except Untrusted as refused:
+            untrusted = refused
         except (LogError, SpecError, OSError) as refused:
             error = str(refused)
         except Exception as broken:  # a run must end on the screen too
             error = f"the run broke off: {type(broken).__name__}: {broken}"
             self.bench.cancel()  # nobody is left to take what waits
-        self._post(RunEnded(error))
+        self._post(RunEnded(error, untrusted))
 
 
 def thread(name: str, target: Callable[[], None]) -> None:

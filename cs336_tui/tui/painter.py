@@ -130,8 +130,11 @@ class Painter:
                 app.main.query_one(ConfigurePane).set_environment(event.environment, self._may_leave_out)
                 self.estimates()
                 app.set_timer(GET_READY_S, app.judging.get_ready)
-            case StageChanged() | CellFinished():
+            case StageChanged():
                 app.judging.go_on()
+            case CellFinished():
+                if cell := app.live.state.cells.get(event.cell):
+                    app.judging.take_end(app.live.state, cell)
             case CellsQueued() if app.replaying and app.live.state.tuning is None:
                 self._load([each for each in event.specs if not each.recording])
             case TuningStarted():

@@ -126,6 +126,11 @@ class MainScreen(Screen[None]):
         return self._preview.cells(self.query_one(ConfigurePane).choices)
 
     @property
+    def has_chosen(self) -> bool:
+        """True if `chosen`, just asked for, are the cells of the choices of now and not of those before."""
+        return self._preview.is_current
+
+    @property
     def chosen_elsewhere(self) -> Cells:
         """The same on a GPU that need not be here."""
         return self._elsewhere.cells(self.query_one(ConfigurePane).choices_elsewhere)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 
 from cs336_tui.config.axis import UserError
+from cs336_tui.runner.trust import Untrusted
 from cs336_tui.tui.live_source import Post, Trouble, thread
 
 if TYPE_CHECKING:
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False)
 class WatchEnded(Message):
-    """A watched session is over, or cannot be followed any more for the reason given."""
+    """A watched session is over, or cannot be followed any more for the reason given, or not without an answer of the
+    person's."""
 
     log: Path
     error: str | None = None
+    untrusted: Untrusted | None = None
 
 
 class WatchSource:
@@ -54,17 +57,20 @@ class WatchSource:
 
     def _work(self, *, resume: bool) -> None:
         error: str | None = None
+        untrusted: Untrusted | None = None
         try:
             if resume:
                 self._resume()
             else:
                 self.bench.watch()
             self.bench.work()
+        except Untrusted as refused:
+            untrusted = refused
         except (UserError, OSError) as refused:
             error = str(refused)
         except Exception as broken:  # the person must hear of it, whatever it was
             error = f"the session cannot be followed: {type(broken).__name__}: {broken}"
-        self._post(WatchEnded(self.bench.log_path, error))
+        self._post(WatchEnded(self.bench.log_path, error, untrusted))
 
     def _resume(self) -> None:
         from cs336_tui.runner.jobs.job import JobRequest

@@ -133,7 +133,7 @@ def test_reference_points_beside_a_sessions_cells(tmp_path: Path) -> None:
     said = reference_view("one", tmp_path, own)
     assert said.startswith("small forward fp32: 16.1 ms here; 16.3 published on B200")
     assert "44.4 on A100" in said
-    assert keep_command("one", "this box", tmp_path, own) == "kept 1 reference points as 'this box'"
+    assert keep_command("one", "this box", tmp_path, own) == "kept 1 reference point as 'this box'"
     assert "16.1 noted as this box on NVIDIA H100 80GB HBM3" in reference_view("one", tmp_path, own)
     with pytest.raises(ReferenceFileError, match="exist already"):
         keep_command("one", "this box", tmp_path, own)

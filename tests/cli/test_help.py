@@ -16,7 +16,7 @@ from cs336_tui.cli.help import HEADINGS, under_headings
 from cs336_tui.cli.main import COMMANDS, cli
 from cs336_tui.config.spec import AXES
 from cs336_tui.export.writeups import LAYOUTS
-from tests.commands import COMMAND
+from tests.commands import COMMAND, call
 from tests.loading import loaded_with
 from tests.terminal import Terminal
 from tools import reference
@@ -76,7 +76,7 @@ def test_a_choice_has_its_heading_from_its_declaration() -> None:
 
 
 @pytest.mark.parametrize("title", EVERY)
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [40, 80, 120])
 def test_help_is_plain_text_that_fits_and_uses_the_width(
     title: str, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,3 +135,29 @@ def test_json_and_its_format_are_one(command: str, tmp_path: Path) -> None:
     assert json.loads(found[0].output) is not None
     both = CliRunner().invoke(cli, [command, *folder, "--json", "--format", "table"])
     assert (both.exit_code, "contradict" in both.output) == (2, True)
+
+
+_VALUES = {"--interval": "2%", "--model-arg": "a=b", "--annotate": "softmax=a:b"}
+"""Of options that do not take `1`."""
+
+
+@pytest.mark.parametrize("title", [title for title in EVERY if " " in title])
+def test_every_option_before_a_command_is_refused_with_what_to_do(title: str) -> None:
+    _, *groups, name = title.split()
+    own = {each for option in EVERY[title].params for each in (*option.opts, *option.secondary_opts)}
+    for option in EVERY[" ".join(["cs336-tui", *groups])].params:
+        for typed in (option.opts[0], *option.secondary_opts) if option.expose_value else ():
+            words = [typed] if getattr(option, "is_flag", False) else [typed, _VALUES.get(typed, "1")]
+            done = call(*groups, *words, name)
+            wanted = f"write {typed} after {name}" if typed in own else f"leave out {typed}, which {name} does not have"
+            assert (done.returncode, done.stdout, wanted in done.stderr) == (2, "", True), (words, done)
+            assert done.stderr.count("\n") == 1
+
+
+def test_several_options_before_a_command_are_one_line() -> None:
+    said = call("--theme", "nosuch", "--size", "tiny", "--no-low-bandwidth", "estimate").stderr
+    assert said == (
+        "cs336-tui: options before a command do nothing: leave out --theme, --no-low-bandwidth, which estimate does not"
+        " have; write --size after estimate, not before it\n"
+    )
+    assert call("--size", "tiny", "nosuch").stderr == "cs336-tui: No such command 'nosuch'.\n"

@@ -25,10 +25,21 @@ ENDLESS = [*SMALL, "--pass", "forward", "--steps", "10000000"]
 def test_a_dry_run_writes_nothing(tmp_path: Path):
     done = call_bench(*SMALL, *JOBS, "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert [line.rpartition("/")[2] for line in done.stdout.splitlines()] == ["1.json", "2.json", "3.json"]
+    assert [line.rpartition("/")[2] for line in done.stdout.splitlines()] == [
+        "1.json --trust",
+        "2.json --trust",
+        "3.json --trust",
+    ]
     assert list(tmp_path.iterdir()) == []
     as_one = call_bench(*SMALL, *JOBS, "--dry-run", "--as", "allocation", cwd=tmp_path)
     assert len(as_one.stdout.splitlines()) == 1
+
+
+def test_cells_that_differ_in_nothing_that_counts_are_one_cell_of_a_job(tmp_path: Path):
+    words = ("--pass", "forward,train-step", "--optimizer", "adamw,adamw-fused")
+    done = call_bench(*SMALL, *JOBS, *words, "--dry-run", "--as", "array", cwd=tmp_path)
+    assert len(done.stdout.splitlines()) == 3
+    assert done.stderr == "note: optimizer changes nothing in some cells, which run once: 3 cells, not 4\n"
 
 
 @pytest.mark.parametrize(

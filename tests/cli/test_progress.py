@@ -90,6 +90,18 @@ def test_lanes_are_told_and_why_one_is_set_aside() -> None:
     ]
 
 
+def test_what_is_one_is_told_in_the_singular(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cs336_tui.cli.progress._REDRAW_S", 0.0)
+    state, terminal = SessionState(), Terminal()
+    progress = RunProgress(state, terminal)
+    lanes = LanesOpened(at=START, lanes=(Lane(lane=0, device="cuda:0"),))
+    for event in (*session_start([a_spec()]), lanes, *cell_start(0), *steps(0, [0.2], [0.1])):
+        state.apply(event)
+        progress.show(event)
+    assert "1 lane: cuda:0" in terminal.getvalue()
+    assert " 0/1 cell · ETA " in shown(terminal)[-1]
+
+
 def test_a_cell_shows_its_phase_its_running_mean_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cs336_tui.cli.progress._REDRAW_S", 0.0)
     state, terminal = SessionState(), Terminal()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pytest
 
 from cs336_tui.cli.selftest import device_of, publish, run_selftest, selftest_command, text_of
@@ -15,7 +16,8 @@ from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.export.file_formats import FORMATS
 from cs336_tui.export.files import ExportError
 from cs336_tui.export.selftest import Selftest, sentence
-from cs336_tui.selftest.programs import APP, BENCH, CONTROL, UNSAMPLED, SelftestCell
+from cs336_tui.selftest import programs
+from cs336_tui.selftest.programs import APP, BENCH, CONTROL, UNSAMPLED, SelftestCell, programs_of
 from cs336_tui.selftest.ratios import ON_CPU, judge
 from cs336_tui.selftest.turns import Plan, Taken
 from tests.samples import ENVIRONMENT
@@ -51,6 +53,19 @@ def test_a_real_run_has_all_rows_and_keeps_every_step(tmp_path: Path, capsys: py
     kept = json.loads(raw.read_text())["taken"]["starts"]
     assert [list(each) for each in kept[0]] == [["bare", CONTROL, BENCH, UNSAMPLED, APP]] * 2
     assert sum(len(each["app"]["counted"]) for each in kept[0]) == found["rows"][-1]["steps"]
+
+
+def test_without_textual_the_app_is_left_out_and_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    names = [each.name for each in programs_of(SelftestCell(size="tiny", device="cpu"), tmp_path)]
+    monkeypatch.setattr(programs, "find_spec", lambda name: None if name == "textual" else name)
+    without = [each.name for each in programs_of(SelftestCell(size="tiny", device="cpu"), tmp_path)]
+    assert (names, without) == (["bare", CONTROL, BENCH, UNSAMPLED, APP], names[:-1])
+
+    said = "the app is left out: Textual is not installed"
+    selftest = a_selftest()
+    assert said not in text_of(selftest, "markdown")
+    starts = [[{name: turn for name, turn in each.items() if name != APP} for each in rounds] for rounds in made()]
+    assert said in text_of(msgspec.structs.replace(selftest, outcome=judge(starts, ON_CPU)), "markdown")
 
 
 def test_a_program_that_cannot_run_is_an_error_with_its_output() -> None:

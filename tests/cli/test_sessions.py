@@ -7,12 +7,18 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from cs336_tui.events.events import StepsTimed
+from cs336_tui.events.codec import to_line
+from cs336_tui.events.events import ReportFinished, ReportStarted, StepsTimed
+from cs336_tui.events.reports import Report, ReportKind
 from cs336_tui.session.log import LogReader
 from tests.commands import COMMAND, DIMS, SMALL, call
+from tests.made_kernels import a_kernel_report
+from tests.made_memory import a_memory_report
+from tests.samples import START, a_spec, session_start
 from tests.watching import small_spec
 
 
@@ -42,6 +48,24 @@ def test_sessions_are_listed_newest_first(finished: Path) -> None:
     table = in_folder("sessions", folder=finished).stdout
     assert listed[0]["session"] in table
     assert "2: 2 ok" in table
+
+
+def test_the_reports_that_a_session_has_are_those_whose_command_is_named(tmp_path: Path) -> None:
+    spec = a_spec()
+
+    def last_line(**reports: Report) -> str:
+        events = [*session_start([spec])]
+        for number, (kind, report) in enumerate(reports.items()):
+            events.append(ReportStarted(at=START, report=number, kind=cast(ReportKind, kind), spec=spec))
+            events.append(ReportFinished(at=START, report=number, status="ok", content=report))
+        log = tmp_path / "log.jsonl"
+        log.write_bytes(b"".join(map(to_line, events)))
+        return call("show", str(log)).stdout.splitlines()[-1]
+
+    only = last_line(memory=a_memory_report())
+    assert only == "`cs336-tui export log --report memory` shows what a report found."
+    both = last_line(memory=a_memory_report(), kernels=a_kernel_report())
+    assert both == "`cs336-tui export log --report kernels` (or memory) shows what a report found."
 
 
 def test_there_may_be_none(tmp_path: Path) -> None:

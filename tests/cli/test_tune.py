@@ -41,7 +41,7 @@ def searching(*words: str) -> Search:
     """The search that a command line asks for."""
     given = tune.make_context("tune", list(words)).params
     named = ("over", "goal", "within", "budget_s")
-    of_run = ("dry_run", "gpu", "session", "save_preset", "format_", "output", "force", "session_dir")
+    of_run = ("dry_run", "gpu", "session", "trusted", "save_preset", "format_", "output", "force", "session_dir")
     choices = {name: value for name, value in given.items() if name not in (*named, *of_run)}
     return asked_search(given["over"], given["goal"], given["within"] or {}, given["budget_s"], choices)
 
@@ -183,6 +183,14 @@ def test_a_dry_run_says_who_is_visited_first_where_the_budget_is_short() -> None
     assert "a round of all: 8 visits of 3 warm-up and 100 measured steps" in text
     assert "first round: about 4 of these visits, in " in text
     assert "The starting point first, then each value by itself, then the combinations whose values gained most" in text
+
+
+def test_a_dry_run_counts_combinations_that_differ_only_in_a_choice_without_effect() -> None:
+    words = [*SMALL, "--over", "checkpoint=0,1", "--over", "nesting=off,halves", "--budget", "5m"]
+    assert len(the_plan(*words)["candidates"]) == 3
+    text = dry_run(searching(*words), None, "table", None, force=False, predictor=MadePredictor(), read=here)
+    assert text.startswith("3 candidates on ")
+    assert ", 1 combination like another; goal: " in text.splitlines()[0]
 
 
 def test_without_a_result_a_terminal_gets_the_reasons_alone_and_files_get_all() -> None:

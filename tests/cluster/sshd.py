@@ -22,6 +22,7 @@ import msgspec
 import psutil
 
 from cs336_tui import __version__
+from cs336_tui.config.processes import lives
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import DeviceInfo, Environment
@@ -200,7 +201,7 @@ class Machine:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.environ().get("HOME") == str(self.home) and process.status() != psutil.STATUS_ZOMBIE:
+                if process.environ().get("HOME") == str(self.home) and lives(process.pid):
                     line = " ".join(process.cmdline())
                     if all(word in line for word in words):
                         found.append(process)

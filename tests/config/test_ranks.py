@@ -64,6 +64,11 @@ def test_a_global_batch_that_cannot_be_divided_is_refused() -> None:
             "accumulate 2: does not divide the 1 sequence of a rank's batch equally; choose a divisor",
         ),
         (
+            {"compiles": ("default", "max-autotune"), "devices": ("cuda:0",)},
+            "accumulate 2: compile max-autotune replays CUDA graphs that overwrite the gradients of earlier "
+            "micro-batches; choose --compile default or --accumulate 1",
+        ),
+        (
             {"reports": ("memory",)},
             "reports memory: are of one batch a step, not of 2; give --reports none, or --accumulate 1",
         ),
@@ -73,6 +78,15 @@ def test_micro_batches_that_cannot_be_are_refused(words: dict[str, object], said
     with pytest.raises(SpecError) as refused:
         sweep_from(**{"accumulations": (1, 2), "passes": ("train-step",), "devices": ("cpu",)} | words)
     assert str(refused.value) == said
+
+
+@pytest.mark.parametrize("compiled", ["reduce-overhead", "max-autotune"])
+def test_micro_batches_are_compiled_where_no_cuda_graph_is_captured(compiled: str) -> None:
+    words = {"accumulations": (2,), "batches": (2,), "passes": ("train-step",)}
+    (on_cpu,) = sweep_from(**words, compiles=(compiled,), devices=("cpu",)).cells()
+    assert (on_cpu.compile, on_cpu.accumulate) == (compiled, 2)
+    (without_graphs,) = sweep_from(**words, compiles=("default",), devices=("cuda:0",)).cells()
+    assert without_graphs.accumulate == 2
 
 
 @pytest.mark.parametrize(

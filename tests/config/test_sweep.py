@@ -1,5 +1,6 @@
 """Sweeps: choices, their product into cells, and problems reported before anything runs."""
 
+import math
 import shlex
 from typing import Any
 
@@ -15,7 +16,7 @@ from cs336_tui.config.command import command_of
 from cs336_tui.config.counts import share_of, share_words
 from cs336_tui.config.flops import parameters
 from cs336_tui.config.presets import Preset, bundled, from_toml, preset, to_toml
-from cs336_tui.config.spec import CUSTOM_SIZE, ModelDims, SpecError
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, ModelDims, SpecError
 from cs336_tui.config.sweep import Sweep
 from tests.strategies import automatic_sweeps, sweeps
 
@@ -60,6 +61,23 @@ def test_nesting_means_nothing_without_checkpointing() -> None:
     )
 
 
+def test_cells_that_differ_only_in_a_choice_without_effect_run_once() -> None:
+    several = {"passes": ("forward", "train-step"), "optimizers": ("adamw-fused", "adamw", "adamw-foreach")}
+    sweep = msgspec.structs.replace(HERE, **several)
+    found = [(cell.pass_, cell.optimizer) for cell in sweep.cells()]
+    first, *others = several["optimizers"]
+    assert found == [("forward", first), ("train-step", first), *(("train-step", other) for other in others)]
+    assert len(sweep) == 4
+    assert sweep.once_words == "optimizer changes nothing in some cells, which run once: 4 cells, not 6"
+    assert sweep_of(sweep.cells()).cells() == sweep.cells()
+    ranks = msgspec.structs.replace(sweep, ranks=(1, 2), parallels=("ddp", "fsdp2"))
+    assert ranks.once_words == "optimizer, parallel change nothing in some cells, which run once: 12 cells, not 24"
+    trained = msgspec.structs.replace(sweep, passes=("train-step",))
+    assert (len(trained), trained.once_words) == (3, "")
+    forward = msgspec.structs.replace(sweep, passes=("forward",), optimizers=("adamw-fused",))
+    assert [cell.optimizer for cell in forward.cells()] == ["adamw-fused"], "what was asked for stays, if it is alone"
+
+
 def test_the_product_is_ordered_and_complete() -> None:
     sweep = msgspec.structs.replace(HERE, sizes=("tiny", "small"), contexts=(64, 128), passes=("forward",))
     cells = [(cell.size, cell.context_length, cell.pass_) for cell in sweep.cells()]
@@ -67,11 +85,16 @@ def test_the_product_is_ordered_and_complete() -> None:
     assert all(cell.device == "cpu" and cell.measure_steps == sweep.steps for cell in sweep.cells())
 
 
+def _what_counts(cell: CellSpec) -> tuple[object, ...]:
+    return tuple(getattr(cell, field) for field, axis in AXES.items() if axis.counts_in(cell))
+
+
 @given(sweeps())
 def test_a_valid_sweep_has_no_problems_and_as_many_cells_as_its_length(sweep: Sweep) -> None:
     assert sweep.problems() == ()
     cells = sweep.cells()
-    assert len(cells) == len(sweep) == len(set(cells))
+    assert len(cells) == len(sweep) == len({_what_counts(cell) for cell in cells})
+    assert bool(sweep.once_words) == (len(cells) < math.prod(map(len, sweep._axes().values())))
 
 
 @given(automatic_sweeps())

@@ -100,6 +100,13 @@ def test_every_choice_that_can_be_searched_has_an_option_and_an_effect() -> None
         (("colour",), {}, "over colour: expected one of "),
         (("size=tiny,small",), {}, "over size: expected one of "),
         (("attention=naive,bold",), {}, "attention bold: expected one of naive"),
+        (
+            ("precision=fp32,bf16,optimizer",),
+            {},
+            "over precision=...,optimizer: optimizer is a choice, not a value of precision; repeat --over for it: "
+            "--over optimizer",
+        ),
+        (("batch=4,compile=off",), {}, "compile is a choice, not a value of batch; repeat --over for it"),
         (("attention=naive,,sdpa",), {}, "over attention=naive,,sdpa: expected NAME=VALUE,VALUE"),
         (("compile,checkpoint=0,1",), {}, "over compile,checkpoint=0,1: values are of one choice"),
         (("attention=sdpa,sdpa",), {}, "names the same value twice"),
@@ -195,6 +202,16 @@ def test_a_smaller_micro_batch_accumulates_gradients() -> None:
     assert {micro_batch(spec) for spec in space_of(tuning).candidates} == {8, 4, 2, 1}
     odd = a_tuning("batch", batches=(12,))
     assert {micro_batch(spec) for spec in space_of(odd).candidates} == {12, 6, 3}
+
+
+def test_micro_batches_that_cuda_graphs_of_compile_would_overwrite_are_left_out() -> None:
+    space = space_of(a_tuning("batch=8,4", "compile=off,default,reduce-overhead", batches=(8,), devices=("cuda:0",)))
+    assert {(spec.accumulate, spec.compile) for spec in space.candidates} == {
+        *((1, "off"), (1, "default"), (1, "reduce-overhead")),
+        *((2, "off"), (2, "default")),
+    }
+    assert [left.words for left in space.left_out] == ["batch 4, compile reduce-overhead"]
+    assert space.left_out[0].why.startswith("accumulate 2: compile reduce-overhead replays CUDA graphs")
 
 
 def test_where_the_batch_is_free_it_is_the_batch() -> None:

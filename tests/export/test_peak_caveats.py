@@ -20,7 +20,7 @@ from cs336_tui.export.roofline import roofline_table
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.judging import assess
-from cs336_tui.tui.tabs.live import detail_of, live_lines
+from cs336_tui.tui.tabs.live import live_lines
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, a_spec
 from tests.session.made import Cell, session_of
@@ -70,7 +70,7 @@ def test_the_data_and_the_summary_of_a_session_have_the_caveat(
     assert said in summary_markdown(state)
     if case == "wrong":
         found = assess(state, state.cells[0], PeakCache(tmp_path))
-        shown = text(live_lines(state, state.cells[0], detail_of(state.cells[0], 0.0), 160, 30, found=found))
+        shown = text(live_lines(state, state.cells[0], 160, 30, found=found))
         assert "of a wrong peak" in shown
 
 

@@ -3,12 +3,14 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from cs336_tui.config.flops import least_bytes, step_flops
 from cs336_tui.events.device_samples import GpuSample, HostSample
 from cs336_tui.events.events import DeviceSampled, StepsTimed
 from cs336_tui.events.peaks import peak_key
+from cs336_tui.export.file_formats import FORMATS
 from cs336_tui.export.formats import render
 from cs336_tui.export.results import TableError, results_table
 from cs336_tui.export.results_columns import COLUMNS
@@ -17,8 +19,11 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import Notation
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged, moved_session
 from tests.made_peaks import made_peak
-from tests.samples import ENVIRONMENT, a_spec, mixed_session, ranks_session, session_start, state_of
+from tests.samples import ENVIRONMENT, a_spec, mixed_session, ranks_session, session_start, sized, state_of
 from tests.session.made import Cell, events_of, results_of, session_of
+
+STEADY = [0.1 + 0.0001 * (step % 3) for step in range(40)]
+DRIFTING = [0.1 + 0.001 * step for step in range(40)]
 
 
 def shown(table: Table) -> list[dict[str, str]]:
@@ -212,3 +217,42 @@ def test_cells_of_one_rank_say_nothing_of_ranks() -> None:
     table = results_table(merged(state_of(mixed_session())))
     assert "skew (ms)" not in [column.header for column in table.columns]
     assert "rank" not in "\n".join(table.footnotes)
+
+
+ADDED: dict[str, tuple[object, object]] = {
+    "attention": ("naive", "sdpa"),
+    "batch_size": (4, 8),
+    "bias": ("off", "on"),
+    "checkpoint": (0, 2),
+    "compile": ("off", "reduce-overhead"),
+    "dropout": (0.0, 0.1),
+    "edition": ("2025", "2026"),
+    "model": ("reference", "my_models.transformer:Transformer"),
+    "optimizer": ("adamw", "adamw-foreach"),
+    "parallel": ("none", "ddp"),
+    "threads": (None, 1),
+    "warmup_steps": (2, 5),
+}
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("field", ADDED)
+def test_the_std_stays_when_a_column_is_added(field: str, format_: str) -> None:
+    cells = [
+        Cell(a_spec(**sized(size), pass_=pass_, precision=precision, context_length=context, measure_steps=40), times)
+        for size in ("small", "medium")
+        for pass_ in ("forward", "train-step")
+        for precision in ("fp32", "bf16-mixed")
+        for context, times in ((128, STEADY), (1024, DRIFTING))
+    ]
+    cells = [
+        each._replace(spec=msgspec.structs.replace(each.spec, **{field: value}))
+        for each in cells
+        for value in ADDED[field]
+    ]
+    table = results_table(results_of(*cells))
+    assert "std_s" in [column.key for column in table.columns]
+    text = render(table, format_)
+    head = text.partition("left out to fit the page")[0]
+    assert ("std_s" if format_ == "csv" else "std (ms)") in head
+    assert "drifting" in text

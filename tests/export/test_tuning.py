@@ -7,16 +7,20 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
+from cs336_tui.analysis.agreement import COMPARED, Agreement
 from cs336_tui.analysis.next_step import NONE_LEFT
 from cs336_tui.analysis.time_rule import forecast_rule, measured_rule
 from cs336_tui.analysis.tuning import Race, race_of
 from cs336_tui.config.race_steps import Checks, Finish
 from cs336_tui.config.tuning import BUDGET_ENDED, NOT_AFFORDED, LeftOut
 from cs336_tui.events.events import TuningEnded
+from cs336_tui.export.agreement import agreement_tables
 from cs336_tui.export.formats import plain_text
+from cs336_tui.export.terminal import Looks, terminal_text
 from cs336_tui.export.tuning import failure_lines, finding, left_out_lines, next_lines, race_document, race_table
 from cs336_tui.session.state import SessionState, fold
 from tests.analysis.racing import Made
+from tests.analysis.test_agreement import report_of
 from tests.made_race import made_tuning, race_events
 
 
@@ -28,6 +32,29 @@ def a_race(**more: object) -> Race:
     race = race_of(a_state(**more))
     assert race is not None
     return race
+
+
+def test_a_terminal_has_one_line_for_candidates_that_were_not_visited() -> None:
+    race = a_race(rounds=((0, 1, 4), (0, 4)), ended=BUDGET_ENDED)
+    unseen = [entry.label for entry in race.entries if entry.status == "not visited"]
+    assert len(unseen) == 5
+    table = race_table(race)
+    looks = Looks(width=200, styled=False)
+    brief, whole = terminal_text([table], looks), terminal_text([table], looks._replace(verbose=True))
+    rows, files = "\n".join(brief.splitlines()[:-3]), plain_text(table)
+    assert "- not visited: 5 candidates (" in brief
+    assert [brief.count(" not visited ") for brief in (rows, whole, files)] == [0, 5, 5]
+    assert all(label in whole for label in unseen)
+
+
+def test_a_race_with_checks_says_what_they_compared() -> None:
+    race = a_race()
+    without = race._replace(entries=tuple(entry._replace(agreement=None) for entry in race.entries))
+    checked = with_best(without, agreement=Agreement(True, "differs by rounding alone"))
+    note = f"logits and gradients compared: {COMPARED}"
+    assert [note in race_table(each).footnotes for each in (without, checked)] == [False, True]
+    table = next(agreement_tables([report_of(), report_of(loss=4.5)]))
+    assert f"compared: {COMPARED}" in table.footnotes
 
 
 def with_best(race: Race, **changes: object) -> Race:

@@ -6,13 +6,16 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.reports import ReportRequest
+from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure.kernels import profile_kernels
 from cs336_tui.worker.measure.probe import probe
+from cs336_tui.worker.workload.compiling import why_cannot_compile
 from tests.worker.measure.cells import Report, small_spec
 
 LAYERS = 4
@@ -29,6 +32,24 @@ def needs(precision: str) -> None:
     """Skip the test on a GPU whose hardware has no such format, as a T4 and a V100 have no bf16."""
     if precision not in the_gpu().precisions:
         pytest.skip(f"{the_gpu().label} cannot do {precision}")
+
+
+def needs_compiler(mode: str) -> None:
+    """Skip the test where torch.compile cannot work, if the mode compiles."""
+    if mode != "off" and (why := why_cannot_compile("cuda")):
+        pytest.skip(why)
+
+
+_BESIDE = 1.2
+"""Of the predicted peak: what the allocator reserves and what a profile keeps."""
+
+
+def needs_memory(spec: CellSpec) -> None:
+    """Skip the test of a cell that does not fit into the memory that is free, as on a GPU of 8 GB."""
+    torch.cuda.empty_cache()
+    free, needed = torch.cuda.mem_get_info()[0], _BESIDE * predict(spec).peak_bytes
+    if needed > free:
+        pytest.skip(f"needs {needed / 1e9:.1f} GB of free memory, and there are {free / 1e9:.1f}")
 
 
 def low_precision() -> Precision:

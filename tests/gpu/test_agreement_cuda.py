@@ -13,7 +13,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.agreement_report import AgreementReport
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.measure.agreement import sketch, sketch_agreement
-from tests.gpu.cells import gpu_spec, low_precision, needs
+from tests.gpu.cells import gpu_spec, low_precision, needs, needs_compiler
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -42,6 +42,7 @@ def test_what_only_rounds_otherwise_agrees(precision: str, changes: dict[str, An
     base = gpu_spec(pass_="train-step", precision="fp32" if precision == "fp32" else low_precision())
     other = msgspec.structs.replace(base, **changes)
     needs(other.precision)
+    needs_compiler(other.compile)
     found = agreement(_report(other, base), _report(base, base))
     assert found.agrees, found.why
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from cs336_tui.events.events import DeviceSampled
 from cs336_tui.runner.bench import Bench
 from cs336_tui.worker.measure.probe import nvml_uuid
 from tests.gpu.cells import shallow_spec
+from tests.runner.test_ranks import CODE, Runner
 from tests.watching import Watch
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
@@ -42,3 +44,17 @@ def test_each_ranks_gpu_is_sampled_and_holds_its_memory(tmp_path: Path) -> None:
             assert gpu.memory_used_bytes >= peak
         assert gpu.other_processes in (None, ())
     assert all(rank.pid for rank in last.host.ranks)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 3, reason="needs three CUDA GPUs")
+@pytest.mark.parametrize("parallel", ["none", "ddp", "fsdp2"])
+def test_a_rank_uses_no_gpu_but_its_own(tmp_path: Path, parallel: str) -> None:
+    own = {"model": "adapters:OnItsGpu", "model_path": (str(CODE),)}
+    spec = shallow_spec(ranks=2, parallel=parallel, pass_="train-step", **own)
+    runner = Runner(tmp_path)
+    try:
+        (cell,) = runner.run(msgspec.structs.replace(spec, device="cuda:1"))
+    finally:
+        runner.bench.close()
+    assert cell.finished is not None
+    assert (cell.status, cell.finished.error) == ("ok", None)

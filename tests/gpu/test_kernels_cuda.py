@@ -21,7 +21,7 @@ from cs336_tui.worker.measure.kernel_events import kernels_of
 from cs336_tui.worker.measure.kernels import raw_events
 from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.ranges import name_step
-from tests.gpu.cells import LAYERS, assert_ok, gpu_spec, needs, profiled, shallow_spec
+from tests.gpu.cells import LAYERS, assert_ok, gpu_spec, needs, needs_memory, profiled, shallow_spec
 from tests.samples import START, state_of
 from tests.worker.measure.cells import run
 
@@ -101,6 +101,7 @@ def test_an_optimizer_lowers_the_share_of_matrix_multiplication() -> None:
 def test_the_profiled_forward_takes_what_the_timed_one_does(pass_: Any) -> None:
     """Of a cell that keeps the GPU busy: kernels fill the time from first to last, and that is the timed mean."""
     spec = gpu_spec(pass_=pass_, batch_size=16, context_length=512)
+    needs_memory(spec)
     content = profiled(spec)
     timed = assert_ok(run(spec))
     state = state_of([

@@ -26,6 +26,10 @@ DEVICE = torch.device("cuda:0")
 MEGABYTE = 1024**2
 
 
+LONG = {"context_length": 1024, "batch_size": 2}
+"""Steps much longer than their launches, of less than 6 GB."""
+
+
 def gpu_step(spec: CellSpec) -> Step:
     """A step as a cell builds it."""
     recipe = RECIPES[spec.precision]
@@ -82,14 +86,14 @@ def test_no_step_waits_for_the_device(pass_: Pass) -> None:
 
 
 def test_the_host_runs_ahead_of_a_busy_device() -> None:
-    report = assert_ok(run(gpu_spec(context_length=1024)))
+    report = assert_ok(run(gpu_spec(**LONG)))
     for event in report.steps("measured"):
         assert event.host_s[0] < 0.9 * event.times_s[0]
 
 
 @pytest.mark.parametrize("pass_", ["inference", "forward", "forward+loss", "forward+backward", "train-step"])
 def test_a_window_of_steps_takes_the_time_of_its_steps(pass_: Pass) -> None:
-    step, clock = gpu_step(gpu_spec(pass_=pass_, context_length=1024)), clock_for(DEVICE)
+    step, clock = gpu_step(gpu_spec(pass_=pass_, **LONG)), clock_for(DEVICE)
     time_window(step, clock, 3, lambda _number: True)
     torch.cuda.synchronize()
     started = time.perf_counter()
@@ -101,7 +105,7 @@ def test_a_window_of_steps_takes_the_time_of_its_steps(pass_: Pass) -> None:
 
 
 def test_a_window_of_backwards_leaves_the_forwards_out() -> None:
-    shape = {"context_length": 1024, "measure_steps": 10}
+    shape = LONG | {"measure_steps": 10}
     whole = assert_ok(run(gpu_spec(**shape)))
     for sync in ("each-step", "pipelined"):
         alone = assert_ok(run(gpu_spec(pass_="backward", sync=sync, **shape)))
@@ -120,7 +124,7 @@ def test_peaks_are_those_of_the_measured_steps() -> None:
 
 
 def test_peaks_are_reset_after_warm_up_and_between_cells() -> None:
-    large = assert_ok(run(gpu_spec(context_length=1024))).finished.peak_allocated_bytes
+    large = assert_ok(run(gpu_spec(**LONG))).finished.peak_allocated_bytes
     small = assert_ok(run(gpu_spec(context_length=64))).finished.peak_allocated_bytes
     assert large
     assert small
@@ -139,7 +143,7 @@ def test_peaks_are_reset_after_warm_up_and_between_cells() -> None:
 
 def test_inference_needs_less_memory_than_forward() -> None:
     inference, forward = (
-        assert_ok(run(gpu_spec(pass_=pass_, context_length=1024))).finished.peak_allocated_bytes
+        assert_ok(run(gpu_spec(pass_=pass_, **LONG))).finished.peak_allocated_bytes
         for pass_ in ("inference", "forward")
     )
     assert inference

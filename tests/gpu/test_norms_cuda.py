@@ -12,7 +12,7 @@ from cs336_tui.config.values import NORMS
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.building import build, configure_torch
 from tests.attention_cells import attention_spec
-from tests.gpu.cells import needs
+from tests.gpu.cells import needs, needs_compiler
 from tests.worker.measure.cells import run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -30,6 +30,7 @@ def norm_spec(**changes: Any) -> CellSpec:
 @pytest.mark.parametrize(("norm", "mode"), [*((each, "off") for each in NORMS), ("rmsnorm", "default")])
 def test_output_and_gradients_are_those_of_float64(norm: str, mode: str, precision: str) -> None:
     needs(precision)
+    needs_compiler(mode)
     spec = norm_spec(norm=norm, compile=mode, precision=precision)
     configure_torch(spec)
     workload = build(spec, GPU)

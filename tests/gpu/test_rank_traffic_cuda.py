@@ -27,6 +27,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 def traffic(runner: Runner, parallel: str) -> tuple[RankTraffic, ...]:
     """Of a train-step, whose report is of kernels; each rank's times are those of its Chrome trace."""
     spec = shallow_spec(ranks=2, parallel=parallel, pass_="train-step", model_path=(str(CODE),))
+    runner.bench.trust.name(spec)
     runner.bench.ask_report("kernels", spec)
     runner.bench.work()
     content = list(runner.watch.state.reports.values())[-1].content

@@ -26,6 +26,7 @@ from cs336_tui.runner.prediction_cache import PredictionCache
 from cs336_tui.runner.predictor import Predictor
 from cs336_tui.runner.queue import CellQueue
 from cs336_tui.runner.session_predictions import SessionPredictions
+from cs336_tui.runner.trust import Trust
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.recorder import SessionRecorder
@@ -264,7 +265,7 @@ def test_a_round_that_is_refused_is_said_of_both_and_starts_no_process(tmp_path:
     queue = CellQueue(recorder.record, stop)
     queue.add(rounds_of(small_spec(), small_spec(**WIDER), 3))
     predictions = SessionPredictions(launcher, recorder, lambda _: None)
-    cells = Refusing(launcher, recorder, sampler, predictions, stop, check_fit=True, nvtx=False)
+    cells = Refusing(launcher, recorder, sampler, predictions, stop, Trust(), check_fit=True, nvtx=False)
     run_rounds(queue, cells, ENVIRONMENT)
     stop.close()
     assert statuses(watch.state) == ["oom", "oom", *["skipped"] * 4]

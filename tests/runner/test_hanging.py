@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +13,15 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.events.events import StageChanged, StepsTimed
+from cs336_tui.events.events import CellFinished, Event, StageChanged, StepsTimed
 from cs336_tui.runner import hanging
-from cs336_tui.runner.hanging import Pulse, ask_for_stacks, crashed_in, stuck_ranks, told
+from cs336_tui.runner import ranks as runner_of_ranks
+from cs336_tui.runner.hanging import ALIVE_S, Pulse, Stuck, ask_for_stacks, crashed_in, stuck_ranks, told
 from cs336_tui.runner.launcher import Rank
+from cs336_tui.runner.pipes import StopSignal
+from cs336_tui.runner.rank_fold import RankFold
+from cs336_tui.runner.ranks import Note, run_ranks
+from tests.watching import PATIENCE_S
 
 TORCH = "/usr/lib/python3/site-packages/torch"
 IN_BACKWARD = (
@@ -36,27 +42,62 @@ ASLEEP = (
 )
 
 
+IN_COMPILING = (
+    ("/usr/lib/python3.11/subprocess.py", 1209, "communicate"),
+    (f"{TORCH}/_inductor/codecache.py", 2100, "load"),
+    (f"{TORCH}/_inductor/graph.py", 2300, "compile_to_module"),
+    (f"{TORCH}/_dynamo/convert_frame.py", 1300, "_compile"),
+    (f"{TORCH}/nn/modules/module.py", 1789, "_call_impl"),
+)
+IN_COMPILED_CODE = (
+    (f"{TORCH}/distributed/distributed_c10d.py", 3000, "all_reduce"),
+    ("/tmp/cache/ab/cab.py", 40, "call"),
+    (f"{TORCH}/_inductor/output_code.py", 600, "__call__"),
+    (f"{TORCH}/_dynamo/eval_frame.py", 900, "compile_wrapper"),
+)
+WRITES = """
+import pathlib, signal, sys, time
+text, stacks, works = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "works"
+signal.signal(signal.SIGUSR1, lambda *_: open(stacks, "a").write(text.read_text()))
+print("ready", flush=True)
+while True:
+    works or signal.pause()
+"""
+"""A process that writes a stack when it is asked for it, and works or sleeps meanwhile."""
+
+
 @pytest.fixture
 def ranks(tmp_path: Path) -> Iterator[Callable[..., list[Rank]]]:
-    """Ranks that have written these stacks, each in a process that takes the signal for it."""
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    """Ranks that write these stacks when they are asked."""
+    processes: list[subprocess.Popen[str]] = []
 
-    def made(*stacks: tuple[tuple[str, int, str], ...]) -> list[Rank]:
-        child: Any = SimpleNamespace(process=process)
-        found = [Rank(child, tmp_path / str(number), tmp_path / "meeting") for number in range(len(stacks))]
-        for rank, stack in zip(found, stacks, strict=True):
+    def made(*stacks: tuple[tuple[str, int, str], ...], works: bool = False) -> list[Rank]:
+        found = []
+        for number, stack in enumerate(stacks):
             lines = "".join(f'  File "{file}", line {line} in {function}\n' for file, line, function in stack)
-            rank.stacks.write_text(f"Current thread 0x1 (most recent call first):\n{lines}" if stack else "")
+            text, own = tmp_path / f"{number}.text", tmp_path / f"{number}.stacks"
+            text.write_text(f"Current thread 0x1 (most recent call first):\n{lines}" if stack else "")
+            command = [sys.executable, "-c", WRITES, str(text), str(own), "works" if works else "sleeps"]
+            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            assert processes[-1].stdout is not None
+            assert processes[-1].stdout.readline() == "ready\n"
+            child: Any = SimpleNamespace(process=processes[-1])
+            found.append(Rank(child, own, tmp_path / "meeting"))
         return found
 
     yield made
-    process.kill()
-    process.wait()
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def stuck(ranks: list[Rank]) -> list[Stuck]:
+    ask_for_stacks(ranks)
+    return stuck_ranks(dict(enumerate(ranks)), time.monotonic() + 1.0)
 
 
 def where(ranks: list[Rank]) -> list[str]:
-    ask_for_stacks(ranks)
-    return told(stuck_ranks(dict(enumerate(ranks)), time.monotonic() + 0.05), "rank {}".format)
+    return told(stuck(ranks), "rank {}".format)
 
 
 def test_one_that_sleeps_hangs_and_the_others_wait(ranks: Callable[..., list[Rank]]) -> None:
@@ -76,6 +117,55 @@ def test_ranks_that_wait_in_different_operations_are_all_told(ranks: Callable[..
         "rank 0 waits in barrier",
         "rank 1 waits in backward (_tensor.py:630)",
     ]
+
+
+def test_one_that_compiles_is_told_from_one_that_hangs_there(ranks: Callable[..., list[Rank]]) -> None:
+    working, asleep = ranks(IN_COMPILING, IN_BARRIER, works=True), ranks(IN_COMPILING, IN_BARRIER)
+    assert [each.compiles for each in stuck(working)] == [True, False]
+    assert where(working) == ["rank 0 compiles", "rank 1 waits in barrier"]
+    assert where(asleep)[0].startswith("rank 0 hangs in ")
+    assert where(ranks(IN_COMPILED_CODE, works=True)) == ["rank 0 waits in all_reduce"]
+
+
+def test_one_that_was_asked_before_tells_where_it_is_now(ranks: Callable[..., list[Rank]]) -> None:
+    (rank,) = ranks(IN_BARRIER)
+    assert where([rank]) == ["rank 0 waits in barrier"]
+    rank.stacks.with_suffix(".text").write_text('  File "/home/user/adapters.py", line 78 in forward\n')
+    assert where([rank]) == ["rank 0 hangs in forward (adapters.py:78)"]
+
+
+class SilentRank:
+    """A rank that tells nothing, compiles at the first looks and hangs at the next."""
+
+    def __init__(self, compiles: int) -> None:
+        self.looks, self._compiles, self._ended = 0, compiles, threading.Event()
+
+    def watch(self, note: Note, _stop: StopSignal, _pace_s: float) -> None:
+        self._ended.wait(PATIENCE_S)
+        note(0, [CellFinished(at=1.0, cell=0, status="killed", error="SIGKILL")])
+
+    def kill(self) -> None:
+        self._ended.set()
+
+    def ask(self) -> None:
+        self.looks += 1
+
+    def stuck(self, _until: float) -> list[Stuck]:
+        compiles = self.looks <= self._compiles
+        return [Stuck(0, not compiles, "in forward (adapters.py:78)", compiles=compiles)]
+
+    def clear(self) -> None:
+        pass
+
+
+def test_ranks_that_compile_in_silence_are_not_ended_before_one_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_of_ranks, "SILENCE_S", 2 * ALIVE_S)
+    rank, told_events = SilentRank(compiles=2), list[Event]()
+    run_ranks([rank], [RankFold(0, 1)], told_events.extend, StopSignal())
+    end = told_events[-1]
+    assert isinstance(end, CellFinished)
+    assert rank.looks == 3
+    assert (end.status, (end.error or "").partition(";")[0]) == ("killed", "rank 0 hangs in forward (adapters.py:78)")
 
 
 def test_a_pause_as_long_as_usual_between_steps_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,7 +245,7 @@ def test_cells_for_which_no_lane_is_left_end_with_the_reason(held: InLanes) -> N
     assert queue.take() is None
     errors = [(end.cell, end.status, end.error) for end in held.watch.of(CellFinished)]
     assert errors == [
-        (0, "failed", "not started: its 2 ranks need as many lanes, and 1 are left; lane 1 was set aside: lost"),
+        (0, "failed", "not started: its 2 ranks need as many lanes, not the 1 left; lane 1 was set aside: lost"),
         (1, "failed", "not started: no lane is left; lane 0 was set aside: gone"),
     ]
 

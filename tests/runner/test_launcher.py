@@ -158,6 +158,6 @@ if __name__ == "__main__":
     method = sys.argv.pop(1)
     if method == "spawn":
         made = Launcher.__init__
-        Launcher.__init__ = lambda self, folder: (made(self, folder), setattr(self, "method", "spawn"))[0]
+        Launcher.__init__ = lambda self, *own, **named: (made(self, *own, **named), setattr(self, "method", "spawn"))[0]
     main()
 """

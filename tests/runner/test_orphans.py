@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from cs336_tui.config.processes import lives
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged
 from cs336_tui.runner.bench import Bench
@@ -239,7 +239,8 @@ def test_a_spawned_child_ends_what_it_started_before_it_ends(own, tmp_path):
         "killed": {"in_forward": "time.sleep(1e6)"},
     }
     for status, options in cases.items():
-        child = launcher.start_cell(0, own.spec(**options))
+        launcher.trust.name(spec := own.spec(**options))
+        child = launcher.start_cell(0, spec)
         watch = Watch()
         if status == "killed":
             watch.on_event = lambda event, end=child.terminate: end() if _is_warming_up(event) else None
@@ -318,6 +319,7 @@ def test_what_took_too_long_once_is_not_waited_for_again(own, tmp_path):
     launcher.start()
     predictor = Predictor(launcher, cache=PredictionCache(tmp_path / "cache"), own_code_within_s=lambda: 2.0)
     spec = own.spec("tell(os.getpid()); time.sleep(1e6)")
+    launcher.trust.name(spec)
     for _ in range(2):
         with pytest.raises(PredictionError, match=r"· LM: no prediction: not computed within 2 s"):
             predictor.predict([spec])
@@ -331,7 +333,7 @@ def test_children_of_others_are_no_leftovers(own, bench_of):
     try:
         bench, _ = bench_of()
         bench.run((own.spec(),), "a command")
-        assert psutil.Process(beside.pid).status() != psutil.STATUS_ZOMBIE
+        assert lives(beside.pid)
     finally:
         beside.kill()
         beside.wait()

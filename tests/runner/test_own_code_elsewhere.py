@@ -14,7 +14,7 @@ from cs336_tui.runner.machine import lacking_code
 def folder(tmp_path: Path) -> str:
     (tmp_path / "own" / "deep").mkdir(parents=True)
     for name in ("__init__", "model", "deep/__init__", "deep/layer"):
-        (tmp_path / "own" / f"{name}.py").write_text("raise SystemExit('imported')\n")
+        (tmp_path / "own" / f"{name}.py").write_text("class Net: ...\nclass Norm: ...\nraise SystemExit('imported')\n")
     return str(tmp_path)
 
 
@@ -30,6 +30,11 @@ def test_code_that_is_there_lacks_nothing(folder: str) -> None:
 )
 def test_a_module_that_is_not_there_is_named(folder: str, name: str, what: str) -> None:
     assert list(lacking_code([name], [folder])) == [f"{what}: no such module in {folder} or what is installed"]
+
+
+def test_a_name_that_its_module_does_not_have_is_named(folder: str) -> None:
+    (said,) = lacking_code(["own.model:net", "own.model:Net"], [folder])
+    assert said == f"own.model has no net ({folder}/own/model.py); did you mean Net?"
 
 
 def test_a_folder_that_is_not_there_is_named(folder: str) -> None:

@@ -16,9 +16,17 @@ from cs336_tui.runner import prediction_cache
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.prediction_cache import PredictionCache, fingerprint
 from cs336_tui.runner.predictor import PredictionError, Predictor, TookTooLong
+from cs336_tui.runner.trust import Trust
 from tests.made_predictions import made_prediction
 from tests.watching import small_spec
 from tests.worker.workload.own_models import PLAIN
+
+
+class _Everything(Trust):
+    """As if the user had named all code."""
+
+    def refusal(self, spec: CellSpec) -> str:  # noqa: ARG002
+        return ""
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +36,7 @@ def looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def launcher(tmp_path_factory: pytest.TempPathFactory) -> Launcher:
-    found = Launcher(tmp_path_factory.mktemp("runner"))
+    found = Launcher(tmp_path_factory.mktemp("runner"), trust=_Everything())
     found.prepare()
     found.start()
     return found

@@ -29,9 +29,11 @@ class Watched(Launcher):
         self.may_start = threading.Event()
         self.may_start.set()
 
-    def start_answers(self, name: str, answers: Callable[[], Iterable[msgspec.Struct]]) -> Child:
+    def start_answers(
+        self, name: str, answers: Callable[[], Iterable[msgspec.Struct]], specs: Sequence[CellSpec] = ()
+    ) -> Child:
         assert self.may_start.wait(PATIENCE_S)
-        child = super().start_answers(name, answers)
+        child = super().start_answers(name, answers, specs)
         self.children.append(child)
         if self.kill_next:
             self.kill_next = False

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 
+from cs336_tui.config.processes import lives
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.events import ChildOutput, Notice
 from cs336_tui.events.kernel_report import KernelReport
@@ -62,6 +63,7 @@ class Runner:
         return list(self.watch.state.cells.values())[begun:]
 
     def memory(self, spec: CellSpec) -> RankMemoryReport:
+        self.bench.trust.name(spec)
         self.bench.ask_report("memory", spec)
         self.bench.work()
         content = list(self.watch.state.reports.values())[-1].content
@@ -180,6 +182,12 @@ def test_a_compiled_step_is_compared_too(runner: Runner):
     assert "differs from that of one process on the whole batch" in wrong.finished.error
 
 
+def test_nothing_of_the_comparison_is_alive_when_the_timed_model_is_built(runner: Runner):
+    ways = ("fsdp2", "adapters:get_ddp")
+    cells = runner.run(*(shared_spec(way, model="adapters:BuiltAlone") for way in ways))
+    assert {way: cell.finished.error for way, cell in zip(ways, cells, strict=True) if cell.status != "ok"} == {}
+
+
 def test_reports_that_several_ranks_do_not_have_are_refused(runner: Runner):
     with pytest.raises(SpecError, match="a report of precision is of one rank"):
         runner.bench.ask_report("precision", shared_spec("ddp"))
@@ -253,7 +261,8 @@ def test_kernels_of_each_rank_tell_communication_beside_compute(runner: Runner):
 
 
 def test_a_rank_that_fails_is_named_in_a_report_too(runner: Runner):
-    runner.bench.ask_report("memory", shared_spec("adapters:RunsOut"))
+    runner.bench.trust.name(spec := shared_spec("adapters:RunsOut"))
+    runner.bench.ask_report("memory", spec)
     runner.bench.work()
     ended = list(runner.watch.state.reports.values())[-1]
     assert (ended.status, ended.error) == ("oom", "rank 0: no memory for it")
@@ -281,6 +290,19 @@ def test_a_rank_out_of_memory_is_an_out_of_memory_of_the_cell(runner: Runner):
     assert after.status in ("ok", "skipped")
 
 
+def test_an_error_is_told_before_the_group_is_left_which_may_wait_for_ranks(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ranks, "SILENCE_S", 20.0)
+    spec = shared_spec("adapters:NeverLeaves")
+    (cell,) = runner.run(spec)
+    runner.bench.ask_report("memory", spec)
+    runner.bench.work()
+    turns = runner.turns(spec, shared_spec("none"), rounds=1)
+    for ended in (cell.finished, list(runner.watch.state.reports.values())[-1], turns[0].finished):
+        assert (ended.status, ended.error.partition(" (")[0]) == ("failed", "rank 1: KeyError: 'bucket 7'")
+
+
 def test_a_killed_rank_is_named_and_the_next_cell_runs(runner: Runner):
     endless = endless_spec(ranks=3, parallel="ddp", pass_="train-step")
     number = len(runner.watch.state.cells)
@@ -297,7 +319,7 @@ def test_a_killed_rank_is_named_and_the_next_cell_runs(runner: Runner):
     assert cell.status == "killed"
     assert cell.finished.error.startswith("rank 2: the process was ended by SIGKILL")
     assert after.status == "ok"
-    assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in others)
+    assert not any(lives(each.pid) for each in others)
 
 
 def test_a_rank_that_hangs_is_named_with_what_the_others_wait_in(runner: Runner, monkeypatch: pytest.MonkeyPatch):
@@ -327,7 +349,7 @@ def test_a_stop_leaves_no_rank(runner: Runner):
     assert runner.bench.cancel()
     thread.join(PATIENCE_S)
     assert runner.watch.state.cells[number].status == "cancelled"
-    assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in ranks)
+    assert not any(lives(each.pid) for each in ranks)
 
 
 def test_two_ways_take_turns_on_the_same_ranks(runner: Runner):

@@ -7,6 +7,8 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -17,12 +19,17 @@ from cs336_tui.events.agreement_report import AgreementReport
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellFinished, CellStarted, Event, ReportFinished, ReportStage, ReportStarted
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.memory_report import OomReport
+from cs336_tui.events.memory_report import OomReport, RankMemoryReport
 from cs336_tui.events.precision_report import PrecisionReport
 from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.cells import CellRunner
+from cs336_tui.runner.pipes import StopSignal
+from cs336_tui.runner.trust import Trust
 from cs336_tui.session.load import load
 from cs336_tui.session.log import FILES_SUFFIX, LogReader
 from cs336_tui.session.store import delete, describe
+from tests.made_predictions import MadePredictor
+from tests.made_ranks import a_rank_memory_report
 from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec
 
 
@@ -38,6 +45,27 @@ def bench(tmp_path: Path, watch: Watch) -> Iterator[Bench]:
     made.start()
     yield made
     made.close()
+
+
+def test_the_prediction_of_a_rank_memory_report_has_minutes_and_is_a_stage_of_it() -> None:
+    spec = small_spec(pass_="train-step", ranks=2, parallel="fsdp2")
+    predictor, recorded, stop = MadePredictor(), list[Event](), StopSignal()
+    recorder: Any = SimpleNamespace(record=recorded.extend)
+    watch, predictions = cast("Any", None), cast("Any", SimpleNamespace(predictor=predictor))
+    runner = CellRunner(None, recorder, watch, predictions, stop, Trust(), check_fit=False, nvtx=False)
+    end = ReportFinished(at=1.0, report=3, status="ok", content=a_rank_memory_report(spec))
+    for own, limit_s in (({}, 600.0), ({"model": "mine:LM"}, None)):  # None: the predictor's own for a user's code
+        asked = msgspec.structs.replace(spec, **own)
+        recorded.clear()
+        runner._with_prediction([msgspec.structs.replace(end, content=a_rank_memory_report(asked))])
+        stage, finished = recorded
+        assert isinstance(stage, ReportStage)
+        assert (stage.report, stage.stage) == (3, "predicting")
+        assert isinstance(finished, ReportFinished)
+        assert isinstance(finished.content, RankMemoryReport)
+        assert finished.content.prediction is not None
+        assert predictor.within_s == limit_s
+    stop.close()
 
 
 def on_a_thread(bench: Bench) -> threading.Thread:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.config.spec import SpecError
-from cs336_tui.events.events import CellsQueued, SessionResumed, StepsTimed
+from cs336_tui.events.events import CellsQueued, CellStarted, SessionResumed, StepsTimed
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import LogError, LogReader
 from cs336_tui.session.state import SessionState
@@ -47,6 +47,18 @@ def test_a_session_that_was_killed_runs_what_has_no_result(tmp_path: Path) -> No
         cell.step_times_s for cell in state.cells.values()
     ]
     assert len(watch.of(SessionResumed)) == 1
+
+
+def test_cells_of_an_old_log_run_although_they_differ_in_a_choice_without_effect(tmp_path: Path) -> None:
+    specs = [small_spec(pass_="forward", optimizer=optimizer) for optimizer in ("adamw", "adamw-fused")]
+    path, _ = run(tmp_path, *specs)
+    broken_off(path, CellStarted)
+    left, _ = resume(path)
+    assert left == (1,)
+    assert [(cell.spec.optimizer, cell.status) for cell in load(path).cells.values()] == [
+        ("adamw", "ok"),
+        ("adamw-fused", "ok"),
+    ]
 
 
 def test_nothing_is_left_of_a_session_that_is_complete(tmp_path: Path) -> None:

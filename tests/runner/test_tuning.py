@@ -81,13 +81,14 @@ class Running:
 
     def run(self, tuning: Tuning) -> None:
         began = time.monotonic()
+        self.bench.trust.name(tuning.base, tuning)
         started = started_of(tuning, self.bench.probe(), self.bench.predictor)
         self.tuner.run(started, "cs336-tui tune")
         self.took_s = time.monotonic() - began
         self.bench.close()
 
     def resume(self) -> None:
-        self.bench.resume()
+        self.bench.resume(trusted=True)
         self.tuner.go_on()
         self.bench.close()
 
@@ -256,7 +257,7 @@ def test_turns_that_a_stop_broke_off_are_dropped_when_the_race_goes_on(tmp_path:
 
 def test_the_command_resume_goes_on_with_a_race_and_prints_its_outcome(tmp_path: Path, folder: Folder) -> None:
     log, _ = _killed(tmp_path, tuning_of(folder, "slow", "fast", budget_s=60), ends=1)
-    words = ("resume", log.stem, "--session-dir", str(tmp_path), "--format", "json")
+    words = ("resume", log.stem, "--session-dir", str(tmp_path), "--format", "json", "--trust")
     done = call(*words)
     assert done.returncode == 0, done.stderr
     assert "the race goes on with " in done.stderr

@@ -58,8 +58,9 @@ def statuses(watch: Watch) -> list[str]:
 
 
 def test_cells_that_need_what_could_not_be_imported_are_skipped_and_can_be_retried(
-    folder: Path, bench: Callable
+    folder: Path, bench: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(folder)  # whose code a resumed session imports
     running, watch = bench()
     wrong = [own(folder, "mine:ML", batch_size=size) for size in (1, 2)]
     running.run([*wrong, own(folder), small_spec(), own(folder, "mine:ML", pass_="inference")], "a command")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -52,6 +53,32 @@ def test_a_pid_that_was_given_again_is_no_writer(tmp_path: Path) -> None:
     log = tmp_path / "s.jsonl"
     write_lock(log, since=1.0)
     SessionLock(log).acquire()
+
+
+def test_a_zombie_is_no_writer(tmp_path: Path) -> None:
+    """As where the first process of a container reaps nothing."""
+    log = tmp_path / "s.jsonl"
+    process = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE)
+    since = psutil.Process(process.pid).create_time()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays
+    write_lock(log, pid=process.pid, since=since)
+    assert writer_of(log) is None
+    lock = SessionLock(log)
+    lock.acquire()
+    lock.release()
+    process.communicate()
+
+
+def test_a_stopped_process_is_a_writer(tmp_path: Path) -> None:
+    log = tmp_path / "s.jsonl"
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    write_lock(log, pid=process.pid, since=psutil.Process(process.pid).create_time())
+    with pytest.raises(SessionInUse, match=f"process {process.pid}"):
+        SessionLock(log).acquire()
+    process.kill()
+    process.communicate()
 
 
 def test_a_writer_on_another_host_is_believed_until_taken_over(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.events import SCHEMA, Event, Notice, SessionStarted
+from cs336_tui.events.events import SCHEMA, CellsQueued, Event, Notice, SessionStarted
 from cs336_tui.session.log import (
     LogError,
     LogLost,
@@ -24,7 +24,7 @@ from cs336_tui.session.log import (
     line_prefix,
     new_session_id,
 )
-from tests.samples import HEADER, mixed_session
+from tests.samples import HEADER, a_spec, mixed_session
 from tests.strategies import any_event
 
 
@@ -135,6 +135,12 @@ def test_a_cell_that_cannot_exist_is_damage(tmp_path: Path) -> None:
     (queued,) = (to_line(e) for e in mixed_session() if type(e).__name__ == "CellsQueued")
     impossible = queued.replace(b'"num_heads":12', b'"num_heads":7')
     assert "line 2: damaged" in refusal(written(tmp_path / "log", to_line(HEADER), impossible))
+
+
+def test_a_cell_that_later_versions_refuse_to_run_is_read(tmp_path: Path) -> None:
+    spec = a_spec(pass_="train-step", device="cuda:0", batch_size=2, accumulate=2, compile="reduce-overhead")
+    queued = CellsQueued(at=1.0, first=0, specs=(spec,))
+    assert list(written(tmp_path / "log", to_line(HEADER), to_line(queued))) == [HEADER, queued]
 
 
 @pytest.mark.parametrize(

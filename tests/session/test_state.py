@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cs336_tui.config.spec import CellSpec, recorded_spec
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.device_samples import GpuSample, HostSample
 from cs336_tui.events.environment import Environment
@@ -29,10 +30,12 @@ from cs336_tui.events.events import (
 )
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.memory_report import MemoryReport
+from cs336_tui.events.report_keys import report_key
 from cs336_tui.export.record import document_of
+from cs336_tui.session import state as state_module
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader, SessionLog
-from cs336_tui.session.state import DEVICE_HISTORY, OUTPUT_LIMIT, SessionState
+from cs336_tui.session.state import DEVICE_HISTORY, OUTPUT_LIMIT, SessionState, fold
 from cs336_tui.stats.summaries import summarize
 from tests.made_kernels import a_kernel_report
 from tests.samples import (
@@ -329,6 +332,26 @@ def test_a_report_that_is_made_again_hides_no_earlier_one() -> None:
     assert state.content_of(KernelReport, report.spec) == report
     assert state.content_of(MemoryReport, report.spec) is None
     assert state.content_of(KernelReport, a_spec(seed=report.spec.seed, d_model=report.spec.d_model * 2)) is None
+
+
+def test_reports_are_found_in_a_time_that_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace of a thousand devices has as many reports, and each cell asks for its own."""
+    asked = 0
+
+    def counted(spec: CellSpec) -> CellSpec:
+        nonlocal asked
+        asked += 1
+        return report_key(spec)
+
+    monkeypatch.setattr(state_module, "report_key", counted)
+    specs = [recorded_spec("trace.json", f"cuda:{number}") for number in range(100)]
+    state = fold(ReportStarted(at=1.0, report=n, kind="kernels", spec=spec) for n, spec in enumerate(specs))
+    for number, spec in enumerate(specs):
+        found = state.report_of("kernels", spec)
+        assert found
+        assert found.report == number
+        assert state.content_of(KernelReport, spec) is None
+    assert asked <= 4 * len(specs)
 
 
 def test_times_of_ranks_are_kept_apart_by_kind_and_their_skew_is_known_with_and_without_the_end() -> None:

@@ -13,8 +13,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.charts.bandwidth import bandwidth_lines
 from cs336_tui.tui.tabs.cell_detail import cell_detail
-from cs336_tui.tui.tabs.live import detail_of, live_lines
-from tests.samples import START
+from cs336_tui.tui.tabs.live import live_lines
 from tests.session.made import Cell, events_of, results_of, session_of
 from tests.tui.watched import SMALL, WIDE, log_of, text, until
 
@@ -93,7 +92,7 @@ def test_without_room_or_two_sizes_there_is_no_curve(size: tuple[int, int]) -> N
 def test_live_and_details_speak_of_messages_alone() -> None:
     state = session_of(Cell(specs()[0], [0.001] * 12))
     (cell,) = state.cells.values()
-    shown = text(live_lines(state, cell, detail_of(cell, START), 60, 30)) + text(cell_detail(state, cell, 80))
+    shown = text(live_lines(state, cell, 60, 30)) + text(cell_detail(state, cell, 80))
     assert "algbw 1, busbw 1 GB/s" in shown
     for word in ("forward", "tokens", "parameters", "context", "Mean of each phase"):
         assert word not in shown

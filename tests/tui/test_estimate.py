@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,11 +19,13 @@ from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.prediction import Collective, Prediction
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.configure.preview import needs
+from cs336_tui.tui.configure import preview
+from cs336_tui.tui.configure.pane import ConfigurePane
+from cs336_tui.tui.configure.preview import CellChoices, Cells, cells_of, needs
 from cs336_tui.tui.tabs.estimate import EstimateList, EstimatePane
 from tests.made_predictions import made_prediction
 from tests.samples import START, a_spec, mixed_session
-from tests.tui.watched import SMALL, WIDE, Benches, log_of, screen_text, until
+from tests.tui.watched import SMALL, WIDE, Benches, comes, log_of, screen_text, until
 
 SWEEP = Sweep(sizes=("small",), contexts=(128, 256), passes=("forward", "train-step"), devices=("auto",))
 GB = 10**9
@@ -100,9 +103,49 @@ async def test_other_choices_are_asked_for_anew_but_not_those_that_need_the_same
         await until(pilot, lambda _: "fits" in summary(app))
         app.load_preset(Preset("same", "", msgspec.structs.replace(SWEEP, steps=30, warmups=(1, 5))))
         await until(pilot, lambda _: "8 cells" in summary(app) and "fits" in summary(app))
-        assert len(bench.predicted) == 1
+        assert not any(bench.predicted[1:])
         app.load_preset(Preset("more", "", msgspec.structs.replace(SWEEP, batches=(4, 8))))
-        assert {spec.batch_size for spec in await asked(pilot, bench, 2)} == {8}
+        await until(pilot, lambda _: {spec.batch_size for spec in bench.predicted[-1]} == {8})
+
+
+async def test_what_was_predicted_of_other_choices_is_not_shown_for_those_of_now(
+    bench: Benches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, may_work_out = Cs336App(bench, initial=SWEEP), threading.Event()
+    may_work_out.set()
+
+    def slow(choices: CellChoices) -> Cells:
+        may_work_out.wait()
+        return cells_of(choices)
+
+    monkeypatch.setattr(preview, "cells_of", slow)
+    async with app.run_test(size=WIDE) as pilot:
+        await asked(pilot, bench)
+        answer(app, bench, lambda spec: resized(made_prediction(spec), 12 * GB))
+        await until(pilot, lambda _: "peak 12.0 GB fits" in summary(app))
+        may_work_out.clear()
+        app.load_preset(Preset("larger", "", msgspec.structs.replace(SWEEP, batches=(8,))))
+        assert summary(app) == "4 cells · 60 steps · predicting ...", "at once"
+        app.paint()
+        assert summary(app) == "4 cells · 60 steps · predicting ...", "while its cells are worked out"
+        may_work_out.set()
+        await comes(pilot, lambda: len(bench.predicted) == 2)
+        assert summary(app) == "4 cells · 60 steps · predicting ...", "until it is there"
+        answer(app, bench, lambda spec: resized(made_prediction(spec), 24 * GB))
+        await comes(pilot, lambda: "peak 24.0 GB fits" in summary(app))
+
+
+async def test_a_change_of_the_choices_is_taken_up_without_another_event(bench: Benches) -> None:
+    app = Cs336App(bench, initial=SWEEP)
+    async with app.run_test(size=WIDE) as pilot:
+        await asked(pilot, bench)
+        app.load_preset(Preset("larger", "", msgspec.structs.replace(SWEEP, batches=(8,))))
+        await comes(pilot, lambda: len(bench.predicted) == 2)
+        answer(app, bench)
+        await comes(pilot, lambda: "fits" in summary(app))
+        pane = app.main.query_one(ConfigurePane)
+        pane._set(pane._entries.with_value("repeats", "2"))
+        await comes(pilot, lambda: "8 cells" in summary(app) and "fits" in summary(app))
 
 
 @pytest.mark.parametrize("size", [SMALL, WIDE, (200, 60), (40, 12)])

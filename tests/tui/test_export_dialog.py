@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Button, Input, OptionList
+from textual.widgets import Button, Input, Label, OptionList
 
 from cs336_tui.config.settings import Found, Settings
 from cs336_tui.export import catalogue
@@ -90,6 +90,24 @@ async def test_latex_takes_three_keys_from_the_first_screen(app: Cs336App, here:
     assert re.search(
         r"\\begin\{table\}.*\\caption\{.+\}\\label\{tab:results\}.*347\.4.*\\end\{table\}", text, re.DOTALL
     )
+
+
+@pytest.mark.parametrize("what", ["results", "figures", "summary"])
+async def test_a_name_that_no_file_can_have_is_refused(app: Cs336App, here: Path, what: str) -> None:
+    async with exporting(app) as pilot:
+        await choose(pilot, app, what)
+        name, problem = dialog(app).query_one("#name", Input), dialog(app).query_one("#problem", Label)
+        of_a_file = ("~nobody-of-this-name/x", ".") if what == "results" else ()
+        for text in ("n" * 300, "n" * 300 + "/x", "a\0b", *of_a_file):
+            name.value = text
+            await pilot.press("right")  # another format, for which the name gets another suffix
+            name.value = text
+            problem.update("")
+            name.focus()
+            await pilot.press("enter")
+            await until(pilot, lambda _: str(problem.content).startswith("! "))
+        await pilot.press("escape")
+    assert not list(here.iterdir())
 
 
 async def test_it_opens_with_what_was_exported_last_and_where(app: Cs336App, here: Path, tmp_path: Path) -> None:

@@ -156,6 +156,8 @@ def test_the_summary_counts_cells_and_all_their_steps() -> None:
     entries = entries_of(Sweep(passes=("forward",), contexts=(128, 256), warmups=(0, 5), steps=10))
     assert read(entries).summary == "4 cells · 50 steps"
     assert read(entries_of(Sweep(passes=("forward",), warmups=(0,), steps=1))).summary == "1 cell · 1 step"
+    alike = Sweep(passes=("forward",), warmups=(0,), steps=1, optimizers=("adamw", "adamw-fused"))
+    assert read(entries_of(alike)).summary == "1 cell · 1 step · cells that are alike run once"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Verdicts on the screen: computed on another thread, while nothing is timed, for visible cells only."""
+"""Verdicts on the screen: computed on another thread, while nothing is timed, for cells in sight and those that end."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from cs336_tui.tui import judging
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.judging import NOTHING, Assessment, Judging
 from cs336_tui.tui.tabs.cell_detail import cell_detail
-from cs336_tui.tui.tabs.live import detail_of, live_lines
+from cs336_tui.tui.tabs.live import live_lines
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.status import verdict, verdict_line
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, START, a_spec, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, events_of, session_of
+from tests.tui.kept_sessions import STOPPED, keep
 from tests.tui.watched import SMALL, WIDE, Benches, comes, demo, in_the_middle, log_of, text, until
 
 STEADY_S = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)]
@@ -113,6 +114,62 @@ async def test_what_is_out_of_sight_again_is_not_judged(tmp_path: Path) -> None:
         assert app.judging.known(state, state.cells[0]) is None
 
 
+async def test_a_cell_that_ends_out_of_sight_is_judged_once_nothing_is_timed(tmp_path: Path) -> None:
+    state = session_of(*(Cell(a_spec(batch_size=size), STEADY_S) for size in (1, 2)))
+    busy = True
+    app = Watched(tmp_path, lambda: busy)
+    async with app.run_test() as pilot:
+        for cell in state.cells.values():
+            app.judging.take_end(state, cell)
+            app.judging.next_frame()
+        await pilot.pause(0.05)
+        assert app.found == 0
+        busy = False
+        app.judging.go_on()
+        await comes(pilot, lambda: app.judging.is_settled)
+        assert app.found == 2
+        assert all(app.judging.known(state, cell) for cell in state.cells.values())
+
+
+async def test_cells_that_end_out_of_sight_are_judged_one_by_one_while_another_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "WAIT_S", 0.3)
+    state = session_of(*(Cell(a_spec(batch_size=size), STEADY_S) for size in (1, 2)))
+    app = Watched(tmp_path, lambda: True)
+    async with app.run_test() as pilot:
+        began_at = time.monotonic()
+        for cell in state.cells.values():
+            app.judging.take_end(state, cell)
+        await comes(pilot, lambda: app.found == 1)
+        assert time.monotonic() - began_at >= 0.3
+        await comes(pilot, lambda: app.found == 2)
+        assert time.monotonic() - began_at >= 0.6
+
+
+async def test_finished_rows_of_a_resumed_session_are_judged_before_their_tab_is_opened(tmp_path: Path) -> None:
+    ended = [event for number in (0, 1) for event in (*cell_start(number), *steps(number, (0.4,), DRIFTING_S))]
+    ends = [CellFinished(at=START + 90, cell=number, status="ok") for number in (0, 1)]
+    ends.append(CellFinished(at=START + 99, cell=2, status="cancelled", error="stopped"))
+    specs = [a_spec(context_length=length) for length in (128, 256, 512)]
+    keep(tmp_path, STOPPED, [*session_start(specs), *ended, *ends])
+    app = Cs336App(Benches(), session_dir=tmp_path)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        await pilot.press("7")
+        await until(pilot, "2026-11-18")
+        await pilot.press("u")
+        await until(pilot, "cell 3/3")
+        await comes(pilot, lambda: app.judging.is_settled)
+        cells = app.live.state.cells
+        assert all(app.judging.known(app.live.state, cells[number]) for number in (0, 1))
+        await pilot.press("4")
+        await pilot.pause()
+        rows = app.query_one(ResultsPane).text
+        assert rows.count("drifting") == 2
+        assert "…" not in rows
+
+
 async def test_of_a_long_session_only_rows_in_sight_are_judged(tmp_path: Path) -> None:
     cells = [Cell(a_spec(batch_size=1 + number), STEADY_S[:12]) for number in range(400)]
     app = Cs336App(replay=log_of(events_of(*cells), tmp_path), speed=0)
@@ -189,14 +246,14 @@ async def test_live_tells_verdict_interval_and_limit_and_the_window_all_the_rest
     cell = state.cells[0]
     found = await judged(tmp_path, state)
     for width, height in ((50, 20), (100, 40)):
-        shown = text(live_lines(state, cell, detail_of(cell, START), width, height, found=found))
+        shown = text(live_lines(state, cell, width, height, found=found))
         assert "! drifting" in shown
         assert "Enter: all" in shown
         assert sum("█" in row for row in shown.splitlines()) >= 8  # the chart keeps its room
     assert "% (95 % interval)" in shown
     assert "TFLOP/s" in shown
     assert "% of spec" in shown
-    low = text(live_lines(state, cell, detail_of(cell, START), 50, 13, found=found))
+    low = text(live_lines(state, cell, 50, 13, found=found))
     assert "! drifting" in low
     detail = text(cell_detail(state, cell, 80, found))
     assert "? throttled: not observable: " in detail
@@ -239,7 +296,7 @@ async def test_it_fits_any_room(width: int, height: int) -> None:
     state = session_of(Cell(a_spec(), DRIFTING_S))
     cell = state.cells[0]
     found = assess(state, cell, PeakCache(Path("/nowhere")))
-    assert len(live_lines(state, cell, detail_of(cell, START), width, height, found=found)) <= height
+    assert len(live_lines(state, cell, width, height, found=found)) <= height
 
 
 async def test_a_running_cell_is_held_against_its_peak(tmp_path: Path) -> None:
@@ -253,7 +310,7 @@ def test_a_number_of_steps_that_is_not_fixed_says_at_most() -> None:
     spec = a_spec(measure_steps=1000, steps_auto=0.01, warmup_auto=True, warmup_steps=100)
     state = state_of([*session_start([spec]), *cell_start(0), *steps(0, (0.2,) * 12, (0.1,) * 34)])
     cell: CellState = state.cells[0]
-    shown = text(live_lines(state, cell, detail_of(cell, START), 80, 30))
+    shown = text(live_lines(state, cell, 80, 30))
     assert "measuring 34/≤1000" in shown
     assert "steps/column" not in shown  # 12 and 34 steps have places of their own, not 1,100
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.config.phases import PHASES
 from cs336_tui.config.spec import Pass
-from cs336_tui.events.events import StepsTimed
+from cs336_tui.events.events import StageChanged, StepsTimed
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import ByteUnit
@@ -19,11 +21,11 @@ from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.charts.bars import phase_bars, phase_lines, phase_role
 from cs336_tui.tui.charts.memory_timeline import Picture, memory_timeline
 from cs336_tui.tui.charts.steps import step_chart
-from cs336_tui.tui.tabs.live import detail_of, live_lines
+from cs336_tui.tui.tabs.live import live_lines
 from cs336_tui.tui.widgets.lines import width_of
 from tests.samples import START, ranks_session, state_of
 from tests.tui.make_log import DEMO_LOG
-from tests.tui.watched import SMALL, demo, in_the_middle, log_of, text, until
+from tests.tui.watched import SMALL, WIDE, Benches, a_step, demo, in_the_middle, log_of, text, until
 
 IN_SMALL = (51, 20)
 """The pane in a terminal of 80x24."""
@@ -49,7 +51,7 @@ def test_in_a_small_terminal_the_chart_has_eight_rows_that_hold_still() -> None:
         cell = state.running_cell
         if cell is None or not isinstance(event, StepsTimed):
             continue
-        shown = text(live_lines(state, cell, detail_of(cell, START), *IN_SMALL)).splitlines()
+        shown = text(live_lines(state, cell, *IN_SMALL)).splitlines()
         assert len(shown) <= IN_SMALL[1]
         first, count = bars_from(shown)
         assert count >= 8
@@ -60,7 +62,7 @@ def test_in_a_small_terminal_the_chart_has_eight_rows_that_hold_still() -> None:
 @pytest.mark.parametrize("is_over", [False, True])
 def test_a_cell_of_ranks_keeps_eight_rows_too(is_over: bool) -> None:
     state = state_of(ranks_session(8, is_over=is_over))
-    shown = text(live_lines(state, state.cells[1], detail_of(state.cells[1], START), *IN_SMALL)).splitlines()
+    shown = text(live_lines(state, state.cells[1], *IN_SMALL)).splitlines()
     assert bars_from(shown)[1] >= 8
 
 
@@ -68,10 +70,35 @@ def test_what_is_off_scale_says_so_at_its_mark() -> None:
     rows = rows_of([0.812, *STEPS_S[:4]], STEPS_S)
     assert "▲ first step 812 ms, off scale" in rows[0]
     rows = rows_of(STEPS_S[:5], [*STEPS_S[:6], 0.6], width=70)
-    assert "step 7 600 ms, off scale" in rows[0]
-    rows = rows_of([0.812, *STEPS_S[:4]], [*STEPS_S[:9], 0.7])
-    assert "2 steps up to 812 ms, off scale" in "\n".join(rows) or "up to 812 ms, off scale" in "\n".join(rows)
+    assert "▲ 600 ms, off scale" in rows[0]
     assert "off scale" not in "\n".join(rows_of(STEPS_S[:5], STEPS_S))
+
+
+@pytest.mark.parametrize("width", [44, 51, 70, 120])
+def test_a_measured_step_off_scale_has_its_time_beside_a_cold_first_one(width: int) -> None:
+    for place in (0, 4, 9):
+        measured = [*STEPS_S[:place], 0.6, *STEPS_S[place + 1 :]]
+        rows = rows_of([0.812, *STEPS_S[:4]], measured, width=width)
+        shown = "\n".join((rows[0], rows[-1]))
+        assert "600 ms" in shown
+        assert "812 ms" in shown
+        assert re.search("▲ +(step [0-9]+ )?600 ms|600 ms(, off scale)? ▲", rows[0]), "beside its mark"
+
+
+def test_each_of_several_steps_off_scale_has_its_time_where_there_is_room() -> None:
+    measured = [STEPS_S[0], 0.6, *STEPS_S[2:8], 0.7, STEPS_S[9]]
+    wide = rows_of(STEPS_S[:5], measured, width=90)[0]
+    assert [time for time in ("600 ms", "700 ms") if time in wide] == ["600 ms", "700 ms"]
+    assert wide.index("▲") < wide.index("600 ms") < wide.rindex("▲") < wide.index("700 ms")
+    many = rows_of(STEPS_S[:5], [0.3476] * 6 + [0.6, 0.61, 0.62, 0.63], width=51)
+    assert "4 steps up to 630 ms" in many[0] + many[-1]
+
+
+def test_a_step_below_a_zoomed_axis_has_its_time_too() -> None:
+    measured = [*STEPS_S[:5], 0.2, *STEPS_S[6:]]
+    rows = rows_of(STEPS_S[:5], measured, zoomed=True, width=70)
+    assert "▼" in rows[-2]
+    assert "step 6 200 ms" in rows[-2] + rows[-1]
 
 
 def test_from_zero_steps_look_alike_and_zoomed_they_do_not() -> None:
@@ -109,6 +136,29 @@ def test_a_zoomed_chart_never_outgrows_its_room(
     )  # fmt: skip
     assert len(lines) <= height
     assert all(width_of(spans) <= width for spans in lines[:-1])
+
+
+async def test_all_figures_of_a_paint_are_of_one_state() -> None:
+    bench = Benches()
+    app = Cs336App(bench)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "NVIDIA")
+        await pilot.press("r")
+        await until(pilot, "▶ running")
+        bench.sink([StageChanged(at=START + 2, cell=0, stage="warm-up")])
+        for first, time_s in enumerate((0.311, 0.1105)):
+            phases = {"forward": (time_s,)}
+            bench.sink([msgspec.structs.replace(a_step(0, time_s, first, "warm-up"), phases_s=phases)])
+            live = await until(pilot, f"{time_s * 1e3:.4g}")
+        forward = next(row for row in live.splitlines() if "forward" in row and "%" in row)
+        assert "110.50 ms" in forward, "the phases are of the step in the headline"
+        bench.sink([StageChanged(at=START + 2, cell=0, stage="measuring")])
+        for first in range(25):
+            phases = {"forward": (0.2,)}
+            bench.sink([msgspec.structs.replace(a_step(0, 0.2, first), phases_s=phases)])
+        live = await until(pilot, "(n=25)")
+        assert any("forward" in row and "200.00 ms" in row for row in live.splitlines())
+        assert re.search(r"25 measured +200", live), "the table goes to the newest step"
 
 
 def test_equal_steps_can_be_zoomed() -> None:

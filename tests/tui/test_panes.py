@@ -12,7 +12,7 @@ from cs336_tui.tui.help import help_lines
 from cs336_tui.tui.screen import heading
 from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.device import Run, device_lines
-from cs336_tui.tui.tabs.live import detail_of, live_lines
+from cs336_tui.tui.tabs.live import live_lines
 from cs336_tui.tui.tabs.status import status
 from tests.samples import (
     START,
@@ -30,7 +30,7 @@ from tests.tui.watched import demo, in_the_middle, text
 
 def live(state: SessionState, cell: int, width: int = 60, height: int = 30) -> str:
     shown = state.cells[cell]
-    return text(live_lines(state, shown, detail_of(shown, START), width, height))
+    return text(live_lines(state, shown, width, height))
 
 
 def test_the_live_pane_shows_where_a_run_is() -> None:
@@ -197,7 +197,7 @@ def test_the_live_pane_has_a_strip_a_rank_in_every_usual_terminal(width: int, he
 def test_before_the_first_measured_step_ranks_show_the_warm_up() -> None:
     events = [event for event in ranks_session(2, is_over=False) if getattr(event, "kind", "") != "measured"]
     shown = live(state_of(events), 1)
-    assert "ranks, warm-up ms · slowest ▸1\n" in shown
+    assert "ranks, last warm-up step ms · slowest ▸1\n" in shown
 
 
 def test_a_cell_of_one_rank_has_no_strips() -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 import cs336_tui.tui.tabs.race  # noqa: F401  # the pane declares the keys that its lines name
-from cs336_tui.analysis.agreement import agreement_key
+from cs336_tui.analysis.agreement import Agreement, agreement_key
 from cs336_tui.analysis.tuning import Race, race_of
 from cs336_tui.config.tuning import candidate
 from cs336_tui.events.events import CellsQueued, CellStarted, Event, ReportStarted
@@ -166,6 +166,16 @@ def test_everything_known_of_a_candidate_with_its_command() -> None:
     assert "--attention sdpa" in told
     assert told.count("✓ ok") == race.entries[1].visits
     assert "needs a GPU" in text(race_lines.not_tried(race, 78))
+
+
+def test_the_details_of_a_candidate_say_what_its_check_compared() -> None:
+    state = state_of(race_events(ended="decided"))
+    race = race_of(state)
+    assert race is not None
+    checked = race.entries[1]._replace(agreement=Agreement(True, "differs by rounding alone"), status="out")
+    told = " ".join(text(race_lines.detail(state, race, checked, 78)).split())
+    assert "differs by rounding alone" in told
+    assert "on at most 2 sequences; not further sequences, later steps" in told
 
 
 def test_the_last_two_run_in_turns_and_a_check_names_its_candidate() -> None:

@@ -22,7 +22,7 @@ from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.compare.pages import pairs_page
 from cs336_tui.tui.tabs.compare.pane import ComparePane
-from cs336_tui.tui.tabs.live import detail_of, live_lines
+from cs336_tui.tui.tabs.live import live_lines
 from cs336_tui.tui.titles import title_rows, told_variants
 from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
@@ -212,7 +212,7 @@ async def test_a_run_keeps_its_models_and_offers_them() -> None:
 def live(spec: CellSpec, *events: object, width: int = 60, height: int = 30) -> str:
     state = state_of([*session_start([spec]), *cell_start(0), *events])  # type: ignore[list-item]
     cell = state.cells[0]
-    return text(live_lines(state, cell, detail_of(cell, START), width, height))
+    return text(live_lines(state, cell, width, height))
 
 
 @pytest.mark.parametrize(

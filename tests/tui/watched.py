@@ -40,6 +40,8 @@ from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import CellQueue, Tell, WaitingPeak, WaitingReport
+from cs336_tui.runner.resume import left_of
+from cs336_tui.runner.trust import Import, Trust, check_log
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.recorder import Sink
 from cs336_tui.session.state import fold
@@ -62,6 +64,7 @@ class ScriptedBench:
         self._sinks, self.environment = [sink], environment
         self.log_path = log or Path("/nowhere/2026-11-20T14-03-42-ab12.jsonl")
         self.ddof, self.timeout_s, self.skip_after_oom = 1, None, True
+        self.trust = Trust()
         self.prepared = self.closed = False
         self.go_on = threading.Event()
         self.refuse: Exception | None = None
@@ -148,7 +151,15 @@ class ScriptedBench:
     def stop_running(self) -> None:
         self.queue.stop_running()
 
-    def resume(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
+    def resume(
+        self,
+        sink: Sink | None = None,
+        *,
+        failed: bool = False,
+        take_over: bool = False,
+        trusted: bool = False,
+        show: Callable[[Sequence[Import]], object] = lambda _: None,
+    ) -> tuple[int, ...]:
         del sink, take_over
         if self.refuse:
             raise self.refuse
@@ -159,6 +170,7 @@ class ScriptedBench:
         went_on += [CellRequeued(at=time.time(), cell=c.cell) for c in state.cells.values() if c.status in again]
         for event in went_on:
             state.apply(event)
+        show(check_log("s", left_of(state), trusted=trusted))
         self.sink(history)
         self.sink(went_on)
         self.queue.restore(state)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import TypeVar
 
 import psutil
@@ -24,7 +24,7 @@ class HostReader:
         self._cpu_count = psutil.cpu_count()
         self._cpu: float | None = None
         self._steal: float | None = None
-        self._cpu_read_at = time.monotonic()
+        self._cpu_read_at = monotonic()
         self._core_times = _core_times()
         self._children: dict[int, _Child] = {}
         psutil.cpu_percent()
@@ -63,7 +63,7 @@ class HostReader:
 
     def _read_cores(self) -> None:
         """Close the windows of time, unless they are too short, and begin the next ones."""
-        now = time.monotonic()
+        now = monotonic()
         if now - self._cpu_read_at < _SHORTEST_CPU_WINDOW_S:
             return
         self._cpu = psutil.cpu_percent() / 100
@@ -87,7 +87,7 @@ class _Child:
         with suppress(psutil.Error):
             self._process = psutil.Process(pid)
         used_s = self._cpu_s()
-        self._before = None if used_s is None else (time.monotonic(), used_s)
+        self._before = None if used_s is None else (monotonic(), used_s)
         """Begin of its window (monotonic seconds) and its CPU time then (seconds)."""
 
     @property

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import closing, contextmanager, suppress
 from queue import SimpleQueue
+from time import monotonic
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -125,7 +125,7 @@ class Nvml:
     @contextmanager
     def in_time(self) -> Iterator[None]:
         """All calls made meanwhile are together waited for no longer than `ANSWER_S`."""
-        self._until = time.monotonic() + ANSWER_S
+        self._until = monotonic() + ANSWER_S
         try:
             yield
         finally:
@@ -136,7 +136,7 @@ class Nvml:
         self._calls.end("nvmlShutdown", self._shut_down, self._patience_s())
 
     def _patience_s(self) -> float:
-        return ANSWER_S if self._until is None else min(ANSWER_S, self._until - time.monotonic())
+        return ANSWER_S if self._until is None else min(ANSWER_S, self._until - monotonic())
 
     def _asked(self, name: str, function: Callable[[], Any]) -> Any:
         if not self._is_open:

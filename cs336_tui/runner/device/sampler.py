@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from time import monotonic, time
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -152,7 +152,7 @@ class DeviceSampler:
                 soon, self._soon = self._soon, set()
                 beside: dict[int | None, _Watched] = dict(self._beside.items())
                 watched = beside or {None: self._alone}
-                if beside and None not in soon and time.monotonic() < due_at:
+                if beside and None not in soon and monotonic() < due_at:
                     watched = {cell: each for cell, each in watched.items() if cell in soon}
                 awaited, self._awaited = self._awaited, []
             if self._gpu is None and not self._gpus_beside:
@@ -167,8 +167,8 @@ class DeviceSampler:
             with self._changed:
                 interval_s = self._interval_s if beside or self._alone.pids else self._idle_interval_s
                 if len(watched) >= len(beside):
-                    due_at = time.monotonic() + interval_s
-                self._changed.wait_for(lambda: self._soon or self._stopping, max(0.0, due_at - time.monotonic()))
+                    due_at = monotonic() + interval_s
+                self._changed.wait_for(lambda: self._soon or self._stopping, max(0.0, due_at - monotonic()))
         for _, event in self._awaited:  # nothing is added once we are stopping
             event.set()
         for monitor in (*filter(None, (self._gpu,)), *self._other_gpus, *self._gpus_beside.values()):
@@ -178,7 +178,7 @@ class DeviceSampler:
 
     def _sample_alone(self, watched: Mapping[int | None, _Watched], *, fresh: bool) -> None:
         ((_, each),) = watched.items()
-        began = time.monotonic()
+        began = monotonic()
         gpu, why = self._sample_gpu(each.uuid, each.pids[0] if each.pids else None, began, fresh=fresh)
         others = self._sample_others(each.other_uuids, began) if gpu else ()
         self._deliver(
@@ -187,7 +187,7 @@ class DeviceSampler:
 
     def _sample_beside(self, watched: Mapping[int | None, _Watched], fresh: Collection[int | None]) -> None:
         """Read each GPU of these cells once, then hand on an event for each cell."""
-        began = time.monotonic()
+        began = monotonic()
         found: dict[str | None, _Found] = {}
         for cell, each in watched.items():
             for rank, uuid in enumerate((each.uuid, *each.other_uuids)):
@@ -231,9 +231,9 @@ class DeviceSampler:
             gpu, why, others = found(each)
             if gpu is not None and gpu.processes_age_s is not None:
                 # The list was read before `at`, by as much as a slow driver took.
-                gpu = msgspec.structs.replace(gpu, processes_age_s=gpu.processes_age_s + time.monotonic() - began)
+                gpu = msgspec.structs.replace(gpu, processes_age_s=gpu.processes_age_s + monotonic() - began)
             sample = DeviceSampled(
-                at=time.time(),
+                at=time(),
                 host=host,
                 gpu=gpu,
                 why=host_why or why,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import threading
 import time
@@ -21,9 +22,11 @@ from cs336_tui.runner.jobs.launchers import make_launcher
 from cs336_tui.runner.jobs.splitting import split
 from cs336_tui.runner.jobs.tail import Tail
 from cs336_tui.runner.jobs.watcher import POLL_S, Watcher, has_result
+from cs336_tui.runner.trust import Import, Untrusted, check_log
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.load import uncollected
 from cs336_tui.session.lock import writer_of
-from cs336_tui.session.log import LogError, LogReader
+from cs336_tui.session.log import LogError, LogReader, default_session_dir, line_prefix
 from cs336_tui.session.recorder import SessionRecorder, Sink
 from cs336_tui.session.state import SessionState
 
@@ -40,7 +43,8 @@ class JobsBench:
     `work` follows it until all is over or it is closed, which changes nothing for the jobs. One process writes the
     session; beside it others follow its log, and one of them takes over when it is gone. `cancel` and `close` are for
     any thread; the others block, and `close` waits until whatever they submit is recorded. Every event goes to `sink`,
-    in order."""
+    in order. Unless it is `trusted`, a launcher that the user did not choose is not used, nor code submitted anew that
+    is not the current folder's own."""
 
     def __init__(
         self,
@@ -49,7 +53,9 @@ class JobsBench:
         *,
         make: Callable[[LaunchChoice], JobLauncher] = make_launcher,
         poll_s: float = POLL_S,
+        trusted: bool = False,
     ) -> None:
+        self._trusted = trusted
         self._sink, self._log, self._make, self._poll_s = sink, log, make, poll_s
         self._recorder = SessionRecorder(log.parent, log.stem, sink)
         self._folder = files.folder_of(log.absolute())
@@ -120,25 +126,38 @@ class JobsBench:
                 raise _launch_error(error, self._folder) from None
 
     def resume(
-        self, settings: JobRequest, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False
+        self,
+        settings: JobRequest,
+        sink: Sink | None = None,
+        *,
+        failed: bool = False,
+        take_over: bool = False,
+        show: Callable[[Sequence[Import]], object] = lambda _: None,
     ) -> tuple[int, ...]:
         """Submit anew the cells that have no result and whose job is over, and with `failed` those that failed or were
         killed; the settings of the jobs are those of a request, but for ddof and skips, which are the session's.
-        Events so far go to `sink`, if given. Returns the cells. Raises `LogError`, also if another process writes the
-        session, and `LaunchError`."""
+        Events so far go to `sink`, if given; `show` is given all that the cells will import. Returns the cells. Raises
+        `LogError`, also if another process writes the session, `LaunchError` and `Untrusted`."""
         with self._working:
             if self._closing.is_set():
                 return ()
+            self._check_whole()
             self._open(sink, take_over=take_over)
-            watcher = self._become_writer(self._launcher(), [ev.SessionResumed(at=time.time(), app=__version__)])
+            specs = [cell.asked_spec for cell in self._state.cells.values() if self._is_left(cell, failed=failed)]
+            try:
+                show(check_log(self.session, specs, trusted=self._trusted))
+                launcher = self._launcher()
+            except Untrusted:
+                self.close()
+                raise
+            watcher = self._become_writer(launcher, [ev.SessionResumed(at=time.time(), app=__version__)])
             watcher.settle_down(self._closing)
             if self._closing.is_set():
                 return ()
             again = [
                 cell.cell
                 for cell in self._state.cells.values()
-                if cell.cell not in watcher.cells
-                and (not has_result(self._state, cell.cell) or (failed and cell.status in ("failed", "killed")))
+                if cell.cell not in watcher.cells and self._is_left(cell, failed=failed)
             ]
             over = [number for number in again if number not in self._state.waiting]
             if over:
@@ -152,8 +171,12 @@ class JobsBench:
                 raise _launch_error(error, self._folder) from None
             return tuple(again)
 
+    def _is_left(self, cell: CellState, *, failed: bool) -> bool:
+        """True of a cell that resuming runs, if no job of it goes on."""
+        return not has_result(self._state, cell.cell) or (failed and cell.status in ("failed", "killed"))
+
     def watch(self, sink: Sink | None = None, *, take_over: bool = False) -> None:
-        """Look at the session; events so far go to `sink`, if given. Raises `LogError` and `LaunchError`."""
+        """Look at the session; events so far go to `sink`, if given. Raises like `resume`."""
         with self._working:
             if self._closing.is_set():
                 return
@@ -225,6 +248,7 @@ class JobsBench:
 
     def _take_over(self, tail: Tail, *, whoever: bool = False) -> None:
         """Go on as the writer, whose former one is gone, or `whoever` that is; another follower may be quicker."""
+        self._check_whole()
         launcher = self._launcher()
         try:
             self._recorder.open(resume=True, take_over=whoever)
@@ -240,6 +264,24 @@ class JobsBench:
             self._recorder.close()
         else:
             self._become_writer(launcher)
+
+    def _check_whole(self) -> None:
+        """Raises `LaunchError` for a log that was cut before its cells were whole: whoever writes it would withdraw
+        jobs that run them."""
+        cells: set[int] = set()
+        known: set[str] = set()
+        for event in LogReader(self._log).skim(tuple(line_prefix(kind) for kind in _PASSED_OVER)):
+            if isinstance(event, ev.CellsQueued):
+                cells |= set(range(event.first, event.first + len(event.specs)))
+            elif isinstance(event, ev.JobSubmitted):
+                known.add(event.job)
+        if not cells or not cells.issuperset(files.cells_of_others(self._folder, known)):
+            name = self.session if self._log.parent == default_session_dir() else shlex.quote(str(self._log))
+            raise LaunchError(
+                f"session {self.session}: its log was cut before its cells were whole, so nothing was submitted or "
+                "withdrawn; put a whole copy of the log in its place, or give the session up, which ends its jobs: "
+                f"cs336-tui delete {name}"
+            )
 
     def _open(self, sink: Sink | None, *, take_over: bool) -> None:
         """Become the writer of the log, and fold what it holds."""
@@ -260,12 +302,15 @@ class JobsBench:
         return self._watcher
 
     def _launcher(self) -> JobLauncher:
-        """Raises `LaunchError`, also for a session without jobs."""
+        """Raises `LaunchError`, also for a session without jobs, and `Untrusted`."""
         self._choice = self._choice or files.read_choice(self._folder)
         if self._choice is None:
             raise LaunchError(
                 f"session {self.session} has no jobs, and no process runs it; cs336-tui resume runs it here"
             )
+        if not (self._trusted or files.is_chosen_here(self._folder)):
+            choice = msgspec.json.encode(self._choice).decode()
+            raise Untrusted(self.session, f"has jobs that no command of yours launched here: {choice}")
         return self._make(self._choice)
 
     def _submit(self, cells: Sequence[JobCell], settings: JobRequest) -> None:

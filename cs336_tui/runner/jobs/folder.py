@@ -1,21 +1,27 @@
-"""The folder beside a session's log that holds the requests, logs and output of its jobs, as all machines share it."""
+"""The folder beside a session's log that holds the requests, logs and output of its jobs, as all machines share it. Its
+owner alone can read it and what is in it."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import hmac
 import os
+import secrets
 import time
 from collections.abc import Container
 from pathlib import Path
 
 import msgspec
+import platformdirs
 
-from cs336_tui.config.reading import UNREADABLE
+from cs336_tui.config.reading import UNREADABLE, private, read_small
 from cs336_tui.runner.jobs.choice import LaunchChoice
 from cs336_tui.runner.jobs.job import JobRequest, LaunchError
 from cs336_tui.session.log import JOBS_SUFFIX
 
-_CHOICE = "launcher.json"
+_CHOICE, _MARK = "launcher.json", "launcher.mark"
+_SECRET_BYTES = 32
 _REQUEST = ".json"
 _LAG_S = 60.0
 """The longest time that a file of a shared folder is waited for."""
@@ -46,9 +52,37 @@ def output_path(folder: Path, job: str) -> Path:
 
 
 def write_choice(folder: Path, choice: LaunchChoice) -> None:
-    """Keep a choice, and make the folder. Raises OSError."""
+    """Keep a choice of the user's, with a mark that says so, and make the folder. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write(folder / _CHOICE, msgspec.json.encode(choice))
+    data = msgspec.json.encode(choice)
+    with contextlib.suppress(OSError):  # without the mark, later commands want --trust
+        write_file(folder / _MARK, _mark(folder, data))
+    write_file(folder / _CHOICE, data)
+
+
+def is_chosen_here(folder: Path) -> bool:
+    """True if the choice that is kept is one of this user's: a folder from elsewhere may name any command."""
+    try:
+        mark = read_small(folder / _MARK)
+        return hmac.compare_digest(mark, _mark(folder, read_small(folder / _CHOICE)))
+    except OSError:
+        return False
+
+
+def _mark(folder: Path, data: bytes) -> bytes:
+    """What nobody can write beside this choice of this session without the user's secret. Raises OSError."""
+    path = platformdirs.user_state_path("cs336-tui", appauthor=False) / "secret"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            contextlib.suppress(FileExistsError),
+            open(path, "xb", opener=private) as file,
+        ):
+            file.write(secrets.token_bytes(_SECRET_BYTES))
+    secret = read_small(path)
+    if len(secret) != _SECRET_BYTES:
+        raise OSError(errno.EINVAL, "not the secret of this program", str(path))
+    return hmac.digest(secret, folder.name.encode() + b"\0" + data, "sha256").hex().encode()
 
 
 def read_choice(folder: Path) -> LaunchChoice | None:
@@ -64,7 +98,7 @@ def read_choice(folder: Path) -> LaunchChoice | None:
 
 def write_request(folder: Path, request: JobRequest) -> None:
     """Raises OSError."""
-    _write(request_path(folder, request.job), msgspec.json.encode(request))
+    write_file(request_path(folder, request.job), msgspec.json.encode(request))
 
 
 def read_request(path: Path, within_s: float = _LAG_S) -> JobRequest:
@@ -100,6 +134,16 @@ def withdraw_others(folder: Path, jobs: Container[str]) -> tuple[int, list[str]]
     return last, withdrawn
 
 
+def cells_of_others(folder: Path, jobs: Container[str]) -> set[int]:
+    """The cells of the requests that are not of these jobs."""
+    found: set[int] = set()
+    for path in folder.glob(f"*{_REQUEST}"):
+        if path.name != _CHOICE and path.name[: -len(_REQUEST)] not in jobs:
+            with contextlib.suppress(LaunchError):  # withdrawn meanwhile, or damaged
+                found |= {cell.cell for cell in read_request(path, within_s=0.0).cells}
+    return found
+
+
 def lost_path(folder: Path, job: str) -> Path:
     """The file that holds the launcher's name of a job which was given up, as its machine could not be reached, and may
     run there still."""
@@ -131,7 +175,9 @@ MOST_BYTES = 1 << 16
 """Maximum number of bytes that are read at once. Room for many more would cost more than most reads."""
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file, whole or not at all. Raises OSError."""
     draft = path.with_name(f"{path.name}.draft")
-    draft.write_bytes(data)
+    with open(draft, "wb", opener=private) as file:
+        file.write(data)
     draft.replace(path)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from cs336_tui.runner.jobs.choice import LaunchChoice
 from cs336_tui.runner.jobs.job import JobLauncher, LaunchError
 
 
 def make_launcher(choice: LaunchChoice) -> JobLauncher:
     """The launcher of a choice. Raises `LaunchError` if it cannot be used here."""
+    for option, text in _texts(choice):
+        if not text.isprintable():  # a line of its own would be run by the batch script
+            raise LaunchError(f"{option} {text!r}: expected one line without control characters")
     if choice.launcher == "local":
         from cs336_tui.runner.jobs.local import LocalLauncher
 
@@ -21,3 +26,11 @@ def make_launcher(choice: LaunchChoice) -> JobLauncher:
 
         return SshLauncher(choice)
     raise LaunchError(f"--launcher {choice.launcher}: not known here")
+
+
+def _texts(choice: LaunchChoice) -> Iterator[tuple[str, str]]:
+    """The texts of a choice that reach a script or a command, with their options."""
+    yield from (("--partition", choice.partition or ""), ("--time", choice.time or ""))
+    yield from (("--slurm", "=".join(pair)) for pair in choice.parameters)
+    yield from (("--host", host) for host in choice.hosts)
+    yield from (("--remote-command", "=".join(pair)) for pair in choice.remote_commands)

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import psutil
 
+from cs336_tui.config.processes import lives
+from cs336_tui.config.reading import private
 from cs336_tui.runner.jobs.choice import LauncherName
 from cs336_tui.runner.jobs.folder import output_path, read_shared, request_path
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchError, Place
 
-_SHELL = 'trap : TERM; "$@"; echo $? > "$0"'  # the shell outlives its job to tell how it ended
+_SHELL = 'trap : TERM; "$@"; code=$?; umask 077; echo $code > "$0"'  # the shell outlives its job to tell how it ended
 
 
 class LocalLauncher:
@@ -41,7 +43,7 @@ class LocalLauncher:
         code = folder / f"{job}.exit"
         words = ["sh", "-c", _SHELL, str(code), *_command(folder, job)]
         try:
-            with output_path(folder, job).open("ab") as output:
+            with open(output_path(folder, job), "ab", opener=private) as output:
                 child = subprocess.Popen(
                     words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
                 )
@@ -73,18 +75,15 @@ class LocalLauncher:
 
 
 def _command(folder: Path, job: str) -> list[str]:
-    return [sys.executable, "-m", "cs336_tui", "run-job", str(request_path(folder, job))]
+    return [sys.executable, "-m", "cs336_tui", "run-job", str(request_path(folder, job)), "--trust"]
 
 
 def _alive(id: str) -> int | None:
     """The PID of the job's group, None if its leader has ended."""
     pid, _, since = id.partition(":")[0].partition("@")
-    try:
-        leader = psutil.Process(int(pid))
-        same = abs(leader.create_time() - float(since)) < 2.0
-        return leader.pid if same and leader.status() != psutil.STATUS_ZOMBIE else None
-    except psutil.Error:
-        return None
+    with contextlib.suppress(ValueError):  # a log may say anything
+        return int(pid) if lives(int(pid), float(since)) else None
+    return None
 
 
 def _status(id: str) -> JobStatus:

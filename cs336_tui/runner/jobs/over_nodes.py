@@ -48,17 +48,24 @@ def _ranks_words(request: JobRequest) -> Sequence[str]:
 
 
 def work_over_nodes(
-    path: Path, request: JobRequest, bench: Bench, nodes: Nodes, allocation: Allocation, recall: Sink
+    path: Path,
+    request: JobRequest,
+    bench: Bench,
+    nodes: Nodes,
+    allocation: Allocation,
+    recall: Sink,
+    *,
+    trusted: bool = False,
 ) -> None:
     """Run the cells of the request at this path; those of this node on the bench, whose log so far goes to `recall`.
-    A job that was started again goes on with the logs that are there. Raises `LogError` and `SpecError`."""
+    A job that was started again goes on with the logs that are there. Raises like `work_here`."""
     folder, job = path.parent, request.job
     environment = bench.probe()
     logs = [files.log_path(folder, job, number) for number in range(len(allocation.nodes))]
     wide = tuple(cell for cell in request.cells if nodes.ranks_here(cell.spec, environment))
     take_over = begin_log(logs[0], msgspec.structs.replace(request, cells=wide))
     known = {cell for event in LogReader(logs[0]) if isinstance(event, ev.CellsQueued) for cell in _numbers(event)}
-    waiting = bench.resume(recall, take_over=take_over, checked=False)
+    waiting = bench.resume(recall, take_over=take_over, checked=False, trusted=trusted)
     if {cell.cell for cell in wide} & set(waiting):
         bench.work()
         nodes.rest()
@@ -70,7 +77,7 @@ def work_over_nodes(
     try:
         for number, (part, log) in enumerate(zip(others, logs[1:], strict=True), 1):
             if _begin(log, part, request):
-                elsewhere.append(_Elsewhere(allocation, number, path, log))
+                elsewhere.append(_Elsewhere(allocation, number, path, log, trusted=trusted))
         for reports, group in itertools.groupby((c for c in own if c.cell not in known), lambda cell: cell.reports):
             cells = tuple(group)
             bench.add([(c.spec, c.repeat) for c in cells], reports=reports, numbers=[c.cell for c in cells])
@@ -125,9 +132,10 @@ class _Elsewhere:
     """The share of another node: a process there runs it, and tells that it lives. A node that is lost leaves its cells
     with an end that names it."""
 
-    def __init__(self, allocation: Allocation, number: int, path: Path, log: Path) -> None:
+    def __init__(self, allocation: Allocation, number: int, path: Path, log: Path, *, trusted: bool) -> None:
         self._node, self._log = allocation.nodes[number], log
-        command = allocation.command(self._node, "run-job", str(path), "--node", str(number))
+        words = ["run-job", str(path), "--node", str(number), *(["--trust"] if trusted else [])]
+        command = allocation.command(self._node, *words)
         self._process = NodeProcess(self._node, command, log.with_suffix(".out"))
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._follow, name=f"node-{number}")

@@ -16,6 +16,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment
+from cs336_tui.runner.jobs.folder import write_file
 from cs336_tui.runner.jobs.job import JobCell, JobRequest
 from cs336_tui.runner.lanes import lanes_of, pool_of
 from cs336_tui.session.lock import writer_of
@@ -39,18 +40,16 @@ def begin_log(log: Path, request: JobRequest) -> bool:
         return writer is not None and writer.host != socket.gethostname()
     started = ev.SessionStarted(at=time.time(), schema=ev.SCHEMA, session=request.session, app=__version__)
     events: list[ev.Event] = [started, *queued(request)]
-    draft = log.with_suffix(".draft")  # a job that is killed here leaves no half log, which could not go on
     try:
-        draft.write_bytes(b"".join(map(to_line, events)))
-        draft.replace(log)
+        write_file(log, b"".join(map(to_line, events)))  # a job that is killed here leaves no half log
     except OSError as error:
         raise LogError(f"{log}: {error.strerror}") from None
     return False
 
 
-def work_here(request: JobRequest, bench: Bench, recall: Sink) -> None:
+def work_here(request: JobRequest, bench: Bench, recall: Sink, *, trusted: bool = False) -> None:
     """Run the cells of a job, or those that its log has on a further node, on this machine; events so far go to
-    `recall`. Raises `LogError` and `SpecError`."""
+    `recall`. Raises `LogError`, `SpecError` and, unless their code is `trusted`, `Untrusted`."""
     history: list[ev.Event] = []
 
     def remember(events: Sequence[ev.Event]) -> None:
@@ -58,7 +57,7 @@ def work_here(request: JobRequest, bench: Bench, recall: Sink) -> None:
         recall(events)
 
     take_over = begin_log(bench.log_path, request)
-    waiting = bench.resume(remember, take_over=take_over, checked=False)
+    waiting = bench.resume(remember, take_over=take_over, checked=False, trusted=trusted)
     cells = fold(history).cells
     specs = [cells[cell].asked_spec for cell in waiting]
     bench.queue.use(lanes_here(request.lanes, specs, bench.probe()))

@@ -81,6 +81,8 @@ class SlurmLauncher:
                 try:
                     with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
                         base = executor._submit_command(command).job_id
+                    for script in folder.glob("*_submission.sh"):
+                        script.chmod(0o600)
                 except OSError as error:
                     raise LaunchError(f"{folder}: {error.strerror}") from None
                 except Exception as error:  # submitit's own, with the words of sbatch
@@ -138,6 +140,8 @@ class SlurmLauncher:
         if any(key in self._options for key in _GPUS):
             asked["gpus-per-node"] = None
         executor = _executor(folder, drops_signal="signal" not in self._options)
+        if not group[0].session.isprintable():  # the name of a log, which may be anything
+            raise LaunchError(f"session {group[0].session!r}: Slurm takes no such name for its jobs; rename the log")
         executor.update_parameters(
             job_name=group[0].session,
             time=None,
@@ -150,6 +154,7 @@ class SlurmLauncher:
                 f"folder={shlex.quote(str(folder.absolute()))}",
                 f'until [ -w "$folder" ]; do [ $SECONDS -lt {_LAG_S} ] || exit {NO_FOLDER}; sleep 1; done',
                 "job=$folder/${jobs[${SLURM_ARRAY_TASK_ID:-0}]}",
+                '(umask 077; true >>"$job.out")',
                 'exec >>"$job.out" 2>&1',
             ],
             additional_parameters={key: value for key, value in asked.items() if value is not None}
@@ -157,7 +162,7 @@ class SlurmLauncher:
         )
         if len(group) > 1:
             executor.parameters["map_count"] = len(group)
-        return executor, f'exec {shlex.quote(sys.executable)} -m cs336_tui run-job "$job.json"'
+        return executor, f'exec {shlex.quote(sys.executable)} -m cs336_tui run-job "$job.json" --trust'
 
     def _queued(self, bases: Sequence[str]) -> Iterable[JobRecord]:
         """Jobs and arrays that Slurm's controller knows: those that wait, run, or ended in the last minutes."""

@@ -16,10 +16,11 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui import __version__
+from cs336_tui.config.reading import private
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import ReportFinished, SessionEnded, Status
-from cs336_tui.runner.jobs.folder import lost_path
+from cs336_tui.runner.jobs.folder import lost_path, write_file
 from cs336_tui.runner.jobs.job import JobStatus, LaunchError
 from cs336_tui.runner.jobs.ssh_scripts import FUNCTIONS, MOST_BYTES, script_to_find, script_to_remove, there
 from cs336_tui.runner.jobs.ssh_shell import HostShell, Unreachable
@@ -215,7 +216,7 @@ class Host:
         job.given_up = JobStatus("over", why, self.name, ending, elsewhere=ending == "killed", is_whole=True)
         if job.log is not None:
             with contextlib.suppress(OSError):
-                lost_path(job.log.parent, job.log.stem).write_text(self._lost(job))
+                write_file(lost_path(job.log.parent, job.log.stem), self._lost(job).encode())
 
     def _lost(self, job: JobThere) -> str:
         return f"{self.name}:{job.path}"
@@ -295,7 +296,7 @@ class Host:
         if _FINISHED in data:
             self._fetch_files(job)
         if data:
-            with job.log.open("ab") as copy:
+            with open(job.log, "ab", opener=private) as copy:
                 copy.write(data)
             job.taken += len(data)
             job.is_closed |= _CLOSED in data
@@ -304,9 +305,7 @@ class Host:
             self._fetch(f"{job.path}.out", job.log.with_suffix(".out"))
             if state != "ended":
                 self.run(f"sweep {there(job.path)}")
-            draft = job.log.with_suffix(".draft")
-            draft.write_text(json.dumps([state, code]))
-            draft.replace(job.end_of(job.log))
+            write_file(job.end_of(job.log), json.dumps([state, code]).encode())
             self.run(script_to_remove(job.path))
             job.is_home = True
         job.state, job.code = state, code
@@ -323,7 +322,7 @@ class Host:
     def _fetch(self, path: str, here: Path) -> None:
         """Copy a file, whole or not at all."""
         draft = here.with_name(f".{here.name}.draft")
-        with draft.open("wb") as copy:
+        with open(draft, "wb", opener=private) as copy:
             while piece := self.run(f"piece {there(path)} {copy.tell()} {MOST_BYTES}", 60.0):
                 copy.write(piece)
         draft.replace(here)

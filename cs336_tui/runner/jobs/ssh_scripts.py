@@ -13,20 +13,28 @@ ROOT_IN_WORDS = "~/.local/share/cs336-tui/jobs"
 MOST_BYTES = 1 << 20
 """Maximum number of bytes of a file in one answer."""
 
-_SUPERVISOR = """
-job=${1%.json}
-cd "$2" 2>/dev/null || cd
-waits() { # job: its shell runs
-  read -r shell rest <"$1.pid" && kill -0 "$shell"
+_RUNS = """
+runs() { # PID job: it is a process of the job's; its PID may be another's by now, and a zombie has no command line
+  kill -0 "$1" || return 1
+  if [ -d /proc/self ]; then grep -qsF "$2.json" "/proc/$1/cmdline"
+  else ps -ww -p "$1" -o args= | grep -qF "$2.json"; fi
 } 2>/dev/null
+"""
+
+_SUPERVISOR = f"""{_RUNS}
+job=${{1%.json}}
+cd "$2" 2>/dev/null || cd
+waits() {{ # job: its shell runs
+  read -r shell rest <"$1.pid" && runs "$shell" "$1"
+}} 2>/dev/null
 if [ -n "$4" ]; then
   : >"$job.waits"
   echo "$$" >"$job.draft" && mv "$job.draft" "$job.pid"
-  while waits "${job%/*}/$4"; do sleep 0.5; done
+  while waits "${{job%/*}}/$4"; do sleep 0.5; done
   rm -f "$job.waits"
 fi
 export CS336_TUI_JOB="$job.json"
-eval "exec env $3 run-job \\"\\$job.json\\"" >"$job.out" 2>&1 </dev/null &
+eval "exec env $3 run-job \\"\\$job.json\\" --trust" >"$job.out" 2>&1 </dev/null &
 echo "$$ $!" >"$job.draft" && mv "$job.draft" "$job.pid"
 wait $!
 code=$?
@@ -39,7 +47,7 @@ kill -KILL 0
 """Waits for another job of its session to end, if it is to, runs a job to its end, ends what it has left behind, notes
 its exit code, and ends itself with its process group."""
 
-FUNCTIONS = f"""
+FUNCTIONS = f"""{_RUNS}
 root="{ROOT}"
 supervisor={shlex.quote(_SUPERVISOR)}
 boot() {{ cat /proc/sys/kernel/random/boot_id 2>/dev/null || sysctl -n kern.boottime; }}
@@ -47,9 +55,7 @@ lives() {{ # job: its shell or run-job runs; a PID may be another's by now
   shell='' run=''
   read -r shell run <"$1.pid"
   for pid in $shell $run; do
-    kill -0 "$pid" || continue
-    if [ -d /proc/self ]; then grep -qsF "$1.json" "/proc/$pid/cmdline" && return 0
-    else ps -ww -p "$pid" -o args= | grep -qF "$1.json" && return 0; fi
+    runs "$pid" "$1" && return 0
   done
   return 1
 }}

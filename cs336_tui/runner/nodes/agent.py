@@ -102,6 +102,7 @@ class _Agent:
                 case Serve():
                     self._serve()
                 case Run() as order:
+                    self._launcher.trust.name(spec_of(order.work))  # whoever orders it has asked
                     self._await_work()
                     self._stop.clear()
                     self._killed = False

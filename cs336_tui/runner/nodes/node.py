@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from cs336_tui.config.reading import private
 from cs336_tui.events.codec import unpack
 from cs336_tui.events.events import CellFinished, DeviceSampled, Event, ReportFinished, Status
 from cs336_tui.runner.hanging import NO_ANSWER, STACKS_S, Stuck
@@ -70,7 +71,7 @@ class NodeProcess:
     def __init__(self, node: Node, command: Sequence[str], errors: Path) -> None:
         """Raises OSError if the command cannot be started."""
         self.node, self._errors = node, errors
-        with errors.open("ab") as file:
+        with open(errors, "ab", opener=private) as file:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, start_new_session=True, bufsize=0
             )
@@ -221,6 +222,7 @@ class RanksThere:
         self._process.give(Kill())
 
     def ask(self) -> None:
+        self._answered.clear()
         self._process.give(Ask(STACKS_S))
 
     def stuck(self, until: float) -> list[Stuck]:

@@ -342,7 +342,8 @@ def _note(found: _Attributed, kernels: Ints) -> str:
     unlinked = 0 if found.of_host else int((found.op[kernels] < 0).sum())
     unread = found.trace.unread
     notes = [NO_KERNELS] * found.of_host
-    notes += [f"{unlinked:,} of {len(kernels):,} kernels have no launching operator in the file"] * bool(unlinked)
+    have = f"of {counted(len(kernels), 'kernel', ',')} {'has' if unlinked == 1 else 'have'}"
+    notes += [f"{unlinked:,} {have} no launching operator in the file"] * bool(unlinked)
     notes += [f"{counted(unread, 'event', ',')} could not be read"] * bool(unread)
     return "; ".join(notes)
 

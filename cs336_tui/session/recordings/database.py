@@ -80,9 +80,11 @@ class Database:
                     raise TooLarge("rows")
                 self._tell()
                 yield from rows
-        except sqlite3.Error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             if self._stopped is not None:
                 raise self._stopped from None
+            if isinstance(error, UnicodeDecodeError):  # of SQLite's own message, or of a name that is none
+                raise Damaged("a name in it is no text") from None
             raise
 
     def select(

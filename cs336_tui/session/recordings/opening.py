@@ -115,17 +115,19 @@ def _told_apart(cells: Sequence[Recorded]) -> list[Recorded]:
 
 def _events(session: str, name: str, cells: Sequence[Recorded]) -> Iterator[ev.Event]:
     at = time.time()
-    specs = list(dict.fromkeys(cell.report.spec for cell in cells))
+    by_spec: dict[CellSpec, list[Recorded]] = {}
+    for cell in cells:
+        by_spec.setdefault(cell.report.spec, []).append(cell)
+    places = {spec: number for number, spec in enumerate(by_spec)}
     yield ev.SessionStarted(at=at, schema=ev.SCHEMA, session=session, app=__version__)
     yield ev.SessionAnnotated(at=at, name=name)
-    for number, spec in enumerate(specs):
-        mine = [cell for cell in cells if cell.report.spec == spec]
-        yield ev.EnvironmentRead(at=at, environment=_environment(spec, mine))
+    for spec, number in places.items():
+        yield ev.EnvironmentRead(at=at, environment=_environment(spec, by_spec[spec]))
         yield ev.CellsQueued(at=at, first=number, specs=(spec,))
         yield ev.CellStarted(at=at, cell=number)
         yield ev.CellFinished(at=at, cell=number, status="ok")
     for number, cell in enumerate(cells):
-        place = specs.index(cell.report.spec)
+        place = places[cell.report.spec]
         yield ev.ReportStarted(at=at, report=number, kind=_kind(cell), spec=cell.report.spec, cell=place)
         yield ev.ReportFinished(at=at, report=number, status="ok", content=cell.report)
     yield ev.SessionEnded(at=at, reason="finished")

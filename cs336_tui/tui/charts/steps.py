@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -43,6 +44,10 @@ class _Axis(msgspec.Struct, frozen=True):
         low, top = math.floor(lowest / step - 0.5) * step, math.ceil(highest / step + 0.1) * step
         return cls(max(low, 0.0), top)
 
+    def mark(self, value: float) -> str:
+        """``▲`` or ``▼`` of a value beyond its ends."""
+        return "▼" if value < self.low else "▲" if value - self.low > self.top - self.low else ""
+
     def column(self, value: float, rows: int) -> str:
         """A column from the axis's lower end; ``▲`` and ``▼`` where the value is beyond its ends."""
         if value < self.low:
@@ -73,8 +78,9 @@ def step_chart(
 ) -> list[Line]:
     """`height` rows of `width` characters; the last one names warm-up, measured steps and the axis's lower end. Every
     step has its place from the start. With more steps than characters a column is the mean of neighbours, whose number
-    the last row gives. A step beyond the axis's end, such as a cold first one, ends in ``▲`` with its time beside it.
-    `zoomed`: the axis goes around the data, that of the measured steps once there are any, instead of from zero."""
+    the last row gives. A step beyond the axis's ends, such as a cold first one, has ``▲`` or ``▼`` and its time beside
+    it. Where several have no room, their number and the farthest stand at one of them or in the last row. `zoomed`: the
+    axis goes around the data, that of the measured steps once there are any, instead of from zero."""
     rows, room = height - 1, width - AXIS - 1  # label, axis, separator
     total = warmup_total + measured_total
     if rows < 1 or room < 4 or total < 1:
@@ -96,15 +102,18 @@ def step_chart(
         ]
         parts = ((texts[0].ljust(warm_width), "warmup"), (separator, "axis"), (texts[1], "measured"))
         canvas.append(([char for text, _ in parts for char in text], [role for text, role in parts for _ in text]))
-    notes = _off_scale(warm, measured, per_bin, scale) if scale else ()
-    is_beside = any(_put_beside(note, *canvas[0], room) for note in notes)
+    ends: list[Sequence[str]] = []
+    for values, kind, first in ((measured, "step", warm_width + len(separator)), (warm, "warm-up step", 0)):
+        if scale:
+            marks = [_Mark(first + place * each, place, value, scale.mark(value)) for place, value in enumerate(values)]
+            names = _Names(kind, per_bin, starts=not (warm and values is measured))
+            ends += _note(marks, names, canvas, each, room)
     lines: list[Line] = []
     for row, (chars, roles) in enumerate(canvas):
         label = scale.label(row, rows) if scale else "0" * (row == rows - 1)
         lines.append((axis(label), *runs(chars, roles)))
-    ends = [scale.words] if scale else []
-    ends += [f"▲ {note}" for note in notes[-1:] if not is_beside]
-    ends[1 if zoomed else 0 : 0] = [f"{per_bin} steps/column"] if per_bin > 1 else []  # a tick says 0, too
+    axis_words, binned = [[scale.words]] if scale else [], [[f"{per_bin} steps/column"]] * (per_bin > 1)
+    ends += [*axis_words, *binned] if zoomed else [*binned, *axis_words]  # a tick says 0, too
     return [*lines, _names(warm_width, bool(warmup_total), ends, width)]
 
 
@@ -127,33 +136,78 @@ def _round(time_s: float) -> str:
     return f"{time_s * 1e3:.6g}"
 
 
-def _off_scale(warm: Sequence[float], measured: Sequence[float], per_bin: int, scale: _Axis) -> tuple[str, ...]:
-    """``first step 812 ms, off scale``, of several the number and the highest; then shorter words."""
-    off = [(value, kind, place) for kind, values in (("warm-up step", warm), ("step", measured))
-           for place, value in enumerate(values) if value > scale.top]  # fmt: skip
-    if not off:
-        return ()
-    highest, kind, place = max(off)
-    time = f"{format.ms(highest, highest / 10)} ms"
-    is_first = place == 0 and (kind == "warm-up step" or not warm)
-    if len(off) > 1:
-        what = f"{len(off)} {'steps' if per_bin == 1 else 'columns'} up to"
-    elif per_bin > 1:
-        what = f"{per_bin} steps"
-    else:
-        what = "first step" if is_first else f"{kind} {place + 1}"
-    upto = "up to " * (len(off) > 1)
-    return f"{what} {time}, {OFF_SCALE}", f"{upto}{time}, {OFF_SCALE}", upto + time
+class _Mark(NamedTuple):
+    """A column beyond the axis: where its characters begin, its number, its time, s, and its mark, if any."""
+
+    at: int
+    number: int
+    time_s: float
+    sign: str
+
+    @property
+    def time(self) -> str:
+        return f"{format.ms(self.time_s, self.time_s / 10)} ms"
 
 
-def _put_beside(note: str, chars: list[str], roles: list[str], room: int) -> bool:
-    """Write the note behind a mark of the top row, or before one, if nothing else is there."""
-    marks = [place for place, char in enumerate(chars) if char == "▲"]
+class _Names(NamedTuple):
+    """The names of columns: steps of a kind, so many in each; `starts`: the first of them is the first of all."""
+
+    kind: str
+    per_bin: int
+    starts: bool
+
+    @property
+    def blanks(self) -> tuple[str, ...]:
+        """The characters that a note may stand on: that of a measured step rather leaves the warm-up its room."""
+        return (" ", " │") if self.kind == "step" else (" │",)
+
+    def of(self, marks: Sequence[_Mark]) -> tuple[str, ...]:
+        """``first step 812 ms, off scale``, of several the number and the farthest; then shorter words."""
+        farthest = (min if marks[0].sign == "▼" else max)(marks, key=lambda mark: mark.time_s)
+        if len(marks) > 1:
+            time = f"{'down' if farthest.sign == '▼' else 'up'} to {farthest.time}"
+            what = f"{len(marks)} {'steps' if self.per_bin == 1 else 'columns'}"
+        elif self.per_bin > 1:
+            time, what = farthest.time, f"{self.per_bin} steps"
+        else:
+            is_first = self.starts and farthest.number == 0
+            time, what = farthest.time, "first step" if is_first else f"{self.kind} {farthest.number + 1}"
+        return f"{what} {time}, {OFF_SCALE}", f"{time}, {OFF_SCALE}", f"{what} {time}", time
+
+
+_Canvas = Sequence[tuple[list[str], list[str]]]
+"""The characters of each row, and their roles."""
+
+
+def _note(columns: Sequence[_Mark], names: _Names, canvas: _Canvas, each: int, room: int) -> Iterator[Sequence[str]]:
+    """Write the times beside the marks of these columns; yields words, longest first, for what has no room there."""
+    for sign, row in (("▲", canvas[0]), ("▼", canvas[-1])):
+        marks = [mark for mark in columns if mark.sign == sign]
+        if not marks or (len(marks) > 1 and _beside_each(marks, row, each, room)):
+            continue
+        words = names.of(marks)
+        places = [(blank, text, mark) for blank in names.blanks for text in words for mark in reversed(marks)]
+        if not any(_put_beside(text, mark, row, each, room, blank) for blank, text, mark in places):
+            yield [f"{sign} {text}" for text in words[2:]]
+
+
+def _beside_each(marks: Sequence[_Mark], row: tuple[list[str], list[str]], each: int, room: int) -> bool:
+    """Write the time of each beside its mark, if there is room for all."""
+    drawn = [*row[0]], [*row[1]]
+    if all(_put_beside(mark.time, mark, drawn, each, room, " │") for mark in marks):
+        row[0][:], row[1][:] = drawn
+        return True
+    return False
+
+
+def _put_beside(note: str, mark: _Mark, row: tuple[list[str], list[str]], each: int, room: int, blank: str) -> bool:
+    """Write the note into the row behind the mark, or before it, if there is nothing but `blank`."""
+    chars, roles = row
     chars += " " * (room + 1 - len(chars))
     roles += ["text"] * (len(chars) - len(roles))
-    for start in (*(place + 2 for place in reversed(marks)), *(place - len(note) - 1 for place in marks)):
+    for start in (mark.at + max(each, 2), mark.at - len(note) - 1):
         end = start + len(note)
-        if start >= 0 and end <= room and all(char in " │" for char in chars[max(start - 1, 0) : end + 1]):
+        if start >= 0 and end <= room and all(char in blank for char in chars[max(start - 1, 0) : end + 1]):
             chars[start:end] = note
             roles[start:end] = ["muted"] * len(note)
             return True
@@ -173,8 +227,8 @@ def _across(chars: Sequence[str], each: int) -> str:
     return "".join(chars if each == 1 else (char * (each - 1) + " " for char in chars))
 
 
-def _names(warm_width: int, has_warmup: bool, ends: Sequence[str], width: int) -> Line:
-    """The names below the columns, then what else there is room for."""
+def _names(warm_width: int, has_warmup: bool, ends: Sequence[Sequence[str]], width: int) -> Line:
+    """The names below the columns, then what else there is room for, the longest words of each that fit."""
     names = [Span("measured", "measured")]
     if has_warmup:
         warm = "warm-up".ljust(warm_width) if warm_width >= len("warm-up") else "warm-up "
@@ -183,8 +237,8 @@ def _names(warm_width: int, has_warmup: bool, ends: Sequence[str], width: int) -
     return (Span(" " * AXIS), *names, Span("".join(_fitting(ends, room)), "muted"))
 
 
-def _fitting(texts: Sequence[str], room: int) -> Iterator[str]:
-    for text in texts:
-        if len(text) + 3 <= room:
+def _fitting(ends: Sequence[Sequence[str]], room: int) -> Iterator[str]:
+    for texts in ends:
+        if text := next((text for text in texts if len(text) + 3 <= room), ""):
             yield f" · {text}"
             room -= len(text) + 3

@@ -166,6 +166,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         parts = [f"{most}{plural(steps, 'step')}"] if steps or not timed else []
         parts += [f"{duration(cells * sum(timed))} of steps"] if timed else []
         parts += [f"then {', '.join(sweep.reports)}"] if sweep.reports else []
+        parts += ["cells that are alike run once"] if sweep.once_words else []
         lanes = "" if sweep.lanes == 1 else " in lanes" if sweep.lanes == "auto" else f" in {sweep.lanes} lanes"
         return " · ".join((plural(cells, "cell") + lanes, *parts))
 

@@ -102,7 +102,8 @@ class ConfigurePane(Vertical):
         self._adding = self._stopping = False
         self._may_leave_out: Collection[str] = ()
         """Fields of the preset that lose what the machine lacks as soon as it is known."""
-        self._foreseen = ("", "text")
+        self._foreseen: tuple[str, str, CellChoices | None] = "", "text", None
+        """The predicted needs, their role, and the choices that they are of."""
         self._recent = recent_models()
         self._summary: list[str] = []
         self._was_in_hand = False
@@ -243,8 +244,8 @@ class ConfigurePane(Vertical):
 
     def foresee(self, text: str, role: str) -> None:
         """Show the predicted needs behind the summary; role ``text``, ``caution`` or ``bad``."""
-        if (text, role) != self._foreseen:
-            self._foreseen = text, role
+        if (foreseen := (text, role, self.choices)) != self._foreseen:
+            self._foreseen = foreseen
             self._show_summary()
 
     @property
@@ -328,7 +329,7 @@ class ConfigurePane(Vertical):
         before = self._form
         self._entries, self._form = entries, read(entries, self._environment)
         self._show()
-        if (before.sweep, before.texts) != (self._form.sweep, self._form.texts):
+        if before != self._form:
             self.post_message(self.Changed(self.sweep, self.problems))
 
     def _show(self) -> None:
@@ -374,7 +375,11 @@ class ConfigurePane(Vertical):
         """Update the summary: cells, steps and predicted needs, or the problems."""
         problems = self.problems
         summary = self.query_one("#summary", Static)
-        foreseen, role = ("", "bad") if problems else self._foreseen
+        foreseen, role, of = self._foreseen
+        if problems:
+            foreseen, role = "", "bad"
+        elif foreseen and of != self.choices:
+            foreseen, role = words.PREDICTING, "text"
         summary.set_class(role == "bad", "-bad")
         summary.set_class(role == "caution", "-caution")
         width = max(self.content_size.width or _FIRST_WIDTH, 12)

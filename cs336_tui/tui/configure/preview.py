@@ -116,15 +116,17 @@ class Preview:
         self._pump, self._changed = pump, changed
         self._asked: CellChoices | None = None
         self._cells = Cells()
+        self.is_current = False
+        """True if the cells are those of the choices that were asked about last."""
 
     def cells(self, choices: CellChoices) -> Cells:
         """The cells as far as they are known; `changed` is called when they are."""
         if choices != self._asked:
-            self._asked = choices
+            self._asked, self.is_current = choices, False
             in_background(self._pump, lambda: cells_of(choices), lambda cells: self._take(choices, cells))
         return self._cells
 
     def _take(self, choices: CellChoices, cells: Cells) -> None:
         if choices == self._asked:
-            self._cells = cells
+            self._cells, self.is_current = cells, True
             self._changed()

@@ -20,6 +20,8 @@ _BUTTONS = {
     "export": ("Writes tables, figures and the summary to files", "app.export"),
 }
 """The action of each button, and of the key that does the same."""
+PREDICTING = "predicting ..."
+"""In place of a prediction that is not there yet."""
 _SUMMARY_LINES = 5
 """Maximum height of the summary, as in its style."""
 

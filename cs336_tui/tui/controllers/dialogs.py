@@ -164,15 +164,27 @@ def save_preset(app: Host) -> None:
 
 
 def save_best(app: Host, race: Race, best: Entry) -> None:
-    """As `save_preset`, of the best candidate of a race."""
+    """As `save_preset`, of the best candidate of a race. Asks first if the race's log alone names its code."""
     from cs336_tui.config.tuned_sweep import sweep_of_candidate
     from cs336_tui.config.tuning import COSTS
+    from cs336_tui.runner.trust import imports_of
+    from cs336_tui.tui.dialogs.questions import Confirm
 
     cost = COSTS[race.tuning.goal]
     doubt = f"; in doubt: {best.why}" if best.why else ""
     won = f"best of {len(race.entries)} candidates: {best.ratio or 1.0:.3f} of the starting point's {cost}{doubt}"
     about = f"{best.label}, as a preset of your own. / in a name makes a folder."
-    _save(app, f"best-{best.spec.size}", sweep_of_candidate(race.tuning, best.spec), about, won)
+
+    def save(yes: bool | None = True) -> None:
+        if yes:
+            _save(app, f"best-{best.spec.size}", sweep_of_candidate(race.tuning, best.spec), about, won)
+
+    away = [str(each) for each in imports_of([best.spec]) if not each.here]
+    if away and (app.live.source is None or app.live.source.bench.trust.refusal(best.spec)):
+        question = f"What runs this preset imports {', '.join(away)}, which is not the current folder's own code."
+        app.push_screen(Confirm(question, yes="Save it", no="Leave it"), save)
+    else:
+        save()
 
 
 def _save(
@@ -250,7 +262,7 @@ def keep_as_reference(app: Host, results: Sequence[Result]) -> None:
             if added.left_out
             else ""
         )
-        return f"{len(added.rows)} reference points kept as {title}{left_out}"
+        return f"{counted(len(added.rows), 'reference point')} kept as {title}{left_out}"
 
     def tell(outcome: str) -> None:
         if not app.is_up:

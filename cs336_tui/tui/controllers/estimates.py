@@ -18,6 +18,7 @@ from cs336_tui.events.prediction import Prediction
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
+from cs336_tui.tui.configure.words import PREDICTING
 from cs336_tui.tui.controllers.batch_search import BatchSearch
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.tabs.estimate import Estimated, Whose
@@ -59,13 +60,15 @@ class EstimateController:
         state, chosen = self._app.live.state, self._chosen
         predicts = self._predicts and not self._app.run_in_progress
         wanted = chosen.largest
+        if wanted and not self._app.main.has_chosen:  # they are those of the choices before
+            return Forecast(PREDICTING if predicts else "")
         seen = tuple(need for need in wanted if needs_of(need.spec) not in state.unpredictable)
         if wanted and not seen and (why := state.unpredictable[needs_of(wanted[0].spec)]):
             return Forecast(f"not predicted: {format.plain(why)}", "caution")
         estimates = self._here(state, seen)
         known = [(need, found) for need, found in zip(seen, estimates, strict=True) if found]
         if len(known) < len(seen) or not seen:
-            return Forecast("predicting ..." if predicts and seen else "")
+            return Forecast(PREDICTING if predicts and seen else "")
         more = len(seen) < len(chosen.needs)
         takes = takes_words(self._app.live.takes_s(chosen))  # as the Queue tab has it; before anything is timed:
         if not takes and (whole := whole_time(known, more=more, from_s=1, lanes=chosen.lanes)):
@@ -166,7 +169,7 @@ class EstimateController:
             if self._app.shown.state.is_recorded:
                 return "Recorded elsewhere: the model is unknown, so there is no prediction."
             return "No prediction in this session's log."
-        return "predictions resume after the run ..." if self._app.run_in_progress else "predicting ..."
+        return "predictions resume after the run ..." if self._app.run_in_progress else PREDICTING
 
     @staticmethod
     def _measured(state: SessionState) -> dict[CellSpec, int]:
@@ -224,6 +227,7 @@ class EstimateController:
         if wanted == self._asked:
             return
         self._asked = wanted
+        source.bench.trust.name(*_specs(self._chosen.largest))
         if self._timer is not None:
             self._timer.stop()
         self._timer = self._app.set_timer(SETTLED_S, self._ask_now)

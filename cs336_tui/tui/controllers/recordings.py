@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cs336_tui.config.axis import UserError
+from cs336_tui.config.reading import exists, is_file
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.keys import key_name
@@ -41,7 +42,7 @@ class RecordingController:
                 wanted = wanted_in(text)
             except PhaseError as error:
                 return str(error)
-            missing = [str(path) for path in wanted.paths if not path.is_file()]
+            missing = [str(path) for path in wanted.paths if not is_file(path)]
             if wanted.phases and not wanted.paths:
                 return "no file"
             return f"no such file: {missing[0]}" if missing else ""
@@ -55,7 +56,7 @@ class RecordingController:
     def pasted(self, text: str) -> None:
         """Open what a terminal pasted when files were dropped on it."""
         wanted = Wanted(tuple(map(_path, _words_in(text))))
-        if missing := [path for path in wanted.paths if not path.is_file()]:
+        if missing := [path for path in wanted.paths if not is_file(path)]:
             self._tell(f"{missing[0]}: no such file on this machine; a dropped file opens if the terminal runs here.")
         elif wanted.paths:
             self.open(wanted)
@@ -157,7 +158,7 @@ def _words_in(text: str) -> list[str]:
         line = raw.strip().strip("\0")
         if not line:
             continue
-        if os.path.exists(os.path.expanduser(line)):  # noqa: PTH110, PTH111  # neither raises
+        if exists(_path(line)):
             found.append(line)
             continue
         try:

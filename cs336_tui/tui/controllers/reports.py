@@ -80,6 +80,8 @@ class ReportController:
         source, subject = self._app.live.source, wanted.subject
         if source is None or subject.spec is None or not subject.can_ask:
             return False
+        if self.about(self._app.live) is None:  # the choices in Configure, which are the person's own
+            source.bench.trust.name(subject.spec)
         if subject.cell is not None:
             self.choose(self._app.live, About(subject.spec, subject.cell))
         source.ask(wanted.kind, subject.spec, subject.cell)

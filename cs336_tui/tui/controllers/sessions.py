@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from cs336_tui.tui.session import Session
 from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, Source, Wish, counts
 
 if TYPE_CHECKING:
+    from cs336_tui.runner.trust import Untrusted
     from cs336_tui.tui.watch_source import WatchEnded, WatchSource
 
 KEEP_UP_S = 5.0
@@ -46,6 +48,8 @@ class SessionController:
         """Marked sessions that have been read."""
         self._cells: list[tuple[Source, CellState]] = []
         """Up to two marked cells."""
+        self._trust: Callable[[], object] = lambda: None
+        """Does what was asked for last, once its code is trusted."""
 
     def use_folder(self, folder: Path) -> None:
         """Take this folder for that of the sessions, unless another was given before."""
@@ -99,17 +103,19 @@ class SessionController:
         assert session.path is not None
         self.use_folder(session.path.parent)
 
-    def _watch(self, session: Session, *, resume: bool = False) -> Session:
+    def _watch(self, session: Session, *, resume: bool = False, trusted: bool = False) -> Session:
         from cs336_tui.runner.jobs.bench import JobsBench
         from cs336_tui.tui.watch_source import WatchSource
 
-        assert session.path is not None
-        if session.path == self._app.live.path:
+        path = session.path
+        assert path is not None
+        if path == self._app.live.path:
             self._app.live = session  # which goes on
         session.news_since = time.time()
-        bench = JobsBench(partial(self._app.take, session), session.path)
+        bench = JobsBench(partial(self._app.take, session), path, trusted=trusted)
+        self._trust = lambda: self._app.look_at(self._watch(Session(path), resume=resume, trusted=True))
         session.watched = WatchSource(bench, self._app.post_message)
-        self._watched[session.path] = session
+        self._watched[path] = session
         session.watched.begin(resume=resume)
         return session
 
@@ -120,8 +126,24 @@ class SessionController:
             session.watched = None
             session.end_run()
             in_background(self._app, source.close, lambda _: self._closed())
+        if message.untrusted:
+            self.ask_trust(message.untrusted)
         if message.error:
             self._app.report(message.error)
+
+    def ask_trust(self, refused: Untrusted) -> None:
+        """Ask whether what a session names is to be run, and do what was asked for."""
+        from cs336_tui.tui.dialogs.questions import Confirm
+
+        trust = self._trust
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                trust()
+
+        if not isinstance(self._app.screen, Confirm):
+            question = f"This session {refused.what}. What you trust runs with your rights."
+            self._app.push_screen(Confirm(question, yes="Trust it", no="Leave it"), answered)
 
     def _closed(self) -> None:
         if self._app.is_up and self._app.main.shows("sessions"):
@@ -263,8 +285,9 @@ class SessionController:
         else:
             self.resume(store.describe(shown.state, shown.path))
 
-    def resume(self, info: SessionInfo) -> None:
-        """Run the session's cells that have no result, into its own log."""
+    def resume(self, info: SessionInfo, *, trusted: bool = False) -> None:
+        """Run the session's cells that have no result, into its own log. Unless `trusted`, asks before it imports code
+        that is not the current folder's own."""
         app = self._app
         from cs336_tui.session.log import JOBS_SUFFIX
 
@@ -289,7 +312,8 @@ class SessionController:
             self._before, app.live = app.live, session
             self._runs.begin(races=info.race_left)
             assert session.source is not None
-            session.source.resume(races=info.race_left)
+            self._trust = partial(self.resume, info, trusted=True)
+            session.source.resume(races=info.race_left, trusted=trusted)
 
     def _resume_jobs(self, info: SessionInfo) -> None:
         """Submit the session's cells anew that have no result, and watch them."""

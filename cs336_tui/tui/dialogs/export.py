@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +20,8 @@ from textual.widget import Widget
 from textual.widgets import Button, Checkbox, Input, Label, OptionList
 from textual.widgets.option_list import Option
 
+from cs336_tui.config.reading import exists
+from cs336_tui.stats.quantities import counted
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.window import Dialog
 from cs336_tui.tui.keys import bind, bind_keys, key_name
@@ -161,7 +165,8 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
     @property
     def path(self) -> Path:
         """The file or folder that it would write."""
-        return Path(self._folder.value or ".").expanduser() / Path(self._file.value).expanduser()
+        folder, name = map(os.path.expanduser, (self._folder.value or ".", self._file.value))  # which never raises
+        return Path(folder, name)
 
     def _show(self) -> None:
         """Bring the right side up to date with the choice."""
@@ -186,7 +191,8 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
             elif choice.is_folder:
                 self._file.value = Path(self._file.value).stem
             else:
-                self._file.value = str(Path(self._file.value).with_suffix(Path(self._usual_name).suffix))
+                with suppress(ValueError):  # such as a lone dot
+                    self._file.value = str(Path(self._file.value).with_suffix(Path(self._usual_name).suffix))
         self._reset()
 
     def _reset(self) -> None:
@@ -266,7 +272,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
                 self._refuse(problem)
                 return
             self._copies(text)
-            lines = f"{len(text.splitlines())} lines, as {choice.format}"
+            lines = f"{counted(len(text.splitlines()), 'line')}, as {choice.format}"
             self.app.notify(f"{lines}: sent to the terminal's clipboard.", title="Copied")
 
         if choice.is_folder:
@@ -289,7 +295,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
             self._refuse("a name is needed")
         elif path.suffix and not choice.is_folder and format_of(path) is None:
             self._refuse(why_unknown(path))
-        elif path.exists() and self._may_overwrite != path:
+        elif exists(path) and self._may_overwrite != path:
             self._refuse(f"{path.name} already exists; press Overwrite (Enter) to replace it, or choose another name")
             self._may_overwrite, self._save.label = path, "Overwrite"
         else:
@@ -310,7 +316,9 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         self.dismiss((path,))
 
     def _refuse(self, why: str) -> None:
-        self._problem.update(f"! {why}")
+        from cs336_tui.export.texts import in_brief
+
+        self._problem.update(f"! {in_brief(why, most=200)}")
 
 
 def _tried(work: Callable[[], T]) -> tuple[T | None, str]:

@@ -19,7 +19,7 @@ from cs336_tui.tui.charts.bars import phase_bars
 from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.tabs.live import phase_means
+from cs336_tui.tui.tabs.live import phase_times
 from cs336_tui.tui.tabs.status import all_checks, energy_words, half_width_words, too_much, verdict
 from cs336_tui.tui.titles import title_rows
 from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
@@ -42,7 +42,10 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
         _error(cell, width),
         _statistics(state, cell, found, width),
         _titled("Ranks", _ranks(state, cell, width)),
-        _titled("Mean of each phase", phase_bars({} if cell.spec.is_collective else phase_means(cell), width=width)),
+        _titled(
+            "Mean of each phase" if cell.phase_times_s else "Each phase of the last warm-up step",
+            phase_bars({} if cell.spec.is_collective else phase_times(cell), width=width),
+        ),
         _titled("Warm-up steps, ms (not measured)", _times(cell.warmup_times_s, None, width, "warmup")),
         _titled("Measured steps, ms", _times(cell.step_times_s, cell.running.std(state.ddof), width, "measured")),
         _titled("Checks of these steps", all_checks(found.judgement, width) if found and found.judgement else []),

@@ -50,23 +50,6 @@ class Ranks(msgspec.Struct, frozen=True):
     skew: str = ""
 
 
-class Detail(msgspec.Struct, frozen=True):
-    """The steps, phases and ranks of a cell as of `at` (Unix seconds); None for one rank."""
-
-    cell: int
-    steps: int
-    phases: dict[str, float]
-    at: float
-    ranks: Ranks | None = None
-
-
-_NO_DETAIL = Detail(-1, 0, {}, 0.0)
-
-
-def detail_of(cell: CellState, at: float) -> Detail:
-    return Detail(cell.cell, cell.steps_done, phase_means(cell), at, ranks_of(cell) if cell.spec.ranks > 1 else None)
-
-
 def ranks_of(cell: CellState) -> Ranks | None:
     """The means of its ranks once it is over, until then their last step; None before the first."""
     if measured := cell.times.rank_s:
@@ -75,7 +58,7 @@ def ranks_of(cell: CellState) -> Ranks | None:
             return Ranks("mean", tuple(sum(times_s) / len(times_s) for times_s in measured), skew)
         return Ranks("last step", tuple(times_s[-1] for times_s in measured), skew)
     warmup = cell.times.warmup_rank_s
-    return Ranks("warm-up", tuple(times_s[-1] for times_s in warmup)) if warmup else None
+    return Ranks("last warm-up step", tuple(times_s[-1] for times_s in warmup)) if warmup else None
 
 
 class LivePane(Lines):
@@ -84,12 +67,8 @@ class LivePane(Lines):
     class Clicked(Message):
         """The user wants to read more of the cell."""
 
-    detail_interval_s = 1.0
-    """The interval at which the phases and the table of steps are updated, s: each update costs bytes over SSH."""
     zoomed = False
     """True if the axis of the chart goes around the data, instead of from zero."""
-    _state: SessionState | None = None
-    _detail = _NO_DETAIL
 
     def on_click(self) -> None:
         self.post_message(self.Clicked())
@@ -112,23 +91,15 @@ class LivePane(Lines):
             said = wrapped(invitation, self.content_size.width, "muted")
             self.paint([(), line(("Nothing has run yet.", "strong")), (), *said])
             return
-        now = state.last_at or 0.0
-        detail = self._detail if state is self._state else _NO_DETAIL
-        same = detail.cell == cell.cell and 0 < detail.steps <= cell.steps_done and not cell.is_over
-        if not (same and 0 <= now - detail.at < self.detail_interval_s):
-            self._state, self._detail = state, detail_of(cell, now)
         found = judging.of(state, cell) if judging else None
         how = {"held": held, "zoomed": self.zoomed}
-        lines = live_lines(
-            state, cell, self._detail, *self.content_size, found=found, outlook=outlook, left=left, race=race, **how
-        )
+        lines = live_lines(state, cell, *self.content_size, found=found, outlook=outlook, left=left, race=race, **how)
         self.paint(lines)
 
 
 def live_lines(
     state: SessionState,
     cell: CellState,
-    detail: Detail,
     width: int,
     height: int,
     *,
@@ -139,8 +110,9 @@ def live_lines(
     left: str = "",
     race: str = "",
 ) -> list[Line]:
-    """The pane's rows for a cell, at most `height`; `found`: its verdicts; `outlook`: the time of all, if known, which
-    a `race` decides as it goes on. The chart, the phases and the ranks have their rows before the first step."""
+    """The pane's rows for a cell, at most `height`, all figures of them of one state; `found`: its verdicts; `outlook`:
+    the time of all, if known, which a `race` decides as it goes on. The chart, the phases and the ranks have their rows
+    before the first step."""
     if cell.spec.recording:
         told = "Recorded elsewhere, not run or timed here: Kernels and Memory show what the file holds."
         title = [line((row, "title")) for row in title_rows(cell.spec.title, width, 2)]
@@ -161,7 +133,7 @@ def live_lines(
         ]
     else:
         lines += [verdict_line(cell, found, width)]
-    phases, ranks = _below(cell, detail, width, height, height - len(lines) - _CHART_ROWS[0])
+    phases, ranks = _below(cell, width, height, height - len(lines) - _CHART_ROWS[0])
     rest = height - len(lines) - len(phases) - len(ranks)
     spare = rest - _CHART_ROWS[0]
     above_chart, above_phases, above_ranks = ([()] * (airy and spare > place) for place in range(3))
@@ -172,16 +144,17 @@ def live_lines(
         chart_height = min(rest, most) if rest - chart_height < _LEAST_STEPS else chart_height
         lines += [*above_chart, *_chart(cell, width, chart_height, zoomed=zoomed)]
     lines += [*above_phases, *phases, *above_ranks[: len(ranks)], *ranks]
-    return lines[:height] + _steps(cell, state.ddof, detail.steps, width, height - len(lines))
+    return lines[:height] + _steps(cell, state.ddof, width, height - len(lines))
 
 
-def _below(cell: CellState, detail: Detail, width: int, height: int, room: int) -> tuple[list[Line], list[Line]]:
+def _below(cell: CellState, width: int, height: int, room: int) -> tuple[list[Line], list[Line]]:
     """The phases and the ranks in `room` rows: bars, else figures; strips over as many rows as there are for them."""
-    means = {} if cell.spec.is_collective else detail.phases  # its one phase is its step
+    means = {} if cell.spec.is_collective else phase_times(cell)  # its one phase is its step
     expected = () if cell.spec.is_collective or cell.is_over else phases_of(cell.spec.pass_, cell.spec.accumulate)
     bars = phase_bars(means, width=width)
     bars = [*bars, *[()] * (len(expected) - len(bars))]
-    several = [_ranks(detail.ranks, width, rows) for least, rows in _RANKS_IN_ROWS if height >= least and detail.ranks]
+    ranks = ranks_of(cell) if cell.spec.ranks > 1 else None
+    several = [_ranks(ranks, width, rows) for least, rows in _RANKS_IN_ROWS if height >= least and ranks]
     figures = phase_lines(means or dict.fromkeys(expected, 0.0), width=width)
     figures = figures if means else [()] * len(figures)
     choices = [(phases, ranks) for phases in (bars, figures) for ranks in several or [[]]]
@@ -206,10 +179,12 @@ def _places(done: int, most: int, *, is_open: bool, is_over: bool) -> int:
     return min(_FIRST_PLACES << doublings, most)
 
 
-def phase_means(cell: CellState) -> dict[str, float]:
-    """The mean time of each phase, s: over the measured steps, or over the warm-up before the first of them."""
-    phases = cell.phase_times_s or cell.times.warmup_phases_s
-    return {name: sum(times) / len(times) for name, times in phases.items() if times}
+def phase_times(cell: CellState) -> dict[str, float]:
+    """The time of each phase, s, of what the headline gives: the mean of the measured steps, until there are any the
+    latest warm-up step."""
+    if measured := cell.phase_times_s:
+        return {name: sum(times) / len(times) for name, times in measured.items() if times}
+    return {name: times[-1] for name, times in cell.times.warmup_phases_s.items() if times}
 
 
 def _ranks(ranks: Ranks, width: int, rows: int) -> list[Line]:
@@ -314,9 +289,10 @@ def _sample_of(state: SessionState, cell: CellState) -> DeviceSampled | None:
     return state.samples.get(cell.cell, alone)
 
 
-def _steps(cell: CellState, ddof: int, count: int, width: int, height: int) -> list[Line]:
+def _steps(cell: CellState, ddof: int, width: int, height: int) -> list[Line]:
     """The last steps under a heading. A full table drops half of its rows at once: fewer rows are sent again."""
     rows = height - 2
+    warm, count = len(cell.warmup_times_s), len(cell.warmup_times_s) + len(cell.step_times_s)
     if rows < 2 or not count:
         return []
     by_phase = {} if cell.spec.is_collective else cell.phase_times_s or cell.times.warmup_phases_s
@@ -327,7 +303,7 @@ def _steps(cell: CellState, ddof: int, count: int, width: int, height: int) -> l
         f"{SHORT_NAMES.get(name, name):>{_PHASE_COLUMNS}.{_PHASE_COLUMNS - 1}}" for name in names
     )
     lines: list[Line] = [(), line((heading, "muted"))]
-    warm, measured = len(cell.warmup_times_s), ("measured", cell.step_times_s, cell.phase_times_s)
+    measured = ("measured", cell.step_times_s, cell.phase_times_s)
     warming = ("warm-up", cell.warmup_times_s, cell.times.warmup_phases_s)
     for index in range(first, count):
         at = index - warm if index >= warm else index

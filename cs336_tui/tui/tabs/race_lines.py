@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from cs336_tui.analysis.agreement import agreement_key
+from cs336_tui.analysis.agreement import COMPARED, agreement_key
 from cs336_tui.analysis.gains import gains_of, together
 from cs336_tui.analysis.tuning import Entry, Race
 from cs336_tui.config.command import command_of
@@ -308,6 +308,7 @@ def _facts(race: Race, entry: Entry) -> Iterator[tuple[str, str]]:
         yield "compile", f"compiled in {entry.compile_s:.1f} s"
     if entry.agreement is not None and entry.status != "differs":
         yield "results", entry.agreement.why
+        yield "compared", COMPARED
 
 
 def cost_words(race: Race, cost: float) -> str:

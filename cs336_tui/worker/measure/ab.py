@@ -53,11 +53,20 @@ def run_round(
     b.group = a.group
     with settings.restored_settings(), settings.no_garbage_collection(), ExitStack() as around:
         _Round((b, a) if b_first else (a, b), cancelled).run(around)
+        if place.ranks > 1:  # before the rest, which may wait for a rank that has failed
+            _report_ends(a, b)
         for side in (a, b):
             side.release()
-        for side in (a, b):
-            side.reporter.enter("finishing")
-    for side in (a, b):
+    if place.ranks == 1:
+        _report_ends(a, b)
+    elif a.status == b.status == "ok":
+        a.group.leave()
+
+
+def _report_ends(*sides: _RoundCell) -> None:
+    for side in sides:
+        side.reporter.enter("finishing")
+    for side in sides:
         side.reporter.finished(side.status, side.error, side.peaks, with_memory=False)
 
 

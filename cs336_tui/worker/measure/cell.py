@@ -52,17 +52,24 @@ def run_cell(
 
     `cancelled` is asked after building, between the runs of compiling, and before each step. An error ends the cell,
     not the caller: status ``oom`` if memory ran out, ``failed`` for any other `Exception` or a model's `sys.exit`.
-    Torch's settings, the garbage collector and the memory are given back. With `nvtx`, or under nsys, warm-up, steps,
-    phases and parts of the model are NVTX ranges; else nothing is wrapped.
+    Torch's settings, the garbage collector and the memory are given back before that; a rank of several reports first,
+    as the rest may wait for others. With `nvtx`, or under nsys, warm-up, steps, phases and parts of the model are NVTX
+    ranges; else nothing is wrapped.
     """
     run = _SingleRun(spec, cell, emit, cancelled, nvtx=nvtx or under_nsys(), place=place)
     with settings.restored_settings(), settings.no_garbage_collection():
         with ExitStack() as around:
             status, error = run.outcome(around)
             run.finish()
+            end = partial(run.reporter.finished, status, error, run.peaks)
+            if place.ranks > 1:  # before the rest, which may wait for a rank that has failed
+                end()
             run.release()
         free_memory(run.device)
-    run.reporter.finished(status, error, run.peaks)
+    if place.ranks == 1:
+        end()
+    elif status == "ok":
+        run.group.leave()
 
 
 class _SingleRun(CellRun):

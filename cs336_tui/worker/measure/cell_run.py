@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,7 +27,7 @@ from cs336_tui.worker.measure.timing import (
 )
 from cs336_tui.worker.place import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
-from cs336_tui.worker.workload.building import Workload, build, configure_torch
+from cs336_tui.worker.workload.building import Workload, build, collect_garbage, configure_torch
 from cs336_tui.worker.workload.cuda_graph import ReadyStep
 from cs336_tui.worker.workload.passes import Shared, Step
 
@@ -65,6 +65,7 @@ class CellRun:
             self.reporter.notice(expected.note)
         if spec.compile != "off" and not (expected.note or expected.still):
             self._expected = expected
+        collect_garbage()  # the collector is off, and the cell's own model needs the room
         free_memory(self.device)
 
     def build(self, spec: CellSpec, built: Callable[[], object] = lambda: None) -> Step:
@@ -97,9 +98,11 @@ class CellRun:
 
     def prepare(self, step: Step, go_on: Callable[[], object]) -> StepTimer:
         """Compile or capture the step if the spec asks for it; `go_on` may raise between two runs."""
+        assert self._meter is not None
         self.step, preparation = prepare(
-            step, self.spec, self.device, self.reporter.enter, go_on, settled=self.group.all
-        )
+            step, self.spec, self.device, self.reporter.enter, go_on,
+            settled=self.group.all, compiled=self._meter.reset,  # else autotuning is in the peaks of what has graphs
+        )  # fmt: skip
         self.reporter.prepared(preparation, self.spec)
         self._compare_compiled(step)
         self.timer = StepTimer(self.step, clock_for(self.device), self.flush, self.group.barrier)
@@ -174,11 +177,11 @@ class CellRun:
 @contextmanager
 def measured(*runs: CellRun) -> Iterator[None]:
     """Tell each run how long the measurement inside took, and its run-queue delay."""
-    meter, began = RunQueueMeter(), time.perf_counter()
+    meter, began = RunQueueMeter(), perf_counter()
     try:
         yield
     finally:
-        took_s, delay = time.perf_counter() - began, meter.read()
+        took_s, delay = perf_counter() - began, meter.read()
         for run in runs:
             run.reporter.measured_for_s, run.reporter.run_queue_delay = took_s, delay
 

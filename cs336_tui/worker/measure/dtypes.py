@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -25,7 +24,7 @@ from cs336_tui.worker.estimate.meta_device import RULES, Autocast
 from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.measure.report_parts import Enter, header, joined, left_out
 from cs336_tui.worker.workload.attention_only import AttentionOnly
-from cs336_tui.worker.workload.building import build, configure_torch
+from cs336_tui.worker.workload.building import build, collect_garbage, configure_torch
 from cs336_tui.worker.workload.passes import logits_of
 from cs336_tui.worker.workload.precision import Context, dtype_name, effective_autocast
 from cs336_tui.worker.workload.transformer import Attention, Transformer
@@ -79,7 +78,7 @@ def _read_what_fits(spec: CellSpec, device: torch.device, enter: Enter) -> tuple
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-    gc.collect()  # the collector is off while reports are made
+    collect_garbage()  # the collector is off while reports are made
     if device.type == "cuda":
         torch.cuda.empty_cache()
     few = msgspec.structs.replace(
@@ -115,7 +114,7 @@ def _num_params(spec: CellSpec) -> int:
             model = build(_without_optimizer(spec), torch.device("meta"), as_written=True).model
             return sum(parameter.numel() for parameter in model.parameters())
         except Exception:  # it cannot be built without data: assume the reference's size
-            gc.collect()
+            collect_garbage()
     return Transformer(spec.dims, arch=spec.arch, context_length=spec.context_length, device="meta").num_params
 
 

@@ -28,6 +28,8 @@ _OUT_OF_MEMORY = re.compile(
             r"could not create a memory( object)?$",  # oneDNN
             r"(CUDA|HIP|XPU|MPS backend) out of memory",  # inside another error, as of a compiler
             r"(CUDA|HIP|CUDA driver|HIP driver) error: out of memory",
+            r"(Cuda|CUDA|HIP) (failure|error)( \d+)? 'out of memory'",  # NCCL and RCCL
+            r"Failed to (CUDA host alloc|malloc) \d+ bytes",  # NCCL, of the host's memory
             r"Triton Error \[(CUDA|HIP)\].*out of memory",
             r"(CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT|HIPBLAS|HIPSOLVER|HIPFFT|MIOPEN)(_STATUS)?_ALLOC(ATION)?_FAILED",
             r"CUDNN_STATUS_INTERNAL_ERROR_(DEVICE|HOST)_ALLOCATION_FAILED",
@@ -46,6 +48,7 @@ _MAY_BE_OUT_OF_MEMORY = re.compile(
     r"CUBLAS_STATUS_NOT_INITIALIZED when calling `?cublas(Lt)?Create"
     r"|CUDNN_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR)\b"
     r"|unable to find an engine to execute this computation"
+    r"|Failed to CUDA (calloc|malloc)( async)? \d+ bytes"  # NCCL
 )
 """Messages of a library that found too little memory for its handles, kernels or workspaces, or failed for another
 reason. They count as out of memory only if less than `LITTLE_BYTES` are free."""

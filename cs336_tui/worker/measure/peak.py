@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time, time
 from typing import Any, NamedTuple
 
 import psutil
@@ -134,7 +133,7 @@ def measure_peak(
             allow_tf32=tf32_allowed() if place.type == "cuda" else None,
             threads=torch.get_num_threads(),
             torch=str(torch.__version__),
-            at=time.time(),
+            at=time(),
             matmul=tuple(min(trial, again, key=attrgetter("median_s")) if trial == best else trial for trial in trials),
             copy=max(copies, key=lambda trial: trial.bytes_per_s),
             busy_cores=others.busy_cores() if place.type == "cpu" else None,
@@ -288,7 +287,7 @@ class _Others:
         spent = psutil.cpu_times()._asdict()
         # Linux also counts the time of guests as user time.
         idle = ("idle", "iowait", "guest", "guest_nice")
-        return perf_counter(), sum(time_s for name, time_s in spent.items() if name not in idle), time.process_time()
+        return perf_counter(), sum(time_s for name, time_s in spent.items() if name not in idle), process_time()
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -1,7 +1,8 @@
 """Imported once by the fork server, so that every child starts with torch loaded. The import does all the work.
 
-The server's output goes to the file named by ``CS336_TUI_SERVER_OUTPUT``, or nowhere. It runs no torch operation, as
-threads do not survive a fork, and asks nothing of CUDA, which a child could not use after that.
+The server's output goes to the file named by ``CS336_TUI_SERVER_OUTPUT``, or nowhere; ``CS336_TUI_SERVER_APP`` is the
+PID of the app. It runs no torch operation, as threads do not survive a fork, and asks nothing of CUDA, which a child
+could not use after that.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import importlib
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 
 from cs336_tui.config import environment_variables
 from cs336_tui.config.environment_variables import environment
+from cs336_tui.config.processes import lives
 from cs336_tui.worker.measure.process import driver_initialised
 
-OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
-_PR_SET_CHILD_SUBREAPER = 36
+OUTPUT_VARIABLE, APP_VARIABLE = "CS336_TUI_SERVER_OUTPUT", "CS336_TUI_SERVER_APP"
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_ENDS_WITHIN_S = 5.0  # of killed children; one that waits for a device may not end
 
 _OPTIONAL = (
     "numpy",
@@ -84,28 +88,53 @@ def _import_everything() -> None:
     environment_variables.restore_cache_folder()  # children find the user's variables, not torch's
 
 
-def _take_in_orphans() -> None:
-    """Adopt processes that a child left behind, so that the app finds and ends them; the rest end with the server."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        atexit.register(_end_children, os.getpid())
-
-
-def _end_children(server: int) -> None:
-    if os.getpid() != server:  # a fork of the server
+def _stay_with_parents() -> None:
+    """Adopt processes that a child left behind, so that the app finds and ends them; the rest end with the server. End
+    with the app, and have each child end with the server, in whatever state they are."""
+    if sys.platform != "linux":
         return
+    prctl, server, app = ctypes.CDLL(None).prctl, os.getpid(), os.getppid()
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def end_without_app(*_: object) -> None:
+        if os.getpid() == server and os.getppid() != app:
+            _end_children()
+            os._exit(0)  # the interpreter's own end would take torch a while
+
+    # The pipe whose end ends a server tells a stopped one nothing, nor one that imports or whose stopped child holds it
+    # open. This signal lets a stopped process go on. It comes too when only the app's thread that started us ends.
+    signal.signal(signal.SIGCONT, end_without_app)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
+    if not lives(int(os.environ.get(APP_VARIABLE, app))):
+        os._exit(0)  # it ended before
+
+    def end_with_server() -> None:
+        if os.getppid() == server:  # not a process that a child forks
+            signal.signal(signal.SIGCONT, signal.SIG_DFL)
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    os.register_at_fork(after_in_child=end_with_server)
+    atexit.register(lambda: _end_children() if os.getpid() == server else None)
+
+
+def _end_children() -> None:
+    server, give_up_at = os.getpid(), time.monotonic() + _ENDS_WITHIN_S
     with contextlib.suppress(OSError):
         # The children of a killed child become this process's.
         while children := Path(f"/proc/{server}/task/{server}/children").read_text().split():
             for child in children:
                 os.kill(int(child), signal.SIGKILL)
-            os.waitpid(-1, 0)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            if time.monotonic() > give_up_at:
+                return
+            time.sleep(0.001)
 
 
 # A closing terminal sends a hang-up to all its processes. The app handles it; the server and its children end with it.
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 _redirect_output()
-_take_in_orphans()
+_stay_with_parents()
 gc.disable()  # collections while importing find nothing and take a fifth of the time
 try:
     _import_everything()

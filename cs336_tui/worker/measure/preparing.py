@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import re
 import signal
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from time import perf_counter
 from types import FrameType
 from typing import NamedTuple
 
@@ -27,6 +26,7 @@ from cs336_tui.events.events import Stage, StepKind
 from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.measure.failures import chain_of, says_out_of_memory
 from cs336_tui.worker.measure.timing import ESTIMATING_RUNS, clock_for
+from cs336_tui.worker.workload.building import collect_garbage
 from cs336_tui.worker.workload.compiling import break_reasons, captures, compilations, forget_compiled
 from cs336_tui.worker.workload.cuda_graph import WARMUP_STEPS, CapturedStep, ReadyStep, captured
 from cs336_tui.worker.workload.imported.problems import ImportProblem, is_users_file
@@ -81,24 +81,30 @@ def fresh_compiler(*modes: Compile, always: bool = False) -> Iterator[None]:
 
 
 def compile_ahead(
-    step: Step, device: torch.device, mode: Compile, go_on: Callable[[], object], settled: Callable[[bool], bool] = bool
+    step: Step,
+    device: torch.device,
+    mode: Compile,
+    go_on: Callable[[], object],
+    settled: Callable[[bool], bool] = bool,
+    compiled: Callable[[], object] = lambda: None,
 ) -> Preparation:
     """Run forward, loss and backward of the step, as far as its pass has them, until nothing is compiled any more.
 
     `compile_s` is that of all runs but the last: compiling, first runs and recording of CUDA graphs. Without the
     optimizer parameters keep their values; gradients are dropped. `go_on` is called between runs and may raise;
-    `settled` tells of all ranks, from each one's own, whether nothing is compiled any more. Raises
-    `CompileError` if torch.compile fails, `ImportProblem` if it finds a fault of the model, and what the model raises.
+    `settled` tells of all ranks, from each one's own, whether nothing is compiled any more; `compiled` is called after
+    the first run, which compiles and tunes, before CUDA graphs are recorded. Raises `CompileError` if torch.compile
+    fails, `ImportProblem` if it finds a fault of the model, and what the model raises.
     """
     least = LEAST_CAPTURING_RUNS if captures(mode, device.type) else LEAST_RUNS
     clock, before = clock_for(device), compilations()
     clock.synchronize()
-    began = time.perf_counter()
+    began = perf_counter()
     seconds = 0.0
     with _compilers_that_end_with_this_process():
         for number in range(MOST_RUNS):
             go_on()
-            seen, seconds = compilations(), time.perf_counter() - began
+            seen, seconds = compilations(), perf_counter() - began
             try:
                 _run_once(step)
                 clock.synchronize()
@@ -108,11 +114,13 @@ def compile_ahead(
                 if (problem := _problem_of(error)) is not None:
                     raise problem from error
                 raise
+            if not number:
+                compiled()
             if number + 1 >= least and settled(compilations() == seen):
                 break
         else:
-            seconds = time.perf_counter() - began
-    gc.collect()  # compiling leaves much garbage, and the collector is off while a cell runs
+            seconds = perf_counter() - began
+    collect_garbage()  # compiling leaves much garbage, and the collector is off while a cell runs
     return Preparation(seconds, compilations().graphs - before.graphs, break_reasons(before), number + 1)
 
 
@@ -255,23 +263,25 @@ def prepare(
     go_on: Callable[[], object],
     *,
     settled: Callable[[bool], bool] = bool,
+    compiled: Callable[[], object] = lambda: None,
 ) -> tuple[ReadyStep, Preparation | None]:
     """Compile and capture the step if the spec asks for it: the step to be timed, and what that took. `enter` is called
-    with each stage, `go_on` between runs; both may raise. `settled` is that of `compile_ahead`. `Step.check` checks the
-    first run. Raises `CompileError` or ValueError, in one line, for what cannot be compiled or captured."""
+    with each stage, `go_on` between runs; both may raise. `settled` and `compiled` are those of `compile_ahead`.
+    `Step.check` checks the first run. Raises `CompileError` or ValueError, in one line, for what cannot be compiled or
+    captured."""
     if spec.compile == spec.cuda_graph == "off":
         return step, None
     ready: ReadyStep = step
     done = Preparation()
     if spec.compile != "off":
         enter("compiling")
-        done = compile_ahead(step, device, spec.compile, go_on, settled)
+        done = compile_ahead(step, device, spec.compile, go_on, settled, compiled)
         step.check()
     if spec.cuda_graph != "off":
         enter("capturing")
-        begin = time.perf_counter()
+        begin = perf_counter()
         ready = captured(step, device)
-        done = done._replace(capture_s=time.perf_counter() - begin)
+        done = done._replace(capture_s=perf_counter() - begin)
         step.check()
     return ready, done
 

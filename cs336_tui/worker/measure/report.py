@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from time import time
 
 import torch
 
@@ -58,20 +58,23 @@ def make_report(
     def enter(stage: str) -> None:
         if cancelled():
             raise Cancelled
-        emit(ReportStage(at=time.time(), report=report, stage=stage))
+        emit(ReportStage(at=time(), report=report, stage=stage))
 
+    group = Group(place, torch.device(place.device_of(request.spec)))
     with restored_settings(), no_garbage_collection():
         try:
             make = _MAKERS[request.kind]
             if place.ranks > 1:
                 make = partial(make, place=place)
-            with Group(place, torch.device(place.device_of(request.spec))).joined(request.spec.backend_in_use):
+            with group.joined(request.spec.backend_in_use):
                 content = make(request, enter)
-            ended = ReportFinished(at=time.time(), report=report, status="ok", content=content)
+            ended = ReportFinished(at=time(), report=report, status="ok", content=content)
         except Cancelled:
-            ended = ReportFinished(at=time.time(), report=report, status="cancelled", error="stopped by the user")
+            ended = ReportFinished(at=time(), report=report, status="cancelled", error="stopped by the user")
         except BaseException as error:  # a user's model may call sys.exit
             raise_interrupt(error)
             status, text = outcome_of(error)
-            ended = ReportFinished(at=time.time(), report=report, status=status, error=text)
+            ended = ReportFinished(at=time(), report=report, status=status, error=text)
     emit(ended)
+    if ended.status == "ok":
+        group.leave()

@@ -78,9 +78,10 @@ def save_file(
     stem = re.sub(r"[^\w.+-]+", "-", "-".join(parts))
     numbered = (Path(folder) / f"{stem}{'' if number == 1 else f'-{number}'}{suffix}" for number in count(1))
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         path = next(path for path in numbered if not path.exists())
         save(path)
+        path.chmod(0o600)
     except (OSError, RuntimeError) as error:
         return None, f"The {what} could not be saved: {error}."
     return str(path), ""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
+from time import time
 from typing import TypeVar
 
 import msgspec
@@ -65,12 +65,12 @@ class CellReporter:
     def enter(self, stage: events.Stage) -> None:
         if stage != "finishing":
             self.reached = (stage, None)
-        self._emit(events.StageChanged(at=time.time(), cell=self._cell, stage=stage))
+        self._emit(events.StageChanged(at=time(), cell=self._cell, stage=stage))
 
     def notice(self, text: str) -> None:
         """Emit a notice, and keep it as a remark beside the cell's number."""
         self.remarks.append(text)
-        self._emit(events.Notice(at=time.time(), text=f"cell {self._cell + 1}: {text}"))
+        self._emit(events.Notice(at=time(), text=f"cell {self._cell + 1}: {text}"))
 
     def built(self, workload: Workload) -> None:
         self.remarks += workload.facts.remarks
@@ -85,7 +85,7 @@ class CellReporter:
         self._settings = found
         self._emit(
             events.ModelBuilt(
-                at=time.time(),
+                at=time(),
                 cell=self._cell,
                 num_params=workload.facts.num_params,
                 num_params_without_head=workload.facts.num_params_without_head,
@@ -116,7 +116,7 @@ class CellReporter:
         if found is not None:
             self._emit(
                 events.ModelPrepared(
-                    at=time.time(),
+                    at=time(),
                     cell=self._cell,
                     compile_s=found.compile_s,
                     graphs=found.graphs,
@@ -143,7 +143,7 @@ class CellReporter:
         host_by_phase = zip(*(each.host_phases_s for each in times), strict=True) if host_too else ()
         self._emit(
             events.StepsTimed(
-                at=time.time(),
+                at=time(),
                 cell=self._cell,
                 kind=kind,
                 first=first,
@@ -170,7 +170,7 @@ class CellReporter:
         own = peaks if with_memory else None
         self._emit(
             events.CellFinished(
-                at=time.time(),
+                at=time(),
                 cell=self._cell,
                 status=status,
                 error=error,

@@ -13,6 +13,8 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
+from cs336_tui.worker.workload.building import collect_garbage
+
 Settings = dict[str, Any]  # Values by the names of settings, without those that torch cannot read
 
 
@@ -140,7 +142,7 @@ def no_garbage_collection() -> Iterator[None]:
 
 def freeze_existing_objects() -> None:
     """Collect, then exempt all existing objects from later collections. To be called before the first step."""
-    gc.collect()
+    collect_garbage()
     gc.freeze()
 
 

@@ -18,7 +18,7 @@ from statistics import fmean, median, pstdev
 
 from cs336_tui.config.counts import FEWEST, duration_words
 from cs336_tui.stats.intervals import MeanInterval, mean_interval, t_interval
-from cs336_tui.stats.quantities import TOO_NOISY, is_too_noisy
+from cs336_tui.stats.quantities import TOO_NOISY, counted, is_too_noisy
 from cs336_tui.stats.ratio import MARGIN
 from cs336_tui.stats.steadiness.steady import FEWEST as FEWEST_TO_TELL
 from cs336_tui.stats.steadiness.steady import Class, classify
@@ -96,7 +96,7 @@ def steps_left(times_s: Sequence[float], most: int, for_s: float, *, at_once: bo
 
 def why_short(kind: str, most: int, sum_s: float, for_s: float) -> str:
     """The remark on a count that ended before its time."""
-    taken = f"{most} {kind} steps, the limit, took {sum_s:.3g} s"
+    taken = f"{counted(most, f'{kind} step')}, the limit, took {sum_s:.3g} s"
     return f"{taken} of {duration_words(for_s)}; raise the most with {duration_words(for_s)}:MAX"
 
 

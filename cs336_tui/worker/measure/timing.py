@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
+from torch.cuda import Event, current_stream, synchronize  # a user's code may replace them, as any clock
 
 from cs336_tui.worker.workload.cuda_graph import ReadyStep
 
@@ -95,8 +96,8 @@ class Clock(NamedTuple):
 
 def clock_for(device: torch.device) -> Clock:
     if device.type == "cuda":
-        mark = partial(_event_stamp, EventStamp, torch.cuda.Event, torch.cuda.current_stream(device))
-        return Clock(mark, partial(torch.cuda.synchronize, device))
+        mark = partial(_event_stamp, EventStamp, Event, current_stream(device))
+        return Clock(mark, partial(synchronize, device))
     if device.type == "mps":
         return Clock(partial(_event_stamp, MetalStamp, torch.mps.Event), torch.mps.synchronize)
     return Clock(HostStamp, lambda: None)  # a CPU's work is done when its call returns

@@ -19,7 +19,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.ranks.parallel import shards_by_name, share
-from cs336_tui.worker.workload.building import Workload, build
+from cs336_tui.worker.workload.building import Workload, build, collect_garbage
 from cs336_tui.worker.workload.passes import Shared, Step
 
 TOLERANCE, TOLERANCE_16_BIT = 1e-5, 5e-2
@@ -62,6 +62,8 @@ def check_ranks(
     expected = _expected(spec, device, group, runs_out)
     workload = _built(spec, device, rank, offset=0 if shards_by_name(spec.parallel) else rank, still=expected.still)
     if workload.shared.whole and not shards_by_name(spec.parallel):
+        workload.drop_hooks()
+        del workload
         workload = _built(spec, device, rank, offset=0, still=expected.still)
     if isinstance(workload.shared.runs, DistributedDataParallel) and expected.note != NO_ROOM:
         _check_each_is_used(workload.model, expected.shapes)
@@ -83,8 +85,9 @@ def check_ranks(
                 before = {name: _own_part(each.detach()).clone() for name, each in trained if name in expected.shapes}
             step.run("optimizer")
             _compare_with_first(parameters(), "after one step", "take equal steps")
-            dist.barrier()
+            group.barrier()
             _compare_with_before(workload.model, before)
+    workload.drop_hooks()
     return expected
 
 
@@ -94,7 +97,13 @@ def _built(spec: CellSpec, device: torch.device, rank: int, *, offset: int, stil
     def shared_of(model: nn.Module) -> Shared:
         return share(model.eval() if still else model, spec=spec, device=device, offset=offset)
 
-    return build(spec, device, rank=rank, as_written=True, share=shared_of)
+    return _build(spec, device, rank, shared_of)
+
+
+def _build(spec: CellSpec, device: torch.device, rank: int, share: Callable[[nn.Module], Shared] = Shared) -> Workload:
+    """A workload in the room of those before, which are garbage: the collector is off."""
+    collect_garbage()
+    return build(spec, device, rank=rank, as_written=True, share=share)
 
 
 def compare_step(step: Step, workload: Workload, expected: Expected, device: torch.device) -> None:
@@ -126,8 +135,9 @@ def _named(model: nn.Module) -> Mapping[str, Tensor]:
 def _check_alike(spec: CellSpec, device: torch.device, group: Group) -> None:
     """Raise `WrongRanks` for a parameter that is not as on the first rank, before ranks communicate."""
     alone = msgspec.structs.replace(spec, pass_="forward", accumulate=1)
-    model = build(alone, device, rank=group.place.rank, as_written=True).model
-    shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+    workload = _build(alone, device, group.place.rank)
+    shapes = {name: list(parameter.shape) for name, parameter in workload.model.named_parameters()}
+    workload.drop_hooks()
     first: dict[str, list[int]] = json.loads(group.told_by_rank_0(json.dumps(shapes)))
     for name in {**first, **shapes}:
         if first.get(name) != shapes.get(name):
@@ -182,9 +192,7 @@ def _add_gradients(
 ) -> None:
     """Add one process's gradients of a rank's batch, as a part of the mean over all, by parameter, on the host. `seed`
     is that of what a model draws in its step."""
-    workload = build(
-        spec, device, rank=rank, as_written=True, share=lambda model: Shared(model.eval() if still else model)
-    )
+    workload = _build(spec, device, rank, lambda model: Shared(model.eval() if still else model))
     if seed is not None:
         torch.manual_seed(seed)
     _run(workload.step(spec))
@@ -193,6 +201,7 @@ def _add_gradients(
             continue
         part = gradient.cpu() / spec.ranks
         gradients[name] = gradients[name].add_(part) if name in gradients else part
+    workload.drop_hooks()
 
 
 def _check_each_is_used(model: nn.Module, gradients: Mapping[str, object]) -> None:

@@ -1,15 +1,15 @@
-"""The process group of a cell's ranks: joined through a file, over nodes through torch's TCP store; left at the end."""
+"""The process group of a cell's ranks: joined through a file, over nodes through torch's TCP store."""
 
 from __future__ import annotations
 
 import faulthandler
 import os
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TypeVar
 
 import torch
@@ -35,28 +35,32 @@ class Group:
         self.place, self._device = place, device
         self._store: dist.Store | None = None
         self._asked = 0
+        self._barrier_devices: list[int] | None = None  # NCCL's barrier runs on a GPU, by itself on that of its number
 
     @contextmanager
     def joined(self, backend: str) -> Iterator[None]:
-        """Join the process group, and leave it at the end. Raises torch's own errors."""
+        """Join the process group; within are torchrun's variables. Raises torch's own errors."""
         if self.place.ranks == 1:
             yield
             return
         place = self.place
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
-        faulthandler.register(STACK_SIGNAL, Path(place.stacks).open("w"), all_threads=False)  # noqa: SIM115
+        faulthandler.register(STACK_SIGNAL, Path(place.stacks).open("a"), all_threads=False)  # noqa: SIM115
         with environment(_network(place)):
             self._store = _met(place)
             dist.init_process_group(
                 backend, store=dist.PrefixStore("group", self._store), rank=place.rank, world_size=place.ranks,
                 timeout=_PATIENCE,
             )  # fmt: skip
-            try:
-                with environment(self._environment()):
-                    yield
-            finally:
-                dist.destroy_process_group()
+            self._barrier_devices = [torch.cuda.current_device()] if backend == "nccl" else None
+            with environment(self._environment()):
+                yield
+
+    def leave(self) -> None:
+        """Leave the process group, which may wait for the other ranks: only after all went well, and was told."""
+        if self.place.ranks > 1:
+            dist.destroy_process_group()
 
     def _environment(self) -> dict[str, str]:
         """The variables by which torchrun tells a process its rank; a local rank is the number of its GPU."""
@@ -76,7 +80,7 @@ class Group:
     def barrier(self) -> None:
         """Wait for every rank."""
         if self.place.ranks > 1:
-            dist.barrier()
+            dist.barrier(device_ids=self._barrier_devices)
 
     def agree(self, value: _Number) -> _Number:
         """The first rank's value, on each rank; asked by all in the same order, and never in a timed region."""
@@ -143,9 +147,9 @@ def interface_towards(address: str, port: int) -> str | None:
 def let_gloo_settle() -> None:
     """Wait until gloo's threads sleep, at most a second: after an operation is done they still hold its tensors. Only
     Linux tells the state of a thread; elsewhere returns at once."""
-    end_at, quiet = time.monotonic() + _SETTLE_S, 0
-    while (quiet := quiet + 1 if _gloo_sleeps() else 0) < 2 and time.monotonic() < end_at:
-        time.sleep(_SETTLE_LOOK_S)  # and lets go of Python's lock, which a thread needs to free a tensor
+    end_at, quiet = monotonic() + _SETTLE_S, 0
+    while (quiet := quiet + 1 if _gloo_sleeps() else 0) < 2 and monotonic() < end_at:
+        sleep(_SETTLE_LOOK_S)  # and lets go of Python's lock, which a thread needs to free a tensor
 
 
 def _gloo_sleeps() -> bool:

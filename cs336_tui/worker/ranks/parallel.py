@@ -48,7 +48,7 @@ def share(model: nn.Module, *, spec: CellSpec, device: torch.device, offset: int
     if is_imported(name):
         return _own(name, model, spec, bucket_bytes)
     if name == "fsdp2":
-        return shard_fully(model)
+        return shard_fully(model, mesh_on(device.type))
     if name == "none":
         return Shared(model)
     buckets = {} if bucket_bytes is None else {"bucket_cap_mb": bucket_bytes / _MEBIBYTE}  # torch counts in 2^20
@@ -71,8 +71,15 @@ def _without_reducing(model: FSDPModule) -> Iterator[None]:
         model.set_requires_gradient_sync(True)
 
 
-def shard_fully(model: nn.Module, mesh: DeviceMesh | None = None) -> Shared:
-    """Shard each block, and the rest of the model, over the ranks of the mesh, all if there is none."""
+def mesh_on(device_type: str) -> DeviceMesh:
+    """All ranks of the process group, for FSDP: by itself it moves a model to the machine's GPUs, and torch 2.6 makes a
+    group of NCCL beside one of gloo."""
+    assert dist.group.WORLD is not None
+    return DeviceMesh.from_group(dist.group.WORLD, device_type)
+
+
+def shard_fully(model: nn.Module, mesh: DeviceMesh) -> Shared:
+    """Shard each block, and the rest of the model, over the ranks of the mesh."""
     for block in blocks_of(model):
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)

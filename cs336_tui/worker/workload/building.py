@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
@@ -35,6 +36,8 @@ from cs336_tui.worker.workload.transformer import (
     Transformer,
     random_batch,
 )
+
+_MOST_COLLECTIONS = 10  # A destructor may make garbage each time
 
 
 class Workload(NamedTuple):
@@ -71,6 +74,20 @@ class Workload(NamedTuple):
 
     def optimizer_state(self) -> Iterator[Tensor]:
         return _state_of(self.training.optimizer, set()) if self.training else iter(())
+
+    def drop_hooks(self) -> None:
+        """Drop the hooks of its parameters, so that it can be freed: Python's collector does not see a cycle through a
+        hook that torch calls once a gradient is there, such as a container's own method."""
+        for parameter in (*self.model.parameters(), *self.shared.runs.parameters()):
+            if hooks := parameter._post_accumulate_grad_hooks:
+                hooks.clear()
+
+
+def collect_garbage() -> None:
+    """Collect until nothing is freed: torch may hold garbage that the collector sees once other garbage is gone."""
+    for _ in range(_MOST_COLLECTIONS):
+        if not gc.collect():
+            return
 
 
 def _state_of(optimizer: torch.optim.Optimizer, seen: set[int]) -> Iterator[Tensor]:

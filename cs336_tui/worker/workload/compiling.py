@@ -15,11 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from cs336_tui.config.values import Compile
+from cs336_tui.config.values import CAPTURING, Compile
 
 _OFF = "or choose --compile off"
 _WRAPPER = str(Path("torch", "nn", "parallel", "distributed.py"))
-_CAPTURING: tuple[Compile, ...] = ("reduce-overhead", "max-autotune")  # They capture CUDA graphs
 
 
 class Compilations(NamedTuple):
@@ -70,7 +69,7 @@ def nothing_compiled() -> AbstractContextManager[object]:
 
 def captures(mode: Compile, device_type: str) -> bool:
     """True if torch.compile captures CUDA graphs in this mode, in its first calls."""
-    return mode in _CAPTURING and device_type == "cuda"
+    return mode in CAPTURING and device_type == "cuda"
 
 
 def compilations() -> Compilations:

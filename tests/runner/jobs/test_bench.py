@@ -52,6 +52,10 @@ def test_cells_run_in_a_job_and_are_the_sessions(tmp_path: Path):
     assert state.jobs["1"].stage == "over"
     assert state.ended is not None
     assert state.ended.reason == "finished"
+    modes = {path.name: path.stat().st_mode & 0o777 for path in log.with_suffix(".jobs").iterdir()}
+    assert modes == dict.fromkeys(modes, 0o600)
+    assert modes.keys() >= {"launcher.json", "1.json", "1.jsonl", "1.out"}
+    assert log.with_suffix(".jobs").stat().st_mode & 0o777 == 0o700
 
 
 def test_nothing_is_left_where_nothing_could_be_submitted(tmp_path: Path):
@@ -125,6 +129,26 @@ def test_a_job_is_watched_taken_over_killed_resumed_and_cancelled(tmp_path: Path
     assert list(state.jobs) == ["1", "2"]
     assert len(state.cells[0].earlier) >= 1
     assert wait_gone(again.state.cells[0].pid)
+
+
+@pytest.mark.parametrize("cells", [0, 1])
+@pytest.mark.parametrize("act", ["resume", "watch"])
+def test_of_a_log_that_was_cut_before_its_cells_were_whole_no_job_is_withdrawn(tmp_path: Path, cells: int, act: str):
+    made = Made(tmp_path, {"1": (0, 1)})
+    begin = [ev.SessionStarted(at=0.0, schema=ev.SCHEMA, session="s", app="0")]
+    queues = [ev.CellsQueued(at=0.0, first=n, specs=(spec,)) for n, spec in made.specs.items()]
+    whole = b"".join(map(to_line, [*begin, *queues[:cells]]))
+    log = tmp_path / "s.jsonl"
+    log.write_bytes(whole + to_line(queues[cells])[:-20])
+    write_choice(made.folder, ALLOCATION)
+    before = log.read_bytes()
+    bench = JobsBench(Watch(), log, make=lambda _: made.launcher)
+    with pytest.raises(LaunchError, match=r"cut before its cells were whole.*cs336-tui delete .*s.jsonl"):
+        bench.resume(SETTINGS) if act == "resume" else bench.watch()
+    bench.close()
+    assert request_path(made.folder, "1").exists()
+    assert log.read_bytes() == before
+    assert not made.launcher.submitted
 
 
 def test_a_session_that_is_over_is_looked_at_without_writing(tmp_path: Path):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import copy
 import os
 import threading
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 
 class Individual(nn.Module):
@@ -313,6 +316,18 @@ class Breaks(Individual):
             raise KeyError("bucket 7")
 
 
+class NeverLeaves(Breaks):
+    """The others wait for the second rank, and leaving the group waits for them, as it may under NCCL."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        dist.destroy_process_group = lambda: threading.Event().wait()
+
+    def finish_gradient_synchronization(self) -> None:
+        super().finish_gradient_synchronization()
+        dist.barrier()
+
+
 class HasUnused(nn.Embedding):
     """A model with a parameter that no step uses."""
 
@@ -336,6 +351,20 @@ class Toy(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.head(self.linear(self.embedding(tokens)) * self.scale)
+
+
+class OnItsGpu(nn.Embedding):
+    """A model whose process may use no GPU but its own."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(vocab_size, vocab_size)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        gpus = range(torch.cuda.device_count())
+        used = [gpu for gpu in gpus if torch.cuda.memory_stats(gpu).get("allocation.all.allocated")]
+        if used != [tokens.device.index]:
+            raise RuntimeError(f"GPUs {used} are in use by a rank on {tokens.device}")
+        return super().forward(tokens)
 
 
 class Draws(nn.Embedding):
@@ -397,3 +426,27 @@ class SendsUnequal(Individual):
     def finish_gradient_synchronization(self) -> None:
         super().finish_gradient_synchronization()
         dist.all_reduce(torch.zeros(64 - 8 * dist.get_rank()))
+
+
+class BuiltAlone(nn.Module):
+    """A model that is built only if no parameter of the models before it is alive."""
+
+    parts: ClassVar[list[StorageWeakRef]] = []  # Python's own weak references do not see what C++ keeps
+
+    def __init__(self, vocab_size: int) -> None:
+        if alive := sum(not each.expired() for each in self.parts):
+            raise RuntimeError(f"{alive} parameters of the models before this one are alive")
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, vocab_size)
+        self.layers = nn.ModuleList(nn.Linear(vocab_size, vocab_size) for _ in range(2))
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:  # before the hooks of FSDP, which gather
+        own = (each.to_local() if isinstance(each, DTensor) else each for each in self.parameters())
+        self.parts += [StorageWeakRef(each.untyped_storage()) for each in own]
+        return super().__call__(tokens)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        found = self.embedding(tokens)
+        for layer in self.layers:
+            found = layer(found)
+        return found

@@ -144,7 +144,7 @@ def test_kernels_that_nothing_launches_in_the_file_have_no_place(tmp_path: Path)
     trace = trace_of(user("forward", 0, 50), op("aten::mm", 1, 40), launch("gemm", 1, 2, 3, 4)[1:])
     report = report_of(tmp_path, trace)
     assert (by_name(report)["gemm"].op, by_name(report)["gemm"].path) == ("", ())
-    assert "1 of 1 kernels have no launching operator" in report.note
+    assert "1 of 1 kernel has no launching operator" in report.note
 
 
 def test_each_device_is_a_cell(tmp_path: Path) -> None:

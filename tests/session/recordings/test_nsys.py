@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
+import re
 import sqlite3
 import stat
 import sys
@@ -248,6 +250,19 @@ def test_a_changed_or_cut_database_opens_or_is_refused(tmp_path: Path, place: in
         else:
             message = ""
         assert "\n" not in message
+
+
+@pytest.mark.parametrize("text", [b"CUPTI_ACTIVITY_KIND_KERNEL", b"CREATE TABLE", b"StringIds", b"INTEGER", b"start"])
+def test_bytes_that_are_no_text_anywhere_in_a_database_open_or_are_refused(file: Path, text: bytes) -> None:
+    """SQLite's own message then has them, too."""
+    data = export(file, A_STEP).read_bytes()
+    places = [found.start() for found in re.finditer(re.escape(text), data)]
+    assert places
+    for place in places:
+        for at in (place - 1, place, place + len(text) // 2, place + len(text)):
+            file.write_bytes(data[:at] + b"\xff" + data[at + 1 :])
+            with contextlib.suppress(RecordingError):
+                cells_of(file)
 
 
 def test_reading_can_be_cancelled(file: Path) -> None:

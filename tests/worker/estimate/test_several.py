@@ -17,6 +17,7 @@ from cs336_tui.events.prediction import Prediction
 from cs336_tui.worker.estimate.predict import predict
 from tests.watching import PATIENCE_S
 from tests.worker.estimate.ranks_in_turn import spec_of
+from tests.worker.workload.own_code import Folder
 
 SHARED = ("ddp", "ddp:1MB", "zero1", "fsdp2", "fsdp2*2")
 AS_GLOO = {"all-gather": "gloo:all_gather", "reduce-scatter": "gloo:all_reduce", "all-reduce": "gloo:all_reduce",
@@ -80,6 +81,42 @@ def test_sharding_divides_what_is_kept_by_the_number_of_ranks() -> None:
     assert found.by_category["optimizer_state"] == pytest.approx(alone.by_category["optimizer_state"] / 2, rel=0.001)
     assert found.flops == alone.flops
     assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize("parallel", ["fsdp2", "fsdp2*2"])
+def test_scaled_gradients_are_predicted_as_if_none_overflowed(parallel: str) -> None:
+    """The gradient scaler asks for the value of a tensor. It keeps a scale, a count and a mark of overflow."""
+    mixed = {name: msgspec.structs.replace(spec_of(parallel), precision=name) for name in ("fp16-mixed", "bf16-mixed")}
+    scaled, unscaled = predict(mixed["fp16-mixed"]), predict(mixed["bf16-mixed"])
+
+    assert scaled.peak_phase == unscaled.peak_phase
+    assert 0 < scaled.peak_bytes - unscaled.peak_bytes <= 16
+    assert scaled.phases["optimizer"].by_category["optimizer_state"] == pytest.approx(
+        unscaled.phases["optimizer"].by_category["optimizer_state"]
+    )
+
+
+CLIPPING = """
+import torch
+
+class Clipping(torch.optim.AdamW):
+    def step(self, closure=None):
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if torch.nn.utils.get_total_norm(gradients).item() > 1:
+            for gradient in gradients:
+                gradient.mul_(0.5)
+        return super().step(closure)
+"""
+
+
+@pytest.mark.parametrize("parallel", ["none", "ddp", "fsdp2"])
+def test_an_optimizer_of_ones_own_may_ask_for_a_value(parallel: str, tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    own = {"optimizer": f"{folder.write(CLIPPING)}:Clipping", "model_path": folder.paths}
+
+    found = predict(msgspec.structs.replace(spec_of(parallel), **own))
+
+    assert found.phases["optimizer"].by_category["optimizer_state"] > 0
 
 
 def test_many_ranks_are_predicted_as_two() -> None:

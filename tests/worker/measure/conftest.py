@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,14 @@ def _warm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def warm_cache(_warm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def warm_cache(_warm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The folder that a user named for torch.compile's caches: one for all tests, so that vector instructions are tried
     and each graph is compiled once."""
     from torch._inductor import config
 
-    monkeypatch.setattr(config, "compile_threads", 1)  # more would be processes that each import torch
     monkeypatch.setattr(environment_variables, "USERS_CACHE_FOLDER", str(_warm_folder))
     monkeypatch.setenv(environment_variables.CACHE_FOLDER, str(_warm_folder))
+    # More threads would be processes that each import torch. torch's own way of undoing restores a setting; pytest's
+    # may delete it.
+    with config.patch(compile_threads=1):
+        yield

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -329,3 +330,13 @@ def test_a_user_cache_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path
         folder = Path(os.environ[environment_variables.CACHE_FOLDER])
         assert not [*folder.iterdir()]
         assert os.environ["TRITON_CACHE_DIR"] == str(folder / "triton")
+
+
+def test_what_the_first_run_takes_beside_the_step_can_be_left_out_of_the_peaks() -> None:
+    """Autotuning is over after it, and graphs are recorded in the next."""
+    log: list[str] = []
+    step: Any = SimpleNamespace(
+        prepare=lambda: log.append("runs"), phases=(), run=lambda _phase: None, end_trial=lambda: None
+    )
+    compile_ahead(step, CPU, "max-autotune", lambda: None, compiled=lambda: log.append("compiled"))
+    assert log == ["runs", "compiled", "runs"]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from cs336_tui.events.events import CellFinished, Event
 from cs336_tui.worker.measure.ab import run_round
+from cs336_tui.worker.measure.settings import freeze_existing_objects
 from tests.worker.measure.cells import PLAIN, run, small_spec
 
 RECURSIVE = f"""{PLAIN}
@@ -48,3 +52,21 @@ def test_nor_does_a_side_of_a_round(own: dict[str, Any]) -> None:
     run_round((small_spec(), small_spec(pass_="forward", **own)), (0, 1), events.append, lambda: False)
     ends = [event for event in events if isinstance(event, CellFinished)]
     assert [(end.status, end.error) for end in ends] == [("ok", None)] * 2
+
+
+def test_garbage_that_other_garbage_holds_is_freed_before_the_rest_is_kept() -> None:
+    def made() -> StorageWeakRef:
+        held: Any = torch.ones(2, requires_grad=True) * 1
+        held.itself = held
+        holder: Any = held * held  # keeps what backward needs, out of the collector's sight
+        holder.itself = holder
+        return StorageWeakRef(held.untyped_storage())
+
+    gc.disable()
+    try:
+        garbage = made()
+        freeze_existing_objects()
+    finally:
+        gc.unfreeze()
+        gc.enable()
+    assert garbage.expired()

@@ -4,9 +4,15 @@ import errno
 
 import pytest
 import torch
+from torch.distributed import DistBackendError
 
 from cs336_tui.worker.measure.failures import LITTLE_BYTES, failed_allocation, is_out_of_memory, outcome_of
 from cs336_tui.worker.workload.cuda_graph import CaptureError
+
+NCCL = (
+    "NCCL error in: ProcessGroupNCCL.cpp:3699, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL "
+    "version 2.27.3\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n{}"
+)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +54,15 @@ from cs336_tui.worker.workload.cuda_graph import CaptureError
         (RuntimeError("could not create a memory object"), "could not create a memory object"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "[Errno 12] Cannot allocate memory"),
         (RuntimeError("std::bad_alloc"), "std::bad_alloc"),
+        (DistBackendError(NCCL.format("Cuda failure 2 'out of memory'")), "Cuda failure 2 'out of memory'"),
+        (DistBackendError(NCCL.format("Cuda failure 'out of memory'")), "Cuda failure 'out of memory'"),
+        (DistBackendError(NCCL.format("CUDA error 2 'out of memory'")), "CUDA error 2 'out of memory'"),
+        (DistBackendError(NCCL.format("HIP failure 'out of memory'")), "HIP failure 'out of memory'"),
+        (
+            DistBackendError(NCCL.format("Failed to CUDA host alloc 4923392 bytes")),
+            "Failed to CUDA host alloc 4923392 bytes",
+        ),
+        (DistBackendError(NCCL.format("Failed to malloc 32 bytes")), "Failed to malloc 32 bytes"),
     ],
 )
 def test_out_of_memory_is_a_result(error: Exception, line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,6 +91,10 @@ def test_more_than_can_be_addressed_is_out_of_memory() -> None:
             "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
         ),
         (AssertionError(), "AssertionError"),
+        (
+            DistBackendError(NCCL.format("Cuda failure 1 'invalid argument'")),
+            f"DistBackendError: {NCCL.partition(chr(10))[0]}",
+        ),
     ],
 )
 def test_anything_else_is_a_failure(error: Exception, line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,6 +110,8 @@ def test_anything_else_is_a_failure(error: Exception, line: str, capsys: pytest.
         "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
         "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
         "GET was unable to find an engine to execute this computation",
+        NCCL.format("Failed to CUDA calloc 6291456 bytes"),
+        NCCL.format("Failed to CUDA calloc async 608 bytes"),
     ],
 )
 def test_what_a_library_says_without_memory_for_itself_is_that_where_little_is_free(

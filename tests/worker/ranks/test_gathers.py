@@ -5,7 +5,6 @@ Of two ranks this process is the first; the other is not there, and what it woul
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cs336_tui.worker.ranks.gathers import Gathered, _Follower, follow_gathers, mark_begins
-from cs336_tui.worker.ranks.parallel import shard_fully
+from cs336_tui.worker.ranks.parallel import mesh_on, shard_fully
 from cs336_tui.worker.workload.building import build
 from cs336_tui.worker.workload.passes import Shared
 from cs336_tui.worker.workload.ranges import READY
@@ -92,7 +91,7 @@ def whole_bytes(model: nn.Module, *names: str) -> int:
 
 
 def test_each_all_gather_of_fully_shard_is_of_a_block_or_of_the_rest() -> None:
-    found, model, marks = followed(partial(shard_fully))
+    found, model, marks = followed(lambda model: shard_fully(model, mesh_on("cpu")))
     rest = "token_embedding, final_norm, head"
     assert [(each.module, each.unit, each.pass_) for each in found] == [
         (rest, "", "forward"), ("layers.0", "layers.0", "forward"), ("layers.1", "layers.1", "forward"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cs336_tui.config.spec import CellSpec
@@ -95,6 +96,15 @@ def test_fsdp_that_shards_nothing_of_this_model_says_so(code: Path) -> None:
     assert found.whole is None
     assert "get_fsdp sharded no parameter" in found.remarks[0]
     assert shared("own_adapters:get_ddp", code)[0].remarks == ()
+
+
+def test_fsdp_shards_on_the_cells_device_in_its_own_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._C, "_get_accelerator", lambda: torch.device("cuda"))  # as where there is a GPU
+    found, _ = shared("fsdp2", CODE)
+    (weight,) = found.runs.parameters()
+    assert isinstance(weight, DTensor)
+    assert weight.device.type == weight.device_mesh.device_type == "cpu"
+    assert weight.device_mesh.get_group() is dist.group.WORLD
 
 
 def test_what_shards_is_known_by_its_parameters_not_by_its_name() -> None:

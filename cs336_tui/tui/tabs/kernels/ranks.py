@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from cs336_tui.events.kernel_report import KernelReport, RankTraffic
 from cs336_tui.export.rank_traffic import SHADES, Gather, gather_sums, gathers_of, shades
 from cs336_tui.export.tables import Column
-from cs336_tui.stats.quantities import NONE, scale, time_text
+from cs336_tui.stats.quantities import NONE, counted, scale, time_text
 from cs336_tui.tui import format
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.widgets.columns import Sheet, middle, shown_table, table_lines
@@ -107,7 +107,9 @@ def _all_gathers(ranks: Sequence[RankTraffic]) -> str:
     early = sum(each.early_ns is not None for each in told)
     most_ns = max(sum(each.waited_ns or 0 for each in rank.all_gathers) for rank in ranks)
     waited = f" longest wait of a rank for the others: {time_text(most_ns)}." if most_ns else ""
-    return f"{early} of {len(told)} all-gathers ended before they were needed{';' if waited else '.'}{waited}"
+    return (
+        f"{early} of {counted(len(told), 'all-gather')} ended before they were needed{';' if waited else '.'}{waited}"
+    )
 
 
 def _in_time(of: RankTraffic) -> str:

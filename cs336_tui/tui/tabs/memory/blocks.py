@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.events.memory_report import MemoryReport, SavedTensor
 from cs336_tui.export.tables import Column
-from cs336_tui.stats.quantities import NONE, ByteUnit
+from cs336_tui.stats.quantities import NONE, ByteUnit, counted
 from cs336_tui.tui import format
 from cs336_tui.tui.tabs.memory.views import COLUMNS, tensor
 from cs336_tui.tui.widgets.columns import TableLines, shown_table, table_lines
@@ -100,7 +100,7 @@ def saved_page(report: MemoryReport, width: int, columns_page: int) -> Page:
 
 def _saved_table(row: SavedRow, unit: ByteUnit, width: int, columns_page: int) -> TableLines:
     """The contributors of a row with bars of their shares, below its title."""
-    rest = SavedTensor(f"{row.rest_count} other kinds", "", "", (), row.rest_count, row.rest_bytes)
+    rest = SavedTensor(counted(row.rest_count, "other kind"), "", "", (), row.rest_count, row.rest_bytes)
     rest_share = row.rest_bytes / row.bytes if row.bytes else 0.0
     contributors = [*row.contributors, *([(rest, rest_share)] if row.rest_count else [])]
     columns: tuple[Column[Any], ...] = (

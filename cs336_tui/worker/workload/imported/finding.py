@@ -3,13 +3,11 @@ revision: the hash of its file, and the commit of the git repository that has it
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import hashlib
 import importlib
 import importlib.util
 import inspect
-import itertools
 import os
 import pkgutil
 import re
@@ -25,11 +23,11 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from cs336_tui.config.own_source import defined_in, did_you_mean
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.worker.workload.imported.problems import SITES, ImportProblem, explained, is_users_file, remember
 
-_MOST_FILES = 500  # Files of a package that are searched for a name in the wrong place
 _entered: dict[str, frozenset[str]] = {}  # Folders put on the path, and top-level modules loaded before
 
 
@@ -213,28 +211,13 @@ def _home_of(module: ModuleType) -> str:
 
 def _missing(where: ModuleType, path: str, found: object, part: str) -> str:
     """The message that the object `found` at a dotted path in the module `where` has no such part, with hints."""
-    names = [name for name in dir(found) if not name.startswith("__")]
-    near = difflib.get_close_matches(part, names, n=3)
-    lowered = [name for name in names if name.lower() == part.lower()]
-    meant = f"; did you mean {' or '.join(dict.fromkeys(lowered + near))}?" if lowered or near else ""
+    meant = did_you_mean(part, (name for name in dir(found) if not name.startswith("__")))
     top = where.__name__.partition(".")[0]
     if top in sys.stdlib_module_names:
         return f"{path} has no {part}: {top} is Python's own module; give yours another name"
-    if found is where and (module := _defined_in(where, part)):
+    if found is where and (module := defined_in(where.__name__, getattr(where, "__path__", ()), part)):
         meant = f"; it is in {module}: write {module}:{part}"
     return f"{path} has no {part} ({getattr(where, '__file__', None) or 'no file'}){meant}"
-
-
-def _defined_in(package: ModuleType, name: str) -> str | None:
-    """The module of the package whose source defines a class or a function of this name."""
-    definition = re.compile(rf"^(?:class|def) {re.escape(name)}\b", re.MULTILINE)
-    for folder in map(Path, getattr(package, "__path__", ())):
-        for file in itertools.islice(sorted(folder.rglob("*.py")), _MOST_FILES):
-            with contextlib.suppress(OSError, UnicodeDecodeError):
-                if definition.search(file.read_text(encoding="utf-8")):
-                    inside = file.relative_to(folder).with_suffix("").parts
-                    return ".".join((package.__name__, *(part for part in inside if part != "__init__")))
-    return None
 
 
 class _ProjectMetadata(Distribution):

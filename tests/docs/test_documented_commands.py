@@ -1,0 +1,252 @@
+"""Every command of the docs is understood: presets, options, names and choices, up to where processes would start."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import pickle
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn, cast
+from unittest import mock
+
+import click
+import msgspec
+import pytest
+
+from cs336_tui.cli.main import COMMANDS, cli
+from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.codec import to_line
+from cs336_tui.events.environment import Environment
+from cs336_tui.events.events import CellStarted, Event, ReportFinished, ReportStarted
+from cs336_tui.events.reports import ReportKind
+from cs336_tui.runner.jobs.choice import LaunchChoice
+from cs336_tui.runner.jobs.launchers import make_launcher
+from tests.analysis.test_agreement import report_of
+from tests.analysis.test_measured_rates import events_of
+from tests.docs.test_docs import ROOT, WRITTEN, tokens
+from tests.export.grids import grid_events
+from tests.made_kernels import a_kernel_report
+from tests.made_memory import a_memory_report
+from tests.made_predictions import MadePredictor
+from tests.made_race import race_events
+from tests.samples import ENVIRONMENT, START, a_spec, cell_end, cell_start, session_start, steps
+from tests.session.recordings.nsys_exports import A_STEP, export
+
+PAGES = [page for page in sorted(WRITTEN) if page == "README.md" or page.startswith("docs/")]
+PLACEHOLDERS = ("SESSION", "BENCH", "AB", "TIMED", "PROFILED", "BEFORE", "AFTER")
+"""Sessions in commands that stand for one's own."""
+GPU = ENVIRONMENT.devices[1]
+MACHINE = msgspec.structs.replace(
+    ENVIRONMENT,
+    devices=(
+        ENVIRONMENT.devices[0],
+        *(
+            msgspec.structs.replace(GPU, name=f"cuda:{number}", uuid=f"GPU-{number}", attentions=(*GPU.attentions,))
+            for number in range(8)
+        ),
+    ),
+)
+"""A machine of 8 GPUs."""
+
+
+def commands_of(page: str) -> list[str]:
+    """The command lines of a page's code blocks, without prompts and comments."""
+    found = []
+    for content, info in tokens(WRITTEN[page], "fence"):
+        for line in content.replace("\\\n", " ").splitlines() if info in ("sh", "text", "console", "") else ():
+            for part in line.split("&&"):
+                words = re.fullmatch(r"(?:\$ |nsys profile -- )?(cs336-tui(?: (?! ).*)?)", part.strip())
+                if words:
+                    found.append(words[1])
+    return found
+
+
+class Reached(Exception):
+    """All is resolved, and processes would start."""
+
+
+def reach(*_: object, **__: object) -> NoReturn:
+    raise Reached
+
+
+def launcher_of(choice: LaunchChoice) -> Any:
+    """Slurm's launcher plans without Slurm; hosts would be asked by ssh."""
+    return reach() if choice.launcher == "ssh" else make_launcher(choice)
+
+
+@contextlib.contextmanager
+def without_processes() -> Iterator[None]:
+    """Commands know a machine with GPUs and predictions, and end where their cells would run."""
+    predictor = MadePredictor()
+
+    def probed(*_: object) -> Environment:
+        return MACHINE
+
+    made = {
+        "cs336_tui.runner.bench.probe_machine": probed,
+        "cs336_tui.runner.launcher.Launcher.prepare": lambda _: None,
+        "cs336_tui.runner.launcher.Launcher.start": lambda _: None,
+        "cs336_tui.runner.predictor.Predictor.predict": lambda _, *given, **more: predictor.predict(*given, **more),
+        "cs336_tui.runner.bench.Bench._work": reach,
+        "cs336_tui.runner.bench.Bench.resume": reach,
+        "cs336_tui.runner.tuning.Tuner.run": reach,
+        "cs336_tui.runner.machine.measure_peak": reach,
+        "cs336_tui.runner.jobs.bench.JobsBench.submit": reach,
+        "cs336_tui.runner.jobs.bench.JobsBench.watch": reach,
+        "cs336_tui.cli.jobs.make_launcher": launcher_of,
+        "cs336_tui.cli.selftest._watched": reach,
+        "cs336_tui.cli.launch._run": reach,
+        "cs336_tui.export.drawing.Drawing.files": lambda *_: {},
+    }
+    with contextlib.ExitStack() as kept:
+        for name, stand_in in made.items():
+            kept.enter_context(mock.patch(name, stand_in))
+        yield
+
+
+NEEDS: Mapping[str, str] = {
+    "--report race": "race",
+    "--report agreement": "reports",
+    "--report kernels": "reports",
+    "--report memory": "reports",
+    "--report ab": "ab",
+    "--measured": "measured",
+    "--pivot size:pass": "passes",
+    "--layout collectives": "collectives",
+    "--layout data-parallel": "ranks",
+    "--layout sharding": "ranks",
+    "--layout scaling": "ranks",
+    "--layout attention": "attention",
+    "--layout norm": "norm",
+    "--layout compiled": "compiled",
+    "--layout checkpointing": "checkpointing",
+    "--layout optimizers": "optimizers",
+    "--pivot pass:model": "models",
+    "--pivot pass:cuda-graph": "graphs",
+}
+"""The session that a command with these words reads; the others read the usual one."""
+SWEEPS: Mapping[str, Mapping[str, Any]] = {
+    "usual": {"sizes": ("small", "medium"), "passes": ("forward", "train-step"), "precisions": ("fp32", "bf16-mixed")},
+    "passes": {"sizes": ("small", "medium")},
+    "collectives": {"workload": "collective", "ranks": (2, 4)},
+    "ranks": {"passes": ("train-step",), "ranks": (1, 2), "parallels": ("ddp", "zero1", "none")},
+    "attention": {"workload": "attention", "attentions": ("naive", "sdpa")},
+    "norm": {"workload": "norm", "norms": ("rmsnorm", "layernorm")},
+    "compiled": {"compiles": ("off", "default")},
+    "checkpointing": {"passes": ("train-step",), "checkpoints": (0, 1)},
+    "optimizers": {"passes": ("train-step",), "optimizers": ("adamw-fused", "adamw-foreach")},
+    "models": {"models": ("my_gpt:GPT", "reference")},
+    "graphs": {"cuda_graphs": ("off", "step"), "passes": ("forward", "train-step")},
+}
+
+
+def rounds_in_turns() -> list[Event]:
+    """Two rounds of two cells, each round in a process of its own."""
+    sides = [a_spec(), a_spec(precision="tf32")] * 2
+    events = session_start(sides)
+    for cell in range(4):
+        begun = (
+            msgspec.structs.replace(event, pid=cell // 2) if isinstance(event, CellStarted) else event
+            for event in cell_start(cell)
+        )
+        events += begun
+    for cell in range(4):
+        events += [*steps(cell, (), [0.01, 0.011] * 6), cell_end(cell)]
+    return events
+
+
+def cells_of(name: str) -> tuple[CellSpec, ...]:
+    return sweep_from(devices=("cuda:0",), **SWEEPS[name]).cells()
+
+
+@cache
+def session(name: str) -> bytes:
+    """The log of a session that commands read."""
+    if name == "race":
+        events = race_events(ended="decided")
+    elif name == "measured":
+        events = list(events_of((spec, 0.01) for spec in (*cells_of("collectives"), a_spec(precision="bf16-mixed"))))
+    elif name == "ab":
+        events = rounds_in_turns()
+    elif name == "reports":
+        spec = a_spec()
+        kernels = a_kernel_report(spec)
+        in_step = [msgspec.structs.replace(group, path=("step 3", group.phase)) for group in kernels.groups]
+        made = {
+            "kernels": msgspec.structs.replace(kernels, groups=tuple(in_step)),
+            "memory": a_memory_report(spec=spec),
+        }
+        sdpa = msgspec.structs.replace(report_of().spec, attention="sdpa")
+        agreements = [report_of(), report_of(spec=sdpa)]
+        reports = [*made.items(), *(("agreement", report) for report in agreements)]
+        events = grid_events([spec])
+        for number, (kind, report) in enumerate(reports):
+            events += (
+                ReportStarted(at=START, report=number, kind=cast(ReportKind, kind), spec=report.spec),
+                ReportFinished(at=START, report=number, status="ok", content=report),
+            )
+    else:
+        events = grid_events(cells_of(name), times=lambda _: [0.01, 0.011] * 6)
+    return b"".join(map(to_line, events))
+
+
+def outcome(line: str, cwd: Path) -> str:
+    """Run a command line in a folder of its own; empty if all of it was understood, else why not."""
+    words = shlex.split(line.replace("SESSION SESSION", "SESSION OTHER"), comments=True)[1:]
+    folder = cwd / "data" / "cs336-tui" / "sessions"
+    folder.mkdir(parents=True)
+    log = session(next((name for needed, name in NEEDS.items() if needed in line), "usual"))
+    for name in (*PLACEHOLDERS, "2026-01-01T00-00-00-aaaaaaa"):
+        (folder / f"{name}.jsonl").write_bytes(log)
+    (folder / "OTHER.jsonl").write_bytes(log.replace(b'"session":"', b'"session":"other-', 1))
+    for name in ("laptop", "gpu-box"):
+        (cwd / f"{name}.jsonl").write_bytes(log)
+    trace = (ROOT / "tests" / "data" / "v100-training.trace.json").read_bytes()
+    for name in ("trace", "rank0", "rank1"):
+        (cwd / f"{name}.json.gz").write_bytes(gzip.compress(trace, 1))
+    snapshot = {"segments": [], "device_traces": [[{"action": "alloc", "addr": 0, "size": 512, "stream": 0}]]}
+    (cwd / "step.pickle").write_bytes(pickle.dumps(snapshot))
+    export(cwd / "step.nsys-rep", A_STEP)  # as nsys itself would export it
+    for name in ("cs336-basics", "FOLDER"):
+        (cwd / name).mkdir()
+    (cwd.parent / "cs336-basics").mkdir(exist_ok=True)
+    is_app = not any(word in COMMANDS for word in words[:1])
+    streams = {name: io.TextIOWrapper(io.BytesIO(), write_through=True) for name in ("stdin", "stdout", "stderr")}
+    for stream in streams.values():
+        stream.isatty = lambda: is_app  # type: ignore[method-assign]
+    homes = {f"XDG_{kind}_HOME": str(cwd / kind.lower()) for kind in ("DATA", "CONFIG", "CACHE", "STATE")}
+    with (
+        contextlib.chdir(cwd),
+        mock.patch.dict(os.environ, homes),
+        mock.patch.multiple(sys, **streams),
+        without_processes(),
+    ):
+        try:
+            cli.main(args=words, prog_name="cs336-tui", standalone_mode=False)
+        except Reached:
+            pass
+        except SystemExit as ended:
+            if ended.code not in (0, None):
+                return f"exit {ended.code}: {streams['stderr'].buffer.getvalue().decode()[-400:]}"
+        except click.ClickException as error:
+            return error.format_message()
+    return ""
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)])
+def test_every_command_of_the_docs_is_understood(page: str, tmp_path: Path) -> None:
+    wrong = {}
+    for number, line in enumerate(commands_of(page)):
+        cwd = tmp_path / str(number) / "cwd"
+        cwd.mkdir(parents=True)
+        if said := outcome(line, cwd):
+            wrong[line] = said
+    assert not wrong, "\n".join(f"{line}\n    {said}" for line, said in wrong.items())

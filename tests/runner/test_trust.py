@@ -1,0 +1,176 @@
+"""Which code a log may have imported: the current folder's own, by its files and by what they define."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.runner.launcher import Launcher, StartError
+from cs336_tui.runner.trust import Trust, Untrusted, check_log, imports_of
+from tests.watching import small_spec
+
+MINE = """
+import os
+from os import path, system as shell
+from functools import partial
+from helpers import Made, remove as cleared
+from . import nothing
+
+class Net:
+    class Inner:
+        pass
+
+def made(): ...
+
+alias = Net
+foreign = os.system
+wide = partial(Net, 3)
+if True:
+    def below(): ...
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "mine.py").write_text(MINE)
+    (folder / "helpers.py").write_text("from shutil import rmtree as remove\nclass Made: ...\n")
+    package = folder / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .inner import Deep\nfrom .inner import call as run\n")
+    (package / "inner.py").write_text("from subprocess import call\nclass Deep: ...\n")
+    (folder / "broken.py").write_text("class Net(:\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def spec_of(name: str, *folders: Path | str, **changes: object) -> CellSpec:
+    return small_spec(**({"model": name, "model_path": tuple(map(str, folders))} | changes))
+
+
+def is_here(name: str, *folders: Path | str) -> bool:
+    (found,) = imports_of([spec_of(name, *folders)])
+    return found.here
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mine:Net", "mine:Net.Inner", "mine:made", "mine:alias", "mine:wide", "mine:below", "mine:Made",
+        "package:Deep", "package.inner:Deep", "broken:Net", "missing:Net",
+    ],
+)  # fmt: skip
+def test_what_the_current_folder_defines_is_its_own(here: Path, name: str) -> None:
+    assert is_here(name, here)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mine:os.system", "mine:shell", "mine:path.join", "mine:foreign", "mine:cleared", "mine:partial",
+        "mine:Net.missing", "mine:missing", "package:run", "package.inner:call",
+    ],
+)  # fmt: skip
+def test_what_it_takes_from_elsewhere_is_not(here: Path, name: str) -> None:
+    assert not is_here(name, here)
+
+
+@pytest.mark.parametrize("name", ["os:system", "torch.hub:load", "textual.app:App", "builtins:exec", "json:loads"])
+def test_what_is_installed_is_not_even_where_the_folder_has_a_module_of_that_name(here: Path, name: str) -> None:
+    for top in ("os", "torch", "textual", "builtins", "json"):
+        (here / f"{top}.py").write_text(f"def {name.partition(':')[2]}(): ...\n")
+    assert not is_here(name, here)
+
+
+def test_a_folder_below_is_here_and_one_beside_is_not(here: Path) -> None:
+    below, beside = here / "src", here.parent / "other"
+    for folder in (below, beside):
+        folder.mkdir()
+        (folder / "theirs.py").write_text("class Net: ...\n")
+    assert is_here("theirs:Net", below)
+    assert not is_here("theirs:Net", beside)
+    assert not is_here("theirs:Net", below, beside)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_relative_folder_is_not_one_that_a_log_of_ours_has() -> None:
+    assert not is_here("mine:Net", ".")
+    assert not is_here("mine:Net", "../here")
+    assert not is_here("mine:Net")
+
+
+def test_links_are_where_they_lead(here: Path) -> None:
+    beside = here.parent / "other"
+    (beside / "pack").mkdir(parents=True)
+    (beside / "pack" / "__init__.py").write_text("class Net: ...\n")
+    (beside / "theirs.py").write_text("class Net: ...\n")
+    (here / "linked").symlink_to(beside)
+    (here / "theirs.py").symlink_to(beside / "theirs.py")
+    (here / "pack").symlink_to(beside / "pack")
+    assert not is_here("theirs:Net", here / "linked")
+    assert not is_here("theirs:Net", here)
+    assert not is_here("pack:Net", here)
+
+
+def test_what_is_installed_below_the_folder_is_not_its_own(here: Path) -> None:
+    site = here / ".venv" / "lib" / "site-packages"
+    site.mkdir(parents=True)
+    (site / "theirs.py").write_text("class Net: ...\n")
+    assert not is_here("theirs:Net", site)
+
+
+@pytest.mark.usefixtures("here")
+def test_every_choice_that_names_code_counts() -> None:
+    foreign = [
+        spec_of("reference", "/elsewhere", **{field: name})
+        for field, name in {
+            "model": "evil:Net",
+            "attention": "evil:attn",
+            "norm": "evil:norm",
+            "loss": "evil:loss",
+            "annotations": (("softmax", "evil:softmax"),),
+        }.items()
+    ]
+    foreign.append(spec_of("reference", "/elsewhere", optimizer="evil:AdamW", pass_="train-step"))
+    foreign.append(spec_of("reference", "/elsewhere", parallel="evil:get_ddp:25MB", ranks=2, pass_="train-step"))
+    for spec in foreign:
+        with pytest.raises(Untrusted, match="session s would import evil:"):
+            check_log("s", [spec], trusted=False)
+        assert [each.name.partition(":")[0] for each in check_log("s", [spec], trusted=True)] == ["evil"]
+        assert Trust().refusal(spec)
+    assert not check_log("s", [small_spec()], trusted=False)
+
+
+def test_no_process_is_started_for_code_that_nobody_named(here: Path, tmp_path: Path) -> None:
+    launcher, spec = Launcher(tmp_path / "scratch"), spec_of("mine:Net", here)
+    with pytest.raises(StartError, match="mine:Net is named by a log alone, so it is not imported"):
+        launcher.start_cell(0, spec)
+    launcher.trust.name(spec)
+    assert not launcher.trust.refusal(spec)
+    assert launcher.trust.refusal(spec_of("mine:Net", here, here.parent))
+    assert launcher.trust.refusal(spec_of("mine:made", here))
+
+
+def test_of_a_log_the_current_folder_s_own_code_is_allowed_or_all_that_is_trusted(here: Path) -> None:
+    own, foreign = spec_of("mine:Net", here), spec_of("mine:os.system", here)
+    trust = Trust()
+    trust.name_log([own, foreign], trusted=False)
+    assert not trust.refusal(own)
+    assert trust.refusal(foreign)
+    trust.name_log([own, foreign], trusted=True)
+    assert not trust.refusal(foreign)
+
+
+@pytest.mark.usefixtures("here")
+def test_the_line_says_what_and_from_where_and_what_to_do() -> None:
+    specs = [spec_of(f"evil{number}:Net", "/else\nwhere") for number in range(5)]
+    with pytest.raises(Untrusted) as refused:
+        check_log("s", specs, trusted=False)
+    assert str(refused.value) == (
+        "session s would import evil0:Net from /else where, evil1:Net from /else where, evil2:Net from /else where and "
+        "2 more, which is not the current folder's own code; if you trust it, say --trust"
+    )
+    assert refused.value.exit_code == 2

@@ -1,0 +1,201 @@
+// Real numbers: each operator that a CUDA kernel serves is carried out by the CPU's kernel on the same memory.
+//
+// Device memory is host memory here, so a tensor of the device is also a tensor of the CPU. A callback of torch's own
+// RecordFunction sees each operator with its inputs and outputs after its (empty) kernels were launched, and repeats it
+// on the CPU. The library is loaded by libcudart's stand-in at the first use of the device, if SIMGPU_COMPUTE is set.
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace {
+
+// Operators of several parts that yet have a kernel for copies between dtypes and devices of their own.
+const std::set<std::string> kBesideCudaKey = {"aten::copy_"};
+// Outputs that nothing has to be written to.
+const std::set<std::string> kLeftOut = {
+    "aten::empty",          "aten::empty_strided",      "aten::record_stream", "aten::set_",
+    "aten::resize_",        "aten::empty_like",         "aten::as_strided",    "aten::view",
+    "aten::_reshape_alias", "aten::_local_scalar_dense"};
+
+thread_local int depth = 0;  // operators with a CUDA kernel that are open: only the outermost is repeated
+
+size_t limit_bytes() {
+  static const size_t bytes = [] {
+    const char* text = std::getenv("SIMGPU_COMPUTE_MAX_MB");
+    return (size_t)((text && *text ? std::atof(text) : 64.0) * (1 << 20));
+  }();
+  return bytes;
+}
+
+void note(const std::string& name, const char* why) {
+  if (!std::getenv("SIMGPU_LOG")) return;
+  static std::mutex mutex;
+  static std::set<std::string> noted;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (noted.insert(name + why).second) std::fprintf(stderr, "simgpu compute: %s: %s\n", name.c_str(), why);
+}
+
+// The tensor of the CPU on the same memory, with the same sizes, strides and dtype.
+at::Tensor on_host(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_cuda() || tensor.layout() != at::kStrided) return tensor;
+  auto alias = at::from_blob(tensor.numel() ? tensor.data_ptr() : nullptr, tensor.sizes(), tensor.strides(),
+                             at::TensorOptions().dtype(tensor.dtype()).device(at::kCPU));
+  if (tensor.is_conj()) alias = alias.conj();
+  return alias;
+}
+
+c10::IValue on_host(const c10::IValue& value, size_t& bytes) {
+  if (value.isTensor()) {
+    const auto& tensor = value.toTensor();
+    if (tensor.defined() && tensor.is_cuda()) bytes += tensor.nbytes();
+    return on_host(tensor);
+  }
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> tensors;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      bytes += tensor.nbytes();
+      tensors.push_back(on_host(tensor));
+    }
+    return tensors;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> tensors;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector())
+      tensors.push_back(tensor ? std::optional<at::Tensor>(on_host(*tensor)) : std::nullopt);
+    return tensors;
+  }
+  if (value.isDevice()) return c10::Device(at::kCPU);
+  if (value.isGenerator()) return c10::IValue();
+  return value;
+}
+
+void write(const c10::IValue& result, const c10::IValue& output) {
+  if (output.isTensor() && result.isTensor()) {
+    const auto& target = output.toTensor();
+    const auto& source = result.toTensor();
+    if (!target.defined() || !source.defined() || !target.is_cuda() || !target.numel()) return;
+    if (target.data_ptr() == source.data_ptr() || target.sizes() != source.sizes()) return;
+    on_host(target).copy_(source);
+  } else if (output.isTensorList() && result.isTensorList()) {
+    const auto targets = output.toTensorVector(), sources = result.toTensorVector();
+    for (size_t i = 0; i < std::min(targets.size(), sources.size()); i++) write(sources[i], targets[i]);
+  }
+}
+
+// Fused attention has other operators on the CPU. The backward computes the softmax's normaliser anew, whose layout differs.
+using Stack = std::vector<c10::IValue>;
+std::optional<at::Tensor> tensor_or_none(const c10::IValue& value) {
+  const auto tensor = value.toOptional<at::Tensor>();
+  return tensor && tensor->defined() ? tensor : std::nullopt;
+}
+std::vector<at::Tensor> attention(const Stack& in, int bias, int causal, int dropout, int scale) {
+  const auto mask = bias < 0 ? std::nullopt : tensor_or_none(in[bias]);
+  auto [out, normaliser] = at::_scaled_dot_product_flash_attention_for_cpu(
+      in[0].toTensor(), in[1].toTensor(), in[2].toTensor(), in[dropout].toDouble(), in[causal].toBool(), mask,
+      in[scale].toOptional<double>());
+  return {out, normaliser};
+}
+std::vector<at::Tensor> attention_backward(const Stack& in, int bias, int causal, int dropout, int scale) {
+  const auto mask = bias < 0 ? std::nullopt : tensor_or_none(in[bias]);
+  const auto q = in[1].toTensor(), k = in[2].toTensor(), v = in[3].toTensor();
+  const double p = in[dropout].toDouble();
+  const bool is_causal = in[causal].toBool();
+  const auto factor = in[scale].toOptional<double>();
+  auto [out, normaliser] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, p, is_causal, mask, factor);
+  auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(in[0].toTensor(), q, k, v, out, normaliser,
+                                                                               p, is_causal, mask, factor);
+  return {dq, dk, dv};
+}
+const std::map<std::string, std::vector<at::Tensor> (*)(const Stack&)> kOtherwise = {
+    {"aten::_scaled_dot_product_flash_attention", [](const Stack& in) { return attention(in, -1, 4, 3, 6); }},
+    {"aten::_scaled_dot_product_efficient_attention", [](const Stack& in) { return attention(in, 3, 6, 5, 7); }},
+    {"aten::_scaled_dot_product_flash_attention_backward",
+     [](const Stack& in) { return attention_backward(in, -1, 11, 10, 14); }},
+    {"aten::_scaled_dot_product_efficient_attention_backward",
+     [](const Stack& in) { return attention_backward(in, 4, 11, 9, 12); }},
+};
+
+struct Open : at::ObserverContext {
+  bool counted = false;
+  bool outermost = false;
+  std::vector<c10::IValue> inputs;
+  std::optional<c10::OperatorHandle> op;
+};
+
+bool has_cuda_kernel(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CUDA) || kBesideCudaKey.count(op.operator_name().name);
+}
+
+std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
+  auto open = std::make_unique<Open>();
+  const auto name = call.operator_name();
+  if (!name || kLeftOut.count(name->name)) return open;
+  open->op = c10::Dispatcher::singleton().findOp(*name);
+  if (!open->op || !has_cuda_kernel(*open->op)) return open;
+  open->counted = true;
+  open->outermost = depth++ == 0;
+  if (open->outermost) open->inputs.assign(call.inputs().begin(), call.inputs().end());
+  return open;
+}
+
+void repeat_on_host(const Open& open, const std::vector<c10::IValue>& outputs) {
+  const auto& name = open.op->operator_name().name;
+  size_t bytes = 0;
+  bool cuda = false;
+  std::vector<c10::IValue> stack;
+  for (const auto& input : open.inputs) {
+    if (input.isTensor() && input.toTensor().defined()) cuda |= input.toTensor().is_cuda();
+    if (input.isTensorList())
+      for (const at::Tensor& tensor : input.toTensorVector()) cuda |= tensor.is_cuda();
+    if (input.isDevice()) cuda |= input.toDevice().is_cuda();
+    stack.push_back(on_host(input, bytes));
+  }
+  if (!cuda) return;
+  if (bytes > limit_bytes()) return note(name, "too large");
+  at::NoGradGuard no_grad;
+  c10::InferenceMode inference(false);
+  c10::impl::ExcludeDispatchKeyGuard only(c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
+                                          c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView) |
+                                          c10::DispatchKeySet(c10::DispatchKey::Python) |
+                                          c10::DispatchKeySet(c10::DispatchKey::PythonTLSSnapshot));
+  try {
+    const auto otherwise = kOtherwise.find(name);
+    if (otherwise == kOtherwise.end()) {
+      open.op->callBoxed(&stack);
+    } else {
+      const auto results = otherwise->second(stack);
+      stack.assign(results.begin(), results.end());
+    }
+  } catch (const std::exception& error) {
+    return note(name, error.what());
+  }
+  for (size_t i = 0; i < std::min(stack.size(), outputs.size()); i++) write(stack[i], outputs[i]);
+}
+
+void end(const at::RecordFunction& call, at::ObserverContext* context) {
+  auto* open = static_cast<Open*>(context);
+  if (!open || !open->counted) return;
+  if (open->outermost) {
+    at::RecordFunctionGuard off(false);
+    repeat_on_host(*open, call.outputs());
+  }
+  depth--;
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) void simgpu_compute() {
+  at::addGlobalCallback(at::RecordFunctionCallback(&begin, &end)
+                            .needsInputs(true)
+                            .needsOutputs(true)
+                            .scopes({at::RecordScope::FUNCTION}));
+}

@@ -1,0 +1,119 @@
+// Clock, knobs, identity and errors of the simulated devices.
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "sim.h"
+
+namespace sim {
+std::recursive_mutex mutex;
+
+ns now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1'000'000'000ll + t.tv_nsec;
+}
+
+void sleep_until(ns t) {
+  static thread_local bool precise = false;
+  if (!precise) prctl(PR_SET_TIMERSLACK, 1000);
+  precise = true;
+  timespec at{t / 1'000'000'000ll, t % 1'000'000'000ll};
+  while (now() < t) clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr);
+}
+
+std::string text_knob(const char* name, const char* otherwise) {
+  const char* text = std::getenv((std::string("SIMGPU_") + name).c_str());
+  return text && *text ? text : otherwise;
+}
+
+double knob(const char* name, double otherwise) {
+  const std::string text = text_knob(name, "");
+  return text.empty() ? otherwise : std::atof(text.c_str());
+}
+
+// The board's numbers of the devices that this process sees, as CUDA reads CUDA_VISIBLE_DEVICES: up to the first entry
+// that names none.
+static const std::vector<int>& visible() {
+  static const std::vector<int> list = [] {
+    std::vector<int> seen;
+    const int have = std::min((int)knob("DEVICES", 1), kDevices);
+    const char* listed = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (!listed) {
+      for (int i = 0; i < have; i++) seen.push_back(i);
+      return seen;
+    }
+    const std::string text(listed);
+    for (size_t start = 0; start < text.size();) {
+      const size_t end = std::min(text.find(',', start), text.size());
+      const std::string entry = text.substr(start, end - start);
+      start = end + 1;
+      char* rest = nullptr;
+      long index = entry.rfind("GPU-", 0) == 0 ? std::strtol(entry.substr(entry.size() - 2).c_str(), &rest, 16)
+                                               : std::strtol(entry.c_str(), &rest, 10);
+      if (!rest || *rest || index < 0 || index >= have) break;
+      seen.push_back((int)index);
+    }
+    return seen;
+  }();
+  return list;
+}
+int devices() { return (int)visible().size(); }
+int physical(int device) { return visible()[device]; }
+size_t capacity() {
+  static const size_t bytes = (size_t)(knob("MEMORY_GB", 79.65) * (1 << 30));
+  return bytes;
+}
+const char* device_name() {
+  static const std::string name = text_knob("NAME", "NVIDIA H100 80GB HBM3");
+  return name.c_str();
+}
+void uuid_of(int device, unsigned char* bytes) {
+  static const unsigned char id[16] = {0x5e, 0xed, 0, 0, 0, 0, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 1, 0};
+  memcpy(bytes, id, sizeof id);
+  bytes[15] = (unsigned char)physical(device);
+}
+int pci_bus_of(int device) { return 0x17 + 0x11 * physical(device); }
+int& current() {
+  static thread_local int device = 0;
+  return device;
+}
+
+static std::atomic<int> owner{0};
+static std::atomic<int> broken{0};
+static void load_compute() {
+  if (text_knob("COMPUTE", "").empty()) return;
+  static std::once_flag once;
+  std::call_once(once, [] {
+    extern void start_compute();
+    start_compute();
+  });
+}
+int init() {
+  if (!owner) owner = getpid();
+  static thread_local int me = 0;
+  if (!me || me != owner) me = getpid();
+  if (me != owner) return 3;
+  load_compute();
+  return 0;
+}
+bool initialised() { return owner != 0; }
+void break_context(int code) { broken = code; }
+int sticky() {
+  if (int error = init()) return error;
+  return broken;
+}
+int& last_error() {
+  static thread_local int error = 0;
+  return error;
+}
+int fail(int code) {
+  if (code) last_error() = code;
+  return code;
+}
+}  // namespace sim

@@ -1,0 +1,31 @@
+"""The process group of ranks, by stand-ins for torch's: on which GPU its barrier runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from cs336_tui.worker.place import Place
+from cs336_tui.worker.ranks.group import Group
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "devices"), [("nccl", "cuda:3", [3]), ("gloo", "cuda:3", None), ("gloo", "cpu", None)]
+)
+def test_the_barrier_runs_on_the_ranks_own_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, device: str, devices: list[int] | None
+) -> None:
+    set_devices: list[torch.device] = []
+    barriers: list[object] = []
+    monkeypatch.setattr(torch.cuda, "set_device", set_devices.append)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: set_devices[-1].index)
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(dist, "barrier", lambda device_ids=None: barriers.append(device_ids))
+    place = Place(rank=1, ranks=2, meeting=str(tmp_path / "meeting"), stacks=str(tmp_path / "stacks"))
+    group = Group(place, torch.device(device))
+    with group.joined(backend):
+        group.barrier()
+    assert barriers == [devices]
