@@ -88,12 +88,16 @@ async def test_a_path_can_be_typed(app: Cs336App, tmp_path: Path) -> None:
         await until(pilot, "a.json · opened, b goes back")
 
 
-@pytest.mark.parametrize("name", ["n" * 300, "/".join(["n" * 200] * 30), "a\0b", "~nobody-of-this-name/x"])
+@pytest.mark.parametrize(
+    "name",
+    ["n" * 300, "/".join(["n" * 200] * 30), "a\0b", "~nobody-of-this-name/x"],
+    ids=["component", "path", "nul", "user"],
+)
 async def test_a_name_that_no_file_can_have_is_no_file(app: Cs336App, name: str) -> None:
     async with app.run_test(size=WIDE) as pilot:
         await to_sessions(app, pilot)
         app.post_message(events.Paste(name))
-        await until(pilot, "no such file on this machine")
+        await until(pilot, lambda _: any("no such file on this machine" in told.message for told in app._notifications))
         await pilot.press("O")
         await until(pilot, "Open a recording")
         app.screen.query_one(Input).value = name

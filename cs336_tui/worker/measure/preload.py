@@ -15,9 +15,9 @@ import importlib
 import os
 import signal
 import sys
-import time
 import traceback
 from pathlib import Path
+from time import monotonic, sleep
 
 from cs336_tui.config import environment_variables
 from cs336_tui.config.environment_variables import environment
@@ -118,7 +118,7 @@ def _stay_with_parents() -> None:
 
 
 def _end_children() -> None:
-    server, give_up_at = os.getpid(), time.monotonic() + _ENDS_WITHIN_S
+    server, give_up_at = os.getpid(), monotonic() + _ENDS_WITHIN_S
     with contextlib.suppress(OSError):
         # The children of a killed child become this process's.
         while children := Path(f"/proc/{server}/task/{server}/children").read_text().split():
@@ -126,9 +126,9 @@ def _end_children() -> None:
                 os.kill(int(child), signal.SIGKILL)
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-            if time.monotonic() > give_up_at:
+            if monotonic() > give_up_at:
                 return
-            time.sleep(0.001)
+            sleep(0.001)
 
 
 # A closing terminal sends a hang-up to all its processes. The app handles it; the server and its children end with it.
