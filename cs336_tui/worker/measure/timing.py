@@ -150,13 +150,12 @@ class StepTimer:
         self._flush()
         self._clock.synchronize()
         self._barrier()
-        start = perf_counter()
-        first.take()
+        first.take()  # its `host_s`, after it, begins the step
         for phase, mark in zip(step.phases, after, strict=True):
             step.run(phase)
             mark.take()
         self._clock.synchronize()
-        total = perf_counter() - start
+        total = perf_counter() - first.host_s
         timed = StepTime(total, _between(self._marks), _host(self._marks))
         step.clear()
         return timed

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cs336_tui.events import events as told_of
+from cs336_tui.worker.measure import timing
 from cs336_tui.worker.measure.reporter import CellReporter
 from cs336_tui.worker.measure.timing import (
     Clock,
@@ -102,6 +103,22 @@ def test_phases_are_device_time_and_the_device_is_waited_for_only_around_the_ste
     assert timed.phases_s == pytest.approx((0.03, 0.0, 0.05))
     assert device.waits == [0.0, 80.0]
     assert 0 < timed.host_s <= timed.total_s < 0.03, "the host only queued the work"
+
+
+def test_the_first_time_stamp_is_taken_before_the_hosts_interval_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host of whose time nothing but the stamps takes any, a second each."""
+    host_s = 0.0
+
+    class SlowToTake(HostStamp):
+        def take(self) -> None:
+            nonlocal host_s
+            host_s += 1.0
+            super().take()
+
+    monkeypatch.setattr(timing, "perf_counter", lambda: host_s)
+    device = Device()
+    timed = StepTimer(Step(device, {"forward": 30.0, "backward": 50.0}), Clock(SlowToTake, device.wait)).time()
+    assert (timed.total_s, timed.host_s) == (2.0, 2.0)
 
 
 def test_what_is_prepared_has_been_waited_for_before_the_step_starts() -> None:
