@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +29,8 @@ _WAITS = re.compile(
 )
 _COMPILERS = re.compile(
     r"/torch/_dynamo/(convert_frame|symbolic_convert|output_graph)\.py$|/triton/compiler/"
-    r"|/torch/_inductor/(?!runtime/|(output_code|utils|cudagraph_\w+|codecache|compile_fx)\.py$)"  # which run it, too
+    r"|/torch/_inductor/(?!runtime/|(output_code|utils|cudagraph_\w+|codecache|compile_fx)\.py$"  # which run it, too
+    r"|compile_worker/)"  # whose thread waits for other processes
 )
 _LOOK_S, _WORKS_S = 2.0, 0.02
 """CPU time that tells a process that works from one that only answered, and the seconds in which it has to use it."""
@@ -81,13 +82,19 @@ def ask_for_stacks(ranks: Iterable[Rank]) -> None:
 
 def stuck_ranks(ranks: Mapping[int, Rank], until: float) -> list[Stuck]:
     """Which of these ranks hang, and what the others wait in, by the stacks that they were asked for and write `until`
-    then (monotonic seconds). One that compiles hangs unless it works, or a process that it started."""
-    while time.monotonic() < until and not all(rank.stack() for rank in ranks.values()):
+    then (monotonic seconds). One that compiles hangs unless it works, or a process that it started. It may compile in
+    another thread than it waits in: autograd has one for each GPU, which compiles what backward needs."""
+    stacks: list[str] = []
+    while time.monotonic() < until:
+        before, stacks = stacks, [rank.stack() for rank in ranks.values()]
+        if all(stacks) and stacks == before:  # else one may be half written
+            break
         time.sleep(0.01)
     found = []
     for number, rank in ranks.items():
-        stack = frames_of(rank.stack())
-        if any(frame.compiles for frame in stack):
+        threads = _threads(rank.stack())
+        stack = threads[0]
+        if any(frame.compiles for frame in chain.from_iterable(threads)):
             works = _works(rank.child.process.pid)
             found.append(Stuck(number, not works, _place(stack), compiles=works))
             continue
@@ -164,13 +171,18 @@ _STACK = re.compile(
 )
 
 
+def _threads(text: str) -> list[list[Frame]]:
+    """The stacks of threads, innermost frame first; the first that of the one that was asked, or crashed."""
+    found = sorted(_STACK.finditer(text), key=lambda each: each["current"] != "Current t")
+    return [frames_of(each["frames"]) for each in found] or [[]]
+
+
 def crashed_in(output: str) -> str:
     """The line of the user's own code in which a process crashed, by the stack at the end of its output, as `` in
     forward (model.py:12)``; empty if it tells none."""
-    found = list(_STACK.finditer(output))
-    crashed = next((each for each in found if each["current"] == "Current t"), found[0] if found else None)
-    frames = frames_of(crashed["frames"]) if crashed else []
-    own = (each for each in frames if not (each.is_torchs or "/lib/python" in each.file or _OURS in each.file))
+    own = (
+        each for each in _threads(output)[0] if not (each.is_torchs or "/lib/python" in each.file or _OURS in each.file)
+    )
     place = next(own, None)
     return f" in {place}" if place else ""
 

@@ -49,6 +49,10 @@ IN_COMPILING = (
     (f"{TORCH}/_dynamo/convert_frame.py", 1300, "_compile"),
     (f"{TORCH}/nn/modules/module.py", 1789, "_call_impl"),
 )
+WAITS_FOR_COMPILERS = (
+    (f"{TORCH}/_inductor/compile_worker/subproc_pool.py", 237, "_read_thread"),
+    ("/usr/lib/python3.11/threading.py", 1045, "_bootstrap_inner"),
+)
 IN_COMPILED_CODE = (
     (f"{TORCH}/distributed/distributed_c10d.py", 3000, "all_reduce"),
     ("/tmp/cache/ab/cab.py", 40, "call"),
@@ -66,17 +70,27 @@ while True:
 """A process that writes a stack when it is asked for it, and works or sleeps meanwhile."""
 
 
+Stack = tuple[tuple[str, int, str], ...]
+
+
+def thread_text(name: str, stack: Stack) -> str:
+    """A thread's stack as `faulthandler` writes it."""
+    lines = "".join(f'  File "{file}", line {line} in {function}\n' for file, line, function in stack)
+    return f"{name} (most recent call first):\n{lines}"
+
+
 @pytest.fixture
 def ranks(tmp_path: Path) -> Iterator[Callable[..., list[Rank]]]:
     """Ranks that write these stacks when they are asked."""
     processes: list[subprocess.Popen[str]] = []
 
-    def made(*stacks: tuple[tuple[str, int, str], ...], works: bool = False) -> list[Rank]:
+    def made(*stacks: Stack, works: bool = False, beside: Stack = ()) -> list[Rank]:
+        """Each has a thread of the stack `beside` it, if that has frames."""
         found = []
         for number, stack in enumerate(stacks):
-            lines = "".join(f'  File "{file}", line {line} in {function}\n' for file, line, function in stack)
             text, own = tmp_path / f"{number}.text", tmp_path / f"{number}.stacks"
-            text.write_text(f"Current thread 0x1 (most recent call first):\n{lines}" if stack else "")
+            threads = (("Thread 0x2", beside), ("Current thread 0x1", stack))
+            text.write_text("\n".join(thread_text(name, frames) for name, frames in threads if frames))
             command = [sys.executable, "-c", WRITES, str(text), str(own), "works" if works else "sleeps"]
             processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
             assert processes[-1].stdout is not None
@@ -127,10 +141,18 @@ def test_one_that_compiles_is_told_from_one_that_hangs_there(ranks: Callable[...
     assert where(ranks(IN_COMPILED_CODE, works=True)) == ["rank 0 waits in all_reduce"]
 
 
+def test_one_whose_backward_is_compiled_in_the_thread_of_its_gpu_compiles(ranks: Callable[..., list[Rank]]) -> None:
+    assert where(ranks(IN_BACKWARD, works=True, beside=IN_COMPILING)) == ["rank 0 compiles"]
+    waits = ["rank 0 waits in backward (_tensor.py:630)"]
+    assert where(ranks(IN_BACKWARD, works=True, beside=WAITS_FOR_COMPILERS)) == waits
+    assert where(ranks(IN_BACKWARD, works=True, beside=IN_COMPILED_CODE)) == waits
+
+
 def test_one_that_was_asked_before_tells_where_it_is_now(ranks: Callable[..., list[Rank]]) -> None:
     (rank,) = ranks(IN_BARRIER)
     assert where([rank]) == ["rank 0 waits in barrier"]
-    rank.stacks.with_suffix(".text").write_text('  File "/home/user/adapters.py", line 78 in forward\n')
+    now = thread_text("Current thread 0x1", (("/home/user/adapters.py", 78, "forward"),))
+    rank.stacks.with_suffix(".text").write_text(now)
     assert where([rank]) == ["rank 0 hangs in forward (adapters.py:78)"]
 
 

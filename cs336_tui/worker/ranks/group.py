@@ -46,7 +46,7 @@ class Group:
         place = self.place
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
-        faulthandler.register(STACK_SIGNAL, Path(place.stacks).open("a"), all_threads=False)  # noqa: SIM115
+        faulthandler.register(STACK_SIGNAL, Path(place.stacks).open("a"))  # noqa: SIM115
         with environment(_network(place)):
             self._store = _met(place)
             dist.init_process_group(
