@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -229,6 +230,15 @@ def test_the_overhead_is_beside_a_bare_build_on_the_device_of_the_cells(tmp_path
     with pytest.raises(subprocess.CalledProcessError) as failed:
         overhead.bare_ms(1, "nowhere")
     assert "nowhere" in failed.value.stderr
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests" / "gpu").glob("test_*.py")), ids=lambda path: path.stem)
+def test_gpu_tests_ask_for_a_compiler_and_for_nvml(path: Path) -> None:
+    text = path.read_text()
+    if re.search(r"compile\"?\W+\"(default|reduce-overhead|max-autotune)", text):
+        assert "needs_compiler(" in text or "why_cannot_compile(" in text
+    if re.search(r"\bNvml\(|memory_used_bytes", text):
+        assert "needs_nvml" in text
 
 
 @pytest.mark.parametrize(

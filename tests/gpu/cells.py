@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from cs336_tui.worker.measure.probe import probe
 from cs336_tui.worker.workload.compiling import why_cannot_compile
 from tests.worker.measure.cells import Report, small_spec
 
+needs_nvml = pytest.mark.skipif(find_spec("pynvml") is None, reason="needs what `pip install nvidia-ml-py` installs")
 LAYERS = 4
 """Layers of `shallow_spec`."""
 

@@ -11,13 +11,14 @@ import torch
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.runner.bench import Bench
 from cs336_tui.worker.measure.probe import nvml_uuid
-from tests.gpu.cells import shallow_spec
+from tests.gpu.cells import needs_nvml, shallow_spec
 from tests.runner.test_ranks import CODE, Runner
 from tests.watching import Watch
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
 
 
+@needs_nvml
 def test_each_ranks_gpu_is_sampled_and_holds_its_memory(tmp_path: Path) -> None:
     uuids = [nvml_uuid(index, torch.cuda.get_device_properties(index)) for index in range(2)]
     if None in uuids:

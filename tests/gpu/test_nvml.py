@@ -15,8 +15,9 @@ from cs336_tui.events.gpus import clock_reasons
 from cs336_tui.runner.device.gpu import GpuReader
 from cs336_tui.runner.device.nvml import Nvml, nvml_report
 from cs336_tui.worker.measure.probe import nvml_uuid
+from tests.gpu.cells import needs_nvml
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+pytestmark = [needs_nvml, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 
 
 @pytest.fixture

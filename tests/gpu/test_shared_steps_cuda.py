@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.gpu.cells import low_precision, shallow_spec
+from tests.gpu.cells import low_precision, needs_compiler, shallow_spec
 from tests.runner.test_ranks import CODE, WRONG, Runner
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
@@ -24,6 +24,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 
 @pytest.mark.parametrize("changes", [{}, {"compile": "default"}, {"precision": low_precision}, {"dropout": 0.1}])
 def test_every_way_trains_what_one_process_does(runner: Runner, changes: dict[str, object]) -> None:
+    needs_compiler(str(changes.get("compile", "off")))
     chosen = {name: value() if callable(value) else value for name, value in changes.items()}
     specs = (shallow_spec(ranks=2, parallel=way, pass_="train-step", model_path=(str(CODE),), **chosen) for way in WAYS)
     cells = dict(zip(WAYS, runner.run(*specs), strict=True))
