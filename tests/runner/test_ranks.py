@@ -183,7 +183,7 @@ def test_a_compiled_step_is_compared_too(runner: Runner):
 
 
 def test_nothing_of_the_comparison_is_alive_when_the_timed_model_is_built(runner: Runner):
-    ways = ("fsdp2", "adapters:get_ddp")
+    ways = ("fsdp2", "ddp", "zero1", "ddp:1MB", "adapters:get_ddp", "adapters:get_fsdp")
     cells = runner.run(*(shared_spec(way, model="adapters:BuiltAlone") for way in ways))
     assert {way: cell.finished.error for way, cell in zip(ways, cells, strict=True) if cell.status != "ok"} == {}
 

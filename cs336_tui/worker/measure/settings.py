@@ -127,9 +127,9 @@ def restored_settings() -> Iterator[None]:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Collect once, then switch Python's collector off, as one collection can outlast a step."""
+    """Collect, then switch Python's collector off, as one collection can outlast a step."""
     enabled = gc.isenabled()
-    gc.collect()
+    collect_garbage()
     gc.freeze()
     gc.disable()
     try:

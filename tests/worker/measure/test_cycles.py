@@ -12,7 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from cs336_tui.events.events import CellFinished, Event
 from cs336_tui.worker.measure.ab import run_round
-from cs336_tui.worker.measure.settings import freeze_existing_objects
+from cs336_tui.worker.measure.settings import freeze_existing_objects, no_garbage_collection
 from tests.worker.measure.cells import PLAIN, run, small_spec
 
 RECURSIVE = f"""{PLAIN}
@@ -54,19 +54,23 @@ def test_nor_does_a_side_of_a_round(own: dict[str, Any]) -> None:
     assert [(end.status, end.error) for end in ends] == [("ok", None)] * 2
 
 
-def test_garbage_that_other_garbage_holds_is_freed_before_the_rest_is_kept() -> None:
-    def made() -> StorageWeakRef:
-        held: Any = torch.ones(2, requires_grad=True) * 1
-        held.itself = held
-        holder: Any = held * held  # keeps what backward needs, out of the collector's sight
-        holder.itself = holder
-        return StorageWeakRef(held.untyped_storage())
+def garbage_of_garbage() -> StorageWeakRef:
+    """A tensor that one collection does not free."""
+    held: Any = torch.ones(2, requires_grad=True) * 1
+    held.itself = held
+    holder: Any = held * held  # keeps what backward needs, out of the collector's sight
+    holder.itself = holder
+    return StorageWeakRef(held.untyped_storage())
 
+
+def test_garbage_that_other_garbage_holds_is_freed_before_the_rest_is_kept() -> None:
     gc.disable()
     try:
-        garbage = made()
-        freeze_existing_objects()
+        before = garbage_of_garbage()
+        with no_garbage_collection():
+            assert before.expired()
+            garbage = garbage_of_garbage()
+            freeze_existing_objects()
+            assert garbage.expired()
     finally:
-        gc.unfreeze()
         gc.enable()
-    assert garbage.expired()
