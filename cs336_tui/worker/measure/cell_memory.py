@@ -52,16 +52,27 @@ class PeakMeter:
         """Start again; without `allocated` the allocator's peaks continue."""
         with suppress(OSError):
             _CLEAR_REFS.write_text("5")
-        if allocated and self._device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._device)
+        if allocated:
+            self._least = (0, 0)
+            if self._device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(self._device)
         self._retries_before = self._retries()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Leave what runs inside, and takes memory for itself only, out of the allocator's peaks."""
+        before = self.read()
+        yield
+        self.reset()
+        self._least = (before.allocated or 0, before.reserved or 0)
 
     def read(self) -> Peaks:
         if self._device.type != "cuda":
             return Peaks(None, None, _peak_rss(), None)
+        least_allocated, least_reserved = self._least
         return Peaks(
-            torch.cuda.max_memory_allocated(self._device) - self._apart_bytes,
-            torch.cuda.max_memory_reserved(self._device) - self._apart_bytes,
+            max(torch.cuda.max_memory_allocated(self._device) - self._apart_bytes, least_allocated),
+            max(torch.cuda.max_memory_reserved(self._device) - self._apart_bytes, least_reserved),
             _peak_rss(),
             self._retries() - self._retries_before,
         )

@@ -115,9 +115,12 @@ class CellRun:
         from cs336_tui.worker.ranks.check import compare_step
 
         assert self.workload is not None
-        compare_step(step, self.workload, self._expected, self.device)
-        self._expected = None
-        step.end_trial()
+        assert self._meter is not None
+        with self._meter.aside():  # the peaks of what has graphs go on
+            compare_step(step, self.workload, self._expected, self.device)
+            self._expected = None
+            step.end_trial()
+            free_memory(self.device)
 
     def begin_measuring(self) -> None:
         assert self._meter is not None

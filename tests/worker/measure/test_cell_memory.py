@@ -54,3 +54,34 @@ def test_more_memory_than_the_device_has_is_remarked(monkeypatch: pytest.MonkeyP
 def test_a_cell_says_so_beside_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell_run, "spilled", lambda _peaks, device: f"too much of {device}")
     assert run(small_spec()).finished.remarks == ("too much of cpu",)
+
+
+class OnCuda:
+    """Counts as the allocator of a CUDA device does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.peak = 0
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _device: self.peak)
+        monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _device: 2 * self.peak)
+        monkeypatch.setattr(torch.cuda, "memory_stats", lambda _device: {})
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _device: vars(self).update(peak=0))
+
+    def take(self, count: int) -> None:
+        """Allocate so many bytes and give them back."""
+        self.peak = max(self.peak, count)
+
+
+def test_what_runs_aside_is_in_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the comparison of a compiled step, whose graphs took their memory before."""
+    device = OnCuda(monkeypatch)
+    meter = PeakMeter(torch.device("cuda:0"))
+    device.take(100)
+    with meter.aside():
+        device.take(1000)
+    meter.reset(allocated=False)
+    device.take(10)
+    assert meter.read()[:2] == (100, 200)
+    device.take(300)
+    assert meter.read()[:2] == (300, 600)
+    meter.reset()
+    assert meter.read()[:2] == (0, 0)
