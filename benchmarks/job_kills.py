@@ -56,10 +56,11 @@ class Place(NamedTuple):
     victims: tuple[str, ...]
 
 
+_OF_LANES = ("bench", "cell", "server")
 _OF_JOBS = ("watcher", "submitter", "job", "cell", "server")
 PLACES = {
-    "lanes": Place(("--lanes 2",), ("bench", "cell", "server")),
-    "ranks": Place(("--ranks 2",), ("bench", "cell", "server")),
+    "lanes": Place(("--lanes 2",), _OF_LANES),
+    "ranks": Place(("--ranks 2",), _OF_LANES),
     "local jobs": Place(("--launcher local", "--launcher local --as allocation --lanes 2"), _OF_JOBS),
     "Slurm": Place(
         (
@@ -71,7 +72,7 @@ PLACES = {
     ),
 }
 AT_ONCE = {"lanes": 2, "ranks": 1, "local jobs": 2, "Slurm": 4}
-"""Sessions side by side; those of jobs wait most of the time."""
+"""Sessions side by side at most; those of jobs wait most of the time."""
 MIXED = "any of them"
 
 
@@ -81,6 +82,8 @@ class Tally:
 
     kills: dict[str, int] = field(default_factory=dict)
     """By signal."""
+    amid: int = 0
+    """Kills while a process of a cell lived."""
     sessions: int = 0
     cells: int = 0
     results: int = 0
@@ -162,8 +165,14 @@ class Session:
     def _requests(self) -> int:
         return len(list(self._sessions.glob("*.jobs/*.json")))
 
+    def _cell_runs(self) -> bool:
+        return any(True for _ in self._victims("cell"))
+
     def _moment(self) -> None:
-        """Wait for a random moment: some time, or so many more lines in the logs."""
+        """Wait for a random moment: some time, or so many more lines in the logs; without jobs mostly from when a cell
+        runs, as torch is imported for most of the time before."""
+        if len(self.place.victims) == len(_OF_LANES) and self._chance.random() < 0.8:
+            self._wait(lambda: self._cell_runs() or self._is_over(), PATIENCE_S)
         more = self._chance.choice([0, *range(1, 8 * CELLS)])
         enough = self._lines() + more
         if more:
@@ -188,7 +197,7 @@ class Session:
 
     def _signal(self, process: psutil.Process, name: str) -> bool:
         kind = "KILL" if name == "slurmstepd" else self._chance.choice(SIGNALS)
-        said = NO_STEPD if name == "slurmstepd" else kind
+        said, is_amid = NO_STEPD if name == "slurmstepd" else kind, self._cell_runs()
         try:
             if kind == "STOP+KILL":
                 process.suspend()
@@ -203,6 +212,7 @@ class Session:
         except psutil.Error:
             return False
         _add(self.tally.kills, said)
+        self.tally.amid += is_amid
         return True
 
     def _victims(self, name: str) -> Iterator[psutil.Process]:
@@ -234,7 +244,7 @@ class Session:
         assert self._slurm is not None
         if not (jobs := self._jobs()):
             return False
-        job = self._chance.choice(jobs)
+        job, is_amid = self._chance.choice(jobs), self._cell_runs()
         try:
             if name == "scancel":
                 self._slurm.call("scancel", *(self._chance.choice([[], ["--signal=KILL", "--full"]])), job)
@@ -251,6 +261,7 @@ class Session:
         except AssertionError:  # it ended meanwhile
             return False
         _add(self.tally.kills, name)
+        self.tally.amid += is_amid
         return True
 
     def _go_on(self) -> bool:
@@ -368,7 +379,7 @@ def added(tallies: Sequence[Tally]) -> Tally:
             for key, count in theirs.items():
                 mine[key] = mine.get(key, 0) + count
         total.wrong += tally.wrong
-        for name in ("sessions", "cells", "results", "twice", "again", "lost", "orphans"):
+        for name in ("amid", "sessions", "cells", "results", "twice", "again", "lost", "orphans"):
             setattr(total, name, getattr(total, name) + getattr(tally, name))
     return total
 
@@ -444,11 +455,22 @@ def shares(kills: int, in_slurm: int) -> Mapping[str, int]:
 @click.command()
 @click.option("--kills", default=200, show_default=True, help="Of all kinds together.")
 @click.option("--slurm", "in_slurm", default=60, show_default=True, help="As many of them in a real Slurm.")
+@click.option("--places", default=",".join(PLACES), show_default=True, help="Each has its share of the kills.")
+@click.option("--at-once", default=max(AT_ONCE.values()), show_default=True, help="Sessions side by side in a place.")
 @click.option("--seed", default=336, show_default=True)
 @click.option("--seconds", type=float, default=float("inf"), help="Begin no session after that; see --counts.")
 @click.option("--counts", "path", type=click.Path(path_type=Path), help="Keep the counts here, and go on with them.")
 @click.option("--output", type=click.Path(path_type=Path), help="Append the result to this file.")
-def main(kills: int, in_slurm: int, seed: int, seconds: float, path: Path | None, output: Path | None) -> None:
+def main(
+    kills: int,
+    in_slurm: int,
+    places: str,
+    at_once: int,
+    seed: int,
+    seconds: float,
+    path: Path | None,
+    output: Path | None,
+) -> None:
     """Kill jobs, watchers and lanes at random moments, resume their sessions, and count results and what is left."""
     counts, end_at = Counts(path), time.monotonic() + seconds
     if in_slurm and (lacking := missing()):
@@ -459,26 +481,36 @@ def main(kills: int, in_slurm: int, seed: int, seconds: float, path: Path | None
         began = [
             threads.submit(kill_in, place, share, seed, counts, slurm, end_at)
             for place, share in shares(kills, in_slurm).items()
-            for _ in range(AT_ONCE[place])
+            if place in places.split(",")
+            for _ in range(min(at_once, AT_ONCE[place]))
         ]
         for each in began:
             each.result()
     rows = [row_of(place, victim, tally) for place in counts.of for victim, tally in counts.of[place].items()]
     rows.append(row_of("all", "", added([tally for place in counts.of.values() for tally in place.values()])))
-    command = f"python -m benchmarks.job_kills --kills {kills} --slurm {in_slurm} --seed {seed}"
+    command = f"python -m benchmarks.job_kills --kills {kills} --slurm {in_slurm} --places {places} --seed {seed}"
     publish("Jobs, watchers and lanes killed at random moments", command, table(HEADER, rows), output)
 
 
 HEADER = (
-    "where", "killed", "kills", "sessions", "cells", "one result", "twice", "run twice", "lost", "processes left",
-    "files left",
+    "where", "killed", "kills", "while a cell ran", "sessions", "cells", "one result", "twice", "run twice", "lost",
+    "processes left", "files left",
 )  # fmt: skip
 
 
 def row_of(place: str, victim: str, tally: Tally) -> list[str]:
     kills = ", ".join(f"{count} {name}" for name, count in sorted(tally.kills.items()))
     files = ", ".join(f"{count} {name}" for name, count in sorted(tally.files.items()))
-    numbers = (tally.sessions, tally.cells, tally.results, tally.twice, tally.again, tally.lost, tally.orphans)
+    numbers = (
+        tally.amid,
+        tally.sessions,
+        tally.cells,
+        tally.results,
+        tally.twice,
+        tally.again,
+        tally.lost,
+        tally.orphans,
+    )
     return [place, victim, f"{sum(tally.kills.values())}: {kills}", *map(str, numbers), files or "0"]
 
 
