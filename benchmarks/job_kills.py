@@ -486,7 +486,12 @@ def main(
         ]
         for each in began:
             each.result()
-    rows = [row_of(place, victim, tally) for place in counts.of for victim, tally in counts.of[place].items()]
+    rows = [
+        row_of(place, victim, tally)
+        for place in counts.of
+        if counts.kills(place)
+        for victim, tally in counts.of[place].items()
+    ]
     rows.append(row_of("all", "", added([tally for place in counts.of.values() for tally in place.values()])))
     command = f"python -m benchmarks.job_kills --kills {kills} --slurm {in_slurm} --places {places} --seed {seed}"
     publish("Jobs, watchers and lanes killed at random moments", command, table(HEADER, rows), output)

@@ -30,7 +30,7 @@ from cs336_tui.runner.machine import measure_peak, probe_machine
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import Predictor
 from cs336_tui.runner.queue import CellQueue, Taken, Tell, WaitingCell, WaitingPeak, WaitingReport
-from cs336_tui.runner.resume import go_on, left_of
+from cs336_tui.runner.resume import check_imports, go_on, left_of
 from cs336_tui.runner.scratch import end_scratch, make_scratch
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.trust import Import, Trust, Untrusted, check_log
@@ -390,6 +390,8 @@ class Bench:
         this machine cannot run fails when its turn comes. They run in so many `lanes`; None: as the session did.
         `show` is given all that they will import. Raises `Untrusted` if some of it is not the current folder's own,
         unless it is `trusted`."""
+        if not trusted:
+            check_imports(self.session, self.log_path, failed=failed)
         environment = self._probe_for_cells()
         with self._opening:
             if self._closed:

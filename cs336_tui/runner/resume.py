@@ -8,21 +8,45 @@ from pathlib import Path
 from cs336_tui import __version__
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import CellRequeued, CellSkipped, EnvironmentRead, Event, SessionResumed
+from cs336_tui.events.events import (
+    CellRequeued,
+    CellSkipped,
+    ChildOutput,
+    DeviceSampled,
+    EnvironmentRead,
+    Event,
+    SessionResumed,
+    StepsTimed,
+)
 from cs336_tui.runner.queue import why_unusable
-from cs336_tui.session.log import LogError
+from cs336_tui.runner.trust import check_log
+from cs336_tui.session.log import LogError, LogReader, SkippedLines, line_prefix
 from cs336_tui.session.state import SessionState, fold
 
 BROKEN_OFF = "broken off: cells in turns cannot go on one by one"
+_PASSED_OVER = tuple(map(line_prefix, (StepsTimed, DeviceSampled, ChildOutput)))
+
+
+def check_imports(session: str, log: Path, *, failed: bool) -> None:
+    """Raises `Untrusted` for cells that wait once the session goes on, before torch is imported to ask for devices."""
+    history = (event for event in LogReader(log).skim(_PASSED_OVER) if not isinstance(event, SkippedLines))
+    state, _ = go_on(history, log, None, failed=failed, now=0.0)
+    check_log(session, left_of(state), trusted=False)
 
 
 def go_on(
-    history: Iterable[Event], log: Path, environment: Environment, *, failed: bool, now: float, checked: bool = True
+    history: Iterable[Event],
+    log: Path,
+    environment: Environment | None,
+    *,
+    failed: bool,
+    now: float,
+    checked: bool = True,
 ) -> tuple[SessionState, list[Event]]:
     """The resumed session, its cells without a result waiting again, and the new events of its log. With `failed` those
     that failed or were killed wait too, and those that were skipped for them. Of a race, turns that were broken off are
     dropped. Raises `LogError` for another session whose cells cannot go on one by one and, if `checked`, `SpecError`
-    when this machine cannot run one of them."""
+    when this machine cannot run one of them; without an `environment` nothing is known of it."""
     state = fold(history)
     again = ("cancelled", "failed", "killed") if failed else ("cancelled",)
     skipped = _skipped_with_failed(state) if failed else set()
@@ -30,7 +54,7 @@ def go_on(
     wanted = {cell.cell for cell in state.cells.values() if cell.status in again} | skipped
     went_on: list[Event] = [
         SessionResumed(at=now, app=__version__),
-        EnvironmentRead(at=now, environment=environment),
+        *([EnvironmentRead(at=now, environment=environment)] if environment else []),
         *(CellSkipped(at=now, cell=cell, reason=BROKEN_OFF) for cell in sorted(dropped)),
         *(CellRequeued(at=now, cell=cell) for cell in sorted(wanted - dropped)),
     ]
@@ -38,7 +62,7 @@ def go_on(
         state.apply(event)
     if state.waiting and (command := next((each for each in state.commands if each.startswith("cs336-tui ab ")), None)):
         raise LogError(f"{log.name}: cells in turns cannot go on one by one; run again: {command}")
-    for cell in state.waiting if checked else ():
+    for cell in state.waiting if checked and environment else ():
         environment.check(state.cells[cell].spec)
     return state, went_on
 

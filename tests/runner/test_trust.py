@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.codec import to_line
+from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.trust import Trust, Untrusted, check_log, imports_of
+from tests.samples import session_start
 from tests.watching import small_spec
 
 MINE = """
@@ -152,6 +156,16 @@ def test_no_process_is_started_for_code_that_nobody_named(here: Path, tmp_path: 
     assert not launcher.trust.refusal(spec)
     assert launcher.trust.refusal(spec_of("mine:Net", here, here.parent))
     assert launcher.trust.refusal(spec_of("mine:made", here))
+
+
+@pytest.mark.usefixtures("here")
+def test_a_log_is_refused_before_torch_is_imported_to_ask_for_devices(tmp_path: Path) -> None:
+    events = session_start([spec_of("evil:Net", "/elsewhere")])
+    (tmp_path / "s.jsonl").write_bytes(b"".join(map(to_line, events)))
+    with closing(Bench(lambda _: None, session_dir=tmp_path, session="s")) as bench:
+        bench.probe = lambda: pytest.fail("it asked")  # type: ignore[method-assign]
+        with pytest.raises(Untrusted, match="evil:Net from /elsewhere"):
+            bench.resume()
 
 
 def test_of_a_log_the_current_folder_s_own_code_is_allowed_or_all_that_is_trusted(here: Path) -> None:
