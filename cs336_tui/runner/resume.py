@@ -24,7 +24,7 @@ from cs336_tui.session.log import LogError, LogReader, SkippedLines, line_prefix
 from cs336_tui.session.state import SessionState, fold
 
 BROKEN_OFF = "broken off: cells in turns cannot go on one by one"
-_PASSED_OVER = tuple(map(line_prefix, (StepsTimed, DeviceSampled, ChildOutput)))
+_PASSED_OVER = tuple(line_prefix(kind) for kind in (StepsTimed, DeviceSampled, ChildOutput))
 
 
 def check_imports(session: str, log: Path, *, failed: bool) -> None:
@@ -62,8 +62,9 @@ def go_on(
         state.apply(event)
     if state.waiting and (command := next((each for each in state.commands if each.startswith("cs336-tui ab ")), None)):
         raise LogError(f"{log.name}: cells in turns cannot go on one by one; run again: {command}")
-    for cell in state.waiting if checked and environment else ():
-        environment.check(state.cells[cell].spec)
+    if checked and environment:
+        for cell in state.waiting:
+            environment.check(state.cells[cell].spec)
     return state, went_on
 
 
