@@ -125,11 +125,12 @@ def test_every_form_of_ones_own_trains_what_one_process_does(runner: Runner):
 
 
 def test_wrong_ones_of_other_forms_are_named_with_their_rank_and_place(runner: Runner):
-    unused, sums, keeps, leaves_out, breaks, no_size, unlike, unequal = runner.run(
+    unused, sums, keeps, leaves_out, moves_nothing, breaks, no_size, unlike, unequal = runner.run(
         shared_spec("ddp", model="adapters:HasUnused"),
         shared_spec("adapters:get_fsdp_that_sums"),
         shared_spec("ddp", optimizer="adapters:Keeps"),
         shared_spec("ddp", optimizer="adapters:LeavesOut"),
+        shared_spec("ddp", optimizer="adapters:MovesNothing"),
         shared_spec("adapters:Breaks"),
         shared_spec("adapters:get_ddp_bucketed"),
         shared_spec("fsdp2", model="adapters:Unlike"),
@@ -139,6 +140,7 @@ def test_wrong_ones_of_other_forms_are_named_with_their_rank_and_place(runner: R
     assert "by 1 of its norm" in sums.finished.error
     assert "after one step parameter token_embedding.weight differs from rank 0's" in keeps.finished.error
     assert "left parameter token_embedding.weight as it was" in leaves_out.finished.error
+    assert "left all parameters as they were" in moves_nothing.finished.error
     assert re.match(r"rank 1: KeyError: 'bucket 7' \(adapters.py:\d+ in finish_grad", breaks.finished.error)
     printed = "".join(event.text for event in runner.watch.of(ChildOutput) if event.cell == breaks.cell)
     assert "[rank 1] KeyError: 'bucket 7'" in printed
@@ -146,7 +148,7 @@ def test_wrong_ones_of_other_forms_are_named_with_their_rank_and_place(runner: R
     assert "parameter weight: shape (65, 64), on rank 0 shape (64, 64)" in unlike.finished.error
     sends = r"rank \d: ranks send one another arrays of unequal sizes in finish_gradient_sync\w+ \(adapters.py:\d+\);"
     assert re.match(sends, unequal.finished.error)
-    assert all(cell.status == "failed" for cell in (unlike, unequal, sums, keeps, leaves_out, breaks, no_size))
+    assert all(cell.status == "failed" for cell in (unlike, unequal, sums, keeps, leaves_out, moves_nothing, breaks, no_size))
 
 
 def test_what_drops_is_compared_without_and_time_ends_all_ranks_alike(runner: Runner):

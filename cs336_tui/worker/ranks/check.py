@@ -292,14 +292,15 @@ def _own_part(tensor: Tensor) -> Tensor:
 
 
 def _compare_with_before(model: nn.Module, before: Mapping[str, Tensor]) -> None:
-    """Raise `WrongRanks` if a parameter with a gradient is as `before`, of those that are given, and another is not."""
+    """Raise `WrongRanks` if a parameter with a gradient is as `before`, of those that are given."""
     moved: dict[str, bool] = {}
     for name, parameter in model.named_parameters():
         if name in before and parameter.grad is not None and _own_part(parameter.grad).any():
             moved[name] = not torch.equal(before[name], _own_part(parameter.detach()))
-    if any(moved.values()) and not all(moved.values()):
-        name = next(name for name in moved if not moved[name])
-        raise WrongRanks(f"the optimizer step of all ranks left parameter {name} as it was, though it has a gradient")
+    if not all(moved.values()):
+        one = f"parameter {next(name for name in moved if not moved[name])} as it was, though it has a gradient"
+        left = one if any(moved.values()) else "all parameters as they were, though they have gradients"
+        raise WrongRanks(f"the optimizer step of all ranks left {left}")
 
 
 def _compare_with_first(parameters: Mapping[str, Tensor], when: str, remedy: str) -> None:

@@ -303,6 +303,13 @@ class LeavesOut(ShardedOptimizer):
     leaves_out = 1
 
 
+class MovesNothing(ShardedOptimizer):
+    """An optimizer that keeps all parameters, and whose ranks agree in that."""
+
+    def step(self, closure=None):
+        pass
+
+
 def get_sharded_optimizer(params, optimizer_cls: type[torch.optim.Optimizer], **kwargs) -> torch.optim.Optimizer:
     return ShardedOptimizer(params, optimizer_cls, **kwargs)
 
