@@ -64,6 +64,10 @@ def _is_ours(cell: Cell) -> bool:
     return not is_imported(cell.model)
 
 
+def _drops(cell: Cell) -> bool:
+    return _is_ours(cell) and cell.pass_ != "inference"
+
+
 def _every(blocks: int) -> str:
     return f"activations recomputed in groups of {blocks} block{'s' * (blocks != 1)}"
 
@@ -295,14 +299,14 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )] = None
     dropout: Annotated[float, Axis(
         sweep="dropouts", several=True, check=check_dropout, group="variants", workloads=_OF_MODEL,
-        hint="0, or 0.1", applies=_is_ours,
+        hint="0, or 0.1", applies=_drops,
         help="Dropout rate of the embeddings and of each sublayer's output",
         tip="Of the reference model: after the embeddings and after each sublayer, before it is added.",
         said=lambda share: (f"dropout {share:g}",),
     )] = 0.0
     attention_dropout: Annotated[float, Axis(
         sweep="attention_dropouts", several=True, check=check_dropout, group="variants", workloads=_OF_MODEL,
-        label="attn drop", hint="0, or 0.1", applies=_is_ours,
+        label="attn drop", hint="0, or 0.1", applies=_drops,
         help="Dropout rate of the attention weights, with naive attention",
         tip="Of the reference model with naive attention: after the softmax.",
         said=lambda share: (f"attention dropout {share:g}",),

@@ -76,6 +76,9 @@ def test_cells_that_differ_only_in_a_choice_without_effect_run_once() -> None:
     assert (len(trained), trained.once_words) == (3, "")
     forward = msgspec.structs.replace(sweep, passes=("forward",), optimizers=("adamw-fused",))
     assert [cell.optimizer for cell in forward.cells()] == ["adamw-fused"], "what was asked for stays, if it is alone"
+    drops = {"dropouts": (0.1, 0.0), "attention_dropouts": (0.0, 0.2)}
+    untrained = msgspec.structs.replace(sweep, passes=("inference", "forward"), optimizers=("adamw",), **drops)
+    assert [cell.pass_ for cell in untrained.cells()] == ["inference", *["forward"] * 4], "inference drops nothing"
 
 
 def test_the_product_is_ordered_and_complete() -> None:

@@ -365,8 +365,8 @@ class Transformer(nn.Module):
 
     @property
     def draws(self) -> bool:
-        """True if its steps draw random numbers, from torch's default generator."""
-        return bool(self.options.dropout or self.options.attention_dropout)
+        """True if its steps draw random numbers, from torch's default generator; none are drawn in evaluation."""
+        return self.training and bool(self.options.dropout or self.options.attention_dropout)
 
     @property
     def num_params(self) -> int:
