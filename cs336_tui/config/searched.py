@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
 from cs336_tui.config.spec import AXES, CellSpec
@@ -45,7 +45,7 @@ def over_of(texts: Iterable[str], base: CellSpec, goal: Goal) -> tuple[Over, ...
         named[field] = values or named.get(field, ())
     for field, values in named.items():
         axis = AXES[field]
-        given = tuple(_value_of(axis, word) for word in values) if values else _usual_values(axis, base, goal)
+        given = tuple(_value_of(axis, word, values) for word in values) if values else _usual_values(axis, base, goal)
         if len(set(given)) != len(given):
             raise SpecError("over", f"{axis.option}={','.join(map(str, given))}", "names the same value twice")
         found[field] = Over(field, given)
@@ -91,14 +91,16 @@ def _by_option() -> dict[str, Axis]:
     return {axis.option: axis for axis in searched_axes()}
 
 
-def _value_of(axis: Axis, word: str) -> Value:
+def _value_of(axis: Axis, word: str, words: Sequence[str]) -> Value:
+    """The value of a choice that a word says. Raises `SpecError`; if one of the `words` is a choice, of that one."""
     try:
         value: Value = axis.kind(word)
         axis.validate(value)
     except ValueError as error:
-        if (other := word.partition("=")[0]) in _by_option():
-            why = f"{other} is a choice, not a value of {axis.option}; repeat --over for it: --over {word}"
-            raise SpecError("over", f"{axis.option}=...,{word}", why) from None
+        for other in (each for each in words if each.partition("=")[0] in _by_option()):
+            name = other.partition("=")[0]
+            why = f"{name} is a choice, not a value of {axis.option}; repeat --over for it: --over {other}"
+            raise SpecError("over", f"{axis.option}=...,{other}", why) from None
         if isinstance(error, SpecError):
             raise
         raise SpecError("over", f"{axis.option}={word}", f"expected {NUMBERS[axis.kind]}") from None

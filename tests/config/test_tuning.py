@@ -107,6 +107,7 @@ def test_every_choice_that_can_be_searched_has_an_option_and_an_effect() -> None
             "--over optimizer",
         ),
         (("batch=4,compile=off",), {}, "compile is a choice, not a value of batch; repeat --over for it"),
+        (("precision=a,b,optimizer",), {}, "optimizer is a choice, not a value of precision; repeat --over for it"),
         (("attention=naive,,sdpa",), {}, "over attention=naive,,sdpa: expected NAME=VALUE,VALUE"),
         (("compile,checkpoint=0,1",), {}, "over compile,checkpoint=0,1: values are of one choice"),
         (("attention=sdpa,sdpa",), {}, "names the same value twice"),
