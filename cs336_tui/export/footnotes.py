@@ -200,7 +200,7 @@ def status_of(cell: CellState) -> str:
         most = _most(spec.total_steps, automatic=spec.warmup_is_open or spec.steps_are_open)
         return f"unfinished, {cell.steps_done}{most} steps"
     retries = finished.num_alloc_retries
-    return f"{cell.status}, {retries} allocator retries" if retries else cell.status
+    return f"{cell.status}, {counted(retries, 'allocator retry')}" if retries else cell.status
 
 
 def ending_of(cell: CellState) -> str:

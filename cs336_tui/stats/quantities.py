@@ -82,9 +82,10 @@ def count(value: float | None) -> str:
 
 
 def counted(number: int, what: str, grouping: str = "") -> str:
-    """``1 sample``, ``2 samples``, ``3 launches``; ``1,200 events`` with a comma for the grouping."""
-    ending = "" if number == 1 else "es" if what.endswith(("s", "x", "ch", "sh")) else "s"
-    return f"{number:{grouping}} {what}{ending}"
+    """``1 sample``, ``2 samples``, ``3 launches``, ``2 retries``; ``1,200 events`` with a comma for the grouping."""
+    ending = "es" if what.endswith(("s", "x", "ch", "sh")) else "s"
+    several = f"{what[:-1]}ies" if what.endswith("ry") else f"{what}{ending}"
+    return f"{number:{grouping}} {what if number == 1 else several}"
 
 
 def duration(time_s: float | None) -> str:

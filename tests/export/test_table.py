@@ -138,6 +138,8 @@ def test_a_gpu_and_a_cpu_in_one_table_never_mix_their_memory() -> None:
 def test_allocator_retries_make_a_timing_suspect() -> None:
     text = results_markdown(session_of(a_spec(), num_alloc_retries=2, peak_allocated_bytes=1))
     assert rendered_rows(text)[0]["status"] == "ok, 2 allocator retries"
+    once = results_markdown(session_of(a_spec(), num_alloc_retries=1, peak_allocated_bytes=1))
+    assert rendered_rows(once)[0]["status"] == "ok, 1 allocator retry"
     assert "suspect" in text
     assert "suspect" not in results_markdown(session_of(a_spec(), num_alloc_retries=0, peak_allocated_bytes=1))
 

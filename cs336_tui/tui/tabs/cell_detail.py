@@ -100,7 +100,8 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
         if apart := state.activation_peak_of(cell.spec):
             lines.append(row("activation peak", f"{format.size(apart.bytes)} ({apart.basis})"))
         if finished.num_alloc_retries:
-            lines.append(line(("! ", "caution"), f"{finished.num_alloc_retries} allocation retries: timing is suspect"))
+            retries = counted(finished.num_alloc_retries, "allocator retry")
+            lines.append(line(("! ", "caution"), f"{retries}: timing is suspect"))
         if finished.recompilations:
             times = f"{finished.recompilations} time{'s' * (finished.recompilations > 1)}"
             again = f"! recompiled {times} during the steps: step times include it"
