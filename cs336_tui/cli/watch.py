@@ -63,8 +63,12 @@ def watch(
     SESSION is an id, a unique prefix of one, `last` or a path. Closing it changes nothing for the session. With an
     option of the data, such as --format, it follows without the app on a terminal, too.
     """
+    opens_app = not (take_over or trusted) and _wants_app()
+    if not opens_app and (theme is not None or low_bandwidth is not None):
+        option = "--low-bandwidth" if theme is None else "--theme"
+        raise click.UsageError(f"{option} is of the app, which does not open here; leave it out")
     path = store.find(session, session_dir)
-    if not (take_over or trusted) and _wants_app():
+    if opens_app:
         from cs336_tui.cli.launch import open_watch
 
         return open_watch(path, theme=theme, low_bandwidth=low_bandwidth)

@@ -139,6 +139,16 @@ def started_bench(tmp_path: Path, *words: str) -> tuple[subprocess.Popen[str], P
     raise AssertionError(child.communicate())
 
 
+@pytest.mark.parametrize(
+    ("words", "named"), [(["--theme", "cs336-dark"], "--theme"), (["--low-bandwidth"], "--low-band")]
+)
+def test_options_of_the_app_are_refused_where_it_does_not_open(words: list[str], named: str) -> None:
+    done = call("watch", "last", "--format", "json", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert named in done.stderr
+    assert "is of the app, which does not open here; leave it out" in done.stderr
+
+
 def test_ctrl_c_leaves_the_jobs_alone_and_cancel_ends_them(tmp_path: Path):
     child, log = started_bench(tmp_path, *ENDLESS, *JOBS)
     child.send_signal(signal.SIGINT)

@@ -148,7 +148,9 @@ def test_wrong_ones_of_other_forms_are_named_with_their_rank_and_place(runner: R
     assert "parameter weight: shape (65, 64), on rank 0 shape (64, 64)" in unlike.finished.error
     sends = r"rank \d: ranks send one another arrays of unequal sizes in finish_gradient_sync\w+ \(adapters.py:\d+\);"
     assert re.match(sends, unequal.finished.error)
-    assert all(cell.status == "failed" for cell in (unlike, unequal, sums, keeps, leaves_out, moves_nothing, breaks, no_size))
+    assert all(
+        cell.status == "failed" for cell in (unlike, unequal, sums, keeps, leaves_out, moves_nothing, breaks, no_size)
+    )
 
 
 def test_what_drops_is_compared_without_and_time_ends_all_ranks_alike(runner: Runner):
