@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Each worker of the tests, and each process that they start, would otherwise compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run dev console test tests test-torch lint hooks snapshots docs dist gpu-check cast screenshots clean
+.PHONY: run dev console test tests test-torch lint hooks snapshots docs dist gpu-check gpu-sim cast screenshots clean
 
 run: $(VENV)/.installed
 	@if [ -t 1 ]; then exec $(BIN)/cs336-tui; \
@@ -71,6 +71,11 @@ GPU := .venv-gpu-check
 gpu-check: $(GPU)/.installed
 	$(GPU)/bin/python -m benchmarks.gpu_check $(PARTS)
 
+# Without a GPU: the GPU tests, and tests of times, memory and faults, on a simulated one. In an environment of its own,
+# which is kept, with a CUDA build of torch: make gpu-sim, make gpu-sim TORCH=2.6.0, make gpu-sim PARTS=times
+gpu-sim:
+	$(PYTHON) -m tests.simgpu $(if $(filter command line,$(origin TORCH)),--torch $(TORCH)) $(SIM) $(PARTS)
+
 # docs/demo.cast and docs/demo.svg: the demo session in a real terminal, driven with keys.
 cast: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.cast
@@ -131,4 +136,4 @@ $(GPU)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(GPU) .venv-torch-* site dist share .cache .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-gpu* .venv-torch-* site dist share .cache .mypy_cache .ruff_cache .pytest_cache

@@ -93,7 +93,7 @@ def build(venv: Path, out: Path) -> None:
     names = [*CORE, *dict.fromkeys(BY_HAND.values()), "nvml", "compute"]
 
     def compile_one(name: str) -> None:
-        extra = torch_includes if name == "compute" else [f"-I{include}", f"-I{objects}"]
+        extra = [*torch_includes, f"-I{SOURCES}"] if name == "compute" else [f"-I{include}", f"-I{objects}"]
         source, made = SOURCES / f"{name}.cpp", objects / f"{name}.o"
         if made.exists() and made.stat().st_mtime > max(source.stat().st_mtime, (SOURCES / "sim.h").stat().st_mtime):
             return
@@ -107,7 +107,7 @@ def build(venv: Path, out: Path) -> None:
     nvml = [objects / "nvml.o", "-lsimgpu", "-o", out / "libnvidia-ml.so.1"]
     run(*link, "-Wl,-soname,libnvidia-ml.so.1", *nvml)
     torch_libraries = [f"-L{site}/torch/lib", "-ltorch_cpu", "-lc10"]
-    run(*link, objects / "compute.o", *torch_libraries, "-o", out / "libsimgpu_compute.so")
+    run(*link, objects / "compute.o", *torch_libraries, "-lsimgpu", "-o", out / "libsimgpu_compute.so")
     _link_libraries(site / "torch" / "lib", objects, out)
 
 

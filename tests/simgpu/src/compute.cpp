@@ -3,6 +3,9 @@
 // Device memory is host memory here, so a tensor of the device is also a tensor of the CPU. A callback of torch's own
 // RecordFunction sees each operator with its inputs and outputs after its (empty) kernels were launched, and repeats it
 // on the CPU. The library is loaded by libcudart's stand-in at the first use of the device, if SIMGPU_COMPUTE is set.
+// What would take too long is left out, and its outputs read as zeros: products of more than SIMGPU_COMPUTE_MFLOP,
+// other operators on more than SIMGPU_COMPUTE_MB, and those that fill memory or that a program decides by
+// on more than SIMGPU_COMPUTE_MAX_MB.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
@@ -16,6 +19,8 @@
 #include <string>
 #include <vector>
 
+#include "sim.h"
+
 namespace {
 
 // Operators of several parts that yet have a kernel for copies between dtypes and devices of their own.
@@ -23,17 +28,32 @@ const std::set<std::string> kBesideCudaKey = {"aten::copy_"};
 // Outputs that nothing has to be written to.
 const std::set<std::string> kLeftOut = {
     "aten::empty",          "aten::empty_strided",      "aten::record_stream", "aten::set_",
-    "aten::resize_",        "aten::empty_like",         "aten::as_strided",    "aten::view",
+    "aten::resize_",        "aten::zero_",              "aten::empty_like",         "aten::as_strided",    "aten::view",
     "aten::_reshape_alias", "aten::_local_scalar_dense"};
 
 thread_local int depth = 0;  // operators with a CUDA kernel that are open: only the outermost is repeated
 
-size_t limit_bytes() {
-  static const size_t bytes = [] {
-    const char* text = std::getenv("SIMGPU_COMPUTE_MAX_MB");
-    return (size_t)((text && *text ? std::atof(text) : 64.0) * (1 << 20));
-  }();
-  return bytes;
+// Operators that fill memory or that a program decides by: what comes later is wrong without them.
+const std::set<std::string> kDeciding = {
+    "aten::all",     "aten::any",        "aten::copy_",    "aten::equal",   "aten::eq",     "aten::fill_",
+    "aten::isfinite", "aten::isnan",     "aten::normal_",  "aten::random_", "aten::uniform_",
+    "aten::_local_scalar_dense", "aten::_amp_foreach_non_finite_check_and_unscale_"};
+// Products, by the places of their factors.
+const std::map<std::string, std::pair<int, int>> kProducts = {
+    {"aten::mm", {0, 1}},     {"aten::bmm", {0, 1}},   {"aten::addmm", {1, 2}}, {"aten::baddbmm", {1, 2}},
+    {"aten::linear", {0, 1}}, {"aten::_scaled_mm", {0, 1}}};
+
+bool takes_too_long(const std::string& name, const std::vector<c10::IValue>& inputs, size_t bytes) {
+  static const double most_flop = sim::knob("COMPUTE_MFLOP", 50) * 1e6, most = sim::knob("COMPUTE_MB", 1) * (1 << 20),
+                      most_deciding = sim::knob("COMPUTE_MAX_MB", 16) * (1 << 20);
+  const auto product = kProducts.find(name);
+  if (product != kProducts.end()) {
+    const auto &left = inputs[product->second.first].toTensor(), &right = inputs[product->second.second].toTensor();
+    return 2.0 * left.numel() * right.size(-1) > most_flop;
+  }
+  if (name.find("attention") != std::string::npos && inputs[0].isTensor() && inputs[1].isTensor())
+    return 4.0 * inputs[0].toTensor().numel() * inputs[1].toTensor().size(-2) > most_flop;
+  return bytes > (kDeciding.count(name) ? most_deciding : most);
 }
 
 void note(const std::string& name, const char* why) {
@@ -76,6 +96,22 @@ c10::IValue on_host(const c10::IValue& value, size_t& bytes) {
   if (value.isDevice()) return c10::Device(at::kCPU);
   if (value.isGenerator()) return c10::IValue();
   return value;
+}
+
+// Zeros in outputs of their own; an operator that was left out has changed nothing in place.
+void zero(const c10::IValue& output, const std::vector<c10::IValue>& inputs) {
+  if (output.isTensorList())
+    for (const at::Tensor& tensor : output.toTensorVector()) zero(tensor, inputs);
+  if (!output.isTensor() || !output.toTensor().defined()) return;
+  const at::Tensor& tensor = output.toTensor();
+  if (!tensor.is_cuda() || !tensor.numel() || !tensor.is_non_overlapping_and_dense()) return;
+  for (const auto& input : inputs) {
+    if (input.isTensor() && input.toTensor().defined() && input.toTensor().is_alias_of(tensor)) return;
+    if (input.isTensorList())
+      for (const at::Tensor& part : input.toTensorVector())
+        if (part.is_alias_of(tensor)) return;
+  }
+  sim::fill((char*)tensor.data_ptr(), 0, tensor.nbytes());
 }
 
 void write(const c10::IValue& result, const c10::IValue& output) {
@@ -160,7 +196,10 @@ void repeat_on_host(const Open& open, const std::vector<c10::IValue>& outputs) {
     stack.push_back(on_host(input, bytes));
   }
   if (!cuda) return;
-  if (bytes > limit_bytes()) return note(name, "too large");
+  if (takes_too_long(name, open.inputs, bytes)) {
+    for (const auto& output : outputs) zero(output, open.inputs);
+    return note(name, "too large");
+  }
   at::NoGradGuard no_grad;
   c10::InferenceMode inference(false);
   c10::impl::ExcludeDispatchKeyGuard only(c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |

@@ -29,6 +29,7 @@ int pci_bus_of(int device);
 int& current();     // the thread's device
 int init();         // cuInit: 0, or 3 in a child that was forked after it
 bool initialised();
+void limit_resident();  // ends this process where it holds more than SIMGPU_RESIDENT_GB
 
 // ---- world.cpp: errors (cudaError_t's numbers, which equal CUresult's for all codes used here)
 int sticky();          // nonzero once the context is broken
@@ -158,6 +159,7 @@ int sync_event(Event*);
 ns start_on(Stream*, ns t);
 void wait_for_slot(Stream*);
 void perform(const Op&);  // the data of copies and sets, at once
+void fill(char*, int value, size_t n);
 void call_later(ns at, void (*fn)(void*), void* arg);
 void count_kernel(ns dur);
 long thread_id();

@@ -150,7 +150,7 @@ static bool is_carried_out(size_t bytes) {
   static const size_t most = (size_t)(knob("COPY_MAX_MB", 4) * (1 << 20));
   return bytes <= most;
 }
-static void fill(char* p, int value, size_t n) {
+void fill(char* p, int value, size_t n) {
   constexpr uintptr_t page = 4096;
   if (value != 0 || n < 16 * page) {
     if (is_carried_out(n)) memset(p, value, n);

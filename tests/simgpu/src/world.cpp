@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <thread>
 
 #include "sim.h"
 
@@ -94,8 +96,30 @@ static void load_compute() {
     start_compute();
   });
 }
+// Zeros of the device that a program reads as sizes can ask for any amount of the host's memory.
+void limit_resident() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    std::thread([] {
+      const double most = knob("RESIDENT_GB", 6) * (1 << 30);
+      for (;; usleep(50'000)) {
+        long pages = 0;
+        FILE* file = std::fopen("/proc/self/statm", "r");
+        if (!file || std::fscanf(file, "%*s %ld", &pages) != 1) return;
+        std::fclose(file);
+        if ((double)pages * sysconf(_SC_PAGESIZE) < most) continue;
+        std::fprintf(stderr, "simgpu: this process holds more than SIMGPU_RESIDENT_GB=%g\n", most / (1 << 30));
+        _exit(137);
+      }
+    }).detach();
+  });
+}
+
 int init() {
-  if (!owner) owner = getpid();
+  if (!owner) {
+    owner = getpid();
+    limit_resident();
+  }
   static thread_local int me = 0;
   if (!me || me != owner) me = getpid();
   if (me != owner) return 3;

@@ -1,0 +1,199 @@
+"""The tests that want a CUDA GPU, on the simulated one: environment, build, run and report in one command.
+
+Usage: ``python -m tests.simgpu [PART ...] [--torch 2.11.0]``, by any Python from 3.11 on. The environment (`.venv-gpu`, 3 GB) and the
+build are made once and kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from tests.simgpu.build import build, environment
+
+ROOT = Path(__file__).resolve().parents[2]
+USUAL_TORCH = "2.11.0"
+_LEFT_OUT_OF_DEV = (
+    "build",
+    "hatchling",
+    "import-linter",
+    "mypy",
+    "pipx",
+    "pypandoc",
+    "ruff",
+    "twine",
+    "types-",
+    "typst",
+    "uv",
+)
+"""Packages of the development environment that no test on the simulated GPU needs, by how their names begin."""
+_SEVERAL_GPUS = (
+    "collectives", "cost_of_neighbours", "gpus_of_ranks", "lanes", "own_ranks", "rank_memory", "rank_traffic",
+    "ranks_over_nodes", "shared_steps",
+)  # fmt: skip
+
+
+class Part(NamedTuple):
+    """Tests of one run of pytest. `workers`: processes beside each other; 0 where tests measure time."""
+
+    name: str
+    tests: Sequence[str]
+    devices: int = 2
+    workers: int = 2
+    settings: Sequence[tuple[str, str]] = (("COMPUTE", "1"),)
+
+
+_OF_SEVERAL = [f"tests/gpu/test_{topic}_cuda.py" for topic in _SEVERAL_GPUS]
+PARTS = (
+    Part("gpu", ["tests/gpu"]),
+    Part("gpu-4", _OF_SEVERAL, devices=4),
+    Part("gpu-8", _OF_SEVERAL, devices=8),
+    Part("device", ["tests/simgpu/test_device.py"]),
+    Part("times", ["tests/simgpu/test_times.py"], workers=0, settings=()),
+    Part("memory", ["tests/simgpu/test_memory.py"], settings=()),
+    Part("faults", ["tests/simgpu/test_faults.py"], settings=()),
+)
+
+
+class Counts(NamedTuple):
+    passed: int
+    failed: int
+    skipped: int
+    seconds: float
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the parts that are named, by default all, and return the exit code: 1 if a test failed."""
+    parser = argparse.ArgumentParser("python -m tests.simgpu", description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(part.name for part in PARTS))
+    parser.add_argument("--torch", default=USUAL_TORCH, help="Release of torch, a CUDA build: %(default)s.")
+    parser.add_argument("--where-possible", action="store_true", help="Exit with 0 where that torch cannot be had.")
+    options = parser.parse_args(words)
+    unknown = set(options.parts) - {part.name for part in PARTS}
+    if unknown:
+        parser.error(f"no part: {', '.join(sorted(unknown))}")
+    venv = ROOT / (".venv-gpu" if options.torch == USUAL_TORCH else f".venv-gpu-{options.torch}")
+    if why := make_environment(venv, options.torch):
+        print(f"gpu-sim: torch {options.torch} with CUDA cannot be had here, so its tests are left out: {why}")
+        return 0 if options.where_possible else 1
+    libraries = venv / "simgpu"
+    build(venv, libraries)
+    rows, failed = [], False
+    for part in PARTS:
+        if options.parts and part.name not in options.parts:
+            continue
+        print(f"== {part.name}, on {part.devices} simulated GPUs", flush=True)
+        counts = run(part, venv, libraries)
+        failed |= bool(counts.failed)
+        rows.append((part, counts))
+    text = report(venv, rows)
+    (libraries / "report.md").write_text(text)
+    print(f"\n{text}\nwrote {(libraries / 'report.md').relative_to(ROOT)}")
+    total = [sum(counts[i] for _, counts in rows) for i in range(3)]
+    print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")
+    return int(failed)
+
+
+def make_environment(venv: Path, torch: str) -> str | None:
+    """Make the virtual environment unless it is whole; why it cannot be made, in a line."""
+    done = venv / ".installed"
+    newest = max((ROOT / name).stat().st_mtime for name in ("pyproject.toml", "constraints.txt"))
+    if done.exists() and done.stat().st_mtime > newest:
+        return None
+    print(f"making {venv.name} with the CUDA build of torch {torch}, without NVIDIA's libraries ...", flush=True)
+    python = venv / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    constraints = venv / "constraints.txt"
+    pins = (ROOT / "constraints.txt").read_text()
+    constraints.write_text(re.sub(rf"^({_pinned_by_torch()})==.*\n", "", pins, flags=re.MULTILINE))
+    if why := _pip(python, "--no-deps", f"torch=={torch}"):
+        return why
+    asked = [line for line in _requirements(python, "torch") if not re.match(r"nvidia|cuda", line)]
+    kernels = [line for line in asked if line.startswith("triton")]
+    if why := _pip(python, "--no-deps", *kernels):
+        return why
+    others = [line for line in asked if line not in kernels]
+    if why := _pip(python, "--constraint", str(constraints), *others, *_of_project()):
+        return why
+    if why := _pip(python, "--no-deps", "--editable", str(ROOT)):
+        return why
+    done.touch()
+    return None
+
+
+def _pinned_by_torch() -> str:
+    """Packages that each release of torch asks for in versions of its own."""
+    found = re.search(r"^PINNED_BY_TORCH := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert found
+    return found[1]
+
+
+def _pip(python: Path, *words: str) -> str | None:
+    command = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *words]
+    without = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=without)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    return (errors or [f"pip ended with {done.returncode}"])[-1] if done.returncode else None
+
+
+def _requirements(python: Path, package: str) -> list[str]:
+    """What a package asks for on this machine, without its extras."""
+    ask = f"import importlib.metadata as m; print(*m.requires({package!r}), sep='\\n')"
+    lines = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line.partition(";")[0].strip() for line in lines if "extra ==" not in line]
+
+
+def _of_project() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    dev = [line for line in project["optional-dependencies"]["dev"] if not line.startswith(_LEFT_OUT_OF_DEV)]
+    return [line for line in project["dependencies"] if not line.startswith("torch")] + dev
+
+
+def run(part: Part, venv: Path, libraries: Path) -> Counts:
+    """Run the tests of a part and count them. A run that ends without a summary counts as one failure."""
+    results = libraries / f"{part.name}.xml"
+    results.unlink(missing_ok=True)
+    settings = {f"SIMGPU_{name}": value for name, value in part.settings}
+    variables = os.environ | environment(libraries) | settings | {"SIMGPU_DEVICES": str(part.devices)}
+    workers = ["-n", str(part.workers), "--dist", "worksteal"] if part.workers else []
+    words = ["-m", "pytest", "-q", "-m", "not real_numbers", *workers, f"--junitxml={results}", *part.tests]
+    began = time.monotonic()
+    subprocess.run([venv / "bin" / "python", *words], cwd=ROOT, env=variables, check=False)
+    seconds = time.monotonic() - began
+    if not results.exists():
+        return Counts(0, 1, 0, seconds)
+    suite = ElementTree.parse(results).getroot()[0]
+    number = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
+    bad = number["failures"] + number["errors"]
+    return Counts(number["tests"] - bad - number["skipped"], bad, number["skipped"], seconds)
+
+
+def report(venv: Path, rows: Sequence[tuple[Part, Counts]]) -> str:
+    ask = "import platform, torch, triton; print(platform.python_version(), torch.__version__, triton.__version__)"
+    said = subprocess.run([venv / "bin" / "python", "-c", ask], capture_output=True, text=True, check=True).stdout
+    versions = dict(zip(("Python", "torch", "triton"), said.split(), strict=True))
+    lines = [
+        f"Simulated GPUs: {', '.join(f'{name} {version}' for name, version in versions.items())}",
+        "",
+        "| part | GPUs | passed | failed | skipped | seconds |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *(
+            f"| {part.name} | {part.devices} | {counts.passed} | {counts.failed} | {counts.skipped} | {counts.seconds:.0f} |"
+            for part, counts in rows
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
