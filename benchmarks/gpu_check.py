@@ -31,10 +31,13 @@ GRACE_S = 10.0
 """Before a part's end it is interrupted, so that pytest still sums up what it has."""
 LINGER_S = 2.0
 """Time to read output of processes that a part has left behind, such as idle compilers."""
+SIMULATED = "SIMGPU_DEVICES" in os.environ
+"""Whether the GPU is the simulated one of `tests/simgpu`, on which no claim of time can be settled."""
 _PYTEST = [
     "-m", "pytest", "-v", "-rs", "--tb=short", "-p", "no:cacheprovider",
     "-o", "addopts=",  # plugins that the settings name, and these tests do without, need not be installed
     *(("--timeout", "180") if find_spec("pytest_timeout") else ()),
+    *(("-m", "not real_numbers and not numbers") if SIMULATED else ()),
 ]  # fmt: skip
 _OF_DOCTOR = ("click", "msgspec", "platformdirs", "psutil")
 _OF_ALL = (*_OF_DOCTOR, "numpy", "rich", "tabulate")
@@ -45,7 +48,7 @@ _SCREEN_NEEDS = (*_OF_ALL, *_OF_SCREEN)
 class Part(NamedTuple):
     """`about_s`: seconds that it may take on a data-centre GPU, a guess. `reports_itself`: whether it appends its own
     section to the report. `gpus` and `needs`: how many GPUs and which modules it cannot do without. pip has these under
-    the same names."""
+    the same names. `times`: whether its marks are claims of time, which only hardware can settle."""
 
     name: str
     title: str
@@ -54,6 +57,7 @@ class Part(NamedTuple):
     reports_itself: bool = False
     gpus: int = 1
     needs: Sequence[str] = _OF_ALL
+    times: bool = False
 
     def lacks(self, gpus: int) -> str | None:
         """What this machine, on which torch sees so many GPUs, lacks for it; None if nothing."""
@@ -76,7 +80,7 @@ def _tests(name: str, title: str, about_s: float, *topics: str, gpus: int = 1) -
 PARTS = (
     Part("doctor", "Doctor", 20, ["-m", "cs336_tui", "doctor"], needs=_OF_DOCTOR),
     _tests("measuring", "GPU tests: measuring, device", 75, "measure_cuda", "nvml"),
-    Part("do-bench", "Timer do_bench beside triton's", 30, ["-m", "benchmarks.do_bench"], True),
+    Part("do-bench", "Timer do_bench beside triton's", 30, ["-m", "benchmarks.do_bench"], True, times=True),
     _tests("do-bench-tests", "GPU tests: timer do_bench", 45, "do_bench_cuda"),
     _tests(
         "variants", "GPU tests: variants", 140, "cuda_graph", "attention_cuda", "float8_cuda", "imported_cuda",
@@ -85,6 +89,7 @@ PARTS = (
     _tests("predictions", "GPU tests: predicted peaks", 120, "predicted_peak", "checkpointing_cuda"),
     Part(
         "selftest", "Selftest", 190, ["-m", "cs336_tui", "selftest", "--device", "cuda", "--format", "markdown"],
+        times=True,
     ),
     _tests(
         "reports", "GPU tests: reports, peaks", 160, "kernels_cuda", "memory_cuda", "peak_cuda", "dtypes_cuda",
@@ -96,11 +101,11 @@ PARTS = (
         "rank_memory_cuda", "rank_traffic_cuda", "gpus_of_ranks_cuda", "ranks_over_nodes_cuda", gpus=2,
     ),
     _tests("lanes", "GPU tests: lanes, on two GPUs", 90, "lanes_cuda", "cost_of_neighbours_cuda", gpus=2),
-    Part("creation", "Creation", 60, ["-m", "benchmarks.creation"], True),
-    Part("overhead", "Overhead", 40, ["-m", "benchmarks.overhead", "--device", "cuda"], True),
+    Part("creation", "Creation", 60, ["-m", "benchmarks.creation"], True, times=True),
+    Part("overhead", "Overhead", 40, ["-m", "benchmarks.overhead", "--device", "cuda"], True, times=True),
     _tests("compiling", "GPU tests: compiling", 300, "variants_cuda", "compiling_cuda", "norms_cuda"),
-    Part("start", "Start", 60, ["-m", "benchmarks.start"], True, needs=_SCREEN_NEEDS),
-    Part("screen", "Screen", 70, ["-m", "benchmarks.screen_cost"], True, needs=_SCREEN_NEEDS),
+    Part("start", "Start", 60, ["-m", "benchmarks.start"], True, needs=_SCREEN_NEEDS, times=True),
+    Part("screen", "Screen", 70, ["-m", "benchmarks.screen_cost"], True, needs=_SCREEN_NEEDS, times=True),
     Part(
         "predicted-peak", "Predicted peak", 300, ["-m", "benchmarks.predicted_peak", "--device", "cuda", "--quick"],
         True,
@@ -207,7 +212,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     output: Path = options.output
     on = machine() if all(map(find_spec, _OF_ALL)) else f"Python {sys.version.split()[0]}"
-    output.write_text(f"# GPU report\n\n{on}, torch {here.version}, GPUs: {here.gpus}\n\n")
+    output.write_text(f"# GPU report\n\n{on}, torch {here.version}, GPUs: {here.gpus}{' (simulated)' * SIMULATED}\n\n")
     rows: list[list[str]] = []
     failed, left_out, ran = [], [], 0
     for part in PARTS:
@@ -224,7 +229,8 @@ def main(words: Sequence[str] | None = None) -> int:
             continue
         print(f"== {part.title}", flush=True)
         done = _run(part, output, min(options.timeout, left_s))
-        rows.append([part.title, done.result, f"{done.seconds:.0f}"])
+        unsettled = "; its times only hardware can settle" if SIMULATED and part.times else ""
+        rows.append([part.title, done.result + unsettled, f"{done.seconds:.0f}"])
         ran += not done.result.startswith("skipped")
         if done.code != 0:
             failed.append(part.name)
