@@ -1,14 +1,13 @@
 // libcudnn.so.9: the version, and a backend interface that finds one engine for every graph; an execution is one
-// launch.
+// launch. By default its version is 0, so that torch's attention does without: some graphs want more of an engine.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #include "sim.h"
 #define API extern "C" __attribute__((visibility("default")))
-API size_t cudnnGetVersion() {
-  return (size_t)sim::knob("CUDNN", 91400);
-}  // under 91500 SDPA prefers flash on cc 9.0; Python reads cudnnGetProperty
+// SDPA prefers it to flash from 91500 on where the compute capability is 9.0. Python reads cudnnGetProperty.
+API size_t cudnnGetVersion() { return (size_t)sim::knob("CUDNN", 0); }
 API size_t cudnnGetCudartVersion() { return 13000; }
 API int cudnnGetProperty(int which, int* v) {
   *v = which == 0 ? 9 : which == 1 ? 19 : 0;
