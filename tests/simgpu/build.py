@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "src"
-CORE = ("world", "board", "memory", "timeline", "graphs", "durations", "activity", "compute_loader", "attrs")
+CORE = ("world", "board", "memory", "timeline", "truth", "graphs", "durations", "activity", "compute_loader", "attrs")
 BY_HAND = {
     "libcudart": "cudart",
     "libcuda": "cuda",

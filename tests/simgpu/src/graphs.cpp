@@ -108,6 +108,7 @@ int launch_graph(Graph* graph, Stream* stream) {
       node->op.event->t = end;
     }
     trace(node->op, begin, end, stream, node->id, (uint32_t)graph->id);
+    note_work(node->op, begin, end, stream);
   }
   return 0;
 }

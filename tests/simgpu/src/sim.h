@@ -164,6 +164,10 @@ void call_later(ns at, void (*fn)(void*), void* arg);
 void count_kernel(ns dur);
 long thread_id();
 
+// ---- truth.cpp
+void note_work(const Op&, ns start, ns end, const Stream*);
+void wait_until(ns t, const char* what);  // the host waits for a device, stream or event
+
 // ---- durations.cpp
 struct Func {
   std::string name;

@@ -172,6 +172,7 @@ static void enqueue(Stream* stream, const Op& op, ns start, ns end) {
   if (op.kind == HOST) call_later(end, op.fn, op.arg);
   perform(op);
   trace(op, start, end, stream, 0, 0);
+  note_work(op, start, end, stream);
   if (op.kind == KERNEL) count_kernel(end - start);
 }
 int launch_until(Stream* stream, const Op& op, ns (*end)(void*, ns), void* context) {
@@ -255,7 +256,7 @@ int sync_stream(Stream* stream) {
     Lock lock(mutex);
     until = stream->legacy ? start_on(stream, 0) : stream->ready;
   }
-  sleep_until(until);
+  wait_until(until, "stream");
   return sticky();
 }
 int sync_device() {
@@ -266,7 +267,7 @@ int sync_device() {
     for (const auto* stream : streams)
       if (stream->device == current()) until = std::max(until, stream->ready);
   }
-  sleep_until(until);
+  wait_until(until, "device");
   return sticky();
 }
 bool idle(Stream* stream) {
@@ -331,7 +332,7 @@ int sync_event(Event* event) {
     event->capture->invalid = true;
     return 900;
   }
-  if (event->recorded) sleep_until(event->t);
+  if (event->recorded) wait_until(event->t, "event");
   return sticky();
 }
 }  // namespace sim

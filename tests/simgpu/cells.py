@@ -1,0 +1,99 @@
+"""Cells of `bench` on simulated GPUs, beside the simulation's own record of what ran when (`SIMGPU_TRUTH`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+TINY = [
+    *"--d-model 64 --d-ff 128 --num-layers 2 --num-heads 2 --vocab-size 128 --batch 2 --context 16".split(),
+    *"--warmup 1 --steps 3 --order as-given".split(),
+]
+"""Steps whose launches take the host a few milliseconds; later words count."""
+PATIENCE_S = 300
+
+
+class Work(NamedTuple):
+    """A kernel, copy or fill of a simulated device; its launch ended at `launched_ns` on the host."""
+
+    device: int
+    stream: int
+    launched_ns: int
+    begin_ns: int
+    end_ns: int
+    name: str
+
+    @property
+    def ns(self) -> int:
+        return self.end_ns - self.begin_ns
+
+
+class Window(NamedTuple):
+    """What a process launched between two waits for the whole device. The first of them returned at `after_ns`; the
+    second began at `began_ns` and returned at `returned_ns`, which is not known of a process's last."""
+
+    work: tuple[Work, ...]
+    after_ns: int
+    began_ns: int
+    returned_ns: int | None
+
+
+class Bench(NamedTuple):
+    """The runs of a bench as its JSON has them, and what each cell's process did."""
+
+    runs: Sequence[dict[str, Any]]
+    windows: dict[int, list[Window]]
+
+
+def command(folder: Path, *words: str, **knobs: object) -> subprocess.CompletedProcess[str]:
+    """Run a command of ours where the simulation has these knobs, and its board and truth lie in the folder."""
+    own = {"BOARD": folder / "board", "TRUTH": folder / "truth"} | knobs
+    variables = os.environ | {f"SIMGPU_{name}": str(value) for name, value in own.items()}
+    begin = [sys.executable, "-m", "cs336_tui", *words]
+    return subprocess.run(begin, env=variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+def bench(folder: Path, *words: str, **knobs: object) -> Bench:
+    """Run `bench`, all of whose cells must end well."""
+    sessions = folder / "sessions"
+    flags = ["--device", "cuda:0", "--session-dir", str(sessions), "--format", "json", "--timeout", "120"]
+    done = command(folder, "bench", *flags, *words, **knobs)
+    assert done.returncode == 0, done.stderr[-4000:]
+    (path,) = sessions.glob("*.jsonl")
+    events = map(json.loads, path.read_text().splitlines())
+    cells = {event["pid"]: event["cell"] for event in events if event["type"] == "CellStarted"}
+    windows = {cells[pid]: found for pid, found in truth(folder / "truth").items() if pid in cells}
+    return Bench(json.loads(done.stdout)["runs"], windows)
+
+
+def truth(path: Path) -> dict[int, list[Window]]:
+    """The windows of each process, in order."""
+    processes = defaultdict(list)
+    for line in path.read_text().splitlines():
+        words = line.split(" ", 7)
+        processes[int(words[1])].append(words)
+    return {pid: list(_windows(lines)) for pid, lines in processes.items()}
+
+
+def _windows(lines: Sequence[list[str]]) -> Iterator[Window]:
+    work: list[Work] = []
+    whole: Window | None = None
+    after_ns = 0
+    for kind, _, *rest in lines:
+        if kind == "work":
+            work.append(Work(*map(int, rest[:5]), rest[5]))
+            continue
+        began_ns, returned_before_ns, what = int(rest[0]), int(rest[1]), rest[2]
+        if whole:
+            yield whole._replace(returned_ns=returned_before_ns)
+            after_ns, whole = returned_before_ns, None
+        if what == "device":
+            whole, work = Window(tuple(work), after_ns, began_ns, None), []
+    if whole:
+        yield whole
