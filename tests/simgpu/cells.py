@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-TINY = [
-    *"--d-model 64 --d-ff 128 --num-layers 2 --num-heads 2 --vocab-size 128 --batch 2 --context 16".split(),
-    *"--warmup 1 --steps 3 --order as-given".split(),
-]
-"""Steps whose launches take the host a few milliseconds; later words count."""
+TINY_MODEL = "--d-model 64 --d-ff 128 --num-layers 2 --num-heads 2 --vocab-size 128 --batch 2 --context 16".split()
+"""A model whose launches take the host a few milliseconds."""
+TINY = [*TINY_MODEL, *"--warmup 1 --steps 3 --order as-given".split()]
+"""Cells of it; later words count."""
 PATIENCE_S = 300
 
 
@@ -70,6 +69,24 @@ def bench(folder: Path, *words: str, **knobs: object) -> Bench:
     cells = {event["pid"]: event["cell"] for event in events if event["type"] == "CellStarted"}
     windows = {cells[pid]: found for pid, found in truth(folder / "truth").items() if pid in cells}
     return Bench(json.loads(done.stdout)["runs"], windows)
+
+
+class Profiled(NamedTuple):
+    """A kernel report and, of each process that made it, the window of the profiled step."""
+
+    report: dict[str, Any]
+    steps: list[Window]
+
+
+def profile(folder: Path, *words: str, **knobs: object) -> list[Profiled]:
+    """Run `kernels`. Reports are made one after another, each in as many new processes as it has ranks."""
+    done = command(folder, "kernels", "--session-dir", str(folder / "sessions"), *words, **knobs)
+    assert done.returncode == 0, done.stderr[-4000:]
+    (path,) = (folder / "sessions").glob("*.jsonl")
+    events = map(json.loads, path.read_text().splitlines())
+    reports = [event["content"] for event in events if event["type"] == "ReportFinished"]
+    steps = iter([[each for each in found if each.work][-1] for found in truth(folder / "truth").values()])
+    return [Profiled(report, [next(steps) for _ in range(report["spec"]["ranks"])]) for report in reports]
 
 
 def truth(path: Path) -> dict[int, list[Window]]:
