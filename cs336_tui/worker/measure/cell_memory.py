@@ -186,7 +186,7 @@ _SavedKind = tuple[str, str, str, tuple[int, ...]]  # Node, range, dtype and sha
 class _Saved(NamedTuple):
     """Autograd's handle on a saved tensor. Keeps it alive, so that no other gets its storage's address."""
 
-    tensor: Tensor
+    tensor: Tensor  # Detached: a node that saves its own result must not be kept by what it keeps
     sequence: int  # Of the node that saved it
     module: str
     range: str
@@ -229,7 +229,7 @@ class _Watch:
         if counts:
             self._counted.add(storage._cdata)
         sequence = torch.autograd._get_sequence_nr() - 1  # a node takes its number before it saves
-        saved = _Saved(tensor, sequence, self._module, self._ranges[-1] if self._ranges else NO_RANGE, counts)
+        saved = _Saved(tensor.detach(), sequence, self._module, self._ranges[-1] if self._ranges else NO_RANGE, counts)
         self._saved.append(saved)
         return saved
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -74,3 +76,17 @@ def test_autocast_saves_low_precision_copies_of_the_weights_too() -> None:
 @pytest.mark.parametrize("layers", [1, 3])
 def test_there_is_a_row_for_every_block(layers: int) -> None:
     assert [block.module for block in saved(small_spec(num_layers=layers))] == [f"layers.{n}" for n in range(layers)]
+
+
+@pytest.mark.parametrize("changes", [{}, {"precision": "bf16-mixed"}, {"checkpoint": 1}])
+def test_no_tensor_outlives_its_report(changes: dict[str, object]) -> None:
+    """Softmax saves its own result: node and result must not keep each other."""
+
+    def live() -> int:
+        gc.collect()
+        return sum(isinstance(each, torch.Tensor) for each in gc.get_objects())
+
+    before = live()
+    for _ in range(3):
+        assert saved(small_spec(**changes))
+        assert live() == before
