@@ -14,6 +14,7 @@ from cs336_tui.events.device_timeline import gaps_of, overlap_of
 from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
 from cs336_tui.events.kernel_report import Gaps, KernelGroup, KernelKind, Overlap
 from cs336_tui.events.prediction import NO_RANGE
+from cs336_tui.stats.quantities import counted, time_text
 from cs336_tui.stats.timelines import busy, extent
 from cs336_tui.worker.workload.ranges import PHASE, RANGE
 
@@ -46,6 +47,8 @@ class Profile(NamedTuple):
 
     launches: tuple[Launch, ...]
     host_ns: int
+    unplaced_ns: tuple[int, ...] = ()
+    """Durations of kernels that are in no launch here, since nothing tells in which phase they were launched."""
 
     @property
     def total_ns(self) -> int:
@@ -108,14 +111,15 @@ def operators_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
 def kernels_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
     """The kernels, copies and fills of the GPU that were launched in one of these phases, each with phase and range of
     the operator whose `correlation_id` is its `linked_correlation_id`; else those at its launch, CUDA's runtime call
-    with its own `correlation_id`; else the phase of the kernel before it on its stream."""
+    with its own `correlation_id`; else the phase of the kernel before it on its stream; else it is
+    unplaced."""
     events = list(events)
     host = [event for event in events if kind_of(event) == "operator"]
     times = phase_times(host)
     operators = {each.correlation: each for each in attribute(host, times) if each.correlation}
     calls_ns = {event.correlation_id(): event.start_ns() for event in events if kind_of(event) == "runtime"}
     before: dict[tuple[int, int], str] = {}
-    launches = []
+    launches, unplaced_ns = [], []
     for event in sorted((event for event in events if kind_of(event) == "kernel"), key=lambda event: event.start_ns()):
         stream = event.device_index(), event.device_resource_id()
         phase, range_, op = before.get(stream, ""), NO_RANGE, ""
@@ -125,21 +129,33 @@ def kernels_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
         elif (called_ns := calls_ns.get(event.correlation_id())) is not None:
             phase = times.at(called_ns)
             range_ = phase if phase in RANGES else NO_RANGE
+        elif not phase:
+            unplaced_ns.append(event.end_ns() - event.start_ns())
+            continue
         before[stream] = phase
         if phase in phases:
             begin, end = event.start_ns(), event.end_ns()
             launches.append(Launch(event.name(), kernel_kind(event.name()), phase, range_, begin, end, end - begin, op))
-    return Profile(tuple(launches), times.host_ns(phases))
+    return Profile(tuple(launches), times.host_ns(phases), tuple(unplaced_ns))
 
 
 def read_step(events: Sequence[RawEvent], phases: Sequence[str], device_type: str) -> StepRead:
     """The launches of these phases: a GPU's kernels if the profiler sees them, else the host's operators."""
+    note = {"cuda": NO_CUPTI, "mps": NO_METAL}.get(device_type, "")
     if device_type == "cuda":
         kernels = kernels_of(events, phases)
+        left_out = _left_out(kernels.unplaced_ns)
         if kernels.launches:
-            return StepRead(kernels, "kernels", "")
-    note = {"cuda": NO_CUPTI, "mps": NO_METAL}.get(device_type, "")
+            return StepRead(kernels, "kernels", left_out)
+        note = f"{left_out} {HOST_INSTEAD}" if left_out else note
     return StepRead(operators_of(events, phases), "operators", note)
+
+
+def _left_out(unplaced_ns: Sequence[int]) -> str:
+    if not unplaced_ns:
+        return ""
+    kernels = f"{counted(len(unplaced_ns), 'kernel')} ({time_text(sum(unplaced_ns))})"
+    return f"Left out: {kernels}, whose launch the profiler did not record, so that the phase is unknown."
 
 
 _KIND_OF_ACTIVITY = {

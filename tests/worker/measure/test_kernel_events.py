@@ -128,6 +128,26 @@ def test_a_kernel_without_operator_goes_by_its_launch_and_without_that_by_its_st
     assert placed(*gpu) == [("by_launch", "backward", ""), ("by_stream", "backward", "")]
 
 
+def test_kernels_in_no_phase_that_could_be_told_are_counted_and_a_note_says_so() -> None:
+    """Those that were launched outside of every phase are known to be no part of the step."""
+    gpu = (
+        at_host("cudaLaunchKernel", 125, 126, activity="cuda_runtime", correlation_id=501),
+        on_gpu("outside", 990, 999, correlation_id=501, device_resource_id=7),
+        on_gpu("mul_kernel", 1000, 1010, linked_correlation_id=1, device_resource_id=7),
+        on_gpu("ncclDevKernel_AllReduce", 1000, 3000, device_resource_id=9),
+        on_gpu("ncclDevKernel_AllReduce", 3000, 4500, device_resource_id=9),
+        on_gpu("after_outside", 991, 995, device_resource_id=7),
+    )
+    read = read_step([*HOST, *gpu], ("forward",), "cuda")
+    assert [launch.name for launch in read.profile.launches] == ["mul_kernel"]
+    assert read.profile.unplaced_ns == (4, 2000, 1500)
+    assert "3 kernels (3.504 µs)" in read.note
+    alone = read_step([*HOST, *gpu[3:5]], ("forward",), "cuda")
+    assert alone.activity == "operators"
+    assert "2 kernels (3.500 µs)" in alone.note
+    assert "No kernel could be seen" not in alone.note
+
+
 def test_only_kernels_copies_and_fills_of_the_counted_phases_are_counted() -> None:
     gpu = (
         on_gpu("phase/forward", 1000, 1100, activity="gpu_user_annotation", linked_correlation_id=1),
