@@ -82,6 +82,7 @@ SETTINGS_IN_FORCE = (
 
 _ALL = (
     *SETTINGS_IN_FORCE,
+    Aspect("optimizer", _in_force, "optimizer", lambda result: (result.spec.optimizer, _device_type(result))),
     Aspect("float32 matmul precision", _in_force, "matmul_precision", _precision),
     Aspect("TF32", _in_force, "allow_tf32", _precision),
     Aspect("parameters", _in_force, "parameter_dtype", _precision),

@@ -114,6 +114,21 @@ def test_kernels_of_different_choices_are_no_mixed_provenance() -> None:
     assert "model revision sha256 1" in line
 
 
+def test_a_graph_whose_optimizer_is_another_implementation_is_mixed_provenance() -> None:
+    """One choice of optimizer may be several implementations: those of another device type or choice are no wonder."""
+
+    def notes(first: str, second: str, **of_second: object) -> tuple[str, ...]:
+        cells = cell(TIMES, pass_="train-step"), cell(TIMES, pass_="train-step", **of_second)
+        facts = in_force(0, optimizer=first), in_force(1, optimizer=second)
+        return mixed_provenance(merge([("one", state_of([*events_of(*cells), *facts]))]))
+
+    captured = "AdamW (foreach, capturable)"
+    (line,) = notes("AdamW (foreach)", captured, cuda_graph="step")
+    assert line == f"mixed provenance: optimizer AdamW (foreach) (cell 1); {captured} (cell 2)"
+    assert notes("AdamW (foreach)", "AdamW (fused)", optimizer="adamw-fused") == ()
+    assert notes("AdamW (foreach)", "AdamW (for-loop)", device="cpu") == ()
+
+
 def test_what_came_of_variants_is_told() -> None:
     state = with_facts(
         in_force(0, attention="naive (scores materialised)"),

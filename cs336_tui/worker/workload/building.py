@@ -300,12 +300,14 @@ def make_optimizer(
     make: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
 ) -> NamedOptimizer:
     """One of `config.variants.OPTIMIZERS` over the model's parameters, with torch's defaults. ``adamw`` is torch's
-    choice for `device_type`, that of the step; parameters may be of the meta device. `capturable` allows a CUDA graph.
-    `make` makes AdamW, or something that takes its arguments.
+    choice for `device_type`, that of the step; parameters may be of the meta device. `capturable` allows a CUDA graph,
+    for which all but the fused one run more kernels. `make` makes AdamW, or something that takes its arguments.
     Raises ValueError for an implementation that the device lacks."""
     if choice == "adamw":  # torch's own choice: ``_default_to_fused_or_foreach`` in torch.optim.optimizer
         choice = "adamw-foreach" if device_type == "cuda" else "adamw-for-loop"
-    name = f"AdamW ({choice.removeprefix('adamw-')})"
+    capturable &= device_type == "cuda"
+    more = ", capturable" if capturable and "fused" not in choice else ""
+    name = f"AdamW ({choice.removeprefix('adamw-')}{more})"
     parameters = list(model.parameters())
     options: dict[str, Any] = {**IMPLEMENTATIONS[choice]}
     if "fused" in choice:

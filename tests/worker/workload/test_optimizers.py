@@ -102,6 +102,17 @@ def test_without_data_it_keeps_what_it_keeps_with_data(choice: str, dtype: torch
     assert kept("meta") == kept("cpu")
 
 
-def test_a_graph_can_hold_the_step_only_on_cuda() -> None:
-    assert make_optimizer("adamw", a_model(), "cuda", capturable=True).optimizer.defaults["capturable"]
-    assert not make_optimizer("adamw", a_model(), "cpu", capturable=True).optimizer.defaults["capturable"]
+@pytest.mark.parametrize(
+    ("choice", "device_type", "capturable", "name"),
+    [
+        ("adamw", "cuda", True, "AdamW (foreach, capturable)"),
+        ("adamw-for-loop", "cuda", True, "AdamW (for-loop, capturable)"),
+        ("adamw-fused", "cuda", True, "AdamW (fused)"),  # its one kernel is the same
+        ("adamw", "cpu", False, "AdamW (for-loop)"),
+    ],
+)
+def test_a_graph_can_hold_the_step_only_on_cuda_and_what_takes_more_kernels_for_it_says_so(
+    choice: str, device_type: str, capturable: bool, name: str
+) -> None:
+    made = make_optimizer(choice, a_model(), device_type, capturable=True)
+    assert (made.optimizer.defaults["capturable"], made.name) == (capturable, name)
