@@ -174,10 +174,11 @@ def saved_for_backward(workload: Workload, annotations: Sequence[Annotation] = (
             logits = logits_of(model(workload.batch.inputs))
         if not any(isinstance(group.entry, StandIn) for group in groups):  # a node would recompute its saved tensors
             watch.name_nodes(logits)
+        return watch.blocks()
     finally:
         for hook in hooks:
             hook.remove()
-    return watch.blocks()
+        watch.saved.clear()  # the model's named parts go on to hold the watch
 
 
 _SavedKind = tuple[str, str, str, tuple[int, ...]]  # Node, range, dtype and shape
@@ -197,7 +198,7 @@ class _Watch:
     def __init__(self, there_anyway: tuple[Tensor, ...], module: str) -> None:
         self._counted = {tensor.untyped_storage()._cdata for tensor in there_anyway}
         """Storages that are not counted, or not again."""
-        self._saved: list[_Saved] = []
+        self.saved: list[_Saved] = []
         self._nodes: dict[int, str] = {}  # Names by sequence number
         self._module = module
         self._ranges: list[str] = []
@@ -230,7 +231,7 @@ class _Watch:
             self._counted.add(storage._cdata)
         sequence = torch.autograd._get_sequence_nr() - 1  # a node takes its number before it saves
         saved = _Saved(tensor.detach(), sequence, self._module, self._ranges[-1] if self._ranges else NO_RANGE, counts)
-        self._saved.append(saved)
+        self.saved.append(saved)
         return saved
 
     def unpack(self, saved: _Saved) -> Tensor:
@@ -248,7 +249,7 @@ class _Watch:
 
     def blocks(self) -> tuple[SavedBlock, ...]:
         sizes: dict[str, dict[_SavedKind, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for saved in (each for each in self._saved if each.counts and each.module):
+        for saved in (each for each in self.saved if each.counts and each.module):
             # The input of a recomputed block is saved by no node that backward reaches.
             known = saved.sequence in self._nodes
             node, range_ = (self._nodes[saved.sequence], saved.range) if known else (CHECKPOINT, "residual")
