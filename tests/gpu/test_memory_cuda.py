@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,9 @@ def test_the_recorded_peak_is_what_the_allocator_counts(pass_: str, precision: s
     "changes", [{}, {"precision": "bf16-mixed"}, {"checkpoint": 1}, {"checkpoint": 1, "nesting": "halves"}]
 )
 def test_the_backward_of_a_block_changes_memory_as_its_gradients_and_saved_tensors_say(changes: dict[str, Any]) -> None:
-    """The allocator rounds each of a few dozen tensors a block up to 512 bytes."""
-    spec = gpu_spec(**({"pass_": "train-step"} | changes))
+    """The allocator rounds each of a few dozen tensors a block up to 512 bytes. It also leaves up to 1 MiB of a block
+    unsplit, but none here: with this vocabulary every tensor of more than 1 MiB is a multiple of 2 MiB."""
+    spec = gpu_spec(**({"pass_": "train-step", "vocab_size": 8192} | changes))
     needs(spec.precision)
     rows = block_rows(record(spec))
     groups = 2 if spec.nesting == "halves" else 4
@@ -103,7 +105,9 @@ def test_the_snapshot_is_kept_for_the_memory_viewer(tmp_path: Path) -> None:
 
 def test_running_out_of_memory_is_seen_again_with_its_blocks() -> None:
     total = torch.cuda.get_device_properties(0).total_memory
+    gc.collect()
     torch.cuda.empty_cache()
+    held = torch.cuda.memory_allocated()
     torch.cuda.set_per_process_memory_fraction(min(2 * 1024**3 / total, 1.0))
     try:
         spec = gpu_spec(context_length=1024, batch_size=32, pass_="train-step")
@@ -117,4 +121,4 @@ def test_running_out_of_memory_is_seen_again_with_its_blocks() -> None:
     assert report.live_bytes == sum(report.by_category.values())
     assert report.by_category["activations"] > report.by_category["parameters"]
     assert report.largest[0].site.frame.startswith("transformer.py:")
-    assert torch.cuda.memory_allocated() < 200e6, "what the attempt made is given back"
+    assert torch.cuda.memory_allocated() - held < 200e6, "what the attempt made is given back"

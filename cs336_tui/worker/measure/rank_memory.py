@@ -118,7 +118,8 @@ def _uses(workload: Workload, there: Sequence[Tensor]) -> dict[str, int]:
         "buffers": _bytes((*workload.model.buffers(), *batch), seen),
     }
     buckets, is_shared = bucket_bytes(runs)
-    kept = _bytes(held_by(runs, training.optimizer if training else None), seen)
+    held = (each for each in held_by(runs, training.optimizer if training else None) if each.device == device)
+    kept = _bytes(held, seen)
     others = (each for each in _tensors() if each.device == device)
     return uses | {
         "communication": communicated + kept + max(buckets - (gradients if is_shared else 0), 0),
