@@ -102,7 +102,7 @@ def selftest_command(
 def lanes_asked(count: LaneCount, device: str, environment: Environment) -> tuple[Lane, ...]:
     """The lanes on these devices; ``auto`` is one for each device, on a CPU for each core. Raises `SpecError` where
     there is no room for two."""
-    pool = pool_of([each if each == "auto" else canonical_device(each) for each in device.split(",")], environment)
+    pool = pool_of(device.split(","), environment)
     found = lanes_of(len(cores_here()) if pool == ("cpu",) and count == "auto" else count, pool, ())
     if len(found) < 2:
         raise SpecError("lanes", count, f"neighbours need two lanes, and {', '.join(pool)} has room for one")

@@ -14,6 +14,7 @@ from cs336_tui.selftest.turns import Plan
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
 
 
+@pytest.mark.real_numbers
 def test_each_gpu_runs_its_cell_alone_and_beside_all_others() -> None:
     environment = read_machine().environment
     lanes = lanes_asked("auto", "cuda", environment)

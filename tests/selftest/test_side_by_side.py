@@ -127,11 +127,19 @@ def test_a_lane_that_cannot_run_is_an_error_with_its_output() -> None:
         run_lanes(SelftestCell(size="tiny", device="cuda"), lanes, Plan(starts=1, rounds=1), ENVIRONMENT)
 
 
+def machine_with(*names: str) -> Environment:
+    devices = tuple(DeviceInfo(name=name, label=f"a {name[:4]}", precisions=()) for name in ("cpu", *names))
+    return Environment(host="h", os="o", cpu="c", cpu_count=2, memory_bytes=1, python="3", app="1", devices=devices)
+
+
+@pytest.mark.parametrize("device", ["auto", "every", "cuda", "cuda:0,cuda:1"])
+def test_each_gpu_is_a_lane_however_they_are_asked_for(device: str) -> None:
+    lanes = lanes_asked("auto", device, machine_with("cuda:0", "cuda:1"))
+    assert [lane.device for lane in lanes] == ["cuda:0", "cuda:1"]
+
+
 def test_where_there_is_no_room_for_two_lanes_that_is_said() -> None:
-    one_gpu = Environment(
-        host="h", os="o", cpu="c", cpu_count=2, memory_bytes=1, python="3", app="1",
-        devices=tuple(DeviceInfo(name=name, label=f"a {name}", precisions=()) for name in ("cpu", "cuda:0")),
-    )  # fmt: skip
+    one_gpu = machine_with("cuda:0")
     with pytest.raises(SpecError, match="neighbours need two lanes, and cuda:0 has room for one"):
         lanes_asked("auto", "auto", one_gpu)
     with pytest.raises(SpecError, match="a lane needs a device of its own"):
