@@ -63,7 +63,8 @@ def test_a_flushed_step_finds_nothing_in_the_l2() -> None:
 
 
 def test_the_flush_is_in_no_peak_and_among_the_settings_in_force() -> None:
-    plain, flushed = (assert_ok(run(gpu_spec(flush_l2=each, pass_="train-step"))) for each in (False, True))
+    # The first cell of a process finds no blocks that another has left; what it holds of a block unsplit differs.
+    _, plain, flushed = (assert_ok(run(gpu_spec(flush_l2=each, pass_="train-step"))) for each in (False, False, True))
     assert plain.built.in_force.flushed is None
     assert (flushed.built.in_force.flushed or "").startswith(f"{L2Flush(DEVICE).bytes / 2**20:.4g} MiB zeroed")
     assert flushed.finished.peak_allocated_bytes == plain.finished.peak_allocated_bytes

@@ -87,7 +87,8 @@ def test_matrix_products_are_where_they_belong_backward_included() -> None:
     for name, count in PRODUCTS.items():
         assert found["forward", name] >= count
         assert found["backward", name] >= 2 * count
-    assert all(share.backward_ns > 0 for share in by_range(report))
+    # The gradient of a sum is that of its terms: an addition has no kernel in backward.
+    assert {share.name for share in by_range(report) if not share.backward_ns} == {"residual"}
 
 
 def test_an_optimizer_lowers_the_share_of_matrix_multiplication() -> None:
