@@ -64,9 +64,12 @@ class Session:
     def state(self) -> SessionState:
         return load(self.log)
 
+    def _begun(self) -> bool:
+        return any(log.stat().st_size for log in self._directory.glob("*.jsonl"))
+
     def until(self, true: Callable[[SessionState], object], what: str) -> None:
         """Wait until `true` of its state."""
-        self._slurm.until(lambda: list(self._directory.glob("*.jsonl")) and true(self.state), what)
+        self._slurm.until(lambda: self._begun() and true(self.state), what)
 
     def job_of(self, cell: int) -> str:
         """Slurm's name for the job of a cell."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import tempfile
@@ -45,9 +46,10 @@ class Compiling:
         assert pid is not None
         give_up_at = time.monotonic() + PATIENCE_S
         while time.monotonic() < give_up_at:
-            found = psutil.Process(pid).children(recursive=True)
-            if any("cc1plus" in each.name() for each in found):
-                return pid, found
+            with contextlib.suppress(psutil.NoSuchProcess):  # of a compiler that ended meanwhile
+                found = psutil.Process(pid).children(recursive=True)
+                if any("cc1plus" in each.name() for each in found):
+                    return pid, found
             time.sleep(0.02)
         pytest.fail("no compiler was started for a minute")
 

@@ -52,11 +52,17 @@ class Job:
         return fold(LogReader(path) if path.exists() else ())
 
 
+def nodes() -> list[psutil.Process]:
+    """The processes of this one that are a node."""
+    children = (each.as_dict(["pid", "cmdline"]) for each in psutil.Process().children())  # a zombie's is None
+    return [psutil.Process(each["pid"]) for each in children if "--node" in (each["cmdline"] or ())]
+
+
 @pytest.fixture
 def _no_node_stays() -> Iterator[None]:
     """A test that fails leaves a node whose cell would never end."""
     yield
-    for node in [each for each in psutil.Process().children() if "--node" in each.cmdline()]:
+    for node in nodes():
         for process in [*node.children(recursive=True), node]:
             process.kill()
 
@@ -83,7 +89,7 @@ def test_wide_cells_run_first_then_each_node_its_share_and_a_lost_node_names_its
     while not measures(job.node(1).cells.get(ENDLESS)):
         assert time.monotonic() < give_up_at
         running.join(0.1)
-    (node,) = (each for each in psutil.Process().children() if "--node" in each.cmdline())
+    (node,) = nodes()
     below = node.children(recursive=True)
     node.kill()
     running.join(PATIENCE_S)
