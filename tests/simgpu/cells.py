@@ -44,9 +44,10 @@ class Window(NamedTuple):
 
 
 class Bench(NamedTuple):
-    """The runs of a bench as its JSON has them, and what each cell's process did."""
+    """The runs of a bench as its JSON has them, the events of its log, and what each cell's process did."""
 
     runs: Sequence[dict[str, Any]]
+    events: Sequence[dict[str, Any]]
     windows: dict[int, list[Window]]
 
 
@@ -60,15 +61,18 @@ def command(folder: Path, *words: str, **knobs: object) -> subprocess.CompletedP
 
 def bench(folder: Path, *words: str, **knobs: object) -> Bench:
     """Run `bench`, all of whose cells must end well."""
-    sessions = folder / "sessions"
-    flags = ["--device", "cuda:0", "--session-dir", str(sessions), "--format", "json", "--timeout", "120"]
+    flags = ["--device", "cuda:0", "--session-dir", str(folder / "sessions"), "--format", "json", "--timeout", "120"]
     done = command(folder, "bench", *flags, *words, **knobs)
     assert done.returncode == 0, done.stderr[-4000:]
-    (path,) = sessions.glob("*.jsonl")
-    events = map(json.loads, path.read_text().splitlines())
+    events = _events(folder)
     cells = {event["pid"]: event["cell"] for event in events if event["type"] == "CellStarted"}
     windows = {cells[pid]: found for pid, found in truth(folder / "truth").items() if pid in cells}
-    return Bench(json.loads(done.stdout)["runs"], windows)
+    return Bench(json.loads(done.stdout)["runs"], events, windows)
+
+
+def _events(folder: Path) -> list[dict[str, Any]]:
+    (path,) = (folder / "sessions").glob("*.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 class Profiled(NamedTuple):
@@ -82,9 +86,7 @@ def profile(folder: Path, *words: str, **knobs: object) -> list[Profiled]:
     """Run `kernels`. Reports are made one after another, each in as many new processes as it has ranks."""
     done = command(folder, "kernels", "--session-dir", str(folder / "sessions"), *words, **knobs)
     assert done.returncode == 0, done.stderr[-4000:]
-    (path,) = (folder / "sessions").glob("*.jsonl")
-    events = map(json.loads, path.read_text().splitlines())
-    reports = [event["content"] for event in events if event["type"] == "ReportFinished"]
+    reports = [event["content"] for event in _events(folder) if event["type"] == "ReportFinished"]
     steps = iter([[each for each in found if each.work][-1] for found in truth(folder / "truth").values()])
     return [Profiled(report, [next(steps) for _ in range(report["spec"]["ranks"])]) for report in reports]
 
