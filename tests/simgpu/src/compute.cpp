@@ -7,9 +7,12 @@
 // other operators on more than SIMGPU_COMPUTE_MB, and those that fill memory or that a program decides by
 // on more than SIMGPU_COMPUTE_MAX_MB.
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -29,13 +32,13 @@ const std::set<std::string> kBesideCudaKey = {"aten::copy_"};
 const std::set<std::string> kLeftOut = {
     "aten::empty",          "aten::empty_strided",      "aten::record_stream", "aten::set_",
     "aten::resize_",        "aten::zero_",              "aten::empty_like",         "aten::as_strided",    "aten::view",
-    "aten::_reshape_alias", "aten::_local_scalar_dense"};
+    "aten::_reshape_alias", "aten::_local_scalar_dense", "aten::equal", "aten::nonzero"};
 
 thread_local int depth = 0;  // operators with a CUDA kernel that are open: only the outermost is repeated
 
 // Operators that fill memory or that a program decides by: what comes later is wrong without them.
 const std::set<std::string> kDeciding = {
-    "aten::all",     "aten::any",        "aten::copy_",    "aten::equal",   "aten::eq",     "aten::fill_",
+    "aten::all",     "aten::any",        "aten::copy_",    "aten::eq",     "aten::fill_",
     "aten::isfinite", "aten::isnan",     "aten::normal_",  "aten::random_", "aten::uniform_",
     "aten::_local_scalar_dense", "aten::_amp_foreach_non_finite_check_and_unscale_"};
 // Products, by the places of their factors.
@@ -73,6 +76,15 @@ at::Tensor on_host(const at::Tensor& tensor) {
   return alias;
 }
 
+// Its numbers follow from the seed and from how many were drawn, as those of the device do.
+c10::IValue on_host(const at::Generator& generator) {
+  try {
+    return at::detail::createCPUGenerator(generator.current_seed() * 0x9E3779B97F4A7C15 + generator.get_offset());
+  } catch (const std::exception&) {  // in a capture
+    return {};
+  }
+}
+
 c10::IValue on_host(const c10::IValue& value, size_t& bytes) {
   if (value.isTensor()) {
     const auto& tensor = value.toTensor();
@@ -94,7 +106,7 @@ c10::IValue on_host(const c10::IValue& value, size_t& bytes) {
     return tensors;
   }
   if (value.isDevice()) return c10::Device(at::kCPU);
-  if (value.isGenerator()) return c10::IValue();
+  if (value.isGenerator()) return on_host(value.toGenerator());
   return value;
 }
 
@@ -230,9 +242,32 @@ void end(const at::RecordFunction& call, at::ObserverContext* context) {
   depth--;
 }
 
+// Operators that return before they could be repeated: a number, or a tensor whose size depends on data.
+bool equal(const at::Tensor& one, const at::Tensor& other) {
+  sim::sync_stream(sim::stream(nullptr));
+  return at::equal(on_host(one), on_host(other));
+}
+at::Tensor nonzero(const at::Tensor& tensor) {
+  sim::sync_stream(sim::stream(nullptr));
+  const auto found = at::nonzero(on_host(tensor));
+  auto made = at::empty(found.sizes(), tensor.options().dtype(at::kLong));
+  on_host(made).copy_(found);
+  return made;
+}
+void replace_kernels() {
+  struct Silent : c10::WarningHandler {
+    void process(const c10::Warning&) override {}
+  } silent;
+  c10::WarningUtils::WarningHandlerGuard guard(&silent);
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  library->impl("equal", equal);
+  library->impl("nonzero", nonzero);
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) void simgpu_compute() {
+  replace_kernels();
   at::addGlobalCallback(at::RecordFunctionCallback(&begin, &end)
                             .needsInputs(true)
                             .needsOutputs(true)
