@@ -35,12 +35,14 @@ class Work(NamedTuple):
 
 class Window(NamedTuple):
     """What a process launched between two waits for the whole device. The first of them returned at `after_ns`; the
-    second began at `began_ns` and returned at `returned_ns`, which is not known of a process's last."""
+    second began at `began_ns` and returned at `returned_ns`, which is not known of a process's last. `within` are the
+    waits for a stream or an event between: how much was launched before, and when each returned."""
 
     work: tuple[Work, ...]
     after_ns: int
     began_ns: int
     returned_ns: int | None
+    within: tuple[tuple[int, int], ...] = ()
 
 
 class Bench(NamedTuple):
@@ -102,8 +104,9 @@ def truth(path: Path) -> dict[int, list[Window]]:
 
 def _windows(lines: Sequence[list[str]]) -> Iterator[Window]:
     work: list[Work] = []
+    within: list[tuple[int, int]] = []
     whole: Window | None = None
-    after_ns = 0
+    after_ns = waited = 0
     for kind, _, *rest in lines:
         if kind == "work":
             work.append(Work(*map(int, rest[:5]), rest[5]))
@@ -112,7 +115,11 @@ def _windows(lines: Sequence[list[str]]) -> Iterator[Window]:
         if whole:
             yield whole._replace(returned_ns=returned_before_ns)
             after_ns, whole = returned_before_ns, None
+        elif returned_before_ns > after_ns:
+            within.append((waited, returned_before_ns))
+        waited = len(work)
         if what == "device":
-            whole, work = Window(tuple(work), after_ns, began_ns, None), []
+            whole, work = Window(tuple(work), after_ns, began_ns, None, tuple(within)), []
+            within, waited = [], 0
     if whole:
         yield whole

@@ -183,12 +183,24 @@ bool has_cuda_kernel(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CUDA) || kBesideCudaKey.count(op.operator_name().name);
 }
 
+// A tensor without memory of its own, such as DTensor; its class calls the operator again on what it holds.
+bool is_wrapper(const at::Tensor& tensor) { return tensor.defined() && tensor.key_set().has(c10::DispatchKey::Python); }
+bool has_wrapper(c10::ArrayRef<const c10::IValue> inputs) {
+  for (const auto& input : inputs) {
+    if (input.isTensor() && is_wrapper(input.toTensor())) return true;
+    if (input.isTensorList())
+      for (const at::Tensor& tensor : input.toTensorVector())
+        if (is_wrapper(tensor)) return true;
+  }
+  return false;
+}
+
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
   auto open = std::make_unique<Open>();
   const auto name = call.operator_name();
   if (!name || kLeftOut.count(name->name)) return open;
   open->op = c10::Dispatcher::singleton().findOp(*name);
-  if (!open->op || !has_cuda_kernel(*open->op)) return open;
+  if (!open->op || !has_cuda_kernel(*open->op) || has_wrapper(call.inputs())) return open;
   open->counted = true;
   open->outermost = depth++ == 0;
   if (open->outermost) open->inputs.assign(call.inputs().begin(), call.inputs().end());

@@ -1,0 +1,122 @@
+"""Communication that a step waits for, and communication beside compute, are those of the simulated streams."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.simgpu.cells import TINY_MODEL, PATIENCE_S, Window, Work, command, profile, truth
+
+WARMUP, STEPS, ROUNDS = 3, 3, 3
+TRAINING = [*TINY_MODEL, *"--num-layers 1 --pass train-step --device cuda".split()]
+
+
+class Shared(NamedTuple):
+    """How ranks share a step, and how slow kernels and links are: the more ranks, the later this machine launches."""
+
+    ranks: int
+    parallel: str
+    kernel_us: int
+    gbs: float
+
+    @property
+    def knobs(self) -> dict[str, object]:
+        """Data are real, for ranks compare weights and gradients before they are timed."""
+        times = {"KERNEL_US": self.kernel_us, "GEMM_US": self.kernel_us, "NCCL_GBS": self.gbs}
+        return {"DEVICES": self.ranks, "COMPUTE": 1, "QUEUE": 5000, **times}
+
+
+SHARED = [
+    Shared(2, "ddp", 1000, 0.003),
+    Shared(4, "ddp:50KB", 2000, 0.003),
+    Shared(8, "fsdp2", 4000, 0.02),
+]
+
+
+def is_communication(work: Work) -> bool:
+    return work.name.startswith("nccl")
+
+
+def covered_ns(work: Sequence[Work]) -> int:
+    total = reached = 0
+    for each in sorted(work, key=lambda each: each.begin_ns):
+        total += max(0, each.end_ns - max(each.begin_ns, reached))
+        reached = max(reached, each.end_ns)
+    return total
+
+
+def alone_ns(work: Sequence[Work]) -> int:
+    """Time in which communication runs and no kernel computes."""
+    compute = [each for each in work if not is_communication(each) and not each.name.startswith("Mem")]
+    return covered_ns([*compute, *filter(is_communication, work)]) - covered_ns(compute)
+
+
+class Step(NamedTuple):
+    """A rank's step, which begins as its barrier returns."""
+
+    begin_ns: int
+    work: tuple[Work, ...]
+
+    @property
+    def ns(self) -> int:
+        return max(each.end_ns for each in self.work) - self.begin_ns
+
+    @property
+    def communicates(self) -> bool:
+        return any(map(is_communication, self.work))
+
+
+def step_of(window: Window) -> Step:
+    (barrier, *_) = (place for place, each in enumerate(window.work) if is_communication(each))
+    launched, returned_ns = next(wait for wait in window.within if wait[0] > barrier)
+    return Step(returned_ns, window.work[launched:])
+
+
+def steps_of(path: Path, ranks: int) -> list[list[Step]]:
+    """The measured steps of all rounds in order, of each those of all ranks."""
+    rounds: list[list[list[Step]]] = []
+    processes = [[window for window in windows if len(window.work) > 100] for windows in truth(path).values()]
+    for windows in filter(None, processes):
+        timed = [step_of(window) for window in windows[-2 * (WARMUP + STEPS) :]][2 * WARMUP :]
+        if not rounds or len(rounds[-1]) == ranks:
+            rounds.append([])
+        rounds[-1].append(timed)
+    return [list(step) for each in rounds for step in zip(*each, strict=True)]
+
+
+@pytest.mark.parametrize("shared", SHARED, ids=lambda shared: f"{shared.ranks} ranks, {shared.parallel}")
+def test_exposed_communication_is_what_the_streams_had_exposed(shared: Shared, tmp_path: Path) -> None:
+    counts = f"--ranks {shared.ranks} --warmup {WARMUP} --steps {STEPS} --rounds {ROUNDS} --format json".split()
+    sides = ["--a", f"--parallel {shared.parallel}", "--b", "--parallel none"]
+    folder = ["--session-dir", str(tmp_path / "sessions")]
+    done = command(tmp_path, "ab", *folder, *sides, *TRAINING, *counts, **shared.knobs)
+    assert done.returncode == 0, done.stderr[-4000:]
+    (told,) = (row for row in json.loads(done.stdout)["rows"] if row["exposed_s"] is not None)
+    steps = steps_of(tmp_path / "truth", shared.ranks)
+    assert len(steps) == 2 * STEPS * ROUNDS
+    communicating = [step for step in steps if step[0].communicates]
+    silent = [step for step in steps if not step[0].communicates]
+    step_ns, silent_ns = (
+        fmean(max(rank.ns for rank in step) for step in several) for several in (communicating, silent)
+    )
+    exposed_ns = step_ns - silent_ns
+    assert exposed_ns > 0.1 * step_ns
+    print(
+        shared,
+        told["exposed_s"] * 1e3,
+        told["exposed_low_s"] * 1e3,
+        told["exposed_high_s"] * 1e3,
+        exposed_ns / 1e6,
+        step_ns / 1e6,
+    )
+    for step in communicating[:3]:
+        for rank in step:
+            print(rank.ns / 1e6, alone_ns(rank.work) / 1e6, len(rank.work))
+    assert told["exposed_s"] * 1e9 == pytest.approx(exposed_ns, rel=0.02)
+    assert told["exposed_low_s"] * 1e9 <= exposed_ns <= told["exposed_high_s"] * 1e9
+    assert told["exposed_share"] == pytest.approx(exposed_ns / step_ns, rel=0.02)
