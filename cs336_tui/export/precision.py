@@ -143,8 +143,9 @@ def rules_of(report: PrecisionReport) -> Iterator[str]:
     """The rules of `toy_by_rules` and their source, if there are any."""
     if report.toy_by_rules:
         yield (
-            "CUDA's rules: linear layers run in the dtype of autocast, layer norm and the loss in float32, ReLU in "
-            f"its input's; from the lists in {report.rules}, applied shape-only (meta tensors), without a GPU"
+            "CUDA's rules: linear layers run in the dtype of autocast, layer norm and the loss in float32 (of "
+            "cross-entropy without its log-softmax, which is in its logits' dtype), ReLU in its input's; "
+            f"from the lists in {report.rules}, applied shape-only (meta tensors), without a GPU"
         )
 
 

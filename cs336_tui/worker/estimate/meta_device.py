@@ -107,14 +107,15 @@ class Autocast(TorchFunctionMode):
     After PyTorch's autocast op reference, for operations of language models; others keep their dtypes. fp32 parameters
     are cast once a context and the copies live until it ends; under inference mode each use casts again if torch's own
     autocast does. CUDA's softmax and log-softmax read fp16 directly (bf16 by a copy) and give fp32: ``softmax`` and
-    ``log_softmax`` in aten/src/ATen/native/SoftMax.cpp.
+    ``log_softmax`` in aten/src/ATen/native/SoftMax.cpp. Its cross-entropy takes the log-softmax in the logits' dtype
+    and copies that to fp32: ``cross_entropy_loss`` in LossNLL.cpp, which is on the CPU's list alone, names the dtype.
     """
 
     def __init__(self, device_type: str, dtype: torch.dtype) -> None:
         super().__init__()
         self._dtype = dtype
         self._raised = RAISED if device_type == "cpu" else RAISED | RAISED_OFF_CPU
-        self._reads_fp16 = device_type == "cuda"
+        self._is_cuda = device_type == "cuda"
         self._copies: dict[int, Tensor] = {}
 
     def __exit__(self, *error: Any) -> None:
@@ -128,10 +129,11 @@ class Autocast(TorchFunctionMode):
             return func(*tree_map(self._lowered, args), **tree_map(self._lowered, kwargs))
         if name not in self._raised or kwargs.get("dtype") is not None:
             return func(*args, **kwargs)
-        if self._reads_fp16 and args[0].dtype is torch.float16:
-            if name == "cross_entropy":
-                options = {key: kwargs[key] for key in ("weight", "ignore_index", "reduction") if key in kwargs}
-                return F.nll_loss(torch.ops.aten._log_softmax(args[0], 1, True), *args[1:], **options)
+        if self._is_cuda and name == "cross_entropy" and not kwargs.get("label_smoothing") and args[0].dim() > 1:
+            log_softmax = torch.ops.aten._log_softmax(args[0], 1, False)
+            options = {key: kwargs[key] for key in ("weight", "ignore_index", "reduction") if key in kwargs}
+            return F.nll_loss(_raised(log_softmax), *args[1:], **tree_map(_raised, options))
+        if self._is_cuda and args[0].dtype is torch.float16:
             if name == "log_softmax":
                 return torch.ops.aten._log_softmax(args[0], kwargs.get("dim", args[-1]), True)
             if name == "softmax":

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cs336_tui.config.spec import ARCHES, ModelDims
 from cs336_tui.worker.estimate.meta_device import LOWERED, RAISED, RAISED_OFF_CPU, Autocast, _keeps_copies_in_inference
@@ -87,19 +89,52 @@ def test_every_operation_is_on_the_list_of_torch_s_source_that_it_should_be_on()
     assert "relu" not in lower | raised
 
 
-@pytest.mark.parametrize("name", ["softmax", "log_softmax", "cross_entropy"])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 def test_cuda_reads_fp16_without_a_copy_to_give_fp32(name: str) -> None:
     logits = torch.ones(4, 4, dtype=FP16, device="meta", requires_grad=True)
     with Autocast("cuda", FP16):
-        if name == "cross_entropy":
-            out = F.cross_entropy(logits, torch.ones(4, dtype=torch.int64, device="meta"))
-        else:
-            out = OPERATIONS[name](logits)
+        out = OPERATIONS[name](logits)
     assert out.dtype == FP32
     nodes = [out.grad_fn]
     for node in nodes:  # grows on the way
         nodes += [following for following, _ in node.next_functions if following is not None]
     assert "ToCopyBackward0" not in [node.name() for node in nodes]
+
+
+class Operations(TorchDispatchMode):
+    """Operations that make a tensor, each with its dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, torch.dtype]] = []
+
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        first = out[0] if isinstance(out, tuple) else out
+        if isinstance(first, Tensor):
+            self.seen.append((str(func.overloadpacket), first.dtype))
+        return out
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("autocast", [BF16, FP16])
+def test_cuda_takes_the_log_softmax_of_cross_entropy_in_the_dtype_of_the_logits(
+    autocast: torch.dtype, reduction: str
+) -> None:
+    """Its result alone is copied to fp32, as torch's real autocast does it."""
+
+    def operations(device: str) -> list[tuple[str, torch.dtype]]:
+        logits = torch.ones(4, 4, dtype=autocast, device=device)
+        targets = torch.zeros(4, dtype=torch.int64, device=device)
+        with Operations() as found:
+            F.cross_entropy(logits, targets, ignore_index=-1, reduction=reduction)
+        return found.seen
+
+    with cuda_autocast(autocast):
+        expected = operations("cuda")
+    with Autocast("cuda", autocast):
+        assert operations("meta") == expected
+    assert expected[0] == ("aten._log_softmax", autocast)
 
 
 def test_whether_copies_are_kept_in_inference_is_the_same_wherever_it_is_asked_first() -> None:
