@@ -25,7 +25,8 @@ ACTIVE_PHASES: tuple[str, ...] = ("forward", "loss", "backward")
 NO_RANGE = ""
 """The range of everything outside of named ranges."""
 WORKSPACE_OP = "cuBLAS workspace"
-"""The operation of cuBLAS's own blocks."""
+LT_WORKSPACE_OP = "cuBLASLt workspace"
+"""The operations of cuBLAS's own blocks."""
 
 
 class Site(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass, replace
 
+from cs336_tui.events.prediction import LT_WORKSPACE_OP, WORKSPACE_OP
 from cs336_tui.worker.estimate.tracker import TrackedTimeline
 
 UNIT = 512
@@ -25,28 +26,119 @@ def _round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def as_cached(timeline: TrackedTimeline) -> TrackedTimeline:
-    """The same allocations with the sizes of their blocks."""
-    allocations = list(timeline.allocations)
-    births = [(each.born, True, number) for number, each in enumerate(allocations)]
-    deaths = [(each.died, False, number) for number, each in enumerate(allocations) if each.died is not None]
-    allocator = CachingAllocator()
-    blocks: dict[int, _Block] = {}
-    for _, is_birth, number in sorted(births + deaths):  # at one event deaths come first
-        requested = allocations[number].bytes
-        if is_birth and requested:
-            blocks[number] = block = allocator.allocate(requested)
-            allocations[number] = replace(allocations[number], bytes=block.size)
-        elif not is_birth and number in blocks:
-            allocator.free(blocks.pop(number))
-    return TrackedTimeline(allocations, timeline.events, timeline.begins)
+class NoRoom(Exception):
+    """A segment cannot be had. `needed` are the bytes of all segments with it, unused ones given back."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__(needed)
+        self.needed = needed
+
+
+def as_cached(timeline: TrackedTimeline, limit: int | None = None) -> TrackedTimeline:
+    """The allocations of a steady step with the sizes of their blocks. Blocks are those of the second step of a
+    process, which finds what the first one left: model, batch, workspaces and the optimizer's state lie as they came.
+    Raises `NoRoom` if segments would take more than `limit` bytes."""
+    process = _Process(timeline, CachingAllocator(limit))
+    process.build()
+    process.step(is_first=True)
+    process.end_step()
+    process.step(is_first=False)
+    return process.timeline()
+
+
+def least_reserved(timeline: TrackedTimeline) -> int:
+    """The bytes of segments with which the first two steps run, where unused ones are given back in need."""
+    limit = max(timeline.totals)
+    while True:
+        try:
+            as_cached(timeline, limit)
+        except NoRoom as error:
+            limit = error.needed
+        else:
+            return limit
+
+
+_MULTIPLY = frozenset(("mm", "addmm", "bmm", "baddbmm", "_scaled_mm"))
+
+
+class _Process:
+    """The first steps of a process: builds, then steps. The tracked step is a steady one, with all that was there
+    before from event 0; the first step makes the optimizer's state and the workspaces, and finds no gradients."""
+
+    def __init__(self, timeline: TrackedTimeline, allocator: CachingAllocator) -> None:
+        self._tracked = timeline
+        self._allocations = timeline.allocations
+        self._allocator = allocator
+        self._blocks: dict[int, _Block] = {}
+        self._sizes: dict[int, int] = {}
+        there = [number for number, each in enumerate(self._allocations) if each.born == 0]
+        self._workspaces = [n for n in there if self._allocations[n].site.op in (WORKSPACE_OP, LT_WORKSPACE_OP)]
+        self._state, self._gradients = (
+            [number for number in there if self._allocations[number].category == category]
+            for category in ("optimizer_state", "gradients")
+        )
+        self._built = [n for n in there if n not in {*self._workspaces, *self._state, *self._gradients}]
+        births = [(each.born, True, number) for number, each in enumerate(self._allocations) if each.born]
+        deaths = [(each.died, False, number) for number, each in enumerate(self._allocations) if each.died is not None]
+        self._moments = sorted(births + deaths)  # at one event deaths come first
+        self._optimizer = next((first for phase, first in timeline.begins if phase == "optimizer"), timeline.events)
+
+    def build(self) -> None:
+        for number in self._built:
+            self._allocate(number)
+
+    def step(self, *, is_first: bool) -> None:
+        waiting = list(self._state) if is_first else []
+        workspaces = list(self._workspaces) if is_first else []
+        for event, is_birth, number in self._moments:
+            if event >= self._optimizer and waiting:
+                for each in waiting:
+                    self._allocate(each)
+                waiting.clear()
+            if not is_birth:
+                self._free(number)
+                continue
+            self._allocate(number)
+            site = self._allocations[number].site
+            if workspaces and site.op in _MULTIPLY:
+                for each in [n for n in workspaces if self._allocations[n].site.backward == site.backward]:
+                    self._allocate(each)
+                    workspaces.remove(each)
+
+    def end_step(self) -> None:
+        """Drop logits, loss and gradients. Those that the tracked step begins with are the first step's."""
+        left = [number for number in self._blocks if self._allocations[number].born]
+        made = [number for number in left if self._allocations[number].category == "gradients"]
+
+        def requested(number: int) -> int:
+            return self._allocations[number].bytes
+
+        for number, alike in zip(sorted(self._gradients, key=requested), sorted(made, key=requested), strict=False):
+            self._sizes[number] = self._sizes[alike]
+        for number in left:
+            self._free(number)
+
+    def timeline(self) -> TrackedTimeline:
+        sized = [replace(each, bytes=self._sizes.get(n, each.bytes)) for n, each in enumerate(self._allocations)]
+        return TrackedTimeline(sized, self._tracked.events, self._tracked.begins)
+
+    def _allocate(self, number: int) -> None:
+        if requested := self._allocations[number].bytes:
+            self._blocks[number] = block = self._allocator.allocate(requested)
+            self._sizes[number] = block.size
+
+    def _free(self, number: int) -> None:
+        if number in self._blocks:
+            self._allocator.free(self._blocks.pop(number))
 
 
 class CachingAllocator:
-    """Free blocks by size, then address; unlimited memory."""
+    """Free blocks by size, then address; at most `limit` bytes in segments."""
 
-    def __init__(self) -> None:
-        self.reserved = 0  # Bytes of all segments, which are also their addresses' end
+    def __init__(self, limit: int | None = None) -> None:
+        self.reserved = 0  # Bytes of all segments
+        self._limit = limit
+        self._end = 0  # Of the addresses
         self._free: dict[bool, list[tuple[int, int, _Block]]] = {True: [], False: []}
         """Blocks of small segments (True) and of large ones."""
 
@@ -85,9 +177,20 @@ class CachingAllocator:
     def _segment(self, size: int, small: bool) -> _Block:
         large = _LARGE_SEGMENT if size < _OWN_SEGMENT_FROM else _round_up(size, _SEGMENT_UNIT)
         length = _SMALL_SEGMENT if small else large
-        block = _Block(self.reserved, length, small)
+        if self._limit is not None and self.reserved + length > self._limit:
+            self.release()
+            if self.reserved + length > self._limit:
+                raise NoRoom(self.reserved + length)
+        block = _Block(self._end, length, small)
+        self._end += length
         self.reserved += length
         return block
+
+    def release(self) -> None:
+        """Give back the segments of which nothing is used."""
+        for small, free in self._free.items():
+            self.reserved -= sum(block.size for *_, block in free if block.is_segment)
+            self._free[small] = [entry for entry in free if not entry[2].is_segment]
 
     def _put(self, block: _Block) -> None:
         block.free = True
@@ -106,3 +209,7 @@ class _Block:
     before: _Block | None = None
     after: _Block | None = None
     free: bool = True
+
+    @property
+    def is_segment(self) -> bool:
+        return self.before is None and self.after is None

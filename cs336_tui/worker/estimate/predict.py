@@ -17,7 +17,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import RANGES, REFERENCE, is_imported
 from cs336_tui.events.gpus import HOPPER, cublas_workspace_bytes
 from cs336_tui.events.memory_report import TensorForm
-from cs336_tui.events.prediction import WORKSPACE_OP, PhaseMemory, Prediction, Site
+from cs336_tui.events.prediction import LT_WORKSPACE_OP, WORKSPACE_OP, PhaseMemory, Prediction, Site
 from cs336_tui.events.report_keys import prediction_note
 from cs336_tui.worker.estimate.caching_allocator import as_cached
 from cs336_tui.worker.estimate.meta_device import (
@@ -27,6 +27,7 @@ from cs336_tui.worker.estimate.meta_device import (
     MetaKernels,
     modes_kept_for_recomputation,
 )
+from cs336_tui.worker.estimate.scratch import cuda_scratch, lt_workspaces
 from cs336_tui.worker.estimate.tracker import Allocation, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.model_parts import blocks_of
@@ -125,7 +126,8 @@ def rehearse(
         watch(workload)
     _take_optimizer_step(workload)
     counts_host_tensors = device_type == "cpu"
-    tracker = MemoryTracker(device_type=None if counts_host_tensors else META.type)
+    scratch = {"scratch": cuda_scratch} if device_type == "cuda" else {}
+    tracker = MemoryTracker(device_type=None if counts_host_tensors else META.type, **scratch)
     name_parts(workload.model, tracker.range, spec.annotations)
     streams = [0]  # Bytes of the last block's output
     if blocks := blocks_of(workload.model):
@@ -149,9 +151,10 @@ def rehearse(
     # One for each thread that multiplies on CUDA; backward has its own thread. A norm alone multiplies no matrices.
     workspaces = 1 + _has_backward(spec) if device_type == "cuda" and spec.workload != "norm" else 0
     if device_type == "cuda":
-        held = Allocation(workspace, Site(WORKSPACE_OP), form=TensorForm((workspace,), "uint8"))
-        allocations = (*(held for _ in range(workspaces)), *timeline.allocations)
-        timeline = as_cached(TrackedTimeline(allocations, timeline.events, timeline.begins))
+        own = [(WORKSPACE_OP, workspace, backward) for backward in (False, True)[:workspaces]]
+        own += [(LT_WORKSPACE_OP, size, backward) for backward, size in lt_workspaces(timeline.allocations).items()]
+        held = (Allocation(size, Site(op, backward=side), form=TensorForm((size,), "uint8")) for op, size, side in own)
+        timeline = as_cached(TrackedTimeline((*held, *timeline.allocations), timeline.events, timeline.begins))
     peak, forward = timeline.peak_event(), timeline.phase("forward")
     assert forward is not None
     activations = timeline.activation_peak()

@@ -1,12 +1,12 @@
 """Tracks memory and FLOPs of a step, operation by operation, on real or meta tensors. Sees the storages that operations
-return, not what a kernel takes while it runs (cuBLAS workspace, scratch space)."""
+return, and of what a kernel takes while it runs that which it is told (`Scratch`)."""
 
 from __future__ import annotations
 
 import sys
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -37,6 +37,7 @@ _LEAVES_ACTIVATIONS = ("forward", "loss")
 TOP = 20  # Number of the largest allocations
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any] | None
+Scratch = Callable[[Any, Args, Any], Iterable[int]]
 
 
 class Failure(NamedTuple):
@@ -57,10 +58,12 @@ class MemoryTracker(TorchDispatchMode):
     or loss that are live at their end are activations; unclaimed others are temporary.
     """
 
-    def __init__(self, *, device_type: str | None = None) -> None:
-        """Records tensors of `device_type` only; None for all."""
+    def __init__(self, *, device_type: str | None = None, scratch: Scratch = lambda *_: ()) -> None:
+        """Records tensors of `device_type` only; None for all. `scratch` gives the bytes of each tensor that an
+        operation has for itself while it runs, by the operation, its arguments and what it returned."""
         super().__init__()
         self._device_type = device_type
+        self._scratch = scratch
         self._records: list[Allocation] = []
         self._live: dict[int, Allocation] = {}  # By the storage's identity, which is free again once that has gone
         self._ends: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # Keep the call at each storage's end alive
@@ -133,6 +136,10 @@ class MemoryTracker(TorchDispatchMode):
                 continue
             if not (_may_alias(func) and any(_key(arg) == _key(tensor) for arg in _tensors(args))):
                 self._record(tensor, site, born=self._next_event())
+        own = [Allocation(size, site, self._next_event()) for size in self._scratch(func, args, out) if size]
+        for each in own:
+            each.died = self._next_event()
+        self._records += own
         if count := flop_registry.get(func.overloadpacket):
             flops = count(*args, **kwargs, out_val=out)
             self.flops[site.phase] += flops

@@ -1,0 +1,125 @@
+"""Random cells for the simulated GPU, run in one process, and their peaks: predicted, and of torch's own allocator.
+
+Usage: ``python -m tests.simgpu.memory_cells SEED COUNT``, in an environment with the simulated libraries; prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from random import Random
+from typing import Any, NamedTuple
+
+import torch
+
+from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, CellSpec
+from cs336_tui.config.values import NORMS, OPTIMIZERS
+from cs336_tui.worker.estimate.predict import predict
+from tests.worker.measure.cells import run, small_spec
+
+KNOBS = {
+    "SIMGPU_KERNEL_US": "0.1", "SIMGPU_GEMM_US": "0.1", "SIMGPU_TFLOPS": "1e9", "SIMGPU_TFLOPS_FP32": "1e9",
+    "SIMGPU_TFLOPS_TF32": "1e9", "SIMGPU_HBM_GBS": "1e9", "SIMGPU_COPY_MAX_MB": "0",
+}  # fmt: skip
+"""Kernels that take next to no time: memory alone is looked at."""
+LEAST_BYTES = 200e6
+"""Of a cell, so that the allocator's units do not decide."""
+MIB = 2**20
+
+
+class Peaks(NamedTuple):
+    """Bytes of a cell's peak; `why` it could not be measured, else empty."""
+
+    cell: str
+    predicted: int
+    measured: int
+    why: str = ""
+
+    @property
+    def deviation(self) -> float:
+        """Of the prediction, as a share of what was measured."""
+        return self.predicted / self.measured - 1
+
+    def __str__(self) -> str:
+        if self.why:
+            return f"{self.cell}: {self.why}"
+        more = (self.predicted - self.measured) / MIB
+        return f"{self.deviation:+.2%} of {self.measured / MIB:.0f} MiB ({more:+.2f}): {self.cell}"
+
+
+def random_cells(seed: int, **fixed: Any) -> Iterator[CellSpec]:
+    """Cells of every kind, without end; some choices may be `fixed`."""
+    random = Random(seed)
+    while True:
+        choices = _operation_alone(random) if random.random() < 0.08 else _of_model(random)
+        yield small_spec(**({"device": "cuda:0", "threads": None, "warmup_steps": 1} | choices | fixed))
+
+
+def _shape(random: Random) -> dict[str, Any]:
+    heads = random.choice((2, 4, 6, 8))
+    return {
+        "d_model": heads * random.choice((32, 64, 64, 128)),
+        "num_heads": heads,
+        "context_length": random.choice((128, 256, 512, 1000, 1024)),
+        "measure_steps": 1,
+    }
+
+
+def _operation_alone(random: Random) -> dict[str, Any]:
+    shape = _shape(random) | {"batch_size": random.randint(8, 40), "precision": random.choice(("fp32", "bf16"))}
+    shape["pass_"] = random.choice(("forward", "backward", "forward+backward"))
+    if random.random() < 0.3:
+        return shape | {"workload": "norm", "norm": random.choice(NORMS), "num_heads": 1, "batch_size": 100}
+    return shape | {"workload": "attention", "attention": random.choice(("naive", "sdpa", "math"))}
+
+
+def _of_model(random: Random) -> dict[str, Any]:
+    layers, arch, precision = random.randint(1, 4), random.choice(ARCHES), random.choice(PRECISIONS)
+    pass_ = random.choice((*PASSES, "train-step", "train-step", "train-step"))
+    trains = pass_ == "train-step"
+    accumulate = random.choice((1, 1, 1, 2, 4)) if trains else 1
+    in_half = precision not in ("fp32", "tf32")
+    attention = random.choice(("naive", "naive", "sdpa", "memory-efficient", "math", "flash" if in_half else "sdpa"))
+    checkpoint = random.choice((0, 0, random.randint(1, layers)))
+    return _shape(random) | {
+        "arch": arch,
+        "d_ff": 16 * random.randint(32, 160),
+        "num_layers": layers,
+        "vocab_size": random.choice((2_000, 10_000, 32_000, 50_257)),
+        "batch_size": accumulate * random.randint(2, 14),
+        "accumulate": accumulate,
+        "pass_": pass_,
+        "precision": precision,
+        "attention": attention,
+        "optimizer": random.choice(OPTIMIZERS) if trains else "adamw",
+        "checkpoint": checkpoint,
+        "nesting": random.choice(("off", "halves")) if checkpoint else "off",
+        "norm": random.choice(("rmsnorm", *NORMS)),
+        "dropout": random.choice((0.0, 0.0, 0.1)),
+        "attention_dropout": random.choice((0.0, 0.1)) if attention == "naive" else 0.0,
+        "bias": random.choice(("off", "off", "on")),
+        "weight_tying": random.choice(("off", "off", "on")),
+        "gelu": random.choice(("exact", "tanh")) if arch == "gelu-learned" else "exact",
+    }
+
+
+def peaks_of(spec: CellSpec) -> Peaks | None:
+    """Run the cell here, as in a process of its own: without workspaces and cached memory of cells before. None if it
+    is too small."""
+    predicted = predict(spec, capability=torch.cuda.get_device_capability()).peak_bytes
+    if predicted < LEAST_BYTES:
+        return None
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    finished = run(spec).finished
+    why = "" if finished.status == "ok" else f"{finished.status}: {finished.error}"
+    cell = f"{spec.title} · batch {spec.batch_size} · vocabulary {spec.vocab_size}"
+    return Peaks(cell, predicted, finished.peak_allocated_bytes or 0, why)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    wanted = filter(None, map(peaks_of, random_cells(int(sys.argv[1]))))
+    print(json.dumps(list(islice(wanted, int(sys.argv[2])))))
