@@ -102,12 +102,25 @@ def outcome_of(error: BaseException) -> tuple[Literal["oom", "failed"], str]:
     if is_out_of_memory(error):
         said = message_line(_behind(error), _OUT_OF_MEMORY.search)
         return "oom", _ALLOCATOR_PREFIX.sub("", said) or "out of memory"
-    if not isinstance(error, ImportProblem):
-        print_traceback(error)
-        return "failed", told(error)
-    if error.__cause__ is not None:
-        print_traceback(error.__cause__)
-    return "failed", str(error)
+    if isinstance(error, ImportProblem):
+        shown, said = error.__cause__, str(error)
+    else:
+        shown, said = error, told(error)
+    if shown is not None:
+        print_traceback(shown)
+    fault = _fault_of_device()
+    return "failed", said if fault in said else f"{fault}, met as {said}"
+
+
+def _fault_of_device() -> str:
+    """What broke the CUDA device in use for this process, as an illegal address in a kernel; empty if nothing did.
+    Every later call fails for it, and some libraries tell that in words of their own."""
+    try:
+        if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_stream().query()
+    except Exception as error:
+        return message_line(error)
+    return ""
 
 
 def in_one_line(error: BaseException) -> str:

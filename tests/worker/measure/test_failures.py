@@ -129,6 +129,26 @@ def test_what_a_library_says_without_memory_for_itself_is_that_where_little_is_f
     assert outcome_of(error)[0] == "failed"
 
 
+@pytest.mark.parametrize("says_it_itself", [True, False])
+def test_what_broke_the_device_is_told_where_a_library_met_it_first(
+    says_it_itself: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault in a kernel is met by some later call, of which cuBLAS and others tell in words of their own."""
+    fault = "CUDA error: an illegal memory access was encountered"
+
+    class Broken:
+        def query(self) -> bool:
+            raise RuntimeError(f"{fault}\nCUDA kernel errors might be asynchronously reported")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_stream", Broken)
+    of_library = "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(handle)`"
+    said = outcome_of(RuntimeError(fault if says_it_itself else of_library))
+    met_as = "" if says_it_itself else f", met as RuntimeError: {of_library}"
+    assert said == ("failed", f"RuntimeError: {fault}" if says_it_itself else f"{fault}{met_as}")
+
+
 def test_an_error_that_was_raised_from_running_out_of_memory_is_that() -> None:
     first = RuntimeError("CUDA driver error: out of memory")
     captured = CaptureError(first, "forward")
