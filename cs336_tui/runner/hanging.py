@@ -181,7 +181,9 @@ def crashed_in(output: str) -> str:
     """The line of the user's own code in which a process crashed, by the stack at the end of its output, as `` in
     forward (model.py:12)``; empty if it tells none."""
     own = (
-        each for each in _threads(output)[0] if not (each.is_torchs or "/lib/python" in each.file or _OURS in each.file)
+        each
+        for each in _threads(output)[0]
+        if not (each.is_torchs or "/lib/python" in each.file or _OURS in each.file or each.file.startswith("<"))
     )
     place = next(own, None)
     return f" in {place}" if place else ""

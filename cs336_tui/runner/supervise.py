@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import select
 import signal
 import time
@@ -30,6 +31,11 @@ SPAWNED_LOOK_S = 1.0
 EXIT_S = 5.0
 """Seconds in which a child may exit after its result."""
 _UNEQUAL = "Received data size doesn't match expected size"  # on which gloo ends the process
+_UNCAUGHT = re.compile(
+    r"^terminate called .*\n\s+what\(\):\s+(?:.*watchdog thread terminated with exception: )?(?P<error>.+)",
+    re.MULTILINE,
+)
+"""What C++ prints of an error that nobody caught, as torch's watchdog of NCCL on one of the device."""
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
 
 
@@ -198,11 +204,11 @@ def explain_exit(exitcode: int | None, oom_kills: int | None, output: str = "") 
     except ValueError:
         return "killed", f"the process was ended by signal {-exitcode}"
     if number in _CRASHES:
-        why = (
-            "ranks send one another arrays of unequal sizes"
-            if _UNEQUAL in output
-            else f"the process crashed with {name}"
-        )
+        why = f"the process crashed with {name}"
+        if _UNEQUAL in output:
+            why = "ranks send one another arrays of unequal sizes"
+        elif uncaught := _UNCAUGHT.search(output):
+            why = f"{uncaught['error']}; {why}"
         return "failed", f"{why}{crashed_in(output)}; see its output"
     if number is signal.SIGKILL:
         if oom_kills:

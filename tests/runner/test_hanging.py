@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from cs336_tui.runner.launcher import Rank
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.rank_fold import RankFold
 from cs336_tui.runner.ranks import Note, run_ranks
+from cs336_tui.runner.supervise import explain_exit
 from tests.watching import PATIENCE_S
 
 TORCH = "/usr/lib/python3/site-packages/torch"
@@ -220,4 +222,37 @@ def test_a_crash_is_told_with_the_line_of_ones_own_code() -> None:
     assert crashed_in(told) == " in forward (adapters.py:78)"
     assert crashed_in(told.replace("Current thread", "Thread")) == " in load (data.py:3)"
     assert crashed_in("Killed") == ""
+    server = f"Thread 0x1 (most recent call first):\n{stack(ours, ('<string>', 1, '<module>'))}"
+    assert crashed_in(server) == "", "the line that starts the fork server is nobody's own"
     assert crashed_in(f"Thread 0x1 (most recent call first):\n{stack(ours)}") == ""
+
+
+WATCHDOG = """\
+[rank1]:[E1127 ProcessGroupNCCL.cpp:2119] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x9d (0x7fcdd1f7305d in libc10.so)
+
+terminate called after throwing an instance of '{kind}'
+  what():  {what}
+Search for `cudaErrorIllegalAddress' in https://docs.nvidia.com/cuda/ for more information.
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x9d (0x7fcdd1f7305d in libc10.so)
+
+Fatal Python error: Aborted
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "why"),
+    [
+        (
+            "c10::DistBackendError",
+            "[PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread terminated with exception: CUDA "
+            "error: an illegal memory access was encountered",
+            "CUDA error: an illegal memory access was encountered",
+        ),
+        ("std::bad_array_new_length", "std::bad_array_new_length", "std::bad_array_new_length"),
+    ],
+)
+def test_a_crash_is_told_with_the_error_that_nobody_caught(kind: str, what: str, why: str) -> None:
+    """torch's watchdog of NCCL ends the process on an error of the device, which the steps may not have met yet."""
+    status, error = explain_exit(-signal.SIGABRT, 0, WATCHDOG.format(kind=kind, what=what))
+    assert (status, error) == ("failed", f"{why}; the process crashed with SIGABRT (Aborted); see its output")
