@@ -13,7 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "src"
-CORE = ("world", "board", "memory", "timeline", "truth", "graphs", "durations", "activity", "compute_loader", "attrs")
+CORE = (
+    "world", "board", "memory", "timeline", "truth", "graphs", "faults", "durations", "activity", "compute_loader",
+    "attrs",
+)  # fmt: skip
 BY_HAND = {
     "libcudart": "cudart",
     "libcuda": "cuda",

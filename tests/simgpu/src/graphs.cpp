@@ -110,6 +110,7 @@ int launch_graph(Graph* graph, Stream* stream) {
     trace(node->op, begin, end, stream, node->id, (uint32_t)graph->id);
     note_work(node->op, begin, end, stream);
   }
+  strike(stream);
   return 0;
 }
 void drop_graph(Graph* graph) {

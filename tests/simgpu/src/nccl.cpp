@@ -1,11 +1,14 @@
 // libnccl.so.2: ranks meet. A collective ends on all ranks a duration after the last of them began it; the data of small
 // ones are combined for real. Ranks are processes or threads; each communicator has a file in shared memory.
+#include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -72,7 +75,7 @@ int join(Comm** comm, int ranks, const std::string& name, int rank) {
 // SIMGPU_NCCL_HANG_AFTER collectives a rank on SIMGPU_FAIL_DEVICE comes to no further one.
 bool hangs(const Comm& comm) {
   static const int64_t after = (int64_t)sim::knob("NCCL_HANG_AFTER", 0), on = (int64_t)sim::knob("FAIL_DEVICE", -1);
-  return after && comm.round > after && (on < 0 || on == sim::physical(comm.device));
+  return sim::answers_no_rank() || (after && comm.round > after && (on < 0 || on == sim::physical(comm.device)));
 }
 template <class Condition>
 void wait_until(Condition condition) {
@@ -246,7 +249,18 @@ API int ncclGetVersion(int* version) {
   *version = 22809;
   return SUCCESS;
 }
+// Removes the files of ranks that were killed.
+static void tidy() {
+  DIR* folder = opendir("/dev/shm");
+  for (dirent* file; folder && (file = readdir(folder));) {
+    int pid;
+    if (sscanf(file->d_name, "simgpu-nccl-%d-", &pid) == 1 && kill(pid, 0) && errno == ESRCH)
+      unlinkat(dirfd(folder), file->d_name, 0);
+  }
+  if (folder) closedir(folder);
+}
 API int ncclGetUniqueId(Id* id) {
+  tidy();
   static std::atomic<int> next{0};
   memset(id, 0, sizeof *id);
   snprintf(id->bytes, sizeof id->bytes, "simgpu-nccl-%d-%d-%lld", getpid(), next++, (long long)sim::now());

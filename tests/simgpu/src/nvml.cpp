@@ -13,7 +13,7 @@
 #define API extern "C" __attribute__((visibility("default")))
 
 namespace {
-enum Return { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, VERSION = 25 };
+enum Return { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, LOST = 15, VERSION = 25 };
 struct Handle {
   int number;
 } handles[sim::kDevices];
@@ -27,7 +27,8 @@ int check(const char* function, const Handle* handle) {
   const size_t at = faults.find(wanted);
   if (at != std::string::npos) return std::atoi(&faults[at + wanted.size()]);
   if (!opened) return UNINITIALIZED;
-  return handle && (handle < handles || handle >= handles + count()) ? INVALID : OK;
+  if (handle && (handle < handles || handle >= handles + count())) return INVALID;
+  return handle && sim::is_lost(handle->number) ? LOST : OK;
 }
 #define CHECK(handle) \
   if (int error = check(__func__, handle)) return error

@@ -147,6 +147,7 @@ int launch(Stream*, const Op&);  // kernels, copies, sets and host functions, al
 // A kernel that begins on its stream now and ends at the time that `end` makes of its beginning.
 int launch_until(Stream*, const Op&, ns (*end)(void* context, ns start), void* context);
 int copy(void* dst, const void* src, size_t n, Stream*, bool sync);
+extern thread_local int64_t next_number;  // what the next copy of one number to the host reads; negative: what is there
 int set(void* dst, int value, size_t width, size_t n, Stream*);
 int sync_stream(Stream*);
 int sync_device();
@@ -167,6 +168,11 @@ long thread_id();
 // ---- truth.cpp
 void note_work(const Op&, ns start, ns end, const Stream*);
 void wait_until(ns t, const char* what);  // the host waits for a device, stream or event
+
+// ---- faults.cpp
+void strike(Stream*);     // after each launch of a kernel or a graph: lets a fault that is due happen
+bool answers_no_rank();   // this process comes to no further collective
+bool is_lost(int device);  // by its number on the board; NVML's answer
 
 // ---- durations.cpp
 struct Func {
