@@ -18,6 +18,7 @@ from tests.gpu.cells import gpu_spec, low_precision, needs, needs_compiler
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
+@pytest.mark.numbers
 def test_a_sketch_is_the_same_on_both_devices() -> None:
     x = torch.randn(1_234_567, generator=torch.Generator().manual_seed(1))
     here, there = sketch(x, "x"), sketch(x.cuda(), "x")
@@ -26,6 +27,7 @@ def test_a_sketch_is_the_same_on_both_devices() -> None:
     torch.testing.assert_close(*of_both, rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.real_numbers
 @pytest.mark.parametrize(
     "changes",
     [

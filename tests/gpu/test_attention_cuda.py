@@ -27,6 +27,7 @@ def there() -> tuple[str, ...]:
     return attentions_on(GPU) if torch.cuda.is_available() else ()
 
 
+@pytest.mark.numbers
 @pytest.mark.parametrize("precision", ["fp32", "fp16-mixed", "bf16-mixed", "bf16"])
 @pytest.mark.parametrize("attention", ["sdpa", *FUSED, "math"])
 def test_a_kernel_agrees_with_the_naive_one_or_is_refused(attention: str, precision: str) -> None:

@@ -48,6 +48,7 @@ def test_the_predicted_peak_of_each_optimizer(optimizer: str, precision: Precisi
     )
 
 
+@pytest.mark.numbers
 def test_gradients_of_recomputed_blocks_under_autocast() -> None:
     """Backward has a thread of its own on CUDA, where autocast must be in force again."""
 

@@ -73,6 +73,7 @@ def test_every_pass_is_captured_and_timed_as_one_phase(pass_: Pass, sync: str) -
     assert report.finished.logits_dtype == "float32"
 
 
+@pytest.mark.real_numbers
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16"])
 def test_replays_train_the_model_as_steps_do(precision: str) -> None:
     """Replays go on from the steps before the capture; capturing itself computes nothing.

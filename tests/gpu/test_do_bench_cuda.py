@@ -49,6 +49,7 @@ class _Sum:
         torch.sum(self._tensor, 0, out=self._out)
 
 
+@pytest.mark.real_numbers
 def test_a_flushed_step_finds_nothing_in_the_l2() -> None:
     flush = L2Flush(DEVICE)
     assert flush.bytes >= max(2 * flush.l2_bytes, 256 * 2**20)

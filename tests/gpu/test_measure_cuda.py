@@ -200,6 +200,7 @@ def test_the_precision_asked_for_is_in_force(precision: Precision) -> None:
     assert report.finished.logits_dtype == logits
 
 
+@pytest.mark.real_numbers
 def test_tf32_changes_the_arithmetic_and_fp32_does_not() -> None:
     needs("tf32")
     a, b = (torch.randn(1024, 1024, device=DEVICE) for _ in range(2))
@@ -211,6 +212,7 @@ def test_tf32_changes_the_arithmetic_and_fp32_does_not() -> None:
     assert errors["tf32"] > 10 * errors["fp32"]
 
 
+@pytest.mark.numbers
 def test_same_seed_same_parameters_and_tokens() -> None:
     first, again = (gpu_step(gpu_spec()) for _ in range(2))
     for ours, theirs in zip(first._model.parameters(), again._model.parameters(), strict=True):
@@ -218,6 +220,7 @@ def test_same_seed_same_parameters_and_tokens() -> None:
     assert torch.equal(first._batch.inputs, again._batch.inputs)
 
 
+@pytest.mark.numbers
 def test_initial_weights_are_a_truncated_normal() -> None:
     weight = gpu_step(gpu_spec())._model.token_embedding.weight.detach()
     assert float(weight.abs().max()) <= 3.0
@@ -233,6 +236,7 @@ def test_cancelling_a_window_tells_the_steps_so_far() -> None:
     assert len(report.times_s()) == 2
 
 
+@pytest.mark.real_numbers
 def test_a_timed_step_costs_next_to_nothing_over_a_bare_one() -> None:
     """Events and their bookkeeping beside the same step bare; loose, and printed for the report."""
     step, clock = gpu_step(gpu_spec(context_length=128)), clock_for(DEVICE)

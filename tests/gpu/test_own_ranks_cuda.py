@@ -32,6 +32,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     made.bench.close()
 
 
+@pytest.mark.numbers
 def test_every_form_trains_what_one_process_does(runner: Runner) -> None:
     """Each is compared with one process before it is timed."""
     chosen = {"ranks": 2, "pass_": "train-step", "model_path": (str(CODE),)}

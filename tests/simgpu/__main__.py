@@ -55,13 +55,14 @@ class Part(NamedTuple):
 
 _BUSY = (("KERNEL_US", "200"),)
 """Kernels so long that a host that others slow down stays ahead of the device."""
+_CARRIED_OUT = (("COMPUTE", "1"), ("COMPUTE_MB", "32"), ("COMPUTE_MFLOP", "500"))
 _OF_SEVERAL = [f"tests/gpu/test_{topic}_cuda.py" for topic in _SEVERAL_GPUS]
 PARTS = (
     Part("gpu", ["tests/gpu"], settings=_BUSY, markers="not real_numbers and not numbers"),
-    Part("numbers", ["tests/gpu"], settings=(("COMPUTE", "1"),), markers="numbers"),
+    Part("numbers", ["tests/gpu"], settings=_CARRIED_OUT, markers="numbers"),
     Part("gpus-4", _OF_SEVERAL, devices=4, settings=_BUSY, markers="not real_numbers and not numbers"),
     Part("gpus-8", _OF_SEVERAL, devices=8, settings=_BUSY, markers="not real_numbers and not numbers"),
-    Part("times", ["tests/simgpu/test_times.py"], workers=0),
+    Part("times", ["tests/simgpu/test_times.py", "tests/simgpu/test_verdicts.py"], workers=0),
     Part("memory", ["tests/simgpu/test_memory.py"]),
     Part("faults", ["tests/simgpu/test_faults.py"]),
 )

@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from tests.simgpu.cells import TINY_MODEL, PATIENCE_S, Window, Work, command, profile, truth
+from tests.simgpu.cells import TINY_MODEL, Window, Work, command, truth
 
 WARMUP, STEPS, ROUNDS = 3, 3, 3
 TRAINING = [*TINY_MODEL, *"--num-layers 1 --pass train-step --device cuda".split()]
