@@ -100,15 +100,16 @@ class RankFold(_Fold[CellFinished]):
             yield event
             return
         self._waiting[rank].append(event)
-        while all(self._waiting):
-            yield self._next()
+        while all(self._waiting) and (found := self._next()):
+            yield found
 
-    def _next(self) -> Event:
+    def _next(self) -> Event | None:
+        """The next event of all ranks; None once one of them has failed and goes its own way."""
         heads = [waiting[0] for waiting in self._waiting]
         alike = len({_kind(head) for head in heads}) == 1
         if not alike:  # a rank that changed its settings tells of them twice
-            odd = next(waiting for waiting in self._waiting if isinstance(waiting[0], ModelBuilt | ModelPrepared))
-            return odd.popleft()
+            odd = (waiting for waiting in self._waiting if isinstance(waiting[0], ModelBuilt | ModelPrepared))
+            return next((waiting.popleft() for waiting in odd), None)
         steps = [head for head in heads if isinstance(head, StepsTimed)]
         if steps:
             return self._steps(steps)

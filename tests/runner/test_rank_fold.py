@@ -92,6 +92,20 @@ def test_the_rank_that_failed_is_named_and_not_those_that_lost_it(order: tuple[i
     assert (end.status, end.error) == ("killed", "rank 1: the process was ended by SIGKILL")
 
 
+def test_a_rank_that_failed_is_no_longer_where_the_others_are():
+    """It finishes while they go on to their steps."""
+    found, told = fold(
+        (0, StageChanged(at=1.0, cell=0, stage="measuring")),
+        (1, StageChanged(at=2.0, cell=0, stage="measuring")),
+        (1, StageChanged(at=3.0, cell=0, stage="finishing")),
+        (0, steps(0, 1.0)),
+        (0, steps(1, 1.0)),
+        (1, ended("failed", error="CUDA error: an illegal memory access was encountered")),
+    )
+    assert [event.stage for event in told if isinstance(event, StageChanged)] == ["measuring"]
+    assert found.end().error == "rank 1: CUDA error: an illegal memory access was encountered"
+
+
 def test_a_lost_node_is_to_blame_whoever_told_first():
     folded = RankFold(0, 3, ("n1", "n1", "n2"))
     told = [(0, "failed", "Connection closed by peer"), (1, "killed", "SIGKILL"), (2, "killed", f"{NODE_LOST}: silent")]
