@@ -1,4 +1,4 @@
-"""A hundred faults at random launches: one row each with its reason, no process left, all in their time.
+"""Over a hundred faults at random launches: one row each with its reason, no process left, all in their time.
 
 A cell whose process meets a fault is followed by one that meets none, and is sound.
 """
@@ -76,17 +76,18 @@ def run(folder: Path, lines: Sequence[str], *words: str, timeout_s: float = TIME
     own = {"FAULTS": faults, "BOARD": folder / "board", "KERNEL_US": 5} | knobs
     variables = os.environ | {f"SIMGPU_{name}": str(value) for name, value in own.items()}
     flags = ["--session-dir", str(sessions), "--timeout", f"{timeout_s:g}", "--format", "json"]
-    command = [sys.executable, "-m", "cs336_tui", *words, *TINY, *flags]
+    command = [sys.executable, "-m", "cs336_tui", *words, *([] if words[0] == "comm" else TINY), *flags]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert_no_process_has(str(faults))
     (log,) = sessions.glob("*.jsonl")
     events = [json.loads(line) for line in log.read_text().splitlines()]
     rows = list(rows_of(events))
     assert faults.read_text() == "", "each process took its line"
+    assert "Traceback" not in done.stderr
     assert done.returncode == int(any(row.status != "ok" for row in rows)), done.stderr[-4000:]
     assert sorted(row.number for row in rows) == list(range(len(rows))), "none is lost or doubled"
     assert all(row.lasted_s < timeout_s + AFTER_S for row in rows)
-    if words[0] == "bench":
+    if words[0] in ("bench", "comm"):
         assert len(json.loads(done.stdout)["runs"]) == len(rows)
     return Ran(events, rows)
 
@@ -176,6 +177,14 @@ def test_a_fault_of_one_rank_of_four_ends_all(tmp_path: Path) -> None:
     ran = run(tmp_path, lines, *ranks(4, lines), DEVICES=4, COMPUTE=1)
     assert_rows(ran.rows, kinds)
     assert all(row.error.startswith("rank 1: ") for row in ran.rows[::2])
+
+
+def test_a_fault_of_a_rank_in_a_collective_ends_all(tmp_path: Path) -> None:
+    kinds = BREAKING
+    lines = of_rank_1(at_random(kinds, 45, seed=6))
+    sizes = ",".join(f"{10 * cell}kB" for cell in range(1, len(lines) + 1))
+    ran = run(tmp_path, lines, "comm", "--device", "cuda", "--ranks", "2", "--size", sizes, DEVICES=2)
+    assert_rows(ran.rows, kinds)
 
 
 def test_a_rank_that_comes_to_no_collective_is_ended_by_the_limit(tmp_path: Path) -> None:
