@@ -36,13 +36,15 @@ class Work(NamedTuple):
 class Window(NamedTuple):
     """What a process launched between two waits for the whole device. The first of them returned at `after_ns`; the
     second began at `began_ns` and returned at `returned_ns`, which is not known of a process's last. `within` are the
-    waits for a stream or an event between: how much was launched before, and when each returned."""
+    waits for a stream or an event between: how much was launched before, and when each returned. `events_ns` are the
+    moments at which the host recorded an event."""
 
     work: tuple[Work, ...]
     after_ns: int
     began_ns: int
     returned_ns: int | None
     within: tuple[tuple[int, int], ...] = ()
+    events_ns: tuple[int, ...] = ()
 
 
 class Bench(NamedTuple):
@@ -77,8 +79,12 @@ def _events(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+FEW = 20
+"""Pieces of work: a step has more, a barrier less."""
+
+
 class Profiled(NamedTuple):
-    """A kernel report and, of each process that made it, the window of the profiled step."""
+    """A kernel report and, of each rank that made it, the window of the profiled step."""
 
     report: dict[str, Any]
     steps: list[Window]
@@ -89,8 +95,14 @@ def profile(folder: Path, *words: str, **knobs: object) -> list[Profiled]:
     done = command(folder, "kernels", "--session-dir", str(folder / "sessions"), *words, **knobs)
     assert done.returncode == 0, done.stderr[-4000:]
     reports = [event["content"] for event in _events(folder) if event["type"] == "ReportFinished"]
-    steps = iter([[each for each in found if each.work][-1] for found in truth(folder / "truth").values()])
-    return [Profiled(report, [next(steps) for _ in range(report["spec"]["ranks"])]) for report in reports]
+    found = truth(folder / "truth").values()
+    steps = iter([[each for each in windows if len(each.work) > FEW][-1] for windows in found])
+    by_rank = [sorted((next(steps) for _ in range(each["spec"]["ranks"])), key=_device) for each in reports]
+    return [*map(Profiled, reports, by_rank)]
+
+
+def _device(window: Window) -> int:
+    return window.work[0].device
 
 
 def truth(path: Path) -> dict[int, list[Window]]:
@@ -105,11 +117,15 @@ def truth(path: Path) -> dict[int, list[Window]]:
 def _windows(lines: Sequence[list[str]]) -> Iterator[Window]:
     work: list[Work] = []
     within: list[tuple[int, int]] = []
+    events_ns: list[int] = []
     whole: Window | None = None
     after_ns = waited = 0
     for kind, _, *rest in lines:
         if kind == "work":
             work.append(Work(*map(int, rest[:5]), rest[5]))
+            continue
+        if kind == "event":
+            events_ns.append(int(rest[0]))
             continue
         began_ns, returned_before_ns, what = int(rest[0]), int(rest[1]), rest[2]
         if whole:
@@ -119,7 +135,7 @@ def _windows(lines: Sequence[list[str]]) -> Iterator[Window]:
             within.append((waited, returned_before_ns))
         waited = len(work)
         if what == "device":
-            whole, work = Window(tuple(work), after_ns, began_ns, None, tuple(within)), []
-            within, waited = [], 0
+            whole = Window(tuple(work), after_ns, began_ns, None, tuple(within), tuple(events_ns))
+            work, within, events_ns, waited = [], [], [], 0
     if whole:
         yield whole

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.simgpu.cells import TINY_MODEL, Window, Work, command, truth
+from tests.simgpu.cells import TINY_MODEL, Window, Work, command, profile, truth
 
-WARMUP, STEPS, ROUNDS = 3, 3, 3
-TRAINING = [*TINY_MODEL, *"--num-layers 1 --pass train-step --device cuda".split()]
+WARMUP, STEPS, ROUNDS = 3, 3, 2
+MODEL = [*TINY_MODEL, *"--num-layers 1 --device cuda".split()]
 
 
 class Shared(NamedTuple):
@@ -23,6 +23,7 @@ class Shared(NamedTuple):
     parallel: str
     kernel_us: int
     gbs: float
+    step: str = "train-step"
 
     @property
     def knobs(self) -> dict[str, object]:
@@ -33,8 +34,9 @@ class Shared(NamedTuple):
 
 SHARED = [
     Shared(2, "ddp", 1000, 0.003),
-    Shared(4, "ddp:50KB", 2000, 0.003),
-    Shared(8, "fsdp2", 4000, 0.02),
+    Shared(2, "fsdp2", 2000, 0.01),
+    Shared(4, "ddp:50KB", 1500, 0.003),
+    Shared(8, "ddp", 2500, 0.004, "forward+backward"),
 ]
 
 
@@ -50,21 +52,26 @@ def covered_ns(work: Sequence[Work]) -> int:
     return total
 
 
+def computes(work: Sequence[Work]) -> list[Work]:
+    return [each for each in work if not is_communication(each) and not each.name.startswith("Mem")]
+
+
 def alone_ns(work: Sequence[Work]) -> int:
     """Time in which communication runs and no kernel computes."""
-    compute = [each for each in work if not is_communication(each) and not each.name.startswith("Mem")]
+    compute = computes(work)
     return covered_ns([*compute, *filter(is_communication, work)]) - covered_ns(compute)
 
 
 class Step(NamedTuple):
-    """A rank's step, which begins as its barrier returns."""
+    """A rank's step, from its first event after the barrier to the return of its wait for the device."""
 
     begin_ns: int
+    end_ns: int
     work: tuple[Work, ...]
 
     @property
     def ns(self) -> int:
-        return max(each.end_ns for each in self.work) - self.begin_ns
+        return self.end_ns - self.begin_ns
 
     @property
     def communicates(self) -> bool:
@@ -74,7 +81,9 @@ class Step(NamedTuple):
 def step_of(window: Window) -> Step:
     (barrier, *_) = (place for place, each in enumerate(window.work) if is_communication(each))
     launched, returned_ns = next(wait for wait in window.within if wait[0] > barrier)
-    return Step(returned_ns, window.work[launched:])
+    work = window.work[launched:]
+    begin_ns = next(moment_ns for moment_ns in window.events_ns if moment_ns > returned_ns)
+    return Step(begin_ns, window.returned_ns or max(each.end_ns for each in work), work)
 
 
 def steps_of(path: Path, ranks: int) -> list[list[Step]]:
@@ -91,10 +100,10 @@ def steps_of(path: Path, ranks: int) -> list[list[Step]]:
 
 @pytest.mark.parametrize("shared", SHARED, ids=lambda shared: f"{shared.ranks} ranks, {shared.parallel}")
 def test_exposed_communication_is_what_the_streams_had_exposed(shared: Shared, tmp_path: Path) -> None:
-    counts = f"--ranks {shared.ranks} --warmup {WARMUP} --steps {STEPS} --rounds {ROUNDS} --format json".split()
+    counts = f"--pass {shared.step} --ranks {shared.ranks} --warmup {WARMUP} --steps {STEPS} --rounds {ROUNDS} --format json".split()
     sides = ["--a", f"--parallel {shared.parallel}", "--b", "--parallel none"]
     folder = ["--session-dir", str(tmp_path / "sessions")]
-    done = command(tmp_path, "ab", *folder, *sides, *TRAINING, *counts, **shared.knobs)
+    done = command(tmp_path, "ab", *folder, *sides, *MODEL, *counts, **shared.knobs)
     assert done.returncode == 0, done.stderr[-4000:]
     (told,) = (row for row in json.loads(done.stdout)["rows"] if row["exposed_s"] is not None)
     steps = steps_of(tmp_path / "truth", shared.ranks)
@@ -106,17 +115,21 @@ def test_exposed_communication_is_what_the_streams_had_exposed(shared: Shared, t
     )
     exposed_ns = step_ns - silent_ns
     assert exposed_ns > 0.1 * step_ns
-    print(
-        shared,
-        told["exposed_s"] * 1e3,
-        told["exposed_low_s"] * 1e3,
-        told["exposed_high_s"] * 1e3,
-        exposed_ns / 1e6,
-        step_ns / 1e6,
-    )
-    for step in communicating[:3]:
-        for rank in step:
-            print(rank.ns / 1e6, alone_ns(rank.work) / 1e6, len(rank.work))
+    alone = fmean(min(alone_ns(rank.work) for rank in step) for step in communicating)
+    assert exposed_ns > 0.9 * alone, "a wrapper's own kernels come on top"
     assert told["exposed_s"] * 1e9 == pytest.approx(exposed_ns, rel=0.02)
     assert told["exposed_low_s"] * 1e9 <= exposed_ns <= told["exposed_high_s"] * 1e9
     assert told["exposed_share"] == pytest.approx(exposed_ns / step_ns, rel=0.02)
+
+
+@pytest.mark.parametrize("parallel", ["ddp:50KB", "fsdp2"])
+def test_a_report_has_each_ranks_communication_beside_compute(parallel: str, tmp_path: Path) -> None:
+    words = f"--pass train-step --ranks 2 --parallel {parallel}".split()
+    ((report, steps),) = profile(tmp_path, *MODEL, *words, **Shared(2, parallel, 300, 0.02).knobs)
+    for rank, step in zip(report["ranks"], steps, strict=True):
+        own, compute = [*filter(is_communication, step.work)], computes(step.work)
+        assert sum(rank["operations"].values()) == len(own)
+        assert rank["communication_ns"] == pytest.approx(covered_ns(own), rel=1e-4)
+        assert rank["compute_ns"] == pytest.approx(covered_ns(compute), rel=1e-4)
+        exposed_ns = rank["communication_ns"] - rank["overlapped_ns"]
+        assert exposed_ns == pytest.approx(alone_ns(step.work), rel=0.001)

@@ -167,6 +167,7 @@ long thread_id();
 
 // ---- truth.cpp
 void note_work(const Op&, ns start, ns end, const Stream*);
+void note_event();
 void wait_until(ns t, const char* what);  // the host waits for a device, stream or event
 
 // ---- faults.cpp

@@ -276,6 +276,7 @@ int record(Event* event, Stream* stream, bool external) {
   if (!stream->capture) {
     event->capture = nullptr;
     event->t = start_on(stream, now());
+    note_event();
     stream->ready = std::max(stream->ready, event->t);
     return 0;
   }

@@ -1,6 +1,7 @@
-// The truth, for tests of times (SIMGPU_TRUTH, a file): a line for each piece of work and for each wait of the host for the
-// device, in ns of CLOCK_MONOTONIC. It is written before the host sleeps, so it takes none of the time that a program measures.
+// The truth, for tests of times (SIMGPU_TRUTH, a file): a line for each piece of work, for each event and for each wait
+// of the host for the device, in ns of CLOCK_MONOTONIC. It is written before the host sleeps, so it takes none of the time that a program measures.
 //   work PID DEVICE STREAM LAUNCHED START END NAME
+//   event PID RECORDED
 //   wait PID BEGIN RETURN_OF_THE_WAIT_BEFORE FOR (device, stream or event)
 #include <fcntl.h>
 #include <unistd.h>
@@ -26,6 +27,13 @@ void note_work(const Op& op, ns start, ns end, const Stream* stream) {
            (unsigned long long)stream->id, (long long)now(), (long long)start, (long long)end);
   Lock lock(mutex);
   lines.append(head).append(op.name).append("\n");
+}
+void note_event() {
+  if (file() < 0) return;
+  char line[64];
+  snprintf(line, sizeof line, "event %d %lld\n", getpid(), (long long)now());
+  Lock lock(mutex);
+  lines += line;
 }
 void wait_until(ns until, const char* what) {
   if (file() >= 0) {
