@@ -63,6 +63,7 @@ PARTS = (
     Part("gpus-4", _OF_SEVERAL, devices=4, settings=_BUSY, markers="not real_numbers and not numbers"),
     Part("gpus-8", _OF_SEVERAL, devices=8, settings=_BUSY, markers="not real_numbers and not numbers"),
     Part("times", ["tests/simgpu/test_times.py", "tests/simgpu/test_verdicts.py"], workers=0),
+    Part("communication", ["tests/simgpu/test_communication.py"], devices=8, workers=0),
     Part("memory", ["tests/simgpu/test_memory.py"]),
     Part("faults", ["tests/simgpu/test_faults.py"]),
 )
