@@ -36,7 +36,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     prediction: Prediction
     target: Target
     needed_bytes: int
-    """Predicted peak and what the process takes besides; of all ranks where these have one memory together."""
+    """What the allocator takes by prediction and what the process takes besides; of all ranks where these have one
+    memory together."""
     fits: bool | None
     tight: bool
     """It fits, with next to nothing to spare."""
@@ -185,6 +186,7 @@ def for_target(prediction: Prediction, target: Target) -> Prediction:
             for block in prediction.largest
         ),
         workspace_bytes=workspace,
+        reserved_bytes=None if prediction.reserved_bytes is None else prediction.reserved_bytes + more,
     )
 
 
@@ -214,7 +216,7 @@ def stream_text(prediction: Prediction) -> str:
 
 def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: _Known) -> Estimate:
     prediction = for_target(prediction, target)
-    needed = (prediction.peak_bytes + target.context_bytes) * (spec.ranks if target.shares_memory else 1)
+    needed = (prediction.device_bytes + target.context_bytes) * (spec.ranks if target.shares_memory else 1)
     margin = None if target.free_bytes is None else target.free_bytes - needed
     fits = None if margin is None else margin >= 0
     told = ((known[likeness], unlike) for likeness, unlike in _likenesses(spec) if likeness in known)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -13,8 +13,11 @@ from cs336_tui.events.gpus import GpuModel, gpu_of_label
 from cs336_tui.stats.quantities import bandwidth
 
 CONTEXT_BYTES = {"cuda": 2**29, "mps": 2**29, "cpu": 2**28}
-"""The memory of a torch process besides its tensors. On CUDA, context and loaded kernels are assumed to take 0.5 GiB;
-on a CPU, an interpreter that has imported torch was seen to take 0.23 GiB."""
+"""The memory of a torch process besides its tensors. On a CUDA device that is not here, context and loaded kernels are
+assumed to take 0.5 GiB; on a CPU, an interpreter that has imported torch was seen to take 0.23 GiB."""
+
+
+_MOST_CONTEXT = 2 * 2**30
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +32,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """The source of the two, in words."""
     gpu: GpuModel | None = None
+    context: int | None = None
+    """Bytes of a process's context there, where that was seen."""
     stated_flops: float | None = None
     """Peak FLOP/s that a person stated; goes before the data sheet's."""
     stated_link: float | None = None
@@ -40,7 +45,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def context_bytes(self) -> int:
-        return CONTEXT_BYTES[self.kind]
+        return CONTEXT_BYTES[self.kind] if self.context is None else self.context
 
     @property
     def shares_memory(self) -> bool:
@@ -88,14 +93,16 @@ def target_here(
     free; what the session's own cell used then will be."""
     cuda = device.name.startswith("cuda")
     capacity = device.memory_bytes or (environment.memory_bytes if device.name == "cpu" else None)
-    used, source = None, "all of it; what is in use is not known"
-    for sample, cell in reversed(tuple(samples)):
+    used, source, samples = None, "all of it; what is in use is not known", tuple(samples)
+    for sample, cell in reversed(samples):
         used = _used_on_gpu(sample, cell, device.uuid) if cuda else _used_on_host(sample, cell)
         if used is not None:
             source = "free now" if cell is None else "free once the running cell is over"
             break
     total = capacity if cuda or device.name == "cpu" else environment.memory_bytes
     free = None if capacity is None or total is None else max(min(capacity, total - (used or 0)), 0)
+    seen = next((each for each in environment.devices if each.label == device.label and each.free_bytes), None)
+    context = None if seen is None else _context_of(seen, samples)
     return Target(
         name=device.label,
         device=device.name,
@@ -103,7 +110,18 @@ def target_here(
         free_bytes=free,
         source=source,
         gpu=gpu_of_label(device.label) if cuda else None,
+        context=context,
     )
+
+
+def _context_of(device: DeviceInfo, samples: Sequence[tuple[DeviceSampled, int | None]]) -> int | None:
+    """What a process of its own had of the device, if nobody else uses more or less of it since."""
+    used = [_used_on_gpu(sample, None, device.uuid) for sample, cell in samples if cell is None]
+    others = next((each for each in reversed(used) if each is not None), None)
+    if device.memory_bytes is None or device.free_bytes is None or others is None:
+        return None
+    found = device.memory_bytes - device.free_bytes - others
+    return found if 0 < found < _MOST_CONTEXT else None
 
 
 def _used_on_gpu(sample: DeviceSampled, cell: int | None, uuid: str | None) -> int | None:

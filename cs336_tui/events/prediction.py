@@ -114,6 +114,13 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Of one step of several ranks, an entry for each operation; empty where there is none, and in old logs."""
     phases: dict[str, PhaseMemory] = {}
     """By phase, in the order in which they run; empty in old logs."""
+    reserved_bytes: int | None = None
+    """The least that CUDA's allocator takes of the device for the first steps; None elsewhere and in old logs."""
+
+    @property
+    def device_bytes(self) -> int:
+        """The least that it takes of the device, as far as it is known."""
+        return self.reserved_bytes or self.peak_bytes
 
     @property
     def categories(self) -> tuple[str, ...]:

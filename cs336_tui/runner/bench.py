@@ -369,7 +369,7 @@ class Bench:
                 self.queue.ask(explanation)
         if code := self._cells.unusable.pop(taken.cell, None):
             self.queue.skip_bringing(code, taken.spec, taken.cell)
-        if ran_out and self.skip_after_oom:
+        if ran_out and self.skip_after_oom and not self._cells.others_took_its_room(taken.cell):
             reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
             self.queue.skip_larger(taken.spec, reason)
 

@@ -222,6 +222,11 @@ class CellRunner:
             if isinstance(event, StageChanged) and event.stage == "finishing":
                 self.watch.measured(event.cell if event.cell in self._beside else None)
 
+    def others_took_its_room(self, cell: int) -> bool:
+        """True if a cell that ran out of memory might have run without what other processes held."""
+        end = self.out_of_memory[cell]
+        return (end.others_bytes or 0) >= (end.failed_allocation_bytes or 1)
+
     def why_not(self, environment: Environment, *specs: CellSpec) -> str:
         """The reason not to try a cell, or two that take turns in one process; empty if there is none."""
         device = environment.device(specs[0].device)

@@ -242,6 +242,37 @@ def test_a_cell_that_ran_out_of_memory_is_explained(bench: Bench) -> None:
     assert (report.kind, report.cell, report.status) == ("oom", 0, "ok"), report.error
 
 
+FULL = """
+import torch
+from torch import nn
+
+class Full(nn.Module):
+    def __init__(self, vocab_size, d_model):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, d_model)
+
+    def forward(self, tokens):
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 2.00 GiB. Process 4242 has HELD memory in use. Including "
+            "non-PyTorch memory, this process has 1.75 GiB memory in use."
+        )
+"""
+
+
+@pytest.mark.parametrize(("held", "larger"), [("6.00 GiB", "oom"), ("1.00 MiB", "skipped")])
+def test_a_cell_for_which_others_left_no_room_says_nothing_of_larger_ones(
+    held: str, larger: str, bench: Bench, tmp_path: Path
+) -> None:
+    (tmp_path / "taken.py").write_text(FULL.replace("HELD", held))
+    fields = {"model": "taken:Full", "model_path": (str(tmp_path),), "warmup_steps": 0}
+    bench.run([small_spec(**fields, batch_size=size) for size in (2, 4)], "a command")
+    cells = load(bench.log_path).cells
+    assert [cell.status for cell in cells.values()] == ["oom", larger]
+    ended = cells[0].finished
+    assert ended is not None
+    assert (ended.error or "").startswith("process 4242 held ")
+
+
 def test_an_explanation_is_of_the_cell_that_is_asked_about(tmp_path: Path) -> None:
     specs = [small_spec(context_length=context, warmup_steps=0, measure_steps=1) for context in (1 << 20, 1 << 19)]
     tried = Bench(Watch(), session_dir=tmp_path, device_interval_s=0, skip_after_oom=False, check_fit=False)

@@ -1,6 +1,7 @@
 """Random cells for the simulated GPU, run in one process, and their peaks: predicted, and of torch's own allocator.
 
-Usage: ``python -m tests.simgpu.memory_cells SEED COUNT``, in an environment with the simulated libraries; prints JSON.
+Usage: ``python -m tests.simgpu.memory_cells peaks|fit SEED COUNT``, in an environment with the simulated libraries;
+prints JSON.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from itertools import islice
 from random import Random
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 
+from cs336_tui.analysis.fitting import search
 from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, CellSpec
 from cs336_tui.config.values import NORMS, OPTIMIZERS
 from cs336_tui.worker.estimate.predict import predict
@@ -108,18 +111,93 @@ def _of_model(random: Random) -> dict[str, Any]:
 def peaks_of(spec: CellSpec) -> Peaks | None:
     """Run the cell here, as in a process of its own: without workspaces and cached memory of cells before. None if it
     is too small."""
-    predicted = predict(spec, capability=torch.cuda.get_device_capability()).peak_bytes
+    predicted = predict(spec, capability=_capability()).peak_bytes
     if predicted < LEAST_BYTES:
         return None
-    torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()
+    _forget_earlier_cells()
     finished = run(spec).finished
     why = "" if finished.status == "ok" else f"{finished.status}: {finished.error}"
     cell = f"{spec.title} · batch {spec.batch_size} · vocabulary {spec.vocab_size}"
     return Peaks(cell, predicted, finished.peak_allocated_bytes or 0, why)
 
 
-if __name__ == "__main__":
+class Fitted(NamedTuple):
+    """The largest batch that fits by prediction, and how it and the next larger one ended."""
+
+    cell: str
+    largest: int | None
+    status: str
+    next_status: str
+
+    @property
+    def is_exact(self) -> bool:
+        return (self.status, self.next_status) == ("ok", "oom")
+
+
+def fitted(spec: CellSpec) -> Fitted:
+    """Search with all that is free, as a process finds it that has begun to use the device."""
+    _forget_earlier_cells()
+    room = torch.cuda.mem_get_info()[0]
+    found = search(spec, "batch", lambda each: predict(each, capability=_capability()).device_bytes, room)
+    statuses = [_status(each) if each else "" for each in (found.spec, found.next_spec)]
+    return Fitted(f"{spec.title} · vocabulary {spec.vocab_size} in {room / MIB:.0f} MiB", found.largest, *statuses)
+
+
+def _status(spec: CellSpec) -> str:
+    _forget_earlier_cells()
+    return run(spec).finished.status
+
+
+def _forget_earlier_cells() -> None:
+    """Give back workspaces and cached memory, so that a cell finds what a process of its own does."""
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+
+
+def _capability() -> tuple[int, int]:
+    return torch.cuda.get_device_capability()
+
+
+class End(NamedTuple):
+    """How a cell ended, and the one after it, which is small."""
+
+    status: str
+    stage: str | None
+    phase: str | None
+    error: str
+    next_status: str
+
+
+def ends() -> Iterator[End]:
+    """Cells that run out of 1.5 GiB in each stage and phase."""
+    sound = small_spec(device="cuda:0", threads=None, d_model=64, num_heads=2, measure_steps=1)
+    wide = {"d_model": 4096, "d_ff": 4096, "num_heads": 8, "vocab_size": 1_000, "num_layers": 1}
+    full: list[dict[str, Any]] = [
+        {"vocab_size": 500_000, "d_model": 512},  # building
+        {"context_length": 2048, "batch_size": 64, "vocab_size": 10_000},  # forward
+        {"context_length": 1024, "batch_size": 8, "vocab_size": 30_000, "precision": "bf16-mixed"},  # loss
+        {"context_length": 1024, "batch_size": 7, "vocab_size": 20_000},  # backward
+        wide | {"pass_": "train-step", "context_length": 16, "batch_size": 1},  # optimizer
+    ]
+    for choices in full:
+        for warmup in (1, 0):
+            spec = msgspec.structs.replace(sound, **choices, warmup_steps=warmup)
+            _forget_earlier_cells()
+            end = run(spec).finished
+            yield End(end.status, end.stage, end.phase, end.error or "", run(sound).finished.status)
+
+
+def main(what: str, seed: str, count: str) -> None:
     torch.set_num_threads(1)
-    wanted = filter(None, map(peaks_of, random_cells(int(sys.argv[1]))))
-    print(json.dumps(list(islice(wanted, int(sys.argv[2])))))
+    torch.cuda.init()
+    wanted: Iterator[NamedTuple] = ends()
+    if what == "peaks":
+        wanted = filter(None, map(peaks_of, random_cells(int(seed))))
+    elif what == "fit":
+        shallow = {"num_layers": 1, "checkpoint": 0, "nesting": "off", "measure_steps": 2}
+        wanted = map(fitted, random_cells(int(seed), **shallow))
+    print(json.dumps(list(islice(wanted, int(count)))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

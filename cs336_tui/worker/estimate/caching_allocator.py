@@ -9,9 +9,11 @@ bytes) stays and counts too.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cs336_tui.events.prediction import LT_WORKSPACE_OP, WORKSPACE_OP
+from cs336_tui.worker.estimate.scratch import MULTIPLY
 from cs336_tui.worker.estimate.tracker import TrackedTimeline
 
 UNIT = 512
@@ -47,18 +49,26 @@ def as_cached(timeline: TrackedTimeline, limit: int | None = None) -> TrackedTim
 
 
 def least_reserved(timeline: TrackedTimeline) -> int:
-    """The bytes of segments with which the first two steps run, where unused ones are given back in need."""
-    limit = max(timeline.totals)
-    while True:
-        try:
-            as_cached(timeline, limit)
-        except NoRoom as error:
-            limit = error.needed
+    """The least bytes of segments with which the first two steps run, unused ones given back in need."""
+    too_little, limit = 0, _round_up(max(timeline.totals), _SEGMENT_UNIT)
+    while needed := _needed(timeline, limit):
+        too_little, limit = limit, needed
+    while limit - too_little > _SEGMENT_UNIT and too_little:
+        between = too_little + (limit - too_little) // 2 // _SEGMENT_UNIT * _SEGMENT_UNIT
+        if _needed(timeline, between):
+            too_little = between
         else:
-            return limit
+            limit = between
+    return limit
 
 
-_MULTIPLY = frozenset(("mm", "addmm", "bmm", "baddbmm", "_scaled_mm"))
+def _needed(timeline: TrackedTimeline, limit: int) -> int:
+    """What the first request asks for that does not fit; 0 where all do."""
+    try:
+        as_cached(timeline, limit)
+    except NoRoom as error:
+        return error.needed
+    return 0
 
 
 class _Process:
@@ -84,23 +94,36 @@ class _Process:
         self._optimizer = next((first for phase, first in timeline.begins if phase == "optimizer"), timeline.events)
 
     def build(self) -> None:
-        for number in self._built:
+        """Make the model, then the batch, whose two parts are cut from one tensor of random tokens (`random_batch`)."""
+        batch, forms = self._built[-2:], {self._allocations[number].form for number in self._built[-2:]}
+        for number in self._built[:-2]:
             self._allocate(number)
+        self._allocator.release()
+        form = forms.pop()
+        is_cut = not forms and form is not None and form.dtype == "int64" and len(form.shape) == 2
+        whole = self._allocator.allocate(8 * form.shape[0] * (form.shape[1] + 1)) if is_cut and form else None
+        for number in batch:
+            self._allocate(number)
+        if whole:
+            self._allocator.free(whole)
 
     def step(self, *, is_first: bool) -> None:
-        waiting = list(self._state) if is_first else []
         workspaces = list(self._workspaces) if is_first else []
-        for event, is_birth, number in self._moments:
-            if event >= self._optimizer and waiting:
-                for each in waiting:
-                    self._allocate(each)
-                waiting.clear()
+        at_optimizer = bisect_left(self._moments, self._optimizer, key=lambda moment: moment[0])
+        self._run(self._moments[:at_optimizer], workspaces)
+        for number in self._state if is_first else ():
+            self._allocate(number)
+        self._run(self._moments[at_optimizer:], workspaces)
+
+    def _run(self, moments: Sequence[tuple[int, bool, int]], workspaces: list[int]) -> None:
+        """Allocate and free; the first product of a thread takes its `workspaces`."""
+        for _, is_birth, number in moments:
             if not is_birth:
                 self._free(number)
                 continue
             self._allocate(number)
             site = self._allocations[number].site
-            if workspaces and site.op in _MULTIPLY:
+            if workspaces and site.op in MULTIPLY:
                 for each in [n for n in workspaces if self._allocations[n].site.backward == site.backward]:
                     self._allocate(each)
                     workspaces.remove(each)

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry, register_flop_formula, sdpa_backward_flop_count, sdpa_flop_count
 
 from cs336_tui.events.gpus import HOPPER
+from cs336_tui.worker.estimate.scratch import norm_scratch
 from cs336_tui.worker.estimate.tracker import Args, Kwargs
 from cs336_tui.worker.workload.imported.problems import OwnWords
 
@@ -256,6 +257,8 @@ class _FusedNorm(torch.autograd.Function):
     def backward(ctx: Any, *_: Any) -> Any:
         rows, weight, _scales = ctx.saved_tensors
         wanted = [torch.empty_like(x) if ctx.needs_input_grad[at] else None for at, x in ((0, rows), (2, weight))]
+        scratch = norm_scratch(rows.numel() // weight.numel(), weight, gradients=1)
+        _parts = [torch.empty(size, dtype=torch.uint8, device=rows.device) for size in scratch]
         return wanted[0], None, wanted[1]
 
 

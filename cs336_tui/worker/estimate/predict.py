@@ -19,7 +19,7 @@ from cs336_tui.events.gpus import HOPPER, cublas_workspace_bytes
 from cs336_tui.events.memory_report import TensorForm
 from cs336_tui.events.prediction import LT_WORKSPACE_OP, WORKSPACE_OP, PhaseMemory, Prediction, Site
 from cs336_tui.events.report_keys import prediction_note
-from cs336_tui.worker.estimate.caching_allocator import as_cached
+from cs336_tui.worker.estimate.caching_allocator import as_cached, least_reserved
 from cs336_tui.worker.estimate.meta_device import (
     Autocast,
     MetaAttention,
@@ -27,7 +27,7 @@ from cs336_tui.worker.estimate.meta_device import (
     MetaKernels,
     modes_kept_for_recomputation,
 )
-from cs336_tui.worker.estimate.scratch import cuda_scratch, lt_workspaces
+from cs336_tui.worker.estimate.scratch import cuda_scratch, lt_workspaces, threads_that_multiply
 from cs336_tui.worker.estimate.tracker import Allocation, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.model_parts import blocks_of
@@ -147,14 +147,15 @@ def rehearse(
                 step.run(phase)
             tracker.claim("gradients", workload.gradients())
     timeline = tracker.timeline()
-    workspace = workspace_bytes(capability)
-    # One for each thread that multiplies on CUDA; backward has its own thread. A norm alone multiplies no matrices.
-    workspaces = 1 + _has_backward(spec) if device_type == "cuda" and spec.workload != "norm" else 0
+    workspace, workspaces, reserved = workspace_bytes(capability), 0, None
     if device_type == "cuda":
-        own = [(WORKSPACE_OP, workspace, backward) for backward in (False, True)[:workspaces]]
+        threads = threads_that_multiply(timeline.allocations)
+        workspaces = len(threads)
+        own = [(WORKSPACE_OP, workspace, backward) for backward in threads]
         own += [(LT_WORKSPACE_OP, size, backward) for backward, size in lt_workspaces(timeline.allocations).items()]
         held = (Allocation(size, Site(op, backward=side), form=TensorForm((size,), "uint8")) for op, size, side in own)
-        timeline = as_cached(TrackedTimeline((*held, *timeline.allocations), timeline.events, timeline.begins))
+        requested = TrackedTimeline((*held, *timeline.allocations), timeline.events, timeline.begins)
+        timeline, reserved = as_cached(requested), least_reserved(requested)
     peak, forward = timeline.peak_event(), timeline.phase("forward")
     assert forward is not None
     activations = timeline.activation_peak()
@@ -186,6 +187,7 @@ def rehearse(
             for name in prepared_phases(spec.pass_, spec.accumulate)
             if (span := timeline.phase(name))
         },
+        reserved_bytes=reserved,
     )
     return Rehearsal(timeline, prediction)
 

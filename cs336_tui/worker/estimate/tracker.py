@@ -37,7 +37,7 @@ _LEAVES_ACTIVATIONS = ("forward", "loss")
 TOP = 20  # Number of the largest allocations
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any] | None
-Scratch = Callable[[Any, Args, Any], Iterable[int]]
+Scratch = Callable[[Any, Args, Any], Iterable[Iterable[int]]]
 
 
 class Failure(NamedTuple):
@@ -59,8 +59,9 @@ class MemoryTracker(TorchDispatchMode):
     """
 
     def __init__(self, *, device_type: str | None = None, scratch: Scratch = lambda *_: ()) -> None:
-        """Records tensors of `device_type` only; None for all. `scratch` gives the bytes of each tensor that an
-        operation has for itself while it runs, by the operation, its arguments and what it returned."""
+        """Records tensors of `device_type` only; None for all. `scratch` gives the bytes of the tensors
+        that an operation has for itself while it runs, those together that live together, by the operation, its
+        arguments and what it returned."""
         super().__init__()
         self._device_type = device_type
         self._scratch = scratch
@@ -131,15 +132,16 @@ class MemoryTracker(TorchDispatchMode):
         except BaseException:
             self.failure = self.failure or Failure(self.events - 1, site)
             raise
-        for tensor in _tensors(out):
+        for tensor in _tensors(out) if site.op != "native_dropout" else reversed(out):  # its mask comes first
             if _key(tensor) in self._live or not self._is_tracked(tensor):
                 continue
             if not (_may_alias(func) and any(_key(arg) == _key(tensor) for arg in _tensors(args))):
                 self._record(tensor, site, born=self._next_event())
-        own = [Allocation(size, site, self._next_event()) for size in self._scratch(func, args, out) if size]
-        for each in own:
-            each.died = self._next_event()
-        self._records += own
+        for together in self._scratch(func, args, out):
+            own = [Allocation(size, site, self._next_event()) for size in together if size]
+            for each in own:
+                each.died = self._next_event()
+            self._records += own
         if count := flop_registry.get(func.overloadpacket):
             flops = count(*args, **kwargs, out_val=out)
             self.flops[site.phase] += flops
@@ -216,7 +218,7 @@ class MemoryTracker(TorchDispatchMode):
             isinstance(held, Tensor)
             and isinstance(other, Tensor)
             and held.shape == other.shape
-            and held.is_contiguous()
+            and torch.ops.aten.is_non_overlapping_and_dense(held)
             and _references(held) == self._sole
         )
 

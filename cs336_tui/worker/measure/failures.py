@@ -57,7 +57,9 @@ LITTLE_BYTES = 512 * 2**20  # More than a library takes of a device's memory at 
 _ALLOCATOR_PREFIX = re.compile(r"^\[enforce fail at [^\]]*\] err == 0\. ")
 """The place in torch's source at which its CPU allocator gave up."""
 
-_TRIED = re.compile(r"tried to allocate (?P<number>\d+(\.\d+)?) ?(?P<unit>bytes|[KMGT]i?B)", re.IGNORECASE)
+_SIZE = r"(?P<number>\d+(\.\d+)?) ?(?P<unit>bytes|[KMGT]i?B)"
+_TRIED = re.compile(rf"tried to allocate {_SIZE}", re.IGNORECASE)
+_OTHER = re.compile(rf"Process (?P<pid>\d+) has {_SIZE} memory in use")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -91,9 +93,21 @@ def failed_allocation(error: BaseException) -> int | None:
     found = _TRIED.search(message_of(error)) if is_out_of_memory(error) else None
     if found is None:
         return None
-    unit = found["unit"][0].upper()
-    # Torch counts in powers of 1024, also where it writes GB.
-    return round(float(found["number"]) * 1024 ** "BKMGT".index(unit))
+    return _bytes(found)
+
+
+def held_by_others(error: BaseException) -> dict[int, int]:
+    """Bytes of the device that other processes held when memory ran out, by PID, as torch's message gives them; empty
+    where it cannot tell them from this process, as in a container that has PIDs of its own."""
+    said = message_of(_behind(error))
+    if "this process has" not in said:
+        return {}
+    return {int(found["pid"]): _bytes(found) for found in _OTHER.finditer(said)}
+
+
+def _bytes(found: re.Match[str]) -> int:
+    """Torch counts in powers of 1024, also where it writes GB."""
+    return round(float(found["number"]) * 1024 ** "BKMGT".index(found["unit"][0].upper()))
 
 
 def outcome_of(error: BaseException) -> tuple[Literal["oom", "failed"], str]:

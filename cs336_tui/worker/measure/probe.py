@@ -100,13 +100,21 @@ def _completed(devices: Iterable[DeviceInfo]) -> Iterator[DeviceInfo]:
     """The devices with their kinds of attention, and the reason for which torch.compile cannot work on them."""
     known: dict[tuple[str, str | None], tuple[str, ...]] = {}  # Equal GPUs are asked once, as it takes a CUDA context
     for device in devices:
-        kind = device.label, device.capability
+        kind, free = (device.label, device.capability), None
         if kind not in known:
             known[kind] = ()
             with suppress(RuntimeError):  # a GPU without free memory, say: the cell reports it
                 known[kind] = attentions_on(torch.device(device.name))
+                free = _free_bytes(torch.device(device.name))
         why = why_cannot_compile(device.name.partition(":")[0])
-        yield replace(device, attentions=known[kind], cannot_compile=why)
+        yield replace(device, attentions=known[kind], cannot_compile=why, free_bytes=free)
+
+
+def _free_bytes(device: torch.device) -> int | None:
+    if device.type != "cuda":
+        return None
+    torch.cuda.empty_cache()
+    return int(torch.cuda.mem_get_info(device)[0])
 
 
 def _mps() -> DeviceInfo:

@@ -13,9 +13,10 @@ import torch
 from cs336_tui.config.environment_variables import set_variables
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events
+from cs336_tui.stats.quantities import gigabytes
 from cs336_tui.stats.summaries import summarize
 from cs336_tui.worker.measure.cell_memory import Peaks
-from cs336_tui.worker.measure.failures import failed_allocation, outcome_of
+from cs336_tui.worker.measure.failures import failed_allocation, held_by_others, outcome_of
 from cs336_tui.worker.measure.preparing import Preparation, Recompilations, why_not_cold
 from cs336_tui.worker.measure.probe import device_label
 from cs336_tui.worker.measure.process import RunQueueDelay, effective_malloc, settings_of, usable_cores
@@ -60,6 +61,7 @@ class CellReporter:
         self._logits_dtype: str | None = None
         self._failed_in: str | None = None
         self._failed_allocation_bytes: int | None = None
+        self._others_bytes: int | None = None
         self._unusable: str | None = None
 
     def enter(self, stage: events.Stage) -> None:
@@ -159,6 +161,10 @@ class CellReporter:
         self._failed_in = step.failed_in if step else None
         self._failed_allocation_bytes = failed_allocation(error)
         status, line = outcome_of(error)
+        if status == "oom" and (others := held_by_others(error)):
+            self._others_bytes = sum(others.values())
+            held = " and ".join(f"process {pid} held {gigabytes(size)} GB" for pid, size in others.items())
+            line = f"{held} of the device: {line}"
         self._unusable = error.code if status == "failed" and isinstance(error, ImportProblem) else None
         return status, line
 
@@ -178,6 +184,7 @@ class CellReporter:
                 step=step,
                 phase=self._failed_in,
                 failed_allocation_bytes=self._failed_allocation_bytes,
+                others_bytes=self._others_bytes,
                 unusable=self._unusable,
                 logits_dtype=self._logits_dtype,
                 peak_allocated_bytes=own and own.allocated,

@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch.distributed import DistBackendError
 
-from cs336_tui.worker.measure.failures import LITTLE_BYTES, failed_allocation, is_out_of_memory, outcome_of
+from cs336_tui.worker.measure.failures import (
+    LITTLE_BYTES,
+    failed_allocation,
+    held_by_others,
+    is_out_of_memory,
+    outcome_of,
+)
 from cs336_tui.worker.workload.cuda_graph import CaptureError
 
 NCCL = (
@@ -160,3 +166,19 @@ def test_an_error_that_was_raised_from_running_out_of_memory_is_that() -> None:
     itself = ValueError("round and round")
     itself.__cause__ = itself
     assert not is_out_of_memory(itself)
+
+
+FULL = (
+    "CUDA out of memory. Tried to allocate 314.00 MiB. GPU 0 has a total capacity of 8.00 GiB of which 256.00 MiB is "
+    "free. Process 4242 has 6.00 GiB memory in use. Process 77 has 512.00 MiB memory in use. "
+)
+
+
+def test_other_processes_that_hold_the_device_are_told_with_what_they_hold() -> None:
+    error = torch.OutOfMemoryError(FULL + "Including non-PyTorch memory, this process has 1.75 GiB memory in use.")
+    assert held_by_others(error) == {4242: 6 * 2**30, 77: 2**29}
+
+
+def test_a_process_that_may_be_this_one_is_no_other() -> None:
+    """In a container torch knows its own PID and NVML another one."""
+    assert held_by_others(torch.OutOfMemoryError(FULL)) == {}
