@@ -100,10 +100,10 @@ def steps_of(path: Path, ranks: int) -> list[list[Step]]:
 
 @pytest.mark.parametrize("shared", SHARED, ids=lambda shared: f"{shared.ranks} ranks, {shared.parallel}")
 def test_exposed_communication_is_what_the_streams_had_exposed(shared: Shared, tmp_path: Path) -> None:
-    counts = f"--pass {shared.step} --ranks {shared.ranks} --warmup {WARMUP} --steps {STEPS} --rounds {ROUNDS} --format json".split()
+    counts = f"--ranks {shared.ranks} --warmup {WARMUP} --steps {STEPS} --rounds {ROUNDS} --format json"
     sides = ["--a", f"--parallel {shared.parallel}", "--b", "--parallel none"]
     folder = ["--session-dir", str(tmp_path / "sessions")]
-    done = command(tmp_path, "ab", *folder, *sides, *MODEL, *counts, **shared.knobs)
+    done = command(tmp_path, "ab", *folder, *sides, *MODEL, "--pass", shared.step, *counts.split(), **shared.knobs)
     assert done.returncode == 0, done.stderr[-4000:]
     (told,) = (row for row in json.loads(done.stdout)["rows"] if row["exposed_s"] is not None)
     steps = steps_of(tmp_path / "truth", shared.ranks)
