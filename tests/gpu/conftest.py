@@ -1,11 +1,23 @@
-"""Simulated GPUs of one worker of pytest are not those of another: each has a board of its own."""
+"""Each test of a GPU begins with an empty allocator; simulated GPUs of one worker of pytest are not those of another."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
+
+import pytest
+import torch
 
 if "SIMGPU_DEVICES" in os.environ and "PYTEST_XDIST_WORKER" in os.environ:
     _FOLDER = tempfile.mkdtemp(prefix="simgpu-")
     atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
     os.environ["SIMGPU_BOARD"] = f"{_FOLDER}/board"
+
+
+@pytest.fixture(autouse=True)
+def _empty_allocator() -> None:
+    """What an earlier test left in torch's cache is not split as new memory is, which changes what is counted."""
+    if torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()

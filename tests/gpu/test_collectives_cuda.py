@@ -39,6 +39,7 @@ def test_every_operation_brings_the_right_numbers_and_is_timed(backend: str, pre
         assert run["busbw_bytes_per_s"] > 0
 
 
+@pytest.mark.real_numbers
 def test_a_step_holds_the_transfer_and_not_its_launch_alone(tmp_path: Path) -> None:
     """Without a synchronisation a gigabyte would take no longer than a kilobyte."""
     small, large = comm(tmp_path, "--size", "1KB,1GB", "--backend", "nccl")

@@ -18,6 +18,7 @@ from tests.watching import Watch
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
 
 
+@pytest.mark.numbers
 @needs_nvml
 def test_each_ranks_gpu_is_sampled_and_holds_its_memory(tmp_path: Path) -> None:
     uuids = [nvml_uuid(index, torch.cuda.get_device_properties(index)) for index in range(2)]

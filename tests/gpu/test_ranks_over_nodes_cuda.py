@@ -22,6 +22,7 @@ def on_its_gpu(node: Node) -> Sequence[str]:
     return ["env", f"CUDA_VISIBLE_DEVICES={node.name}", *command(node)]
 
 
+@pytest.mark.numbers
 def test_ranks_with_a_gpu_of_each_node_train_what_one_process_does(tmp_path: Path) -> None:
     watch = Watch()
     nodes = Nodes([Node(name, "127.0.0.1") for name in ("0", "1")], on_its_gpu, most=1)

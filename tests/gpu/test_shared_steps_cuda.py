@@ -22,6 +22,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     made.bench.close()
 
 
+@pytest.mark.numbers
 @pytest.mark.parametrize("changes", [{}, {"compile": "default"}, {"precision": low_precision}, {"dropout": 0.1}])
 def test_every_way_trains_what_one_process_does(runner: Runner, changes: dict[str, object]) -> None:
     needs_compiler(str(changes.get("compile", "off")))

@@ -55,15 +55,19 @@ class Part(NamedTuple):
 
 _BUSY = (("KERNEL_US", "200"), ("TFLOPS_TF32", "370"))
 """Kernels so long that a host that others slow down stays ahead of the device; the ratio of TF32 is an H100's."""
-_CARRIED_OUT = (("COMPUTE", "1"), ("COMPUTE_MB", "32"), ("COMPUTE_MFLOP", "500"))
+_CARRIED_OUT = (("COMPUTE", "1"), ("COMPUTE_MB", "32"), ("COMPUTE_MFLOP", "500"), ("COMPUTE_MAX_MB", "64"))
 _OF_SEVERAL = [f"tests/gpu/test_{topic}_cuda.py" for topic in _SEVERAL_GPUS]
 PARTS = (
     Part("gpu", ["tests/gpu"], settings=_BUSY, markers="not real_numbers and not numbers"),
     Part("numbers", ["tests/gpu"], settings=_CARRIED_OUT, markers="numbers"),
     Part("gpus-4", _OF_SEVERAL, devices=4, settings=_BUSY, markers="not real_numbers and not numbers"),
     Part("gpus-8", _OF_SEVERAL, devices=8, settings=_BUSY, markers="not real_numbers and not numbers"),
-    Part("times", ["tests/simgpu/test_times.py", "tests/simgpu/test_verdicts.py"], workers=0),
-    Part("communication", ["tests/simgpu/test_communication.py"], devices=8, workers=0),
+    Part(
+        "times",
+        ["tests/simgpu/test_times.py", "tests/simgpu/test_kernels.py", "tests/simgpu/test_verdicts.py"],
+        workers=0,
+    ),
+    Part("several", ["tests/simgpu/test_communication.py", "tests/simgpu/test_lanes.py"], devices=8, workers=0),
     Part("memory", ["tests/simgpu/test_memory.py"]),
     Part("faults", ["tests/simgpu/test_faults.py"]),
 )
