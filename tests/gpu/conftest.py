@@ -1,4 +1,4 @@
-"""Each test of a GPU begins with an empty allocator; simulated GPUs of one worker of pytest are not those of another."""
+"""Each test of a GPU begins with an empty allocator; a worker of pytest has simulated GPUs of its own."""
 
 import atexit
 import gc

@@ -147,7 +147,6 @@ int launch(Stream*, const Op&);  // kernels, copies, sets and host functions, al
 // A kernel that begins on its stream now and ends at the time that `end` makes of its beginning.
 int launch_until(Stream*, const Op&, ns (*end)(void* context, ns start), void* context);
 int copy(void* dst, const void* src, size_t n, Stream*, bool sync);
-extern thread_local int64_t next_number;  // what the next copy of one number to the host reads; negative: what is there
 int set(void* dst, int value, size_t width, size_t n, Stream*);
 int sync_stream(Stream*);
 int sync_device();

@@ -202,7 +202,6 @@ int launch(Stream* stream, const Op& op) {
       },
       &fixed);
 }
-thread_local int64_t next_number = -1;
 int copy(void* dst, const void* src, size_t n, Stream* stream, bool sync) {
   static const double pcie = knob("PCIE_GBS", 25), hbm = knob("HBM_GBS", 1500), fixed_us = knob("COPY_US", 5);
   static const char* const names[] = {"", "Memcpy HtoD", "Memcpy DtoH", "", "", "", "", "", "Memcpy DtoD", "Memcpy HtoH"};
@@ -218,10 +217,6 @@ int copy(void* dst, const void* src, size_t n, Stream* stream, bool sync) {
   const bool waits = sync || to == UNKNOWN || (from == UNKNOWN && n > 65536);  // pageable memory of the host
   if (stream->capture && sync && to == UNKNOWN) return 900;
   if (int error = launch(stream, op)) return error;
-  if (next_number >= 0 && op.copy_kind == 2 && n <= sizeof next_number) {
-    memcpy(dst, &next_number, n);
-    next_number = -1;
-  }
   return waits && !stream->capture ? sync_stream(stream) : 0;
 }
 int set(void* dst, int value, size_t width, size_t n, Stream* stream) {
