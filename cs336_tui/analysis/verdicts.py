@@ -214,10 +214,11 @@ def _throttled(cell: CellState) -> Finding:
         return Finding(False, f"no thermal, hardware or power supply slowdown in {window}")
     said = ", ".join(f"{reason} in {seen}{_on_ranks(around.ranks_of.get(reason, ()))}" for reason, seen in bad.items())
     said += f" of {window}"
-    if around.lowest_clock_mhz is not None:
-        said += f", SM clock down to {around.lowest_clock_mhz} MHz"
-        if around.clock_before_mhz is not None:
-            said += f" from {around.clock_before_mhz} MHz before it"
+    lowest, before = around.lowest_clock_mhz, around.clock_before_mhz
+    if lowest is not None and before is not None and before <= lowest:
+        said += f", SM clock at {lowest} MHz, {'as' if before == lowest else f'{before} MHz'} before it"
+    elif lowest is not None:
+        said += f", SM clock down to {lowest} MHz" + (f" from {before} MHz before it" if before is not None else "")
     return Finding(True, said, "let it cool, or lower its clocks by nvidia-smi -lgc, and repeat it")
 
 

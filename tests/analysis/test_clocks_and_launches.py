@@ -27,6 +27,12 @@ def test_thermal_and_hardware_clock_events_are_blamed_with_their_clocks() -> Non
     )
 
 
+def test_a_clock_that_was_as_low_before_is_not_said_to_have_gone_down() -> None:
+    hot_before = hot("hardware thermal", clock=990)
+    text = evidence(judged(a_cell(FLAT, samples=[hot_before], before=[hot_before])), "throttled")[1]
+    assert text.endswith("of 1 sample while measuring, SM clock at 990 MHz, as before it")
+
+
 def test_a_power_cap_alone_is_noted_and_not_blamed() -> None:
     found = judged(a_cell(FLAT, samples=[hot("software power cap")] * 3 + [sample()]))
     assert evidence(found, "throttled")[0] is False
