@@ -96,8 +96,8 @@ def test_a_verdict_holds_where_its_cause_was_simulated_and_nowhere_else(
 ) -> None:
     run = on(made, device)
     told = {*run["verdicts"]} & (DOUBTS | {"steady"})
-    if device == "wave":  # its first launches, which fill the queue, have one clock
-        told -= {"still-warming", "drifting"}
+    if device == "wave":  # its first launches, which fill the queue, have one clock; a busy machine holds the clock
+        told -= {"still-warming", "drifting", "outliers"}
     assert told == verdicts, run["verdict_evidence"]
     assert not {*run["not_observable"]} & DOUBTS
 
