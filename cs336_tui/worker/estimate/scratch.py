@@ -100,14 +100,12 @@ def _efficient_attention(gradient: Tensor, query: Tensor) -> Iterator[Iterable[i
     """Products of output and gradient, and gradients of queries in blocks, each with a lock: ``GradQTempStorage`` in
     mem_eff_attention/kernel_backward.h."""
     *before, length, width = query.shape
-    heads, blocks = math.prod(before), -(-length // _SIDE) * -(-width // _SIDE)
+    side = 64 if query.dtype is torch.float32 or width <= 64 else 128
+    heads, blocks = math.prod(before), -(-length // side) * -(-width // side)
     copies = list(_by_row(gradient))
     if query.dtype is torch.float32:
         yield [*copies, query.nbytes, 4 * heads * length, 4 * heads * length]
-    yield [*copies, 4 * heads * length, heads * blocks * (4 * _SIDE**2 + 16)]
-
-
-_SIDE = 64
+    yield [*copies, 4 * heads * length, heads * blocks * (4 * side**2 + 16)]
 
 
 _MANY_ROWS, _PARTS = 64 * 1024, 2**20
@@ -118,7 +116,7 @@ def norm_scratch(rows: int, weight: Tensor, gradients: int) -> Iterator[int]:
     ``ConfigureAndLaunchGammaBetaBackwardKernel`` in layer_norm_kernel.cu."""
     width = weight.numel()
     if rows > _MANY_ROWS and width // 32 < _MULTIPROCESSORS // 2:
-        parts = _PARTS // width
+        parts = min(-(-rows // 32), _PARTS // width)
         yield from [parts * width * weight.element_size()] * gradients
         yield _partial_sums(parts, width)
 

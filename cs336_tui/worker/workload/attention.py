@@ -121,7 +121,9 @@ class _Form(NamedTuple):
         return cls(shape, recipe.autocast or recipe.parameters, spec.causal, spec.pass_ != "inference")
 
     def queries(self, device: torch.device) -> Tensor:
-        return torch.empty(self.shape, dtype=self.dtype, device=device, requires_grad=self.trains)
+        """One row for all: the allocator would cut the model's first weights from what a whole tensor leaves."""
+        row = torch.empty(self.shape[-1:], dtype=self.dtype, device=device, requires_grad=self.trains)
+        return row.expand(self.shape)
 
 
 def _chosen(form: _Form, backend: SDPBackend | None, device: torch.device) -> SDPBackend | None:
