@@ -115,10 +115,13 @@ def _notes(results: Sequence[Fitted]) -> Iterator[str]:
     yield ACTIVATIONS_MEAN
     for step in sorted({step_of(result.asked, by) for result in results} - {1}):
         yield f"{by}s are tried in multiples of {step}"
-    yield (
-        f"the largest leaves no room for memory that the allocator reserves but does not use: a {by} a little smaller "
-        f"is safer; --confirm runs it"
-    )
+    if any(result.found and result.found.reserved_bytes is None for result in results):
+        yield (
+            f"the largest leaves no room for memory that the allocator reserves but does not use: a {by} a little "
+            f"smaller is safer; --confirm runs it"
+        )
+    else:
+        yield f"the largest needs all the room there is: a {by} a little smaller is safer; --confirm runs it"
     for result in results:
         room = result.target.room_bytes(result.asked.ranks)
         if result.fit.largest is None and result.following and room is not None:

@@ -23,18 +23,9 @@ from tests.simgpu.build import build, environment
 ROOT = Path(__file__).resolve().parents[2]
 USUAL_TORCH = "2.11.0"
 _LEFT_OUT_OF_DEV = (
-    "build",
-    "hatchling",
-    "import-linter",
-    "mypy",
-    "pipx",
-    "pypandoc",
-    "ruff",
-    "twine",
-    "types-",
-    "typst",
-    "uv",
-)
+    "build", "hatchling", "import-linter", "mypy", "pipx", "pypandoc",
+    "ruff", "twine", "types-", "typst", "uv",
+)  # fmt: skip
 """Packages of the development environment that no test on the simulated GPU needs, by how their names begin."""
 _SEVERAL_GPUS = (
     "collectives", "cost_of_neighbours", "gpus_of_ranks", "lanes", "own_ranks", "rank_memory", "rank_traffic",
@@ -53,6 +44,11 @@ class Part(NamedTuple):
     markers: str = "not real_numbers"
 
 
+def _truth(name: str, *topics: str, workers: int = 0) -> Part:
+    """Tests that set the simulation's variables themselves."""
+    return Part(name, [f"tests/simgpu/test_{topic}.py" for topic in topics], workers=workers)
+
+
 _BUSY = (("KERNEL_US", "200"), ("TFLOPS_TF32", "370"))
 """Kernels so long that a host that others slow down stays ahead of the device; the ratio of TF32 is an H100's."""
 _CARRIED_OUT = (("COMPUTE", "1"), ("COMPUTE_MB", "32"), ("COMPUTE_MFLOP", "500"), ("COMPUTE_MAX_MB", "64"))
@@ -62,14 +58,10 @@ PARTS = (
     Part("numbers", ["tests/gpu"], settings=_CARRIED_OUT, markers="numbers"),
     Part("gpus-4", _OF_SEVERAL, devices=4, settings=_BUSY, markers="not real_numbers and not numbers"),
     Part("gpus-8", _OF_SEVERAL, devices=8, settings=_BUSY, markers="not real_numbers and not numbers"),
-    Part(
-        "times",
-        ["tests/simgpu/test_times.py", "tests/simgpu/test_kernels.py", "tests/simgpu/test_verdicts.py"],
-        workers=0,
-    ),
-    Part("several", ["tests/simgpu/test_communication.py", "tests/simgpu/test_lanes.py"], devices=8, workers=0),
-    Part("memory", ["tests/simgpu/test_memory.py"]),
-    Part("faults", ["tests/simgpu/test_faults.py"]),
+    _truth("times", "times", "kernels", "verdicts", "selftest"),
+    _truth("several", "communication", "lanes"),
+    _truth("memory", "memory"),
+    _truth("faults", "faults", workers=2),
 )
 
 

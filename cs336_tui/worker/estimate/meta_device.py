@@ -300,7 +300,7 @@ class MetaAttention(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor | None:
-        """The output; None for math or an unknown kernel."""
+        """The output; None for math on a CPU, or an unknown kernel."""
         if not query.is_meta or self._device_type not in ("cpu", "cuda"):
             return None
         if self._device_type == "cpu":
@@ -332,6 +332,11 @@ class MetaAttention(TorchFunctionMode):
             case SDPBackend.CUDNN_ATTENTION:
                 arguments = (query, key, value, None, keeps, dropout_p, is_causal)
                 return _aten._scaled_dot_product_cudnn_attention(*arguments, False, scale=scale)[0]
+            case SDPBackend.MATH:
+                with _MaskInPlace():
+                    return _ATTENTION(
+                        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+                    )
         return None
 
     def _cuda_kernel(self, query: Tensor, value: Tensor, *, masked: bool, grouped: bool) -> SDPBackend:
@@ -351,6 +356,16 @@ class MetaAttention(TorchFunctionMode):
         if cuda.cudnn_sdp_enabled() and unmasked_half:
             return SDPBackend.CUDNN_ATTENTION
         raise RuntimeError("No available kernel. Aborting execution.")
+
+
+class _MaskInPlace(TorchDispatchMode):
+    """Has the scores of attention by math take its mask in place. Torch adds it to tensors of a mode out of place:
+    ``_scaled_dot_product_attention_math`` in aten/src/ATen/native/transformers/attention.cpp."""
+
+    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
+        if func is _aten.add.Tensor:
+            return _aten.alias(args[0])
+        return func(*args, **(kwargs or {}))
 
 
 def _with_data(tensor: Tensor) -> Tensor:

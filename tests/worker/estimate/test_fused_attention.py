@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from msgspec.structs import replace
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.predicted_peak import cpu_peak
@@ -131,6 +133,18 @@ def test_a_cpu_is_asked_itself(options: dict[str, object]) -> None:
         F.scaled_dot_product_attention(q, q, q, attn_mask=mask, is_causal=mask is None)
     really = [name for name in seen.names if "flash_attention" in name]
     assert kernel_of("cpu", **options) == (really[0].removeprefix("_scaled_dot_product_") if really else "math")
+
+
+def test_math_adds_its_mask_in_place_as_it_does_to_tensors_with_data() -> None:
+    real, meta = (torch.zeros(1, 2, 8, 16, device=device, requires_grad=True) for device in ("cpu", "meta"))
+    with sdpa_kernel(SDPBackend.MATH):
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            F.scaled_dot_product_attention(real, real, real, is_causal=True)
+        with Operations() as seen, MetaAttention("cuda"):
+            F.scaled_dot_product_attention(meta, meta, meta, is_causal=True)
+    assert {event.name for event in profiler.events()} & {"aten::add", "aten::add_"} == {"aten::add_"}
+    assert "bmm" in seen.names
+    assert "add" not in seen.names
 
 
 def test_metal_keeps_its_scores() -> None:
