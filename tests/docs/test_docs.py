@@ -82,7 +82,7 @@ def test_links_and_anchors_resolve(page: str) -> None:
 
 def test_every_page_is_in_the_navigation_and_the_site_fails_on_a_dead_link() -> None:
     project = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
-    listed = re.findall(r"[\w/]+\.md", str(project["nav"]))
+    listed = re.findall(r"[\w/-]+\.md", str(project["nav"]))
     assert sorted(listed) == sorted(page.removeprefix("docs/") for page in pages() if page.startswith("docs/"))
     assert project["strict"]
     assert project["validation"] == {"invalid_links": True, "invalid_link_anchors": True}
