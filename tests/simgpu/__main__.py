@@ -181,7 +181,8 @@ def run(part: Part, venv: Path, libraries: Path) -> Counts:
 
 def report(venv: Path, rows: Sequence[tuple[Part, Counts]]) -> str:
     ask = "import platform, torch, triton; print(platform.python_version(), torch.__version__, triton.__version__)"
-    said = subprocess.run([venv / "bin" / "python", "-c", ask], capture_output=True, text=True, check=True).stdout
+    command, variables = [venv / "bin" / "python", "-c", ask], os.environ | environment(venv / "simgpu")
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout
     versions = dict(zip(("Python", "torch", "triton"), said.split(), strict=True))
     lines = [
         f"Simulated GPUs: {', '.join(f'{name} {version}' for name, version in versions.items())}",
