@@ -95,8 +95,8 @@ def profile(folder: Path, *words: str, **knobs: object) -> list[Profiled]:
     done = command(folder, "kernels", "--session-dir", str(folder / "sessions"), *words, **knobs)
     assert done.returncode == 0, done.stderr[-4000:]
     reports = [event["content"] for event in _events(folder) if event["type"] == "ReportFinished"]
-    found = truth(folder / "truth").values()
-    steps = iter([[each for each in windows if len(each.work) > FEW][-1] for windows in found])
+    found = ([each for each in windows if len(each.work) > FEW] for windows in truth(folder / "truth").values())
+    steps = iter([windows[-1] for windows in found if windows])  # the process that asks for devices runs no step
     by_rank = [sorted((next(steps) for _ in range(each["spec"]["ranks"])), key=_device) for each in reports]
     return [*map(Profiled, reports, by_rank)]
 
