@@ -27,7 +27,13 @@ def norm_spec(**changes: Any) -> CellSpec:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize(("norm", "mode"), [*((each, "off") for each in NORMS), ("rmsnorm", "default")])
+@pytest.mark.parametrize(
+    ("norm", "mode"),
+    [
+        *(pytest.param(each, "off", marks=pytest.mark.numbers) for each in NORMS),
+        pytest.param("rmsnorm", "default", marks=pytest.mark.real_numbers),
+    ],
+)
 def test_output_and_gradients_are_those_of_float64(norm: str, mode: str, precision: str) -> None:
     needs(precision)
     needs_compiler(mode)

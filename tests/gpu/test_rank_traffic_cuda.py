@@ -45,7 +45,8 @@ def test_all_reduces_run_beside_the_backward(runner: Runner, parallel: str) -> N
     for each in traffic(runner, parallel):
         assert sum(count for name, count in each.operations.items() if "AllReduce" in name) >= 1
         assert each.all_gathers == ()
-        assert 0 < each.overlapped_ns < each.communication_ns
+        # One's own, which has the first gradients divided while the last are sent, may hide all of it.
+        assert 0 < each.overlapped_ns <= each.communication_ns - (parallel != "adapters:get_ddp")
 
 
 def test_each_all_gather_of_fully_shard_ended_before_its_pass_or_was_waited_for(runner: Runner) -> None:
@@ -69,6 +70,7 @@ def test_all_gathers_of_ones_own_are_of_the_modules_that_use_them(runner: Runner
         assert all(it.waited_ns is not None for it in each.all_gathers)
 
 
+@pytest.mark.numbers
 def test_gradient_sync_is_kept_of_each_rank_and_is_a_part_of_its_step(runner: Runner) -> None:
     spec = shallow_spec(ranks=2, parallel="adapters:get_ddp", pass_="train-step", model_path=(str(CODE),))
     (cell,) = runner.run(spec)

@@ -250,10 +250,11 @@ class PhaseTimes:
 
 
 def phase_times(events: Iterable[RawEvent]) -> PhaseTimes:
+    """Of the host: the profiler also draws each phase on the GPU, over the phase's kernels."""
     return PhaseTimes(
         (event.name().removeprefix(PHASE), event.start_ns(), event.end_ns())
         for event in events
-        if event.is_user_annotation() and event.name().startswith(PHASE)
+        if event.is_user_annotation() and event.name().startswith(PHASE) and kind_of(event) == "operator"
     )
 
 

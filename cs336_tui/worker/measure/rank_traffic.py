@@ -59,7 +59,7 @@ def lines_of(events: Sequence[RawEvent], found: StepRead, phases: Sequence[str])
     """Communication: NCCL's kernels, and gloo's operations, which run on threads of the host. Compute: all other
     kernels of a GPU; without one torch's operators and compiled loops, but for those on gloo's threads, which serve its
     operations."""
-    marks = [event for event in events if event.is_user_annotation() and event.name().startswith(PHASE)]
+    marks = [event for event in events if event.name().startswith(PHASE) and kind_of(event) == "operator"]
     first_ns, last_ns = _extent([_span(mark) for mark in marks if mark.name().removeprefix(PHASE) in phases])
     inside = [event for event in events if first_ns <= event.start_ns() <= last_ns]
     operations = [event for event in inside if event.name().startswith(_GLOO)]
@@ -129,7 +129,7 @@ def _marks(events: Sequence[RawEvent]) -> dict[tuple[str, str], list[int]]:
     """The moments of each mark in a pass, in order."""
     times, found = phase_times(events), defaultdict[tuple[str, str], list[int]](list)
     for event in sorted(events, key=lambda event: event.start_ns()):
-        if event.name().startswith(READY) and str(event.device_type()).endswith("CPU"):
+        if event.name().startswith(READY) and kind_of(event) == "operator":
             pass_ = "backward" if times.at(event.start_ns()) == "backward" else "forward"
             found[event.name().removeprefix(READY), pass_].append(event.start_ns())
     return found

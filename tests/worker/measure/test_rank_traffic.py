@@ -133,6 +133,15 @@ def test_all_gathers_that_are_not_those_of_the_step_before_have_their_times_alon
     assert [(each.module, each.bytes, each.ready_ns, each.waited_ns) for each in found] == [("", None, None, None)] * 4
 
 
+def test_a_phase_drawn_on_the_gpu_is_not_taken_for_the_hosts() -> None:
+    """The GPU is at the forward's kernels while the host is at the backward's mark."""
+    drawn = on_gpu(f"{PHASE}forward", 1650, 1800, activity="gpu_user_annotation")
+    events = [*on_gloo(), drawn]
+    read = read_step(events, ("forward", "backward"), "cpu")
+    found = traffic_of(events, read, ("forward", "backward"), 0, FOUND).all_gathers
+    assert [each.waited_ns for each in found] == [90, 0, 20, None]
+
+
 def test_on_a_gpu_a_pass_is_ready_when_its_stream_is_free() -> None:
     """Kernels run long after their launch: those of the first module until 1200, when the second could begin, whose
     all-gather ends at 1230; a copy on another stream is in nobody's way. The third is needed long after its end."""
