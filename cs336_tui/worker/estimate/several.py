@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -211,11 +212,41 @@ class ShardedStep(NamedTuple):
 _TOTAL = "Total"
 
 
+class _LocalTracker(FSDPMemTracker):
+    """Counts tensors of this rank alone, not the whole ones on which DTensor works out shapes: none of those exist
+    outside a fake mode."""
+
+    _shapes_alone = False
+
+    def __enter__(self) -> Self:
+        self._propagate = propagate = ShardingPropagator._propagate_tensor_meta_non_cached
+
+        def uncounted(propagator: ShardingPropagator, schema: Any) -> Any:
+            self._shapes_alone = True
+            try:
+                return propagate(propagator, schema)
+            finally:
+                self._shapes_alone = False
+
+        ShardingPropagator._propagate_tensor_meta_non_cached = uncounted
+        super().__enter__()
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        super().__exit__(*args)
+        ShardingPropagator._propagate_tensor_meta_non_cached = self._propagate
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._shapes_alone:
+            return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
 def follow(workload: Workload, spec: CellSpec) -> ShardedStep:
     """Run two steps of a workload under fully_shard, and watch the second with FSDPMemTracker. On gloo each
     reduce-scatter works on a copy (``ProcessGroupGloo::reduce_scatter_tensor_coalesced``)."""
     optimizer = workload.training.optimizer if workload.training else None
-    tracker = FSDPMemTracker(workload.runs, optimizer)
+    tracker = _LocalTracker(workload.runs, optimizer)
     tracker.track_inputs(tuple(workload.batch))
     peaks: list[dict[str, int]] = []
     held = 0  # Bytes of gloo's copy for the last reduce-scatter, which a thread of it keeps
