@@ -82,6 +82,12 @@ def shallow_spec(**changes: Any) -> CellSpec:
     return gpu_spec(**({"num_layers": LAYERS} | changes))
 
 
+def trained_spec(**changes: Any) -> CellSpec:
+    """A train-step of ranks so small that a CPU can carry it out, for tests of what is trained."""
+    small = {"d_model": 256, "d_ff": 512, "num_layers": 2, "num_heads": 4, "vocab_size": 1024, "context_length": 64}
+    return gpu_spec(**({"ranks": 2, "pass_": "train-step"} | small | changes))
+
+
 def assert_ok(report: Report) -> Report:
     assert report.finished.status == "ok", report.finished.error
     return report

@@ -220,7 +220,7 @@ def test_same_seed_same_parameters_and_tokens() -> None:
     assert torch.equal(first._batch.inputs, again._batch.inputs)
 
 
-@pytest.mark.numbers
+@pytest.mark.real_numbers
 def test_initial_weights_are_a_truncated_normal() -> None:
     weight = gpu_step(gpu_spec())._model.token_embedding.weight.detach()
     assert float(weight.abs().max()) <= 3.0

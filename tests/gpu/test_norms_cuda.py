@@ -37,7 +37,7 @@ def norm_spec(**changes: Any) -> CellSpec:
 def test_output_and_gradients_are_those_of_float64(norm: str, mode: str, precision: str) -> None:
     needs(precision)
     needs_compiler(mode)
-    spec = norm_spec(norm=norm, compile=mode, precision=precision)
+    spec = norm_spec(norm=norm, compile=mode, precision=precision, context_length=1024)
     configure_torch(spec)
     workload = build(spec, GPU)
     rows, weight, *bias = [each.detach().double().requires_grad_() for each in workload.model.parameters()]

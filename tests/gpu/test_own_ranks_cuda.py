@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.gpu.cells import shallow_spec
+from tests.gpu.cells import trained_spec
 from tests.runner.test_ranks import CODE, Runner
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
@@ -35,13 +35,12 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 @pytest.mark.numbers
 def test_every_form_trains_what_one_process_does(runner: Runner) -> None:
     """Each is compared with one process before it is timed."""
-    chosen = {"ranks": 2, "pass_": "train-step", "model_path": (str(CODE),)}
-    cells = runner.run(*(shallow_spec(**chosen | form) for form in FORMS))
+    cells = runner.run(*(trained_spec(model_path=(str(CODE),), **form) for form in FORMS))
     assert [cell.finished.error for cell in cells if cell.status != "ok"] == []
     assert all(len(cell.finished.rank_peak_bytes) == 2 for cell in cells)
 
 
 def test_a_wrong_one_is_named_before_it_is_timed(runner: Runner) -> None:
-    (cell,) = runner.run(shallow_spec(ranks=2, pass_="train-step", model_path=(str(CODE),), parallel="adapters:Sums"))
+    (cell,) = runner.run(trained_spec(model_path=(str(CODE),), parallel="adapters:Sums"))
     assert (cell.status, cell.step_times_s) == ("failed", [])
     assert "of its norm" in cell.finished.error

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.gpu.cells import low_precision, needs_compiler, shallow_spec
+from tests.gpu.cells import low_precision, needs_compiler, trained_spec
 from tests.runner.test_ranks import CODE, WRONG, Runner
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
@@ -23,11 +23,19 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 
 
 @pytest.mark.numbers
-@pytest.mark.parametrize("changes", [{}, {"compile": "default"}, {"precision": low_precision}, {"dropout": 0.1}])
+@pytest.mark.parametrize("changes", [{}, {"precision": low_precision}, {"dropout": 0.1}])
 def test_every_way_trains_what_one_process_does(runner: Runner, changes: dict[str, object]) -> None:
-    needs_compiler(str(changes.get("compile", "off")))
-    chosen = {name: value() if callable(value) else value for name, value in changes.items()}
-    specs = (shallow_spec(ranks=2, parallel=way, pass_="train-step", model_path=(str(CODE),), **chosen) for way in WAYS)
+    _train_in_every_way(runner, {name: value() if callable(value) else value for name, value in changes.items()})
+
+
+@pytest.mark.real_numbers
+def test_every_way_trains_what_one_process_does_compiled(runner: Runner) -> None:
+    needs_compiler("default")
+    _train_in_every_way(runner, {"compile": "default"})
+
+
+def _train_in_every_way(runner: Runner, changes: dict[str, object]) -> None:
+    specs = (trained_spec(parallel=way, model_path=(str(CODE),), **changes) for way in WAYS)
     cells = dict(zip(WAYS, runner.run(*specs), strict=True))
     assert {way: cell.finished and cell.finished.error for way, cell in cells.items() if cell.status != "ok"} == {}
     for cell in cells.values():
@@ -37,6 +45,6 @@ def test_every_way_trains_what_one_process_does(runner: Runner, changes: dict[st
 
 
 def test_wrong_wrappers_fail_before_anything_is_timed(runner: Runner) -> None:
-    specs = (shallow_spec(ranks=2, parallel=way, pass_="train-step", model_path=(str(CODE),)) for way in WRONG)
+    specs = (trained_spec(parallel=way, model_path=(str(CODE),)) for way in WRONG)
     for cell in runner.run(*specs):
         assert (cell.status, cell.step_times_s, cell.warmup_times_s) == ("failed", [], [])

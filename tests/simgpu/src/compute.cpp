@@ -163,7 +163,31 @@ std::vector<at::Tensor> attention_backward(const Stack& in, int bias, int causal
                                                                                p, is_causal, mask, factor);
   return {dq, dk, dv};
 }
+// The CPU's kernel wants the mean and the factor of each row in the dtype of the rows; the device keeps them in float.
+std::vector<at::Tensor> layer_norm_backward(const Stack& in) {
+  const auto in_float = [&](int place) {
+    const auto tensor = tensor_or_none(in[place]);
+    return tensor ? std::optional<at::Tensor>(tensor->to(at::kFloat)) : std::nullopt;
+  };
+  const auto mask = in[7].toBoolList();
+  auto [rows, weight, bias] = at::native_layer_norm_backward(*in_float(0), *in_float(1), in[2].toIntVector(), *in_float(3),
+                                                             *in_float(4), in_float(5), in_float(6), {mask[0], mask[1], mask[2]});
+  return {rows, weight, bias};
+}
+// x: rows times their factor. The CPU has no such operator.
+std::vector<at::Tensor> rms_norm_backward(const Stack& in) {
+  const auto gradient = in[0].toTensor().to(at::kFloat), factor = in[3].toTensor().to(at::kFloat);
+  const auto x = in[1].toTensor().to(at::kFloat) * factor;
+  const auto weight = tensor_or_none(in[4]);
+  const auto weighted = weight ? gradient * weight->to(at::kFloat) : gradient;
+  const auto width = (int64_t)in[2].toIntVector().size();
+  std::vector<int64_t> inner, outer;
+  for (int64_t i = 0; i < x.dim(); i++) (i < x.dim() - width ? outer : inner).push_back(i);
+  return {factor * (weighted - x * (weighted * x).mean(inner, true)), (gradient * x).sum(outer)};
+}
 const std::map<std::string, std::vector<at::Tensor> (*)(const Stack&)> kOtherwise = {
+    {"aten::native_layer_norm_backward", layer_norm_backward},
+    {"aten::_fused_rms_norm_backward", rms_norm_backward},
     {"aten::_scaled_dot_product_flash_attention", [](const Stack& in) { return attention(in, -1, 4, 3, 6); }},
     {"aten::_scaled_dot_product_efficient_attention", [](const Stack& in) { return attention(in, 3, 6, 5, 7); }},
     {"aten::_scaled_dot_product_flash_attention_backward",
@@ -179,7 +203,9 @@ struct Open : at::ObserverContext {
   std::optional<c10::OperatorHandle> op;
 };
 
+// Collectives are carried out by NCCL's stand-in or by gloo; gloo would take the same one twice.
 bool has_cuda_kernel(const c10::OperatorHandle& op) {
+  if (op.operator_name().name.find("c10d") != std::string::npos) return false;
   return op.hasKernelForDispatchKey(c10::DispatchKey::CUDA) || kBesideCudaKey.count(op.operator_name().name);
 }
 

@@ -157,6 +157,17 @@ def wrong(d_model):
         build(spec_of(folder, f"{name}:wrong"), CPU)
 
 
+@pytest.mark.parametrize(
+    "move", [".cuda()", ".to('cuda')", ".to('cuda', torch.bfloat16)", ".bfloat16()", ".to(torch.zeros(1))"]
+)
+def test_one_that_moves_itself_to_a_gpu_has_its_shapes_asked_on_the_meta_device(folder: Folder, move: str) -> None:
+    name = folder.write(f"import torch\nfrom torch import nn\ndef LM(): return nn.Linear(2, 2){move}\n")
+    spec = small_spec(model=f"{name}:LM", model_path=folder.paths)
+    weight = import_model(spec, META, torch.float32).model.weight
+    assert weight.is_meta
+    assert weight.dtype == (torch.bfloat16 if "bfloat16" in move else torch.float32)
+
+
 def test_it_is_made_on_the_meta_device_and_from_the_seed(folder: Folder) -> None:
     name = folder.write(LM)
     spec = spec_of(folder, f"{name}:LM", pass_="train-step")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
@@ -43,7 +45,8 @@ def import_model(spec: CellSpec, device: torch.device, dtype: torch.dtype, rank:
             raise ImportProblem(f"{spec.model} is {kind}, expected a class or a function that makes a model")
     values = binding.values_of(spec, device, dtype)
     torch.manual_seed(spec.seed)
-    with problems.of_code(spec.model), explained(name, partial(_hint, factory, device)), torch.device(device):
+    where = _OnMeta() if device.type == "meta" else nullcontext()
+    with problems.of_code(spec.model), explained(name, partial(_hint, factory, device)), torch.device(device), where:
         made = binding.call(spec.model, factory, values, spec.model_args)
     model, make_batch = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
@@ -55,6 +58,19 @@ def import_model(spec: CellSpec, device: torch.device, dtype: torch.dtype, rank:
         model.train(spec.pass_ != "inference")  # in which dropout does nothing
     batch = None if make_batch is None else _batch(make_batch, spec, values, device, rank)
     return ImportedModel(model, batch, binding.dims_not_taken(factory, values, spec.model_args))
+
+
+class _OnMeta(TorchFunctionMode):
+    """Leaves meta tensors, which hold no data to copy, where they are when a model moves itself to a GPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is Tensor.cuda and args[0].is_meta:
+            return args[0]
+        if func is Tensor.to and args[0].is_meta and not (len(args) > 1 and isinstance(args[1], Tensor)):
+            _device, dtype, *_ = torch._C._nn._parse_to(*args[1:], **kwargs)
+            return args[0] if dtype is None else args[0].to(dtype)
+        return func(*args, **kwargs)
 
 
 def settle(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
