@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cs336_tui.config.spec import CellSpec, Precision
+from cs336_tui.config.values import COMPILES
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.reports import ReportRequest
@@ -42,6 +43,12 @@ def needs_compiler(mode: str) -> None:
         pytest.skip(why)
 
 
+COMPILED = [
+    pytest.param(mode, marks=pytest.mark.real_numbers) if mode == "max-autotune" else mode
+    for mode in COMPILES
+    if mode != "off"
+]
+"""Modes of torch.compile. Only hardware can tell the fastest of the hundred kernels that autotuning compiles."""
 _BESIDE = 1.2
 """Of the predicted peak: what the allocator reserves and what a profile keeps."""
 

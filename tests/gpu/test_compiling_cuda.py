@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from cs336_tui.config.spec import PASSES
-from cs336_tui.config.values import COMPILES
 from cs336_tui.events.events import ModelPrepared
 from cs336_tui.worker.workload.compiling import why_cannot_compile
+from tests.gpu.cells import COMPILED
 from tests.worker.measure.cells import Report, run, small_spec
 
 WHY = "needs a CUDA GPU" if not torch.cuda.is_available() else why_cannot_compile("cuda")
@@ -31,7 +31,7 @@ def counted(name: str) -> int:
     return int(counters["inductor"][name])
 
 
-@pytest.mark.parametrize("mode", COMPILES[1:])
+@pytest.mark.parametrize("mode", COMPILED)
 def test_compiling_is_over_before_the_first_step(mode: str) -> None:
     report = compiled_cell(mode)
     assert report.finished.status == "ok", report.finished.error
@@ -55,7 +55,7 @@ def test_every_pass_replays_the_graphs_that_were_captured(pass_: str, sync: str)
     assert min(report.times_s()) < min(written.times_s()), "a model this small is bound by launches"
 
 
-@pytest.mark.parametrize("mode", COMPILES[1:])
+@pytest.mark.parametrize("mode", COMPILED)
 def test_the_peak_has_what_captured_graphs_write_to(mode: str) -> None:
     dims = {"batch_size": 16, "context_length": 256}
     report = compiled_cell(mode, pass_="train-step", **dims)

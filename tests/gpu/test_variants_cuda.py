@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from cs336_tui.config.spec import CellSpec, Pass
-from cs336_tui.config.values import ATTENTIONS, COMPILES, OPTIMIZERS
-from cs336_tui.events.events import ModelPrepared
-from cs336_tui.worker.workload.compiling import why_cannot_compile
+from cs336_tui.config.values import ATTENTIONS, OPTIMIZERS
 from tests.gpu.cells import low_precision, needs, the_gpu
 from tests.worker.measure.cells import Report, run, small_spec
 
@@ -62,16 +60,6 @@ def test_attention_alone(attention: str) -> None:
     fields: dict[str, Any] = {"workload": "attention", "attention": attention, "pass_": "forward+backward"}
     report = ran(variant(**fields, d_model=64, context_length=256, optimizer="adamw"))
     assert report.finished.before_backward_bytes
-
-
-@pytest.mark.skipif(why_cannot_compile("cuda") is not None, reason="torch.compile cannot work here")
-@pytest.mark.parametrize("mode", [mode for mode in COMPILES if mode != "off"])
-def test_compile_modes(mode: str) -> None:
-    report = ran(variant(compile=mode, num_layers=1))
-    (prepared,) = (event for event in report.events if isinstance(event, ModelPrepared))
-    assert prepared.compile_s
-    assert prepared.graphs >= 1
-    assert report.finished.recompilations == 0
 
 
 @pytest.mark.parametrize("every", [1, 2])
