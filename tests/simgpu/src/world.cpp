@@ -94,7 +94,6 @@ int& current() {
 static std::atomic<int> owner{0};
 static std::atomic<int> broken{0};
 static void load_compute() {
-  if (text_knob("COMPUTE", "").empty()) return;
   static std::once_flag once;
   std::call_once(once, [] {
     extern void start_compute();
