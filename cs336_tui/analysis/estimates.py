@@ -216,7 +216,9 @@ def stream_text(prediction: Prediction) -> str:
 
 def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: _Known) -> Estimate:
     prediction = for_target(prediction, target)
-    needed = (prediction.device_bytes + target.context_bytes) * (spec.ranks if target.shares_memory else 1)
+    room = target.room_bytes(spec.ranks)
+    taken = prediction.device_bytes if room is None else prediction.needed_of(room)
+    needed = (taken + target.context_bytes) * (spec.ranks if target.shares_memory else 1)
     margin = None if target.free_bytes is None else target.free_bytes - needed
     fits = None if margin is None else margin >= 0
     told = ((known[likeness], unlike) for likeness, unlike in _likenesses(spec) if likeness in known)

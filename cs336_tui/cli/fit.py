@@ -92,7 +92,7 @@ def _fitted(
 
     def need(candidate: CellSpec) -> int:
         (known[candidate],) = predicts.predict([candidate])
-        return known[candidate].device_bytes
+        return known[candidate].needed_of(room)
 
     fit = search(spec, by, need, room, limit=limit, on_try=tried)
     found, following = (known.get(each) if each else None for each in (fit.spec, fit.next_spec))

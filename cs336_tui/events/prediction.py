@@ -116,11 +116,18 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """By phase, in the order in which they run; empty in old logs."""
     reserved_bytes: int | None = None
     """The least that CUDA's allocator takes of the device for the first steps; None elsewhere and in old logs."""
+    unfit: tuple[tuple[int, int], ...] = ()
+    """Amounts of memory above it, from the first to below the second, in which the steps run out nevertheless: what the
+    allocator gives back, it gives back too late."""
 
     @property
     def device_bytes(self) -> int:
         """The least that it takes of the device, as far as it is known."""
         return self.reserved_bytes or self.peak_bytes
+
+    def needed_of(self, room: int) -> int:
+        """The bytes that a device with this much `room` would have to have: at most `room` if the cell fits."""
+        return next((end for first, end in self.unfit if first <= room < end), self.device_bytes)
 
     @property
     def categories(self) -> tuple[str, ...]:

@@ -125,7 +125,7 @@ def _notes(results: Sequence[Fitted]) -> Iterator[str]:
     for result in results:
         room = result.target.room_bytes(result.asked.ranks)
         if result.fit.largest is None and result.following and room is not None:
-            short = result.following.device_bytes - room
+            short = result.following.needed_of(room) - room
             smallest = getattr(result.fit.next_spec, FIELD[by])
             asked = result.asked
             title = ", ".join((asked.size_label, asked.pass_, asked.precision, *asked.variants))

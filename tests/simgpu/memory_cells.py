@@ -138,7 +138,7 @@ def fitted(spec: CellSpec) -> Fitted:
     """Search with all that is free, as a process finds it that has begun to use the device."""
     _forget_earlier_cells()
     room = torch.cuda.mem_get_info()[0]
-    found = search(spec, "batch", lambda each: predict(each, capability=_capability()).device_bytes, room)
+    found = search(spec, "batch", lambda each: predict(each, capability=_capability()).needed_of(room), room)
     statuses = [_status(each) if each else "" for each in (found.spec, found.next_spec)]
     return Fitted(f"{spec.title} · vocabulary {spec.vocab_size} in {room / MIB:.0f} MiB", found.largest, *statuses)
 

@@ -34,7 +34,7 @@ class Shared(NamedTuple):
 
 SHARED = [
     Shared(2, "ddp", 1000, 0.003),
-    Shared(2, "fsdp2", 2000, 0.01),
+    Shared(2, "fsdp2", 2000, 0.006),
     Shared(4, "ddp:50KB", 1500, 0.003),
     Shared(8, "ddp", 2500, 0.004, "forward+backward"),
 ]

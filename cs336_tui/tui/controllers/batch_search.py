@@ -48,7 +48,7 @@ class BatchSearch:
 
         def need(candidate: CellSpec) -> int:
             if found := predictions.get(needs_of(candidate)):
-                return found.peak_bytes
+                return found.needed_of(room)
             raise _Missing(candidate)
 
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from cs336_tui.events.prediction import LT_WORKSPACE_OP, WORKSPACE_OP
 from cs336_tui.worker.estimate.scratch import MULTIPLY
@@ -36,11 +37,11 @@ class NoRoom(Exception):
         self.needed = needed
 
 
-def as_cached(timeline: TrackedTimeline, limit: int | None = None) -> TrackedTimeline:
+def as_cached(timeline: TrackedTimeline) -> TrackedTimeline:
     """The allocations of a steady step with the sizes of their blocks. Blocks are those of the second step of a
-    process, which finds what the first one left: model, batch, workspaces and the optimizer's state lie as they came.
-    Raises `NoRoom` if segments would take more than `limit` bytes."""
-    process = _Process(timeline, CachingAllocator(limit))
+    process, which finds what the first one left: model, batch, workspaces and the optimizer's state lie as they
+    came."""
+    process = _Process(timeline, CachingAllocator())
     process.build()
     process.step(is_first=True)
     process.end_step()
@@ -48,27 +49,61 @@ def as_cached(timeline: TrackedTimeline, limit: int | None = None) -> TrackedTim
     return process.timeline()
 
 
-def least_reserved(timeline: TrackedTimeline) -> int:
-    """The least bytes of segments with which the first two steps run, unused ones given back in need."""
+class Reserved(NamedTuple):
+    """The least bytes of segments with which the first steps run, unused ones given back in need, and the amounts above
+    it (from, to below) with which they do not."""
+
+    least: int
+    unfit: tuple[tuple[int, int], ...]
+
+
+_STEPS = 3
+"""After so many the allocator's segments repeat."""
+_RUNS = 64
+"""Limits that are tried above the least one."""
+
+
+def reserved(timeline: TrackedTimeline) -> Reserved:
     too_little, limit = 0, _round_up(max(timeline.totals), _SEGMENT_UNIT)
-    while needed := _needed(timeline, limit):
+    while needed := run_in(timeline, limit).needed:
         too_little, limit = limit, needed
     while limit - too_little > _SEGMENT_UNIT and too_little:
         between = too_little + (limit - too_little) // 2 // _SEGMENT_UNIT * _SEGMENT_UNIT
-        if _needed(timeline, between):
+        if run_in(timeline, between).needed:
             too_little = between
         else:
             limit = between
-    return limit
+    unfit, above = list[tuple[int, int]](), limit
+    for _ in range(_RUNS):
+        run = run_in(timeline, above)
+        if run.next is None:
+            break
+        if run.needed:
+            first = unfit.pop()[0] if unfit and unfit[-1][1] == above else above
+            unfit.append((first, run.next))
+        above = run.next
+    return Reserved(limit, tuple(unfit))
 
 
-def _needed(timeline: TrackedTimeline, limit: int) -> int:
-    """What the first request asks for that does not fit; 0 where all do."""
+class _Run(NamedTuple):
+    """Steps within a limit. `needed`: what the first request asks for that does not fit, 0 where all do; `next`: the
+    least limit above with which the allocator would do something else, None if there is none."""
+
+    needed: int
+    next: int | None
+
+
+def run_in(timeline: TrackedTimeline, limit: int) -> _Run:
+    allocator = CachingAllocator(limit)
+    process = _Process(timeline, allocator)
     try:
-        as_cached(timeline, limit)
+        process.build()
+        for number in range(_STEPS):
+            process.step(is_first=number == 0)
+            process.end_step()
     except NoRoom as error:
-        return error.needed
-    return 0
+        return _Run(error.needed, allocator.next_limit)
+    return _Run(0, allocator.next_limit)
 
 
 class _Process:
@@ -160,6 +195,8 @@ class CachingAllocator:
 
     def __init__(self, limit: int | None = None) -> None:
         self.reserved = 0  # Bytes of all segments
+        self.next_limit: int | None = None
+        """The least that segments would have taken when `limit` did not allow it."""
         self._limit = limit
         self._end = 0  # Of the addresses
         self._free: dict[bool, list[tuple[int, int, _Block]]] = {True: [], False: []}
@@ -201,6 +238,8 @@ class CachingAllocator:
         large = _LARGE_SEGMENT if size < _OWN_SEGMENT_FROM else _round_up(size, _SEGMENT_UNIT)
         length = _SMALL_SEGMENT if small else large
         if self._limit is not None and self.reserved + length > self._limit:
+            wanted = self.reserved + length
+            self.next_limit = min(self.next_limit or wanted, wanted)
             self.release()
             if self.reserved + length > self._limit:
                 raise NoRoom(self.reserved + length)

@@ -19,7 +19,7 @@ from cs336_tui.events.gpus import HOPPER, cublas_workspace_bytes
 from cs336_tui.events.memory_report import TensorForm
 from cs336_tui.events.prediction import LT_WORKSPACE_OP, WORKSPACE_OP, PhaseMemory, Prediction, Site
 from cs336_tui.events.report_keys import prediction_note
-from cs336_tui.worker.estimate.caching_allocator import as_cached, least_reserved
+from cs336_tui.worker.estimate.caching_allocator import as_cached, reserved
 from cs336_tui.worker.estimate.meta_device import (
     Autocast,
     MetaAttention,
@@ -147,7 +147,7 @@ def rehearse(
                 step.run(phase)
             tracker.claim("gradients", workload.gradients())
     timeline = tracker.timeline()
-    workspace, workspaces, reserved = workspace_bytes(capability), 0, None
+    workspace, workspaces, taken = workspace_bytes(capability), 0, None
     if device_type == "cuda":
         threads = threads_that_multiply(timeline.allocations)
         workspaces = len(threads)
@@ -155,7 +155,7 @@ def rehearse(
         own += [(LT_WORKSPACE_OP, size, backward) for backward, size in lt_workspaces(timeline.allocations).items()]
         held = (Allocation(size, Site(op, backward=side), form=TensorForm((size,), "uint8")) for op, size, side in own)
         requested = TrackedTimeline((*held, *timeline.allocations), timeline.events, timeline.begins)
-        timeline, reserved = as_cached(requested), least_reserved(requested)
+        timeline, taken = as_cached(requested), reserved(requested)
     peak, forward = timeline.peak_event(), timeline.phase("forward")
     assert forward is not None
     activations = timeline.activation_peak()
@@ -187,7 +187,8 @@ def rehearse(
             for name in prepared_phases(spec.pass_, spec.accumulate)
             if (span := timeline.phase(name))
         },
-        reserved_bytes=reserved,
+        reserved_bytes=taken.least if taken else None,
+        unfit=taken.unfit if taken else (),
     )
     return Rehearsal(timeline, prediction)
 

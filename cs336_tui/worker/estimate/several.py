@@ -140,6 +140,7 @@ def of_several(found: Prediction, sharers: Sharers | None) -> Prediction:
         communication=_joined(used),
         peak_bytes=found.peak_bytes + buckets,
         reserved_bytes=None if found.reserved_bytes is None else found.reserved_bytes + buckets,
+        unfit=tuple((first + buckets, end + buckets) for first, end in found.unfit),
         by_category=_with(found.by_category, buckets),
         forward_peak_bytes=found.forward_peak_bytes + buckets,
         forward_end_bytes=found.forward_end_bytes + buckets,
@@ -342,6 +343,7 @@ def _sharded(found: Prediction) -> Prediction:
         largest=(),
         activation_peak_bytes=None,
         reserved_bytes=None,
+        unfit=(),
         activation_peak_phase="",
         phases={
             name: PhaseMemory(by_category=_in_categories(step.ends[name]), peak_bytes=most[_TOTAL])

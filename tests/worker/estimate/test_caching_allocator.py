@@ -7,15 +7,17 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cs336_tui.events.gpus import cublas_workspace_bytes
 from cs336_tui.events.memory_report import TensorForm
 from cs336_tui.events.prediction import Site
-from cs336_tui.worker.estimate.caching_allocator import CachingAllocator, as_cached
+from cs336_tui.worker.estimate.caching_allocator import CachingAllocator, as_cached, reserved, run_in
 from cs336_tui.worker.estimate.predict import workspace_bytes
 from cs336_tui.worker.estimate.tracker import Allocation, TrackedTimeline
+from tests.made_predictions import made_prediction
+from tests.watching import small_spec
 
 MIB = 2**20
 
@@ -74,6 +76,29 @@ def test_blocks_that_are_out_never_overlap(requests: list[tuple[int, int]]) -> N
         assert not ends or ends[-1][1] <= allocator.reserved
     for block in out:
         allocator.free(block)
+
+
+@given(st.lists(st.tuples(st.integers(MIB, 60 * MIB), st.integers(1, 6)), min_size=1, max_size=12), st.integers(0, 300))
+@example([(8 * MIB, 4), (40 * MIB, 1), (20 * MIB, 3), (20 * MIB, 4), (24 * MIB, 3)], 10)
+def test_steps_run_in_the_least_memory_and_above_it_but_where_they_do_not(
+    lives: list[tuple[int, int]], above: int
+) -> None:
+    site = Site("add", range="residual", phase="forward")
+    lives = [(size, min(events, len(lives) + 1 - born)) for born, (size, events) in enumerate(lives, 1)]
+    made = [Allocation(512, site, 0)] * 2  # the batch
+    made += [Allocation(size, site, born, born + events) for born, (size, events) in enumerate(lives, 1)]
+    timeline = TrackedTimeline(made, len(made) + 2, [("forward", 1)])
+    found = reserved(timeline)
+    assert run_in(timeline, found.least).needed == 0
+    assert run_in(timeline, found.least - 2 * MIB).needed or found.least - 2 * MIB < max(timeline.totals)
+    limit = found.least + above * 2 * MIB
+    expected = any(first <= limit < end for first, end in found.unfit)
+    assert bool(run_in(timeline, limit).needed) == expected
+
+
+def test_memory_that_is_given_back_too_late_does_not_do_though_less_would() -> None:
+    prediction = made_prediction(small_spec(), reserved_bytes=20, unfit=((24, 28), (30, 31)))
+    assert [prediction.needed_of(room) for room in (10, 20, 24, 27, 28, 30, 31)] == [20, 20, 28, 28, 20, 31, 20]
 
 
 def test_a_timeline_keeps_everything_but_its_sizes() -> None:
