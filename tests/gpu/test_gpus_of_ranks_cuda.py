@@ -11,7 +11,7 @@ import torch
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.runner.bench import Bench
 from cs336_tui.worker.measure.probe import nvml_uuid
-from tests.gpu.cells import needs_nvml, shallow_spec
+from tests.gpu.cells import needs_nvml, shallow_spec, trained_spec
 from tests.runner.test_ranks import CODE, Runner
 from tests.watching import Watch
 
@@ -47,11 +47,12 @@ def test_each_ranks_gpu_is_sampled_and_holds_its_memory(tmp_path: Path) -> None:
     assert all(rank.pid for rank in several[-1].host.ranks)
 
 
+@pytest.mark.numbers
 @pytest.mark.skipif(torch.cuda.device_count() < 3, reason="needs three CUDA GPUs")
 @pytest.mark.parametrize("parallel", ["none", "ddp", "fsdp2"])
 def test_a_rank_uses_no_gpu_but_its_own(tmp_path: Path, parallel: str) -> None:
     own = {"model": "adapters:OnItsGpu", "model_path": (str(CODE),)}
-    spec = shallow_spec(ranks=2, parallel=parallel, pass_="train-step", **own)
+    spec = trained_spec(parallel=parallel, **own)
     runner = Runner(tmp_path)
     try:
         (cell,) = runner.run(msgspec.structs.replace(spec, device="cuda:1"))

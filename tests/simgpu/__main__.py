@@ -55,7 +55,7 @@ _CARRIED_OUT = (("COMPUTE", "1"), ("COMPUTE_MB", "32"), ("COMPUTE_MFLOP", "500")
 _OF_SEVERAL = [f"tests/gpu/test_{topic}_cuda.py" for topic in _SEVERAL_GPUS]
 PARTS = (
     Part("gpu", ["tests/gpu"], settings=_BUSY, markers="not real_numbers and not numbers"),
-    Part("numbers", ["tests/gpu"], settings=_CARRIED_OUT, markers="numbers"),
+    Part("numbers", ["tests/gpu"], devices=4, settings=_CARRIED_OUT, markers="numbers"),
     Part("gpus-4", _OF_SEVERAL, devices=4, settings=_BUSY, markers="not real_numbers and not numbers"),
     Part("gpus-8", _OF_SEVERAL, devices=8, settings=_BUSY, markers="not real_numbers and not numbers"),
     _truth("times", "times", "kernels", "verdicts", "selftest"),

@@ -35,8 +35,8 @@ class Shared(NamedTuple):
 SHARED = [
     Shared(2, "ddp", 1000, 0.003),
     Shared(2, "fsdp2", 2000, 0.006),
-    Shared(4, "ddp:50KB", 1500, 0.003),
-    Shared(8, "ddp", 2500, 0.004, "forward+backward"),
+    Shared(4, "ddp:50KB", 1500, 0.0015),
+    Shared(8, "ddp", 2500, 0.002, "forward+backward"),
 ]
 
 
