@@ -11,7 +11,7 @@ import torch
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.runner.bench import Bench
 from cs336_tui.worker.measure.probe import nvml_uuid
-from tests.gpu.cells import needs_nvml, shallow_spec, trained_spec
+from tests.gpu.cells import needs_nvml, trained_spec
 from tests.runner.test_ranks import CODE, Runner
 from tests.watching import Watch
 
@@ -28,7 +28,7 @@ def test_each_ranks_gpu_is_sampled_and_holds_its_memory(tmp_path: Path) -> None:
     bench = Bench(watch, session_dir=tmp_path, device_interval_s=0.1)
     bench.prepare()
     try:
-        bench.run([shallow_spec(ranks=2, parallel="ddp", pass_="train-step", steps_for=3.0, measure_steps=10_000)], "")
+        bench.run([trained_spec(parallel="ddp", steps_for=3.0, measure_steps=10_000)], "")
     finally:
         bench.close()
     (cell,) = watch.state.cells.values()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cs336_tui.events.kernel_report import KernelReport, RankTraffic
-from tests.gpu.cells import LAYERS, shallow_spec
+from tests.gpu.cells import LAYERS, shallow_spec, trained_spec
 from tests.runner.test_ranks import CODE, Runner
 from tests.worker.measure.trace_overlap import times_in_trace
 
@@ -72,8 +72,7 @@ def test_all_gathers_of_ones_own_are_of_the_modules_that_use_them(runner: Runner
 
 @pytest.mark.numbers
 def test_gradient_sync_is_kept_of_each_rank_and_is_a_part_of_its_step(runner: Runner) -> None:
-    spec = shallow_spec(ranks=2, parallel="adapters:get_ddp", pass_="train-step", model_path=(str(CODE),))
-    (cell,) = runner.run(spec)
+    (cell,) = runner.run(trained_spec(parallel="adapters:get_ddp", model_path=(str(CODE),)))
     assert cell.status == "ok"
     assert [len(syncs_s) for syncs_s in cell.times.rank_sync_s] == [len(cell.step_times_s)] * 2
     for syncs_s, steps_s in zip(cell.times.rank_sync_s, cell.times.rank_s, strict=True):

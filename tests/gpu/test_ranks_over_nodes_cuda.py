@@ -11,7 +11,7 @@ import torch
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.nodes.node import Node
 from cs336_tui.runner.nodes.nodes import Nodes
-from tests.gpu.cells import shallow_spec
+from tests.gpu.cells import trained_spec
 from tests.runner.test_nodes import command
 from tests.watching import Watch
 
@@ -30,9 +30,7 @@ def test_ranks_with_a_gpu_of_each_node_train_what_one_process_does(tmp_path: Pat
     bench.prepare()
     ways = [("ddp", "nccl"), ("fsdp2", "nccl"), ("ddp", "gloo")]
     try:
-        bench.run(
-            [shallow_spec(ranks=2, pass_="train-step", parallel=way, backend=by) for way, by in ways], "a command"
-        )
+        bench.run([trained_spec(parallel=way, backend=by) for way, by in ways], "a command")
     finally:
         bench.close()
     cells = watch.state.cells.values()

@@ -34,7 +34,8 @@ _SEVERAL_GPUS = (
 
 
 class Part(NamedTuple):
-    """Tests of one run of pytest. `workers`: processes beside each other; 0 where tests measure time."""
+    """Tests of one run of pytest. `workers`: processes beside each other, more than cores where tests mostly wait for
+    the device; 0 where they measure time."""
 
     name: str
     tests: Sequence[str]
@@ -54,14 +55,14 @@ _BUSY = (("KERNEL_US", "200"), ("TFLOPS_TF32", "370"))
 _CARRIED_OUT = (("COMPUTE", "1"), ("COMPUTE_MB", "32"), ("COMPUTE_MFLOP", "500"), ("COMPUTE_MAX_MB", "64"))
 _OF_SEVERAL = [f"tests/gpu/test_{topic}_cuda.py" for topic in _SEVERAL_GPUS]
 PARTS = (
-    Part("gpu", ["tests/gpu"], settings=_BUSY, markers="not real_numbers and not numbers"),
+    Part("gpu", ["tests/gpu"], workers=3, settings=_BUSY, markers="not real_numbers and not numbers"),
     Part("numbers", ["tests/gpu"], devices=4, settings=_CARRIED_OUT, markers="numbers"),
     Part("gpus-4", _OF_SEVERAL, devices=4, settings=_BUSY, markers="not real_numbers and not numbers"),
     Part("gpus-8", _OF_SEVERAL, devices=8, settings=_BUSY, markers="not real_numbers and not numbers"),
     _truth("times", "times", "kernels", "verdicts", "selftest"),
     _truth("several", "communication", "lanes"),
     _truth("memory", "memory"),
-    _truth("faults", "faults", workers=2),
+    _truth("faults", "faults", workers=4),
 )
 
 
