@@ -90,17 +90,20 @@ def build(venv: Path, out: Path) -> None:
         raise SystemExit(f"the torch of {venv} is no CUDA build")
     objects = out / "objects"
     objects.mkdir(parents=True, exist_ok=True)
-    include = _headers(python, cuda[1], out)
-    (objects / "errors.inc").write_text(_errors(include / "driver_types.h"))
+    headers = _headers(python, cuda[1], out)
+    (objects / "errors.inc").write_text(_errors(next(headers.rglob("driver_types.h"))))
+    includes = [f"-I{folder}" for folder in sorted(headers.rglob("include"))]
+    abi = int(b"_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx11" in (site / "torch" / "lib" / "libc10.so").read_bytes())  # that of torch's strings
     torch_includes = [f"-I{site}/torch/include", f"-I{site}/torch/include/torch/csrc/api/include"]
     names = [*CORE, *dict.fromkeys(BY_HAND.values()), "nvml", "compute"]
 
     def compile_one(name: str) -> None:
-        extra = [*torch_includes, f"-I{SOURCES}"] if name == "compute" else [f"-I{include}", f"-I{objects}"]
+        extra = [*torch_includes, f"-I{SOURCES}"] if name == "compute" else [*includes, f"-I{objects}"]
         source, made = SOURCES / f"{name}.cpp", objects / f"{name}.o"
         if made.exists() and made.stat().st_mtime > max(source.stat().st_mtime, (SOURCES / "sim.h").stat().st_mtime):
             return
-        run("g++", "-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-w", *extra, "-c", source, "-o", made)
+        flags = ["-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-w", f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]
+        run("g++", *flags, *extra, "-c", source, "-o", made)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(compile_one, names))
@@ -115,7 +118,7 @@ def build(venv: Path, out: Path) -> None:
 
 
 def _headers(python: Path, cuda: str, out: Path) -> Path:
-    """The folder with CUDA's headers."""
+    """The folder that holds CUDA's headers, in one folder `include` or in several."""
     major, minor = cuda.split(".")[:2]
     folder = out / f"headers-{major}.{minor}"
     names = ("runtime", "crt", "cupti") if int(major) >= 13 else ("runtime", "nvcc", "cupti")
@@ -124,7 +127,7 @@ def _headers(python: Path, cuda: str, out: Path) -> Path:
         wanted = [f"nvidia-cuda-{name}{suffix}=={major}.{minor}.*" for name in names]
         run(python, "-m", "pip", "install", "-q", "--no-deps", "--target", f"{folder}.part", *wanted)
         Path(f"{folder}.part").rename(folder)
-    return next(folder.rglob("cuda_runtime_api.h")).parent
+    return folder
 
 
 def _errors(header: Path) -> str:
@@ -199,6 +202,10 @@ def _link_libraries(torch_lib: Path, objects: Path, out: Path) -> None:
         parts = [stub.with_suffix(".o"), *([own] if own else []), f"-L{out}", "-lsimgpu", "-ldl", "-lpthread"]
         flags = [f"-Wl,-soname,{soname}", f"-Wl,--version-script,{map_file}", "-Wl,-rpath,$ORIGIN"]
         run("g++", "-shared", *flags, *parts, "-o", out / soname)
+        if library == "libcuda":  # older releases of Triton link against it by this name
+            link = out / "libcuda.so"
+            link.unlink(missing_ok=True)
+            link.symlink_to(soname)
         print(f"{soname}: {len(set(symbols) & by_hand)} symbols by hand, {len(set(symbols) - by_hand)} stubs")
 
 

@@ -238,7 +238,7 @@ _aten = torch.ops.aten
 _ATTENTION = F.scaled_dot_product_attention  # While parts are named, `F` has a wrapper, which torch passes on
 
 
-_HAS_FUSED_NORM = len(_aten._fused_rms_norm.default._schema.returns) == 2
+_HAS_FUSED_NORM = hasattr(_aten, "_fused_rms_norm") and len(_aten._fused_rms_norm.default._schema.returns) == 2
 """True if this torch has a kernel of RMSNorm on CUDA; an older one makes it of elementwise operations."""
 
 _OF_RMS_NORM = ("input", "normalized_shape", "weight")

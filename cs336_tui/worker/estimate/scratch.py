@@ -109,13 +109,15 @@ def _efficient_attention(gradient: Tensor, query: Tensor) -> Iterator[Iterable[i
 
 
 _MANY_ROWS, _PARTS = 64 * 1024, 2**20
+_SUMS_BY_PARTS = (2, 8)
+"""The release of torch whose kernel does so first, pytorch/pytorch#150773."""
 
 
 def norm_scratch(rows: int, weight: Tensor, gradients: int) -> Iterator[int]:
     """Partial sums of so many gradients of a norm's weights over very many rows, and those of their sum:
     ``ConfigureAndLaunchGammaBetaBackwardKernel`` in layer_norm_kernel.cu."""
     width = weight.numel()
-    if rows > _MANY_ROWS and width // 32 < _MULTIPROCESSORS // 2:
+    if torch.__version__ >= _SUMS_BY_PARTS and rows > _MANY_ROWS and width // 32 < _MULTIPROCESSORS // 2:
         parts = min(-(-rows // 32), _PARTS // width)
         yield from [parts * width * weight.element_size()] * gradients
         yield _partial_sums(parts, width)

@@ -263,6 +263,9 @@ def follow(workload: Workload, spec: CellSpec) -> ShardedStep:
             end_stretch()
             held = used.bytes
 
+    if not hasattr(torch.cpu.Stream, "record_event"):  # before torch 2.7
+        torch.cpu.Stream.record_event = lambda _stream: torch.cpu.Event()
+        torch.cpu.Stream.wait_event = lambda _stream, _event: None
     step, counter = workload.step(spec), CollectiveCounter(copy)
     step.opening = tracker.reset_mod_stats  # It follows one forward and backward of each module
     phases: dict[str, dict[str, int]] = {}

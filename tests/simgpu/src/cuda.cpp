@@ -102,7 +102,7 @@ API CUresult cuCtxGetLimit(size_t* v, CUlimit) {
 }
 API CUresult cuCtxSetLimit(CUlimit, size_t) { return R(0); }
 API CUresult cuGetErrorString(CUresult e, const char** s) {
-  static void* h = dlopen("libcudart.so.13", RTLD_NOW);
+  static void* h = dlopen(CUDA_VERSION >= 13000 ? "libcudart.so.13" : "libcudart.so.12", RTLD_NOW);
   auto f = h ? (const char* (*)(int))dlsym(h, "cudaGetErrorString") : nullptr;
   *s = f ? f(e) : "error";
   return R(0);
@@ -347,6 +347,11 @@ API CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
 API CUresult cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus* st) {
   *st = sim::stream(s)->capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
   return R(0);
+}
+// The name without a version, by which a torch of CUDA 12 asks; headers turn it into the one below.
+API CUresult write_value_32(CUstream, CUdeviceptr, cuuint32_t, unsigned) __asm__("cuStreamWriteValue32");
+CUresult write_value_32(CUstream s, CUdeviceptr p, cuuint32_t v, unsigned flags) {
+  return cuStreamWriteValue32_v2(s, p, v, flags);
 }
 API CUresult cuStreamWriteValue32_v2(CUstream s, CUdeviceptr p, cuuint32_t v, unsigned) {
   sim::Op op;

@@ -1,4 +1,4 @@
-// libcudart.so.13: the runtime calls that libtorch makes. Anything else that it names is a generated stub.
+// libcudart: the runtime calls that libtorch makes. Anything else that it names is a generated stub.
 #define CUDARTAPI_CDECL
 #include <cuda_runtime_api.h>
 #include <cupti_runtime_cbid.h>
@@ -536,12 +536,17 @@ API cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* s
                           : cudaStreamCaptureStatusActive;
   return cudaSuccess;
 }
+#if CUDART_VERSION >= 13000
 API cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, cudaStreamCaptureStatus* st, unsigned long long* id,
                                          cudaGraph_t* g, const cudaGraphNode_t** deps, const cudaGraphEdgeData** edges,
                                          size_t* n) {
+  if (edges) *edges = nullptr;
+#else
+API cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, cudaStreamCaptureStatus* st, unsigned long long* id,
+                                         cudaGraph_t* g, const cudaGraphNode_t** deps, size_t* n) {
+#endif
   auto* t = sim::stream(s);
   cudaStreamIsCapturing(s, st);
-  if (edges) *edges = nullptr;
   if (!t->capture) return cudaSuccess;
   if (id) *id = t->capture->id;
   if (g) *g = (cudaGraph_t)t->capture->graph;
@@ -578,7 +583,11 @@ API cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t* out, size_t* n
   *n = v.size();
   return cudaSuccess;
 }
+#if CUDART_VERSION >= 13000
 API cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t k, cudaGraphNode_t* out, cudaGraphEdgeData*, size_t* n) {
+#else
+API cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t k, cudaGraphNode_t* out, size_t* n) {
+#endif
   auto& v = ((sim::Node*)k)->deps;
   if (out)
     for (size_t i = 0; i < *n && i < v.size(); i++) out[i] = (cudaGraphNode_t)v[i];

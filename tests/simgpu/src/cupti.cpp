@@ -1,4 +1,5 @@
-// libcupti.so.13: the activity interface, as kineto uses it.
+// libcupti: the activity interface, as kineto uses it.
+#include <cuda.h>
 #include <cupti.h>
 #include <unistd.h>
 
@@ -8,6 +9,13 @@
 
 #include "sim.h"
 #define API extern "C" __attribute__((visibility("default")))
+#if CUDA_VERSION >= 13000
+using KernelRecord = CUpti_ActivityKernel10;
+using CopyRecord = CUpti_ActivityMemcpy6;
+#else
+using KernelRecord = CUpti_ActivityKernel9;
+using CopyRecord = CUpti_ActivityMemcpy5;
+#endif
 static std::mutex mu;
 static CUpti_BuffersCallbackRequestFunc request;
 static CUpti_BuffersCallbackCompleteFunc complete;
@@ -99,8 +107,8 @@ API CUptiResult cuptiEnableDomain(uint32_t, CUpti_SubscriberHandle, CUpti_Callba
 
 static size_t size_of(int kind) {
   switch (kind) {
-    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: return sizeof(CUpti_ActivityKernel10);
-    case CUPTI_ACTIVITY_KIND_MEMCPY: return sizeof(CUpti_ActivityMemcpy6);
+    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: return sizeof(KernelRecord);
+    case CUPTI_ACTIVITY_KIND_MEMCPY: return sizeof(CopyRecord);
     case CUPTI_ACTIVITY_KIND_MEMSET: return sizeof(CUpti_ActivityMemset4);
     case CUPTI_ACTIVITY_KIND_RUNTIME:
     case CUPTI_ACTIVITY_KIND_DRIVER: return sizeof(CUpti_ActivityAPI);
@@ -125,7 +133,7 @@ static void fill(uint8_t* p, const sim::Activity& a, int kind) {
   memset(p, 0, size_of(kind));
   switch (kind) {
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
-      auto* r = (CUpti_ActivityKernel10*)p;
+      auto* r = (KernelRecord*)p;
       r->kind = (CUpti_ActivityKind)kind;
       r->start = at(a.start);
       r->end = r->completed = at(a.end);
@@ -148,7 +156,7 @@ static void fill(uint8_t* p, const sim::Activity& a, int kind) {
       break;
     }
     case CUPTI_ACTIVITY_KIND_MEMCPY: {
-      auto* r = (CUpti_ActivityMemcpy6*)p;
+      auto* r = (CopyRecord*)p;
       r->kind = (CUpti_ActivityKind)kind;
       r->copyKind = a.op.copy_kind;
       r->srcKind = a.op.copy_kind == 1 ? 1 : 3;
