@@ -9,12 +9,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
 import tomllib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from typing import NamedTuple
 from xml.etree import ElementTree
 
@@ -35,7 +38,7 @@ _SEVERAL_GPUS = (
 
 class Part(NamedTuple):
     """Tests of one run of pytest. `workers`: processes beside each other, more than cores where tests mostly wait for
-    the device; 0 where they measure time."""
+    the device; 0 for none. `gives_way`: it runs beside those that measure times, and leaves them the processor."""
 
     name: str
     tests: Sequence[str]
@@ -43,27 +46,31 @@ class Part(NamedTuple):
     workers: int = 2
     settings: Sequence[tuple[str, str]] = ()
     markers: str = "not real_numbers"
+    gives_way: bool = False
 
 
-def _truth(name: str, *topics: str, workers: int = 0) -> Part:
+def _truth(name: str, *topics: str, workers: int = 0, gives_way: bool = False) -> Part:
     """Tests that set the simulation's variables themselves."""
-    return Part(name, [f"tests/simgpu/test_{topic}.py" for topic in topics], workers=workers)
+    return Part(name, [f"tests/simgpu/test_{topic}.py" for topic in topics], workers=workers, gives_way=gives_way)
 
 
 _BUSY = (("KERNEL_US", "200"), ("TFLOPS_TF32", "370"))
 """Kernels so long that a host that others slow down stays ahead of the device; the ratio of TF32 is an H100's."""
 _CARRIED_OUT = (("COMPUTE", "1"), ("COMPUTE_MB", "32"), ("COMPUTE_MFLOP", "500"), ("COMPUTE_MAX_MB", "64"))
 _OF_SEVERAL = [f"tests/gpu/test_{topic}_cuda.py" for topic in _SEVERAL_GPUS]
+_RUN_AS_THEY_ARE = "not real_numbers and not numbers"
 PARTS = (
-    Part("gpu", ["tests/gpu"], workers=3, settings=_BUSY, markers="not real_numbers and not numbers"),
-    Part("numbers", ["tests/gpu"], devices=4, settings=_CARRIED_OUT, markers="numbers"),
-    Part("gpus-4", _OF_SEVERAL, devices=4, settings=_BUSY, markers="not real_numbers and not numbers"),
-    Part("gpus-8", _OF_SEVERAL, devices=8, settings=_BUSY, markers="not real_numbers and not numbers"),
+    Part("gpu", ["tests/gpu"], workers=3, settings=_BUSY, markers=_RUN_AS_THEY_ARE, gives_way=True),
+    _truth("memory", "memory", gives_way=True),
     _truth("times", "times", "kernels", "verdicts", "selftest"),
     _truth("several", "communication", "lanes"),
-    _truth("memory", "memory"),
     _truth("faults", "faults", workers=4),
+    Part("gpus-4", _OF_SEVERAL, devices=4, settings=_BUSY, markers=_RUN_AS_THEY_ARE),
+    Part("gpus-8", _OF_SEVERAL, devices=8, settings=_BUSY, markers=_RUN_AS_THEY_ARE),
+    Part("numbers", ["tests/gpu"], devices=4, settings=_CARRIED_OUT, markers="numbers"),
 )
+_GIVE_WAY = 10
+"""Niceness of the parts that give way."""
 
 
 class Counts(NamedTuple):
@@ -84,20 +91,23 @@ def main(words: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no part: {', '.join(sorted(unknown))}")
     venv = ROOT / (".venv-gpu" if options.torch == USUAL_TORCH else f".venv-gpu-{options.torch}")
-    if why := make_environment(venv, options.torch):
+    missing = [program for program in ("g++", "gcc", "readelf", "nm") if not shutil.which(program)]
+    if why := f"needs {', '.join(missing)}" if missing else make_environment(venv, options.torch):
         print(f"gpu-sim: torch {options.torch} with CUDA cannot be had here, so its tests are left out: {why}")
         return 0 if options.where_possible else 1
     libraries = venv / "simgpu"
     build(venv, libraries)
-    rows, failed = [], False
-    for part in PARTS:
-        if options.parts and part.name not in options.parts:
-            continue
-        print(f"== {part.name}, on {part.devices} simulated GPUs", flush=True)
-        counts = run(part, venv, libraries)
-        failed |= bool(counts.failed)
-        rows.append((part, counts))
-    text = report(venv, rows)
+    began = time.monotonic()
+    parts = [part for part in PARTS if not options.parts or part.name in options.parts]
+
+    def run_all(*, gives_way: bool) -> list[tuple[Part, Counts]]:
+        return [(part, run(part, venv, libraries)) for part in parts if part.gives_way == gives_way]
+
+    with ThreadPoolExecutor(1) as beside:
+        others = beside.submit(run_all, gives_way=True)
+        rows = [*run_all(gives_way=False), *others.result()]
+    failed = any(counts.failed for _, counts in rows)
+    text = report(venv, rows, time.monotonic() - began)
     (libraries / "report.md").write_text(text)
     print(f"\n{text}\nwrote {(libraries / 'report.md').relative_to(ROOT)}")
     total = [sum(counts[i] for _, counts in rows) for i in range(3)]
@@ -169,9 +179,12 @@ def run(part: Part, venv: Path, libraries: Path) -> Counts:
     variables = os.environ | environment(libraries) | settings | {"SIMGPU_DEVICES": str(part.devices)}
     workers = ["-n", str(part.workers), "--dist", "worksteal"] if part.workers else []
     words = ["-m", "pytest", "-q", "-m", part.markers, *workers, f"--junitxml={results}", *part.tests]
+    command = ["nice", "-n", str(_GIVE_WAY if part.gives_way else 0), venv / "bin" / "python", *words]
+    print(f"{part.name}: begun on {part.devices} simulated GPUs", flush=True)
     began = time.monotonic()
-    subprocess.run([venv / "bin" / "python", *words], cwd=ROOT, env=variables, check=False)
+    ran = subprocess.run(command, cwd=ROOT, env=variables, stdout=PIPE, stderr=STDOUT, text=True, check=False)
     seconds = time.monotonic() - began
+    print(f"== {part.name}\n{ran.stdout}", flush=True)
     if not results.exists():
         return Counts(0, 1, 0, seconds)
     suite = ElementTree.parse(results).getroot()[0]
@@ -180,13 +193,13 @@ def run(part: Part, venv: Path, libraries: Path) -> Counts:
     return Counts(number["tests"] - bad - number["skipped"], bad, number["skipped"], seconds)
 
 
-def report(venv: Path, rows: Sequence[tuple[Part, Counts]]) -> str:
+def report(venv: Path, rows: Sequence[tuple[Part, Counts]], seconds: float) -> str:
     ask = "import platform, torch, triton; print(platform.python_version(), torch.__version__, triton.__version__)"
     command, variables = [venv / "bin" / "python", "-c", ask], os.environ | environment(venv / "simgpu")
     said = subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout
     versions = dict(zip(("Python", "torch", "triton"), said.split(), strict=True))
     lines = [
-        f"Simulated GPUs: {', '.join(f'{name} {version}' for name, version in versions.items())}",
+        f"Simulated GPUs: {', '.join(f'{name} {version}' for name, version in versions.items())}; {seconds:.0f} s",
         "",
         "| part | GPUs | passed | failed | skipped | seconds |",
         "| --- | --- | --- | --- | --- | --- |",

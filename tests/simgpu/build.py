@@ -93,7 +93,9 @@ def build(venv: Path, out: Path) -> None:
     headers = _headers(python, cuda[1], out)
     (objects / "errors.inc").write_text(_errors(next(headers.rglob("driver_types.h"))))
     includes = [f"-I{folder}" for folder in sorted(headers.rglob("include"))]
-    abi = int(b"_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx11" in (site / "torch" / "lib" / "libc10.so").read_bytes())  # that of torch's strings
+    abi = int(  # that of the strings of torch
+        b"_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx11" in (site / "torch" / "lib" / "libc10.so").read_bytes()
+    )
     torch_includes = [f"-I{site}/torch/include", f"-I{site}/torch/include/torch/csrc/api/include"]
     names = [*CORE, *dict.fromkeys(BY_HAND.values()), "nvml", "compute"]
 
