@@ -117,8 +117,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     reserved_bytes: int | None = None
     """The least that CUDA's allocator takes of the device for the first steps; None elsewhere and in old logs."""
     unfit: tuple[tuple[int, int], ...] = ()
-    """Amounts of memory above it, from the first to below the second, in which the steps run out nevertheless: what the
-    allocator gives back, it gives back too late."""
+    """Ranges of memory above it, bytes, from the first to below the second: the steps run out in them nevertheless,
+    since the allocator gives unused memory back too late."""
 
     @property
     def device_bytes(self) -> int:

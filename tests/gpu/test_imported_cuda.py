@@ -57,7 +57,9 @@ def test_its_step_is_captured_and_checkpointing_where_torch_can_restore_generato
     if pass_ == "inference":
         return
     recomputing = run(small_spec(**fields, pass_=pass_, checkpoint=1)).finished
-    if recomputing.status != "ok":
+    if torch.__version__ >= (2, 11):  # which restores them in a capture; of older releases some do not
+        assert recomputing.status == "ok", recomputing.error
+    elif recomputing.status != "ok":
         assert (recomputing.status, recomputing.stage) == ("failed", "capturing")
         assert recomputing.error
         assert "(--checkpoint 0)" in recomputing.error

@@ -45,8 +45,9 @@ def test_all_reduces_run_beside_the_backward(runner: Runner, parallel: str) -> N
     for each in traffic(runner, parallel):
         assert sum(count for name, count in each.operations.items() if "AllReduce" in name) >= 1
         assert each.all_gathers == ()
-        # One's own, which has the first gradients divided while the last are sent, may hide all of it.
-        assert 0 < each.overlapped_ns <= each.communication_ns - (parallel != "adapters:get_ddp")
+        assert 0 < each.overlapped_ns <= each.communication_ns
+        if parallel != "adapters:get_ddp":  # it divides the first gradients while the last are sent, which may hide all
+            assert each.overlapped_ns < each.communication_ns
 
 
 def test_each_all_gather_of_fully_shard_ended_before_its_pass_or_was_waited_for(runner: Runner) -> None:

@@ -58,12 +58,13 @@ class Reserved(NamedTuple):
 
 
 _STEPS = 3
-"""After so many the allocator's segments repeat."""
+"""Steps after which the allocator's segments repeated in the cells that were looked at."""
 _RUNS = 64
 """Limits that are tried above the least one."""
 
 
 def reserved(timeline: TrackedTimeline) -> Reserved:
+    """Memory in which the first steps of a process run, in bytes."""
     too_little, limit = 0, _round_up(max(timeline.totals), _SEGMENT_UNIT)
     while needed := run_in(timeline, limit).needed:
         too_little, limit = limit, needed
@@ -94,6 +95,7 @@ class _Run(NamedTuple):
 
 
 def run_in(timeline: TrackedTimeline, limit: int) -> _Run:
+    """Follow the first steps with segments of at most `limit` bytes."""
     allocator = CachingAllocator(limit)
     process = _Process(timeline, allocator)
     try:
