@@ -49,10 +49,13 @@ class Largest(NamedTuple):
             return self.problem or f"looking: batch {self.tries} is being predicted"
         parts = [f"{self.fit.largest}: peak {format.size(self.found.peak_bytes)}"] if self.found else ["none fits"]
         if self.following and self.fit.next_spec:
-            parts.append(f"{self.fit.next_spec.batch_size} needs {format.size(self.following.peak_bytes)}")
+            parts.append(f"{self.fit.next_spec.batch_size} needs {format.size(self.following.device_bytes)}")
         elif self.fit.spec:
             parts.append("no larger batch is tried")
-        return ", ".join(parts) + "; without the allocator's reserve: a slightly smaller batch is safer"
+        known = self.found or self.following
+        counted = known is not None and known.reserved_bytes is not None
+        reserve = "" if counted else "without the allocator's reserve: "
+        return f"{', '.join(parts)}; {reserve}a slightly smaller batch is safer"
 
 
 class EstimateRow(NamedTuple):
