@@ -11,6 +11,7 @@ Sources: "CUDA Environment Variables" of NVIDIA's CUDA Programming Guide; the en
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -18,6 +19,8 @@ from typing import NamedTuple
 CACHE_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 USERS_CACHE_FOLDER = os.environ.get(CACHE_FOLDER)
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Settings of torch's CUDA allocator; the first that is set counts, from torch 2.9 on. Before, the second."""
 MOST_CHARACTERS = 100
 """Maximum length of a recorded value."""
 
@@ -104,6 +107,12 @@ def slowing(variables: Iterable[str]) -> dict[str, str]:
         if (variable := known.get(name)) is not None and variable.slows and variable.when(value):
             found[said] = variable.slows
     return found
+
+
+def segments_expand(environment: Mapping[str, str]) -> bool:
+    """Whether torch's CUDA allocator has expandable segments."""
+    said = next(filter(None, map(environment.get, ALLOCATOR)), "")
+    return re.search(r"expandable_segments\s*:\s*True", said) is not None
 
 
 def restore_cache_folder() -> None:

@@ -17,6 +17,7 @@ import msgspec
 import platformdirs
 
 import cs336_tui
+from cs336_tui.config.environment_variables import segments_expand
 from cs336_tui.config.reading import UNREADABLE, exists, file_named_by, is_folder, read_small, write_quietly
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import Prediction
@@ -83,7 +84,7 @@ class PredictionCache:
     def _asked(self, spec: CellSpec, capability: Capability | None) -> bytes:
         """The key of a file: all that its prediction depends on."""
         self._sources = self._sources or tuple(zlib.crc32(file.read_bytes()) for file in source_files())
-        return msgspec.json.encode((self._sources, spec, capability))
+        return msgspec.json.encode((self._sources, spec, capability, segments_expand(os.environ)))
 
 
 def source_files() -> tuple[Path, ...]:

@@ -137,6 +137,18 @@ def test_a_damaged_file_of_the_cache_is_worked_out_again(
     another.close()
 
 
+def test_a_prediction_holds_for_one_kind_of_the_allocators_segments(
+    tmp_path: Path, launcher: Watched, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor.predict(specs(8))
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64, expandable_segments: True")
+    another = Predictor(launcher, cache=PredictionCache(tmp_path / "cache"))
+    assert another.known(specs(8)) == ()
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:False")
+    assert len(another.known(specs(8))) == 1
+    another.close()
+
+
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, launcher: Watched) -> None:
     (tmp_path / "file").write_text("")
     predictor = Predictor(launcher, cache=PredictionCache(tmp_path / "file" / "cache"))

@@ -1,25 +1,34 @@
 """Random cells for the simulated GPU, run in one process, and their peaks: predicted, and of torch's own allocator.
 
-Usage: ``python -m tests.simgpu.memory_cells peaks|fit SEED COUNT``, in an environment with the simulated libraries;
-prints JSON.
+Usage: ``python -m tests.simgpu.memory_cells peaks|ranks|fit|ends|requests SEED COUNT``, in an environment with the
+simulated libraries; prints JSON.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from random import Random
+from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
 
 from cs336_tui.analysis.fitting import search
+from cs336_tui.config.environment_variables import segments_expand
 from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, CellSpec
 from cs336_tui.config.values import NORMS, OPTIMIZERS
+from cs336_tui.events.events import CellFinished
+from cs336_tui.worker.estimate.caching_allocator import CachingAllocator, ExpandableAllocator, NoRoom
 from cs336_tui.worker.estimate.predict import predict
+from tests.runner.test_ranks import Runner
 from tests.worker.measure.cells import run, small_spec
 
 KNOBS = {
@@ -29,6 +38,8 @@ KNOBS = {
 """Kernels that take next to no time: memory alone is looked at."""
 LEAST_BYTES = 200e6
 """Of a cell, so that the allocator's units do not decide."""
+LEAST_BYTES_OF_RANK = 500e6
+"""Of one of two ranks, whose wrappers and collectives have some 5 MB that are not predicted."""
 MIB = 2**20
 
 
@@ -115,10 +126,35 @@ def peaks_of(spec: CellSpec) -> Peaks | None:
     if predicted < LEAST_BYTES:
         return None
     _forget_earlier_cells()
-    finished = run(spec).finished
+    return _peaks(spec, predicted, run(spec).finished)
+
+
+def _peaks(spec: CellSpec, predicted: int, finished: CellFinished) -> Peaks:
     why = "" if finished.status == "ok" else f"{finished.status}: {finished.error}"
     cell = f"{spec.title} · batch {spec.batch_size} · vocabulary {spec.vocab_size}"
     return Peaks(cell, predicted, finished.peak_allocated_bytes or 0, why)
+
+
+def peaks_of_ranks(seed: int) -> Iterator[Peaks]:
+    """Train-steps of two ranks of sufficient size, each rank in a process of its own."""
+    random = Random(seed)
+    runner = Runner(Path(mkdtemp()))
+    try:
+        for spec in random_cells(seed):
+            if spec.pass_ != "train-step":
+                continue
+            parallel, batch_size = random.choice(("ddp", "zero1", "fsdp2", "fsdp2")), 2 * spec.batch_size
+            shared = msgspec.structs.replace(spec, ranks=2, parallel=parallel, batch_size=batch_size, accumulate=1)
+            predicted = predict(shared, capability=_capability()).peak_bytes
+            if predicted < LEAST_BYTES_OF_RANK:
+                continue
+            (cell,) = runner.run(shared)
+            assert cell.finished
+            found = _peaks(shared, predicted, cell.finished)
+            if "WrongRanks" not in found.why:  # ranks compare numbers, most of which are not carried out
+                yield found
+    finally:
+        runner.bench.close()
 
 
 class Fitted(NamedTuple):
@@ -136,6 +172,7 @@ class Fitted(NamedTuple):
 
 def fitted(spec: CellSpec) -> Fitted:
     """Search with all that is free, as a process finds it that has begun to use the device."""
+    gc.collect()  # an earlier cell that ran out of memory may live in a cycle with its error
     _forget_earlier_cells()
     room = torch.cuda.mem_get_info()[0]
     found = search(spec, "batch", lambda each: predict(each, capability=_capability()).needed_of(room), room)
@@ -156,6 +193,38 @@ def _forget_earlier_cells() -> None:
 
 def _capability() -> tuple[int, int]:
     return torch.cuda.get_device_capability()
+
+
+class Requested(NamedTuple):
+    """Bytes in blocks and in segments after a request: of torch's allocator, and of ours. -1: out of memory."""
+
+    torch: tuple[int, int]
+    ours: tuple[int, int]
+
+
+_MOST_LIVE = 60
+
+
+def requests(seed: int) -> Iterator[Requested]:
+    """Allocate and free at random, in a device so small that the allocator gives back what it holds unused."""
+    random, live, blocks = Random(seed), list[torch.Tensor](), list[Any]()
+    ours = (ExpandableAllocator if segments_expand(os.environ) else CachingAllocator)(torch.cuda.mem_get_info()[0])
+    out_of_memory = (-1, -1)
+    while True:
+        size = random.randint(1, random.choice((2**12, 2**20, 2**22, 2**25, 2**28)))
+        told = predicted = out_of_memory
+        with suppress(torch.cuda.OutOfMemoryError):
+            live.append(torch.empty(size, dtype=torch.uint8, device="cuda:0"))
+            told = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+        with suppress(NoRoom):
+            blocks.append(ours.allocate(size))
+            predicted = sum(block.size for block in blocks), ours.reserved
+        yield Requested(told, predicted)
+        fewer = told == out_of_memory or len(live) > _MOST_LIVE
+        while live and (fewer or random.random() < 0.45):
+            number, fewer = random.randrange(len(live)), False
+            live.pop(number)
+            ours.free(blocks.pop(number))
 
 
 class End(NamedTuple):
@@ -193,9 +262,13 @@ def main(what: str, seed: str, count: str) -> None:
     wanted: Iterator[NamedTuple] = ends()
     if what == "peaks":
         wanted = filter(None, map(peaks_of, random_cells(int(seed))))
+    elif what == "ranks":
+        wanted = peaks_of_ranks(int(seed))
     elif what == "fit":
         shallow = {"num_layers": 1, "checkpoint": 0, "nesting": "off", "measure_steps": 2}
         wanted = map(fitted, random_cells(int(seed), **shallow))
+    elif what == "requests":
+        wanted = requests(int(seed))
     print(json.dumps(list(islice(wanted, int(count)))))
 
 

@@ -15,19 +15,22 @@ import pytest
 
 from cs336_tui.session.store import load
 from tests.simgpu.board import board_at
-from tests.simgpu.memory_cells import KNOBS, MIB, End, Fitted, Peaks
+from tests.simgpu.memory_cells import KNOBS, MIB, End, Fitted, Peaks, Requested
 
 _PROCESSES = 2
 CELLS = 300
+EXPANDABLE, OF_RANKS = 30, 8
 CAPACITIES_GB = (2, 4, 6, 8)
-FITS = 40
+FITS, EXPANDABLE_FITS = 40, 8
 
 pytestmark = pytest.mark.timeout(900)  # on a machine with other work
 
 
-def _environment(board: Path, **knobs: object) -> dict[str, str]:
+def _environment(board: Path, *, expandable: bool = False, **knobs: object) -> dict[str, str]:
     """Of a process on devices of its own, which no other test uses."""
     own = {f"SIMGPU_{name}": str(value) for name, value in knobs.items()}
+    if expandable:
+        own["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     return os.environ | KNOBS | own | {"SIMGPU_BOARD": str(board)}
 
 
@@ -38,7 +41,7 @@ def _run(command: Sequence[object], environment: dict[str, str]) -> str:
     return done.stdout
 
 
-def _made(tmp_path: Path, what: str, seed: int, count: int, **knobs: object) -> list[list[Any]]:
+def _made(tmp_path: Path, what: str, seed: int, count: int, **knobs: Any) -> list[list[Any]]:
     board = tmp_path / f"board-{what}-{seed}"
     command = ["tests.simgpu.memory_cells", what, seed, count]
     found: list[list[Any]] = json.loads(_run(command, _environment(board, **knobs)).splitlines()[-1])
@@ -60,23 +63,59 @@ def test_95_percent_of_300_cells_peak_within_0_3_percent_of_the_prediction_and_a
 ) -> None:
     with ThreadPoolExecutor(_PROCESSES) as pool:
         made = list(pool.map(lambda seed: _made(tmp_path, "peaks", seed, CELLS // _PROCESSES), range(_PROCESSES)))
-    peaks = [Peaks(*each) for some in made for each in some]
+    _judge([Peaks(*each) for some in made for each in some], CELLS)
+
+
+def _judge(peaks: Sequence[Peaks], count: int) -> None:
     assert [str(each) for each in peaks if each.why] == []
     said = _distribution(peaks)
     print(f"\npredicted peaks, {said}")
     deviations = [abs(each.deviation) for each in peaks]
-    assert len(peaks) == CELLS
-    assert sum(each <= 0.003 for each in deviations) >= 0.95 * CELLS, said
+    assert len(peaks) == count
+    assert sum(each <= 0.003 for each in deviations) >= 0.95 * count, said
     assert max(deviations) <= 0.01, said
 
 
-def test_the_largest_batch_that_fit_names_runs_and_the_next_one_does_not(tmp_path: Path) -> None:
+def test_peaks_with_expandable_segments(tmp_path: Path) -> None:
+    _judge([Peaks(*each) for each in _made(tmp_path, "peaks", 7, EXPANDABLE, expandable=True)], EXPANDABLE)
+
+
+def test_peaks_of_two_ranks(tmp_path: Path) -> None:
+    copies_alone = {
+        "COMPUTE": 1,
+        "COMPUTE_MB": 0.001,
+        "COMPUTE_MFLOP": 0.001,
+        "COMPUTE_MAX_MB": 256,
+        "COPY_MAX_MB": 256,
+    }
+    peaks = [Peaks(*each) for each in _made(tmp_path, "ranks", 0, OF_RANKS, DEVICES=2, **copies_alone)]
+    assert [str(each) for each in peaks if each.why] == []
+    said = _distribution(peaks)
+    print(f"\npredicted peaks of a rank, {said}")
+    assert len(peaks) == OF_RANKS
+    assert max(abs(each.deviation) for each in peaks) <= 0.01, said
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_blocks_and_segments_are_those_of_torchs_allocator(tmp_path: Path, *, expandable: bool) -> None:
+    """After each of random requests, many of which run out of memory, in a device that another process has filled."""
+    device = board_at(tmp_path / "board-requests-0").devices[0]
+    device.foreign_bytes, device.foreign_pid = 62 * 1024 * MIB, 4242
+    made = [Requested(*each) for each in _made(tmp_path, "requests", 0, 5000, expandable=expandable, MEMORY_GB=64)]
+    assert sum(each.torch[0] < 0 for each in made) > 100
+    assert [each for each in made if each.torch != each.ours] == []
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_the_largest_batch_that_fit_names_runs_and_the_next_one_does_not(tmp_path: Path, *, expandable: bool) -> None:
+    each_count = (EXPANDABLE_FITS if expandable else FITS) // len(CAPACITIES_GB)
+
     def fits(capacity: int) -> list[list[Any]]:
-        return _made(tmp_path, "fit", capacity, FITS // len(CAPACITIES_GB), MEMORY_GB=capacity)
+        return _made(tmp_path, "fit", capacity, each_count, expandable=expandable, MEMORY_GB=capacity)
 
     with ThreadPoolExecutor(_PROCESSES) as pool:
         made = [Fitted(*each) for some in pool.map(fits, CAPACITIES_GB) for each in some]
-    assert len(made) == FITS
+    assert len(made) == each_count * len(CAPACITIES_GB)
     assert [each for each in made if not each.is_exact] == []
 
 

@@ -1,9 +1,9 @@
 """Simulates torch's CUDA caching allocator: bytes that it counts as allocated for given tensors.
 
-After c10/cuda/CUDACachingAllocator.cpp with default settings, no expandable segments. Requests are rounded up to 512
-bytes. At most 1 MiB comes from a segment of 2 MiB, more from one of 20 MiB, or from 10 MiB on of its own size rounded
-up to 2 MiB. The smallest free block that fits is split; a rest of at most 1 MiB (in a small segment less than 512
-bytes) stays and counts too.
+After c10/cuda/CUDACachingAllocator.cpp with default settings, or with expandable segments. Requests are rounded up to
+512 bytes. At most 1 MiB comes from a segment of 2 MiB, more from one of 20 MiB, or from 10 MiB on of its own size
+rounded up to 2 MiB. The smallest free block that fits is split; a rest of at most 1 MiB (in a small or an expandable
+segment less than 512 bytes) stays and counts too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _SMALL_SEGMENT = 2 * 2**20
 _LARGE_SEGMENT = 20 * 2**20
 _OWN_SEGMENT_FROM = 10 * 2**20
 _SEGMENT_UNIT = 2 * 2**20
+_ADDRESSES = 2**30 * _LARGE_SEGMENT
+"""Bytes of a segment that expands: more than any device has."""
 
 
 def _round_up(value: int, unit: int) -> int:
@@ -37,11 +39,11 @@ class NoRoom(Exception):
         self.needed = needed
 
 
-def as_cached(timeline: TrackedTimeline) -> TrackedTimeline:
+def as_cached(timeline: TrackedTimeline, *, expandable: bool = False) -> TrackedTimeline:
     """The allocations of a steady step with the sizes of their blocks. Blocks are those of the second step of a
     process, which finds what the first one left: model, batch, workspaces and the optimizer's state lie as they
     came."""
-    process = _Process(timeline, CachingAllocator())
+    process = _Process(timeline, _allocator(None, expandable=expandable))
     process.build()
     process.step(is_first=True)
     process.end_step()
@@ -63,20 +65,20 @@ _RUNS = 64
 """Limits that are tried above the least one."""
 
 
-def reserved(timeline: TrackedTimeline) -> Reserved:
+def reserved(timeline: TrackedTimeline, *, expandable: bool = False) -> Reserved:
     """Memory in which the first steps of a process run, in bytes."""
     too_little, limit = 0, _round_up(max(timeline.totals), _SEGMENT_UNIT)
-    while needed := run_in(timeline, limit).needed:
+    while needed := run_in(timeline, limit, expandable=expandable).needed:
         too_little, limit = limit, needed
     while limit - too_little > _SEGMENT_UNIT and too_little:
         between = too_little + (limit - too_little) // 2 // _SEGMENT_UNIT * _SEGMENT_UNIT
-        if run_in(timeline, between).needed:
+        if run_in(timeline, between, expandable=expandable).needed:
             too_little = between
         else:
             limit = between
     unfit, above = list[tuple[int, int]](), limit
     for _ in range(_RUNS):
-        run = run_in(timeline, above)
+        run = run_in(timeline, above, expandable=expandable)
         if run.next is None:
             break
         if run.needed:
@@ -94,9 +96,9 @@ class _Run(NamedTuple):
     next: int | None
 
 
-def run_in(timeline: TrackedTimeline, limit: int) -> _Run:
+def run_in(timeline: TrackedTimeline, limit: int, *, expandable: bool = False) -> _Run:
     """Follow the first steps with segments of at most `limit` bytes."""
-    allocator = CachingAllocator(limit)
+    allocator = _allocator(limit, expandable=expandable)
     process = _Process(timeline, allocator)
     try:
         process.build()
@@ -195,6 +197,8 @@ class _Process:
 class CachingAllocator:
     """Free blocks by size, then address; at most `limit` bytes in segments."""
 
+    _splits_all = False
+
     def __init__(self, limit: int | None = None) -> None:
         self.reserved = 0  # Bytes of all segments
         self.next_limit: int | None = None
@@ -209,46 +213,44 @@ class CachingAllocator:
         size = _round_up(requested, UNIT)
         small = size <= _SMALL
         free = self._free[small]
-        place = bisect_left(free, size, key=lambda entry: entry[0])
+        place = self._best(free, bisect_left(free, size, key=lambda entry: entry[0]))
         block = free.pop(place)[2] if place < len(free) else self._segment(size, small)
         left = block.size - size
-        if left >= UNIT if small else left > _SMALL:
-            rest = _Block(block.start + size, left, small, before=block, after=block.after)
-            if block.after:
-                block.after.before = rest
-            block.after, block.size = rest, size
-            self._put(rest)
+        if left >= UNIT if small or self._splits_all else left > _SMALL:
+            self._put(block.split(size))
         block.free = False
         return block
 
     def free(self, block: _Block) -> None:
         """Give a block back; it joins its free neighbours within the segment."""
-        before, after = block.before, block.after
-        if before and before.free:
-            self._take(before)
-            block.start, block.size, block.before = before.start, before.size + block.size, before.before
-            if block.before:
-                block.before.after = block
-        if after and after.free:
-            self._take(after)
-            block.size, block.after = block.size + after.size, after.after
-            if block.after:
-                block.after.before = block
+        for neighbour in (block.before, block.after):
+            if neighbour and neighbour.free:
+                self._take(neighbour)
+                block.join(neighbour)
         self._put(block)
+
+    def _best(self, _free: Sequence[tuple[int, int, _Block]], place: int) -> int:
+        """Where the block lies that a request takes; `place` is that of the smallest one that fits."""
+        return place
 
     def _segment(self, size: int, small: bool) -> _Block:
         large = _LARGE_SEGMENT if size < _OWN_SEGMENT_FROM else _round_up(size, _SEGMENT_UNIT)
         length = _SMALL_SEGMENT if small else large
-        if self._limit is not None and self.reserved + length > self._limit:
-            wanted = self.reserved + length
-            self.next_limit = min(self.next_limit or wanted, wanted)
+        if not self._has_room(length):
             self.release()
-            if self.reserved + length > self._limit:
+            if not self._has_room(length):
                 raise NoRoom(self.reserved + length)
         block = _Block(self._end, length, small)
         self._end += length
         self.reserved += length
         return block
+
+    def _has_room(self, length: int) -> bool:
+        wanted = self.reserved + length
+        if self._limit is None or wanted <= self._limit:
+            return True
+        self.next_limit = min(self.next_limit or wanted, wanted)
+        return False
 
     def release(self) -> None:
         """Give back the segments of which nothing is used."""
@@ -265,6 +267,106 @@ class CachingAllocator:
         del free[bisect_left(free, (block.size, block.start), key=lambda entry: entry[:2])]
 
 
+class ExpandableAllocator(CachingAllocator):
+    """With `expandable_segments`: one segment for small blocks, of pages of 2 MiB, and one for large ones, of 20 MiB.
+    Pages are mapped where a request needs them, and unmapped where nothing of them is used."""
+
+    _splits_all = True
+
+    def __init__(self, limit: int | None = None) -> None:
+        super().__init__(limit)
+        begins = {True: 0, False: _ADDRESSES}
+        self._unmapped = {
+            small: [_Block(begin, _ADDRESSES, small, free=False, mapped=False)] for small, begin in begins.items()
+        }
+        """Stretches without pages, by address."""
+
+    def _best(self, free: Sequence[tuple[int, int, _Block]], place: int) -> int:
+        """Blocks that can grow are kept for larger requests."""
+        while place + 1 < len(free) and _most(free[place + 1][2]) < _most(free[place][2]):
+            place += 1
+        return place
+
+    def _segment(self, size: int, small: bool) -> _Block:
+        first, pages = self._place(size, small)
+        if not self._has_room(pages):
+            self.release()
+            first, pages = self._place(size, small)
+            if not self._has_room(pages):
+                raise NoRoom(self.reserved + pages)
+        self.reserved += pages
+        block = self._mapped(first, size)
+        while block.size < size and block.after:
+            block.join(self._mapped(block.after, size - block.size))
+        if block.after and block.after.free:
+            block.join(self._mapped(block.after, 0))
+        return block
+
+    def _place(self, size: int, small: bool) -> tuple[_Block, int]:
+        """The first stretch of free blocks and unmapped pages that is large enough, and bytes of pages to map there."""
+        for unmapped in self._unmapped[small]:
+            before = unmapped.before
+            first = before if before and before.free else unmapped
+            found, pages, block = 0, 0, first
+            while block and (block.free or not block.mapped) and found < size:
+                taken = block.size if block.free else min(block.size, _round_up(size - found, _page(small)))
+                found, pages, block = found + taken, pages + (0 if block.free else taken), block.after
+            if found >= size:
+                return first, pages
+        raise NoRoom(self.reserved + size)
+
+    def _mapped(self, block: _Block, length: int) -> _Block:
+        """The block, out of its list; an unmapped one with pages for the length."""
+        if block.free:
+            self._take(block)
+            return block
+        unmapped = self._unmapped[block.small]
+        place = bisect_left(unmapped, block.start, key=lambda each: each.start)
+        pages = min(block.size, _round_up(length, _page(block.small)))
+        unmapped[place : place + 1] = [block.split(pages)] if pages < block.size else []
+        block.mapped = True
+        return block
+
+    def release(self) -> None:
+        for small, free in self._free.items():
+            page = _page(small)
+            for *_, block in list(free):
+                begin, end = _round_up(block.start, page), (block.start + block.size) // page * page
+                if begin < end:
+                    self._take(block)
+                    self._unmap(block, begin, end)
+                    self.reserved -= end - begin
+
+    def _unmap(self, block: _Block, begin: int, end: int) -> None:
+        if end < block.start + block.size:
+            self._put(block.split(end - block.start))
+        if begin > block.start:
+            pages = block.split(begin - block.start)
+            self._put(block)
+            block = pages
+        block.free = block.mapped = False
+        unmapped = self._unmapped[block.small]
+        for neighbour in (block.before, block.after):
+            if neighbour and not neighbour.mapped:
+                unmapped.remove(neighbour)
+                block.join(neighbour)
+        insort(unmapped, block, key=lambda each: each.start)
+
+
+def _page(small: bool) -> int:
+    return _SMALL_SEGMENT if small else _LARGE_SEGMENT
+
+
+def _most(block: _Block) -> int:
+    """Bytes that a free block can grow to."""
+    after = block.after
+    return block.size + (after.size if after and not after.mapped else 0)
+
+
+def _allocator(limit: int | None, *, expandable: bool) -> CachingAllocator:
+    return (ExpandableAllocator if expandable else CachingAllocator)(limit)
+
+
 @dataclass(slots=True, eq=False)
 class _Block:
     start: int
@@ -273,7 +375,28 @@ class _Block:
     before: _Block | None = None
     after: _Block | None = None
     free: bool = True
+    mapped: bool = True
 
     @property
     def is_segment(self) -> bool:
         return self.before is None and self.after is None
+
+    def split(self, size: int) -> _Block:
+        """Keep so many bytes. The rest, which follows, is as this block was."""
+        rest = _Block(self.start + size, self.size - size, self.small, self, self.after, self.free, self.mapped)
+        if self.after:
+            self.after.before = rest
+        self.after, self.size = rest, size
+        return rest
+
+    def join(self, neighbour: _Block) -> None:
+        """Take in the block before or after this one."""
+        if neighbour is self.before:
+            self.start, self.before = neighbour.start, neighbour.before
+            if self.before:
+                self.before.after = self
+        else:
+            self.after = neighbour.after
+            if self.after:
+                self.after.before = self
+        self.size += neighbour.size

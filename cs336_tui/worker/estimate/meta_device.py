@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint as checkpointing
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.backends import cuda
 from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
@@ -217,6 +218,10 @@ def _in_modes_of_now(run: Callable[..., Any]) -> Callable[..., Any]:
     return again
 
 
+def _is_shape_only(tensor: Tensor) -> bool:
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
+
+
 class MetaDropout(TorchFunctionMode):
     """A mode that drops out as CUDA does, by one kernel that keeps a mask of one byte an element; other devices keep a
     mask in the tensor's dtype (``dropout`` in aten/src/ATen/native/Dropout.cpp)."""
@@ -228,7 +233,7 @@ class MetaDropout(TorchFunctionMode):
 
 
 def _drop_out(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    if x.is_meta and training and 0 < p < 1 and not inplace:
+    if _is_shape_only(x) and training and 0 < p < 1 and not inplace:
         return torch.native_dropout(x, p, True)[0]
     return F.dropout(x, p, training, inplace)
 
@@ -283,7 +288,7 @@ class MetaAttention(TorchFunctionMode):
                 return out
         if func in (F.rms_norm, torch.rms_norm) and self._device_type == "cuda" and _HAS_FUSED_NORM:
             rows, shape, weight = (*args, *(kwargs.get(name) for name in _OF_RMS_NORM[len(args) :]))[:3]
-            if rows.is_meta and weight is not None and weight.dtype == rows.dtype:
+            if _is_shape_only(rows) and weight is not None and weight.dtype == rows.dtype:
                 normed: Tensor = _FusedNorm.apply(rows, len(shape), weight)
                 return normed
         return func(*args, **kwargs)
@@ -301,7 +306,7 @@ class MetaAttention(TorchFunctionMode):
         enable_gqa: bool = False,
     ) -> Tensor | None:
         """The output; None for math on a CPU, or an unknown kernel."""
-        if not query.is_meta or self._device_type not in ("cpu", "cuda"):
+        if not _is_shape_only(query) or self._device_type not in ("cpu", "cuda"):
             return None
         if self._device_type == "cpu":
             options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from functools import partial
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from cs336_tui.config.environment_variables import segments_expand
 from cs336_tui.config.flops import least_bytes, unread_rows
 from cs336_tui.config.phases import PHASES, prepared_phases
 from cs336_tui.config.ranks import WITH_BUCKETS, sharing_of
@@ -57,7 +59,7 @@ def predict(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Pre
     watch = (lambda workload: shared.append(Sharers(workload, spec))) if name in WITH_BUCKETS else None
     with fake_ranks(spec.ranks) if is_imported(spec.optimizer) else nullcontext():  # it may ask for its rank
         found = rehearse(spec, capability=capability, watch=watch).prediction
-    return of_several(found, shared[0] if shared else None)
+    return of_several(found, shared[0] if shared else None, capability or HOPPER)
 
 
 def _softmax_flops(spec: CellSpec, dims_not_taken: Collection[str]) -> tuple[int, int] | None:
@@ -155,7 +157,8 @@ def rehearse(
         own += [(LT_WORKSPACE_OP, size, backward) for backward, size in lt_workspaces(timeline.allocations).items()]
         held = (Allocation(size, Site(op, backward=side), form=TensorForm((size,), "uint8")) for op, size, side in own)
         requested = TrackedTimeline((*held, *timeline.allocations), timeline.events, timeline.begins)
-        timeline, taken = as_cached(requested), reserved(requested)
+        expandable = segments_expand(os.environ)
+        timeline, taken = as_cached(requested, expandable=expandable), reserved(requested, expandable=expandable)
     peak, forward = timeline.peak_event(), timeline.phase("forward")
     assert forward is not None
     activations = timeline.activation_peak()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -24,11 +25,18 @@ from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.prediction import COMMUNICATION, OF_RANKS, Collective, PhaseMemory, Prediction
-from cs336_tui.worker.estimate.tracker import Args, Kwargs
+from cs336_tui.worker.estimate.meta_device import (
+    Autocast,
+    MetaAttention,
+    MetaDropout,
+    modes_kept_for_recomputation,
+)
+from cs336_tui.worker.estimate.scratch import cuda_scratch
+from cs336_tui.worker.estimate.tracker import Args, Kwargs, Scratch, adds_gradients
 from cs336_tui.worker.ranks.parallel import shard_fully
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.passes import Shared
-from cs336_tui.worker.workload.precision import RECIPES, autocast_for
+from cs336_tui.worker.workload.precision import RECIPES
 from cs336_tui.worker.workload.transformer import Batch
 
 _FIRST_BUCKET: int = dist._DEFAULT_FIRST_BUCKET_BYTES
@@ -124,14 +132,14 @@ def _step_of_shard(optimizer: torch.optim.Optimizer, shard: Sequence[Tensor]) ->
     optimizer.register_step_post_hook(show)
 
 
-def of_several(found: Prediction, sharers: Sharers | None) -> Prediction:
+def of_several(found: Prediction, sharers: Sharers | None, capability: tuple[int, int]) -> Prediction:
     """The prediction of a rank that trains alone as that of one of several; `sharers` are those of its step."""
     spec = found.spec
     name = sharing_of(spec.parallel).name
     if name == "none" or is_imported(name):  # `prediction_note` says what is not known of the latter
         return found
     if name == "fsdp2":
-        return _sharded(found)
+        return _sharded(found, capability)
     assert sharers is not None
     buckets = sharers.bucket_bytes
     used = tuple(sharers.communication(steps_optimizer=spec.pass_ == "train-step"))
@@ -215,9 +223,10 @@ _TOTAL = "Total"
 
 class _LocalTracker(FSDPMemTracker):
     """Counts tensors of this rank alone, not the whole ones on which DTensor works out shapes: none of those exist
-    outside a fake mode."""
+    outside a fake mode. Counts what an operation has for itself while it runs (`scratch`), too."""
 
     _shapes_alone = False
+    scratch: Scratch = staticmethod(lambda *_: ())
 
     def __enter__(self) -> Self:
         self._propagate = propagate = ShardingPropagator._propagate_tensor_meta_non_cached
@@ -240,14 +249,26 @@ class _LocalTracker(FSDPMemTracker):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._shapes_alone:
             return func(*args, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        if adds_gradients(func, args):
+            func = torch.ops.aten.add_.Tensor
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        if func.namespace == "aten" and out is not NotImplemented:
+            for together in self.scratch(func, args, out):
+                _held = [self._make(size) for size in together if size]
+        return out
+
+    def _make(self, size: int) -> Any:
+        make, options = torch.ops.aten.empty.memory_format, {"dtype": torch.uint8, "device": _HOST}
+        return super().__torch_dispatch__(make, (), ([size],), options)
 
 
-def follow(workload: Workload, spec: CellSpec) -> ShardedStep:
+def follow(workload: Workload, spec: CellSpec, scratch: Scratch | None = None) -> ShardedStep:
     """Run two steps of a workload under fully_shard, and watch the second with FSDPMemTracker. On gloo each
     reduce-scatter works on a copy (``ProcessGroupGloo::reduce_scatter_tensor_coalesced``)."""
     optimizer = workload.training.optimizer if workload.training else None
     tracker = _LocalTracker(workload.runs, optimizer)
+    if scratch:
+        tracker.scratch = scratch
     tracker.track_inputs(tuple(workload.batch))
     peaks: list[dict[str, int]] = []
     held = 0  # Bytes of gloo's copy for the last reduce-scatter, which a thread of it keeps
@@ -313,7 +334,20 @@ def fake_ranks(ranks: int) -> Iterator[DeviceMesh]:
         dist.destroy_process_group()
 
 
-def _sharded(found: Prediction) -> Prediction:
+def _on_host(model: nn.Module) -> nn.Module:
+    """The model with empty tensors on the host. Parameters that modules share stay shared."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    model.to_empty(device=_HOST)
+    for first, *others in names.values():
+        for name in others:
+            module, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(module), attribute, model.get_parameter(first))
+    return model
+
+
+def _sharded(found: Prediction, capability: tuple[int, int]) -> Prediction:
     """The prediction under fully_shard, by running it on the host's fake tensors among ranks that are not there."""
     spec = found.spec
     fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -321,13 +355,17 @@ def _sharded(found: Prediction) -> Prediction:
 
         def share(model: nn.Module) -> Shared:
             with fake:
-                return shard_fully(model.to_empty(device=_HOST), mesh)
+                return shard_fully(_on_host(model), mesh)
 
-        autocast = autocast_for(RECIPES[spec.precision], "cpu")
+        device_type, dtype = spec.device.partition(":")[0], RECIPES[spec.precision].autocast
+        autocast = nullcontext if dtype is None else partial(Autocast, device_type, dtype)
         workload = build(spec, torch.device("meta"), as_written=True, autocast=autocast, share=share)
         with fake:
             batch = Batch(*(torch.zeros(each.shape, dtype=each.dtype) for each in workload.batch))
-            step = follow(workload._replace(batch=batch), spec)
+            is_cuda = device_type == "cuda"
+            dropout = MetaDropout() if is_cuda else nullcontext()
+            with MetaAttention(device_type, capability), dropout, modes_kept_for_recomputation():
+                step = follow(workload._replace(batch=batch), spec, cuda_scratch if is_cuda else None)
     workspaces = found.workspaces * found.workspace_bytes
     for snapshot in (*step.phases.values(), *step.ends.values()):
         snapshot["Workspaces"] = workspaces

@@ -75,7 +75,7 @@ class MemoryTracker(TorchDispatchMode):
         self._sequence = torch.autograd._get_sequence_nr()
         self._forward_sites: dict[int, tuple[str, str]] = {}  # Range and frame by the number of the operation's node
         self._backward_site = (NO_RANGE, "")
-        self._sole = _sole_reference()
+        _sole_reference()  # It is found outside the mode
         self.flops: dict[str, int] = defaultdict(int)  # FLOPs of matrix products, per phase
         self.flops_by_range: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))  # Forward and backward, by range
         self.recomputed_flops = 0  # FLOPs of matrix products that backward recomputes
@@ -128,7 +128,7 @@ class MemoryTracker(TorchDispatchMode):
                     return out
         self.site = site = self._site(str(func.overloadpacket).removeprefix("aten."))
         try:
-            out = args[0].add_(args[1]) if self._adds_gradients(func, args) else func(*args, **kwargs)
+            out = args[0].add_(args[1]) if adds_gradients(func, args) else func(*args, **kwargs)
         except BaseException:
             self.failure = self.failure or Failure(self.events - 1, site)
             raise
@@ -207,20 +207,22 @@ class MemoryTracker(TorchDispatchMode):
                 if record.site.phase in _LEAVES_ACTIVATIONS and record.category == "temporary":
                     record.category = "activations"
 
-    def _adds_gradients(self, func: Any, args: tuple[Any, ...]) -> bool:
-        """True if the engine adds two gradients and holds the only reference to the first, which it could reuse."""
-        if func is not torch.ops.aten.add.Tensor or torch._C._current_autograd_node() is None:
-            return False
-        if torch.is_grad_enabled():  # the model adds, in a recomputation
-            return False
-        held, other = args
-        return (
-            isinstance(held, Tensor)
-            and isinstance(other, Tensor)
-            and held.shape == other.shape
-            and torch.ops.aten.is_non_overlapping_and_dense(held)
-            and _references(held) == self._sole
-        )
+
+def adds_gradients(func: Any, args: Args) -> bool:
+    """True in a dispatch mode if the engine adds two gradients and holds the only reference to the first, which it
+    would reuse without a mode."""
+    if func is not torch.ops.aten.add.Tensor or torch._C._current_autograd_node() is None:
+        return False
+    if torch.is_grad_enabled():  # the model adds, in a recomputation
+        return False
+    held, other = args
+    return (
+        isinstance(held, Tensor)
+        and isinstance(other, Tensor)
+        and held.shape == other.shape
+        and torch.ops.aten.is_non_overlapping_and_dense(held)
+        and _references(held) == _sole_reference()
+    )
 
 
 def _key(tensor: Tensor) -> int:

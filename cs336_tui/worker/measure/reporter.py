@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 import torch
 
-from cs336_tui.config.environment_variables import set_variables
+from cs336_tui.config.environment_variables import ALLOCATOR, set_variables
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events
 from cs336_tui.stats.quantities import gigabytes
@@ -216,7 +216,7 @@ UNKNOWN = "unknown"
 _Answer = TypeVar("_Answer")
 _Default = TypeVar("_Default")
 
-_CUDA_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+_CUDA_VARIABLES = (*ALLOCATOR, "PYTORCH_NO_CUDA_MEMORY_CACHING")
 _MPS_VARIABLES = ("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO")
 """Environment variables of torch's allocators (its notes "CUDA semantics" and "MPS Environment Variables")."""
 

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from cs336_tui.events.gpus import cublas_workspace_bytes
 from cs336_tui.events.memory_report import TensorForm
 from cs336_tui.events.prediction import Site
-from cs336_tui.worker.estimate.caching_allocator import CachingAllocator, as_cached, reserved, run_in
+from cs336_tui.worker.estimate.caching_allocator import (
+    CachingAllocator,
+    ExpandableAllocator,
+    NoRoom,
+    as_cached,
+    reserved,
+    run_in,
+)
 from cs336_tui.worker.estimate.predict import workspace_bytes
 from cs336_tui.worker.estimate.tracker import Allocation, TrackedTimeline
 from tests.made_predictions import made_prediction
@@ -61,21 +68,47 @@ def test_free_neighbours_join() -> None:
 sizes = st.integers(1, 4000) | st.integers(1, 40 * MIB)
 
 
-@given(st.lists(st.tuples(sizes, st.integers(0, 5)), max_size=60))
-def test_blocks_that_are_out_never_overlap(requests: list[tuple[int, int]]) -> None:
-    allocator = CachingAllocator()
+def test_an_expandable_segment_grows_by_pages_where_its_end_is_free() -> None:
+    allocator = ExpandableAllocator()
+    used, free = allocator.allocate(25 * MIB), allocator.allocate(5 * MIB)
+    assert (used.size, allocator.reserved) == (25 * MIB, 40 * MIB)
+    allocator.free(free)
+    assert allocator.allocate(30 * MIB).start == used.start + used.size
+    assert allocator.reserved == 60 * MIB
+
+
+def test_pages_of_which_nothing_is_used_are_given_back_for_others() -> None:
+    allocator = ExpandableAllocator(60 * MIB)
+    first, _between, _last = (allocator.allocate(20 * MIB) for _ in range(3))
+    allocator.free(first)
+    allocator.release()
+    assert allocator.reserved == 40 * MIB
+    assert allocator.allocate(2 * MIB).start == first.start
+    with pytest.raises(NoRoom) as failure:
+        allocator.allocate(20 * MIB)
+    assert failure.value.needed == 80 * MIB
+
+
+@given(
+    st.lists(st.tuples(sizes, st.integers(0, 5)), max_size=60),
+    st.sampled_from((CachingAllocator, ExpandableAllocator)),
+)
+def test_blocks_that_are_out_never_overlap(requests: list[tuple[int, int]], made: type[CachingAllocator]) -> None:
+    allocator = made()
     out = []
     for requested, place in requests:
         block = allocator.allocate(requested)
-        assert requested <= block.size <= requested + MIB + 511
+        assert requested <= block.size <= requested + 511 + (MIB if made is CachingAllocator else 0)
         out.append(block)
         if place < len(out) - 1:
             allocator.free(out.pop(place))
         ends = sorted((block.start, block.start + block.size) for block in out)
         assert all(end <= start for (_, end), (start, _) in pairwise(ends))
-        assert not ends or ends[-1][1] <= allocator.reserved
+        assert not ends or made is ExpandableAllocator or ends[-1][1] <= allocator.reserved
     for block in out:
         allocator.free(block)
+    allocator.release()
+    assert allocator.reserved == 0
 
 
 @given(st.lists(st.tuples(st.integers(MIB, 60 * MIB), st.integers(1, 6)), min_size=1, max_size=12), st.integers(0, 300))

@@ -83,6 +83,27 @@ def test_sharding_divides_what_is_kept_by_the_number_of_ranks() -> None:
     assert not dist.is_initialized()
 
 
+def test_weights_that_are_tied_stay_tied_when_they_are_sharded() -> None:
+    alone, found = (
+        predict(msgspec.structs.replace(spec_of(parallel), weight_tying="on")) for parallel in ("none", "fsdp2")
+    )
+
+    assert found.by_category["optimizer_state"] == pytest.approx(alone.by_category["optimizer_state"] / 2, rel=0.001)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "fp16-mixed"])
+def test_a_sharded_step_keeps_the_activations_of_cudas_kernels(precision: str) -> None:
+    """Its autocast, attention, norm and dropout."""
+    dims = {"context_length": 256, "dropout": 0.1, "norm": "torch-rmsnorm", "attention": "sdpa", "device": "cuda:0"}
+    alone, found = (
+        predict(msgspec.structs.replace(spec_of(parallel), precision=precision, **dims))
+        for parallel in ("none", "fsdp2")
+    )
+
+    kept = alone.forward_end_by_category["activations"]
+    assert found.forward_end_by_category["activations"] == pytest.approx(kept, rel=0.01)
+
+
 @pytest.mark.parametrize("parallel", ["fsdp2", "fsdp2*2"])
 def test_scaled_gradients_are_predicted_as_if_none_overflowed(parallel: str) -> None:
     """The gradient scaler asks for the value of a tensor. It keeps a scale, a count and a mark of overflow."""
