@@ -307,7 +307,8 @@ class ExpandableAllocator(CachingAllocator):
         for unmapped in self._unmapped[small]:
             before = unmapped.before
             first = before if before and before.free else unmapped
-            found, pages, block = 0, 0, first
+            found = pages = 0
+            block: _Block | None = first
             while block and (block.free or not block.mapped) and found < size:
                 taken = block.size if block.free else min(block.size, _round_up(size - found, _page(small)))
                 found, pages, block = found + taken, pages + (0 if block.free else taken), block.after
