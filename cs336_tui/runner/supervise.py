@@ -36,6 +36,8 @@ _UNCAUGHT = re.compile(
     re.MULTILINE,
 )
 """What C++ prints of an error that nobody caught, as torch's watchdog of NCCL on one of the device."""
+_OF_DEVICE = re.compile(r"(?P<error>CUDA error: .+)")
+"""What Python prints of it; where two threads end the process at once, C++ says nothing."""
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
 
 
@@ -207,8 +209,8 @@ def explain_exit(exitcode: int | None, oom_kills: int | None, output: str = "") 
         why = f"the process crashed with {name}"
         if _UNEQUAL in output:
             why = "ranks send one another arrays of unequal sizes"
-        elif uncaught := _UNCAUGHT.search(output):
-            why = f"{uncaught['error']}; {why}"
+        elif cause := _UNCAUGHT.search(output) or _OF_DEVICE.search(output):
+            why = f"{cause['error']}; {why}"
         return "failed", f"{why}{crashed_in(output)}; see its output"
     if number is signal.SIGKILL:
         if oom_kills:

@@ -256,3 +256,12 @@ def test_a_crash_is_told_with_the_error_that_nobody_caught(kind: str, what: str,
     """torch's watchdog of NCCL ends the process on an error of the device, which the steps may not have met yet."""
     status, error = explain_exit(-signal.SIGABRT, 0, WATCHDOG.format(kind=kind, what=what))
     assert (status, error) == ("failed", f"{why}; the process crashed with SIGABRT (Aborted); see its output")
+
+
+def test_a_crash_of_two_threads_at_once_is_told_with_pythons_word_on_the_device() -> None:
+    output = (
+        "Traceback (most recent call last):\nRuntimeError: CUDA error: unspecified launch failure\nCUDA kernel errors "
+        "might be asynchronously reported\nterminate called recursively\nFatal Python error: Aborted\n"
+    )
+    _, error = explain_exit(-signal.SIGABRT, 0, output)
+    assert error == "CUDA error: unspecified launch failure; the process crashed with SIGABRT (Aborted); see its output"

@@ -65,11 +65,11 @@ PARTS = (
     _truth("several", "communication", "lanes"),
     Part("gpu-times", ["tests/gpu"], workers=0, settings=_BUSY, markers=f"timed and {_RUN_AS_THEY_ARE}"),
     Part("gpu", ["tests/gpu"], workers=3, settings=_BUSY, markers=f"not timed and {_RUN_AS_THEY_ARE}", lane=1),
-    _truth("memory", "memory", lane=2),
-    Part("numbers", ["tests/gpu"], devices=4, settings=_CARRIED_OUT, markers="numbers", lane=2),
-    _truth("faults", "faults", workers=4),
-    Part("gpus-4", _OF_SEVERAL, devices=4, settings=_BUSY, markers=_RUN_AS_THEY_ARE),
-    Part("gpus-8", _OF_SEVERAL, devices=8, settings=_BUSY, markers=_RUN_AS_THEY_ARE),
+    _truth("faults", "faults", workers=4, lane=1),
+    Part("gpus-4", _OF_SEVERAL, devices=4, settings=_BUSY, markers=_RUN_AS_THEY_ARE, lane=1),
+    Part("gpus-8", _OF_SEVERAL, devices=8, settings=_BUSY, markers=_RUN_AS_THEY_ARE, lane=1),
+    _truth("memory", "memory", workers=3, lane=2),
+    Part("numbers", ["tests/gpu"], devices=4, settings=_CARRIED_OUT, markers="numbers and not real_numbers", lane=2),
 )
 _GIVE_WAY = 10
 """Niceness of the lanes above 0."""

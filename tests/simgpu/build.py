@@ -79,7 +79,11 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
 
 def environment(libraries: Path) -> dict[str, str]:
     """Variables with which a process finds the simulated libraries."""
-    return {"LD_LIBRARY_PATH": str(libraries), "TRITON_LIBCUDA_PATH": str(libraries)}
+    return {
+        "LD_LIBRARY_PATH": str(libraries),
+        "TRITON_LIBCUDA_PATH": str(libraries),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # each process of a pool would import torch
+    }
 
 
 def build(venv: Path, out: Path) -> None:

@@ -90,7 +90,7 @@ def _operation_alone(random: Random) -> dict[str, Any]:
 
 
 def _of_model(random: Random) -> dict[str, Any]:
-    layers, arch, precision = random.randint(1, 4), random.choice(ARCHES), random.choice(PRECISIONS)
+    layers, arch, precision = random.randint(1, 3), random.choice(ARCHES), random.choice(PRECISIONS)
     pass_ = random.choice((*PASSES, "train-step", "train-step", "train-step"))
     trains = pass_ == "train-step"
     accumulate = random.choice((1, 1, 1, 2, 4)) if trains else 1

@@ -79,8 +79,10 @@ class Step(NamedTuple):
 
 
 def step_of(window: Window) -> Step:
-    (barrier, *_) = (place for place, each in enumerate(window.work) if is_communication(each))
-    launched, returned_ns = next(wait for wait in window.within if wait[0] > barrier)
+    """A barrier waits for its stream; that of torch 2.6 for the device, so that the window begins behind it."""
+    barrier = next((place for place, each in enumerate(window.work) if is_communication(each)), len(window.work))
+    behind_it = (wait for wait in window.within if wait[0] > barrier)
+    launched, returned_ns = next(behind_it, (0, window.after_ns))
     work = window.work[launched:]
     begin_ns = next(moment_ns for moment_ns in window.events_ns if moment_ns > returned_ns)
     return Step(begin_ns, window.returned_ns or max(each.end_ns for each in work), work)

@@ -19,9 +19,9 @@ from tests.simgpu.memory_cells import KNOBS, MIB, End, Fitted, Peaks, Requested
 
 _PROCESSES = 2
 CELLS = 300
-EXPANDABLE, OF_RANKS = 30, 8
+EXPANDABLE, OF_RANKS = 20, 6
 CAPACITIES_GB = (2, 4, 6, 8)
-FITS, EXPANDABLE_FITS = 40, 8
+FITS, EXPANDABLE_FITS = 40, 4
 
 pytestmark = pytest.mark.timeout(900)  # on a machine with other work
 
@@ -101,8 +101,8 @@ def test_blocks_and_segments_are_those_of_torchs_allocator(tmp_path: Path, *, ex
     """After each of random requests, many of which run out of memory, in a device that another process has filled."""
     device = board_at(tmp_path / "board-requests-0").devices[0]
     device.foreign_bytes, device.foreign_pid = 62 * 1024 * MIB, 4242
-    made = [Requested(*each) for each in _made(tmp_path, "requests", 0, 5000, expandable=expandable, MEMORY_GB=64)]
-    assert sum(each.torch[0] < 0 for each in made) > 100
+    made = [Requested(*each) for each in _made(tmp_path, "requests", 0, 3000, expandable=expandable, MEMORY_GB=64)]
+    assert sum(each.torch[0] < 0 for each in made) > 60
     assert [each for each in made if each.torch != each.ours] == []
 
 
