@@ -94,11 +94,6 @@ class JobsBench:
         """The number of jobs that are not over."""
         return sum(job.stage != "over" for job in self._state.jobs.values())
 
-    @property
-    def jobs_given_up(self) -> int:
-        """The number of jobs that were given up, as their machine could not be reached, and may run there still."""
-        return len(files.lost_jobs(self._folder))
-
     def submit(
         self,
         queued: Sequence[ev.CellsQueued],
@@ -198,19 +193,16 @@ class JobsBench:
                 self._closing.wait(max(began + poll_s - time.monotonic(), 0.0))
 
     def cancel(self) -> bool:
-        """Have all jobs cancelled that are not over or were given up; False if there is none. `work` tells how they
-        end. Raises `LaunchError`."""
+        """Have all jobs cancelled that are not over; False if there is none. `work` tells how they end. Raises
+        `LaunchError`."""
         if self._watcher is not None:
             return self._watcher.cancel()
-        lost = files.lost_jobs(self._folder)
         ids = [job.submitted.id for job in self._state.jobs.values() if job.stage != "over"]
-        if ids or lost:
+        if ids:
             launcher = self._launcher()
-            launcher.cancel([*ids, *lost])
+            launcher.cancel(ids)
             launcher.close()
-            for path in lost.values():
-                path.unlink(missing_ok=True)
-        return bool(ids or lost)
+        return bool(ids)
 
     def close(self) -> None:
         """Watch no more; jobs go on. Safe to call twice."""
@@ -319,8 +311,7 @@ class JobsBench:
         if cells:
             checkpoints = {cell.asked_spec.checkpoint for cell in self._state.cells.values()}
             settings = msgspec.structs.replace(settings, predict=len(checkpoints) > 1)
-            places = self._watcher.places(cells)
-            self._watcher.submit(split(cells, self._choice, settings, self._watcher.next_job, places))
+            self._watcher.submit(split(cells, self._choice, settings, self._watcher.next_job))
 
     def _job_cells(self, numbers: Iterable[int]) -> list[JobCell]:
         cells = (self._state.cells[number] for number in numbers)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-LauncherName = Literal["slurm", "ssh", "local"]
+LauncherName = Literal["slurm", "local"]
 JobForm = Literal["array", "allocation"]
 
 
@@ -25,9 +25,3 @@ class LaunchChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     time: str | None = None
     parameters: tuple[tuple[str, str], ...] = ()
     """``--slurm KEY=VALUE``, in their order."""
-    hosts: tuple[str, ...] = ()
-    """``--host``, in their order."""
-    remote_commands: tuple[tuple[str, str], ...] = ()
-    """``--remote-command``: what runs cs336-tui on a host; of all hosts with an empty name."""
-    host_timeout_s: float = 600.0
-    """``--host-timeout``: a host that cannot be reached for so long is given up."""

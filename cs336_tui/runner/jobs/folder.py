@@ -144,17 +144,6 @@ def cells_of_others(folder: Path, jobs: Container[str]) -> set[int]:
     return found
 
 
-def lost_path(folder: Path, job: str) -> Path:
-    """The file that holds the launcher's name of a job which was given up, as its machine could not be reached, and may
-    run there still."""
-    return folder / f"{job}.lost"
-
-
-def lost_jobs(folder: Path) -> dict[str, Path]:
-    """The launcher's names of jobs that were given up, each with the file that says so."""
-    return {path.read_text(): path for path in sorted(folder.glob("*.lost"))}
-
-
 def read_shared(path: Path, offset: int) -> bytes:
     """Whatever a file of a shared folder has from `offset` on; empty if it is not there. Raises `LaunchError`."""
     try:

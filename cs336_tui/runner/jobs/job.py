@@ -10,7 +10,6 @@ import msgspec
 
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import JobStage, Status
 from cs336_tui.runner.jobs.choice import LauncherName
 
@@ -54,8 +53,6 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resources: Resources = Resources()
     lanes: int = 1
     """Lanes on each node; 0: one for each of its devices."""
-    machine: str = ""
-    """The name of the `Place` that is to run it; empty: the launcher chooses."""
     ddof: int = 1
     timeout_s: float | None = None
     skip_after_oom: bool = True
@@ -76,20 +73,6 @@ class JobStatus(NamedTuple):
     reason: str = ""
     node: str = ""
     ending: Status | None = None
-    elsewhere: bool = False
-    """True if the cells that are left are to be submitted at once as a new job, as their machine is lost."""
-    is_whole: bool = False
-    """True if what can be read of its log is all that there will be."""
-
-
-class Place(NamedTuple):
-    """A machine among which cells are split, by the launcher's name for it; a share in proportion to its `lanes`.
-    `problem`: why it cannot be used now, one line that a person is told."""
-
-    name: str
-    lanes: int = 1
-    environment: Environment | None = None
-    problem: str = ""
 
 
 class JobLauncher(Protocol):
@@ -98,12 +81,6 @@ class JobLauncher(Protocol):
 
     @property
     def name(self) -> LauncherName: ...
-
-    def prepare(self, cells: Sequence[JobCell]) -> Sequence[Place]:
-        """Find out, before anything is started, where these cells can run: the machines among which they are to be
-        split, each in a job of its own (`JobRequest.machine`). Empty if the launcher chooses machines itself. Blocks
-        for seconds. Raises `LaunchError`."""
-        ...
 
     def plan(self, requests: Sequence[JobRequest], folder: Path) -> str:
         """Text for a person on what `submit` would do; nothing is written. ``--dry-run`` prints it."""

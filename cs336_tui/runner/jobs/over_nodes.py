@@ -14,11 +14,10 @@ from pathlib import Path
 import msgspec
 
 from cs336_tui.events import events as ev
-from cs336_tui.events.environment import Environment
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.jobs import folder as files
 from cs336_tui.runner.jobs.allocation import Allocation
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError, Place
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError
 from cs336_tui.runner.jobs.run import begin_log, lanes_here
 from cs336_tui.runner.jobs.splitting import shares
 from cs336_tui.runner.nodes.messages import BEAT_S, Beat, Over, line_of
@@ -71,7 +70,7 @@ def work_over_nodes(
         nodes.rest()
     if bench.was_cancelled:
         return
-    own, *others = _parts(request, wide, logs, environment)
+    own, *others = _parts(request, wide, logs)
     bench.queue.use(lanes_here(request.lanes, [cell.spec for cell in own], environment))
     elsewhere: list[_Elsewhere] = []
     try:
@@ -95,15 +94,12 @@ def _numbers(queued: ev.CellsQueued) -> range:
     return range(queued.first, queued.first + len(queued.specs))
 
 
-def _parts(
-    request: JobRequest, wide: Sequence[JobCell], logs: Sequence[Path], environment: Environment
-) -> list[Sequence[JobCell]]:
+def _parts(request: JobRequest, wide: Sequence[JobCell], logs: Sequence[Path]) -> list[Sequence[JobCell]]:
     """Each node's share of the cells whose ranks have room on one: as its log has it, if they were shared out."""
     apart = {cell.cell for cell in wide}
     if not any(log.exists() for log in logs[1:]):
         rest = [cell for cell in request.cells if cell.cell not in apart]
-        lanes = max(len(lanes_here(request.lanes, [cell.spec for cell in rest], environment)), 1)
-        return [*shares(rest, [Place(str(number), lanes, environment) for number in range(len(logs))])]
+        return [*shares(rest, len(logs))]
     found: list[Sequence[JobCell]] = []
     for log in logs[1:]:
         with contextlib.suppress(LogError):

@@ -57,7 +57,7 @@ def node_of(state: SessionState, cell: CellState) -> str:
     if named := ", ".join(filter(None, machines)):
         return format.plain(named)
     job = state.job_of(cell)
-    return format.plain(job.node or (job.submitted.where if job.submitted.launcher == "ssh" else "")) if job else ""
+    return format.plain(job.node) if job else ""
 
 
 def waits_for(state: SessionState, cell: CellState) -> str:

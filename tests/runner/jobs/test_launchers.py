@@ -19,8 +19,6 @@ from cs336_tui.runner.jobs.launchers import make_launcher
         ("--time", lambda text: {"time": text}),
         ("--slurm", lambda text: {"parameters": (("qos", text),)}),
         ("--slurm", lambda text: {"parameters": ((text, "a"),)}),
-        ("--host", lambda text: {"hosts": ("n1", text)}),
-        ("--remote-command", lambda text: {"hosts": ("n1",), "remote_commands": (("n1", text),)}),
     ],
 )
 def test_a_text_of_several_lines_reaches_no_script(option: str, given: Any, character: str) -> None:
