@@ -118,6 +118,7 @@ def test_what_is_kept_for_backward_is_predicted(attention: str, precision: str) 
     assert predicted == pytest.approx(kept, rel=0.03)
 
 
+@pytest.mark.timed
 def test_a_large_model_is_created_within_two_seconds() -> None:
     if torch.cuda.mem_get_info()[0] < 20e9:
         pytest.skip("needs 20 GB of free memory")

@@ -31,6 +31,7 @@ def counted(name: str) -> int:
     return int(counters["inductor"][name])
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("mode", COMPILED)
 def test_compiling_is_over_before_the_first_step(mode: str) -> None:
     report = compiled_cell(mode)

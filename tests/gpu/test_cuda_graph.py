@@ -107,6 +107,7 @@ def test_replays_train_the_model_as_steps_do(precision: str) -> None:
     assert apart(written, replayed) < apart(written, parameters(replays - 1, capture=True)) / 2
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("pass_", CAPTURED_PASSES)
 def test_the_host_has_next_to_nothing_to_do(pass_: Pass) -> None:
     graph = assert_ok(run(graph_spec(pass_=pass_)))
@@ -118,6 +119,7 @@ def test_the_host_has_next_to_nothing_to_do(pass_: Pass) -> None:
     assert host_s[0] < host_s[1] / 3
 
 
+@pytest.mark.timed
 @pytest.mark.real_numbers
 @pytest.mark.parametrize("pass_", CAPTURED_PASSES)
 def test_a_step_of_short_kernels_takes_less_time(pass_: Pass) -> None:

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 DEVICE = torch.device("cuda:0")
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("name", list(cells()) if torch.cuda.is_available() else [])
 def test_medians_are_those_of_tritons_do_bench(name: str) -> None:
     if why := why_not():
@@ -84,6 +85,7 @@ def test_what_attention_holds_is_without_the_flush() -> None:
     assert plain == flushed
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("pass_", ["forward", "backward", "train-step"])
 def test_a_cell_by_time_takes_about_its_time(pass_) -> None:
     times = {"warmup_for": 0.1, "steps_for": 0.5, "warmup_steps": 10**5, "measure_steps": 10**5}

@@ -66,6 +66,7 @@ def test_a_step_in_it_can_be_captured() -> None:
     assert report.finished.status == "ok", report.finished.error
 
 
+@pytest.mark.timed
 @has_float8
 def test_its_peak_is_measured_in_it() -> None:
     found = {precision: measure_peak("cuda:0", precision, budget_s=1.0) for precision in ("bf16", "fp8-mixed")}

@@ -98,6 +98,7 @@ def test_an_optimizer_lowers_the_share_of_matrix_multiplication() -> None:
     assert 0 < shares.full_step < shares.forward_and_backward < 1
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("pass_", ["forward", "train-step"])
 def test_the_profiled_forward_takes_what_the_timed_one_does(pass_: Any) -> None:
     """Of a cell that keeps the GPU busy: kernels fill the time from first to last, and that is the timed mean."""

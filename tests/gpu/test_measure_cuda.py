@@ -58,6 +58,7 @@ def _settings() -> Iterator[None]:
     torch.cuda.empty_cache()
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("pass_", PASSES)
 def test_phases_by_events_add_up_to_the_wall_time(pass_: Pass) -> None:
     report = assert_ok(run(gpu_spec(pass_=pass_)))
@@ -85,12 +86,14 @@ def test_no_step_waits_for_the_device(pass_: Pass) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.timed
 def test_the_host_runs_ahead_of_a_busy_device() -> None:
     """In some steps: in others the host may have been slow, as on a machine with other work."""
     report = assert_ok(run(gpu_spec(**LONG)))
     assert min(event.host_s[0] / event.times_s[0] for event in report.steps("measured")) < 0.9
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("pass_", ["inference", "forward", "forward+loss", "forward+backward", "train-step"])
 def test_a_window_of_steps_takes_the_time_of_its_steps(pass_: Pass) -> None:
     step, clock = gpu_step(gpu_spec(pass_=pass_, **LONG)), clock_for(DEVICE)
@@ -104,6 +107,7 @@ def test_a_window_of_steps_takes_the_time_of_its_steps(pass_: Pass) -> None:
         assert sum(timed.phases_s) == pytest.approx(timed.total_s)
 
 
+@pytest.mark.timed
 def test_a_window_of_backwards_leaves_the_forwards_out() -> None:
     shape = LONG | {"measure_steps": 10}
     whole = assert_ok(run(gpu_spec(**shape)))
@@ -236,6 +240,7 @@ def test_cancelling_a_window_tells_the_steps_so_far() -> None:
     assert len(report.times_s()) == 2
 
 
+@pytest.mark.timed
 @pytest.mark.real_numbers
 def test_a_timed_step_costs_next_to_nothing_over_a_bare_one() -> None:
     """Events and their bookkeeping beside the same step bare; loose, and printed for the report."""

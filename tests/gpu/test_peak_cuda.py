@@ -29,6 +29,7 @@ def plausible_shares(gpu: GpuModel) -> tuple[float, float]:
     return 0.2 if gpu.name.startswith(LITTLE_POWER) else 0.4, 1.2 if gpu.name.startswith("RTX") else 1.1
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16-mixed"])
 def test_the_peak_is_below_the_data_sheets_and_in_its_neighbourhood(precision: Precision) -> None:
     found = measured(precision)
@@ -45,6 +46,7 @@ def test_the_peak_is_below_the_data_sheets_and_in_its_neighbourhood(precision: P
     assert 0.5 * gpu.bandwidth_bytes_per_s < found.copy.bytes_per_s < 1.05 * gpu.bandwidth_bytes_per_s
 
 
+@pytest.mark.timed
 def test_tf32_is_as_much_faster_as_it_should_be_and_both_say_what_was_in_force() -> None:
     tf32, fp32 = measured("tf32"), measured("fp32")
     assert (tf32.allow_tf32, fp32.allow_tf32) == (True, False)

@@ -63,7 +63,8 @@ _RUN_AS_THEY_ARE = "not real_numbers and not numbers"
 PARTS = (
     _truth("times", "times", "kernels", "verdicts", "selftest"),
     _truth("several", "communication", "lanes"),
-    Part("gpu", ["tests/gpu"], workers=3, settings=_BUSY, markers=_RUN_AS_THEY_ARE, lane=1),
+    Part("gpu-times", ["tests/gpu"], workers=0, settings=_BUSY, markers=f"timed and {_RUN_AS_THEY_ARE}"),
+    Part("gpu", ["tests/gpu"], workers=3, settings=_BUSY, markers=f"not timed and {_RUN_AS_THEY_ARE}", lane=1),
     _truth("memory", "memory", lane=2),
     Part("numbers", ["tests/gpu"], devices=4, settings=_CARRIED_OUT, markers="numbers", lane=2),
     _truth("faults", "faults", workers=4),
