@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cs336_tui.analysis.tuning import Entry
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.tuning import Tuning
-from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.states import CellState
 
 
 class TimeRule(NamedTuple):

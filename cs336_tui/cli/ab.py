@@ -35,8 +35,8 @@ from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, S
 from cs336_tui.export.ab import turns_table
 from cs336_tui.export.results import results_of
 from cs336_tui.runner.bench import Bench
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import UNKNOWN, milliseconds
 
 DEFAULTS: Mapping[str, Any] = {"passes": ("forward",), "warmups": (5,), "steps": 20}

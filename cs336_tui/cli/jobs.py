@@ -31,8 +31,7 @@ from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs import folder as files
 from cs336_tui.runner.jobs.bench import JobsBench
-from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JobCell, JobRequest
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice
 from cs336_tui.runner.jobs.launchers import make_launcher
 from cs336_tui.runner.jobs.splitting import is_array, split
 from cs336_tui.session.log import new_session_id

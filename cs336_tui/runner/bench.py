@@ -26,12 +26,12 @@ from cs336_tui.runner.cells import CellRunner
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.lanes import lanes_again, lanes_of, pool_of
 from cs336_tui.runner.launcher import Launcher, StartError
+from cs336_tui.runner.leftovers import end_scratch, make_scratch
 from cs336_tui.runner.machine import measure_peak, probe_machine
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import Predictor
 from cs336_tui.runner.queue import CellQueue, Taken, Tell, WaitingCell, WaitingPeak, WaitingReport
 from cs336_tui.runner.resume import check_imports, go_on, left_of
-from cs336_tui.runner.scratch import end_scratch, make_scratch
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.trust import Import, Trust, Untrusted, check_log
 from cs336_tui.runner.wanted_reports import WantedReports

@@ -19,8 +19,8 @@ from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import Event, Notice
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.runner.capabilities import LEFT_OUT
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.tui import themes
 from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.form import RunOptions

@@ -13,7 +13,7 @@ import pytest
 
 from cs336_tui.cli.jobs import words_of
 from cs336_tui.events.events import CellStarted
-from cs336_tui.runner.jobs.choice import LaunchChoice
+from cs336_tui.runner.jobs.job import LaunchChoice
 from cs336_tui.session.log import LogReader
 from tests.commands import COMMAND, SMALL, call, call_bench
 from tests.watching import PATIENCE_S

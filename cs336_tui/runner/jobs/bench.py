@@ -16,19 +16,18 @@ from cs336_tui import __version__
 from cs336_tui.config.sweep import NO_OOM_SKIP
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs import folder as files
-from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, LaunchError
+from cs336_tui.runner.jobs.followed import Tail
+from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, LaunchChoice, LaunchError
 from cs336_tui.runner.jobs.launchers import make_launcher
 from cs336_tui.runner.jobs.splitting import split
-from cs336_tui.runner.jobs.tail import Tail
 from cs336_tui.runner.jobs.watcher import POLL_S, Watcher, has_result
 from cs336_tui.runner.trust import Import, Untrusted, check_log
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.load import uncollected
 from cs336_tui.session.lock import writer_of
 from cs336_tui.session.log import LogError, LogReader, default_session_dir, line_prefix
 from cs336_tui.session.recorder import SessionRecorder, Sink
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 
 _PASSED_OVER = (
     ev.StepsTimed, ev.DeviceSampled, ev.ChildOutput, ev.StageChanged, ev.ModelBuilt, ev.ModelPrepared

@@ -16,8 +16,7 @@ import msgspec
 import platformdirs
 
 from cs336_tui.config.reading import UNREADABLE, private, read_small
-from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JobRequest, LaunchError
+from cs336_tui.runner.jobs.job import JobRequest, LaunchChoice, LaunchError
 from cs336_tui.session.log import JOBS_SUFFIX
 
 _CHOICE, _MARK = "launcher.json", "launcher.mark"

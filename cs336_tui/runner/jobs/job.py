@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import JobStage, Status
-from cs336_tui.runner.jobs.choice import LauncherName
 
 
 class LaunchError(UserError):
@@ -111,3 +110,24 @@ class JobLauncher(Protocol):
     def close(self) -> None:
         """Let go of connections; jobs go on."""
         ...
+
+
+LauncherName = Literal["slurm", "local"]
+JobForm = Literal["array", "allocation"]
+
+
+class LaunchChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The options of ``--launcher``, kept as `launcher.json` beside the requests, so that ``watch``, ``resume`` and
+    ``cancel`` need none. None: not given."""
+
+    launcher: LauncherName
+    form: JobForm | None = None
+    """``--as``."""
+    partition: str | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    lanes: int | None = None
+    """On each node; 0: ``auto``."""
+    time: str | None = None
+    parameters: tuple[tuple[str, str], ...] = ()
+    """``--slurm KEY=VALUE``, in their order."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JobLauncher, LaunchError
+from cs336_tui.runner.jobs.job import JobLauncher, LaunchChoice, LaunchError
 
 
 def make_launcher(choice: LaunchChoice) -> JobLauncher:

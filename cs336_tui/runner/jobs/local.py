@@ -14,9 +14,8 @@ import psutil
 
 from cs336_tui.config.processes import lives
 from cs336_tui.config.reading import private
-from cs336_tui.runner.jobs.choice import LauncherName
 from cs336_tui.runner.jobs.folder import output_path, read_shared, request_path
-from cs336_tui.runner.jobs.job import JobRequest, JobStatus, LaunchError
+from cs336_tui.runner.jobs.job import JobRequest, JobStatus, LauncherName, LaunchError
 
 _SHELL = 'trap : TERM; "$@"; code=$?; umask 077; echo $code > "$0"'  # the shell outlives its job to tell how it ended
 

@@ -15,9 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cs336_tui.runner.jobs.choice import LaunchChoice
 from cs336_tui.runner.jobs.folder import read_shared
-from cs336_tui.runner.jobs.job import JobRequest, JobStatus, LaunchError, Resources
+from cs336_tui.runner.jobs.job import JobRequest, JobStatus, LaunchChoice, LaunchError, Resources
 from cs336_tui.runner.jobs.slurm_states import (
     FORGOTTEN,
     NO_FOLDER,

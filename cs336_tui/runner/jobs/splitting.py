@@ -9,8 +9,7 @@ import msgspec
 
 from cs336_tui.config.order import relative_work
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, Resources
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, Resources
 
 
 def split(

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import msgspec
 
 from cs336_tui.events.events import Lane
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.tui import format
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.widgets.lines import Span

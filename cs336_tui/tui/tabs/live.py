@@ -13,8 +13,8 @@ from cs336_tui.analysis.eta import Outlook, eta_words, remaining_s, share_done
 from cs336_tui.config.phases import phases_of
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.peaks import WRONG_PEAK
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import SHORT_NAMES, phase_bars, phase_lines, progress, share_bar

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import LaunchError
+from cs336_tui.runner.jobs.job import LaunchChoice, LaunchError
 from cs336_tui.runner.jobs.launchers import make_launcher
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, Resources
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, Resources
 from cs336_tui.runner.jobs.splitting import is_array, shares, split
 from tests.watching import small_spec
 

@@ -1,4 +1,4 @@
-"""The state of a cell: its spec, its steps, its surroundings, its end."""
+"""The states of a session's parts, which events fold into: cells, lanes, jobs, reports."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment
+from cs336_tui.events.reports import Report, ReportKind
 from cs336_tui.session.surroundings import Surroundings, Window
 from cs336_tui.stats.summaries import RunningStats, Summary, skews, summarize
 
@@ -312,3 +313,37 @@ def _extend_ranks(ranks: list[list[float]], more: Sequence[Sequence[float]]) -> 
 def _bare(uuid: str) -> str:
     """A GPU's UUID as CUDA spells it, which does not tell a whole GPU from a MIG instance."""
     return uuid.removeprefix("GPU-").removeprefix("MIG-")
+
+
+class LaneState(msgspec.Struct):
+    """A lane, the cell that runs in it, and why it runs no more."""
+
+    lane: ev.Lane
+    cell: int | None = None
+    set_aside: str | None = None
+
+
+class JobState(msgspec.Struct):
+    """A job that runs cells of the session elsewhere, as its launcher told last."""
+
+    submitted: ev.JobSubmitted
+    stage: ev.JobStage = "pending"
+    reason: str = ""
+    node: str = ""
+
+
+class ReportState(msgspec.Struct):
+    """One report; `status` is None while it is being made."""
+
+    report: int
+    kind: ReportKind
+    spec: CellSpec
+    cell: int | None
+    started_at: float
+    stage: str = "starting"
+    status: ev.Status | None = None
+    error: str | None = None
+    content: Report | None = None
+    job: str | None = None
+    """The job that makes it."""
+    finished_at: float | None = None
