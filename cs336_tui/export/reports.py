@@ -17,14 +17,12 @@ from cs336_tui.analysis.roofline import points
 from cs336_tui.analysis.targets import target_here
 from cs336_tui.analysis.tuning import race_of
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.agreement_report import AgreementReport
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.events.precision_report import PrecisionReport
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.report_keys import prediction_key
-from cs336_tui.events.reports import REPORTS, Report, ReportType
+from cs336_tui.events.reports import REPORTS, AgreementReport, PrecisionReport, Report, ReportType
 from cs336_tui.export.ab import turns_table
 from cs336_tui.export.agreement import agreement_tables
 from cs336_tui.export.drawing import Drawing

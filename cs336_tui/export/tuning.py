@@ -10,8 +10,8 @@ import msgspec
 from cs336_tui.analysis.agreement import COMPARED
 from cs336_tui.analysis.gains import Factor, Gain, gains_of, together
 from cs336_tui.analysis.next_step import NONE_LEFT
-from cs336_tui.analysis.time_rule import TimeRule, measured_rule
 from cs336_tui.analysis.tuning import BARRED, Entry, EntryStatus, Race
+from cs336_tui.analysis.tuning_plan import TimeRule, measured_rule
 from cs336_tui.config.command import command_of
 from cs336_tui.config.spec import AXES
 from cs336_tui.config.tuned_sweep import sweep_of_candidate
