@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from cs336_tui.analysis.tuning import BARRED, Race, solo
 from cs336_tui.config.tuning import Tuning, changed
-from cs336_tui.session.races import Visited, visit_s
+from cs336_tui.session.visits import Visited, visit_s
 
 _SHARE = 0.5
 """Share of the budget for first visits; the rest is for more visits of the best, without which there is no interval."""

@@ -35,8 +35,8 @@ from cs336_tui.export.tuning import failure_lines, finding, gains_table, next_li
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session import store
-from cs336_tui.session.races import is_race_alone
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.visits import is_race_alone
 
 _OWN = ("model_path", "model_args")
 """Choices of users' own code, which may be among the searched values alone."""

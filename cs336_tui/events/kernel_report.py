@@ -1,18 +1,12 @@
-"""The content of a kernel report: launches of one step, or of a recording, gaps between them, and the ranks'
-communication beside compute. ``*_ns`` are nanoseconds."""
+"""The content of a kernel report: launches of one step, or of a recording, and the ranks' communication beside compute.
+``*_ns`` are nanoseconds."""
 
-import re
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 import msgspec
-import numpy as np
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.kernel_kinds import COMMUNICATION
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.stats.timelines import AnyTimes as Times
-from cs336_tui.stats.timelines import FoundGaps, busy, overlap
 
 FUSED = "fused"
 """The range of kernels that torch.compile fused from several parts."""
@@ -193,37 +187,3 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             return ""
         is_chrome = self.trace.endswith((".json", ".json.gz"))
         return f"{'Chrome trace, for ui.perfetto.dev' if is_chrome else 'recorded in'}: {self.trace}"
-
-
-MOST_GAPS = 10
-_COMMUNICATION = re.compile(COMMUNICATION, re.IGNORECASE)
-
-
-def is_communication(name: str) -> bool:
-    """True for a kernel that moves data between GPUs."""
-    return _COMMUNICATION.search(name) is not None
-
-
-def gaps_of(names: Sequence[str], begins: Times, ends: Times) -> Gaps:
-    """The gaps between these, each with its name, times in ns."""
-    found = FoundGaps(begins, ends)
-    largest = np.argsort(-found.lengths, kind="stable")[:MOST_GAPS]
-    return Gaps(
-        count=len(found.lengths),
-        total_ns=int(found.lengths.sum()),
-        median_ns=float(np.median(found.lengths)) if len(found.lengths) else 0.0,
-        largest=tuple(
-            Gap(int(found.lengths[i]), names[int(found.after[i])], names[int(found.before[i])]) for i in largest
-        ),
-    )
-
-
-def overlap_of(names: Sequence[str], begins: Times, ends: Times) -> Overlap | None:
-    """Communication and what of its time other kernels ran, from kernels alone; None without communication."""
-    told = {name: is_communication(name) for name in set(names)}
-    if not any(told.values()):
-        return None
-    moves = np.fromiter((told[name] for name in names), bool, len(names))
-    begin, end = np.asarray(begins, np.int64), np.asarray(ends, np.int64)
-    own = begin[moves], end[moves]
-    return Overlap(communication_ns=busy(*own), overlapped_ns=overlap(*own, begin[~moves], end[~moves]))

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cs336_tui.config.variants import RANGES
+from cs336_tui.events.device_timeline import gaps_of, overlap_of
 from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
-from cs336_tui.events.kernel_report import KernelGroup, KernelReport, Overlap, gaps_of, overlap_of
+from cs336_tui.events.kernel_report import KernelGroup, KernelReport, Overlap
 from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.session.recordings.enclosing import Ints, Spans
 from cs336_tui.session.recordings.range_names import USUAL_PHASES, phase_finder
