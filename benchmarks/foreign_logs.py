@@ -37,16 +37,15 @@ from cs336_tui.events.events import (
 )
 from cs336_tui.events.report_keys import prediction_key
 from cs336_tui.events.reports import ASKED_FOR
-from cs336_tui.runner.jobs.choice import LaunchChoice
 from cs336_tui.runner.jobs.folder import folder_of, request_path
-from cs336_tui.runner.jobs.job import JobCell, JobRequest
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice
 from cs336_tui.runner.predictor import Predictor
 from cs336_tui.tui.keys import MEANINGS
 from tests.made_predictions import made_prediction
 from tests.samples import ENVIRONMENT, START, cell_start, session_start, steps
 from tests.watching import small_spec
 
-PROGRAMS = ("ssh", "sbatch", "srun", "scancel", "squeue", "sacct", "sinfo", "scontrol", "git")
+PROGRAMS = ("sbatch", "srun", "scancel", "squeue", "sacct", "sinfo", "scontrol", "git")
 """Programs that a launcher starts, or that would run hooks of a foreign folder."""
 _SHADOWS = ("torch", "numpy", "triton", "queue", "sitecustomize", "usercustomize", "submitit")
 """Modules that others import: in a foreign folder on Python's path they would be found there."""
@@ -178,7 +177,7 @@ def events_of(canaries: Canaries, chance: random.Random, *, jobs: bool = False) 
     ]
     events = [*start, *cell_start(0), *steps(0, (0.1,), (0.1, 0.1, 0.1)), *cell_start(1)]
     events[len(start) : len(start)] = (
-        [JobSubmitted(at=START + 3, job="1", launcher="ssh", id="s/1", cells=tuple(range(_CELLS)))] if jobs else []
+        [JobSubmitted(at=START + 3, job="1", launcher="slurm", id="s/1", cells=tuple(range(_CELLS)))] if jobs else []
     )
     events += [
         CellFinished(at=START + 20, cell=0, status="ok"),
@@ -218,7 +217,6 @@ def a_foreign_log(folder: Path, number: int, canaries: Canaries, chance: random.
         command = canaries.command
         choice = chance.choice(
             [
-                LaunchChoice(launcher="ssh", hosts=("host", "-oProxyCommand=sh"), remote_commands=(("", command),)),
                 LaunchChoice(launcher="slurm", partition=f"a; {command}", parameters=(("prolog", command),)),
                 LaunchChoice(launcher="local"),
             ]
@@ -230,7 +228,6 @@ def a_foreign_log(folder: Path, number: int, canaries: Canaries, chance: random.
         cells = tuple(JobCell(number, spec) for number, spec in enumerate(specs))
         request = JobRequest(session=log.stem, job="1", cells=cells, predict=True)
         request_path(beside, "1").write_bytes(msgspec.json.encode(request))
-        (beside / "1.lost").write_text("s/1")
         (beside / "launcher.mark").write_text(chance.choice(["", "0" * 64]))
     return log
 

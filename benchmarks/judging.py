@@ -14,7 +14,7 @@ from benchmarks.steady_state import TRUTHS, Condition, synthetic
 from cs336_tui.analysis.verdicts import judge
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, StepsTimed
-from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.states import CellState
 
 STEPS = (10, 100, 1_000, 10_000)
 MARK_S = 1.0

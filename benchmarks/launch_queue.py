@@ -22,7 +22,7 @@ from cs336_tui.analysis.contention import Finding
 from cs336_tui.analysis.launching import LEAST_SHARE, launching
 from cs336_tui.config.spec import ModelDims, dims_of
 from cs336_tui.events.events import StepsTimed
-from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.states import CellState
 from tests.samples import a_spec
 
 LATENCY_S = 5e-6

@@ -9,7 +9,7 @@ import msgspec
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
-from cs336_tui.events.precision_report import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
+from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
 from tests.samples import START, a_spec
 
 

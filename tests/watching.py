@@ -11,8 +11,8 @@ import psutil
 from cs336_tui.config.processes import lives
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 
 PATIENCE_S = 60.0
 """Time limit of every wait. Far longer than anything should take; a test that reaches it fails."""

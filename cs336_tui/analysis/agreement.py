@@ -13,7 +13,7 @@ import msgspec
 from cs336_tui.config.phases import prepared_phases
 from cs336_tui.config.spec import AXES, CellSpec, Pass, Precision
 from cs336_tui.config.values import WITHOUT_BACKWARD
-from cs336_tui.events.agreement_report import AgreementReport, Sketch
+from cs336_tui.events.reports import AgreementReport, Sketch
 
 SEQUENCES = 2
 """Sequences that are compared, if the starting point has as many: two show whether one leaks into another."""

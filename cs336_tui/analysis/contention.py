@@ -7,7 +7,7 @@ from math import fsum
 from typing import NamedTuple
 
 from cs336_tui.events.gpus import ORDINARY_REASONS
-from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted, fixed_milliseconds, millisecond_decimals
 
 

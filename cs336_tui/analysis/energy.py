@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.states import CellState
 
 LEAST_S = 1.0
 """Seconds between the readings, at least: the driver moves the counter on in steps, and taking these for as long as

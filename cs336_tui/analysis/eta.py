@@ -14,8 +14,8 @@ import msgspec
 from cs336_tui.analysis.prices import Counts, Prices, kind_of, prices, sum_s, warm_steps
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import duration
 
 

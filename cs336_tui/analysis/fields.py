@@ -13,7 +13,7 @@ from cs336_tui.config.flops import parameters
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, has_choice
 from cs336_tui.config.variants import REFERENCE, is_imported, short
 from cs336_tui.events.environment import Environment
-from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import count
 
 Kind = Literal["choice", "model", "place", "run"]

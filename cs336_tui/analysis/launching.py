@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cs336_tui.analysis.contention import Finding, milliseconds, percent
 from cs336_tui.config.environment_variables import BLOCKING, slowing
-from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.states import CellState
 
 LEAST_SHARE = 0.9
 """Share of a step in which the host was enqueuing it."""

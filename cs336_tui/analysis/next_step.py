@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from cs336_tui.analysis.first_round import first_visits, in_own_order
 from cs336_tui.analysis.tuning import BARRED, MARGIN, NO_START, Race, race_of, solo, unchecked, was_cut_off
-from cs336_tui.config.race_steps import Checks, Finish, Step, Turns, Visits
+from cs336_tui.config.races import Checks, Finish, Step, Turns, Visits, check_sides
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.tuning import BUDGET_ENDED, Goal
-from cs336_tui.config.turns import check_sides
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.session.visits import Visited, check_s, turns_s, visit_s, visits_of
 from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.racing import affordable, is_decided, keep, take_turns

@@ -16,8 +16,8 @@ import msgspec
 from cs336_tui.config.order import pace, relative_work, time_kind
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 
 _work = lru_cache(maxsize=1 << 15)(relative_work)
 kind_of = lru_cache(maxsize=1 << 15)(time_kind)

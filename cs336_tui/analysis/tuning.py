@@ -14,9 +14,9 @@ from cs336_tui.analysis.contention import waiting_share
 from cs336_tui.analysis.energy import energy_of
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.tuning import BUDGET_ENDED, NOT_AFFORDED, Goal, LeftOut, Tuning, label
-from cs336_tui.events.agreement_report import AgreementReport
-from cs336_tui.session.cell_state import CellState
+from cs336_tui.events.reports import AgreementReport
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.session.visits import Visited, visits_of
 from cs336_tui.stats.quantities import gigabytes, is_too_noisy
 from cs336_tui.stats.racing import SPREAD, InTurns, Standing, Visit, standings, visit_of

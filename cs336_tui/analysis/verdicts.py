@@ -10,7 +10,7 @@ from cs336_tui.analysis.launching import launching
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.environment_variables import slowing
 from cs336_tui.events.gpus import ORDINARY_REASONS
-from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.intervals import MeanInterval, mean_interval
 from cs336_tui.stats.quantities import TOO_NOISY, counted, is_too_noisy
 from cs336_tui.stats.steadiness.steady import FEWEST, Class, Steadiness, classify, enough_warmup, still_falling

@@ -28,15 +28,15 @@ from cs336_tui.cli.progress import RunProgress
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.command import command_of
+from cs336_tui.config.races import check_sides
 from cs336_tui.config.spec import PASSES, RAW_DIMS, CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
-from cs336_tui.config.turns import check_sides
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
 from cs336_tui.export.ab import turns_table
 from cs336_tui.export.results import results_of
 from cs336_tui.runner.bench import Bench
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import UNKNOWN, milliseconds
 
 DEFAULTS: Mapping[str, Any] = {"passes": ("forward",), "warmups": (5,), "steps": 20}

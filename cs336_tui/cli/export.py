@@ -34,8 +34,8 @@ from cs336_tui.export.record import document_of, documents_to_csv, documents_to_
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.tables import Table
 from cs336_tui.session import store
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import UNITS, counted
 
 _REMEDY: Mapping[str, str] = {

@@ -12,7 +12,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from cs336_tui.cli.flags import WORDS, Parsed
+from cs336_tui.cli.flags import Parsed
 from cs336_tui.cli.help import under
 from cs336_tui.cli.run import (
     EXIT_INTERRUPTED,
@@ -31,23 +31,16 @@ from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs import folder as files
 from cs336_tui.runner.jobs.bench import JobsBench
-from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice
 from cs336_tui.runner.jobs.launchers import make_launcher
 from cs336_tui.runner.jobs.splitting import is_array, split
 from cs336_tui.session.log import new_session_id
 from cs336_tui.stats.quantities import counted
 
-_OF_CHOICE = (
-    "launcher", "partition", "nodes", "gpus_per_node", "time", "parameters", "hosts", "remote_commands",
-    "host_timeout_s", "form",
-)  # fmt: skip
+_OF_CHOICE = ("launcher", "partition", "nodes", "gpus_per_node", "time", "parameters", "form")
 _FIELDS = {
     "slurm": "parameters",
-    "host": "hosts",
     "as": "form",
-    "remote-command": "remote_commands",
-    "host-timeout": "host_timeout_s",
 }
 """Fields of a choice, by their options, where these are called otherwise."""
 OF_REQUEST = ("ddof", "timeout_s", "explain_oom", "check_fit", "nvtx")
@@ -67,9 +60,9 @@ launch_options = (
         "Jobs elsewhere",
         click.option(
             "--launcher",
-            type=click.Choice(["slurm", "ssh", "local"]),
-            metavar="slurm|ssh",
-            help="Run the cells as Slurm jobs, or on other machines by ssh, and watch them from here.",
+            type=click.Choice(["slurm", "local"]),
+            metavar="slurm",
+            help="Run the cells as Slurm jobs, and watch them from here.",
         ),
         click.option("--partition", metavar="NAME", help="Slurm partition."),
         click.option(
@@ -87,24 +80,6 @@ launch_options = (
             multiple=True,
             type=Parsed("KEY[=VALUE]", _sbatch_option),
             help="Another sbatch option, such as account=lab; may be repeated.",
-        ),
-        click.option(
-            "--host", "hosts", type=WORDS, help="Machines for --launcher ssh, by the names that your ssh knows."
-        ),
-        click.option(
-            "--remote-command",
-            "remote_commands",
-            multiple=True,
-            metavar="[HOST=]COMMAND",
-            help="Command that starts cs336-tui on a host. [default: cs336-tui on its PATH, in ~/.local/bin, or "
-            "where it is here]",
-        ),
-        click.option(
-            "--host-timeout",
-            "host_timeout_s",
-            type=click.FloatRange(min=0, min_open=True),
-            metavar="SECONDS",
-            help="Give up a host that is out of reach for this long; its cells go to the others. [default: 600]",
         ),
         click.option(
             "--as",
@@ -128,31 +103,12 @@ def launch_choice(given: dict[str, Any]) -> LaunchChoice | None:
         extra += [name for name in ("dry_run", "detach") if given[name]]
         if extra:
             option = next((name for name, field in _FIELDS.items() if field == extra[0]), extra[0]).replace("_", "-")
-            raise click.UsageError(f"--{option} is for jobs; name a --launcher too: slurm or ssh")
+            raise click.UsageError(f"--{option} is for jobs; add --launcher slurm")
         return None
-    if chosen["launcher"] == "ssh" and not chosen["hosts"]:
-        raise click.UsageError("--launcher ssh: name the machines with --host")
-    for option in ("host", "remote-command", "host-timeout"):
-        if chosen["launcher"] != "ssh" and chosen[_FIELDS[option]]:
-            raise click.UsageError(f"--{option} is for --launcher ssh")
-    for option in ("nodes", "gpus-per-node", "time", "as"):
-        if chosen["launcher"] == "ssh" and chosen[_FIELDS.get(option, option.replace("-", "_"))] is not None:
-            raise click.UsageError(f"--{option} is for --launcher slurm; a host of ssh gives all that it has")
     if chosen["launcher"] != "slurm" and (chosen["partition"] or chosen["parameters"]):
         raise click.UsageError("--partition and --slurm are for --launcher slurm")
-    hosts = chosen["hosts"] = chosen["hosts"] or ()
-    chosen["remote_commands"] = tuple(_of_host(text, hosts) for text in chosen["remote_commands"])
-    chosen["host_timeout_s"] = chosen["host_timeout_s"] or LaunchChoice(launcher="ssh").host_timeout_s
     lanes = 0 if given.get("lanes") == "auto" else given.get("lanes")
     return LaunchChoice(**chosen, lanes=lanes)
-
-
-def _of_host(text: str, hosts: Sequence[str]) -> tuple[str, str]:
-    """``HOST=COMMAND`` as the two; a command for all hosts with an empty name."""
-    name, equals, command = text.partition("=")
-    if equals and name not in hosts and " " not in text:
-        raise click.UsageError(f"--remote-command {text}: {name} is not among --host {','.join(hosts)}")
-    return (name, command) if equals and name in hosts else ("", text)
 
 
 def run_in_jobs(
@@ -173,10 +129,10 @@ def run_in_jobs(
     log = session_dir / f"{new_session_id()}.jsonl"
     request = settings_of(log.stem, skip_after_oom=sweeps[0].oom_skip, **settings)
     launcher = make_launcher(choice)
-    queued = _queued(sweeps, choice, launcher, repeats, order, request.ddof)
+    queued = _queued(sweeps, choice, repeats, order, request.ddof)
     if dry_run:
         cells = [cell for each in queued for cell in _cells_of(each)]
-        requests = split(cells, choice, request, places=launcher.prepare(cells))
+        requests = split(cells, choice, request)
         click.echo(launcher.plan(requests, files.folder_of(log.absolute())))
         launcher.close()
         return EXIT_OK
@@ -269,7 +225,6 @@ def resume_jobs(
 def _queued(
     sweeps: Sequence[Sweep],
     choice: LaunchChoice,
-    launcher: JobLauncher,
     repeats: int,
     order: Order | None,
     ddof: int,
@@ -279,9 +234,9 @@ def _queued(
     known: set[CellSpec] = set()
     first = 0
     for sweep in sweeps:
-        if choice.launcher == "ssh" or not is_array(choice):  # cells share the devices of a machine
+        if not is_array(choice):  # cells share the devices of a machine
             sweep = msgspec.structs.replace(sweep, lanes=choice.lanes or "auto")
-        resolved = sweep.with_devices(_devices(sweep, choice, launcher))
+        resolved = sweep.with_devices(_devices(sweep, choice))
         if words := resolved.once_words:
             click.echo(f"note: {words}", err=True)
         specs = [spec for spec in resolved.cells() if spec not in known]
@@ -302,15 +257,9 @@ def _queued(
     return found
 
 
-def _devices(sweep: Sweep, choice: LaunchChoice, launcher: JobLauncher) -> tuple[str, ...]:
-    """The devices of a sweep. `auto` and `every` are a GPU if GPUs are asked for, and on machines that can be asked if
-    one of them has any."""
+def _devices(sweep: Sweep, choice: LaunchChoice) -> tuple[str, ...]:
+    """The devices of a sweep. `auto` and `every` are a GPU if GPUs are asked for."""
     usual = "cuda:0" if choice.gpus_per_node else "cpu"
-    if choice.launcher == "ssh" and not set(UNRESOLVED).isdisjoint(sweep.devices):
-        specs = sweep.with_devices(("cpu",)).cells()
-        places = launcher.prepare([JobCell(number, spec) for number, spec in enumerate(specs)])
-        devices = (device.name for place in places if place.environment for device in place.environment.devices)
-        usual = "cuda:0" if any(name.startswith("cuda") for name in devices) else "cpu"
     return tuple(dict.fromkeys(usual if name in UNRESOLVED else name for name in sweep.devices))
 
 
@@ -324,14 +273,9 @@ def words_of(choice: LaunchChoice) -> list[str]:
         ("nodes", choice.nodes),
         ("gpus-per-node", choice.gpus_per_node),
         ("time", choice.time),
-        ("host", ",".join(choice.hosts) or None),
         ("as", choice.form),
     ):
         words += [] if value is None else [f"--{option}", shlex.quote(str(value))]
-    for name, command in choice.remote_commands:
-        words += ["--remote-command", shlex.quote(f"{name}={command}" if name else command)]
-    if choice.host_timeout_s != LaunchChoice(launcher="ssh").host_timeout_s:
-        words += ["--host-timeout", f"{choice.host_timeout_s:g}"]
     for key, value in choice.parameters:
         words += ["--slurm", shlex.quote(f"{key}={value}" if value else key)]
     return words

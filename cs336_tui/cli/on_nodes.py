@@ -36,8 +36,7 @@ def run_job(request: Path, node: int, *, trusted: bool) -> int:
     }
     with ExitStack() as around:
         if asked.resources.nodes > 1 and not node:
-            from cs336_tui.runner.jobs.allocation import allocation_of
-            from cs336_tui.runner.jobs.over_nodes import nodes_of, work_over_nodes
+            from cs336_tui.runner.jobs.over_nodes import allocation_of, nodes_of, work_over_nodes
 
             allocation = allocation_of(asked.resources.nodes)
             nodes = nodes_of(asked, allocation)

@@ -33,8 +33,8 @@ from cs336_tui.events.events import (
 from cs336_tui.export.texts import one_line
 from cs336_tui.export.verdicts import judgement_of
 from cs336_tui.runner.lanes import lane_words
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted, duration, milliseconds
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from cs336_tui.events.events import (
     StepsTimed,
     TuningStarted,
 )
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.session.visits import visits_of
 from cs336_tui.stats.quantities import counted, duration
 

@@ -31,8 +31,7 @@ from cs336_tui.config.tuned_sweep import VISIT, Search, command_of_search, searc
 from cs336_tui.config.tuning import GOALS, Goal, budget_of, label, limit_of
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.export.formats import plain_text
-from cs336_tui.export.gains import gains_table
-from cs336_tui.export.tuning import failure_lines, finding, next_lines, race_document, race_table
+from cs336_tui.export.tuning import failure_lines, finding, gains_table, next_lines, race_document, race_table
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session import store

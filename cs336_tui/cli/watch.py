@@ -100,7 +100,7 @@ def cancel(*, session: str, trusted: bool, session_dir: Path) -> int:
     try:
         with StopOnSignal(lambda: False):
             bench.watch(run.recall)
-            number = bench.jobs_going_on + bench.jobs_given_up
+            number = bench.jobs_going_on
             if not bench.cancel():
                 click.echo(f"session {path.stem}: no job goes on")
                 return EXIT_OK

@@ -158,7 +158,7 @@ def _new_file(name: str, user_dir: Path | None) -> Path:
 
 def to_toml(preset: Preset) -> str:
     """The preset as its file says it, every choice spelled out."""
-    import tomli_w
+    import tomlkit
 
     sweep = preset.sweep
     fields: dict[str, Any] = {"about": preset.about} | ({"also": list(preset.also)} if preset.also else {})
@@ -185,7 +185,7 @@ def to_toml(preset: Preset) -> str:
         fields["steps"] = auto_words("measure_steps", sweep.steps, sweep.steps_for)
     if sweep.steps_auto is not None:
         fields |= {"steps": auto_words("measure_steps", sweep.steps), "interval": sweep.steps_auto}
-    return tomli_w.dumps(fields)
+    return tomlkit.dumps(fields)
 
 
 def from_toml(name: str, text: str) -> Preset:

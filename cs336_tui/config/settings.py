@@ -210,65 +210,27 @@ def save_setting(key: str, value: Any, path: Path | None = None) -> Path:
 
 
 def changed(text: str, key: str, value: Any) -> str:
-    """The text with a key's line replaced, or its commented default, or with a new line where there is neither."""
+    """The text with a key's value in place of its old one or of its commented default, or in a new line."""
+    import tomlkit
+
     outer, _, inner = key.partition(".")
-    table, name = (outer, inner) if inner else ("", key)
-    lines = text.splitlines()
-    new = _line(name, value)
-    begin, end = _table(lines, table)
-    if begin is None:
-        return "\n".join([*lines, "", f"[{table}]", new]) + "\n"
-    for pattern in (_key_pattern(name), re.compile(rf"\s*#\s*{_name_pattern(name)}\s*=")):
-        for at in range(begin, end):
-            if pattern.match(lines[at]):
-                return "\n".join([*lines[:at], new, *lines[at + _extent(lines[at:end]) :]]) + "\n"
-    while end > begin and not lines[end - 1].strip().strip("#"):
-        end -= 1
-    if table:
-        return "\n".join([*lines[:end], new, *lines[end:]]) + "\n"
-    while end > begin and lines[end - 1].startswith("#") and end < len(lines):  # the comment of the next table
-        end -= 1
-    return "\n".join([*lines[:end], new, "", *lines[end:]]) + "\n"
-
-
-def _table(lines: Sequence[str], table: str) -> tuple[int | None, int]:
-    """The lines of a table, the end exclusive; of the top one with an empty name. None: there is no such table."""
-    heads = {at: line.strip() for at, line in enumerate(lines) if line.lstrip().startswith("[")}
-    heads = {at: head for at, head in heads.items() if re.fullmatch(r"\[[\w.\" -]+\]\s*(#.*)?", head)}
-    begin: int | None = 0
-    if table:
-        begin = next((at + 1 for at, head in heads.items() if head.startswith(f"[{table}]")), None)
-    end = min((at for at in heads if at >= (begin or 0)), default=len(lines))
-    return begin, end
-
-
-def _name_pattern(name: str) -> str:
-    return rf"(?:\"{re.escape(name)}\"|'{re.escape(name)}'|{re.escape(name)})"
-
-
-def _key_pattern(name: str) -> re.Pattern[str]:
-    return re.compile(rf"\s*{_name_pattern(name)}\s*=")
-
-
-def _extent(lines: Sequence[str]) -> int:
-    """The number of lines of the first one's value, which may be a list over several."""
-    from cs336_tui.config.reading import TomlError, parse_toml
-
-    for count in range(1, len(lines) + 1):
-        try:
-            parse_toml("\n".join(lines[:count]))
-        except TomlError:
-            continue
-        return count
-    return 1
+    name, new = inner or outer, list(value) if isinstance(value, tuple) else value
+    document = tomlkit.parse(text)
+    table: Any = document.setdefault(outer, tomlkit.table()) if inner else document
+    if name not in table:
+        commented = re.compile(rf"^\s*#\s*(\"?){re.escape(name)}\1\s*=.*$", re.MULTILINE)
+        uncommented = commented.sub(lambda _: _line(name, new), text, count=1)
+        found: Any = tomlkit.parse(uncommented)
+        if name in (found.get(outer, ()) if inner else found):
+            return uncommented
+    table[name] = new
+    return tomlkit.dumps(document)
 
 
 def _line(key: str, value: Any) -> str:
-    import tomli_w
+    import tomlkit
 
-    if isinstance(value, tuple):
-        return f"{_line(key, '')[:-2]}[{', '.join(_line('_', each)[4:] for each in value)}]"
-    return tomli_w.dumps({key: value}).strip()
+    return tomlkit.dumps({key: list(value) if isinstance(value, tuple) else value}).strip()
 
 
 def _lines(text: str) -> dict[str, int]:

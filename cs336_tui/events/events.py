@@ -141,8 +141,8 @@ JobStage = Literal["pending", "running", "over"]
 
 
 class JobSubmitted(_EventBase, frozen=True):
-    """A job that runs cells of this session without a screen: of Slurm, or on another machine by ssh. It writes a log
-    of its own, `job`.jsonl in the folder of jobs beside the session."""
+    """A job that runs cells of this session without a screen. It writes a log of its own, `job`.jsonl in the folder of
+    jobs beside the session. Older logs have jobs of ``ssh``."""
 
     job: str
     """Names the job within its session."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cs336_tui.analysis.agreement import COMPARED, Agreement, Errors, agreement, percentage
 from cs336_tui.analysis.merge import grouped
-from cs336_tui.events.agreement_report import AgreementReport
+from cs336_tui.events.reports import AgreementReport
 from cs336_tui.export.tables import Column, Table, Value, cell_record
 from cs336_tui.stats.quantities import UNKNOWN
 

@@ -19,8 +19,8 @@ from cs336_tui.export.footnotes import FAILED, has_result, machine_marks
 from cs336_tui.export.texts import in_brief
 from cs336_tui.export.tuning import finding as race_finding
 from cs336_tui.export.verdicts import Names, cell_names, judgement_of, limits_of
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.intervals import FEWEST, LEVEL, MeanInterval
 from cs336_tui.stats.quantities import (
     MILLISECONDS,

@@ -12,7 +12,7 @@ from cs336_tui.events.prediction import Prediction
 from cs336_tui.export.estimates import PREDICTED, target_note
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
 from cs336_tui.export.tables import Column, Table, Value, as_text, attributes, cell_record
-from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import gigabytes
 
 

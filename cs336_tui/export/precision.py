@@ -11,7 +11,7 @@ from cs336_tui.analysis.fields import warmup_value
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.precision_report import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
+from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
 from cs336_tui.export.comparison import side_mean
 from cs336_tui.export.footnotes import std_kind
 from cs336_tui.export.tables import (

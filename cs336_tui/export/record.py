@@ -21,8 +21,8 @@ from cs336_tui.export.tables import attributes
 from cs336_tui.export.texts import csv_text, plain
 from cs336_tui.export.tuning import race_document
 from cs336_tui.export.verdicts import judgement_of
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.summaries import Summary
 
 RECORD_SCHEMA = 1

@@ -17,32 +17,27 @@ from cs336_tui.analysis.roofline import points
 from cs336_tui.analysis.targets import target_here
 from cs336_tui.analysis.tuning import race_of
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.agreement_report import AgreementReport
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.events.precision_report import PrecisionReport
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.report_keys import prediction_key
-from cs336_tui.events.reports import REPORTS, Report, ReportType
+from cs336_tui.events.reports import REPORTS, AgreementReport, PrecisionReport, Report, ReportType
 from cs336_tui.export.ab import turns_table
 from cs336_tui.export.agreement import agreement_tables
 from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables
-from cs336_tui.export.gains import gains_table
 from cs336_tui.export.kernel_cells import kernel_cells_table
-from cs336_tui.export.kernel_pairs import pairs_table
-from cs336_tui.export.kernels import kernel_document, kernel_tables
-from cs336_tui.export.memory import memory_document, memory_tables, peaks_table
+from cs336_tui.export.kernels import kernel_document, kernel_tables, pairs_table
+from cs336_tui.export.memory import memory_document, memory_tables, oom_table, peaks_table
 from cs336_tui.export.memory_figures import memory_figure
-from cs336_tui.export.oom import oom_table
 from cs336_tui.export.precision import EXPERIMENTS, experiment_tables, modules_table, precision_document, speedup_table
 from cs336_tui.export.rank_memory import rank_memory_table
 from cs336_tui.export.results import TableError
 from cs336_tui.export.roofline import left_out, roofline_table
 from cs336_tui.export.tables import Table
 from cs336_tui.export.texts import untaken
-from cs336_tui.export.tuning import race_table
+from cs336_tui.export.tuning import gains_table, race_table
 from cs336_tui.session.state import SessionState
 
 MOST_ROWS = 20

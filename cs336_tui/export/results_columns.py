@@ -17,8 +17,8 @@ from cs336_tui.export.provenance import SETTINGS
 from cs336_tui.export.roofline import NOT_MEASURED
 from cs336_tui.export.tables import Column, Value, known
 from cs336_tui.export.verdicts import half_width, judgement_of
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import ActivationPeak
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import UNKNOWN, UNSTATED, Notation, Rate, bandwidth, count, gigabytes, percent
 from cs336_tui.stats.summaries import Summary
 

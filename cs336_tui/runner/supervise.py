@@ -17,7 +17,7 @@ from cs336_tui.events.codec import coalesce, unpack
 from cs336_tui.runner.child import EXIT_NO_CORES, NO_CORES
 from cs336_tui.runner.hanging import crashed_in
 from cs336_tui.runner.launcher import STOPPED_BY_USER, Child
-from cs336_tui.runner.orphans import remark_on_orphans
+from cs336_tui.runner.leftovers import remark_on_orphans
 from cs336_tui.runner.pipes import FrameReader, OutputTail, StopSignal, end_of
 
 PACE_S = 0.05

@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from itertools import chain
 
 from cs336_tui import __version__
-from cs336_tui.config.race_steps import Checks, Finish, Step, Turns, Visits
+from cs336_tui.config.races import Checks, Finish, Step, Turns, Visits
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.tuning import BUDGET_ENDED
 from cs336_tui.events.events import CellSkipped, EnvironmentRead, Event, SessionResumed, TuningEnded, TuningStarted
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.queue import WaitingReport
 from cs336_tui.runner.resume import BROKEN_OFF
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.session.visits import check_s, visit_s, visits_of
 from cs336_tui.stats.quantities import duration
 

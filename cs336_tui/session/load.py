@@ -14,9 +14,9 @@ from typing import BinaryIO
 from cs336_tui.config.reading import open_regular
 from cs336_tui.events.codec import from_line
 from cs336_tui.events.events import DeviceSampled, Event, Notice, Stage, StepsTimed
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.log import DAMAGE, TORN, LogError, LogReader, SkippedLines, line_prefix
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 
 _STEPS, _SAMPLE = line_prefix(StepsTimed), line_prefix(DeviceSampled)
 _LONG = (_STEPS, _SAMPLE)  # the lines that make a log long: steps and device samples

@@ -14,10 +14,7 @@ from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.report_keys import predicted_for, prediction_key, report_key
 from cs336_tui.events.reports import Report, ReportKind
-from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.lane_state import JobState, LaneState
-from cs336_tui.session.race_state import RaceState
-from cs336_tui.session.report_state import ReportState
+from cs336_tui.session.states import CellState, JobState, LaneState, RaceState, ReportState
 
 DEVICE_HISTORY = 1200
 """Device samples kept for the graphs; where cells run side by side, `SIDE_BY_SIDE` times as many."""

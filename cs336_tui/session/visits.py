@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 
 Visited = Mapping[int, Sequence[CellState]]
 """The cells of each candidate that has any, in the order in which they were queued; turns among them."""

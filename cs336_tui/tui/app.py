@@ -19,8 +19,8 @@ from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import Event, Notice
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.runner.capabilities import LEFT_OUT
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.tui import themes
 from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.form import RunOptions
@@ -50,12 +50,11 @@ from cs336_tui.tui.widgets.rows import Rows
 
 if TYPE_CHECKING:
     from cs336_tui.tui.live_source import BenchFactory
-    from cs336_tui.tui.replay_source import Replayed, ReplaySource
+    from cs336_tui.tui.sources import Replayed, ReplaySource, WatchEnded
     from cs336_tui.tui.tabs.compare.pane import ComparePane
     from cs336_tui.tui.tabs.estimate import EstimatePane
     from cs336_tui.tui.tabs.race import RacePane
     from cs336_tui.tui.tabs.roofline import RooflinePane
-    from cs336_tui.tui.watch_source import WatchEnded
 
 LOW_BANDWIDTH_HZ = 0.5
 """With ``--low-bandwidth``: the most refreshes a second."""
@@ -124,7 +123,7 @@ class Cs336App(SteadyApp):
         )
 
     def _player(self, log: Path, speed: float) -> ReplaySource:
-        from cs336_tui.tui.replay_source import ReplaySource
+        from cs336_tui.tui.sources import ReplaySource
 
         return ReplaySource(log, self.sink, self.post_message, speed)
 

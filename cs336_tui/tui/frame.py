@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.states import CellState
 from cs336_tui.tui.configure.preview import Cells
 from cs336_tui.tui.judging import Judging
 from cs336_tui.tui.keys import key_name

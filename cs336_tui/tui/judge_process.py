@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.states import CellState
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.judgement import Judgement

@@ -23,8 +23,8 @@ from textual.timer import Timer
 
 from cs336_tui.analysis.merge import Result
 from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakKey
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.judge_process import JUDGE
 

@@ -23,11 +23,11 @@ from cs336_tui.events.events import (
     TuningEnded,
     TuningStarted,
 )
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogError, LogReader
 from cs336_tui.session.standing import Standing, session_time, standing_of
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo, describe
 from cs336_tui.tui.tabs.beside import by_lane
 from cs336_tui.tui.tabs.device import Run
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cs336_tui.analysis.tuning import Race
     from cs336_tui.tui.configure.preview import Cells
     from cs336_tui.tui.live_source import LiveSource
-    from cs336_tui.tui.watch_source import WatchSource
+    from cs336_tui.tui.sources import WatchSource
 
 _OF_RACES = (
     CellFinished, CellRequeued, CellSkipped, CellsQueued, CellStarted, ReportFinished, TuningEnded, TuningStarted

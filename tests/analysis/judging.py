@@ -11,7 +11,7 @@ from cs336_tui.analysis.judgement import Judgement, VerdictName
 from cs336_tui.analysis.verdicts import judge
 from cs336_tui.events.device_samples import GpuSample, HostSample
 from cs336_tui.events.events import DeviceSampled, Event, StageChanged, StepsTimed
-from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.states import CellState
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of
 
 QUIET = HostSample(cpu=0.5, cpu_count=4, child_cores=1.9, load_1m=2.0, steal=0.0)

@@ -10,10 +10,9 @@ from typing import Any
 from cs336_tui.analysis.agreement import agreement_key
 from cs336_tui.analysis.next_step import next_step
 from cs336_tui.analysis.tuning import Entry, Race, race_of
-from cs336_tui.config.race_steps import Step
+from cs336_tui.config.races import Step
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.tuning import BUDGET_ENDED, Goal, Over, Tuning, space_of
-from cs336_tui.events.agreement_report import AgreementReport, PositionsSketch, Sketch
 from cs336_tui.events.events import (
     CellFinished,
     CellSkipped,
@@ -26,6 +25,7 @@ from cs336_tui.events.events import (
     StepsTimed,
     TuningStarted,
 )
+from cs336_tui.events.reports import AgreementReport, PositionsSketch, Sketch
 from cs336_tui.session.state import SessionState
 from tests.samples import START, a_spec
 

@@ -13,7 +13,7 @@ from cs336_tui.analysis.agreement import agreement, agreement_key, tolerance_of
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import PRECISIONS
-from cs336_tui.events.agreement_report import AgreementReport, ParameterSketch, PositionsSketch, Sketch
+from cs336_tui.events.reports import AgreementReport, ParameterSketch, PositionsSketch, Sketch
 from cs336_tui.export.reports import tables_of_reports
 from cs336_tui.export.tables import Table
 from tests.watching import small_spec

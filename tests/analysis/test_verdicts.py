@@ -17,7 +17,7 @@ from cs336_tui.analysis.verdicts import judge
 from cs336_tui.events.device_samples import GpuProcess, GpuSample
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.export.verdicts import half_width
-from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import TOO_NOISY, is_too_noisy
 from tests.analysis.judging import (
     AT,

@@ -13,7 +13,7 @@ import pytest
 
 from cs336_tui.cli.jobs import words_of
 from cs336_tui.events.events import CellStarted
-from cs336_tui.runner.jobs.choice import LaunchChoice
+from cs336_tui.runner.jobs.job import LaunchChoice
 from cs336_tui.session.log import LogReader
 from tests.commands import COMMAND, SMALL, call, call_bench
 from tests.watching import PATIENCE_S
@@ -72,18 +72,10 @@ def test_a_dry_run_prints_what_slurm_would_be_asked_for(tmp_path: Path, words: t
     ("words", "said"),
     [
         (("--launcher", "slurm", "--slurm", "account="), "expected KEY or KEY=VALUE"),
-        (("--partition", "p"), "--partition is for jobs; name a --launcher too: slurm or ssh"),
+        (("--partition", "p"), "--partition is for jobs; add --launcher slurm"),
         (("--detach",), "--detach is for jobs"),
         (("--as", "array"), "--as is for jobs"),
-        (("--launcher", "ssh"), "--host"),
-        (("--launcher", "slurm", "--host", "a"), "--host is for --launcher ssh"),
-        (("--remote-command", "x"), "--remote-command is for jobs"),
-        (("--host-timeout", "3"), "--host-timeout is for jobs"),
-        (("--launcher", "slurm", "--remote-command", "x"), "--remote-command is for --launcher ssh"),
-        (("--launcher", "ssh", "--host", "a", "--as", "array"), "--as is for --launcher slurm"),
-        (("--launcher", "ssh", "--host", "a", "--time", "1:00"), "--time is for --launcher slurm"),
-        (("--launcher", "ssh", "--host", "a", "--remote-command", "b=x"), "b is not among --host a"),
-        (("--launcher", "ssh", "--host", "a", "--slurm", "a=b"), "--partition and --slurm are for --launcher slurm"),
+        ((*JOBS, "--slurm", "a=b"), "--partition and --slurm are for --launcher slurm"),
         ((*JOBS, "--in-process"), "--in-process"),
     ],
 )
@@ -94,12 +86,12 @@ def test_options_of_jobs_that_mean_nothing_are_refused(tmp_path: Path, words: tu
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_of_a_session_names_its_hosts():
-    commands = (("gpu1", "/opt/a b/cs336-tui"), ("", "uv run cs336-tui"))
-    choice = LaunchChoice(launcher="ssh", hosts=("gpu1", "me@gpu2"), remote_commands=commands, host_timeout_s=90.0)
+def test_the_command_of_a_session_names_its_launcher():
+    choice = LaunchChoice(
+        launcher="slurm", form="array", time="1:00", parameters=(("account", "a b"), ("exclusive", ""))
+    )
     assert shlex.split(" ".join(words_of(choice))) == [
-        "--launcher", "ssh", "--host", "gpu1,me@gpu2", "--remote-command", "gpu1=/opt/a b/cs336-tui",
-        "--remote-command", "uv run cs336-tui", "--host-timeout", "90",
+        "--launcher", "slurm", "--time", "1:00", "--as", "array", "--slurm", "account=a b", "--slurm", "exclusive",
     ]  # fmt: skip
 
 

@@ -16,9 +16,8 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.device_samples import HostSample
 from cs336_tui.events.events import CellFinished, DeviceSampled, Event, JobSubmitted
-from cs336_tui.runner.jobs.choice import LaunchChoice
 from cs336_tui.runner.jobs.folder import folder_of, request_path, write_choice
-from cs336_tui.runner.jobs.job import JobCell, JobRequest
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice
 from tests.commands import SMALL, call
 from tests.made_predictions import MadePredictor
 from tests.samples import ENVIRONMENT, START, cell_start, session_start, steps
@@ -151,7 +150,7 @@ def programs(foreign: Foreign, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stand-ins for what a launcher starts, which write down that they were."""
     folder = foreign.folder / "programs"
     folder.mkdir()
-    for name in ("ssh", "sbatch", "squeue", "scancel", "sacct", "sinfo"):
+    for name in ("sbatch", "squeue", "scancel", "sacct", "sinfo"):
         path = folder / name
         path.write_text(f"#!/bin/sh\necho {name} >>{foreign.folder}/marks\nexit 1\n")
         path.chmod(0o755)
@@ -160,18 +159,16 @@ def programs(foreign: Foreign, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("programs")
-@pytest.mark.parametrize("launcher", ["ssh", "slurm"])
 @pytest.mark.parametrize("words", [["resume"], ["watch", "--format", "json"], ["cancel"]], ids=lambda words: words[0])
-def test_jobs_are_not_launched_by_what_came_with_a_log(foreign: Foreign, words: list[str], launcher: str) -> None:
-    job = JobSubmitted(at=START + 30, job="1", launcher="ssh", id="evil/1", cells=(1,))
+def test_jobs_are_not_launched_by_what_came_with_a_log(foreign: Foreign, words: list[str]) -> None:
+    job = JobSubmitted(at=START + 30, job="1", launcher="slurm", id="evil/1", cells=(1,))
     log = foreign.log([small_spec(), small_spec(batch_size=2)], job)
-    hosts = ("box",) if launcher == "ssh" else ()
-    write_choice(folder_of(log), LaunchChoice(launcher=launcher, hosts=hosts))  # type: ignore[arg-type]
+    write_choice(folder_of(log), LaunchChoice(launcher="slurm"))
     (folder_of(log) / "launcher.mark").write_text("0" * 64)
     code, said = foreign.say(*words, str(log))
     assert (code, foreign.marks) == (2, [])
     assert said.splitlines()[-1].startswith(
-        f'cs336-tui: session {log.stem} has jobs that no command of yours launched here: {{"launcher":"{launcher}"'
+        f'cs336-tui: session {log.stem} has jobs that no command of yours launched here: {{"launcher":"slurm"'
     )
     assert said.splitlines()[-1].endswith("; if you trust it, say --trust")
 

@@ -1,10 +1,9 @@
-"""Clusters on this machine, each started once a session of tests."""
+"""A Slurm cluster on this machine, started once a session of tests."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster import sshd
 from tests.cluster.slurm import INSTALL, Slurm, missing, started
 
 
@@ -23,23 +22,3 @@ def slurm(_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
         monkeypatch.setenv(name, value)
     yield _slurm
     _slurm.reset()
-
-
-@pytest.fixture(scope="session")
-def _machines() -> Iterator[sshd.Machines]:
-    if lacking := sshd.missing():
-        pytest.skip(f"no {lacking[0]} here: {sshd.INSTALL}")
-    with sshd.started() as machines:
-        yield machines
-
-
-@pytest.fixture
-def machines(_machines: sshd.Machines, monkeypatch: pytest.MonkeyPatch) -> Iterator[sshd.Machines]:
-    """Two machines as a user's ssh reaches them, empty. What runs there does not outlive the test."""
-    for name, value in _machines.environment.items():
-        monkeypatch.setenv(name, value)
-    for machine in _machines.all.values():
-        machine.start()
-    yield _machines
-    for machine in _machines.all.values():
-        machine.reset()

@@ -12,13 +12,12 @@ import pytest
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
-from cs336_tui.runner.jobs.choice import LaunchChoice
 from cs336_tui.runner.jobs.folder import log_path, write_request
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, Resources
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, Resources
 from cs336_tui.runner.jobs.slurm import SlurmLauncher
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState, fold
+from cs336_tui.session.states import CellState
 from tests.cluster.slurm import Slurm
 from tests.commands import SMALL, bench
 from tests.watching import endless_spec

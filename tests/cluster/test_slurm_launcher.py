@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchError, Resources
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchChoice, LaunchError, Resources
 from cs336_tui.runner.jobs.slurm import SlurmLauncher
 from cs336_tui.runner.jobs.slurm_states import UNBEGUN
 from tests.cluster.slurm import Slurm

@@ -8,8 +8,8 @@ import pytest
 from cs336_tui.config.environment_variables import KNOWN, set_variables, slowing
 from cs336_tui.export.provenance import in_force_notes
 from cs336_tui.export.record import document_of
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.worker.measure.probe import probe
 from tests.analysis.judging import FLAT, a_cell, events_of_cell, evidence, judged
 from tests.samples import state_of

@@ -27,8 +27,6 @@ from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import CellStarted, Event, ReportFinished, ReportStarted
 from cs336_tui.events.reports import ReportKind
-from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.launchers import make_launcher
 from tests.analysis.test_agreement import report_of
 from tests.analysis.test_measured_rates import events_of
 from tests.docs.test_docs import ROOT, WRITTEN, tokens
@@ -77,11 +75,6 @@ def reach(*_: object, **__: object) -> NoReturn:
     raise Reached
 
 
-def launcher_of(choice: LaunchChoice) -> Any:
-    """Slurm's launcher plans without Slurm; hosts would be asked by ssh."""
-    return reach() if choice.launcher == "ssh" else make_launcher(choice)
-
-
 @contextlib.contextmanager
 def without_processes() -> Iterator[None]:
     """Commands know a machine with GPUs and predictions, and end where their cells would run."""
@@ -101,7 +94,6 @@ def without_processes() -> Iterator[None]:
         "cs336_tui.runner.machine.measure_peak": reach,
         "cs336_tui.runner.jobs.bench.JobsBench.submit": reach,
         "cs336_tui.runner.jobs.bench.JobsBench.watch": reach,
-        "cs336_tui.cli.jobs.make_launcher": launcher_of,
         "cs336_tui.cli.selftest._watched": reach,
         "cs336_tui.cli.launch._run": reach,
         "cs336_tui.export.drawing.Drawing.files": lambda *_: {},

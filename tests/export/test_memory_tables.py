@@ -16,10 +16,10 @@ from cs336_tui.export.memory import (
     MOST_ROWS,
     memory_document,
     memory_tables,
+    oom_table,
     peaks_table,
 )
 from cs336_tui.export.memory_figures import memory_figure
-from cs336_tui.export.oom import oom_table
 from cs336_tui.export.reports import document_of_reports
 from cs336_tui.export.tables import Table
 from tests.export.grids import MAGIC, unranked

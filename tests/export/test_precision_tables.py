@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from cs336_tui.events.precision_report import PrecisionReport
+from cs336_tui.events.reports import PrecisionReport
 from cs336_tui.export.file_formats import FORMATS
 from cs336_tui.export.formats import render_all
 from cs336_tui.export.precision import (

@@ -18,7 +18,7 @@ def ran_on(*hosts: str, **other: str) -> SessionState:
     for event in session_start(specs):
         state.apply(event)
     for cell, host in enumerate(hosts):
-        state.apply(ev.JobSubmitted(at=1.0, job=str(cell), launcher="ssh", id=f"{host}:s/{cell}", cells=(cell,)))
+        state.apply(ev.JobSubmitted(at=1.0, job=str(cell), launcher="slurm", id=f"{host}:s/{cell}", cells=(cell,)))
         more = other if cell == len(hosts) - 1 else {}
         machine = msgspec.structs.replace(ENVIRONMENT, host=host, **more)
         state.apply(ev.EnvironmentRead(at=2.0, environment=machine))

@@ -10,8 +10,7 @@ import torch
 
 from cs336_tui.analysis.agreement import agreement, agreement_key
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.agreement_report import AgreementReport
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import AgreementReport, ReportRequest
 from cs336_tui.worker.measure.agreement import sketch, sketch_agreement
 from tests.gpu.cells import gpu_spec, low_precision, needs, needs_compiler
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from cs336_tui.events.events import Event, ReportFinished
-from cs336_tui.events.precision_report import PrecisionReport
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import PrecisionReport, ReportRequest
 from cs336_tui.worker.measure.dtypes import toy_by_cuda_rules, toy_dtypes
 from cs336_tui.worker.measure.report import make_report
 from tests.worker.measure.cells import small_spec

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from cs336_tui.config.races import check_sides, rounds_of
 from cs336_tui.config.spec import CellSpec, SpecError
-from cs336_tui.config.turns import check_sides, rounds_of
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
 from cs336_tui.events.prediction import Prediction

@@ -27,7 +27,7 @@ from cs336_tui.runner.nodes import node as one_node
 from cs336_tui.runner.nodes.messages import CellWork, Ready, Run, Sampled, Serve, Served
 from cs336_tui.runner.nodes.node import Node, NodeProcess
 from cs336_tui.runner.nodes.nodes import Nodes, split
-from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.states import CellState
 from tests.samples import ENVIRONMENT
 from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec, wait_gone
 

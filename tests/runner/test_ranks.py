@@ -22,8 +22,8 @@ from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.runner import ranks
 from cs336_tui.runner.bench import Bench
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.worker.workload.building import build
 from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec
 from tests.worker.measure.trace_overlap import times_in_trace

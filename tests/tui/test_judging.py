@@ -12,8 +12,8 @@ from textual.app import App
 
 from cs336_tui.events.events import CellFinished
 from cs336_tui.events.peaks import PeakCache, peak_key
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.tui import judging
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.judging import NOTHING, Assessment, Judging

@@ -12,9 +12,9 @@ from cs336_tui.analysis.eta import outlook_of
 from cs336_tui.analysis.judgement import Check, Judgement
 from cs336_tui.events.events import DeviceSampled, Event, StepsTimed
 from cs336_tui.export.tables import Column
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.preview import Cells

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs.bench import JobsBench
-from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JobRequest
+from cs336_tui.runner.jobs.job import JobRequest, LaunchChoice
 from cs336_tui.session.log import SessionLog
 from cs336_tui.session.store import load
 from cs336_tui.tui.app import Cs336App

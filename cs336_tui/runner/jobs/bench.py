@@ -16,19 +16,18 @@ from cs336_tui import __version__
 from cs336_tui.config.sweep import NO_OOM_SKIP
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs import folder as files
-from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, LaunchError
+from cs336_tui.runner.jobs.followed import Tail
+from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, LaunchChoice, LaunchError
 from cs336_tui.runner.jobs.launchers import make_launcher
 from cs336_tui.runner.jobs.splitting import split
-from cs336_tui.runner.jobs.tail import Tail
 from cs336_tui.runner.jobs.watcher import POLL_S, Watcher, has_result
 from cs336_tui.runner.trust import Import, Untrusted, check_log
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.load import uncollected
 from cs336_tui.session.lock import writer_of
 from cs336_tui.session.log import LogError, LogReader, default_session_dir, line_prefix
 from cs336_tui.session.recorder import SessionRecorder, Sink
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 
 _PASSED_OVER = (
     ev.StepsTimed, ev.DeviceSampled, ev.ChildOutput, ev.StageChanged, ev.ModelBuilt, ev.ModelPrepared
@@ -93,11 +92,6 @@ class JobsBench:
     def jobs_going_on(self) -> int:
         """The number of jobs that are not over."""
         return sum(job.stage != "over" for job in self._state.jobs.values())
-
-    @property
-    def jobs_given_up(self) -> int:
-        """The number of jobs that were given up, as their machine could not be reached, and may run there still."""
-        return len(files.lost_jobs(self._folder))
 
     def submit(
         self,
@@ -198,19 +192,16 @@ class JobsBench:
                 self._closing.wait(max(began + poll_s - time.monotonic(), 0.0))
 
     def cancel(self) -> bool:
-        """Have all jobs cancelled that are not over or were given up; False if there is none. `work` tells how they
-        end. Raises `LaunchError`."""
+        """Have all jobs cancelled that are not over; False if there is none. `work` tells how they end. Raises
+        `LaunchError`."""
         if self._watcher is not None:
             return self._watcher.cancel()
-        lost = files.lost_jobs(self._folder)
         ids = [job.submitted.id for job in self._state.jobs.values() if job.stage != "over"]
-        if ids or lost:
+        if ids:
             launcher = self._launcher()
-            launcher.cancel([*ids, *lost])
+            launcher.cancel(ids)
             launcher.close()
-            for path in lost.values():
-                path.unlink(missing_ok=True)
-        return bool(ids or lost)
+        return bool(ids)
 
     def close(self) -> None:
         """Watch no more; jobs go on. Safe to call twice."""
@@ -319,8 +310,7 @@ class JobsBench:
         if cells:
             checkpoints = {cell.asked_spec.checkpoint for cell in self._state.cells.values()}
             settings = msgspec.structs.replace(settings, predict=len(checkpoints) > 1)
-            places = self._watcher.places(cells)
-            self._watcher.submit(split(cells, self._choice, settings, self._watcher.next_job, places))
+            self._watcher.submit(split(cells, self._choice, settings, self._watcher.next_job))
 
     def _job_cells(self, numbers: Iterable[int]) -> list[JobCell]:
         cells = (self._state.cells[number] for number in numbers)

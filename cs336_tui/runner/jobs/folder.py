@@ -16,8 +16,7 @@ import msgspec
 import platformdirs
 
 from cs336_tui.config.reading import UNREADABLE, private, read_small
-from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JobRequest, LaunchError
+from cs336_tui.runner.jobs.job import JobRequest, LaunchChoice, LaunchError
 from cs336_tui.session.log import JOBS_SUFFIX
 
 _CHOICE, _MARK = "launcher.json", "launcher.mark"
@@ -142,17 +141,6 @@ def cells_of_others(folder: Path, jobs: Container[str]) -> set[int]:
             with contextlib.suppress(LaunchError):  # withdrawn meanwhile, or damaged
                 found |= {cell.cell for cell in read_request(path, within_s=0.0).cells}
     return found
-
-
-def lost_path(folder: Path, job: str) -> Path:
-    """The file that holds the launcher's name of a job which was given up, as its machine could not be reached, and may
-    run there still."""
-    return folder / f"{job}.lost"
-
-
-def lost_jobs(folder: Path) -> dict[str, Path]:
-    """The launcher's names of jobs that were given up, each with the file that says so."""
-    return {path.read_text(): path for path in sorted(folder.glob("*.lost"))}
 
 
 def read_shared(path: Path, offset: int) -> bytes:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import JobStage, Status
-from cs336_tui.runner.jobs.choice import LauncherName
 
 
 class LaunchError(UserError):
@@ -54,8 +52,6 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resources: Resources = Resources()
     lanes: int = 1
     """Lanes on each node; 0: one for each of its devices."""
-    machine: str = ""
-    """The name of the `Place` that is to run it; empty: the launcher chooses."""
     ddof: int = 1
     timeout_s: float | None = None
     skip_after_oom: bool = True
@@ -76,20 +72,6 @@ class JobStatus(NamedTuple):
     reason: str = ""
     node: str = ""
     ending: Status | None = None
-    elsewhere: bool = False
-    """True if the cells that are left are to be submitted at once as a new job, as their machine is lost."""
-    is_whole: bool = False
-    """True if what can be read of its log is all that there will be."""
-
-
-class Place(NamedTuple):
-    """A machine among which cells are split, by the launcher's name for it; a share in proportion to its `lanes`.
-    `problem`: why it cannot be used now, one line that a person is told."""
-
-    name: str
-    lanes: int = 1
-    environment: Environment | None = None
-    problem: str = ""
 
 
 class JobLauncher(Protocol):
@@ -98,12 +80,6 @@ class JobLauncher(Protocol):
 
     @property
     def name(self) -> LauncherName: ...
-
-    def prepare(self, cells: Sequence[JobCell]) -> Sequence[Place]:
-        """Find out, before anything is started, where these cells can run: the machines among which they are to be
-        split, each in a job of its own (`JobRequest.machine`). Empty if the launcher chooses machines itself. Blocks
-        for seconds. Raises `LaunchError`."""
-        ...
 
     def plan(self, requests: Sequence[JobRequest], folder: Path) -> str:
         """Text for a person on what `submit` would do; nothing is written. ``--dry-run`` prints it."""
@@ -134,3 +110,24 @@ class JobLauncher(Protocol):
     def close(self) -> None:
         """Let go of connections; jobs go on."""
         ...
+
+
+LauncherName = Literal["slurm", "local"]
+JobForm = Literal["array", "allocation"]
+
+
+class LaunchChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The options of ``--launcher``, kept as `launcher.json` beside the requests, so that ``watch``, ``resume`` and
+    ``cancel`` need none. None: not given."""
+
+    launcher: LauncherName
+    form: JobForm | None = None
+    """``--as``."""
+    partition: str | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    lanes: int | None = None
+    """On each node; 0: ``auto``."""
+    time: str | None = None
+    parameters: tuple[tuple[str, str], ...] = ()
+    """``--slurm KEY=VALUE``, in their order."""

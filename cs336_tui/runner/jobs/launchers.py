@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JobLauncher, LaunchError
+from cs336_tui.runner.jobs.job import JobLauncher, LaunchChoice, LaunchError
 
 
 def make_launcher(choice: LaunchChoice) -> JobLauncher:
@@ -17,20 +16,12 @@ def make_launcher(choice: LaunchChoice) -> JobLauncher:
         from cs336_tui.runner.jobs.local import LocalLauncher
 
         return LocalLauncher()
-    if choice.launcher == "slurm":
-        from cs336_tui.runner.jobs.slurm import SlurmLauncher
+    from cs336_tui.runner.jobs.slurm import SlurmLauncher
 
-        return SlurmLauncher(choice)
-    if choice.launcher == "ssh":
-        from cs336_tui.runner.jobs.ssh import SshLauncher
-
-        return SshLauncher(choice)
-    raise LaunchError(f"--launcher {choice.launcher}: not known here")
+    return SlurmLauncher(choice)
 
 
 def _texts(choice: LaunchChoice) -> Iterator[tuple[str, str]]:
     """The texts of a choice that reach a script or a command, with their options."""
     yield from (("--partition", choice.partition or ""), ("--time", choice.time or ""))
     yield from (("--slurm", "=".join(pair)) for pair in choice.parameters)
-    yield from (("--host", host) for host in choice.hosts)
-    yield from (("--remote-command", "=".join(pair)) for pair in choice.remote_commands)

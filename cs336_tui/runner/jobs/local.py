@@ -14,9 +14,8 @@ import psutil
 
 from cs336_tui.config.processes import lives
 from cs336_tui.config.reading import private
-from cs336_tui.runner.jobs.choice import LauncherName
 from cs336_tui.runner.jobs.folder import output_path, read_shared, request_path
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchError, Place
+from cs336_tui.runner.jobs.job import JobRequest, JobStatus, LauncherName, LaunchError
 
 _SHELL = 'trap : TERM; "$@"; code=$?; umask 077; echo $code > "$0"'  # the shell outlives its job to tell how it ended
 
@@ -29,9 +28,6 @@ class LocalLauncher:
 
     def __init__(self) -> None:
         self._children: list[subprocess.Popen[bytes]] = []
-
-    def prepare(self, cells: Sequence[JobCell]) -> Sequence[Place]:  # noqa: ARG002
-        return ()
 
     def plan(self, requests: Sequence[JobRequest], folder: Path) -> str:
         return "\n".join(" ".join(_command(folder, request.job)) for request in requests)

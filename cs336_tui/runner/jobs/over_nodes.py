@@ -5,24 +5,26 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from cs336_tui.events import events as ev
-from cs336_tui.events.environment import Environment
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.jobs import folder as files
-from cs336_tui.runner.jobs.allocation import Allocation
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError, Place
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError
 from cs336_tui.runner.jobs.run import begin_log, lanes_here
 from cs336_tui.runner.jobs.splitting import shares
 from cs336_tui.runner.nodes.messages import BEAT_S, Beat, Over, line_of
-from cs336_tui.runner.nodes.node import ENDING_S, LOOK_S, SILENT_S, NodeLost, NodeProcess
+from cs336_tui.runner.nodes.node import ENDING_S, LOOK_S, SILENT_S, Node, NodeLost, NodeProcess
 from cs336_tui.runner.nodes.nodes import START_S, Nodes
 from cs336_tui.session.log import LogError, LogReader, SessionLog
 from cs336_tui.session.recorder import Sink
@@ -71,7 +73,7 @@ def work_over_nodes(
         nodes.rest()
     if bench.was_cancelled:
         return
-    own, *others = _parts(request, wide, logs, environment)
+    own, *others = _parts(request, wide, logs)
     bench.queue.use(lanes_here(request.lanes, [cell.spec for cell in own], environment))
     elsewhere: list[_Elsewhere] = []
     try:
@@ -95,15 +97,12 @@ def _numbers(queued: ev.CellsQueued) -> range:
     return range(queued.first, queued.first + len(queued.specs))
 
 
-def _parts(
-    request: JobRequest, wide: Sequence[JobCell], logs: Sequence[Path], environment: Environment
-) -> list[Sequence[JobCell]]:
+def _parts(request: JobRequest, wide: Sequence[JobCell], logs: Sequence[Path]) -> list[Sequence[JobCell]]:
     """Each node's share of the cells whose ranks have room on one: as its log has it, if they were shared out."""
     apart = {cell.cell for cell in wide}
     if not any(log.exists() for log in logs[1:]):
         rest = [cell for cell in request.cells if cell.cell not in apart]
-        lanes = max(len(lanes_here(request.lanes, [cell.spec for cell in rest], environment)), 1)
-        return [*shares(rest, [Place(str(number), lanes, environment) for number in range(len(logs))])]
+        return [*shares(rest, len(logs))]
     found: list[Sequence[JobCell]] = []
     for log in logs[1:]:
         with contextlib.suppress(LogError):
@@ -223,3 +222,59 @@ def lifeline(stop: Callable[[], object]) -> Iterator[None]:
         over.set()
         beating.join()
     say(Over())
+
+
+_PATIENCE_S = 60
+_SRUN = "srun", "--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--kill-on-bad-exit=0", "--quiet"
+"""Starts one process that may use all that the job has on a node."""
+_UNBOUND = "--cpu-bind=none"
+
+
+class Allocation(NamedTuple):
+    """The nodes of a job, the one that runs this process first; `cores` of each, None for those of the machine; the
+    words that start a process on a node, before those that name the node."""
+
+    nodes: tuple[Node, ...]
+    cores: int | None = None
+    srun: tuple[str, ...] = ()
+
+    def command(self, node: Node, *words: str) -> list[str]:
+        """The command that runs one of cs336-tui on a node."""
+        there = [*self.srun, f"--nodelist={node.name}"] if self.srun else []
+        return [*there, sys.executable, "-m", "cs336_tui", *words]
+
+
+def allocation_of(number: int) -> Allocation:
+    """The allocation of so many nodes in which this process runs. Raises `LaunchError`."""
+    listed = os.environ.get("SLURM_JOB_NODELIST")
+    if listed is None:
+        return Allocation(tuple(Node(f"process {n}", "127.0.0.1") for n in range(number)))
+    names = _told("scontrol", "show", "hostnames", listed).split()
+    addresses = addresses_in(_told("scontrol", "show", "node", "--oneliner", listed))
+    here = os.environ.get("SLURMD_NODENAME")
+    nodes = sorted((Node(name, addresses.get(name, name)) for name in names), key=lambda node: node.name != here)
+    cores = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    binds = not re.search(
+        r"^TaskPlugin\s*=\s*(task/none|\(null\))\s*$", _told("scontrol", "show", "config"), re.MULTILINE
+    )
+    return Allocation(
+        tuple(nodes), int(cores) if cores.isdecimal() else None, (*_SRUN, *((_UNBOUND,) if binds else ()))
+    )
+
+
+def addresses_in(told: str) -> dict[str, str]:
+    """The address of each node, as ``scontrol show node --oneliner`` tells them: a node's name may not resolve."""
+    found = (dict(re.findall(r"(\w+)=(\S*)", line)) for line in told.splitlines())
+    return {node["NodeName"]: node.get("NodeAddr") or node["NodeName"] for node in found if "NodeName" in node}
+
+
+def _told(*words: str) -> str:
+    try:
+        ran = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"{words[0]}: {error}") from None
+    if ran.returncode:
+        raise LaunchError(f"{' '.join(words)}: {ran.stderr.strip() or f'exit code {ran.returncode}'}")
+    return ran.stdout

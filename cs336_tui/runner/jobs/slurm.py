@@ -15,9 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cs336_tui.runner.jobs.choice import LaunchChoice
 from cs336_tui.runner.jobs.folder import read_shared
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchError, Place, Resources
+from cs336_tui.runner.jobs.job import JobRequest, JobStatus, LaunchChoice, LaunchError, Resources
 from cs336_tui.runner.jobs.slurm_states import (
     FORGOTTEN,
     NO_FOLDER,
@@ -61,9 +60,6 @@ class SlurmLauncher:
         self._stuck_since: dict[str, float] = {}
         self._waiting: set[str] = set()
         """Jobs that had not begun when Slurm was last asked, and those that were cancelled since."""
-
-    def prepare(self, cells: Sequence[JobCell]) -> Sequence[Place]:  # noqa: ARG002  # Slurm chooses nodes itself
-        return ()
 
     def plan(self, requests: Sequence[JobRequest], folder: Path) -> str:
         texts = []

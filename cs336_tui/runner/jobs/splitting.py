@@ -1,4 +1,4 @@
-"""Splits cells into jobs: one a cell, one for all, or one a host."""
+"""Splits cells into jobs, one a cell or one for all, and a job's cells among nodes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import msgspec
 
 from cs336_tui.config.order import relative_work
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, Place, Resources
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, Resources
 
 
 def split(
@@ -18,13 +17,10 @@ def split(
     choice: LaunchChoice,
     settings: JobRequest,
     first: int = 1,
-    places: Sequence[Place] = (),
 ) -> tuple[JobRequest, ...]:
-    """The jobs that run these cells, numbered from `first`, with the settings of a request. With `places` each of them
-    has a share; in an array each job has one cell and asks for what it needs; an allocation has all."""
+    """The jobs that run these cells, numbered from `first`, with the settings of a request. In an array each job has
+    one cell and asks for what it needs; an allocation has all."""
     lanes = 0 if choice.lanes is None else choice.lanes
-    if places:
-        return among(places, cells, msgspec.structs.replace(settings, lanes=lanes), first)
     jobs: list[tuple[tuple[JobCell, ...], Resources, int]]
     if is_array(choice):
         jobs = [((cell,), needs(cell.spec, choice), 1) for cell in cells]
@@ -33,17 +29,6 @@ def split(
     return tuple(
         msgspec.structs.replace(settings, job=str(number), cells=part, resources=resources, lanes=lanes)
         for number, (part, resources, lanes) in enumerate(jobs, first)
-    )
-
-
-def among(
-    places: Sequence[Place], cells: Sequence[JobCell], settings: JobRequest, first: int
-) -> tuple[JobRequest, ...]:
-    """A job for each place that gets cells, numbered from `first`, with the settings of a request."""
-    parts = [(place, part) for place, part in zip(places, shares(cells, places), strict=True) if part]
-    return tuple(
-        msgspec.structs.replace(settings, job=str(number), cells=part, machine=place.name)
-        for number, (place, part) in enumerate(parts, first)
     )
 
 
@@ -71,22 +56,15 @@ def _allocated(choice: LaunchChoice, cells: Sequence[JobCell]) -> Resources:
     return Resources(nodes=nodes, gpus_per_node=gpus, cores_per_node=cores, time=choice.time)
 
 
-def shares(cells: Sequence[JobCell], places: Sequence[Place]) -> tuple[tuple[JobCell, ...], ...]:
-    """The cells in a share for each place, of work in proportion to its lanes; the longest cells are dealt first, to
-    places that can run them, if there are any. Each share is in the order given."""
-    work = [0.0] * len(places)
+def shares(cells: Sequence[JobCell], nodes: int) -> tuple[tuple[JobCell, ...], ...]:
+    """The cells in a share of equal work for each node; the longest are dealt first. Each share is in the order
+    given."""
+    work = [0.0] * nodes
     dealt: dict[int, int] = {}
     for cell in sorted(cells, key=_work, reverse=True):
-        able = [n for n, place in enumerate(places) if _can_run(place, cell)] or range(len(places))
-        dealt[cell.cell] = least = min(able, key=lambda n: (work[n] + _work(cell)) / max(places[n].lanes, 1))
+        dealt[cell.cell] = least = work.index(min(work))
         work[least] += _work(cell)
-    return tuple(tuple(cell for cell in cells if dealt[cell.cell] == n) for n in range(len(places)))
-
-
-def _can_run(place: Place, cell: JobCell) -> bool:
-    return cell.spec.ranks <= max(place.lanes, 1) and (
-        not place.environment or not place.environment.refusal(cell.spec)
-    )
+    return tuple(tuple(cell for cell in cells if dealt[cell.cell] == node) for node in range(nodes))
 
 
 def _work(cell: JobCell) -> float:

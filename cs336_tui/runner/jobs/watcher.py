@@ -8,19 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-import msgspec
-
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs import folder as files
 from cs336_tui.runner.jobs.aside import Aside
 from cs336_tui.runner.jobs.fold import JobFold, Numbering
 from cs336_tui.runner.jobs.followed import FollowedJob, JobLog
-from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, JobStatus, LaunchError, Place
-from cs336_tui.runner.jobs.splitting import among
+from cs336_tui.runner.jobs.job import JobLauncher, JobRequest, JobStatus, LaunchError
 from cs336_tui.session.lock import lock_path
 from cs336_tui.session.log import FILES_SUFFIX
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import counted
 
 POLL_S = 1.0
 """Time between two looks at the logs of jobs."""
@@ -61,7 +57,6 @@ class Watcher:
         self._asked_at = float("-inf")
         self._problem = ""
         self._jobs: dict[str, FollowedJob] = {}
-        self._lost: list[JobRequest] = []
         self._last_job, withdrawn = files.withdraw_others(folder, state.jobs)
         for job in withdrawn:
             text = f"job {job} is withdrawn: its submitter ended before recording it"
@@ -143,7 +138,7 @@ class Watcher:
     @property
     def is_done(self) -> bool:
         """True if every job is over and told so."""
-        return not (self._jobs or self._lost)
+        return not self._jobs
 
     def step(self) -> None:
         """Read what is new, ask the launcher now and then, and tell of jobs that are over."""
@@ -156,39 +151,6 @@ class Watcher:
                 self._settle(name, job, events)
         if events:
             self._record(events)
-        lost, self._lost = self._lost, []
-        for request in lost:
-            self._submit_elsewhere(request)
-
-    def _submit_elsewhere(self, request: JobRequest) -> None:
-        """Submit the cells of a job whose machine is lost again; where that fails, they failed."""
-        try:
-            places = self.places(request.cells)
-            nowhere = msgspec.structs.replace(request, job=str(self.next_job), machine="")
-            again = among(places, request.cells, nowhere, self.next_job) if places else (nowhere,)
-            self.submit(again)
-            where = (f"{counted(len(each.cells), 'cell')} in job {each.job}" for each in again)
-            text = f"job {request.job} is lost, its cells run again: {', '.join(where)}"
-            self._record([ev.Notice(at=time.time(), text=text)])
-        except (LaunchError, OSError) as error:
-            now = time.time()
-            numbers = (cell.cell for cell in request.cells)
-            self._record(
-                [ev.CellFinished(at=now, cell=n, status="failed", error=str(error), job_over=True) for n in numbers]
-            )
-
-    def places(self, cells: Sequence[JobCell]) -> Sequence[Place]:
-        """The machines among which these cells are to be split; tells why others cannot be used. Raises
-        `LaunchError`, also if none is left."""
-        found = self._aside.call(lambda: self._launcher.prepare(cells)).result()
-        problems = [place.problem for place in found if place.problem]
-        if problems and len(problems) == len(found):
-            raise LaunchError("; ".join(problems))
-        for text in problems:
-            if text not in self._numbering.said:
-                self._numbering.said.add(text)
-                self._record([ev.Notice(at=time.time(), text=text)])
-        return [place for place in found if not place.problem]
 
     def _follow(
         self,
@@ -273,11 +235,7 @@ class Watcher:
         if job.is_closed and not job.left:
             return True
         if job.over_at:
-            return (
-                job.is_closed
-                or bool(job.status and job.status.is_whole)
-                or now >= max(job.over_at, job.grown_at) + self._grace_s
-            )
+            return job.is_closed or now >= max(job.over_at, job.grown_at) + self._grace_s
         called_running = job.status is not None and job.status.stage == "running"
         patience_s = STALE_S if called_running else SILENT_S
         return bool(job.ended_at) and now >= max(job.ended_at, job.heard_at) + patience_s
@@ -306,23 +264,11 @@ class Watcher:
             for report in log.fold.reports:
                 ending = status.ending or "failed"
                 events.append(ev.ReportFinished(at=time.time(), report=report, status=ending, error=error))
-        request = self._request_of(name) if status.elsewhere and job.left else None
-        if request:
-            events += [ev.CellRequeued(at=time.time(), cell=cell) for cell in sorted(job.left)]
-            cells = tuple(cell for cell in request.cells if cell.cell in job.left)
-            self._lost.append(msgspec.structs.replace(request, cells=cells))
-        else:
-            events += self._endings(job, status, error)
+        events += self._endings(job, status, error)
         if job.left:  # whatever lives of it stops
             files.withdraw(self._folder, name)
             if not job.over_at:
                 self._aside.call(lambda: self._launcher.cancel([job.submitted.id])).add_done_callback(self._say_problem)
-
-    def _request_of(self, name: str) -> JobRequest | None:
-        try:
-            return files.read_request(files.request_path(self._folder, name), within_s=0)
-        except LaunchError:
-            return None
 
     def _endings(self, job: FollowedJob, status: JobStatus, error: str) -> Iterator[ev.Event]:
         running = job.running

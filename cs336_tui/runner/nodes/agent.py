@@ -22,6 +22,7 @@ from cs336_tui.runner.child import StoreAnswer, store
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.hanging import ask_for_stacks, stuck_ranks
 from cs336_tui.runner.launcher import Child, Launcher, Rank, StartError
+from cs336_tui.runner.leftovers import end_scratch, make_scratch
 from cs336_tui.runner.machine import probe_machine
 from cs336_tui.runner.nodes.messages import (
     BEAT_S,
@@ -46,7 +47,6 @@ from cs336_tui.runner.nodes.messages import (
 )
 from cs336_tui.runner.pipes import StopSignal, last_line
 from cs336_tui.runner.ranks import here, pace_of
-from cs336_tui.runner.scratch import end_scratch, make_scratch
 from cs336_tui.worker.worker_entry import Place
 
 STORE_S = 60.0

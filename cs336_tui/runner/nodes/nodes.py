@@ -14,12 +14,12 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.runner.launcher import StartError
+from cs336_tui.runner.leftovers import end_scratch, make_scratch
 from cs336_tui.runner.nodes.messages import CellWork, Ready, Run, Sampled, Serve, Served, Word, Work, spec_of
 from cs336_tui.runner.nodes.node import LOOK_S, Node, NodeLost, NodeProcess, RanksThere
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import STOPPED
 from cs336_tui.runner.rank_fold import NODE_LOST
-from cs336_tui.runner.scratch import end_scratch, make_scratch
 from cs336_tui.stats.quantities import counted
 
 START_S, START_AGAIN_S = 300.0, 60.0

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import msgspec
 
 from cs336_tui.events.events import Lane
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.tui import format
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.widgets.lines import Span
@@ -57,7 +57,7 @@ def node_of(state: SessionState, cell: CellState) -> str:
     if named := ", ".join(filter(None, machines)):
         return format.plain(named)
     job = state.job_of(cell)
-    return format.plain(job.node or (job.submitted.where if job.submitted.launcher == "ssh" else "")) if job else ""
+    return format.plain(job.node) if job else ""
 
 
 def waits_for(state: SessionState, cell: CellState) -> str:

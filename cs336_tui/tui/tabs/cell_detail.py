@@ -10,8 +10,8 @@ from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import EffectiveSettings
 from cs336_tui.export.footnotes import limit_words
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import bandwidth, counted, percent
 from cs336_tui.stats.summaries import summarize
 from cs336_tui.tui import format

@@ -10,8 +10,8 @@ from cs336_tui.analysis.gpu_words import APPLE, Figure, Numbered, doubtful_reaso
 from cs336_tui.analysis.gpu_words import figures as figures_of
 from cs336_tui.events.device_samples import GpuSample, HostSample, RankSample
 from cs336_tui.events.events import DeviceSampled
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import nice_ceiling

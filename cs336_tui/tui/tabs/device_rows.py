@@ -10,9 +10,8 @@ import msgspec
 from cs336_tui.analysis.gpu_words import Numbered, doubtful_reasons
 from cs336_tui.events.device_samples import GpuSample
 from cs336_tui.events.events import DeviceSampled
-from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.lane_state import LaneState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState, LaneState
 from cs336_tui.tui import format
 from cs336_tui.tui.tabs import beside, status
 from cs336_tui.tui.widgets.columns import middle

@@ -13,12 +13,20 @@ from cs336_tui.analysis.eta import Outlook, eta_words, remaining_s, share_done
 from cs336_tui.config.phases import phases_of
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.peaks import WRONG_PEAK
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
-from cs336_tui.tui.charts.bars import SHORT_NAMES, phase_bars, phase_lines, progress, share_bar
-from cs336_tui.tui.charts.ranks import SLOWEST, rank_strips, slowest_of
+from cs336_tui.tui.charts.bars import (
+    SHORT_NAMES,
+    SLOWEST,
+    phase_bars,
+    phase_lines,
+    progress,
+    rank_strips,
+    share_bar,
+    slowest_of,
+)
 from cs336_tui.tui.charts.steps import step_chart
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.keys import key_name, tab_name

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from cs336_tui.events.events import CellFinished, CellSkipped, CellStarted, ChildOutput, Event, Notice
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.tui import format
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.widgets.lines import Line, Span, line

@@ -11,8 +11,7 @@ import msgspec
 from cs336_tui.analysis.comparison import Side
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
-from cs336_tui.events.precision_report import PrecisionReport
-from cs336_tui.events.reports import ReportKind
+from cs336_tui.events.reports import PrecisionReport, ReportKind
 from cs336_tui.export.precision import (
     ADDEND_NOTE,
     BY_RULES,

@@ -13,8 +13,8 @@ from textual.message import Message
 from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import ReportKind
-from cs336_tui.session.report_state import ReportState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import ReportState
 from cs336_tui.tui import format
 from cs336_tui.tui.keys import bind, key_name, tab_name
 from cs336_tui.tui.widgets.columns import Copied

@@ -13,8 +13,8 @@ from textual.message import Message
 from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.events.events import CellFinished
 from cs336_tui.export.tables import Column
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.keys import bind, key_name
 from cs336_tui.tui.tabs import status

@@ -14,8 +14,8 @@ from cs336_tui.config.counts import duration_words
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.tables import Column, Value
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import bandwidth
 from cs336_tui.tui import format
 from cs336_tui.tui.judging import Assessment

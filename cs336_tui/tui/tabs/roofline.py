@@ -15,8 +15,8 @@ from textual.events import Resize
 from textual.message import Message
 
 from cs336_tui.export.formats import render
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.charts.bandwidth import Bandwidths
 from cs336_tui.tui.keys import bind, key_name, tab_name

@@ -12,8 +12,8 @@ from textual.events import Paste
 from textual.message import Message
 
 from cs336_tui.export.tables import Column
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui import format
 from cs336_tui.tui.keys import bind, bind_keys, key_name

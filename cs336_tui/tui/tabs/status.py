@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from cs336_tui.analysis.eta import steps_so_far
 from cs336_tui.events.peaks import WRONG_PEAK
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats import quantities
 from cs336_tui.stats.quantities import TOO_NOISY, count
 from cs336_tui.stats.ratio import Outcome

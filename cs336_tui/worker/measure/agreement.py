@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from cs336_tui.config.phases import prepared_phases
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.agreement_report import AgreementReport, ParameterSketch, PositionsSketch, Sketch
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import AgreementReport, ParameterSketch, PositionsSketch, ReportRequest, Sketch
 from cs336_tui.worker.measure.preparing import fresh_compiler
 from cs336_tui.worker.measure.report_parts import Enter, header
 from cs336_tui.worker.workload.building import Workload, build, configure_torch

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from cs336_tui.config.phases import PHASES
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
-from cs336_tui.events.precision_report import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ReportRequest, ToyDtypes
 from cs336_tui.worker.estimate.meta_device import RULES, Autocast
 from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.measure.report_parts import Enter, header, joined, left_out

@@ -31,9 +31,6 @@ class MadeLauncher:
         self.hidden_from: dict[Path, int] = {}
         """The byte from which on a log is not delivered yet: there it seems to end."""
 
-    def prepare(self, _cells: Sequence[JobCell]):
-        return ()
-
     def plan(self, requests: Sequence[JobRequest], _folder: Path) -> str:
         return "\n".join(request.job for request in requests)
 

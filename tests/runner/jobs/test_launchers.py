@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.runner.jobs.choice import LaunchChoice
-from cs336_tui.runner.jobs.job import LaunchError
+from cs336_tui.runner.jobs.job import LaunchChoice, LaunchError
 from cs336_tui.runner.jobs.launchers import make_launcher
 
 
@@ -19,8 +18,6 @@ from cs336_tui.runner.jobs.launchers import make_launcher
         ("--time", lambda text: {"time": text}),
         ("--slurm", lambda text: {"parameters": (("qos", text),)}),
         ("--slurm", lambda text: {"parameters": ((text, "a"),)}),
-        ("--host", lambda text: {"hosts": ("n1", text)}),
-        ("--remote-command", lambda text: {"hosts": ("n1",), "remote_commands": (("n1", text),)}),
     ],
 )
 def test_a_text_of_several_lines_reaches_no_script(option: str, given: Any, character: str) -> None:

@@ -12,13 +12,12 @@ import pytest
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.jobs.allocation import addresses_in, allocation_of
 from cs336_tui.runner.jobs.folder import log_path, request_path, write_request
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, Resources
-from cs336_tui.runner.jobs.over_nodes import nodes_of, work_over_nodes
-from cs336_tui.session.cell_state import CellState
+from cs336_tui.runner.jobs.over_nodes import addresses_in, allocation_of, nodes_of, work_over_nodes
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState, fold
+from cs336_tui.session.states import CellState
 from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec
 
 QUICK, LONG, ENDLESS, WIDE = range(4)

@@ -12,7 +12,7 @@ from cs336_tui.events.device_samples import HostSample
 from cs336_tui.runner.jobs.folder import output_path, request_path, write_request
 from cs336_tui.runner.jobs.job import JobStatus
 from cs336_tui.session.lock import lock_path
-from tests.runner.jobs.made import END, KILLED, RESUMED, RUNNING, Made, ended, started, steps
+from tests.runner.jobs.made import END, RESUMED, RUNNING, Made, ended, started, steps
 from tests.samples import ENVIRONMENT
 
 
@@ -285,24 +285,6 @@ def test_a_launcher_that_does_not_answer_is_told_once_and_holds_nothing_up(one: 
     one.step()
     one.step(after_s=6.0)
     assert one.statuses == ["ok", "killed"]
-
-
-def test_the_cells_of_a_lost_machine_go_elsewhere(one: Made):
-    one.begin("1", (0, 1))
-    one.run("1", 0)
-    one.write("1", started(1))
-    one.over("1", KILLED._replace(reason="host gpu1 cannot be reached", elsewhere=True))
-    one.step()
-    one.step(after_s=6.0)
-    assert one.statuses == ["ok", "queued"]
-    (request,) = one.launcher.submitted
-    assert (request.job, [cell.cell for cell in request.cells]) == ("2", [1])
-    assert one.state.jobs["2"].submitted.cells == (1,)
-    one.run("2", 1)
-    one.write("2", END)
-    one.step()
-    assert one.statuses == ["ok", "ok"]
-    assert one.watcher.is_done
 
 
 def test_lanes_and_reports_of_several_jobs_get_numbers_of_their_own(tmp_path: Path):

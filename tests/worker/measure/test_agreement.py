@@ -12,9 +12,8 @@ from torch import Tensor
 
 from cs336_tui.analysis.agreement import Agreement, agreement, agreement_key
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.agreement_report import AgreementReport, Sketch
 from cs336_tui.events.events import Event, ReportFinished
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import AgreementReport, ReportRequest, Sketch
 from cs336_tui.worker.measure.agreement import BUCKETS, hashed, named_parameters, sketch
 from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.building import build

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from cs336_tui.config.spec import Arch, CellSpec, Pass, Precision
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
-from cs336_tui.events.precision_report import ModuleDtypes, PrecisionReport
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import ModuleDtypes, PrecisionReport, ReportRequest
 from cs336_tui.worker.estimate.meta_device import RULES
 from cs336_tui.worker.measure import dtypes
 from cs336_tui.worker.measure.dtypes import DtypeWatch, accumulate, bytes_at_most, collapsed, toy_dtypes

@@ -14,8 +14,8 @@ from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernel_cells import CellPart, kernel_cells
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.session.report_state import ReportState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import ReportState
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.questions import AskText, ChoiceList

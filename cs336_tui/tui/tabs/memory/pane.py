@@ -10,8 +10,7 @@ from textual.binding import BindingType
 
 from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.report_state import ReportState
+from cs336_tui.session.states import CellState, ReportState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.charts.memory_timeline import EventWindow
 from cs336_tui.tui.dialogs.window import Reader, text_reader
@@ -116,7 +115,7 @@ class MemoryPane(ReportPane):
         record = report.content
         if isinstance(record, RankMemoryReport):
             from cs336_tui.export.rank_memory import unit_of  # not for the first frame
-            from cs336_tui.tui.tabs.memory.ranks import beside, rank_lines
+            from cs336_tui.tui.tabs.memory.blocks import beside, rank_lines
 
             told = beside(self.subject.state.contents(RankMemoryReport), record.spec) or [record]
             drawn = rank_lines(told, self.content_size.width, self.columns_page)

@@ -10,8 +10,8 @@ from cs336_tui.config.variants import short
 from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.export.tables import Column
-from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import NONE, ByteUnit
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import needs_of, run_alike

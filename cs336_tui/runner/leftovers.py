@@ -1,9 +1,12 @@
-"""Ends processes that a child had left, so that they do not run beside the next measurement. On Linux the fork server
-adopts them (`worker.measure.preload`); what a spawned child starts can be seen only while that child lives."""
+"""What a process that was killed leaves, scratch folders and processes, and its end."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
 import time
 from collections.abc import Container, Iterable, Sequence
 from multiprocessing import forkserver
@@ -18,6 +21,43 @@ from cs336_tui.stats.quantities import counted
 
 if TYPE_CHECKING:
     import psutil
+
+_PREFIX = "cs336-tui-"
+_OWNER = "owner"
+"""A file that is locked for as long as the process lives that made the folder; children do not inherit that."""
+_owned: dict[Path, int] = {}
+
+
+def make_scratch(kind: str = "") -> Path:
+    """A new folder for temporary files of this process. Raises OSError."""
+    path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}"))
+    with contextlib.suppress(OSError):  # a full disk, or a file system without locks; it is not found by others then
+        draft = path / f"{_OWNER}.draft"
+        _owned[path] = fd = os.open(draft, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        draft.rename(path / _OWNER)
+    return path
+
+
+def end_scratch(path: Path) -> None:
+    """Remove a folder of this process, and those of processes that were killed. Safe to call twice."""
+    shutil.rmtree(path, ignore_errors=True)
+    if (fd := _owned.pop(path, None)) is not None:
+        os.close(fd)
+    for other in path.parent.glob(f"{_PREFIX}*/{_OWNER}"):
+        with contextlib.suppress(OSError):
+            _remove_if_dead(other)
+
+
+def _remove_if_dead(owner: Path) -> None:
+    fd = os.open(owner, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        if os.fstat(fd).st_uid == os.getuid():
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(owner.parent, ignore_errors=True)
+    finally:
+        os.close(fd)
+
 
 _GIVE_UP_S = 2.0  # seconds to wait for the end of killed processes; one that waits for a device may not end
 _TORCHS_OWN = "torch/_inductor/compile_worker"

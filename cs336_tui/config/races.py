@@ -1,10 +1,42 @@
-"""Two cells in turns: what they must have in common, and the order of their rounds."""
+"""The steps of a race, and two cells in turns: what they must have in common, and the order of their rounds."""
 
 from __future__ import annotations
+
+import msgspec
 
 from cs336_tui.config.axis import SpecError
 from cs336_tui.config.counts import steps_words
 from cs336_tui.config.spec import CellSpec
+
+
+class Visits(msgspec.Struct, frozen=True):
+    """A round: candidates by number, in the order in which they are visited."""
+
+    candidates: tuple[int, ...]
+    round: int
+
+
+class Checks(msgspec.Struct, frozen=True):
+    """Reports of the logits and gradients of these specs, which are not there yet."""
+
+    specs: tuple[CellSpec, ...]
+
+
+class Turns(msgspec.Struct, frozen=True):
+    """A round of two candidates in turns, in one process."""
+
+    a: int
+    b: int
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """Nothing is left to do, for this reason."""
+
+    reason: str
+
+
+Step = Visits | Checks | Turns | Finish
+"""A step of a race."""
 
 
 def check_sides(a: CellSpec, b: CellSpec) -> None:

@@ -1,9 +1,9 @@
-"""The state of a cell: its spec, its steps, its surroundings, its end."""
+"""The states of a session's parts, which events fold into: cells, lanes, jobs, reports, races."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment
+from cs336_tui.events.reports import Report, ReportKind
 from cs336_tui.session.surroundings import Surroundings, Window
 from cs336_tui.stats.summaries import RunningStats, Summary, skews, summarize
 
@@ -312,3 +313,93 @@ def _extend_ranks(ranks: list[list[float]], more: Sequence[Sequence[float]]) -> 
 def _bare(uuid: str) -> str:
     """A GPU's UUID as CUDA spells it, which does not tell a whole GPU from a MIG instance."""
     return uuid.removeprefix("GPU-").removeprefix("MIG-")
+
+
+class LaneState(msgspec.Struct):
+    """A lane, the cell that runs in it, and why it runs no more."""
+
+    lane: ev.Lane
+    cell: int | None = None
+    set_aside: str | None = None
+
+
+class JobState(msgspec.Struct):
+    """A job that runs cells of the session elsewhere, as its launcher told last."""
+
+    submitted: ev.JobSubmitted
+    stage: ev.JobStage = "pending"
+    reason: str = ""
+    node: str = ""
+
+
+class ReportState(msgspec.Struct):
+    """One report; `status` is None while it is being made."""
+
+    report: int
+    kind: ReportKind
+    spec: CellSpec
+    cell: int | None
+    started_at: float
+    stage: str = "starting"
+    status: ev.Status | None = None
+    error: str | None = None
+    content: Report | None = None
+    job: str | None = None
+    """The job that makes it."""
+    finished_at: float | None = None
+
+
+class RaceState:
+    """A race among the `candidates` of `begun`; `ended` is None while it has no end."""
+
+    def __init__(self, begun: ev.TuningStarted) -> None:
+        self.begun = begun
+        self.ended: ev.TuningEnded | None = None
+        self.visits: dict[int, list[CellState]] = {}
+        """The cells of each candidate that has any, by its number, in the order in which they were queued; turns among
+        them."""
+        self.cells: set[int] = set()
+        """The numbers of all these cells."""
+        self._number_of = {spec: number for number, spec in enumerate(begun.candidates)}
+        self._checks: set[int] = set()  # the reports of logits and gradients
+        # Unix seconds; the first moves on by the breaks between two runs.
+        self._began_at, self._ran_until = begun.at - begun.spent_s, begun.at
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds of its budget that it has used until its last event, without breaks between two runs."""
+        return max(self._ran_until - self._began_at, 0.0)
+
+    def take(self, cell: CellState, at: float) -> None:
+        """Add a cell that was queued, if it is one of a candidate."""
+        number = self._number_of.get(cell.asked_spec)
+        if number is not None:
+            self.visits.setdefault(number, []).append(cell)
+            self.cells.add(cell.cell)
+            self._ran_until = at
+
+    def end(self, event: ev.TuningEnded) -> None:
+        self.ended, self._ran_until = event, event.at
+
+    def count_time(self, event: ev.Event, running: Collection[int]) -> None:
+        """Count the time until an event of this race. The others are of a break: after a stop, other cells and reports
+        may be made."""
+        if isinstance(event, ev.SessionResumed):
+            self._began_at += event.at - self._ran_until
+        if isinstance(event, ev.SessionResumed) or self._is_own(event, running):
+            self._ran_until = event.at
+
+    def _is_own(self, event: ev.Event, running: Collection[int]) -> bool:
+        match event:
+            case ev.CellRequeued():  # as a race that was stopped is to go on
+                return False
+            case ev.CellEvent():
+                return event.cell in self.cells
+            case ev.DeviceSampled():
+                return not self.cells.isdisjoint(running)
+            case ev.ReportStarted() if event.kind == "agreement":
+                self._checks.add(event.report)
+                return True
+            case ev.ReportStage() | ev.ReportFinished():
+                return event.report in self._checks
+        return False
