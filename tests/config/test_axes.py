@@ -41,7 +41,7 @@ def test_a_new_choice_is_an_option_of_bench(found: dict[str, Any]) -> None:
 
 
 def test_a_new_choice_is_kept_in_a_preset(found: dict[str, Any]) -> None:
-    assert re.search(r'flavour = \[\s*"plain",\s*"salted",\s*\]', found["preset"])
+    assert re.search(r'flavour = \[\s*"plain",\s*"salted",?\s*\]', found["preset"])
     assert found["preset_read"] == ["plain", "salted"]
 
 
