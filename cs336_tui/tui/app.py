@@ -50,11 +50,12 @@ from cs336_tui.tui.widgets.rows import Rows
 
 if TYPE_CHECKING:
     from cs336_tui.tui.live_source import BenchFactory
-    from cs336_tui.tui.sources import Replayed, ReplaySource, WatchEnded
+    from cs336_tui.tui.replay_source import Replayed, ReplaySource
     from cs336_tui.tui.tabs.compare.pane import ComparePane
     from cs336_tui.tui.tabs.estimate import EstimatePane
     from cs336_tui.tui.tabs.race import RacePane
     from cs336_tui.tui.tabs.roofline import RooflinePane
+    from cs336_tui.tui.watch_source import WatchEnded
 
 LOW_BANDWIDTH_HZ = 0.5
 """With ``--low-bandwidth``: the most refreshes a second."""
@@ -123,7 +124,7 @@ class Cs336App(SteadyApp):
         )
 
     def _player(self, log: Path, speed: float) -> ReplaySource:
-        from cs336_tui.tui.sources import ReplaySource
+        from cs336_tui.tui.replay_source import ReplaySource
 
         return ReplaySource(log, self.sink, self.post_message, speed)
 

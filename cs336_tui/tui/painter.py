@@ -34,7 +34,7 @@ from cs336_tui.tui.session import Session
 
 if TYPE_CHECKING:
     from cs336_tui.tui.controllers.estimates import EstimateController
-    from cs336_tui.tui.sources import ReplaySource
+    from cs336_tui.tui.replay_source import ReplaySource
 
 IDLE_REFRESH_S = 2.0
 """Interval at which the Device pane is shown while nothing runs."""

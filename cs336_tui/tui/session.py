@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cs336_tui.analysis.tuning import Race
     from cs336_tui.tui.configure.preview import Cells
     from cs336_tui.tui.live_source import LiveSource
-    from cs336_tui.tui.sources import WatchSource
+    from cs336_tui.tui.watch_source import WatchSource
 
 _OF_RACES = (
     CellFinished, CellRequeued, CellSkipped, CellsQueued, CellStarted, ReportFinished, TuningEnded, TuningStarted

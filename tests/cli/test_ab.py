@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -91,7 +92,8 @@ def test_ctrl_c_leaves_the_rounds_that_are_whole_and_exits_with_130(begin: Begin
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert " of 50 rounds were not run: A and B unfinished: not started" in out
+    stopped = r" of 50 rounds were not run: A and B unfinished: (not started|stopped by the user)"
+    assert re.search(stopped, out), "it may come in a round or between two"
     (log,) = (tmp_path / "sessions").glob("*.jsonl")
     before = log.read_bytes()
     again = subprocess.run([COMMAND, "resume", str(log)], capture_output=True, text=True, timeout=PATIENCE_S)

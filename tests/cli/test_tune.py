@@ -17,7 +17,8 @@ import pytest
 from cs336_tui.analysis.next_step import MOST_ROUNDS, NONE_LEFT
 from cs336_tui.cli.on_terminal import TERMINAL
 from cs336_tui.cli.targets import Machine
-from cs336_tui.cli.tune import asked_search, dry_run, race_text, tune
+from cs336_tui.cli.tune import asked_search, race_text, tune
+from cs336_tui.cli.tune_plan import dry_run
 from cs336_tui.config.presets import preset
 from cs336_tui.config.tuned_sweep import Search, command_of_search
 from cs336_tui.config.tuning import Tuning

@@ -23,7 +23,7 @@ from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, Source, Wish, co
 
 if TYPE_CHECKING:
     from cs336_tui.runner.trust import Untrusted
-    from cs336_tui.tui.sources import WatchEnded, WatchSource
+    from cs336_tui.tui.watch_source import WatchEnded, WatchSource
 
 KEEP_UP_S = 5.0
 """Interval at which the list of sessions is read again while it is in sight."""
@@ -105,7 +105,7 @@ class SessionController:
 
     def _watch(self, session: Session, *, resume: bool = False, trusted: bool = False) -> Session:
         from cs336_tui.runner.jobs.bench import JobsBench
-        from cs336_tui.tui.sources import WatchSource
+        from cs336_tui.tui.watch_source import WatchSource
 
         path = session.path
         assert path is not None
