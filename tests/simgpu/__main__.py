@@ -75,6 +75,8 @@ _GIVE_WAY = 10
 """Niceness of the lanes above 0."""
 
 
+_PATIENCE_S = 300
+"""The longest that a test may take, unless it says otherwise: others may have the processor."""
 _FEW = 10
 """Failed tests of a part that are tried again."""
 
@@ -190,7 +192,13 @@ def run(part: Part, venv: Path, libraries: Path, *, failed_alone: bool = False) 
     variables = os.environ | environment(libraries) | settings | {"SIMGPU_DEVICES": str(part.devices)}
     workers = ["-n", str(part.workers), "--dist", "worksteal"] if part.workers else []
     which = ["--last-failed", "--last-failed-no-failures=none"] if failed_alone else workers
-    own = [f"--junitxml={results}", "-o", f"cache_dir={libraries / 'failed' / part.name}"]
+    own = [
+        f"--junitxml={results}",
+        "-o",
+        f"cache_dir={libraries / 'failed' / part.name}",
+        "-o",
+        f"timeout={_PATIENCE_S}",
+    ]
     words = ["-m", "pytest", "-q", "-m", part.markers, *which, *own, *part.tests]
     niceness = _GIVE_WAY if part.lane and not failed_alone else 0
     command = ["nice", "-n", str(niceness), venv / "bin" / "python", *words]
