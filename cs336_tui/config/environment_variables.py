@@ -110,7 +110,7 @@ def slowing(variables: Iterable[str]) -> dict[str, str]:
 
 
 def segments_expand(environment: Mapping[str, str]) -> bool:
-    """Whether torch's CUDA allocator has expandable segments."""
+    """True if torch's CUDA allocator has expandable segments."""
     said = next(filter(None, map(environment.get, ALLOCATOR)), "")
     return re.search(r"expandable_segments\s*:\s*True", said) is not None
 

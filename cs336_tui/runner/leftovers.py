@@ -1,4 +1,4 @@
-"""What a process that was killed leaves, scratch folders and processes, and its end."""
+"""Scratch folders and processes that a killed process leaves, and their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session has left to do: cells that wait again when it is resumed, reports that were asked for with cells."""
+"""The work left in a session: cells that wait again when it is resumed, reports that were asked for with cells."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _UNCAUGHT = re.compile(
 )
 """What C++ prints of an error that nobody caught, as torch's watchdog of NCCL on one of the device."""
 _OF_DEVICE = re.compile(r"(?P<error>CUDA error: .+)")
-"""What Python prints of it; where two threads end the process at once, C++ says nothing."""
+"""Python's line on an error of the device; C++ prints none where two threads end the process at once."""
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
 
 

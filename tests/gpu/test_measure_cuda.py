@@ -88,9 +88,9 @@ def test_no_step_waits_for_the_device(pass_: Pass) -> None:
 
 @pytest.mark.timed
 def test_the_host_runs_ahead_of_a_busy_device() -> None:
-    """In some steps: in others the host may have been slow, as on a machine with other work."""
     report = assert_ok(run(gpu_spec(**LONG)))
-    assert min(event.host_s[0] / event.times_s[0] for event in report.steps("measured")) < 0.9
+    for event in report.steps("measured"):
+        assert event.host_s[0] < 0.9 * event.times_s[0]
 
 
 @pytest.mark.timed

@@ -82,7 +82,7 @@ _FEW = 10
 
 
 class Counts(NamedTuple):
-    """How tests ended. `alone` of those that passed did so when tried again with nothing beside them."""
+    """Numbers of tests by their ends. `alone` of those that passed did so when tried again with nothing beside them."""
 
     passed: int
     failed: int

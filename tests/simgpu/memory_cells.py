@@ -1,7 +1,7 @@
 """Random cells for the simulated GPU, run in one process, and their peaks: predicted, and of torch's own allocator.
 
-Usage: ``python -m tests.simgpu.memory_cells peaks|ranks|fit|ends|requests SEED COUNT``, in an environment with the
-simulated libraries; prints JSON.
+Usage: ``python -m tests.simgpu.memory_cells peaks|compiled|ranks|fit|ends|requests SEED COUNT``, in an environment with
+the simulated libraries; prints JSON.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ LEAST_BYTES = 200e6
 LEAST_BYTES_OF_RANK = 500e6
 """Of one of two ranks, whose wrappers and collectives have some 5 MB that are not predicted."""
 MIB = 2**20
+COMPILED = {
+    "compile": "default", "num_layers": 2, "checkpoint": 0, "nesting": "off", "dropout": 0.0, "attention_dropout": 0.0,
+}  # fmt: skip
+"""Choices of the cells that torch.compile compiles."""
 
 
 class Peaks(NamedTuple):
@@ -90,7 +94,7 @@ def _operation_alone(random: Random) -> dict[str, Any]:
 
 
 def _of_model(random: Random) -> dict[str, Any]:
-    layers, arch, precision = random.randint(1, 3), random.choice(ARCHES), random.choice(PRECISIONS)
+    layers, arch, precision = random.randint(1, 4), random.choice(ARCHES), random.choice(PRECISIONS)
     pass_ = random.choice((*PASSES, "train-step", "train-step", "train-step"))
     trains = pass_ == "train-step"
     accumulate = random.choice((1, 1, 1, 2, 4)) if trains else 1
@@ -262,6 +266,10 @@ def main(what: str, seed: str, count: str) -> None:
     wanted: Iterator[NamedTuple] = ends()
     if what == "peaks":
         wanted = filter(None, map(peaks_of, random_cells(int(seed))))
+    elif what == "compiled":
+        wanted = filter(
+            None, map(peaks_of, (each for each in random_cells(int(seed), **COMPILED) if not each.is_alone))
+        )
     elif what == "ranks":
         wanted = peaks_of_ranks(int(seed))
     elif what == "fit":

@@ -230,7 +230,7 @@ class CachingAllocator:
         self._put(block)
 
     def _best(self, _free: Sequence[tuple[int, int, _Block]], place: int) -> int:
-        """Where the block lies that a request takes; `place` is that of the smallest one that fits."""
+        """The place of the free block that a request takes; `place` is that of the smallest one that fits."""
         return place
 
     def _segment(self, size: int, small: bool) -> _Block:
