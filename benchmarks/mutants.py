@@ -25,7 +25,11 @@ import click
 
 PACKAGE = Path("cs336_tui")
 SEED, EACH = 336, 40
-GROUPS = ("config", "stats", "analysis", "session", "runner")
+BY_ALL_TESTS = ("config", "stats", "analysis", "session", "runner")
+BY_OWN_TESTS = ("export", "cli", "tui", "worker")
+"""Groups whose mutants are tried only with the tests of the folder of the same name: pictures and whole runs go over
+most of their lines."""
+GROUPS = (*BY_ALL_TESTS, *BY_OWN_TESTS)
 _COMPARISONS = "Eq_NotEq NotEq_Eq Lt_LtE LtE_Lt Gt_GtE GtE_Gt Lt_GtE LtE_Gt Gt_LtE GtE_Lt Is_IsNot IsNot_Is"
 _ARITHMETIC = "Add_Sub Sub_Add Mul_Div Div_Mul FloorDiv_Mul Mod_Mul Pow_Mul"
 OPERATORS = (
@@ -169,7 +173,7 @@ def durations(log: Path) -> dict[str, float]:
 
 
 def covering(data: Path, took: Mapping[str, float], wanted: Sequence[Place]) -> list[list[str]]:
-    """The tests that run each statement: quick ones of a file named like its module, then by duration."""
+    """The tests of its group that run each statement: quick ones of a file named like its module, then by duration."""
     from coverage import CoverageData
 
     coverage = CoverageData(str(data))
@@ -185,6 +189,8 @@ def covering(data: Path, took: Mapping[str, float], wanted: Sequence[Place]) -> 
     def in_order(place: Place) -> list[str]:
         file, (first, last) = place.mutant.file, place.lines
         found = set[str]().union(*(ran[file, line] for line in range(first, last + 1))) or starting
+        if place.mutant.group in BY_OWN_TESTS:
+            found = {test for test in found if test.startswith(f"tests/{place.mutant.group}/")}
         far = {test: took[test] > QUICK_S or Path(file).stem not in test.partition("::")[0] for test in found}
         return sorted(found, key=lambda test: (far[test], took[test], test))
 
