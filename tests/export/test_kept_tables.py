@@ -11,23 +11,35 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from cs336_tui.analysis.comparison import compare
+from cs336_tui.analysis.estimates import judge_all
 from cs336_tui.analysis.merge import merge
+from cs336_tui.analysis.problems import Material
+from cs336_tui.analysis.targets import named_target
 from cs336_tui.config.problems.all_problems import problem_named
+from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.reports import Report
+from cs336_tui.export.comparison import comparison_table
+from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables
 from cs336_tui.export.folder import tables_of
 from cs336_tui.export.formats import render_all
+from cs336_tui.export.peaks import PeakRow, peak_table
+from cs336_tui.export.problems import export_problem
 from cs336_tui.export.reports import report_tables, tables_of_reports
 from cs336_tui.export.tables import Table
 from cs336_tui.export.terminal import Looks, terminal_text
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
+from tests.export.grids import by, grid, merged
 from tests.made_kernels import a_kernel_report, an_operator_report
 from tests.made_memory import a_memory_report, an_oom_report
+from tests.made_peaks import made_peak
 from tests.made_precision import a_cpu_report, a_precision_report
+from tests.made_predictions import made_prediction
 from tests.made_problems import problem_state
 from tests.made_race import race_events
 from tests.made_ranks import a_traffic_report
-from tests.samples import a_spec, state_of
+from tests.samples import ENVIRONMENT, a_spec, state_of
 
 DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
 Tables = Mapping[str, Iterable[Table]]
@@ -70,6 +82,27 @@ def as_text(tables: Tables) -> str:
 @pytest.mark.parametrize("name", REPORTS)
 def test_reports(name: str, snapshot: SnapshotAssertion) -> None:
     assert as_text({name: tables_of_reports(REPORTS[name])}) == snapshot
+
+
+@pytest.mark.parametrize("name", ["data_parallel_calcs", "fsdp_calcs", "tp_calcs", "fsdp_tp_calcs"])
+def test_calculations(name: str, snapshot: SnapshotAssertion) -> None:
+    sections = export_problem(name, Material((), ())).sections
+    assert as_text({"\n".join((each.heading, *each.lines)): each.tables for each in sections}) == snapshot
+
+
+def test_two_sessions(snapshot: SnapshotAssertion) -> None:
+    a, b = merged(grid(by())), merged(grid(by(), session="box", times=lambda _: [0.011, 0.012, 0.011]))
+    assert as_text({"comparison": [comparison_table(compare(a, b))]}) == snapshot
+
+
+def test_predictions(snapshot: SnapshotAssertion) -> None:
+    made = [made_prediction(a_spec(batch_size=size)) for size in (4, 4000)]
+    estimates = judge_all(made, named_target(find_gpu("H100")))
+    tables = [estimate_table(estimates), category_table(estimates), *prediction_tables(made)]
+    device = ENVIRONMENT.devices[1]
+    measured = PeakRow(device=device, precision="bf16", peak=made_peak(precision="bf16"))
+    peaks = peak_table([measured, PeakRow(device=device, precision="fp32", error="out of memory")])
+    assert as_text({"estimates": tables, "peaks": [peaks]}) == snapshot
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
