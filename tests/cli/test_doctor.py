@@ -101,6 +101,7 @@ def test_the_lanes_of_a_machine_are_told_with_their_cores() -> None:
     assert lanes_row(environment(CPU), two) == "2 on the CPU with --threads 1: cores 0,2 | 1,3"
     many = lanes_row(environment(CPU, *gpus), [(n,) for n in range(64)])
     assert many == ("8, one for each GPU; 64 on the CPU with --threads 1: cores 0 | 1 | 2 | 3 | 4 | 5 | 6 | ... | 63")
+    assert lanes_row(environment(CPU, *gpus[:2]), ((0,),)) == "2, one for each GPU"
     assert lanes_row(environment(CPU, CUDA), ((0,),)) == "one: there is neither a second GPU nor a second core"
 
 

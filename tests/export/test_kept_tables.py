@@ -31,7 +31,7 @@ from cs336_tui.export.terminal import Looks, terminal_text
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
 from tests.export.grids import by, grid, merged
-from tests.made_kernels import a_kernel_report, an_operator_report
+from tests.made_kernels import a_kernel_report, a_prediction_for, an_operator_report
 from tests.made_memory import a_memory_report, an_oom_report
 from tests.made_peaks import made_peak
 from tests.made_precision import a_cpu_report, a_precision_report
@@ -44,8 +44,10 @@ from tests.samples import ENVIRONMENT, a_spec, state_of
 DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
 Tables = Mapping[str, Iterable[Table]]
 
+A_CELL = a_spec(pass_="train-step")
 REPORTS: Mapping[str, tuple[Report, ...]] = {
-    "kernels": (a_kernel_report(), a_kernel_report(a_spec(batch_size=8))),
+    "kernels": (a_kernel_report(trace="/sessions/a/kernels.json.gz"),),
+    "kernels of a predicted cell": (a_kernel_report(A_CELL, prediction=a_prediction_for(A_CELL)),),
     "operators": (an_operator_report(),),
     "ranks": (a_traffic_report(),),
     "memory": (a_memory_report(), an_oom_report()),

@@ -12,7 +12,6 @@ from cs336_tui.export.file_formats import FORMATS
 from cs336_tui.export.formats import render_all
 from cs336_tui.export.precision import (
     EXPERIMENTS,
-    accumulation_table,
     modules_table,
     precision_document,
     speedup_table,
@@ -31,37 +30,6 @@ RESULTS = results_of(
 )
 
 
-def test_the_accumulation_shows_result_and_error_of_all_four() -> None:
-    table = accumulation_table(REPORT)
-    assert table.rows[0] == ("float32", "float32", "no", "10.000134", "+0.000134")
-    assert table.rows[1][3:] == ("9.953125", "-0.046875")
-    assert [row[2] for row in table.rows] == ["no", "no", "no", "yes"]
-    assert table.records[1]["error"] == -0.046875
-
-
-def test_the_toy_model_has_a_row_for_each_part_and_a_column_for_each_autocast() -> None:
-    table = toy_table(REPORT)
-    assert [column.header for column in table.columns] == ["part", "cuda, float16", "cuda, bfloat16"]
-    assert ("layer norm's output (ln)", "float32", "float32") in table.rows
-    assert ("logits (fc2)", "float16", "bfloat16") in table.rows
-    assert ("loss (mean squared error)", "float32", "float32") in table.rows
-    assert [row[0] for row in table.rows[6:]] == [
-        "gradient of fc1.weight", "gradient of ln.weight", "gradient of ln.bias", "gradient of fc2.weight",
-    ]  # fmt: skip
-    assert "NVIDIA H100" in table.caption
-    assert not any("CUDA's rules" in note for note in table.footnotes)
-
-
-def test_without_a_gpu_the_toy_model_is_shown_by_cuda_s_rules_beside_the_device() -> None:
-    table = toy_table(a_cpu_report())
-    headings = ["part", "CUDA's rules, float16", "CUDA's rules, bfloat16", "cpu, float16", "cpu, bfloat16"]
-    assert [column.header for column in table.columns] == headings
-    assert ("layer norm's output (ln)", "float32", "float32", "float16", "bfloat16") in table.rows
-    assert [record["by"] for record in table.records] == ["CUDA's rules"] * 2 + ["CPU (AVX512)"] * 2
-    assert table.records[0]["gradient_of_ln.bias"] == "float32"
-    assert any("autocast_mode.h of torch 2.13, applied shape-only" in note for note in table.footnotes)
-
-
 def test_what_no_cell_changes_is_there_once_for_all_cells_of_a_device() -> None:
     specs = (a_spec(), a_spec(precision="bf16-mixed"), a_spec(precision="bf16", pass_="forward"))
     reports = [*(a_precision_report(spec, note=f"note {spec.precision}") for spec in specs), a_cpu_report()]
@@ -77,13 +45,6 @@ def test_a_report_of_an_old_log_has_its_cross_entropy_and_no_single_gradients() 
     table = toy_table(old)
     assert ("loss (cross-entropy)", "float32") in table.rows
     assert len(table.rows) == 6
-
-
-def test_the_modules_show_where_nothing_has_a_dtype() -> None:
-    table = modules_table(REPORT)
-    assert table.rows[2] == ("layers.*.attention.query", "Linear", "12", "float32", "float32", "bfloat16", "float32")
-    assert table.rows[1][3] == table.rows[1][6] == "–"
-    assert "logits bfloat16, loss float32" in table.footnotes
 
 
 def test_notes_of_the_report_are_footnotes() -> None:
