@@ -16,7 +16,7 @@ import pytest
 from cs336_tui.analysis.next_step import MOST_ROUNDS, NONE_LEFT
 from cs336_tui.cli.on_terminal import TERMINAL
 from cs336_tui.cli.targets import Machine
-from cs336_tui.cli.tune import asked_search, race_text, tune
+from cs336_tui.cli.tune import _saved, asked_search, race_text, tune
 from cs336_tui.cli.tune_plan import dry_run
 from cs336_tui.config.presets import preset
 from cs336_tui.config.tuned_sweep import Search, command_of_search
@@ -191,6 +191,22 @@ def test_without_a_result_a_terminal_gets_the_reasons_alone_and_files_get_all() 
     assert told.endswith(" and 4 more out of registers: checkpoint 1, optimizer adamw-for-loop")
     assert len(json.loads(race_text(state, "json"))["ranking"]) == 8
     assert race_text(state, "markdown").count("| failed ") == 8
+
+
+def test_the_best_of_a_race_is_saved_once_and_of_none_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    none = state_of(race_events(rounds=(range(8),), lost=dict.fromkeys(range(8), "no driver"), ended=NONE_LEFT))
+    assert [_saved(none, "best", code, overwrite=False) for code in (0, 1)] == [0, 1]
+    assert capsys.readouterr().err == "no preset saved: no candidate could be measured\n" * 2
+    assert not list(tmp_path.rglob("*.toml"))
+    raced = state_of(race_events())
+    assert [_saved(raced, "best", 0, overwrite=overwrite) for overwrite in (False, False, True)] == [0, 1, 0]
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first == third
+    assert first.startswith(f"preset best: {tmp_path}")
+    assert second.startswith("no preset saved: ")
 
 
 def test_what_does_not_fit_by_prediction_is_left_out_and_what_it_needs_is_told() -> None:
