@@ -16,6 +16,7 @@ from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.reports import _EXPORTS, _FROM_CELLS
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.worker.measure.report import _MAKERS
+from tests.commands import DIMS, call
 
 
 def test_every_part_of_a_compiled_model_can_be_asked_for() -> None:
@@ -32,6 +33,29 @@ def test_json_which_has_all_parts_and_phases_takes_no_choice_of_them(option: str
     assert result.exit_code == 2
     assert f"{option} {value}: JSON has every phase and part" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_is_printed_or_it_is_said_that_there_is_none(tmp_path: Path) -> None:
+    words = [
+        "--pass",
+        "train-step",
+        "--context",
+        "8",
+        "--batch",
+        "1",
+        "--device",
+        "cpu",
+        "--threads",
+        "1",
+        "--session-dir",
+        str(tmp_path),
+    ]
+    made = call("memory", *DIMS, *words)
+    assert (made.returncode, made.stdout.count("**Largest allocations")) == (0, 1), made.stderr
+    of_head = call("kernels", *DIMS, *words, "--phase", "forward", "--part", "head")
+    assert (of_head.returncode, of_head.stdout.count("forward, head")) == (0, 1), of_head.stderr
+    lost = call("memory", *DIMS, *words, "--timeout", "0.001")
+    assert (lost.returncode, lost.stdout) == (1, "No report was made.\n"), lost.stderr
 
 
 def test_every_report_is_made_shown_and_exported_by_someone() -> None:

@@ -15,6 +15,7 @@ from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.estimates import judge_all
 from cs336_tui.analysis.merge import merge
 from cs336_tui.analysis.problems import Material
+from cs336_tui.analysis.scaling import Device, plan
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.config.problems.all_problems import problem_named
 from cs336_tui.events.gpus import find_gpu
@@ -26,6 +27,7 @@ from cs336_tui.export.formats import render_all
 from cs336_tui.export.peaks import PeakRow, peak_table
 from cs336_tui.export.problems import export_problem
 from cs336_tui.export.reports import report_tables, tables_of_reports
+from cs336_tui.export.scaling import limit_table, rank_table
 from cs336_tui.export.tables import Table
 from cs336_tui.export.terminal import Looks, terminal_text
 from cs336_tui.session.state import SessionState
@@ -90,6 +92,11 @@ def test_reports(name: str, snapshot: SnapshotAssertion) -> None:
 def test_calculations(name: str, snapshot: SnapshotAssertion) -> None:
     sections = export_problem(name, Material((), ())).sections
     assert as_text({"\n".join((each.heading, *each.lines)): each.tables for each in sections}) == snapshot
+
+
+def test_a_plan(snapshot: SnapshotAssertion) -> None:
+    made = plan(A_CELL, "ffn", 2, Device(flops_per_s=1e15, bytes_per_s=1e12), (1, 2, 4, 8))
+    assert as_text({"plan": [limit_table(made), rank_table(made)]}) == snapshot
 
 
 def test_two_sessions(snapshot: SnapshotAssertion) -> None:
