@@ -36,25 +36,13 @@ def test_json_which_has_all_parts_and_phases_takes_no_choice_of_them(option: str
 
 
 def test_a_report_is_printed_or_it_is_said_that_there_is_none(tmp_path: Path) -> None:
-    words = [
-        "--pass",
-        "train-step",
-        "--context",
-        "8",
-        "--batch",
-        "1",
-        "--device",
-        "cpu",
-        "--threads",
-        "1",
-        "--session-dir",
-        str(tmp_path),
-    ]
-    made = call("memory", *DIMS, *words)
+    words = [*DIMS, *"--pass train-step --context 8 --batch 1 --device cpu --threads 1".split()]
+    words += ["--session-dir", str(tmp_path)]
+    made = call("memory", *words)
     assert (made.returncode, made.stdout.count("**Largest allocations")) == (0, 1), made.stderr
-    of_head = call("kernels", *DIMS, *words, "--phase", "forward", "--part", "head")
+    of_head = call("kernels", *words, "--phase", "forward", "--part", "head")
     assert (of_head.returncode, of_head.stdout.count("forward, head")) == (0, 1), of_head.stderr
-    lost = call("memory", *DIMS, *words, "--timeout", "0.001")
+    lost = call("memory", *words, "--timeout", "0.001")
     assert (lost.returncode, lost.stdout) == (1, "No report was made.\n"), lost.stderr
 
 
