@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.measure.allocator_events import AllocatorEvent, Recording
-from cs336_tui.worker.measure.rank_memory import counted, without_lost_frees
+from cs336_tui.worker.measure.rank_memory import counted, record_rank_memory, without_lost_frees
+from tests.watching import small_spec
 
 
 def test_a_tensor_whose_free_is_not_seen_counts_until_the_next_moment() -> None:
@@ -21,3 +25,19 @@ def test_a_tensor_that_another_thread_allocated_is_part_of_the_peak() -> None:
 
     (found,) = without_lost_frees(counted(recording), [130])
     assert found.live == found.peak == 130
+
+
+def test_a_step_alone_has_each_use_from_the_moment_when_it_comes_to_be() -> None:
+    spec = small_spec(pass_="train-step")
+    report = record_rank_memory(ReportRequest(kind="memory", spec=spec), lambda _stage: None)
+
+    found = {(each.step, each.moment): each.by_category for each in report.moments}
+    parameters = found[0, "initialised"]["parameters"]
+    assert {uses["parameters"] for uses in found.values()} == {parameters}
+    gradients = [uses["gradients"] / parameters for (step, _), uses in found.items() if step == 1]
+    assert gradients == [0, 1, 1], "from backward on"
+    state = [uses["optimizer_state"] / parameters for (step, _), uses in found.items() if step == 1]
+    assert state == [0, 0, pytest.approx(2, rel=1e-2)], "two moments of each parameter and its count of steps"
+    assert {uses["communication"] for uses in found.values()} == {0}
+    logits = 4 * spec.batch_size * spec.context_length * spec.vocab_size
+    assert found[1, "after forward"]["activations"] > 2 * logits > found[1, "before optimizer"]["activations"]
