@@ -28,6 +28,7 @@ from cs336_tui.export.peaks import PeakRow, peak_table
 from cs336_tui.export.problems import export_problem
 from cs336_tui.export.reports import report_tables, tables_of_reports
 from cs336_tui.export.scaling import limit_table, rank_table
+from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.tables import Table
 from cs336_tui.export.terminal import Looks, terminal_text
 from cs336_tui.session.state import SessionState
@@ -74,12 +75,13 @@ def of_session(state: SessionState) -> Tables:
 
 
 def as_text(tables: Tables) -> str:
-    """The tables as Markdown, each with its first record."""
+    """The tables as Markdown, with the order in which columns give way in little room, and each first record."""
     parts: list[str] = []
     for name, several in tables.items():
         several = list(several)
         first = [f"{key} = {value!r}" for table in several for key, value in [*table.records[:1], {}][0].items()]
-        parts += [f"# {name}", render_all(several, "markdown"), "; ".join(first)]
+        ranks = [" ".join(str(column.rank) for column in table.columns) for table in several]
+        parts += [f"# {name}", render_all(several, "markdown"), "; ".join(ranks), "; ".join(first)]
     return "\n\n".join(parts)
 
 
@@ -121,11 +123,14 @@ def test_problems(name: str, snapshot: SnapshotAssertion) -> None:
 
 
 def test_a_race(snapshot: SnapshotAssertion) -> None:
-    assert as_text(of_session(state_of(race_events()))) == snapshot
+    state = state_of(race_events())
+    assert as_text(of_session(state)) == snapshot
+    assert summary_markdown(state) == snapshot
 
 
 def test_a_session(snapshot: SnapshotAssertion) -> None:
     tables = of_session(load(DEMO))
     assert as_text({key: several for key, several in tables.items() if key != "reference"}) == snapshot
+    assert summary_markdown(load(DEMO)) == snapshot
     looks = partial(Looks, styled=False, verbose=True)
     assert "\n\n".join(terminal_text(tables["results"], looks(width=width)) for width in (60, 120)) == snapshot
