@@ -92,9 +92,12 @@ def test_a_round_that_was_broken_off_does_not_count_and_says_why() -> None:
     assert turns.ratio.ratio == pytest.approx(1.03, rel=0.005)
     assert [each.note for each in turns.rounds] == ["", "", "A and B unfinished after 7 steps: stopped by the user"]
     assert turns.a.runs == 2
-    rows = table_of(rounds_of(a_round(1.03), a_round(1.03, 0.012), part)).rows
-    assert rows[2][1:3] == ("n/a", "n/a")
-    assert rows[3][0] == "2 of 3 rounds"
+    table = table_of(rounds_of(a_round(1.03), a_round(1.03, 0.012), part))
+    assert table.rows[2][1:3] == ("n/a", "n/a")
+    assert table.rows[3][0] == "2 of 3 rounds"
+    assert table.texts("note") == ("", "", turns.rounds[2].note, "")
+    whole = table_of(rounds_of(a_round(1.03), a_round(1.03, 0.012)))
+    assert "note" not in [column.key for column in whole.columns]
 
 
 def test_cells_that_ran_one_after_the_other_are_no_round() -> None:

@@ -14,7 +14,7 @@ from syrupy.assertion import SnapshotAssertion
 from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.estimates import judge_all
 from cs336_tui.analysis.merge import merge
-from cs336_tui.analysis.problems import Material
+from cs336_tui.analysis.problems import Material, progress_of
 from cs336_tui.analysis.scaling import Device, plan
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.config.problems.all_problems import problem_named
@@ -25,7 +25,7 @@ from cs336_tui.export.estimates import category_table, estimate_table, predictio
 from cs336_tui.export.folder import tables_of
 from cs336_tui.export.formats import render_all
 from cs336_tui.export.peaks import PeakRow, peak_table
-from cs336_tui.export.problems import export_problem
+from cs336_tui.export.problems import Needs, export_problem, problems_table
 from cs336_tui.export.reports import report_tables, tables_of_reports
 from cs336_tui.export.scaling import limit_table, rank_table
 from cs336_tui.export.summary import summary_markdown
@@ -94,6 +94,19 @@ def test_reports(name: str, snapshot: SnapshotAssertion) -> None:
 def test_calculations(name: str, snapshot: SnapshotAssertion) -> None:
     sections = export_problem(name, Material((), ())).sections
     assert as_text({"\n".join((each.heading, *each.lines)): each.tables for each in sections}) == snapshot
+
+
+def test_the_list_of_problems(snapshot: SnapshotAssertion) -> None:
+    (estimate,) = judge_all([made_prediction(A_CELL)], named_target(find_gpu("H100")))
+    rows = []
+    for name in ("benchmarking_script", "fsdp_calcs", "leaderboard"):
+        problem, edition = problem_named(name)
+        state = problem_state(problem, edition)
+        progress = progress_of(problem, edition, [state], merge([("a session", state)]))
+        rows.append(Needs(edition, problem, ("a preset",), 12, 9, ("kernels",), estimate, 60.0, 90.0, progress))
+    rows.append(rows[0]._replace(largest=None, low_s=None, high_s=None, reports=(), progress=None))
+    listed = {"listed": [problems_table(rows, "", "H100")], "of a session": [problems_table(rows, "s", "H100")]}
+    assert as_text(listed) == snapshot
 
 
 def test_a_plan(snapshot: SnapshotAssertion) -> None:
