@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.comparison import compare
@@ -21,13 +22,14 @@ from cs336_tui.config.problems.all_problems import problem_named
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.reports import Report
 from cs336_tui.export.comparison import comparison_table
+from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables
-from cs336_tui.export.folder import tables_of
-from cs336_tui.export.formats import render_all
+from cs336_tui.export.folder import figures_of, tables_of
+from cs336_tui.export.formats import plain_text, render_all
 from cs336_tui.export.peaks import PeakRow, peak_table
 from cs336_tui.export.problems import Needs, export_problem, problems_table
-from cs336_tui.export.reports import report_tables, tables_of_reports
-from cs336_tui.export.scaling import limit_table, rank_table
+from cs336_tui.export.reports import drawings_of_reports, report_tables, tables_of_reports
+from cs336_tui.export.scaling import limit_table, plan_figure, rank_table
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.tables import Table
 from cs336_tui.export.terminal import Looks, terminal_text
@@ -85,6 +87,32 @@ def as_text(tables: Tables) -> str:
     return "\n\n".join(parts)
 
 
+def as_drawn(drawing: Drawing) -> str:
+    """A figure's axes: their titles, scales, lines, bars, areas and words."""
+    figure = Figure(figsize=drawing.size, layout="constrained")
+    drawing.draw(figure)
+    found = [f"{drawing.name}: {drawing.title} {drawing.size}"]
+    for axis in figure.axes:
+        found.append(f"{axis.get_title()} | {axis.get_xlabel()} | {axis.get_ylabel()}")
+        found += [f"{each.get_transform()}" for each in (axis.xaxis, axis.yaxis)]
+        found += [f"{text.get_text()} {text.get_position()}" for text in axis.texts]
+        shapes = [line.get_xydata() for line in axis.lines] + [patch.get_path().vertices for patch in axis.patches]
+        shapes += [path.vertices for collection in axis.collections for path in collection.get_paths()]
+        found += [f"{len(shape)} points, mean {', '.join(f'{x:.5g}' for x in shape.mean(0))}" for shape in shapes]
+    return "\n".join(found)
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_figures_of_reports(name: str, snapshot: SnapshotAssertion) -> None:
+    assert "\n\n".join(map(as_drawn, drawings_of_reports(REPORTS[name]))) == snapshot
+
+
+def test_figures_of_a_session(snapshot: SnapshotAssertion) -> None:
+    state = load(DEMO)
+    figures = figures_of([state], merge([("a session", state)]))
+    assert "\n\n".join(as_drawn(each) if isinstance(each, Drawing) else str(each) for each in figures) == snapshot
+
+
 @pytest.mark.parametrize("name", REPORTS)
 def test_reports(name: str, snapshot: SnapshotAssertion) -> None:
     assert as_text({name: tables_of_reports(REPORTS[name])}) == snapshot
@@ -112,6 +140,7 @@ def test_the_list_of_problems(snapshot: SnapshotAssertion) -> None:
 def test_a_plan(snapshot: SnapshotAssertion) -> None:
     made = plan(A_CELL, "ffn", 2, Device(flops_per_s=1e15, bytes_per_s=1e12), (1, 2, 4, 8))
     assert as_text({"plan": [limit_table(made), rank_table(made)]}) == snapshot
+    assert as_drawn(plan_figure(made)) == snapshot
 
 
 def test_two_sessions(snapshot: SnapshotAssertion) -> None:
@@ -145,5 +174,6 @@ def test_a_session(snapshot: SnapshotAssertion) -> None:
     tables = of_session(load(DEMO))
     assert as_text({key: several for key, several in tables.items() if key != "reference"}) == snapshot
     assert summary_markdown(load(DEMO)) == snapshot
+    assert plain_text(tables["results"][0]) == snapshot
     looks = partial(Looks, styled=False, verbose=True)
     assert "\n\n".join(terminal_text(tables["results"], looks(width=width)) for width in (60, 120)) == snapshot
