@@ -45,9 +45,10 @@ def run_job(request: Path, node: int, *, trusted: bool) -> int:
         else:
             bench = Bench(run.sink, **options)
             if node:
-                from cs336_tui.runner.jobs.over_nodes import await_log, lifeline
+                from cs336_tui.runner.jobs.over_nodes import await_log
+                from cs336_tui.runner.node_ranks import Lifeline
 
-                around.enter_context(lifeline(bench.cancel))
+                around.enter_context(Lifeline().held(bench.cancel))
                 await_log(log)
             work = partial(work_here, asked, bench, run.recall, trusted=trusted)
         around.enter_context(while_wanted(request, bench.cancel))
@@ -57,10 +58,10 @@ def run_job(request: Path, node: int, *, trusted: bool) -> int:
 @click.command("run-ranks", hidden=True)
 @device_interval_option
 def run_ranks(device_interval_s: float) -> None:
-    """Start ranks of cells as standard input says, and tell their events on standard output.
+    """Start the ranks of a cell that standard input names, and tell their events on standard output.
 
-    `run-job` starts it on each node of an allocation, for cells of more ranks than a node has room for.
+    `run-job` starts it on each node of an allocation, for a cell of more ranks than a node has room for.
     """
-    from cs336_tui.runner.nodes.agent import serve
+    from cs336_tui.runner.node_ranks import serve
 
     serve(device_interval_s)

@@ -97,7 +97,7 @@ def pace_of(ranks: int) -> float:
 
 def run_ranks(
     parts: Sequence[Part],
-    folds: Sequence[RankFold] | Sequence[ReportFold],
+    folds: Sequence[RankFold | ReportFold],
     record: Callable[[Sequence[Event]], None],
     stop: StopSignal,
     timeout_s: float | None = None,

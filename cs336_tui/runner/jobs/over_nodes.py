@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,9 +23,7 @@ from cs336_tui.runner.jobs import folder as files
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError
 from cs336_tui.runner.jobs.run import begin_log, lanes_here
 from cs336_tui.runner.jobs.splitting import shares
-from cs336_tui.runner.nodes.messages import BEAT_S, Beat, Over, line_of
-from cs336_tui.runner.nodes.node import ENDING_S, LOOK_S, SILENT_S, Node, NodeLost, NodeProcess
-from cs336_tui.runner.nodes.nodes import START_S, Nodes
+from cs336_tui.runner.nodes import ENDING_S, LOOK_S, SILENT_S, START_S, Node, NodeLost, NodeProcess, Nodes
 from cs336_tui.session.log import LogError, LogReader, SessionLog
 from cs336_tui.session.recorder import Sink
 from cs336_tui.session.state import fold
@@ -36,17 +34,9 @@ LAG_S = 60.0
 
 def nodes_of(request: JobRequest, allocation: Allocation) -> Nodes:
     """The nodes of the allocation, for cells whose ranks need several."""
+    words = "run-ranks", "--device-interval", f"{request.device_interval_s:g}"
     most = request.lanes if request.lanes > 1 else None
-    return Nodes(
-        allocation.nodes,
-        lambda node: allocation.command(node, *_ranks_words(request)),
-        cores=allocation.cores,
-        most=most,
-    )
-
-
-def _ranks_words(request: JobRequest) -> Sequence[str]:
-    return "run-ranks", "--device-interval", f"{request.device_interval_s:g}"
+    return Nodes(allocation.nodes, lambda node: allocation.command(node, *words), cores=allocation.cores, most=most)
 
 
 def work_over_nodes(
@@ -70,7 +60,6 @@ def work_over_nodes(
     waiting = bench.resume(recall, take_over=take_over, checked=False, trusted=trusted)
     if {cell.cell for cell in wide} & set(waiting):
         bench.work()
-        nodes.rest()
     if bench.was_cancelled:
         return
     own, *others = _parts(request, wide, logs)
@@ -155,7 +144,7 @@ class _Elsewhere:
         try:
             while True:
                 words = self._process.words(LOOK_S)
-                if any(isinstance(word, Over) for word in words):
+                if any(word.over for word in words):
                     break
                 if words:
                     silent_at = time.monotonic() + SILENT_S
@@ -190,38 +179,6 @@ def await_log(log: Path) -> None:
         if time.monotonic() > give_up_at:
             raise LaunchError(f"{log}: not there; the folder of jobs must be shared by all nodes")
         time.sleep(0.2)
-
-
-@contextmanager
-def lifeline(stop: Callable[[], object]) -> Iterator[None]:
-    """While entered, tell on standard output that this process lives, and call `stop` once standard input ends."""
-    told, over = os.dup(1), threading.Event()
-    os.dup2(2, 1)
-
-    def say(word: Beat | Over) -> None:
-        with contextlib.suppress(OSError):
-            os.write(told, line_of(word))
-
-    def beat() -> None:
-        say(Beat())
-        while not over.wait(BEAT_S):
-            say(Beat())
-
-    def listen() -> None:
-        while os.read(0, 1 << 10):
-            pass
-        if not over.is_set():
-            stop()
-
-    beating = threading.Thread(target=beat, name="beat", daemon=True)
-    beating.start()
-    threading.Thread(target=listen, name="lifeline", daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
-        beating.join()
-    say(Over())
 
 
 _PATIENCE_S = 60
