@@ -20,9 +20,8 @@ import msgspec
 from cs336_tui.events import events as ev
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.jobs import folder as files
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError, shares
 from cs336_tui.runner.jobs.run import begin_log, lanes_here
-from cs336_tui.runner.jobs.splitting import shares
 from cs336_tui.runner.nodes import ENDING_S, LOOK_S, SILENT_S, START_S, Node, NodeLost, NodeProcess, Nodes
 from cs336_tui.session.log import LogError, LogReader, SessionLog
 from cs336_tui.session.recorder import Sink

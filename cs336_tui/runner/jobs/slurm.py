@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cs336_tui.runner.jobs.folder import read_shared
 from cs336_tui.runner.jobs.job import JobRequest, JobStatus, LaunchChoice, LaunchError, Resources
 from cs336_tui.runner.jobs.slurm_states import (
     FORGOTTEN,
@@ -123,12 +122,6 @@ class SlurmLauncher:
         ran = _run("scancel", *_ranges(ids))
         if ran.returncode and not re.search("Invalid job id|already compl", ran.stderr):
             raise LaunchError(_said(ran.stderr))
-
-    def read(self, id: str, log: Path, offset: int) -> bytes:  # noqa: ARG002
-        return read_shared(log, offset)
-
-    def close(self) -> None:
-        pass
 
     def _submission(self, group: Sequence[JobRequest], folder: Path) -> tuple[submitit.SlurmExecutor, str]:
         """submitit's executor for an array of these jobs, or for the only one, and the command that it submits."""
