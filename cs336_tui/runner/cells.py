@@ -37,8 +37,7 @@ from cs336_tui.runner.machine import device_fault
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.runner.queue import WaitingReport
-from cs336_tui.runner.rank_fold import RankFold, ReportFold
-from cs336_tui.runner.ranks import MOST_PACE_S, here, run_ranks
+from cs336_tui.runner.ranks import MOST_PACE_S, RankFold, ReportFold, here, run_ranks
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.supervise import PACE_S, Supervisor
 from cs336_tui.runner.trust import Trust

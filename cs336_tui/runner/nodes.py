@@ -29,8 +29,7 @@ from cs336_tui.runner.hanging import NO_ANSWER, Stuck
 from cs336_tui.runner.launcher import STOPPED_BY_USER, Child, Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal, end_of, last_line
 from cs336_tui.runner.queue import STOPPED
-from cs336_tui.runner.rank_fold import NODE_LOST
-from cs336_tui.runner.ranks import Note
+from cs336_tui.runner.ranks import NODE_LOST, Note
 from cs336_tui.runner.supervise import POLITE_S, TERM_S
 from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.worker_entry import Place
