@@ -326,8 +326,7 @@ class Nodes:
         counts = split(spec.ranks, self._room(spec, environment), len(self._nodes))
         with ExitStack() as failing:
             processes = self._started(len(counts), launcher.output_dir / work.name, stop)
-            for process in processes:
-                failing.callback(process.close)
+            failing.callback(_end, processes)
             served, port = _store(launcher)
             failing.pop_all()
         samples = _Samples(len(counts), sampled)
@@ -350,15 +349,15 @@ class Nodes:
             if len(nodes) < wanted:
                 why = "; ".join(f"{name}: {whys[-1]}" for name, whys in self._losses.items())
                 raise StartError(f"its ranks need {counted(wanted, 'node')}, and {len(nodes)} are left; {why}")
+            processes: list[NodeProcess] = []
             with ExitStack() as failing:
-                processes = []
+                failing.callback(_end, processes)
                 for node in nodes:
                     file = errors.with_name(f"{errors.name}-{node.name}-{len(self._losses.get(node.name, ()))}.err")
                     try:
                         processes.append(NodeProcess(node, self._command(node), file))
                     except OSError as error:
                         raise StartError(f"no process can be started on {node.name}: {error}") from None
-                    failing.callback(processes[-1].close)
                 if all(self._has_started(process, stop) for process in processes):
                     failing.pop_all()
                     return processes
@@ -375,6 +374,14 @@ class Nodes:
 
     def _lose(self, name: str, why: str) -> None:
         self._losses.setdefault(name, []).append(why)
+
+
+def _end(processes: Sequence[NodeProcess]) -> None:
+    """End processes whose ranks were not started."""
+    for process in processes:  # first all at once
+        process.hang_up()
+    for process in processes:
+        process.close(ENDING_S)
 
 
 def _store(launcher: Launcher) -> tuple[Child, int]:

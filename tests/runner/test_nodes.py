@@ -24,7 +24,10 @@ from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.runner import nodes as module
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.nodes import Node, NodeProcess, Nodes, Word, Work, split
+from cs336_tui.runner.launcher import Launcher, StartError
+from cs336_tui.runner.nodes import Node, NodeProcess, Nodes, Spread, Word, Work, split
+from cs336_tui.runner.pipes import StopSignal
+from cs336_tui.runner.queue import STOPPED
 from cs336_tui.session.states import CellState
 from cs336_tui.worker.place import Place
 from tests.samples import ENVIRONMENT
@@ -117,6 +120,27 @@ def test_ranks_are_spread_over_as_few_nodes_as_have_room() -> None:
     assert nodes.ranks_here(small_spec(ranks=4, device="cuda:1"), FOUR_GPUS) == 2
     assert nodes.ranks_here(small_spec(ranks=8, threads=1), FOUR_GPUS) is None
     assert nodes.ranks_here(small_spec(ranks=8, threads=2), FOUR_GPUS) == 4
+
+
+def test_a_node_that_cannot_start_is_tried_twice_and_a_stop_ends_the_wait(tmp_path: Path) -> None:
+    ready, ends, silent = "echo {}; cat >&2", "echo srun: error: down >&2; exit 3", "cat >&2"
+
+    def started(first: str, second: str, *, stopped: bool = False) -> Spread:
+        scripts = {"n1": first, "n2": second}
+        nodes = Nodes([Node(name, "") for name in scripts], lambda node: ["sh", "-c", scripts[node.name]], cores=2)
+        stop = StopSignal()
+        if stopped:
+            stop.set()
+        work, environment = Work(0, over_nodes("ddp")), FOUR_GPUS
+        return nodes.start(work, environment, Launcher(tmp_path), lambda _: None, stop)
+
+    before = psutil.Process().children()
+    why = r"need 2 nodes, and 1 are left; n2: its process ended with exit code 3: srun: error: down"
+    with pytest.raises(StartError, match=why):
+        started(ready, ends)
+    with pytest.raises(StartError, match=STOPPED):
+        started(ready, silent, stopped=True)
+    assert set(psutil.Process().children()) <= set(before)
 
 
 def test_ranks_over_nodes_train_what_one_process_does(runner: Runner) -> None:
