@@ -81,10 +81,10 @@ def serve(device_interval_s: float) -> None:
     with ExitStack() as ending:
         node = _Node(lifeline.tell, device_interval_s, ending)
         lifeline.tell(Word())
-        if not (work := lifeline.line()):
-            return
-        with lifeline.held(node.kill, node.take), ending:
-            node.run(msgspec.json.decode(work, type=Work))
+        if work := lifeline.line():
+            with lifeline.held(node.kill, node.take):
+                node.run(msgspec.json.decode(work, type=Work))
+                ending.close()  # before it is told that all is over
 
 
 class _Node:
