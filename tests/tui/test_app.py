@@ -11,8 +11,9 @@ from textual.widgets import Input
 from cs336_tui.events.events import CellFinished, ChildOutput, Notice
 from cs336_tui.session.log import LogError
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.configure.form import RunOptions, entry_axes
+from cs336_tui.tui.configure.form import entry_axes
 from cs336_tui.tui.help import VERDICTS, help_lines
+from cs336_tui.tui.requests import RunOptions
 from cs336_tui.tui.tabs.log import LogPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from tests.samples import START

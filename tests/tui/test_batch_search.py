@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from cs336_tui.analysis.targets import Target
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.tui.controllers.batch_search import BatchSearch
+from cs336_tui.tui.controllers.estimates import BatchSearch
 from tests.made_predictions import made_prediction
 from tests.watching import small_spec
 

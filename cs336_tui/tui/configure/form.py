@@ -20,6 +20,7 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.stats.quantities import duration
 from cs336_tui.tui.configure.reading import FormReader, joined, names_of
 from cs336_tui.tui.format import plural
+from cs336_tui.tui.requests import RunOptions
 
 MAX_CELLS = 10_000
 """The most cells that the app runs at once: each is a row of its table."""
@@ -30,15 +31,6 @@ _OPTIONS = ("ddof", "timeout_s", "repeats")
 """Entries that are no part of a sweep."""
 _DIRECT = ("size", "vocab_size", "warmup_steps", "measure_steps", "model_path")
 """Choices that are read together with others."""
-
-
-class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a run that are no part of its sweep. `timeout_s` ends a cell that takes longer, None never. All cells
-    run `repeats` times, round after round."""
-
-    ddof: int = 1
-    timeout_s: float | None = None
-    repeats: int = 1
 
 
 def entry_axes(workload: str | None = None) -> Iterator[Axis]:

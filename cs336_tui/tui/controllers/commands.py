@@ -17,8 +17,8 @@ from cs336_tui.config.presets import all_presets
 from cs336_tui.export.file_formats import FILE_FORMATS
 from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.controllers import dialogs
-from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.help import ABOUT, ACTIONS, bindings_by_id, of_pane, printed, told_of
+from cs336_tui.tui.host import Host
 from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS, PaneTab
 from cs336_tui.tui.tabs.report import ReportPane
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.reading import exists, is_file
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.sessions import SessionsPane
 
@@ -32,8 +32,14 @@ class RecordingController:
         self._stop: threading.Event | None = None
         """Stops the reading that is in progress."""
 
-    def ask(self) -> None:
-        """Ask for a path."""
+    def take(self, text: str) -> None:
+        """Open what a terminal pasted when files were dropped on it; ask for a path if that is empty."""
+        if text:
+            self._open_pasted(text)
+        else:
+            self._ask()
+
+    def _ask(self) -> None:
         from cs336_tui.session.recordings.range_names import PhaseError
         from cs336_tui.tui.dialogs.questions import AskText
 
@@ -53,8 +59,7 @@ class RecordingController:
 
         self._app.push_screen(AskText("Open a recording", _ABOUT, check=check, longest=8000), entered)
 
-    def pasted(self, text: str) -> None:
-        """Open what a terminal pasted when files were dropped on it."""
+    def _open_pasted(self, text: str) -> None:
         wanted = Wanted(tuple(map(_path, _words_in(text))))
         if missing := [path for path in wanted.paths if not is_file(path)]:
             self._tell(f"{missing[0]}: no such file on this machine; a dropped file opens if the terminal runs here.")
