@@ -11,7 +11,7 @@ import pytest
 
 from cs336_tui.analysis.judge_server import serve
 from cs336_tui.analysis.verdicts import judge
-from cs336_tui.tui.judge_process import JudgeProcess
+from cs336_tui.tui.judging import JudgeProcess
 from tests.samples import a_spec
 from tests.session.made import Cell, session_of
 

@@ -71,13 +71,9 @@ def ask_quit(app: Host) -> None:
     app.push_screen(Confirm(question, yes="Stop and quit", no="Keep running", q_means=True), answered)
 
 
-def export(app: Host) -> None:
-    """Ask what of the session goes where, at first what was exported last."""
-    export_as(app)
-
-
-def export_as(app: Host, *, what: str | None = None, format_: str | None = None) -> None:
-    """As `export`; `what` and `format_` are chosen already, where they are given."""
+def export(app: Host, *, what: str | None = None, format_: str | None = None) -> None:
+    """Ask what of the session goes where, at first what was exported last; `what` and `format_`, where they are given,
+    are chosen already."""
     from cs336_tui.export.catalogue import RESULTS, Choice, fitted, formats_of, last_choice, offers
     from cs336_tui.export.file_formats import canonical
     from cs336_tui.export.folder import Source

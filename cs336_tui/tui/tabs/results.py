@@ -35,7 +35,7 @@ from cs336_tui.tui.widgets.lines import Line, Span, joined, line
 from cs336_tui.tui.widgets.rows import TableRows
 
 if TYPE_CHECKING:
-    from cs336_tui.tui.charts.bandwidth import Bandwidths
+    from cs336_tui.tui.charts.roofline import Bandwidths
 
 
 _STATUS = "status"
@@ -130,7 +130,7 @@ class ResultsPane(TableRows):
         if rows < fewest:
             return ()
         if self._charts is None:
-            from cs336_tui.tui.charts.bandwidth import Bandwidths
+            from cs336_tui.tui.charts.roofline import Bandwidths
 
             self._charts = Bandwidths()
         spec = self._cells[self.index_of(min(self.cursor, len(self._cells) - 1))].spec

@@ -17,7 +17,7 @@ from cs336_tui.export.formats import render
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.charts.bandwidth import Bandwidths
+from cs336_tui.tui.charts.roofline import Bandwidths
 from cs336_tui.tui.keys import bind, key_name, tab_name
 from cs336_tui.tui.requests import WantedPeak, requests_of
 from cs336_tui.tui.sources import PeakView
