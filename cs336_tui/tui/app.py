@@ -97,7 +97,11 @@ class Cs336App(Host):
         self._watches = watch is not None
         self._styled_for = self.theme, self.get_css_variables()
         self.stylesheet.set_variables(self._styled_for[1])
-        self._replay = ReplaySource(replay, self.sink, self.post_message, speed) if replay else None
+        self._replay = (
+            ReplaySource(replay, lambda events: self.take(self.live, events), self.post_message, speed)
+            if replay
+            else None
+        )
         self._autosave = (
             SummaryAutosave(summary_path, lambda problem: self.post_message(Trouble(problem))) if summary_path else None
         )
@@ -227,10 +231,6 @@ class Cs336App(Host):
         return [source.bench.log_problem for source in self._sessions.sources if source.bench.log_problem]
 
     # What happens.
-
-    def sink(self, events: Sequence[Event]) -> None:
-        """Take a batch of the live session's events, as `take` does."""
-        self._painter.take(self.live, events)
 
     def take(self, session: Session, events: Sequence[Event]) -> None:
         self._painter.take(session, events)
