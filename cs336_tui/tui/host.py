@@ -117,6 +117,10 @@ class Host(SteadyApp):
             self.shown.book.take([Notice(at=self.state.last_at or 0.0, text=text)], self.state)
             self.stale = True
 
+    def warn(self, text: str) -> None:
+        """Tell the person why nothing comes of what was asked for."""
+        self.notify(text, severity="warning", markup=False, timeout=5)
+
     def look_at(self, session: Session | None) -> None:
         """Show another session, or `live` again."""
         self._opened = None if session is self.live else session

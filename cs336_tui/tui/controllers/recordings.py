@@ -62,7 +62,9 @@ class RecordingController:
     def _open_pasted(self, text: str) -> None:
         wanted = Wanted(tuple(map(_path, _words_in(text))))
         if missing := [path for path in wanted.paths if not is_file(path)]:
-            self._tell(f"{missing[0]}: no such file on this machine; a dropped file opens if the terminal runs here.")
+            self._app.warn(
+                f"{missing[0]}: no such file on this machine; a dropped file opens if the terminal runs here."
+            )
         elif wanted.paths:
             self.open(wanted)
 
@@ -70,11 +72,11 @@ class RecordingController:
         """Read the files into a new session."""
         paths, folder = wanted.paths, self._folder()
         if folder is None:
-            self._tell("No folder of sessions is known here.")
+            self._app.warn("No folder of sessions is known here.")
         elif self._stop is not None:
-            self._tell(f"A recording is being read; {key_name('sessions.stop_opening')} stops that.")
+            self._app.warn(f"A recording is being read; {key_name('sessions.stop_opening')} stops that.")
         elif self._app.run_in_progress and not self._app.replaying:
-            self._tell("Cells are running, and reading would disturb their times; open it when they are over.")
+            self._app.warn("Cells are running, and reading would disturb their times; open it when they are over.")
         else:
             self._stop = threading.Event()
             self._show(f"reading {paths[0].name} ...")
@@ -120,15 +122,12 @@ class RecordingController:
         elif found:
             self._app.report(found)
         else:
-            self._tell("Reading was stopped; nothing of it is kept.")
+            self._app.warn("Reading was stopped; nothing of it is kept.")
 
     def _show(self, text: str) -> None:
         if self._app.is_up:
             self._app.main.query_one(SessionsPane).show_opening(text if self._stop else "")
             self._app.refresh_bindings()
-
-    def _tell(self, text: str) -> None:
-        self._app.notify(text, severity="warning", markup=False, timeout=5)
 
 
 class Wanted(NamedTuple):

@@ -223,7 +223,7 @@ class SessionController:
             return
         going_on = [job for job in session.state.jobs.values() if job.stage != "over"]
         if not going_on:
-            self._tell(f"Another process runs this session; to stop it: cs336-tui cancel {session.id}")
+            self._app.warn(f"Another process runs this session; to stop it: cs336-tui cancel {session.id}")
             return
 
         def answered(yes: bool | None) -> None:
@@ -274,7 +274,7 @@ class SessionController:
         from cs336_tui.tui.dialogs.questions import Confirm
 
         if info.path == self._app.live.path:
-            self._tell("This is the app's own session; quit the app first, then delete it.")
+            self._app.warn("This is the app's own session; quit the app first, then delete it.")
             return
 
         def answered(yes: bool | None) -> None:
@@ -348,7 +348,7 @@ class SessionController:
         """Run the cells of the shown session that have no result, into its own log."""
         shown = self._app.shown
         if shown.path is None or not (shown.state.cells or shown.state.tuning):
-            self._tell("This session has nothing left to run.")
+            self._app.warn("This session has nothing left to run.")
         else:
             self.resume(store.describe(shown.state, shown.path))
 
@@ -357,22 +357,22 @@ class SessionController:
         that is not the current folder's own."""
         app = self._app
         if info.path in self._watched:
-            self._tell("That session is still running.")
+            self._app.warn("That session is still running.")
         elif info.path.with_suffix(JOBS_SUFFIX).is_dir():
             self._resume_jobs(info)
         elif app.replaying:
-            self._tell("A replay or watch cannot run cells; start cs336-tui without them to resume a session.")
+            self._app.warn("A replay or watch cannot run cells; start cs336-tui without them to resume a session.")
         elif app.run_in_progress:
-            self._tell(f"Cells are running. Stop them ({key_name('app.stop')}) or wait, then resume.")
+            self._app.warn(f"Cells are running. Stop them ({key_name('app.stop')}) or wait, then resume.")
         elif info.path == app.live.path:
             self._resume_own()
         elif not (info.left or info.race_left):
-            self._tell(f"Session {info.title} has nothing left to run.")
+            self._app.warn(f"Session {info.title} has nothing left to run.")
         else:
             session = Session(info.path)
             session.news_since = time.time()
             if not self._runs.attach_bench(session, info.path):
-                self._tell("This app cannot run cells.")
+                self._app.warn("This app cannot run cells.")
                 return
             self._before, app.live = app.live, session
             self._runs.begin(races=info.race_left)
@@ -383,9 +383,9 @@ class SessionController:
     def _resume_jobs(self, info: SessionInfo) -> None:
         """Submit the session's cells anew that have no result, and watch them."""
         if info.writer:
-            self._tell(f"Session {info.title} is being written by {info.writer}.")
+            self._app.warn(f"Session {info.title} is being written by {info.writer}.")
         elif not info.left:
-            self._tell(f"Session {info.title} has nothing left to run.")
+            self._app.warn(f"Session {info.title} has nothing left to run.")
         else:
             self._app.look_at(self._watch(Session(info.path), resume=True))
 
@@ -394,7 +394,7 @@ class SessionController:
         races = live.state.has_unfinished_race
         left = [cell for cell in live.state.cells.values() if cell.status == "cancelled" and not cell.queued_in_turns]
         if source is None or not (left or live.state.waiting or races):
-            self._tell("This session has nothing left to run.")
+            self._app.warn("This session has nothing left to run.")
             return
         source.bench.queue.requeue([cell.cell for cell in left])
         self._runs.begin(races=races)
@@ -431,6 +431,3 @@ class SessionController:
             self._app.look_at(None)
         if self._app.main.shows("sessions"):
             self.reload()
-
-    def _tell(self, text: str) -> None:
-        self._app.notify(text, severity="warning", markup=False, timeout=5)
