@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 import msgspec
 
-from cs336_tui.stats.quantities import UNKNOWN
+from cs336_tui.stats.quantities import UNKNOWN, Units
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -55,6 +55,11 @@ class Column(NamedTuple, Generic[T]):
     room: int = 0
     """The width of its widest plausible text, which the screen keeps free from the start: its texts arrive one by one.
     0: all texts are known, and decide."""
+    short: str | None = None
+    """The heading on a screen, of `units` without one. None: the title."""
+    units: Units = ()
+    """On a screen the column is in one of these units of its raw value: the one that suits all columns of the table
+    that have the same. Empty: its texts are those of the files."""
 
     @property
     def heading(self) -> str:
@@ -108,6 +113,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     """The footnotes that say what was found, which are shown where notes are not, too."""
     behind: int = 0
     """The number of last rows that a finding stands for where notes are not shown."""
+    raw: dict[str, tuple[Value, ...]] = {}
+    """The raw values of the columns with `units`, by key."""
 
     @classmethod
     def of(
@@ -127,7 +134,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         as_record = record or (lambda item: values_of(columns, item))
         made = list(map(as_record, items))
         return cls(
-            columns=tuple(Column(c.key, c.title, c.left, c.rank, group=c.group, room=c.room) for c in columns),
+            columns=tuple(column._replace(read=None, show=as_text, text=None) for column in columns),
             rows=tuple(
                 tuple(column.cell(item, found) for column in columns) for item, found in zip(items, made, strict=True)
             ),
@@ -137,6 +144,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
             settings=dict(settings or {}),
             label=label,
             doubts=tuple(map(doubt, items)) if doubt else (),
+            raw={c.key: tuple(map(c.value, items, made)) for c in columns if c.units},
         )
 
     @property
