@@ -61,20 +61,23 @@ def roofline_table(
     columns: list[Column[RooflinePoint]] = [
         Column("cell", left=True, text=lambda point: _name(point.result, keys)),
         Column("device", rank=5, left=True, text=lambda point: point.machine if alike else point.device_name),
-        Column("flops_per_s", f"achieved ({rate.name})", show=rate.show),
-        Column("share_of_sheet", "% of data sheet", show=lambda share: percent(share, UNSTATED)),
+        Column("flops_per_s", f"achieved ({rate.name})", show=rate.show, short=rate.name),
+        Column("share_of_sheet", "% of data sheet", show=lambda share: percent(share, UNSTATED), short="% sheet"),
         Column(
             "share_of_measured",
             "% of measured peak",
             rank=4,
             show=lambda share: percent_of_measured(share, NOT_MEASURED),
+            short="% peak",
         ),
-        Column("intensity", "intensity (FLOP/B)", rank=2, show="{:.4g}".format),
+        Column("intensity", "intensity (FLOP/B)", rank=2, show="{:.4g}".format, short="FLOP/B"),
         Column("bound", left=True),
     ]
     if any(point.bound == "bandwidth" for point in points):
         columns += [
-            Column("min_bytes_per_s", "bandwidth (GB/s)", text=lambda p: _least(p, bandwidth(p.bytes_per_s))),
+            Column(
+                "min_bytes_per_s", "bandwidth (GB/s)", text=lambda p: _least(p, bandwidth(p.bytes_per_s)), short="GB/s"
+            ),
             Column(
                 "min_share_of_bandwidth",
                 "% of bandwidth",

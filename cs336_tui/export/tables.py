@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 import msgspec
 
-from cs336_tui.stats.quantities import UNKNOWN, Units
+from cs336_tui.stats.quantities import NONE, UNKNOWN, Units
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -162,6 +162,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         """The texts of one column."""
         place = [column.key for column in self.columns].index(key)
         return tuple(row[place] for row in self.rows)
+
+    def facts(self, place: int) -> dict[str, str]:
+        """The texts of a row that say something, by heading."""
+        texts = zip((column.header for column in self.columns), self.rows[place], strict=True)
+        return {heading: text for heading, text in texts if text not in ("", NONE)}
 
     def without(self, *keys: str) -> Table:
         """The table without these columns; the records are the same."""

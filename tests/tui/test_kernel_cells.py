@@ -92,7 +92,10 @@ async def test_enter_opens_all_figures_with_the_kernel_in_full() -> None:
         assert isinstance(app.screen, Reader)
         text = app.screen.query_one("Rows").text  # type: ignore[attr-defined]
         assert GEMM in text.replace("\n", "").replace("  ", "")
-        assert "the same kernel" in text
+        rows = {row[:31].strip(): row[31:].strip() for row in text.splitlines()}
+        assert rows["same as forward"] == "yes"
+        assert rows["matrix multiply"] == "71.9 %"
+        assert rows["launches or calls"] == "39"
 
 
 async def test_the_table_is_copied_whole() -> None:

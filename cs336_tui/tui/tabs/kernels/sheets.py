@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -12,16 +12,14 @@ from cs336_tui.analysis.attention_kernels import AttentionSplit, attention_split
 from cs336_tui.analysis.grouping import shared
 from cs336_tui.analysis.kernel_cells import CellPart
 from cs336_tui.analysis.kernels import Phases, TimeShare
-from cs336_tui.events.kernel_report import FUSED, KernelReport, RankTraffic
+from cs336_tui.events.kernel_report import KernelReport, RankTraffic
 from cs336_tui.export.kernel_cells import (
     cell_keys,
-    difference,
     kernel_cells_table,
     notes,
     results_of,
-    timed,
 )
-from cs336_tui.export.kernel_use import gap_table, percent
+from cs336_tui.export.kernel_use import gap_table
 from cs336_tui.export.kernels import (
     ATTENTION,
     UNNAMED,
@@ -31,7 +29,7 @@ from cs336_tui.export.kernels import (
     kind_shares,
     range_table,
 )
-from cs336_tui.export.rank_traffic import GATHERS, SHADES, TRAFFIC, gather_sums, gathers_of, shades
+from cs336_tui.export.rank_traffic import GATHERS, SHADES, TRAFFIC, gather_sums, gathers_of, shades, traffic_table
 from cs336_tui.export.tables import Column, Table, known
 from cs336_tui.stats.quantities import FLOP_RATES, NONE, counted, scale, time_text
 from cs336_tui.tui import format
@@ -66,7 +64,7 @@ _CELL_RANKS = {
 }
 _ALWAYS = ("size", "context", "pass", "recording")
 _NAME_WIDTH = 14
-_CELL_LABEL = 23
+_OF_TOP = ("top_instances", "top_share")
 _LABEL = len("rank 0 communicates ")
 _LONGEST_MODULE = 26
 _SHADED = f"Over the step: {SHADES[0]} none of the time, {SHADES[-1]} all of it."
@@ -268,19 +266,12 @@ def timelines(report: KernelReport, width: int) -> Iterator[Line]:
 
 def rank_detail(report: KernelReport, rank: int, width: int) -> list[Line]:
     """All figures of a rank, its line of time and its all-gathers."""
-    (of,) = (each for each in report.ranks if each.rank == rank)
+    place, of = next((place, each) for place, each in enumerate(report.ranks) if each.rank == rank)
     lines: list[Line] = [line((format.plain(f"{report.spec.title} · rank {rank}"), "title")), ()]
-
-    def said(label: str, text: str) -> None:
-        lines.extend(labelled(label, format.plain(text), width, _LABEL))
-
-    said("step", f"{time_text(of.span_ns)}, profiled")
-    said("compute", time_text(of.compute_ns))
-    beside = f", {percent(of.overlapped_share)} of it beside compute" if of.communication_ns else ""
-    said("communication", f"{time_text(of.communication_ns)}{beside}, {time_text(of.uncovered_ns)} alone")
-    said("operations", ", ".join(f"{count} × {name}" for name, count in of.operations.items()) or format.NOT_YET)
+    facts = traffic_table(report).without("rank").facts(place)
     if of.trace:
-        said("Chrome trace", f"{of.trace} (ui.perfetto.dev)")
+        facts["Chrome trace"] = f"{of.trace} (ui.perfetto.dev)"
+    lines += _labelled_facts(facts, width)
     lines += [(), *_timeline(of, max(min(width - _LABEL, _LONGEST), 10))]
     if gathers := gathers_of(report, rank):
         lines += [(), line(("All-gathers", "title"))]
@@ -343,34 +334,23 @@ def cells_sheet(parts: Sequence[CellPart]) -> Sheet:
 
 def cell_detail(part: CellPart, width: int) -> list[Line]:
     """All figures of a part of a cell's step, and its top kernel in full."""
-    found = part.profiled
     lines: list[Line] = [line((format.plain(f"{part.result.spec.title} · {part.part}"), "title")), ()]
-
-    def said(label: str, text: str) -> None:
-        lines.extend(labelled(label, format.plain(text), width, _CELL_LABEL))
-
-    if found:
-        kernels_ns, span_ns = found.kernel_ns, found.span_ns
-        said("kernels", f"{time_text(kernels_ns)} in {counted(found.instances, 'launch')} or calls")
-        said("from first to last", time_text(span_ns) if span_ns is not None else "unknown over several phases")
-    said("timed", timed(part) + (f" ms (n={part.timed.n})" if part.timed and part.timed.mean_s is not None else ""))
-    if found:
-        for label, less_timed in (("kernels", part.kernel_difference_s), ("first to last", part.span_difference_s)):
-            if less_timed is not None:
-                said(f"{label} - timed", difference(part, less_timed).replace(", ", " ms, "))
-        shares = {
-            "matrix multiply": found.matmul_share,
-            "softmax": found.softmax_share,
-            "optimizer": found.optimizer_share,
-        }
-        for label, share in shares.items():
-            said(label, FUSED if share is None else f"{share * 100:.1f} %")
-    if found and (top := found.top):
-        lines += [(), line(("Top kernel", "title")), *wrapped(top.name, width, "strong", "  ")]
-        said("time", f"{time_text(top.total_ns)}, {top.share * 100:.1f} %, {counted(top.instances, 'time')}")
-        if part.same_as_forward is not None:
-            said("as in forward", "the same kernel" if part.same_as_forward else "another kernel")
+    table = kernel_cells_table([part]).without(*cell_keys([part.result]), "part", "top_short", *_OF_TOP)
+    facts = table.facts(0)
+    if part.timed:
+        facts["timed steps"] = str(part.timed.n)
+    if part.profiled:
+        facts["launches or calls"] = str(part.profiled.instances)
+    lines += _labelled_facts(facts, width)
+    if part.profiled and (top := part.profiled.top):
+        time = f"{time_text(top.total_ns)}, {top.share * 100:.1f} %, {counted(top.instances, 'time')}"
+        lines += [(), line(("Top kernel", "title")), *wrapped(top.name, width, "strong", "  "), line(time)]
     return lines
+
+
+def _labelled_facts(facts: Mapping[str, str], width: int) -> list[Line]:
+    label = max(map(len, facts), default=0) + 2
+    return [row for name, text in facts.items() for row in labelled(name, format.plain(text), width, label)]
 
 
 def _short(name: str) -> str:
