@@ -237,16 +237,25 @@ def attention_table(report: KernelReport) -> Table:
         "attention",
         record=_attention_record,
         footnotes=(
-            "matmul: the matrix products of attention scores and final matmul alone, 2 m n k FLOPs each; "
-            f"softmax: its {'kernels' if any(each.by_kind for each in split) else 'whole range'}, "
-            "5 FLOPs an element forward and 4 backward",
-            *([_BY_KIND_NOTE] if any(each.by_kind for each in split) else []),
-            *([_FUSED_NOTE] if any(each.fused for each in split) else []),
+            *attention_notes(split),
             *([unnamed] if any(each.unnamed for each in split) else []),
             *footnotes(report),
         ),
         kind="attention",
     )
+
+
+def attention_notes(split: Sequence[AttentionSplit]) -> Iterator[str]:
+    """The meaning of matmul and softmax, and why their times may be unknown."""
+    by_kind = any(each.by_kind for each in split)
+    yield (
+        "matmul: the matrix products of attention scores and final matmul alone, 2 m n k FLOPs each; "
+        f"softmax: its {'kernels' if by_kind else 'whole range'}, 5 FLOPs an element forward and 4 backward"
+    )
+    if by_kind:
+        yield _BY_KIND_NOTE
+    if any(each.fused for each in split):
+        yield _FUSED_NOTE
 
 
 def kernel_document(report: KernelReport) -> dict[str, Any]:

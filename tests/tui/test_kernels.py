@@ -273,7 +273,7 @@ async def test_attention_without_a_prediction_or_without_parts_says_so() -> None
     async with showing(made(an_operator_report()), (118, 21)) as (pilot, pane, _):
         text = await turn_to(pilot, pane, "attention")
         assert "0.4× the time of attention's matmuls." in text
-        assert "FLOPs unknown" in text
+        assert "FLOPs: unknown, the step could not be predicted" in text
         assert "FLOP ×" not in text
     fused = (a_group("flash_fwd_kernel", "other", "forward", "attention core", (20.0,)),)
     async with showing(made(a_kernel_report(a_spec(pass_="forward"), groups=fused)), COMPACT) as (pilot, pane, _):

@@ -194,9 +194,9 @@ def on_screen(
             sizes.setdefault(column.units, []).extend(filter(_is_number, table.raw[column.key]))
     common = {units: scale(values, units) for units, values in sizes.items()}
     drawn: list[tuple[Column, Sequence[str]]] = []
-    for place, column in enumerate(table.columns):
+    written = list(map(list, zip(*table.rows, strict=True))) or [list[str]() for _ in table.columns]
+    for column, texts in zip(table.columns, written, strict=True):
         key, title = column.key, column.header if column.short is None else column.short
-        texts = [row[place] for row in table.rows]
         if column.left:
             texts = list(map(plain, texts))
         if show := shows.get(key):
@@ -205,7 +205,7 @@ def on_screen(
             chosen = scales[key] if key in scales else common[column.units]
             raw = zip(table.raw[key], texts, strict=True)
             texts = [chosen.text(value) if _is_number(value) else text for value, text in raw]
-            title += f" {chosen.unit}"
+            title = f"{title} {chosen.unit}".lstrip()
         elif not column.left and {text.endswith(_PERCENT) for text in texts if text != NONE} == {True}:
             texts = [text.removesuffix(_PERCENT) for text in texts]
             title += _PERCENT

@@ -26,6 +26,7 @@ from cs336_tui.export.kernels import (
     UNNAMED_RECORDING,
     UNPHASED,
     WAYS_NOTE,
+    attention_notes,
     kind_shares,
     range_table,
 )
@@ -169,15 +170,14 @@ def attention_sheet(report: KernelReport) -> Sheet:
         unnamed = f"{UNNAMED_RECORDING[0].upper()}{UNNAMED_RECORDING[1:]}." if report.spec.recording else _UNNAMED
         why = unnamed if any(split.unnamed for split in found) else fused
         return Sheet(Table(columns=(), rows=(), footnotes=(why,)))
-    by_kind = any(split.by_kind for split in found)
+    explained = attention_notes(found)
     if len(found) == 2:
         found = (*found, _both(found))
-    softmax = "its kernels, found by kind: the parts have no names" if by_kind else "every kernel of that part"
     notes = [
         *(f"{split.phase.capitalize()}: {_sentence(split)}" for split in found[1:]),
-        "× is softmax over matmul. Matmul: the matrix products of attention scores and final matmul alone, without "
-        f"scaling and mask; softmax: {softmax}.",
-        *(["FLOPs unknown: the step could not be predicted."] if report.prediction is None else []),
+        "×: softmax over matmul",
+        *explained,
+        *(["FLOPs: unknown, the step could not be predicted"] if report.prediction is None else []),
     ]
     table = shown_table(found, (*ATTENTION, *_RATES), notes)
     if report.prediction is None:
