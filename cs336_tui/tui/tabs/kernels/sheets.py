@@ -65,7 +65,12 @@ _CELL_RANKS = {
 }
 _ALWAYS = ("size", "context", "pass", "recording")
 _NAME_WIDTH = 14
-_OF_TOP = ("top_instances", "top_share")
+_OF_TOP = ("top_short", "top_instances", "top_share")
+_DIFFERENCES = {
+    "kernel_difference_s": "kernels - timed ms, %",
+    "span_difference_s": "first to last - timed ms, %",
+}
+"""The titles of differences that stand alone."""
 _LABEL = len("rank 0 communicates ")
 _LONGEST_MODULE = 26
 _SHADED = f"Over the step: {SHADES[0]} none of the time, {SHADES[-1]} all of it."
@@ -268,7 +273,7 @@ def rank_detail(report: KernelReport, rank: int, width: int) -> list[Line]:
     """All figures of a rank, its line of time and its all-gathers."""
     place, of = next((place, each) for place, each in enumerate(report.ranks) if each.rank == rank)
     lines: list[Line] = [line((format.plain(f"{report.spec.title} · rank {rank}"), "title")), ()]
-    facts = traffic_table(report).without("rank").facts(place)
+    facts = on_screen(traffic_table(report)).without("rank").facts(place)
     if of.trace:
         facts["Chrome trace"] = f"{of.trace} (ui.perfetto.dev)"
     lines += _labelled_facts(facts, width)
@@ -335,8 +340,8 @@ def cells_sheet(parts: Sequence[CellPart]) -> Sheet:
 def cell_detail(part: CellPart, width: int) -> list[Line]:
     """All figures of a part of a cell's step, and its top kernel in full."""
     lines: list[Line] = [line((format.plain(f"{part.result.spec.title} · {part.part}"), "title")), ()]
-    table = kernel_cells_table([part]).without(*cell_keys([part.result]), "part", "top_short", *_OF_TOP)
-    facts = table.facts(0)
+    table = on_screen(kernel_cells_table([part]), titles=_DIFFERENCES)
+    facts = table.without(*cell_keys([part.result]), "part", *_OF_TOP).facts(0)
     if part.timed:
         facts["timed steps"] = str(part.timed.n)
     if part.profiled:
