@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cs336_tui.analysis.agreement import COMPARED, Agreement, Errors, agreement, percentage
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.events.reports import AgreementReport
-from cs336_tui.export.tables import Column, Table, Value, cell_record
+from cs336_tui.export.tables import Column, Table, cell_record
 from cs336_tui.stats.quantities import UNKNOWN
 
 RESULTS = {True: "same", False: "differs", None: "not compared"}
@@ -40,15 +40,21 @@ def agreement_tables(reports: Sequence[AgreementReport]) -> Iterator[Table]:
     yield Table.of(
         rows,
         (
+            lambda row: cell_record(row.report.spec),
             Column("cell", left=True, text=lambda row: row.report.spec.title),
-            Column("logits_error", "logits", show=_shown),
-            Column("gradients_error", "gradients", show=_shown),
-            Column("result", left=True),
+            Column("logits_error", "logits", read=lambda row: _worst(row.found and row.found.logits), show=_shown),
             Column(
-                "why", left=True, rank=1, text=lambda row: row.found.why if row.found and not row.found.agrees else ""
+                "gradients_error", "gradients", read=lambda row: _worst(row.found and row.found.gradients), show=_shown
+            ),
+            Column("result", left=True, read=lambda row: RESULTS[row.found.agrees] if row.found else "compared with"),
+            Column(
+                "why",
+                left=True,
+                rank=1,
+                read=lambda row: row.found.why if row.found else "",
+                text=lambda row: row.found.why if row.found and not row.found.agrees else "",
             ),
         ),
-        record=_record,
         caption="Logits and gradients",
         footnotes=_ABOUT,
         label="agreement",
@@ -58,16 +64,6 @@ def agreement_tables(reports: Sequence[AgreementReport]) -> Iterator[Table]:
 def _work(report: AgreementReport) -> tuple[object, ...]:
     spec = report.spec
     return spec.dims, spec.context_length, spec.batch_size, spec.pass_, spec.workload, spec.seed, spec.device
-
-
-def _record(row: _Row) -> dict[str, Value]:
-    found = row.found
-    return cell_record(row.report.spec) | {
-        "logits_error": _worst(found and found.logits),
-        "gradients_error": _worst(found and found.gradients),
-        "result": RESULTS[found.agrees] if found else "compared with",
-        "why": found.why if found else "",
-    }
 
 
 def _worst(errors: Errors | None) -> float | None:

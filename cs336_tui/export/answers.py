@@ -22,7 +22,7 @@ from cs336_tui.export.memory import ALLOCATOR_COUNTS
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.reports import drawings_of_reports, report_tables
 from cs336_tui.export.results import TableError, results_table
-from cs336_tui.export.tables import Column, Table, cell_record
+from cs336_tui.export.tables import Column, Table, attributes, cell_record
 from cs336_tui.export.tables import Value as Cell
 from cs336_tui.export.writeups import layout_tables
 from cs336_tui.stats.quantities import MILLISECONDS, NONE
@@ -161,13 +161,11 @@ def _residual_stream(reports: Sequence[Report], context: int) -> Table:
     return Table.of(
         several.values(),
         [
+            lambda each: cell_record(each.spec, *keys),
             *(Column(key, FIELDS[key].title, key not in NUMBERS) for key in keys),
-            Column("residual_stream", "one tensor", left=True),
+            Column("residual_stream", "one tensor", left=True, read=stream_text),
+            lambda each: attributes(each, "residual_stream_bytes"),
         ],
-        record=lambda each: (
-            cell_record(each.spec, *keys)
-            | {"residual_stream": stream_text(each), "residual_stream_bytes": each.residual_stream_bytes}
-        ),
         caption="A tensor of the residual stream",
         label="residual-stream",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cs336_tui.analysis.estimates import (
     Estimate,
@@ -19,7 +19,7 @@ from cs336_tui.analysis.targets import Target
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import CATEGORIES, COMMUNICATION, Collective, Prediction
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
-from cs336_tui.export.tables import Column, Table, Value, attributes, values_of
+from cs336_tui.export.tables import Column, Source, Table, Value, attributes
 from cs336_tui.stats.quantities import UNKNOWN, ByteUnit, counted, fixed_milliseconds, gigabytes
 
 PREDICTED = (
@@ -125,12 +125,10 @@ _ANSWERS: tuple[Column[_Row], ...] = (
 def estimate_table(cells: Sequence[Estimate | Unpredicted], caption: str = "") -> Table:
     """A row a cell: what it is, what it needs, whether it fits and how long a step takes. All are for one target."""
     rows = [cell if isinstance(cell, Unpredicted) else _need_of(cell) for cell in cells]
-    columns = (*_cell_columns(rows), *_NEEDS)
     device = f" on {cells[0].target.name}" if cells else ""
     return Table.of(
         rows,
-        (*columns, *_ANSWERS),
-        record=lambda row: values_of(columns, row) | _judged(row),
+        (*_cell_columns(rows), *_NEEDS, _judged, *_ANSWERS),
         caption=caption or f"What cells need{device}",
         footnotes=estimate_notes(cells),
         label="estimates",
@@ -157,26 +155,21 @@ def prediction_tables(predictions: Sequence[Prediction]) -> tuple[Table, Table]:
 
 
 def _category_table(needs: Sequence[_Need], caption: str = "") -> Table:
-    cell = _cell_columns(needs)
-
     def size(category: str) -> Column[_Moment]:
         title = f"{category.replace('_', ' ')} (GB)"
         return Column(f"{category}_bytes", title, read=lambda m: m.by_category.get(category, 0), show=gigabytes)
 
-    def of_need(column: Column[_Row]) -> Column[_Moment]:
-        return Column(column.key, column.title, column.left, text=lambda m: column.cell(m.need))
-
     shown = max((need.prediction.categories for need in needs), key=len, default=CATEGORIES)
-    sizes = (*map(size, shown), Column("total_bytes", "total (GB)", read=lambda m: m.total, show=gigabytes))
-    columns: tuple[Column[_Moment], ...] = (
-        *map(of_need, cell),
+    columns: tuple[Source[_Moment], ...] = (
+        *map(_of_need, _cell_columns(needs)),
+        lambda m: {"moment": m.name, "phase": m.phase},
         Column("moment", left=True, text=lambda m: f"peak, in {m.phase}" if m.name == "peak" else m.name),
-        *sizes,
+        *map(size, shown),
+        Column("total_bytes", "total (GB)", read=lambda m: m.total, show=gigabytes),
     )
     return Table.of(
         (moment for need in needs for moment in _moments(need)),
         columns,
-        record=lambda m: values_of(cell, m.need) | {"moment": m.name, "phase": m.phase} | values_of(sizes, m),
         caption=caption or "What memory is held for",
         footnotes=(
             PREDICTED,
@@ -201,26 +194,19 @@ def communication_table(estimates: Sequence[Estimate]) -> Table | None:
     uses = [_Use(_need_of(each), used, time_s) for each in estimates for used, time_s in least_times(each)]
     if not uses:
         return None
-    needs = [use.need for use in uses]
     target = estimates[0].target
     unit = ByteUnit.for_largest(max(use.collective.bytes for use in uses))
-    cell = _cell_columns(needs)
-
-    def of_need(column: Column[_Row]) -> Column[_Use]:
-        return Column(column.key, column.title, column.left, text=lambda use: column.cell(use.need))
-
-    amounts: tuple[Column[_Use], ...] = (
+    columns: list[Column[_Use]] = [
+        *map(_of_need, _cell_columns([use.need for use in uses])),
         Column("op", "operation", left=True, read=lambda use: use.collective.op),
         Column("calls", read=lambda use: use.collective.calls),
         Column("bytes", unit.name, read=lambda use: use.collective.bytes, show=unit.figure),
-    )
+    ]
     if target.link_bytes_per_s is not None:
-        at_least = Column[_Use]("least_s", "at least (ms)", show=lambda time: fixed_milliseconds(time, 3))
-        amounts = (*amounts, at_least)
+        columns.append(Column("least_s", "at least (ms)", show=lambda time: fixed_milliseconds(time, 3)))
     return Table.of(
         uses,
-        (*map(of_need, cell), *amounts),
-        record=lambda use: values_of(cell, use.need) | values_of(amounts, use),
+        columns,
         caption="What a rank communicates in a step",
         footnotes=_communication_notes(unit, target),
         label="predicted-communication",
@@ -318,6 +304,11 @@ def _need_of(estimate: Estimate) -> _Need:
 def _cell_columns(rows: Sequence[_Row]) -> tuple[Column[_Row], ...]:
     """The columns that name a cell, and those whose values differ or are unusual."""
     return (*_CELL, *(column for column in _MAY_VARY if _is_shown(column, rows)))
+
+
+def _of_need(column: Column[_Row]) -> Column[Any]:
+    """The column of what has a need."""
+    return Column(column.key, column.title, column.left, read=lambda item: column.value(item.need), show=column.show)
 
 
 def _is_shown(column: Column[_Row], rows: Sequence[_Row]) -> bool:

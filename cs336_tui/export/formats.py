@@ -98,17 +98,15 @@ def plain_text(table: Table) -> str:
     """The table in aligned columns; a column in which all rows say the same is said once, above them."""
     from tabulate import tabulate
 
-    headers = [column.header for column in table.columns]
-    several = len(table.rows) > 1
-    shared = [i for i, cells in enumerate(zip(*table.rows, strict=True)) if several and i and len(set(cells)) == 1]
-    kept = [i for i in range(len(headers)) if i not in shared]
-    said = ", ".join(f"{headers[i]} {table.rows[0][i]}" for i in shared)
+    alike = table.alike
+    said = ", ".join(f"{table.columns[place].header} {table.rows[0][place]}" for place in alike)
+    kept = table.at(place for place in range(len(table.columns)) if place not in alike)
     lines = tabulate(
-        [[one_line(row[i]) for i in kept] for row in table.rows],
-        [one_line(headers[i]) for i in kept],
+        [list(map(one_line, row)) for row in kept.rows],
+        [one_line(column.header) for column in kept.columns],
         tablefmt="simple",
         disable_numparse=True,
-        colalign=[table.columns[i].align for i in kept],
+        colalign=[column.align for column in kept.columns],
     )
     return "\n".join([table.caption, *([f"all: {said}"] if said else []), "", lines, "", *table.footnotes, ""])
 

@@ -15,7 +15,7 @@ from cs336_tui.config.problems.problem import Part, Problem
 from cs336_tui.export.answers import figures_for, tables_of
 from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.sections import Section, render_sections
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Column, Source, Table, Value
 from cs336_tui.export.texts import untaken
 from cs336_tui.stats.quantities import NONE, UNKNOWN, gigabytes
 
@@ -121,8 +121,10 @@ class Needs(NamedTuple):
 
 def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
     """A row for each problem: its preset, what it needs, and what of it is in the session."""
-    columns: tuple[Column[Needs], ...] = (
-        Column("problem", left=True, read=lambda row: f"{row.edition}/{row.problem.name}"),
+    columns: list[Source[Needs]] = [
+        lambda row: {"problem": row.problem.name, "edition": row.edition, "title": row.problem.title},
+        Column("problem", left=True, text=lambda row: f"{row.edition}/{row.problem.name}"),
+        lambda row: {"presets": ", ".join(row.presets)},
         Column("parts", rank=2, left=True, read=lambda row: " ".join(part.letter for part in row.problem.parts)),
         Column("cells", rank=1, read=lambda row: row.cells),
         Column("fit", read=lambda row: row.fit),
@@ -133,6 +135,7 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
             read=lambda row: row.largest.needed_bytes if row.largest else None,
             text=lambda row: gigabytes(row.largest.needed_bytes) if row.largest else UNKNOWN if row.cells else NONE,
         ),
+        lambda row: {"largest": row.largest.spec.title if row.largest else None, "low_s": row.low_s},
         Column(
             "high_s",
             "time",
@@ -143,29 +146,15 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
         Column(
             "gpu", "a GPU for", rank=4, left=True, read=lambda row: row.problem.gpu, show=lambda text: text or "nothing"
         ),
-        *(
-            [Column("done", "in the session", left=True, read=_progress_text, show=lambda text: text or NONE)]
-            if session
-            else []
-        ),
-    )
+        lambda row: _progress_record(row.progress),
+    ]
+    if session:
+        columns.append(Column("done", "in the session", left=True, text=lambda row: _progress_text(row) or NONE))
     shown = {row.edition for row in rows}
     others = sorted({edition for edition, _ in every_problem()} - shown, reverse=True)
     return Table.of(
         rows,
         columns,
-        record=lambda row: {
-            "problem": row.problem.name,
-            "edition": row.edition,
-            "title": row.problem.title,
-            "presets": ", ".join(row.presets),
-            **{each.key: each.value(row) for each in columns[1:6]},
-            "largest": row.largest.spec.title if row.largest else None,
-            "low_s": row.low_s,
-            "high_s": row.high_s,
-            "gpu": row.problem.gpu,
-            **_progress_record(row.progress),
-        },
         caption=f"Problems of the handouts, on {device}",
         footnotes=(
             "a problem with cells is a preset, too: cs336-tui bench --preset NAME, then cs336-tui export last "

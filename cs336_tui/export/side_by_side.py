@@ -8,7 +8,7 @@ import msgspec
 
 from cs336_tui.events.environment import Environment
 from cs336_tui.export.selftest import machine_of
-from cs336_tui.export.tables import Column, Table, Value, attributes
+from cs336_tui.export.tables import Column, Source, Table, attributes
 from cs336_tui.selftest.programs import SelftestCell
 from cs336_tui.selftest.side_by_side import LaneCost, LaneRun
 from cs336_tui.selftest.turns import SETTLE_S
@@ -29,19 +29,23 @@ class SideBySide(msgspec.Struct, frozen=True, kw_only=True):
 
 def lanes_table(found: SideBySide) -> Table:
     """A row a lane, then all; the last footnote is the sentence."""
-    columns: tuple[Column[LaneCost], ...] = (
-        Column("lane", left=True, text=_name),
-        Column("device", left=True, text=_place),
+    columns: tuple[Source[LaneCost], ...] = (
+        Column("lane", left=True, read=lambda each: each.lane.lane if each.lane else None, text=_name),
+        Column("device", left=True, read=lambda each: each.lane.device if each.lane else None, text=_place),
+        lambda each: {
+            "cores": " ".join(map(str, each.lane.cores)) if each.lane else None,
+            "lanes": len(found.run.lanes),
+        },
         Column("steps_alone", "steps alone"),
         Column("steps_beside", "steps beside"),
-        Column("alone_s", "alone (ms)", text=lambda each: _time(each.alone_s)),
-        Column("beside_s", "beside others (ms)", text=lambda each: _time(each.beside_s)),
+        Column("alone_s", "alone (ms)", show=_time),
+        Column("beside_s", "beside others (ms)", show=_time),
+        lambda each: attributes(each.ratio, "ratio", "low", "high"),
         Column("ratio", "beside over alone [95 %]", text=_ratio),
     )
     return Table.of(
         found.costs,
         columns,
-        record=lambda each: _record(each, found),
         caption=f"Step times beside {_others(found)}, over those alone: {found.work.title}",
         footnotes=(*_notes(found), sentence(found)),
         label="side-by-side",
@@ -109,14 +113,3 @@ def _time(mean_s: float | None) -> str:
 
 def _ratio(each: LaneCost) -> str:
     return UNKNOWN if each.ratio is None else f"{each.ratio.ratio:.3f} {each.ratio.bounds('.3f')}"
-
-
-def _record(each: LaneCost, found: SideBySide) -> dict[str, Value]:
-    return {
-        "lane": each.lane.lane if each.lane else None,
-        "device": each.lane.device if each.lane else None,
-        "cores": " ".join(map(str, each.lane.cores)) if each.lane else None,
-        "lanes": len(found.run.lanes),
-        **attributes(each, "steps_alone", "steps_beside", "alone_s", "beside_s"),
-        **attributes(each.ratio, "ratio", "low", "high"),
-    }

@@ -16,7 +16,7 @@ from cs336_tui.config.command import command_of
 from cs336_tui.config.spec import AXES
 from cs336_tui.config.tuned_sweep import sweep_of_candidate
 from cs336_tui.config.tuning import COSTS, Goal, LeftOut, choice_words
-from cs336_tui.export.tables import Column, Table, Value, attributes, known
+from cs336_tui.export.tables import Column, Source, Table, attributes, known
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import TOO_NOISY, UNKNOWN, counted, duration, gigabytes
 
@@ -91,24 +91,28 @@ def race_table(race: Race, cells: Mapping[int, CellState] | None = None) -> Tabl
     """A row a candidate, best first, with its ratio to the starting point; below what was not tried, and why. `cells`
     are the session's, which tell what a limit of the whole run leaves for compiling."""
     rules = _rules(race, cells)
-    columns: list[Column[Entry]] = [
-        Column("candidate", left=True, text=lambda entry: entry.label),
-        Column("status", left=True, text=lambda entry: entry.status),
-        Column("ratio", text=lambda entry: UNKNOWN if entry.ratio is None else f"{entry.ratio:.3f}"),
+    columns: list[Source[Entry]] = [
+        Column("candidate", left=True, read=lambda entry: entry.label),
+        Column("status", left=True),
+        Column("ratio", show=known("{:.3f}")),
+        lambda entry: attributes(entry, "low", "high", "cost", "visits", "peak_bytes", "compile_s"),
         Column("interval", text=_interval),
-        Column("visits", rank=4, text=lambda entry: str(entry.visits)),
+        Column("visits", rank=4),
         Column("peak", "peak (GB)", rank=2, text=lambda e: gigabytes(e.peak_bytes) if e.peak_bytes else UNKNOWN),
     ]
     if any(entry.compile_s for entry in race.entries):
         columns.append(Column("compile", "compile (s)", rank=3, text=lambda e: known("{:.1f}", "")(e.compile_s)))
     if rules:
         columns.append(Column("left", "left to compile (s)", rank=2, text=lambda e: _left(rules.get(e.number))))
-    columns.append(Column("why", left=True, rank=5, text=lambda entry: entry.why))
+    columns += [
+        Column("why", left=True, rank=5, read=lambda entry: entry.why or None, text=lambda entry: entry.why),
+        lambda entry: attributes(entry.agreement, agrees="agrees", agreement="why"),
+        lambda entry: {"left_to_compile_s": rules[entry.number].left_s} if entry.number in rules else {},
+    ]
     findings, candidates = tuple(_findings(race, rules)), counted(len(race.entries), "candidate")
     found = Table.of(
         race.entries,
         columns,
-        record=lambda entry: race_record(entry, rules.get(entry.number)),
         caption=f"Race of {candidates}: {COSTS[race.tuning.goal]} over the starting point's",
         footnotes=(*_notes(race), *findings),
         label="race",
@@ -118,11 +122,12 @@ def race_table(race: Race, cells: Mapping[int, CellState] | None = None) -> Tabl
 
 
 def race_document(race: Race, cells: Mapping[int, CellState] | None = None) -> dict[str, Any]:
-    """The race as data: the best spec, the ranking, the starting point, what was left out and how it ended."""
-    rules, tuning, best = _rules(race, cells), race.tuning, race.best
+    """The race as data: the best spec, the ranking, the starting point, what was left out and how it ended; in seconds,
+    bytes and joules."""
+    tuning, best, records = race.tuning, race.best, race_table(race, cells).records
     return {
         "best": best.spec if best else None,
-        "ranking": [{"spec": each.spec, **race_record(each, rules.get(each.number))} for each in race.entries],
+        "ranking": [{"spec": each.spec, **record} for each, record in zip(race.entries, records, strict=True)],
         "baseline": race.start.spec,
         "finding": finding(race),
         "command": command_of(sweep_of_candidate(tuning, best.spec)) if best else None,
@@ -134,19 +139,6 @@ def race_document(race: Race, cells: Mapping[int, CellState] | None = None) -> d
         "spent_s": race.spent_s,
         "rounds": race.rounds,
         "ended": race.ended or None,
-    }
-
-
-def race_record(entry: Entry, rule: TimeRule | None = None) -> dict[str, Value]:
-    """A candidate as data, in seconds, bytes and joules."""
-    return {
-        "candidate": entry.label,
-        "status": entry.status,
-        **attributes(entry, "ratio", "low", "high", "cost", "visits", "peak_bytes", "compile_s"),
-        "why": entry.why or None,
-        "agrees": entry.agreement.agrees if entry.agreement else None,
-        "agreement": entry.agreement.why if entry.agreement else None,
-        **({"left_to_compile_s": rule.left_s} if rule else {}),
     }
 
 
@@ -220,29 +212,23 @@ def gains_table(race: Race) -> Table | None:
     gains = gains_of(race)
     if not any(gain.alone or gain.beside for gain in gains):
         return None
-    columns: list[Column[Gain]] = [
+    columns: list[Source[Gain]] = [
+        lambda gain: {"choice": AXES[gain.field].option, "value": gain.value, "in_best": gain.is_best},
         Column("choice", left=True, text=lambda gain: choice_words({gain.field: gain.value})),
+        lambda gain: attributes(gain.alone, *Factor._fields, prefix="alone_"),
+        lambda gain: attributes(gain.beside, *Factor._fields, prefix="beside_"),
         Column("alone", text=lambda gain: factor_words(gain.alone)),
         Column("beside", "beside the best's others", text=lambda gain: factor_words(gain.beside)),
-        Column("interacts", left=True, text=_interacts),
-        Column("in_best", "in the best", left=True, text=lambda gain: "yes" if gain.is_best else ""),
+        Column("interacts", left=True, show={None: UNKNOWN, True: "yes", False: "not shown"}.__getitem__),
+        Column("in_best", "in the best", left=True, show={True: "yes", False: ""}.__getitem__),
     ]
     return Table.of(
         gains,
         columns,
-        record=_record_of_gain,
         caption="What each choice gains: cost with it over cost without it",
         footnotes=tuple(_notes_of_gains(race, gains)),
         label="gains",
     )
-
-
-def _record_of_gain(gain: Gain) -> dict[str, Value]:
-    """A gain as data; None for what is not known."""
-    record: dict[str, Value] = {"choice": AXES[gain.field].option, "value": gain.value, "in_best": gain.is_best}
-    for name, factor in (("alone", gain.alone), ("beside", gain.beside)):
-        record |= {f"{name}_{part}": getattr(factor, part) if factor else None for part in Factor._fields}
-    return {**record, "interacts": gain.interacts}
 
 
 def factor_words(factor: Factor | None) -> str:
@@ -251,10 +237,6 @@ def factor_words(factor: Factor | None) -> str:
         return UNKNOWN
     bounds = "" if factor.low is None or factor.high is None else f" [{factor.low:.3f}, {factor.high:.3f}]"
     return f"{factor.ratio:.3f}{bounds}"
-
-
-def _interacts(gain: Gain) -> str:
-    return {None: UNKNOWN, True: "yes", False: "not shown"}[gain.interacts]
 
 
 def _notes_of_gains(race: Race, gains: tuple[Gain, ...]) -> Iterator[str]:
