@@ -27,12 +27,13 @@ from cs336_tui.stats.quantities import (
     counted,
     duration,
     gigabytes,
+    named,
     percent,
 )
 from cs336_tui.stats.ratio import Ratio
 
-MOST_NAMED = 3
-"""Cells that a sentence names; more are counted."""
+MOST_PROFILES = 3
+"""Profiled steps that a sentence is about; more are counted."""
 MOST_NOTICES = 3
 CI = f"{LEVEL * 100:g} % CI"
 
@@ -115,9 +116,7 @@ def _raced(state: SessionState, results: Sequence[Result]) -> Iterator[Finding]:
     if race is None:
         return
     differing = [entry.label for entry in race.entries if entry.status == "differs"]
-    named = "; ".join(differing[:MOST_NAMED])
-    more = f" and {len(differing) - MOST_NAMED} more" if len(differing) > MOST_NAMED else ""
-    not_crowned = f" Not crowned, as logits or gradients differ: {named}{more}." if differing else ""
+    not_crowned = f" Not crowned, as logits or gradients differ: {named(differing)}." if differing else ""
     yield Finding("Race", f"{race_finding(race)}{not_crowned}")
     visits = {cell for entry in race.entries for cell in entry.cells}
     timed_visits = [each for each in measured(results) if each.state is state and each.cell.cell in visits]
@@ -144,10 +143,11 @@ def _measured(cells: NamedCells) -> Iterator[Finding]:
     swept = (key for key in TELLING if varies(results, key) and key not in ("machine", "device", "torch", "threads"))
     told = [f"{FIELDS[key].title} {_listed(values(results, key))}" for key in swept]
     same = shared(results, among=("size", "context", "batch", "pass", "precision", "warmup", "steps"))
-    parts = (*told, *([f"each with {same}"] if same else ()))
+    if same:
+        told.append(f"each with {same}")
     total = len(cells.results)
     of = f"{len(results)} of {total} cells {'was' if len(results) == 1 else 'were'}" if total > 1 else "One cell was"
-    yield Finding("Measured", f"{of} timed on {devices}{''.join(f'; {part}' for part in parts)}.")
+    yield Finding("Measured", f"{of} timed on {devices}{''.join(f'; {part}' for part in told)}.")
 
 
 def _listed(texts: Sequence[str]) -> str:
@@ -179,9 +179,8 @@ def _all(cells: NamedCells, alike: Sequence[Timed]) -> str:
     first, *others = alike
     text = f"{cells.doubted(first)}: {_mean(first)}{_repeats(first)}"
     if others:
-        named = ", ".join(f"{cells.name(each.first)} ({_ms(each)} ms)" for each in others[:MOST_NAMED])
-        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
-        text += f"; not told apart from it: {named}{more}"
+        names = [f"{cells.name(each.first)} ({_ms(each)} ms)" for each in others]
+        text += f"; not told apart from it: {named(names, between=', ')}"
     return text
 
 
@@ -281,7 +280,7 @@ def _kernels(states: Sequence[SessionState]) -> Iterator[Finding]:
     """The largest kernel of each profiled step, and the share of matrix multiplication."""
     reports = list(chain.from_iterable(state.contents(KernelReport) for state in states))
     told = []
-    for report in reports[:MOST_NAMED]:
+    for report in reports[:MOST_PROFILES]:
         found = profiled(report)
         if found.top:
             top = f"{found.top.short} with {percent(found.top.share)} % of {found.kernel_ns / 1e6:.4g} ms"
@@ -306,7 +305,9 @@ def _distrust(cells: NamedCells) -> Iterator[Finding]:
         yield Finding("In doubt", f"{doubted} of {counted(len(judged), 'timed cell')}: {'; '.join(told)}.")
     elif judged:
         unseen = Counter(check.name for _, judgement in judged for check in judgement.not_observable)
-        blind = ", ".join(name + (f" ({n} of {len(judged)} cells)" * (n < len(judged))) for name, n in unseen.items())
+        blind = ", ".join(
+            name if n == len(judged) else f"{name} ({n} of {len(judged)} cells)" for name, n in unseen.items()
+        )
         of = f"none of the {len(judged)} timed cells" if len(judged) > 1 else "nothing"
         yield Finding("In doubt", f"{of}{f'; not observable: {blind}' if blind else ''}.")
     for word in ENDINGS:
@@ -341,9 +342,7 @@ def _failure(cell: CellState) -> str:
 
 def _counted(cells: NamedCells, results: Sequence[Result]) -> str:
     """``12 cells (small · forward; large · forward; and 10 more)``."""
-    named = "; ".join(map(cells.name, results[:MOST_NAMED]))
-    more = f"; and {len(results) - MOST_NAMED} more" if len(results) > MOST_NAMED else ""
-    return f"{counted(len(results), 'cell')} ({named}{more})"
+    return f"{counted(len(results), 'cell')} ({named([*map(cells.name, results)], last='; and ')})"
 
 
 def _interval(result: Result) -> MeanInterval | None:

@@ -46,15 +46,13 @@ def by_message(results: Sequence[Result]) -> Drawing | Absent:
         return Absent("busbw", "no collective was timed at two sizes")
     lines = every[:MOST_LINES]
     alike = {(line.spec.collective, line.spec.backend_in_use, line.spec.ranks): line.spec for line in lines}
-    several = len(alike) > 1
     others = [(spec, curve) for spec in alike.values() for curve in published_curves(spec, published())]
     others = others[: MOST_LINES - len(lines)]
     drawn = [*lines, *(curve for _, curve in others)]
     names = [wrapped(line.name, LEGEND_WIDTH) for line in lines]
-    names += [
-        wrapped(f"published{f', {spec.ranks} ranks' * several}: {curve.name}, {curve.source}", LEGEND_WIDTH)
-        for spec, curve in others
-    ]
+    for spec, curve in others:
+        ranks = f", {spec.ranks} ranks" if len(alike) > 1 else ""
+        names.append(wrapped(f"published{ranks}: {curve.name}, {curve.source}", LEGEND_WIDTH))
 
     def draw(figure: Figure) -> None:
         axis = figure.subplots()

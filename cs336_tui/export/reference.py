@@ -229,7 +229,8 @@ def _cell_record(result: Result) -> dict[str, Value]:
 def _cell(result: Result, *more: str) -> str:
     spec = result.spec
     if spec.is_collective:
-        return " · ".join((spec.title, *(spec.backend_in_use,) * (spec.backend == "auto"), *more))
+        backend = [spec.backend_in_use] if spec.backend == "auto" else []
+        return " · ".join((spec.title, *backend, *more))
     named = (spec.size_label, spec.pass_, spec.precision, f"ctx {spec.context_length}", f"batch {spec.batch_size}")
     return " · ".join((*named, *more, *spec.variants))
 

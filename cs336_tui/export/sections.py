@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cs336_tui.export.drawing import Drawing
-from cs336_tui.export.formats import document_of_table, latex_escape, render_all, typst_string
-from cs336_tui.export.page import page
+from cs336_tui.export.formats import document_of_table, latex_escape, page, render_all, typst_string
 from cs336_tui.export.tables import Table, Value
 from cs336_tui.export.texts import csv_text, markdown_escape, one_line, untaken
 

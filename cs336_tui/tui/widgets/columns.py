@@ -10,6 +10,7 @@ import msgspec
 from rich.cells import cell_len, set_cell_size
 
 from cs336_tui.export.tables import Column, Table, fitted
+from cs336_tui.stats.quantities import counted
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.widgets.lines import Line, Span, bar, line, paragraphs, runs
 
@@ -130,7 +131,7 @@ def columns_words(pages: Sequence[Layout], page: int = 0, binding: str = "table.
 
 def hidden_words(hidden: int) -> str:
     """``+6 columns``; empty for none."""
-    return f"+{hidden} column{'s' * (hidden != 1)}" if hidden else ""
+    return f"+{counted(hidden, 'column')}" if hidden else ""
 
 
 def words_room() -> int:
