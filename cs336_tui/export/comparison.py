@@ -89,10 +89,15 @@ def side_mean(side: Side, notation: Notation) -> str:
     return notation.mean_and_std(side.summary) if side.summary else side.note
 
 
+def side_record(name: str, side: Side, *more: str) -> dict[str, Value]:
+    """The steps of a side, its runs, `more` of its fields, and why it has no steps."""
+    runs = attributes(side, "runs", *more, prefix=f"{name}_")
+    return summary_record(name, side.summary) | runs | {f"{name}_note": side.note or None}
+
+
 def _record(pair: Pair) -> dict[str, Value]:
     record = cell_record(pair.a.spec) | {"warmup": warmup_value(pair.a.spec)}
-    for name, side in (("a", pair.a), ("b", pair.b)):
-        record |= summary_record(name, side.summary) | {f"{name}_runs": side.runs, f"{name}_note": side.note or None}
+    record |= side_record("a", pair.a) | side_record("b", pair.b)
     return record | ratio_record(pair.ratio, "ratio") | {"verdict": pair.outcome, "differs": "; ".join(pair.differs)}
 
 

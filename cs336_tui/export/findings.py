@@ -324,7 +324,7 @@ def _distrust(cells: NamedCells) -> Iterator[Finding]:
 
 def _made(results: Sequence[Result], states: Sequence[SessionState]) -> Iterator[Finding]:
     """The cells that were made differently; the log's notices."""
-    lines = (*mixed_provenance(list(filter(_shown, results))), *machine_marks(results).notes)
+    lines = (*mixed_provenance([each for each in results if has_result(each.cell)]), *machine_marks(results).notes)
     yield from (Finding("Not made alike", f"{line.removeprefix('mixed provenance: ')}.") for line in lines)
     notices = dict.fromkeys(notice.text for state in states for notice in state.notices)
     yield from (Finding("Notice", text) for text in list(notices)[:MOST_NOTICES])
@@ -348,7 +348,3 @@ def _counted(cells: NamedCells, results: Sequence[Result]) -> str:
 def _interval(result: Result) -> MeanInterval | None:
     judgement = judgement_of(result.cell, result.state)
     return judgement.interval if judgement else None
-
-
-def _shown(result: Result) -> bool:
-    return has_result(result.cell)

@@ -7,13 +7,12 @@ from typing import Any
 
 import msgspec
 
-from cs336_tui.analysis.comparison import Side
 from cs336_tui.analysis.fields import warmup_value
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
-from cs336_tui.export.comparison import side_mean
+from cs336_tui.export.comparison import side_mean, side_record
 from cs336_tui.export.footnotes import std_kind
 from cs336_tui.export.tables import (
     Column,
@@ -24,11 +23,11 @@ from cs336_tui.export.tables import (
     cell_record,
     known,
     ratio_record,
-    summary_record,
 )
 from cs336_tui.stats.quantities import MILLISECONDS, NONE, Notation, gigabytes
 from cs336_tui.stats.ratio import LEVEL, MARGIN
 
+_PEAK = "peak_allocated_bytes"
 _METHOD = "method"
 """In place of a class: a step of the reference's attention, which is a method of its module."""
 
@@ -188,7 +187,7 @@ def speedup_table(results: Sequence[Result], *, notation: Notation = MILLISECOND
         lambda each: {"machine": each.machine, "warmup": warmup_value(each.spec)},
         Column("cell", left=True, text=lambda each: _cell_name(each.spec)),
         Column("precision", left=True, read=lambda each: each.spec.precision),
-        lambda each: _side_record("fp32", each.fp32) | _side_record("other", each.other),
+        lambda each: side_record("fp32", each.fp32, _PEAK) | side_record("other", each.other, _PEAK),
         Column("fp32", f"fp32 ± std ({unit})", text=lambda each: side_mean(each.fp32, notation)),
         Column("other", f"± std ({unit})", text=lambda each: side_mean(each.other, notation)),
         lambda each: attributes(each.ratio, speedup="ratio") | ratio_record(each.ratio),
@@ -218,14 +217,6 @@ def _provenance(report: PrecisionReport) -> Iterator[str]:
 def _cell_name(spec: CellSpec) -> str:
     named = (spec.size_label, f"ctx {spec.context_length}", f"batch {spec.batch_size}", spec.pass_, spec.device)
     return " · ".join((*named, *spec.variants))
-
-
-def _side_record(name: str, side: Side) -> dict[str, Value]:
-    return summary_record(name, side.summary) | {
-        f"{name}_runs": side.runs,
-        f"{name}_peak_allocated_bytes": side.peak_allocated_bytes,
-        f"{name}_note": side.note or None,
-    }
 
 
 def _speedup_notes(speedups: Sequence[SpeedUp]) -> Iterator[str]:

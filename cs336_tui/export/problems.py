@@ -21,11 +21,11 @@ from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.reports import Report
 from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.folder import figures_of
+from cs336_tui.export.formats import Section, render_sections
 from cs336_tui.export.memory import ALLOCATOR_COUNTS
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.reports import drawings_of_reports, report_tables
 from cs336_tui.export.results import TableError, results_table
-from cs336_tui.export.sections import Section, render_sections
 from cs336_tui.export.tables import Column, Source, Table, Value, attributes, cell_record
 from cs336_tui.export.texts import untaken
 from cs336_tui.export.writeups import layout_tables
@@ -162,7 +162,7 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
         lambda row: _progress_record(row.progress),
     ]
     if session:
-        columns.append(Column("done", "in the session", left=True, text=lambda row: _progress_text(row) or NONE))
+        columns.append(Column("done", "in the session", left=True, text=_progress_text))
     return Table.of(
         rows,
         columns,
@@ -192,7 +192,7 @@ def _needs_notes(rows: Sequence[Needs], session: str) -> Iterator[str]:
 
 
 def _progress_text(row: Needs) -> str:
-    return f"{row.progress.mark} {row.progress.text}".strip() if row.progress else ""
+    return (f"{row.progress.mark} {row.progress.text}".strip() if row.progress else "") or NONE
 
 
 def _progress_record(progress: Progress | None) -> dict[str, Value]:
@@ -368,7 +368,8 @@ def _one_of(tables: Sequence[Table]) -> Table:
     cells = [settings(table) for table in tables]
     several = len({tuple(str(cell.get(key)) for key in _CELL) for cell in cells})
     differ = [key for key in keys if len({str(cell.get(key)) for cell in cells}) > 1]
-    columns = [Column[object](key, _title(key), key not in NUMBERS) for key in differ]
+    titles = {key: FIELDS[key].title if key in FIELDS else key for key in differ}
+    columns = [Column[object](key, title, key not in NUMBERS) for key, title in titles.items()]
     rows = [
         (*(str(cell.get(key, "")) for key in differ), *row)
         for table, cell in zip(tables, cells, strict=True)
@@ -397,10 +398,6 @@ def _notes_of(tables: Sequence[Table], names: Sequence[str]) -> Iterator[str]:
     for note, cells in of.items():
         if len(cells) < len(tables) and not note.startswith(ALLOCATOR_COUNTS):
             yield f"{'; '.join(cells)}: {note}"
-
-
-def _title(key: str) -> str:
-    return FIELDS[key].title if key in FIELDS else key
 
 
 def _chosen(table: Table, answer: Answer) -> Table:

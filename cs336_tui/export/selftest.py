@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from cs336_tui.events.environment import Environment
-from cs336_tui.export.tables import Column, Source, Table, Value, attributes
+from cs336_tui.export.tables import Column, Source, Table, Value, attributes, known
 from cs336_tui.selftest.programs import APP, BARE, SAMPLING_S, SelftestCell
 from cs336_tui.selftest.ratios import ProgramRatio, SelftestResult, Tolerances
 from cs336_tui.selftest.side_by_side import LaneCost, LaneRun
@@ -200,7 +200,7 @@ class SideBySide(msgspec.Struct, frozen=True, kw_only=True):
 def lanes_table(found: SideBySide) -> Table:
     """A row a lane, then all; the last footnote is the sentence."""
     columns: tuple[Source[LaneCost], ...] = (
-        Column("lane", left=True, read=lambda each: each.lane.lane if each.lane else None, text=_name),
+        Column("lane", left=True, read=lambda each: each.lane.lane if each.lane else None, show=known("{}", "all")),
         Column("device", left=True, read=lambda each: each.lane.device if each.lane else None, text=_place),
         lambda each: {
             "cores": " ".join(map(str, each.lane.cores)) if each.lane else None,
@@ -264,10 +264,6 @@ def _lanes_notes(found: SideBySide) -> Iterator[str]:
     settling, taken = sum(len(turn.settling) for turn in sides), sum(len(turn.counted) for turn in sides)
     yield f"not counted: {settling} of {settling + taken} steps, which began within {SETTLE_S:g} s of a turn's begin"
     yield "cells run in lanes of cs336-tui bench, with its pinning and sampling, which go on while a cell is alone"
-
-
-def _name(each: LaneCost) -> str:
-    return "all" if each.lane is None else str(each.lane.lane)
 
 
 def _place(each: LaneCost) -> str:

@@ -93,6 +93,7 @@ def race_table(race: Race, cells: Mapping[int, CellState] | None = None) -> Tabl
     """A row a candidate, best first, with its ratio to the starting point; below what was not tried, and why. `cells`
     are the session's, which tell what a limit of the whole run leaves for compiling."""
     rules = _rules(race, cells)
+    left_s = {number: rule.left_s for number, rule in rules.items()}
     columns: list[Source[Entry]] = [
         Column("candidate", left=True, read=lambda entry: entry.label),
         Column("status", left=True),
@@ -105,11 +106,12 @@ def race_table(race: Race, cells: Mapping[int, CellState] | None = None) -> Tabl
     if any(entry.compile_s for entry in race.entries):
         columns.append(Column("compile", "compile (s)", rank=3, text=lambda e: known("{:.1f}", "")(e.compile_s)))
     if rules:
-        columns.append(Column("left", "left to compile (s)", rank=2, text=lambda e: _left(rules.get(e.number))))
+        show = known("{:.0f}")
+        columns.append(Column("left", "left to compile (s)", rank=2, text=lambda e: show(left_s.get(e.number))))
     columns += [
         Column("why", left=True, rank=5, read=lambda entry: entry.why or None, text=lambda entry: entry.why),
         lambda entry: attributes(entry.agreement, agrees="agrees", agreement="why"),
-        lambda entry: {"left_to_compile_s": rules[entry.number].left_s} if entry.number in rules else {},
+        lambda entry: {"left_to_compile_s": left_s[entry.number]} if entry.number in left_s else {},
     ]
     findings, candidates = tuple(_findings(race, rules)), counted(len(race.entries), "candidate")
     found = Table.of(
@@ -160,10 +162,6 @@ def _interval(entry: Entry) -> str:
     if not entry.number and entry.ratio is not None:
         return BASELINE
     return "" if entry.low is None or entry.high is None else f"[{entry.low:.3f}, {entry.high:.3f}]"
-
-
-def _left(rule: TimeRule | None) -> str:
-    return UNKNOWN if rule is None or rule.left_s is None else f"{rule.left_s:.0f}"
 
 
 def _rules(race: Race, cells: Mapping[int, CellState] | None) -> dict[int, TimeRule]:

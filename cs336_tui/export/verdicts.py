@@ -215,7 +215,10 @@ def verdict_table(
             f"mean ({notation.symbol})",
             text=lambda each: notation.of(each.result.cell.summary(each.result.state.ddof), "mean_s"),
         ),
-        _of_interval(f"95 % CI of the mean ({notation.symbol})", lambda found: _limits(found, notation)),
+        _of_interval(
+            f"95 % CI of the mean ({notation.symbol})",
+            lambda found: limits_of(found.low, found.high, found.mean, notation),
+        ),
         _of_interval("± %", half_width),
         _of_interval("effective n", lambda found: f"{found.effective_n:.3g}"),
         Column("warmup_advice", "warm-up", left=True),
@@ -232,10 +235,6 @@ def verdict_table(
 
 def _of_interval(title: str, show: Callable[[MeanInterval], str]) -> Column[Judged]:
     return Column(title, text=lambda each: show(found) if (found := each.judgement.interval) else UNKNOWN)
-
-
-def _limits(interval: MeanInterval, notation: Notation) -> str:
-    return limits_of(interval.low, interval.high, interval.mean, notation)
 
 
 def limits_of(low_s: float, high_s: float, mean_s: float, notation: Notation = MILLISECONDS) -> str:
