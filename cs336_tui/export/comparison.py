@@ -27,6 +27,13 @@ from cs336_tui.stats.summaries import Summary
 
 SETTINGS = ("size", "context", "batch", "pass", "precision", "device", *VARIANTS, "warmup", "steps")
 """Fields of a pair that a table may show, those of A."""
+RESULTS = {True: "same", False: "differs", None: "not compared"}
+"""The words for an agreement."""
+_AGREEMENT_MEANS = (
+    "errors are norms of differences over norms, of the worst range of positions and of the worst parameter",
+    "differs: by more than rounding in the coarser of both precisions explains",
+    f"compared: {COMPARED}",
+)
 
 
 def pair_columns(
@@ -159,7 +166,7 @@ def turns_table(turns: Turns, results: Sequence[Result], *, notation: Notation =
     def doubt(each: Round | None) -> str:
         return doubt_word(results[2 * each.number - 2 : 2 * each.number] if each else results)
 
-    shown = Table.of((*begun, None), columns, record=lambda each: _turns_record(turns, each), doubt=doubt)
+    shown = Table.of((*begun, None), columns, doubt=doubt)
     return msgspec.structs.replace(
         shown,
         records=tuple(_turns_record(turns, each) for each in (*turns.rounds, None)),
@@ -268,15 +275,6 @@ def _title(side: Side) -> str:
     spec = side.spec
     model = f"{spec.size_label} · ctx {spec.context_length} · batch {spec.batch_size}"
     return " · ".join((model, spec.pass_, spec.precision, spec.device, *spec.variants))
-
-
-RESULTS = {True: "same", False: "differs", None: "not compared"}
-"""The words for an agreement."""
-_AGREEMENT_MEANS = (
-    "errors are norms of differences over norms, of the worst range of positions and of the worst parameter",
-    "differs: by more than rounding in the coarser of both precisions explains",
-    f"compared: {COMPARED}",
-)
 
 
 class _Compared(NamedTuple):

@@ -301,7 +301,7 @@ def _distrust(cells: NamedCells) -> Iterator[Finding]:
     )
     doubted = sum(judgement.is_doubted for _, judgement in judged)
     if doubts:
-        told = (f"{name}: {_counted(cells, [result for _, result in pairs])}" for name, pairs in doubts.items())
+        told = (f"{name}: {_cells_named(cells, [result for _, result in pairs])}" for name, pairs in doubts.items())
         yield Finding("In doubt", f"{doubted} of {counted(len(judged), 'timed cell')}: {'; '.join(told)}.")
     elif judged:
         unseen = Counter(check.name for _, judgement in judged for check in judgement.not_observable)
@@ -314,7 +314,7 @@ def _distrust(cells: NamedCells) -> Iterator[Finding]:
         without = [result for result in cells.results if result.ending == word]
         if not without or word == "not run":
             continue
-        text = f"{_counted(cells, without)}."
+        text = f"{_cells_named(cells, without)}."
         if word == RECORDED:
             text = f"{counted(len(without), 'cell')} recorded elsewhere; no step was timed here."
         elif len(without) == 1 and without[0].cell.status in FAILED:
@@ -340,7 +340,7 @@ def _failure(cell: CellState) -> str:
     return f"{stage}: {in_brief(end.error, 160)}" if end and end.error else stage
 
 
-def _counted(cells: NamedCells, results: Sequence[Result]) -> str:
+def _cells_named(cells: NamedCells, results: Sequence[Result]) -> str:
     """``12 cells (small · forward; large · forward; and 10 more)``."""
     return f"{counted(len(results), 'cell')} ({named([*map(cells.name, results)], last='; and ')})"
 

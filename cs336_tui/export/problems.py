@@ -33,6 +33,8 @@ from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, gigabytes
 from cs336_tui.stats.summaries import Summary, summarize
 
 WITHOUT_FILES = "figures are written beside it with -o FILE, or with --figures FOLDER"
+_CELL = ("recording", "size", "context", "batch", "pass", "variants", "precision", "device")
+"""Keys of records that tell cells apart."""
 
 
 class Exported(NamedTuple):
@@ -199,10 +201,6 @@ def _progress_record(progress: Progress | None) -> dict[str, Value]:
     letters = ("done", "begun", "missing", "persons")
     found: dict[str, Value] = {name: " ".join(getattr(progress, name)) if progress else None for name in letters}
     return found | {"cells_done": progress.cells_done if progress else None}
-
-
-_CELL = ("recording", "size", "context", "batch", "pass", "variants", "precision", "device")
-"""Keys of records that tell cells apart."""
 
 
 def tables_of(answer: Answer, material: Material) -> tuple[Table, ...]:

@@ -131,7 +131,7 @@ def _doubts(found: Sequence[Judged]) -> Iterator[str]:
     for verdict in (check.name for check in doubted[0].judgement.checks if check.name in by_verdict):
         cells = [each for each, _ in by_verdict[verdict]]
         first = "; first cell" if len(cells) > 1 else ""
-        yield f"{verdict}: {_counted(cells, len(found))}{first}: {by_verdict[verdict][0][1].explained}"
+        yield f"{verdict}: {_cells_named(cells, len(found))}{first}: {by_verdict[verdict][0][1].explained}"
 
 
 def _not_observable(found: Sequence[Judged]) -> Iterator[str]:
@@ -172,12 +172,12 @@ def _noted(found: Sequence[Judged]) -> Iterator[str]:
     spiky, told = [each for each in found if each.judgement.limited], set()
     if len(spiky) > 1:
         most = max(each.judgement.limited for each in spiky)
-        yield limited_note(most, _counted(spiky, len(found)))
+        yield limited_note(most, _cells_named(spiky, len(found)))
         told = {limited_note(each.judgement.limited) for each in spiky}
     remarks = [(each, note) for each in found for note in each.judgement.notes if note not in told]
     for alike in grouped(remarks, lambda remark: without_numbers(remark[1])).values():
         figures = " (figures of the first)" if len({note for _, note in alike}) > 1 else ""
-        cells, note = _counted([each for each, _ in alike], len(found)), alike[0][1]
+        cells, note = _cells_named([each for each, _ in alike], len(found)), alike[0][1]
         yield f"{note}{figures}, in {cells}" if len(alike) > 1 else f"{cells}: {note}"
 
 
@@ -186,7 +186,7 @@ def without_numbers(remark: str) -> str:
     return re.sub(r"\b0 (\w+?)s\b", r"0 \1", re.sub(r"\d+(?:\.\d+)?", "0", remark))
 
 
-def _counted(cells: Sequence[Judged], total: int) -> str:
+def _cells_named(cells: Sequence[Judged], total: int) -> str:
     """``3 of 20 cells (small · forward; ...)``; the name alone of a single one."""
     if len(cells) == 1:
         return cells[0].name
