@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from cs336_tui.export.narrow import slim
+from cs336_tui.export.narrow import piped, slim
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.export.texts import bullets, csv_text, markdown_escape, one_line, untaken
 
@@ -195,24 +195,11 @@ def _label(table: Table) -> str:
 
 def _markdown(table: Table) -> str:
     parts = [f"**{markdown_escape(table.caption)}**"] if table.caption else []
-    parts.append(_markdown_rows(table))
+    cells = [[markdown_escape(cell) for cell in row] for row in ([c.header for c in table.columns], *table.rows)]
+    parts.append(piped(cells, [column.left for column in table.columns]))
     if table.footnotes:
         parts.append(bullets(map(markdown_escape, table.footnotes)))
     return "\n\n".join(parts) + "\n"
-
-
-def _markdown_rows(table: Table) -> str:
-    """The table in markdown whose source lines up, too."""
-    headers = [column.header for column in table.columns]
-    cells = [[markdown_escape(cell) for cell in row] for row in (headers, *table.rows)]
-    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
-    sides = ["<" if column.left else ">" for column in table.columns]
-    rule = ["-" * (width - 1) + ("-" if side == "<" else ":") for width, side in zip(widths, sides, strict=True)]
-
-    def line(row: Sequence[str]) -> str:
-        return " | ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True))
-
-    return "\n".join(f"| {line(row)} |" for row in (cells[0], rule, *cells[1:]))
 
 
 def _latex(table: Table) -> str:

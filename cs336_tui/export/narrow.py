@@ -15,7 +15,7 @@ from cs336_tui.export.texts import markdown_escape, one_line
 
 PAGE = 90
 """Characters of a line of a page, the gaps between columns included."""
-_PANDOC_LINE = 72
+_PANDOC_LINE = 73
 """Characters of a line beyond which pandoc wraps a table's cells."""
 _GAP = 3
 _FEWEST, _MOST = 13, 30
@@ -143,13 +143,19 @@ def markdown_rows(table: Table) -> str:
     page by the dashes of the rule: numbers then get the room that they need, texts what is left."""
     headers, lefts = [column.header for column in table.columns], [column.left for column in table.columns]
     cells = [[markdown_escape(breakable(cell)) for cell in row] for row in (headers, *table.rows)]
+    text = piped(cells, lefts, ":")
+    is_long = len(text.partition("\n")[0]) > _PANDOC_LINE
+    return piped(cells, lefts, ":", shares(headers, table.rows, lefts)) if is_long else text
+
+
+def piped(cells: Sequence[Sequence[str]], lefts: Sequence[bool], mark: str = "-", dashes: Sequence[int] = ()) -> str:
+    """A heading and rows as a table in markdown whose source lines up. The rule has so many `dashes` in each column, by
+    default as many as it is wide; in one that is aligned to the left the first is the `mark`."""
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
-    dashes = list(widths)
-    if sum(widths) + 3 * len(widths) > _PANDOC_LINE:
-        dashes = shares(headers, table.rows, lefts)
-        widths = list(map(max, widths, dashes))
+    dashes = dashes or widths
+    widths = list(map(max, widths, dashes))
     rule = [
-        ":" + "-" * (most - 1) if left else "-" * (most - 1) + ":" for most, left in zip(dashes, lefts, strict=True)
+        mark + "-" * (most - 1) if left else "-" * (most - 1) + ":" for most, left in zip(dashes, lefts, strict=True)
     ]
 
     def line(row: Sequence[str]) -> str:
