@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checka
 import msgspec
 from rich.cells import cell_len, set_cell_size
 
-from cs336_tui.export.tables import Column, Table
-from cs336_tui.stats.quantities import NONE, Scale, Units, scale
+from cs336_tui.export.tables import Column, Table, fitted
+from cs336_tui.stats.quantities import NONE, Scale, Units, counted, scale
 from cs336_tui.tui.format import plain
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.widgets.lines import Line, Span, bar, line, paragraphs, runs
@@ -134,7 +134,7 @@ def columns_words(pages: Sequence[Layout], page: int = 0, binding: str = "table.
 
 def hidden_words(hidden: int) -> str:
     """``+6 columns``; empty for none."""
-    return f"+{hidden} column{'s' * (hidden != 1)}" if hidden else ""
+    return f"+{counted(hidden, 'column')}" if hidden else ""
 
 
 def words_room() -> int:
@@ -155,20 +155,14 @@ def lay_out(
     column whether all its values are the same, so that it is dropped first; None, or left out: these rows show it of a
     column without `room`."""
     widths: list[int] = []
-    ranks: list[int] = []
+    ranks: list[int | None] = []
     for index, column in enumerate(columns):
         texts = [] if column.room else [row[index] for row in rows]
         widths.append(max([cell_len(column.header), column.room, *least[index : index + 1], *map(cell_len, texts)]))
         told = alike[index] if index < len(alike) else None
         same = told if told is not None else len(texts) > 1 and len(set(texts)) == 1
-        ranks.append(column.rank + _ALL_ALIKE * same)
-    kept = set(range(len(columns)))
-    for index in sorted(kept, key=lambda i: (-ranks[i], -i)):
-        if sum(widths[i] + _GAP for i in kept) <= width:
-            break
-        if columns[index].rank:
-            kept.remove(index)
-    return Layout(columns, tuple(widths), tuple(sorted(kept)))
+        ranks.append(column.rank + _ALL_ALIKE * same if column.rank else None)
+    return Layout(columns, tuple(widths), tuple(fitted(widths, ranks, width, gap=_GAP)))
 
 
 def shown_table(items: Iterable[T], columns: Iterable[Column[T]], footnotes: Iterable[str] = ()) -> Table:
