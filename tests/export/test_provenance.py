@@ -14,7 +14,7 @@ from cs336_tui.analysis.pivot import pivot
 from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.events.device_samples import GpuSample, HostSample
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import DeviceSampled, EffectiveSettings
+from cs336_tui.events.events import DeviceSampled, EffectiveSettings, ModelPrepared
 from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.footnotes import provenance_notes, results_notes
 from cs336_tui.export.pivot import pivot_table
@@ -25,7 +25,7 @@ from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.writeups import PLAIN_LAYOUTS, layout_tables
 from cs336_tui.session.state import SessionState
 from tests.export.grids import MEDIUM, SMALL, by, grid
-from tests.samples import ENVIRONMENT, START
+from tests.samples import ENVIRONMENT, START, a_spec, cell_end, cell_start, session_start, state_of, steps
 from tests.session.made import LAPTOP, Cell, cell, session_of
 
 TIMES = [0.1000, 0.1001, 0.0999, 0.1000]
@@ -260,3 +260,17 @@ def test_logs_of_before_still_decode_to_unknown() -> None:
     """Fields that an older log lacks are unknown and have no default value."""
     old = msgspec.convert({"matmul_precision": "highest"}, EffectiveSettings)
     assert (old.attention, old.allocator, old.interop_threads, old.model_revision) == (None,) * 4
+
+
+def test_each_mode_of_compiling_has_what_its_own_cells_took() -> None:
+    modes = {"default": 1.5, "max-autotune": 40.0}
+    events = session_start([a_spec(compile=mode) for mode in modes])
+    for number, took_s in enumerate(modes.values()):
+        events += [*cell_start(number), ModelPrepared(at=START, cell=number, compile_s=took_s, graphs=number + 1)]
+        events += [*steps(number, (), (0.1, 0.1)), cell_end(number)]
+    state = state_of(events)
+    said = saying(tuple(setting_notes(state, tuple(state.cells.values()))), "torch.compile")
+    assert [line.partition(" before")[0] for line in said] == [
+        "torch.compile default: 1.5 s", "torch.compile max-autotune: 40.0 s",
+    ]  # fmt: skip
+    assert ["graphs: 1;" in said[0], "graphs: 2;" in said[1]] == [True, True]
