@@ -20,10 +20,11 @@ from cs336_tui.analysis.scaling import Device, plan
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.config.problems.all_problems import problem_named
 from cs336_tui.events.gpus import find_gpu
+from cs336_tui.events.prediction import Collective
 from cs336_tui.events.reports import Report
 from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.drawing import Drawing
-from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables
+from cs336_tui.export.estimates import category_table, communication_table, estimate_table, prediction_tables
 from cs336_tui.export.folder import figures_of, tables_of
 from cs336_tui.export.formats import plain_text, render_all
 from cs336_tui.export.peaks import PeakRow, peak_table
@@ -152,6 +153,11 @@ def test_predictions(snapshot: SnapshotAssertion) -> None:
     made = [made_prediction(a_spec(batch_size=size)) for size in (4, 4000)]
     estimates = judge_all(made, named_target(find_gpu("H100")))
     tables = [estimate_table(estimates), category_table(estimates), *prediction_tables(made)]
+    used = (Collective(op="all-reduce", calls=12, bytes=500_000_000),)
+    of_ranks = made_prediction(a_spec(ranks=4, parallel="ddp"), communication=used)
+    communication = communication_table(judge_all([of_ranks], named_target(find_gpu("H100"))))
+    assert communication
+    tables.append(communication)
     device = ENVIRONMENT.devices[1]
     measured = PeakRow(device=device, precision="bf16", peak=made_peak(precision="bf16"))
     peaks = peak_table([measured, PeakRow(device=device, precision="fp32", error="out of memory")])
