@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from cs336_tui.analysis.collectives import busbw
 from cs336_tui.analysis.grouping import telling
+from cs336_tui.analysis.measures import MEASURES
 from cs336_tui.analysis.merge import Result, ddof_of, pooled
 from cs336_tui.export.layout import Row, layout_column, setting, tables_of, time_column
-from cs336_tui.export.results import BANDWIDTH_NOTE, TableError
+from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import NONE, Notation, bandwidth, counted
 from cs336_tui.stats.summaries import Summary
@@ -33,7 +34,7 @@ def collective_tables(results: Sequence[Result], decimals: int | None) -> tuple[
     others = len(results) - len(kept)
     notes = (
         "times: mean ms a step of the slowest rank",
-        BANDWIDTH_NOTE,
+        MEASURES["busbw"].note,
         *([f"left out (not collectives): {counted(others, 'cell')}"] if others else []),
     )
     apart = telling(kept, but=("size", "ranks", *_UNUSED))
