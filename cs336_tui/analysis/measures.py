@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from operator import attrgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cs336_tui.analysis.collectives import algbw, busbw
-from cs336_tui.analysis.energy import Energy, energy_of
-from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.analysis.energy import energy_of
+from cs336_tui.analysis.merge import Result, measured, pooled
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.session.state import ActivationPeak
@@ -29,23 +30,19 @@ class Runs:
     """The runs of one cell, of which measures are read. Those without timings do not count; one that is `alone` does,
     with what it had before it ended. `peaks` finds what was measured of its device."""
 
-    def __init__(
-        self,
-        runs: Sequence[Result],
-        ddof: int | None = None,
-        *,
-        alone: bool = False,
-        peaks: PeakLookup = lambda _: None,
-    ) -> None:
-        self.runs = runs
-        self.ddof = ddof_of(runs) if ddof is None else ddof
-        self.alone = alone
-        self._peaks = peaks
+    def __init__(self, runs: Sequence[Result], ddof: int, *, alone: bool = False, peaks: PeakLookup | None = None):
+        self.runs, self.ddof, self.alone = runs, ddof, alone
+        self._peaks = peaks or (lambda _: None)
 
     @classmethod
-    def of(cls, result: Result, peaks: PeakLookup = lambda _: None) -> Runs:
+    def of(cls, result: Result, peaks: PeakLookup | None = None) -> Runs:
         """A single run, whatever it came to."""
-        return cls((result,), alone=True, peaks=peaks)
+        return cls((result,), result.state.ddof, alone=True, peaks=peaks)
+
+    def only(self, keep: Callable[[Result], bool]) -> Runs | None:
+        """Those of them that `keep` is true of; None where there are none."""
+        kept = [run for run in self.runs if keep(run)]
+        return Runs(kept, self.ddof) if kept else None
 
     @property
     def first(self) -> Result:
@@ -98,16 +95,16 @@ class Runs:
         return summarize(times_s, self.ddof) if times_s else None
 
     @cached_property
-    def point(self) -> RooflinePoint | None:
-        """The first run under the ceilings of its device."""
+    def points(self) -> Sequence[RooflinePoint]:
+        """Each run under the ceilings of its device, where its work is known."""
         from cs336_tui.analysis.roofline import point_of
 
-        return point_of(self.first, self._peaks)
+        return [point for run in self.counted if (point := point_of(run, self._peaks))]
 
-    @cached_property
-    def energy(self) -> Energy:
-        """Of the first run; `why` says why it is not known."""
-        return energy_of(self.first.cell)
+    @property
+    def point(self) -> RooflinePoint | None:
+        """The first of them."""
+        return self.points[0] if self.points else None
 
     @cached_property
     def activations(self) -> ActivationPeak | None:
@@ -119,15 +116,16 @@ class Runs:
         """The largest number of any run; None where none has it."""
         return largest(read(run.cell) for run in self.counted)
 
-    def mean_of(self, read: Callable[[CellState], float | None]) -> float | None:
-        """The mean over the runs that have it; None where none has."""
-        found = [value for run in self.counted if (value := read(run.cell)) is not None]
-        return fmean(found) if found else None
-
 
 def largest(numbers: Iterable[int | None]) -> int | None:
     """The largest of those that are known; None where none is. 0 is a number."""
     return max((number for number in numbers if number is not None), default=None)
+
+
+def mean_of(numbers: Iterable[float | None]) -> float | None:
+    """The mean of those that are known; None where none is."""
+    known = [number for number in numbers if number is not None]
+    return fmean(known) if known else None
 
 
 def allocated_bytes(cell: CellState) -> int | None:
@@ -160,36 +158,29 @@ def tensor_bytes(result: Result) -> int | None:
 
 
 class Quantity(NamedTuple):
-    """A kind of number: the name of its unit in headings, `per` base units, and the text of a number in base units."""
+    """A kind of number: the name of its unit in headings, a number in base units as text, and `per` base units."""
 
     unit: str
     show: Callable[[Any], str]
     per: float = 1.0
 
+    def text(self, value: float | None) -> str:
+        """The number without its unit, ``n/a`` for None."""
+        return UNKNOWN if value is None else self.show(value)
 
-def _known(template: str) -> Callable[[float | None], str]:
-    return lambda value: UNKNOWN if value is None else template.format(value)
 
-
-TIME = Quantity("{unit}", _known("{:.6g}"))
+TIME = Quantity("{unit}", "{:.6g}".format)
 """Step times, which a table shows in its own unit, to the decimal place that their std supports."""
-FLOP_RATE = Quantity("{rate}", _known("{:.4g}"))
+FLOP_RATE = Quantity("{rate}", "{:.4g}".format)
 """FLOP/s, which a table shows in one unit for all."""
 SIZE = Quantity("GB", gigabytes, 1e9)
 BANDWIDTH = Quantity("GB/s", bandwidth, 1e9)
-SECONDS = Quantity("s", _known("{:.1f}"))
-JOULES = Quantity("J/step", _known("{:.3g}"))
+SECONDS = Quantity("s", "{:.1f}".format)
+JOULES = Quantity("J/step", "{:.3g}".format)
 SHARE = Quantity("", percent, 0.01)
 NUMBER = Quantity("", str)
 RATE = Quantity("", count)
 """A number a second or a joule, whose unit its title names."""
-
-
-class Substitute(NamedTuple):
-    """A measure in the place of one that is not known."""
-
-    title: str
-    read: Callable[[Runs], float | None]
 
 
 class Measure(NamedTuple):
@@ -213,7 +204,8 @@ class Measure(NamedTuple):
     """True if a session's JSON and CSV have it for each cell under its key, beside the cell's summary."""
     missing: str = ""
     """The reason, in a few words, why a measured cell has none."""
-    substitute: Substitute | None = None
+    substitute: tuple[str, Callable[[Runs], float | None]] | None = None
+    """The title and reading of what takes its place where it is not known."""
     remark: Callable[[Runs], str] | None = None
     """The remark that belongs to a number, such as how it is known."""
     note: str = ""
@@ -233,32 +225,9 @@ class Measure(NamedTuple):
         number = self.read(runs)
         if number is not None:
             return number, self.remark(runs) if self.remark else ""
-        if self.substitute and (number := self.substitute.read(runs)) is not None:
-            return number, self.substitute.title
-        return None, ""
-
-
-def _statistic(word: str, title: str = "", **more: Any) -> Measure:
-    """A field of the summary over the steps of all runs."""
-    key = f"{word}_s"
-
-    def read(runs: Runs) -> float | None:
-        return runs.summary[key] if runs.summary else None
-
-    return Measure(
-        word, key, title or word, TIME, read, short=word, summary=lambda runs: runs.summary, recorded=False, **more
-    )
-
-
-def _of_mean(
-    key: str, data: str, quantity: Quantity, of: Callable[[CellSpec, float], float | None], **more: Any
-) -> Measure:
-    """A rate over the mean step time of all runs."""
-
-    def read(runs: Runs) -> float | None:
-        return of(runs.spec, runs.mean_s) if runs.mean_s else None
-
-    return Measure(key, data, more.pop("title", key), quantity, read, **more)
+        title, read = self.substitute or ("", self.read)
+        number = read(runs)
+        return number, "" if number is None else title
 
 
 def tokens_per_s(spec: CellSpec, step_s: float) -> float | None:
@@ -266,114 +235,90 @@ def tokens_per_s(spec: CellSpec, step_s: float) -> float | None:
     return spec.tokens_per_step * spec.ranks / step_s or None
 
 
-def _of_collective(of: Callable[[CellSpec, float], float]) -> Callable[[CellSpec, float], float | None]:
-    return lambda spec, step_s: of(spec, step_s) if spec.is_collective else None
+def _of_mean(rate: Callable[[CellSpec, float], float | None]) -> Callable[[Runs], float | None]:
+    """Reads a rate over the mean step time of all runs."""
+    return lambda runs: rate(runs.spec, runs.mean_s) if runs.mean_s else None
 
 
-def _peak(key: str, title: str, data: str, **more: Any) -> Measure:
-    """The largest peak of any run."""
-
-    def read(runs: Runs) -> float | None:
-        return runs.largest(lambda cell: getattr(cell.finished, data, None))
-
-    return Measure(key, data, title, SIZE, read, **more)
+def _of_collective(rate: Callable[[CellSpec, float], float]) -> Callable[[Runs], float | None]:
+    return _of_mean(lambda spec, step_s: rate(spec, step_s) if spec.is_collective else None)
 
 
-def _of_point(key: str, data: str, title: str, quantity: Quantity, attribute: str, **more: Any) -> Measure:
-    """What is known of the first run's work and the ceilings of its device."""
-
-    def read(runs: Runs) -> float | None:
-        found: float | None = getattr(runs.point, attribute, None)
-        return found
-
-    return Measure(key, data, title, quantity, read, **more)
+def _of_end(attribute: str) -> Callable[[Runs], float | None]:
+    """Reads the largest of any run's end."""
+    return lambda runs: runs.largest(lambda cell: getattr(cell.finished, attribute, None))
 
 
-def _of_run(key: str, data: str, title: str, read: Callable[[CellState], float | None]) -> Measure:
-    """Seconds of a run beside its steps, of several the mean."""
-    return Measure(key, data, title, SECONDS, lambda runs: runs.mean_of(read))
+def _mean(read: Callable[[CellState], float | None]) -> Callable[[Runs], float | None]:
+    """Reads the mean of the runs."""
+    return lambda runs: mean_of(read(run.cell) for run in runs.counted)
 
 
+def _of_points(attribute: str) -> Callable[[Runs], float | None]:
+    """Reads the mean of the runs under the ceilings of their device."""
+    return lambda runs: mean_of(getattr(point, attribute) for point in runs.points)
+
+
+def _field(summary: Callable[[Runs], Summary | None], field: str) -> Callable[[Runs], float | None]:
+    """Reads a field of a summary over all runs."""
+    return lambda runs: found[field] if (found := summary(runs)) else None
+
+
+_SUMMARY, _SKEW = attrgetter("summary"), attrgetter("skew")
+
+
+def _statistic(word: str, title: str = "", *, pivoted: bool = False, missing: str = "") -> Measure:
+    """A field of the summary over the steps of all runs."""
+    key, title, summary = f"{word}_s", title or word, _SUMMARY
+    return Measure(
+        word, key, title, TIME, _field(summary, key), word, summary, pivoted, recorded=False, missing=missing
+    )
+
+
+_ACTIVATIONS_NOTE = (
+    "activation peak: the most activations and temporary memory at once in forward, loss and backward, apart from "
+    "parameters, gradients, optimizer state, buffers and workspaces"
+)
 _BANDWIDTH_NOTE = (
     "algbw: bytes of the whole array over the mean time of the slowest rank; busbw: that times 2(n-1)/n of all-reduce, "
     "(n-1)/n of all-gather, reduce-scatter and all-to-all, 1 of broadcast, for n ranks; MB is 10⁶ bytes, MiB 2²⁰"
 )
+_FLOPS_NOTE = "achieved: FLOPs of the matrix products (2 m n k) of the timed phases over the mean measured step time"
 _ENERGY_NOTE = (
     "energy: mean power while the steps were measured (by the GPU's counter, pauses included) times the mean step time"
 )
-
 _ALL = (
     Measure("n", "n", "n", NUMBER, lambda runs: runs.summary.n if runs.summary else 0, recorded=False),
     _statistic("mean", "mean step time", pivoted=True),
     _statistic("std", "std of step times", pivoted=True, missing="one step"),
     _statistic("median", "median step time", pivoted=True),
     *map(_statistic, ("min", "max", "p95", *QUANTILES)),
-    _peak(
-        "memory",
-        "peak allocated",
-        "peak_allocated_bytes",
-        pivoted=True,
-        missing="not counted",
-        substitute=Substitute("peak RSS of the whole process", lambda runs: runs.largest(resident_bytes)),
-        note="1 GB is 10⁹ bytes; peak allocated is counted after warm-up",
-    ),
-    _of_mean(
-        "tokens",
-        "tokens_per_s",
-        RATE,
-        tokens_per_s,
-        title="tokens/s",
-        pivoted=True,
-        missing="no tokens",
-        note="tokens/s: tokens of one step over the mean step time",
-    ),
-    Measure(
-        "skew",
-        "skew_s",
-        "skew",
-        TIME,
-        lambda runs: runs.skew.mean_s if runs.skew else None,
-        summary=lambda runs: runs.skew,
-        recorded=False,
-    ),
-    _peak("reserved", "peak reserved", "peak_reserved_bytes"),
-    _peak("rss", "peak RSS", "peak_rss_bytes"),
-    Measure(
-        "activations",
-        "activation_peak_bytes",
-        "activation peak",
-        SIZE,
-        lambda runs: runs.activations.bytes if runs.activations else None,
-        pivoted=True,
-        missing="not known",
-        remark=lambda runs: runs.activations.basis if runs.activations else "",
-        note="activation peak: the most activations and temporary memory at once in forward, loss and backward, apart "
-        "from parameters, gradients, optimizer state, buffers and workspaces",
-    ),
-    _of_mean("algbw", "algbw_bytes_per_s", BANDWIDTH, _of_collective(algbw), note=_BANDWIDTH_NOTE),
-    _of_mean("busbw", "busbw_bytes_per_s", BANDWIDTH, _of_collective(busbw), note=_BANDWIDTH_NOTE),
-    _of_point(
-        "flops",
-        "flops_per_s",
-        "achieved",
-        FLOP_RATE,
-        "flops_per_s",
-        note="achieved: FLOPs of the matrix products (2 m n k) of the timed phases over the mean measured step time",
-    ),
-    _of_point("sheet", "share_of_sheet_peak", "% of data sheet", SHARE, "share_of_sheet"),
-    _of_point("peak", "share_of_measured_peak", "% of measured peak", SHARE, "share_of_measured"),
-    Measure("energy", "joules_per_step", "energy", JOULES, lambda runs: runs.energy.joules_per_step, note=_ENERGY_NOTE),
-    Measure(
-        "tokens_per_joule",
-        "tokens_per_joule",
-        "tokens/J",
-        RATE,
-        lambda runs: runs.energy.tokens_per_joule,
-        note=_ENERGY_NOTE,
-    ),
-    _of_run("compile_time", "compile_s", "compile", lambda cell: cell.prepared.compile_s if cell.prepared else None),
-    _of_run("first_step", "until_first_step_s", "until first step", lambda cell: cell.until_first_step_s),
-    _of_run("whole", "whole_run_s", "whole run", lambda cell: cell.whole_run_s),
-)
+    Measure("memory", "peak_allocated_bytes", "peak allocated", SIZE, _of_end("peak_allocated_bytes"), pivoted=True,
+            missing="not counted", note="1 GB is 10⁹ bytes; peak allocated is counted after warm-up",
+            substitute=("peak RSS of the whole process", lambda runs: runs.largest(resident_bytes))),
+    Measure("tokens", "tokens_per_s", "tokens/s", RATE, _of_mean(tokens_per_s), pivoted=True, missing="no tokens",
+            note="tokens/s: tokens of one step over the mean step time"),
+    Measure("skew", "skew_s", "skew", TIME, _field(_SKEW, "mean_s"), summary=_SKEW, recorded=False),
+    Measure("reserved", "peak_reserved_bytes", "peak reserved", SIZE, _of_end("peak_reserved_bytes")),
+    Measure("rss", "peak_rss_bytes", "peak RSS", SIZE, _of_end("peak_rss_bytes")),
+    Measure("activations", "activation_peak_bytes", "activation peak", SIZE,
+            lambda runs: runs.activations.bytes if runs.activations else None, pivoted=True, missing="not known",
+            remark=lambda runs: runs.activations.basis if runs.activations else "", note=_ACTIVATIONS_NOTE),
+    Measure("algbw", "algbw_bytes_per_s", "algbw", BANDWIDTH, _of_collective(algbw), note=_BANDWIDTH_NOTE),
+    Measure("busbw", "busbw_bytes_per_s", "busbw", BANDWIDTH, _of_collective(busbw), note=_BANDWIDTH_NOTE),
+    Measure("flops", "flops_per_s", "achieved", FLOP_RATE, _of_points("flops_per_s"), note=_FLOPS_NOTE),
+    Measure("sheet", "share_of_sheet_peak", "% of data sheet", SHARE, _of_points("share_of_sheet")),
+    Measure("peak", "share_of_measured_peak", "% of measured peak", SHARE, _of_points("share_of_measured")),
+    Measure("energy", "joules_per_step", "energy", JOULES, _mean(lambda cell: energy_of(cell).joules_per_step),
+            note=_ENERGY_NOTE),
+    Measure("tokens_per_joule", "tokens_per_joule", "tokens/J", RATE,
+            _mean(lambda cell: energy_of(cell).tokens_per_joule), note=_ENERGY_NOTE),
+    Measure("compile_time", "compile_s", "compile", SECONDS,
+            _mean(lambda cell: cell.prepared.compile_s if cell.prepared else None)),
+    Measure("first_step", "until_first_step_s", "until first step", SECONDS,
+            _mean(lambda cell: cell.until_first_step_s)),
+    Measure("whole", "whole_run_s", "whole run", SECONDS, _mean(lambda cell: cell.whole_run_s)),
+)  # fmt: skip
 MEASURES: dict[str, Measure] = {measure.key: measure for measure in _ALL}
-"""Every measure by its key."""
+"""Every measure by its key. Of several runs, times and rates are over the steps of all, sizes are the largest, all else
+is the mean."""

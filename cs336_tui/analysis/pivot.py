@@ -22,7 +22,7 @@ from cs336_tui.analysis.fields import (
     varies,
 )
 from cs336_tui.analysis.grouping import PLACES, UsualPlaces, place_notes, shown
-from cs336_tui.analysis.measures import MEASURES, TIME, Runs
+from cs336_tui.analysis.measures import MEASURES, SIZE, TIME, Runs
 from cs336_tui.analysis.merge import ENDINGS, Result, ddof_of, grouped, measured, runs_of, without_turns
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted
@@ -92,7 +92,19 @@ def _chosen(named: Sequence[str], taken: Mapping[str, Sequence[str]], wanted: Ma
     return chosen
 
 
-__all__ = ["SPEEDUP", "VALUES", "Figure", "Key", "Pivot", "PivotError", "pivot", "select", "suggest", "varying"]
+__all__ = [
+    "SPEEDUP",
+    "UNDOUBTED",
+    "VALUES",
+    "Figure",
+    "Key",
+    "Pivot",
+    "PivotError",
+    "pivot",
+    "select",
+    "suggest",
+    "varying",
+]
 
 SPEEDUP = "speedup"
 """The value that compares two figures; all others are measures of one."""
@@ -100,6 +112,8 @@ _TITLES = {key: measure.title for key, measure in MEASURES.items() if measure.pi
 _TIMES = {key: title for key, title in _TITLES.items() if MEASURES[key].quantity is TIME}
 VALUES: Mapping[str, str] = _TIMES | {SPEEDUP: "speed-up"} | _TITLES
 """The values of a figure and their titles for people."""
+UNDOUBTED = frozenset(key for key in _TITLES if MEASURES[key].quantity is SIZE)
+"""Values that no verdict is about: verdicts are about steps' times."""
 _PREFERRED = ("size", "pass", "precision", "warmup", "device", "context")
 
 

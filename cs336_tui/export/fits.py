@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from cs336_tui.analysis.fitting import FIELD, Fit, step_of
+from cs336_tui.analysis.measures import allocated_bytes
 from cs336_tui.analysis.targets import Target
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import Prediction
@@ -105,7 +106,7 @@ def _how_it_went(result: Fitted) -> str:
 
 
 def _measured(cell: CellState | None) -> int | None:
-    return cell.finished.peak_allocated_bytes if cell and cell.finished else None
+    return allocated_bytes(cell) if cell else None
 
 
 def _notes(results: Sequence[Fitted]) -> Iterator[str]:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from cs336_tui.analysis.fields import FIELDS
-from cs336_tui.analysis.measures import MEASURES, SIZE, TIME, Measure
+from cs336_tui.analysis.measures import MEASURES, TIME, Measure
 from cs336_tui.analysis.merge import Result, without_turns
-from cs336_tui.analysis.pivot import SPEEDUP, VALUES, Figure, Key, Pivot
+from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, VALUES, Figure, Key, Pivot
 from cs336_tui.export.footnotes import Signs, provenance_notes
 from cs336_tui.export.layout import settings_of, steps_note
 from cs336_tui.export.results_columns import LEFT, data_value
@@ -70,7 +70,7 @@ def pivot_table(
 
 def _doubt(pivot: Pivot, row: Key, results: Sequence[Result]) -> str:
     """The first doubt about a time in this row; sizes are in no doubt."""
-    if (measure := _measure(pivot)) and measure.quantity is SIZE:
+    if pivot.value in UNDOUBTED:
         return ""
     return doubt_word(
         result for result in results if tuple(FIELDS[key].show(result) for key in pivot.rows) == tuple(row)
@@ -119,7 +119,7 @@ def figure_text(pivot: Pivot, figure: Figure, notation: Notation = MILLISECONDS)
     if measure is None:
         return _speedup(figure, value)
     if measure.quantity is not TIME:
-        return measure.quantity.show(value)
+        return measure.quantity.text(value)
     shown = notation.time(value, mean_s=value, std_s=figure.std)
     if pivot.value == "mean" and figure.std is not None:
         return f"{shown} ± {notation.time(figure.std, mean_s=value, std_s=figure.std)}"
@@ -147,7 +147,7 @@ def _record(pivot: Pivot, row: Key, column: Key, figure: Figure) -> dict[str, Va
 def _substitute(pivot: Pivot) -> str:
     """The title of the measure that every figure has in place of its own, as where no allocator counts."""
     measure = _measure(pivot)
-    title = measure.substitute.title if measure and measure.substitute else ""
+    title = measure.substitute[0] if measure and measure.substitute else ""
     known = [figure for figure in pivot.figures.values() if figure.value is not None]
     return title if title and known and all(title in figure.marks for figure in known) else ""
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.fields import OWN, shown_of
 from cs336_tui.analysis.measures import MEASURES, Runs
 from cs336_tui.analysis.merge import Result, title_of
@@ -228,7 +229,7 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         not_observable=tuple(check.name for check in judgement.not_observable) if judgement else (),
         verdict_advice={check.name: check.advice for check in judgement.holding if check.advice} if judgement else {},
         verdict_notes=judgement.notes if judgement else (),
-        energy_unknown_because=runs.energy.why or None,
+        energy_unknown_because=energy_of(cell).why or None,
         compiled_graphs=prepared.graphs if prepared and prepared.compile_s is not None else None,
         graph_breaks=prepared.graph_breaks if prepared else (),
     )

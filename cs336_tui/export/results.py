@@ -8,6 +8,7 @@ from itertools import chain
 
 import msgspec
 
+from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, device_label, varies
 from cs336_tui.analysis.measures import MEASURES, QUANTILES, Measure, Runs
 from cs336_tui.analysis.merge import Result, grouped, merge, title_of
@@ -119,7 +120,9 @@ def _work_notes(rows: Sequence[ResultRow], keys: Sequence[str], *, by_default: b
     if any(key in keys for key in _ENERGY):
         for device in dict.fromkeys(row.cell.spec.device for row in rows):
             whys = [
-                why for row in rows if row.cell.spec.device == device and row.summary and (why := row.runs.energy.why)
+                why
+                for row in rows
+                if row.cell.spec.device == device and row.summary and (why := energy_of(row.cell).why)
             ]
             for reasons in sorted(grouped(whys, without_numbers).values(), key=len, reverse=True):
                 differ = " (first cell)" * (len({*reasons}) > 1)
@@ -131,7 +134,7 @@ def _definition(measure: Measure, rows: Sequence[ResultRow]) -> str:
     """What the measure is, and of how many cells it is known in which way."""
     if measure.remark is None:
         return measure.note
-    remarks = Counter(filter(None, (measure.remark(row.runs) for row in rows)))
+    remarks = Counter(measure.remark(row.runs) for row in rows if measure.read(row.runs) is not None)
     known = " and ".join(f"{remark} of {counted(number, 'cell')}" for remark, number in remarks.items())
     return f"{measure.note}; {known or measure.missing}"
 

@@ -86,7 +86,7 @@ def _of(measure: Measure) -> Column[ResultRow]:
         if measure.quantity is FLOP_RATE:
             return row.rate.show(value)
         if measure.summary is None:
-            return measure.quantity.show(value)
+            return measure.quantity.text(value)
         found = measure.summary(row.runs)
         return row.notation.time(value, mean_s=found.mean_s, std_s=found.std_s) if found else UNKNOWN
 

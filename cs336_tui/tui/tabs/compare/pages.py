@@ -13,7 +13,7 @@ from cs336_tui.analysis.fields import FIELDS, field_named, shown_of, values
 from cs336_tui.analysis.grouping import label, telling
 from cs336_tui.analysis.measures import MEASURES, TIME
 from cs336_tui.analysis.merge import Result, grouped
-from cs336_tui.analysis.pivot import SPEEDUP, VALUES, Figure, Key, Pivot, PivotError, pivot, select, suggest
+from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, VALUES, Figure, Key, Pivot, PivotError, pivot, select, suggest
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.export.comparison import pair_columns
@@ -128,11 +128,11 @@ def doubts_of(results: Sequence[Result]) -> Doubts:
 
 
 def pivot_page(choice: PivotChoice, results: Sequence[Result], width: int, doubts: Doubts | None = None) -> Page:
-    """The table, or a line with the problem. Figures with a cell in doubt are marked, but not its memory: verdicts are
-    about its steps."""
+    """The table, or a line with the problem. Figures with a cell in doubt are marked, but no size: verdicts are about
+    its steps."""
     try:
         found = make(choice, results)
-        if doubts is None or choice.value == "memory":
+        if doubts is None or choice.value in UNDOUBTED:
             return _page(found, choice, width)
         kept = select(results, choice.where)
         by = [FIELDS[key] for key in (*found.rows, *found.columns)]

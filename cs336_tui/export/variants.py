@@ -1,22 +1,35 @@
-"""Steps as they are written beside torch.compile's."""
+"""Tables of variants of a step: as it is written beside torch.compile's, and the optimizer's share of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import fmean
+from functools import partial
 
 import msgspec
 
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import groups, label, telling
-from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled, runs_of
+from cs336_tui.analysis.measures import Runs, allocated_bytes, largest, mean_of, tensor_bytes
+from cs336_tui.analysis.merge import Result, measured, runs_of
 from cs336_tui.events.events import ModelPrepared
-from cs336_tui.export.layout import PLACES, Row, layout_column, not_timed, setting, tables_of
+from cs336_tui.export.layout import (
+    PLACES,
+    Kept,
+    Layout,
+    Maker,
+    layout_column,
+    not_timed,
+    setting,
+    share_column,
+    size_column,
+    tables_of,
+    time_column,
+    value,
+)
 from cs336_tui.export.results import TableError
-from cs336_tui.export.results_columns import LEFT
 from cs336_tui.export.tables import Column, Table, Value, known
-from cs336_tui.stats.quantities import UNKNOWN, Notation
+from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation, gigabytes
 from cs336_tui.stats.ratio import LEVEL, Ratio, ratio_of
 from cs336_tui.stats.summaries import Summary
 
@@ -55,7 +68,7 @@ def _tables(
 ) -> Iterator[Table]:
     """The table of one mode; of everything else that is in no column all results show the same."""
     columns = (
-        *(setting(FIELDS[key].title, key, left=key in LEFT) for key in (*names, "pass")),
+        *(setting(FIELDS[key].title, key) for key in (*names, "pass")),
         _time("as written", _WRITTEN, notation),
         _time("compiled", mode, notation),
         layout_column("speed-up", lambda row: _ratio_numbers(_speedup(row, mode)), lambda row: _shown(row, mode)),
@@ -87,29 +100,30 @@ def _is(mode: str, result: Result) -> bool:
     return result.spec.compile == mode
 
 
-def _of(row: Row, mode: str) -> list[Result]:
+def _of(row: Runs, mode: str) -> list[Result]:
     return [run for run in row.runs if _is(mode, run)]
 
 
-def _time(header: str, mode: str, notation: Notation) -> Column[Row]:
+def _time(header: str, mode: str, notation: Notation) -> Column[Runs]:
     """Mean and std of the runs in this mode, of a row that has those of both."""
 
-    def summary(row: Row) -> Summary | None:
-        return pooled(_of(row, mode), ddof_of(row.runs))
+    def summary(row: Runs) -> Summary | None:
+        part = row.only(partial(_is, mode))
+        return part.summary if part else None
 
-    def read(row: Row) -> Value:
+    def read(row: Runs) -> Value:
         found = summary(row)
         numbers = (found.mean_s, found.std_s) if found else (None, None)
         return tuple(math.nan if number is None else number * 1e3 for number in numbers)
 
-    def show(row: Row) -> str:
+    def show(row: Runs) -> str:
         found = summary(row)
         return notation.mean_and_std(found) if found else next((run.ending for run in _of(row, mode)), "not run")
 
     return layout_column(f"{header} ({notation.symbol})", read, show)
 
 
-def _speedup(row: Row, mode: str) -> Ratio | None:
+def _speedup(row: Runs, mode: str) -> Ratio | None:
     """Mean time as written over mean time compiled."""
     return ratio_of(runs_of(_of(row, _WRITTEN)), runs_of(_of(row, mode)))
 
@@ -119,7 +133,7 @@ def _ratio_numbers(ratio: Ratio | None) -> tuple[float, ...]:
     return (ratio.ratio if ratio else math.nan, *(math.nan if bound is None else bound for bound in bounds))
 
 
-def _shown(row: Row, mode: str) -> str:
+def _shown(row: Runs, mode: str) -> str:
     ratio = _speedup(row, mode)
     return f"{ratio.ratio:.3g} {ratio.bounds('.3g')}" if ratio else UNKNOWN
 
@@ -129,21 +143,20 @@ def _prepared(runs: Sequence[Result], mode: str) -> list[ModelPrepared]:
     return [run.cell.prepared for run in runs if _is(mode, run) and run.cell.prepared is not None]
 
 
-def _compile_s(row: Row, mode: str) -> float | None:
+def _compile_s(row: Runs, mode: str) -> float | None:
     """The time that compiling took, in seconds; of several runs the mean."""
-    taken = [each.compile_s for each in _prepared(row.runs, mode) if each.compile_s is not None]
-    return fmean(taken) if taken else None
+    return mean_of(each.compile_s for each in _prepared(row.runs, mode))
 
 
 def _flat(record: dict[str, Value]) -> dict[str, Value]:
     """A record whose numbers stand alone, each under a name that says which it is."""
     found: dict[str, Value] = {}
-    for key, value in record.items():
+    for key, content in record.items():
         name = key.partition(" (")[0]
-        if name not in _ENDINGS or not isinstance(value, tuple):
-            found[key] = value
+        if name not in _ENDINGS or not isinstance(content, tuple):
+            found[key] = content
             continue
-        for ending, number in zip(_ENDINGS[name], value, strict=True):
+        for ending, number in zip(_ENDINGS[name], content, strict=True):
             found[f"{name} {ending}".rstrip()] = None if math.isnan(number) else number
     return found
 
@@ -172,3 +185,72 @@ def _notes(results: Sequence[Result], mode: str, named: Sequence[str]) -> Iterat
         if result.cell.finished and (times := result.cell.finished.recompilations):
             yield f"{label(result, named)}: compiled again {times} time{'s' * (times > 1)} during warm-up and measuring"
     yield from not_timed(results)
+
+
+def _with_optimizer(results: Sequence[Result]) -> Kept:
+    """The training steps. Raises `TableError` where there are none."""
+    kept = [result for result in results if result.spec.pass_ == "train-step"]
+    if not kept:
+        raise TableError("layout optimizers: no cell with pass train-step, the one that has an optimizer")
+    notes = [_FOREACH] if any(result.spec.optimizer in ("adamw", "adamw-foreach") for result in kept) else []
+    if any(tensor_bytes(result) is not None and allocated_bytes(result.cell) is None for result in kept):
+        notes.append("peak allocated: where a run cannot count it, the memory report's")
+    if others := len(results) - len(kept):
+        notes.append(f"left out (no optimizer): {others} of other passes")
+    return Kept(kept, notes)
+
+
+_FOREACH = (
+    "adamw is what torch chooses by itself: foreach on CUDA, for-loop elsewhere; foreach computes on lists of tensors "
+    "and needs temporaries as large as the parameters, fused needs none"
+)
+
+
+def _of_phase(field: str) -> Maker:
+    def missing(runs: Runs) -> str:
+        return UNKNOWN if runs.summary else runs.first.ending if field == "mean_s" else NONE
+
+    return lambda header, notation: time_column(header, lambda runs: runs.phase("optimizer"), field, notation, missing)
+
+
+def _share_of(phase: str) -> Maker:
+    def read(runs: Runs) -> float | None:
+        times_s, steps_s = runs.phase_times_s(phase), runs.times_s
+        # A step timed without its phases would make the share too small.
+        return sum(times_s) / sum(steps_s) if times_s and len(times_s) == len(steps_s) else None
+
+    return lambda header, _: share_column(header, read, lambda runs: UNKNOWN if runs.summary else NONE)
+
+
+def _peak(header: str, _: Notation) -> Column[Runs]:
+    return size_column(header, lambda runs: largest(map(tensor_bytes, runs.counted)), 1e9, gigabytes, lambda _: UNKNOWN)
+
+
+def _in_force(runs: Runs) -> str:
+    said = {run.cell.in_force.optimizer for run in runs.runs if run.cell.in_force and run.cell.in_force.optimizer}
+    return ", ".join(sorted(said)) or UNKNOWN
+
+
+OPTIMIZERS = Layout(
+    "The optimizer's share of a training step",
+    ("size", "optimizer"),
+    {
+        "size": "size",
+        "optimizer": "optimizer",
+        "in force": value(_in_force, left=True),
+        "optimizer (ms)": _of_phase("mean_s"),
+        "std (ms)": _of_phase("std_s"),
+        "step (ms)": "mean",
+        "step std (ms)": "std",
+        "share of step (%)": _share_of("optimizer"),
+        "zero_grad (%)": _share_of("zero_grad"),
+        "peak allocated (GB)": _peak,
+    },
+    (
+        "optimizer: the phase that updates the parameters, mean over the measured steps; share of step: all steps' "
+        "optimizer phases over all steps' times",
+    ),
+    keep=_with_optimizer,
+    optional=("peak allocated (GB)",),
+)
+"""A row for each size and optimizer, a table for all else that differs."""
