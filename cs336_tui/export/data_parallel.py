@@ -23,7 +23,7 @@ from cs336_tui.analysis.communication import (
 from cs336_tui.analysis.fields import FIELDS, varies
 from cs336_tui.analysis.grouping import telling
 from cs336_tui.analysis.measures import MEASURES, Runs, allocated_bytes, largest, resident_bytes
-from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured
+from cs336_tui.analysis.merge import Result, grouped, measured
 from cs336_tui.config.choices import sweep_of
 from cs336_tui.config.command import command_of
 from cs336_tui.config.ranks import sharing_of
@@ -199,56 +199,49 @@ def step_columns(notation: Notation) -> Iterator[Column[Runs]]:
     yield measure_column("skew (ms)", MEASURES["skew"], notation)
 
 
-def _found_sync(row: Runs) -> GradientSync | None:
-    return gradient_sync(row.runs, ddof_of(row.runs))
-
-
 def _sync_columns(notation: Notation) -> Iterator[Column[Runs]]:
-    yield _sync("gradient sync (ms)", lambda found: found.last, notation)
-    yield share_column("of step (%)", _sync_share)
-    yield _sync("longest wait (ms)", lambda found: found.wait, notation)
+    def sync(row: Runs) -> GradientSync | None:
+        return gradient_sync(row.runs, row.ddof)
 
+    def last(row: Runs) -> Summary | None:
+        return found.last if (found := sync(row)) else None
 
-def _sync(header: str, of: Callable[[GradientSync], Summary], notation: Notation) -> Column[Runs]:
-    def read(row: Runs) -> Summary | None:
-        return of(found) if (found := _found_sync(row)) else None
+    def share(row: Runs) -> float | None:
+        found = last(row)
+        return found.mean_s / row.mean_s if found and found.mean_s is not None and row.mean_s else None
 
-    return time_column(header, read, "mean_s", notation)
-
-
-def _sync_share(row: Runs) -> float | None:
-    found, step = _found_sync(row), row.summary
-    if found is None or step is None or not step.mean_s or found.last.mean_s is None:
-        return None
-    return found.last.mean_s / step.mean_s
+    yield time_column("gradient sync (ms)", last, "mean_s", notation)
+    yield share_column("of step (%)", share)
+    yield time_column("longest wait (ms)", lambda row: found.wait if (found := sync(row)) else None, "mean_s", notation)
 
 
 def _exposed(cells: _Cells, notation: Notation) -> Iterator[Column[Runs]]:
     if not cells.exposed:
         return
 
-    def times_s(row: Runs) -> tuple[float | None, ...]:
-        """Mean, low, high; empty if it is not known."""
-        return (found.exposed.mean_s, found.exposed.low_s, found.exposed.high_s) if (found := cells.of(row)) else ()
-
-    def texts(row: Runs) -> list[str]:
-        (mean_s, low_s, high_s), found = times_s(row), cells.of(row)
+    def texts(row: Runs, *times_s: float | None) -> str:
+        found = cells.of(row)
+        if found is None or None in times_s:
+            return NONE
+        low_s, high_s, step_s = found.exposed.low_s, found.exposed.high_s, found.exposed.step_s
         spread_s = None if low_s is None or high_s is None else (high_s - low_s) / 4
-        step_s = found.exposed.step_s if found else None
-        return [notation.time(each, mean_s=step_s, std_s=spread_s) for each in (mean_s, low_s, high_s)]
+        return " to ".join(notation.time(time_s, mean_s=step_s, std_s=spread_s) for time_s in times_s)
 
-    def in_ms(row: Runs) -> tuple[float, ...]:
-        return tuple(time_s * 1e3 for time_s in times_s(row) if time_s is not None)
+    def mean_s(row: Runs) -> float | None:
+        return found.exposed.mean_s if (found := cells.of(row)) else None
+
+    def bounds_s(row: Runs) -> tuple[float | None, ...]:
+        return (found.exposed.low_s, found.exposed.high_s) if (found := cells.of(row)) else ()
 
     yield layout_column(
         "exposed (ms)",
-        lambda row: in_ms(row)[0] if in_ms(row) else None,
-        lambda row: texts(row)[0] if in_ms(row) else NONE,
+        lambda row: None if (time_s := mean_s(row)) is None else time_s * 1e3,
+        lambda row: texts(row, mean_s(row)),
     )
     yield layout_column(
         "exposed interval (ms)",
-        lambda row: in_ms(row)[1:],
-        lambda row: " to ".join(texts(row)[1:]) if in_ms(row)[1:] else NONE,
+        lambda row: tuple(time_s * 1e3 for time_s in bounds_s(row) if time_s is not None),
+        lambda row: texts(row, *bounds_s(row)),
     )
     yield share_column("exposed of step (%)", lambda row: found.exposed.share if (found := cells.of(row)) else None)
 

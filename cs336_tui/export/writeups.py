@@ -43,7 +43,7 @@ from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation, millisecond_deci
 
 _FORWARD, _WITH_LOSS, _BOTH = "forward", "forward+loss", "forward+backward"
 _DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
-_CELL = {"size": "size", "pass": "pass", "warm-up": "warmup"}
+_CELL: Mapping[str, str | Maker] = {"size": "size", "pass": "pass", "warm-up": "warmup"}
 _BY_CELL = ("size", "pass", "warmup")
 
 
@@ -72,10 +72,11 @@ def layout_tables(
 
 
 def _with_passes(results: Sequence[Result]) -> Kept:
-    """The cells of the passes that a layout has columns for, and notes on them: its forward is that with the loss in it
-    where no cell has it without."""
-    passes, forward = list(dict.fromkeys(result.spec.pass_ for result in results)), _forward_of(results)
-    others = [pass_ for pass_ in passes if pass_ not in (forward, _BOTH)]
+    """The cells of the passes that a layout has columns for, and notes on them."""
+    forward = _forward_of(results)
+    others = [
+        pass_ for pass_ in dict.fromkeys(result.spec.pass_ for result in results) if pass_ not in (forward, _BOTH)
+    ]
     notes = ["forward: with the loss in it"] if forward == _WITH_LOSS else []
     if others:
         notes.append(f"left out (no column in this layout): {', '.join(others)}")
@@ -83,6 +84,7 @@ def _with_passes(results: Sequence[Result]) -> Kept:
 
 
 def _forward_of(results: Sequence[Result]) -> str:
+    """The pass that is a layout's forward: with the loss in it where no cell has it without."""
     passes = {result.spec.pass_ for result in results}
     return _WITH_LOSS if _WITH_LOSS in passes and _FORWARD not in passes else _FORWARD
 
@@ -92,30 +94,19 @@ def _is_forward(runs: Runs) -> bool:
 
 
 _FORWARD_COLUMNS: Mapping[str, str | Maker] = {
-    "forward_only": value(_is_forward, left=True),
-    "warmup_steps": "warmup",
-    "benchmark_steps": "steps",
-    "avg": "mean",
-    "std": "std",
-}
+    "forward_only": value(_is_forward, left=True), "warmup_steps": "warmup", "benchmark_steps": "steps",
+    "avg": "mean", "std": "std",
+}  # fmt: skip
 _FORWARD_ONLY = Layout(
-    "Step times in seconds",
-    ("pass", "size"),
-    {"size": "size", **_FORWARD_COLUMNS},
+    "Step times in seconds", ("pass", "size"), {"size": "size", **_FORWARD_COLUMNS},
     ("avg and std: seconds a step", "forward_only False: forward, loss and backward"),
-    unit="s",
-    keep=_with_passes,
-    apart=("warmup",),
-    is_silent=True,
-)
-_MIN_MAX = Layout(
-    "Step times",
-    _BY_CELL,
-    {"Model": "size", "Pass": "pass", "Warmup": "warmup"}
-    | {"Min (s)": "min", "Max (s)": "max", "Avg (s)": "mean", "Std (s)": "std"},
-    unit="s",
-    is_silent=True,
-)
+    unit="s", keep=_with_passes, apart=("warmup",), is_silent=True,
+)  # fmt: skip
+_MIN_MAX_COLUMNS = {
+    "Model": "size", "Pass": "pass", "Warmup": "warmup",
+    "Min (s)": "min", "Max (s)": "max", "Avg (s)": "mean", "Std (s)": "std",
+}  # fmt: skip
+_MIN_MAX = Layout("Step times", _BY_CELL, _MIN_MAX_COLUMNS, unit="s", is_silent=True)
 
 
 def _every_step(read: Callable[[Result], Sequence[float]]) -> Maker:
