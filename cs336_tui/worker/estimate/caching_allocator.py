@@ -161,8 +161,7 @@ class _Process:
                 self._free(number)
                 continue
             self._allocate(number)
-            site = self._allocations[number].site
-            if workspaces and site.op in MULTIPLY:
+            if workspaces and (site := self._allocations[number].site).op in MULTIPLY:
                 for each in [n for n in workspaces if self._allocations[n].site.backward == site.backward]:
                     self._allocate(each)
                     workspaces.remove(each)
@@ -213,7 +212,7 @@ class CachingAllocator:
         size = _round_up(requested, UNIT)
         small = size <= _SMALL
         free = self._free[small]
-        place = self._best(free, bisect_left(free, size, key=lambda entry: entry[0]))
+        place = self._best(free, bisect_left(free, (size,)))
         block = free.pop(place)[2] if place < len(free) else self._segment(size, small)
         left = block.size - size
         if left >= UNIT if small or self._splits_all else left > _SMALL:
@@ -264,7 +263,7 @@ class CachingAllocator:
 
     def _take(self, block: _Block) -> None:
         free = self._free[block.small]
-        del free[bisect_left(free, (block.size, block.start), key=lambda entry: entry[:2])]
+        del free[bisect_left(free, (block.size, block.start))]
 
 
 class ExpandableAllocator(CachingAllocator):
