@@ -195,16 +195,14 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
     if finished is None:
         raise ValueError(f"cell {cell.cell} is {cell.status}, not over")
     judgement, runs = judgement_of(cell, result.state), Runs.of(result, peaks)
-    numbers: dict[str, Any] = {key: read(runs) for key, read in _MEASURES.items()}
     interval, prepared = judgement.interval if judgement else None, cell.prepared
     own = attributes(cell, *_OF_CELL)
     if result.spec.is_collective:  # as logs of before counted its message
         own |= {"num_params": None, "num_params_without_head": None}
+    own |= attributes(finished, *_OF_END) | attributes(cell.surroundings, *_OF_SURROUNDINGS)
+    own |= {key: read(runs) for key, read in _MEASURES.items()}
     return _Record(
         **own,
-        **numbers,
-        **attributes(finished, *_OF_END),
-        **attributes(cell.surroundings, *_OF_SURROUNDINGS),
         **attributes(judgement, "warmup_advice"),
         **attributes(interval, "effective_n", interval_low_s="low", interval_high_s="high"),
         **attributes(interval, "half_share", "method", prefix="interval_"),
