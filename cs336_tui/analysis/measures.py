@@ -231,8 +231,8 @@ class Measure(NamedTuple):
 
 
 def tokens_per_s(spec: CellSpec, step_s: float) -> float | None:
-    """Tokens of one step of all ranks over its time; None of a collective."""
-    return spec.tokens_per_step * spec.ranks / step_s or None
+    """Tokens of one step of all ranks over its time; None of a collective, and of no time."""
+    return (spec.tokens_per_step * spec.ranks / step_s or None) if step_s else None
 
 
 def _of_mean(rate: Callable[[CellSpec, float], float | None]) -> Callable[[Runs], float | None]:

@@ -43,7 +43,7 @@ from cs336_tui.export.layout import (
 )
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Column, Table, known
-from cs336_tui.stats.quantities import NONE, Notation, counted, gigabytes
+from cs336_tui.stats.quantities import NONE, Notation, counted
 from cs336_tui.stats.summaries import Summary
 
 ROWS_BY = ("size", "ranks", "parallel", "optimizer")
@@ -108,8 +108,8 @@ def sharding_tables(results: Sequence[Result], decimals: int | None) -> tuple[Ta
         *names(cells.kept),
         *step_columns(notation),
         time_column("optimizer (ms)", lambda row: row.phase("optimizer"), "mean_s", notation),
-        size_column(f"peak {kind} (GB)", lambda row: peak(row.runs), 1e9, gigabytes),
-        size_column("saved (GB)", saved, 1e9, gigabytes),
+        size_column(f"peak {kind} (GB)", lambda row: peak(row.runs)),
+        size_column("saved (GB)", saved),
         share_column("saved (%)", share),
         *_exposed(cells, notation),
     )

@@ -15,7 +15,7 @@ from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.results_columns import LEFT, data_value
 from cs336_tui.export.tables import Column, Table, Value, as_text
 from cs336_tui.export.verdicts import doubt_word
-from cs336_tui.stats.quantities import NONE, Notation, Unit, percent
+from cs336_tui.stats.quantities import NONE, Notation, Unit, gigabytes, percent
 from cs336_tui.stats.summaries import Summary
 
 PLACES = ("device", "machine", "session", "torch", "threads")
@@ -54,11 +54,11 @@ def time_column(
 def size_column(
     header: str,
     found: Callable[[Runs], int | None],
-    unit_bytes: float,
-    show: Callable[[int], str],
+    unit_bytes: float = 1e9,
+    show: Callable[[int], str] = gigabytes,
     otherwise: Callable[[Runs], str] = lambda _: NONE,
 ) -> Column[Runs]:
-    """Bytes, as data in a unit of so many. `otherwise` gives the text of a row without any."""
+    """Bytes, as data in a unit of so many, GB unless given. `otherwise` gives the text of a row without any."""
     return layout_column(
         header,
         lambda runs: None if (size := found(runs)) is None else size / unit_bytes,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from cs336_tui.analysis.fields import FIELDS, NUMBERS, num_params
-from cs336_tui.analysis.measures import FLOP_RATE, MEASURES, Measure, Runs
+from cs336_tui.analysis.measures import FLOP_RATE, MEASURES, QUANTILES, Measure, Runs
 from cs336_tui.analysis.merge import Result
 from cs336_tui.export.footnotes import status_of
 from cs336_tui.export.peaks import percent_of_measured
@@ -127,41 +127,21 @@ _DOUBT: Column[ResultRow] = Column(
     show=lambda doubt: doubt or UNKNOWN,
 )
 """Goes into the data wherever a share of the measured peak does."""
-_RANKS: Mapping[str, int] = {
-    "verdict": 1,
-    "memory": 2,
-    "rss": 2,
-    "warmup": 2,
-    "threads": 2,
-    "tokens": 3,
-    "skew": 3,
-    "seed": 3,
-    "sync": 3,
-    "flops": 4,
-    "algbw": 4,
-    "activations": 4,
-    "sheet": 4,
-    "interval": 5,
-    "peak": 5,
-    "compile_time": 5,
-    "whole": 5,
-    "device": 6,
-    "machine": 6,
-    "torch": 6,
-    "n": 7,
-    "params": 7,
-    "first_step": 7,
-    "within": 7,
-    "bandwidth": 7,
-    "energy": 8,
-    "tokens_per_joule": 9,
-    "reserved": 9,
-    "advice": 9,
-    "cell": 9,
-    "status": 10,
-    "median": 11,
-    **dict.fromkeys(("min", "max", "p95", "p20", "p80", "unobservable", "peak_doubt"), 12),
-}
+_BY_RANK = (
+    ("verdict",),
+    ("memory", "rss", "warmup", "threads"),
+    ("tokens", "skew", "seed", "sync"),
+    ("flops", "algbw", "activations", "sheet"),
+    ("interval", "peak", "compile_time", "whole"),
+    ("device", "machine", "torch"),
+    ("n", "params", "first_step", "within", "bandwidth"),
+    ("energy",),
+    ("tokens_per_joule", "reserved", "advice", "cell"),
+    ("status",),
+    ("median",),
+    ("min", "max", "p95", *QUANTILES, "unobservable", "peak_doubt"),
+)
+_RANKS = {key: rank for rank, keys in enumerate(_BY_RANK, 1) for key in keys}
 """Ranks of columns (`Column.rank`); those without one tell cells apart, or are the mean and its std.
 The verdict goes last: notes tell the doubts, too."""
 _COLUMNS: Mapping[str, Column[ResultRow]] = {

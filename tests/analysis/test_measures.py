@@ -102,6 +102,11 @@ def test_a_visit_in_turns_has_no_peak_of_its_own() -> None:
     assert visit_peak_bytes(result_of(peak_allocated_bytes=5, in_turns=True).cell) is None
 
 
+def runs_without_steps() -> Runs:
+    state = state_of([*session_start([a_spec()]), *cell_start(0), *steps(0, (0.4, 0.2))])
+    return Runs.of(Result(0, "one", state, state.cells[0]))
+
+
 def test_several_runs_are_pooled_as_the_measure_says() -> None:
     small, large = result_of(peak_allocated_bytes=2), result_of(peak_allocated_bytes=4)
     failed = result_of(peak_allocated_bytes=9, status="oom")
@@ -111,5 +116,6 @@ def test_several_runs_are_pooled_as_the_measure_says() -> None:
     assert read["tokens"] == pytest.approx(small.spec.tokens_per_step / 0.2)
     assert read["memory"] == 4
     assert read["busbw"] is None
+    assert MEASURES["tokens"].read(runs_without_steps()) is None
     alone = Runs.of(failed)
     assert (MEASURES["memory"].read(alone), MEASURES["n"].read(alone)) == (9, 2)

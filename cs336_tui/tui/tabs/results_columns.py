@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -31,19 +32,12 @@ class ShownCell(msgspec.Struct, frozen=True):
     found: Assessment | None
 
     @property
-    def mean(self) -> str:
-        running = self.cell.running
-        return format.ms(running.mean, running.std(self.state.ddof)) if running.n else format.NOT_YET
+    def mean_s(self) -> float | None:
+        return self.cell.running.mean if self.cell.running.n else None
 
     @property
-    def std(self) -> str:
-        std = self.cell.running.std(self.state.ddof)
-        return format.ms(std, std)
-
-    @property
-    def median(self) -> str:
-        summary = self.cell.summary(1) if self.cell.is_over else None
-        return format.ms(summary.median_s, summary.std_s) if summary else format.NOT_YET
+    def std_s(self) -> float | None:
+        return self.cell.running.std(self.state.ddof)
 
     @property
     def median_s(self) -> float | None:
@@ -63,10 +57,6 @@ class ShownCell(msgspec.Struct, frozen=True):
     def runs(self) -> Runs:
         """The cell, of which measures are read."""
         return Runs.of(Result(0, "", self.state, self.cell))
-
-    @property
-    def mean_s(self) -> float | None:
-        return self.cell.running.mean if self.cell.running.n else None
 
     @property
     def share_of_peak(self) -> str:
@@ -137,23 +127,19 @@ def named_columns(names: Sequence[str], columns: Sequence[Column[ShownCell]]) ->
     return tuple(column._replace(rank=rank) for rank, column in enumerate(found.values()))
 
 
-def _choice(key: str) -> Column[ShownCell]:
-    return Column(key, FIELDS[key].title, key not in NUMBERS, text=lambda item: shown_of(item.cell.spec, key))
+def _choice(key: str, rank: int = _NEVER_DROPPED) -> Column[ShownCell]:
+    return Column(key, FIELDS[key].title, key not in NUMBERS, rank, text=lambda item: shown_of(item.cell.spec, key))
 
 
 def _of_collectives(cells: Sequence[CellState], variants: Mapping[str, set[str]]) -> tuple[Column[ShownCell], ...]:
     """The columns where every cell is a collective; both bandwidths are in GB/s."""
-
-    def named(key: str, rank: int = _NEVER_DROPPED) -> Column[ShownCell]:
-        return Column(key, FIELDS[key].title, key not in NUMBERS, rank, text=lambda i: shown_of(i.cell.spec, key))
-
     others = (key for key, shown in variants.items() if len(shown) > 1 and key not in ("op", "ranks", "workload"))
     return (
         _NUMBER,
-        *map(named, ("op", "size", "ranks")),
-        *(named(key, 1) for key in others),
-        named("precision", 8),
-        named("device", 10),
+        *map(_choice, ("op", "size", "ranks")),
+        *(_choice(key, 1) for key in others),
+        _choice("precision", 8),
+        _choice("device", 10),
         _warmup(cells),
         _count(cells),
         _MEAN,
@@ -207,23 +193,19 @@ def _text(measure: Measure, item: ShownCell, value: float | None) -> str:
 
 
 _NUMBER: Column[ShownCell] = Column("#", rank=9, text=lambda item: str(status.number(item.cell)))
-_MEAN: Column[ShownCell] = Column(
-    "mean", "mean ms", read=lambda item: item.mean_s, text=lambda item: item.mean, room=_TIME
-)
-_MEDIAN: Column[ShownCell] = Column(
-    "median", "median ms", rank=11, read=lambda item: item.median_s, text=lambda item: item.median, room=_TIME
-)
+
+
+def _of_steps(key: str, rank: int = _NEVER_DROPPED, room: int = _TIME) -> Column[ShownCell]:
+    """The column of a statistic that is known without the cell's steps, by its attribute."""
+    read = attrgetter(f"{key}_s")
+    return Column(key, f"{key} ms", rank=rank, read=read, text=lambda i: format.ms(read(i), i.std_s), room=room)
+
+
+_MEAN, _MEDIAN = _of_steps("mean"), _of_steps("median", 11)
 
 
 def _std(rank: int) -> Column[ShownCell]:
-    return Column(
-        "std",
-        "std ms",
-        rank=rank,
-        read=lambda item: item.cell.running.std(item.state.ddof),
-        text=lambda item: item.std,
-        room=_SPREAD,
-    )
+    return _of_steps("std", rank, _SPREAD)
 
 
 def _verdict(rank: int) -> Column[ShownCell]:
