@@ -30,10 +30,8 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs import folder as files
-from cs336_tui.runner.jobs.bench import JobsBench
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice
-from cs336_tui.runner.jobs.launchers import make_launcher
-from cs336_tui.runner.jobs.splitting import is_array, split
+from cs336_tui.runner.jobs.bench import JobsBench, make_launcher
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, is_array, split
 from cs336_tui.session.log import new_session_id
 from cs336_tui.stats.quantities import counted
 
@@ -134,7 +132,6 @@ def run_in_jobs(
         cells = [cell for each in queued for cell in _cells_of(each)]
         requests = split(cells, choice, request)
         click.echo(launcher.plan(requests, files.folder_of(log.absolute())))
-        launcher.close()
         return EXIT_OK
     run = HeadlessRun()
     bench = JobsBench(run.sink, log)

@@ -72,7 +72,7 @@ def open_app(
         )
 
     from cs336_tui.tui.app import Cs336App
-    from cs336_tui.tui.configure.form import RunOptions
+    from cs336_tui.tui.requests import RunOptions
 
     return _run(
         Cs336App(

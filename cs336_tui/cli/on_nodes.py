@@ -22,7 +22,7 @@ def run_job(request: Path, node: int, *, trusted: bool) -> int:
     """Run the cells of a job as the file REQUEST tells; its log is written beside that file."""
     from cs336_tui.cli.run import carry_out
     from cs336_tui.runner.bench import Bench
-    from cs336_tui.runner.jobs.run import while_wanted, work_here
+    from cs336_tui.runner.jobs.run import allocation_of, await_log, nodes_of, while_wanted, work_here, work_over_nodes
     from cs336_tui.runner.trust import check_log
 
     asked = files.read_request(request)
@@ -36,8 +36,6 @@ def run_job(request: Path, node: int, *, trusted: bool) -> int:
     }
     with ExitStack() as around:
         if asked.resources.nodes > 1 and not node:
-            from cs336_tui.runner.jobs.over_nodes import allocation_of, nodes_of, work_over_nodes
-
             allocation = allocation_of(asked.resources.nodes)
             nodes = nodes_of(asked, allocation)
             bench = Bench(run.sink, nodes=nodes, **options)
@@ -45,9 +43,9 @@ def run_job(request: Path, node: int, *, trusted: bool) -> int:
         else:
             bench = Bench(run.sink, **options)
             if node:
-                from cs336_tui.runner.jobs.over_nodes import await_log, lifeline
+                from cs336_tui.runner.node_ranks import Lifeline
 
-                around.enter_context(lifeline(bench.cancel))
+                around.enter_context(Lifeline().held(bench.cancel))
                 await_log(log)
             work = partial(work_here, asked, bench, run.recall, trusted=trusted)
         around.enter_context(while_wanted(request, bench.cancel))
@@ -57,10 +55,10 @@ def run_job(request: Path, node: int, *, trusted: bool) -> int:
 @click.command("run-ranks", hidden=True)
 @device_interval_option
 def run_ranks(device_interval_s: float) -> None:
-    """Start ranks of cells as standard input says, and tell their events on standard output.
+    """Start the ranks of a cell that standard input names, and tell their events on standard output.
 
-    `run-job` starts it on each node of an allocation, for cells of more ranks than a node has room for.
+    `run-job` starts it on each node of an allocation, for a cell of more ranks than a node has room for.
     """
-    from cs336_tui.runner.nodes.agent import serve
+    from cs336_tui.runner.node_ranks import serve
 
     serve(device_interval_s)

@@ -14,8 +14,7 @@ from cs336_tui.events.events import CellFinished, CellStarted, Event, Stage, Sta
 from cs336_tui.runner.cells import CellRunner
 from cs336_tui.runner.launcher import StartError
 from cs336_tui.runner.queue import CellQueue, WaitingCell, unstarted
-from cs336_tui.runner.rank_fold import RankFold
-from cs336_tui.runner.ranks import here, run_ranks
+from cs336_tui.runner.ranks import RankFold, here, run_ranks
 from cs336_tui.runner.supervise import Supervisor
 
 BOTH_IN_MEMORY = "both models are in memory at once; `bench --repeats` and `compare` need one at a time"

@@ -38,7 +38,7 @@ from cs336_tui.session.log import LogError, LogReader, new_session_id
 from cs336_tui.session.recorder import SessionRecorder, Sink
 
 if TYPE_CHECKING:
-    from cs336_tui.runner.nodes.nodes import Nodes
+    from cs336_tui.runner.nodes import Nodes
 
 
 class Bench:
@@ -50,8 +50,7 @@ class Bench:
     out of memory, `skip_after_oom` skips the waiting ones that need as much (None: unless the commands of the session
     to `resume` say otherwise), and `explain_oom` tries it again as a report. `check_fit` and `nvtx`: see `CellRunner`.
     `device_interval_s` 0 switches device sampling off. Ranks for which one of the `nodes` has no room are spread over
-    these, which are closed with the bench. With `in_process` cells run in the thread that calls `work`, for
-    external profilers.
+    these. With `in_process` cells run in the thread that calls `work`, for external profilers.
     """
 
     def __init__(
@@ -104,7 +103,6 @@ class Bench:
             nvtx=nvtx,
             nodes=nodes,
         )
-        self._nodes = nodes
         self._starting = threading.Lock()
         self._started = False
         self._probing = threading.Lock()
@@ -476,8 +474,6 @@ class Bench:
             ending.callback(self._stop.close)
             ending.callback(self._close_log, interrupted=interrupted)
             ending.callback(self._watch.stop)
-            if self._nodes:
-                ending.callback(self._nodes.close)
             ending.callback(self._await_running)
             ending.callback(self._predictions.predictor.close)
             ending.callback(self._close_queue)

@@ -37,8 +37,7 @@ from cs336_tui.runner.machine import device_fault
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.runner.queue import WaitingReport
-from cs336_tui.runner.rank_fold import RankFold, ReportFold
-from cs336_tui.runner.ranks import MOST_PACE_S, here, run_ranks
+from cs336_tui.runner.ranks import MOST_PACE_S, RankFold, ReportFold, here, run_ranks
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.supervise import PACE_S, Supervisor
 from cs336_tui.runner.trust import Trust
@@ -48,7 +47,7 @@ from cs336_tui.stats.quantities import gigabytes
 from cs336_tui.worker import worker_entry
 
 if TYPE_CHECKING:
-    from cs336_tui.runner.nodes.nodes import Nodes
+    from cs336_tui.runner.nodes import Nodes
 
 Predicted = Callable[[Sequence[Prediction]], object]
 _MAY_MATTER = 1 / 4  # the share of the memory, by a rough sum, from which on a prediction is made
@@ -112,12 +111,9 @@ class CellRunner:
         spec = in_lane(asked, lanes[0]) if lanes else asked
         self.out_of_memory.pop(cell, None)
         self.ended_well.discard(cell)
-        if self._nodes and not lanes and self._nodes.ranks_here(spec, environment) and not self._trust.refusal(spec):
-            self._run_over(self._nodes, cell, spec, environment, timeout_s)
-            return None
-        if problem := self._trust.refusal(spec) or environment.refusal(
-            spec, 1 if lanes else None
-        ):  # its other ranks are in lanes of their own
+        on_a_node = self._nodes.ranks_here(spec, environment) if self._nodes and not lanes else None
+        ranks_here = 1 if lanes else on_a_node  # its other ranks are in lanes of their own, or on other nodes
+        if problem := self._trust.refusal(spec) or environment.refusal(spec, ranks_here):
             self._fail(cell, str(problem))
             return None
         if self.launcher is None and spec.ranks > 1:
@@ -127,6 +123,10 @@ class CellRunner:
             self.record([CellFinished(at=time.time(), cell=cell, status="oom", error=why)])
             return None
         device, started_at = environment.device(spec.device), time.time()
+        if self._nodes and self.launcher and on_a_node:
+            self._recorder.record([CellStarted(at=started_at, cell=cell)])
+            self._run_over(self._nodes, self.launcher, cell, spec, None, environment, timeout_s)
+            return None
         if self.launcher is None:
             self._recorder.record([CellStarted(at=started_at, cell=cell)])
             self.watch.point(device, os.getpid())
@@ -189,23 +189,29 @@ class CellRunner:
         return fault
 
     def _run_over(
-        self, nodes: Nodes, cell: int, spec: CellSpec, environment: Environment, timeout_s: float | None
+        self,
+        nodes: Nodes,
+        launcher: Launcher,
+        number: int,
+        spec: CellSpec,
+        report: ReportRequest | None,
+        environment: Environment,
+        timeout_s: float | None,
     ) -> None:
-        """Run the cell with its ranks spread over nodes, which sample their devices."""
-        from cs336_tui.runner.nodes.messages import CellWork
+        """Run a cell or make a report with its ranks spread over nodes, which sample their devices."""
+        from cs336_tui.runner.nodes import Work
 
-        if why := self.why_not(environment, spec):
-            self.record([CellFinished(at=time.time(), cell=cell, status="oom", error=why)])
-            return
-        self._recorder.record([CellStarted(at=time.time(), cell=cell)])
+        work = Work(number, spec, report, nvtx=self._nvtx)
+        record = self._with_prediction if report else self.record
         with self.watch.elsewhere():
             try:
-                spread = nodes.start(CellWork(spec, cell, self._nvtx), environment, self._sampled, self.stop)
+                spread = nodes.start(work, environment, launcher, self._sampled, self.stop)
             except StartError as error:
-                end = CellFinished(at=time.time(), cell=cell, status=self.status_unstarted(), error=str(error))
-                self.record([end])
+                record([work.end(self.status_unstarted(), str(error))])
                 return
-            run_ranks(spread.parts, [RankFold(cell, spec.ranks, spread.nodes)], self.record, self.stop, timeout_s)
+            with closing(spread.store):
+                fold = ReportFold(number, spread.nodes) if report else RankFold(number, spec.ranks, spread.nodes)
+                run_ranks(spread.parts, [fold], record, self.stop, timeout_s)
 
     def _sampled(self, sample: DeviceSampled) -> None:
         self._recorder.record([sample])
@@ -259,8 +265,8 @@ class CellRunner:
         if why := self._trust.refusal(asked.spec):
             record([ReportFinished(at=time.time(), report=number, status="failed", error=why)])
             return
-        if self._nodes and self._nodes.ranks_here(asked.spec, environment):
-            self._report_over(self._nodes, request, number, environment, timeout_s)
+        if self._nodes and self.launcher and self._nodes.ranks_here(asked.spec, environment):
+            self._run_over(self._nodes, self.launcher, number, asked.spec, request, environment, timeout_s)
             return
         if self.launcher is None:
             self.watch.point(device, os.getpid())
@@ -282,22 +288,6 @@ class CellRunner:
                 run_ranks(here(ranks, report=number), [ReportFold(number)], self._with_prediction, self.stop, timeout_s)
             else:
                 Supervisor(children[0], None, record, self.stop, timeout_s, report=number).run()
-
-    def _report_over(
-        self, nodes: Nodes, request: ReportRequest, number: int, environment: Environment, timeout_s: float | None
-    ) -> None:
-        """Make a report of ranks that are spread over nodes."""
-        from cs336_tui.runner.nodes.messages import ReportWork
-
-        with self.watch.elsewhere():
-            try:
-                spread = nodes.start(ReportWork(request, number), environment, self._sampled, self.stop)
-            except StartError as error:
-                end = ReportFinished(at=time.time(), report=number, status=self.status_unstarted(), error=str(error))
-                self._recorder.record([end])
-                return
-            fold = ReportFold(number, spread.nodes)
-            run_ranks(spread.parts, [fold], self._with_prediction, self.stop, timeout_s)
 
     def _with_prediction(self, events: Sequence[Event]) -> None:
         """Record the events of a report of ranks; one of memory gets its prediction, if there can be one."""

@@ -161,7 +161,7 @@ class Launcher:
         timeout_s: Callable[[], float | None] = lambda: None,
         trust: Trust | None = None,
     ) -> None:
-        self._output_dir, self._is_unwanted, self._timeout_s = output_dir, is_unwanted, timeout_s
+        self.output_dir, self._is_unwanted, self._timeout_s = output_dir, is_unwanted, timeout_s
         self.trust = trust or Trust()
         self.method: StartMethod = "forkserver" if sys.platform == "linux" else "spawn"
         """Of every later child."""
@@ -180,7 +180,7 @@ class Launcher:
         if self.method == "forkserver":
             from multiprocessing import forkserver
 
-            os.environ[SERVER_OUTPUT_VARIABLE] = str(self._output_dir / SERVER_LOG)
+            os.environ[SERVER_OUTPUT_VARIABLE] = str(self.output_dir / SERVER_LOG)
             os.environ[SERVER_APP_VARIABLE] = str(os.getpid())
             os.environ.update(SAFE_PATH)
             get_context("forkserver").set_forkserver_preload(list(PRELOADED))
@@ -215,13 +215,13 @@ class Launcher:
         lanes: Sequence[Lane] = (),
     ) -> tuple[Rank, ...]:
         """Start a process for each rank of `work` of these cells that is here; it takes the `place` of one."""
-        meeting = None if like.address else self._output_dir / f"{name}.meeting"
+        meeting = None if like.address else self.output_dir / f"{name}.meeting"
         if meeting:
             meeting.unlink(missing_ok=True)
             like = like._replace(meeting=str(meeting))
         ranks: list[Rank] = []
         for rank in range(like.first, like.first + like.local_ranks):
-            stacks = self._output_dir / f"{name}-rank-{rank}.stacks"
+            stacks = self.output_dir / f"{name}-rank-{rank}.stacks"
             stacks.unlink(missing_ok=True)
             lane = lanes[rank - like.first] if lanes else None
             place = like._replace(rank=rank, stacks=str(stacks), device=lane.device if lane else "")
@@ -270,12 +270,12 @@ class Launcher:
         """Start `target` with its pipes, the path of its output (`name`.log) and `work`, which is of these cells."""
         for why in filter(None, map(self.trust.refusal, specs)):
             raise StartError(why)
-        output = self._output_dir / f"{name}.log"
+        output = self.output_dir / f"{name}.log"
         give_up_at: float | None = None
         while True:
             start = Start(self._start_within_s(), self._is_unwanted)
             try:
-                self._output_dir.mkdir(mode=0o700, exist_ok=True)  # systems clear away what is old and temporary
+                self.output_dir.mkdir(mode=0o700, exist_ok=True)  # systems clear away what is old and temporary
                 output.unlink(missing_ok=True)  # of an attempt before
                 return self._start_once(target, output, work, start)
             except (EOFError, OSError) as error:
@@ -298,7 +298,7 @@ class Launcher:
     def _why(self, error: EOFError | OSError) -> str:
         if isinstance(error, OSError) and not isinstance(error, ConnectionError):
             return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
-        last = last_line(self._output_dir / SERVER_LOG)
+        last = last_line(self.output_dir / SERVER_LOG)
         return f"the fork server ended: {last or 'it was killed, as the kernel does when memory runs out'}"
 
     def _start_once(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,54 +15,40 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from cs336_tui.config.presets import QUICK, Preset
-from cs336_tui.config.settings import NO_FILE, Found, Settings
+from cs336_tui.config.settings import NO_FILE, Found
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.events.events import Event, Notice
+from cs336_tui.events.events import Event
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.runner.capabilities import LEFT_OUT
-from cs336_tui.session.state import SessionState
-from cs336_tui.session.states import CellState
 from cs336_tui.tui import themes
 from cs336_tui.tui.background import SummaryAutosave
-from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers import dialogs
 from cs336_tui.tui.controllers.reports import PeakController, ReportController
 from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.controllers.sessions import SessionController
-from cs336_tui.tui.judging import Judging
+from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import printed_key
-from cs336_tui.tui.live_source import Imported, LiveSource, RunEnded, Trouble
 from cs336_tui.tui.painter import Painter
+from cs336_tui.tui.requests import Requests, RunOptions
 from cs336_tui.tui.screen import MainScreen
-from cs336_tui.tui.session import Session
+from cs336_tui.tui.session import Replayed, ReplaySource, Session
 from cs336_tui.tui.signals import EndOnSignals
+from cs336_tui.tui.sources import Imported, RunEnded, Trouble, WatchEnded
 from cs336_tui.tui.tab_list import APP_KEYS
 from cs336_tui.tui.tabs.device import DevicePane
 from cs336_tui.tui.tabs.live import LivePane
-from cs336_tui.tui.tabs.queue import QueuePane
-from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.results import ResultsPane
-from cs336_tui.tui.tabs.sessions import SessionsPane
-from cs336_tui.tui.terminal import SteadyApp, in_time
 from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.menu_bars import TabBar
-from cs336_tui.tui.widgets.rows import Rows
 
 if TYPE_CHECKING:
-    from cs336_tui.tui.live_source import BenchFactory
-    from cs336_tui.tui.replay_source import Replayed, ReplaySource
-    from cs336_tui.tui.tabs.compare.pane import ComparePane
-    from cs336_tui.tui.tabs.estimate import EstimatePane
-    from cs336_tui.tui.tabs.race import RacePane
-    from cs336_tui.tui.tabs.roofline import RooflinePane
-    from cs336_tui.tui.watch_source import WatchEnded
+    from cs336_tui.tui.sources import BenchFactory
 
 LOW_BANDWIDTH_HZ = 0.5
 """With ``--low-bandwidth``: the most refreshes a second."""
 
 
-class Cs336App(SteadyApp):
+class Cs336App(Host):
     """Choose, run, watch, compare and export benchmarks, or watch a session's log again.
 
     With a `bench_factory`, called when something is on the screen, it runs cells; with `replay` it plays that log at
@@ -96,37 +83,61 @@ class Cs336App(SteadyApp):
         peaks: PeakCache | None = None,
         settings: Found = NO_FILE,
     ) -> None:
-        super().__init__()
-        self._found = settings
+        super().__init__(
+            Session(watch or replay),
+            replaying=replay is not None or watch is not None,
+            theme=theme,
+            user_theme_dir=user_theme_dir,
+            peaks=peaks,
+            settings=settings,
+        )
         self.animation_level = "none"
         self._preset, self._options = Preset(initial_name, "", initial) if initial else QUICK, options
         self._refresh_s = 1 / (min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz)
-        self._bench_factory = bench_factory
-        self.live = Session(watch or replay)
         self._watches = watch is not None
-        self._opened: Session | None = None  # another session, looked at instead
-        self.themes = themes.ThemeChoice(self, theme, settings.settings.theme, user_theme_dir)
         self._styled_for = self.theme, self.get_css_variables()
         self.stylesheet.set_variables(self._styled_for[1])
-        self.judging = Judging(self, lambda: self._runs.is_timing, lambda: self._painter.judged(), peaks)
-        self.replaying = replay is not None or watch is not None
-        self.run_in_progress = self.stale = False
-        self.export_folder: Path | None = None
-        self._replay = self._player(replay, speed) if replay else None
+        self._replay = (
+            ReplaySource(replay, lambda events: self.take(self.live, events), self.post_message, speed)
+            if replay
+            else None
+        )
         self._autosave = (
             SummaryAutosave(summary_path, lambda problem: self.post_message(Trouble(problem))) if summary_path else None
         )
         self._reports, self._peaks = ReportController(self), PeakController(self)
-        self._runs = RunController(self, self._reports)
+        self._runs = RunController(self, self._reports, bench_factory)
         self._sessions = SessionController(self, self._runs, session_dir)
         self._painter = Painter(
             self, self._reports, self._peaks, self._runs, self._sessions, self._replay, self._autosave, may_leave_out
         )
+        self.requests = self._requests()
 
-    def _player(self, log: Path, speed: float) -> ReplaySource:
-        from cs336_tui.tui.replay_source import ReplaySource
-
-        return ReplaySource(log, self.sink, self.post_message, speed)
+    def _requests(self) -> Requests:
+        runs, reports, sessions, estimates = self._runs, self._reports, self._sessions, self._painter.estimates
+        return Requests(
+            run=runs.run,
+            choices_changed=self.show_soon,
+            queue_changed=runs.queue_changed,
+            set_oom_rule=runs.set_oom_rule,
+            make_report=partial(runs.run_between, reports.ask),
+            step_cell=reports.step,
+            measure_peaks=partial(runs.run_between, self._peaks.ask),
+            choose_cell=reports.choose_cell,
+            follow_cell=self.follow,
+            read_cell=partial(dialogs.read_cell, self),
+            mark_cell=sessions.mark_cell,
+            keep_as_reference=partial(dialogs.keep_as_reference, self),
+            save_best=partial(dialogs.save_best, self),
+            do_with_session=sessions.do,
+            open_recording=sessions.recordings.take,
+            stop_reading=sessions.recordings.stop,
+            compare_marked=sessions.marked,
+            estimate_for_gpu=lambda name: estimates().name_gpu(name),
+            estimate_for_link=lambda bytes_per_s: estimates().name_link(bytes_per_s),
+            turn_largest=lambda: estimates().turn_largest(),
+            turn_estimated=lambda: estimates().turn(),
+        )
 
     # How it starts and ends.
 
@@ -171,6 +182,8 @@ class Cs336App(SteadyApp):
         if problems := (*self.themes.load(), *self._settle()):
             self.report("\n".join(problems))
         source = self._runs.source()
+        if source is not None:
+            self._sessions.use_folder(source.bench.log_path.parent)
         self.paint()
         if self._replay:
             self.main.query_one(ConfigurePane).disabled = True
@@ -197,15 +210,6 @@ class Cs336App(SteadyApp):
             self.main.query_one(ResultsPane).choose(self.settings.columns)
         return self._found.problems
 
-    def attach_bench(self, session: Session, log: Path | None) -> bool:
-        if self._bench_factory is None:
-            return False
-        bench = self._bench_factory(lambda events: self._painter.take(session, events), log)
-        session.source = LiveSource(bench, self.post_message)
-        session.follow_log()
-        self._sessions.use_folder(session.source.bench.log_path.parent)
-        return True
-
     async def on_unmount(self) -> None:
         await asyncio.to_thread(self.close)
 
@@ -226,44 +230,9 @@ class Cs336App(SteadyApp):
         """One line for each log that could not be written to its end."""
         return [source.bench.log_problem for source in self._sessions.sources if source.bench.log_problem]
 
-    # What there is.
-
-    @property
-    def settings(self) -> Settings:
-        """The person's settings, without those that are wrong."""
-        return self._found.settings
-
-    @property
-    def main(self) -> MainScreen:
-        main = self.screen_stack[0]
-        assert isinstance(main, MainScreen)
-        return main
-
-    @property
-    def is_up(self) -> bool:
-        return bool(self.screen_stack)
-
-    @property
-    def shown(self) -> Session:
-        return self._opened or self.live
-
-    @property
-    def state(self) -> SessionState:
-        return self.shown.state
-
-    @property
-    def keymap(self) -> Mapping[str, str]:
-        """The keys of the actions that were moved, by their ids."""
-        return self._keymap
-
     # What happens.
 
-    def sink(self, events: Sequence[Event]) -> None:
-        """Take a batch of the live session's events, from any thread, without waiting; the next refresh shows them."""
-        self._painter.take(self.live, events)
-
     def take(self, session: Session, events: Sequence[Event]) -> None:
-        """As `sink`, of any session."""
         self._painter.take(session, events)
 
     def on_watch_ended(self, message: WatchEnded) -> None:
@@ -300,46 +269,19 @@ class Cs336App(SteadyApp):
     def on_imported(self, message: Imported) -> None:
         self.notify(message.text, title="Imports", markup=False)
 
-    def report(self, text: str) -> None:
-        if self.is_up:
-            self.notify(text, severity="error", markup=False, timeout=10)
-            self.shown.book.take([Notice(at=self.state.last_at or 0.0, text=text)], self.state)
-            self.stale = True
-
-    def look_at(self, session: Session | None) -> None:
-        self._opened = None if session is self.live else session
-        if self._opened is not None and self._opened.watched:
-            self.open_soon("queue")
-        elif self._opened is not None and self._opened.state.tuning is not None:
-            self.open_soon("race")
-        elif self._opened is not None and not self.main.wide:
-            self.open_soon("results")
-        self.refresh_bindings()
-        self.refresh_panes()
-
-    def load_preset(self, preset: Preset) -> None:
-        self.main.query_one(ConfigurePane).load(preset, () if self.replaying else LEFT_OUT)
-
-    def refresh_panes(self) -> None:
-        self.call_after_refresh(self.paint)
-
     @on(Lines.Resized)
     def paint(self) -> None:
-        """Show the newest state in every pane that is in sight; only what differs is sent to the terminal."""
         self._painter.paint()
 
-    def open_soon(self, pane: str) -> None:
-        self._open(pane)
-        self.call_after_refresh(self.main.focus_pane, pane)
-
-    def _open(self, pane: str) -> None:
-        self.main.open(pane)
+    def open(self, pane: str) -> None:
+        super().open(pane)
         if pane == "sessions":
             self._sessions.reload()
         elif pane == "estimate":
             self._painter.estimates()
-        self.refresh_bindings()
-        self.refresh_panes()
+
+    def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
+        self.open(message.tab)
 
     # What keys ask for.
 
@@ -366,15 +308,6 @@ class Cs336App(SteadyApp):
         """As Textual's; a key that was moved as texts print it."""
         return printed_key(binding.key) if binding.id in self.keymap else super().get_key_display(binding)
 
-    async def action_open(self, pane: str) -> None:
-        """Open a tab. What is typed meanwhile waits, so that it is for the tab and its rows."""
-        self._open(pane)
-        await self.main.made(pane)
-        await self.laid_out()
-        self.paint()  # before it has the focus, so that its cursor stands where the session does
-        await in_time(self.main.filled(pane))
-        await self.main.focus_pane(pane)
-
     def action_leave_opened(self) -> None:
         self.look_at(None)
 
@@ -391,10 +324,9 @@ class Cs336App(SteadyApp):
         live.zoomed = not live.zoomed
         self.paint()
 
-    @on(LivePane.Clicked)
     def action_read_cell(self) -> None:
         if (cell := self.shown.cell) is not None:
-            dialogs.read_cell(self, list(self.state.cells).index(cell.cell))
+            dialogs.read_cell(self, cell)
 
     def action_run_cells(self) -> None:
         self._runs.ask()
@@ -404,14 +336,12 @@ class Cs336App(SteadyApp):
     def action_tune(self) -> None:
         self._runs.ask_race()
 
-    @on(ConfigurePane.StopRequested)
     def action_stop_cells(self) -> None:
         if self.shown.watched:
             self._sessions.ask_cancel(self.shown)
         else:
             self._runs.stop()
 
-    @on(ConfigurePane.ResumeRequested)
     def action_resume(self) -> None:
         self._sessions.resume_shown()
 
@@ -425,7 +355,7 @@ class Cs336App(SteadyApp):
             self._replay.change_speed(by)
             self.paint()
 
-    action_export = on(ConfigurePane.ExportRequested)(dialogs.export)
+    action_export = dialogs.export
     action_copy_table = dialogs.copy_table
     action_save_preset = dialogs.save_preset
     action_help = dialogs.read_help
@@ -438,96 +368,3 @@ class Cs336App(SteadyApp):
 
         if self.screen.id != "--command-palette":
             self.push_screen(Palette())
-
-    # What panes ask for.
-
-    def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
-        self._open(message.tab)
-
-    def on_configure_pane_changed(self) -> None:
-        self.stale = True
-
-    def on_configure_pane_run_requested(self, message: ConfigurePane.RunRequested) -> None:
-        self._runs.run(message)
-
-    def on_queue_pane_changed(self, message: QueuePane.Changed) -> None:
-        self._runs.queue_changed(message)
-
-    def on_queue_pane_oom_rule_turned(self, message: QueuePane.OomRuleTurned) -> None:
-        self._runs.set_oom_rule(message)
-
-    def on_report_pane_wanted(self, message: ReportPane.Wanted) -> None:
-        self._runs.run_between(lambda: self._reports.ask(message))
-
-    def on_roofline_pane_peak_wanted(self, message: RooflinePane.PeakWanted) -> None:
-        self._runs.run_between(lambda: self._peaks.ask(message.wanted))
-
-    def on_report_pane_cell_stepped(self, message: ReportPane.CellStepped) -> None:
-        self._reports.step(message.by)
-        self.paint()
-
-    @on(Rows.Moved, "#results")
-    def _look_at_cell(self, message: Rows.Moved) -> None:
-        self._reports.choose_place(message.index)
-        self._follow(list(self.state.cells.values())[message.index])
-
-    @on(Rows.Moved, "#queue")
-    def _follow_queued(self) -> None:
-        self._follow(self.main.query_one(QueuePane).selected)
-
-    def _follow(self, cell: CellState | None) -> None:
-        if cell is not None and self.shown.follow(cell):
-            self.paint()
-
-    def on_roofline_pane_looked_at(self, message: RooflinePane.LookedAt) -> None:
-        """The cell of a point is the one that every pane is about."""
-        place = list(self.state.cells).index(message.cell.cell)
-        self.main.query_one(ResultsPane).go_to(place)
-        self._reports.choose_place(place)
-        if message.opened:
-            dialogs.read_cell(self, place)
-
-    @on(Rows.Chosen, "#results")
-    def _open_detail(self, message: Rows.Chosen) -> None:
-        dialogs.read_cell(self, message.index)
-
-    def on_results_pane_marked(self, message: ResultsPane.Marked) -> None:
-        self._sessions.mark_cell(self.shown, message.cell)
-        self.paint()
-
-    def on_sessions_pane_asked(self, message: SessionsPane.Asked) -> None:
-        self._sessions.do(message.wish, message.info)
-
-    def on_sessions_pane_file_wanted(self, message: SessionsPane.FileWanted) -> None:
-        if message.text:
-            self._sessions.recordings.pasted(message.text)
-        else:
-            self._sessions.recordings.ask()
-
-    def on_sessions_pane_stop_wanted(self) -> None:
-        self._sessions.recordings.stop()
-
-    def on_sessions_pane_marked(self) -> None:
-        self._sessions.marked()
-
-    def on_compare_pane_keep_wanted(self, message: ComparePane.KeepWanted) -> None:
-        dialogs.keep_as_reference(self, message.results)
-
-    def on_race_pane_save_wanted(self, message: RacePane.SaveWanted) -> None:
-        dialogs.save_best(self, message.race, message.best)
-
-    def on_estimate_pane_switched(self) -> None:
-        self._painter.estimates().turn()
-        self.paint()
-
-    def on_estimate_pane_link_named(self, message: EstimatePane.LinkNamed) -> None:
-        self._painter.estimates().name_link(message.bytes_per_s)
-        self.paint()
-
-    def on_estimate_pane_largest_wanted(self) -> None:
-        self._painter.estimates().turn_largest()
-        self.paint()
-
-    def on_estimate_pane_gpu_named(self, message: EstimatePane.GpuNamed) -> None:
-        self._painter.estimates().name_gpu(message.name)
-        self.paint()

@@ -26,7 +26,7 @@ ABOUT: dict[str, str] = _TEXTS["about"]
 """The content of each tab, by its id."""
 _LABEL = 19
 """Columns of the keys and words, from which what they mean stands beside them."""
-_DIALOGS = ("window.Reader", "questions.Confirm", "questions.ChoiceList", "export.ExportDialog", "themes.ThemeList",
+_DIALOGS = ("window.Reader", "questions.Confirm", "questions.ChoiceList", "export.ExportDialog", "questions.ThemeList",
             "help.HelpReader")  # fmt: skip
 
 

@@ -24,17 +24,16 @@ from cs336_tui.events.events import (
 )
 from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.controllers.reports import PeakController, ReportController
 from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.controllers.sessions import SessionController
-from cs336_tui.tui.frame import Frame
+from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name
-from cs336_tui.tui.session import Session
+from cs336_tui.tui.session import ReplaySource, Session
+from cs336_tui.tui.tab_list import Frame
 
 if TYPE_CHECKING:
     from cs336_tui.tui.controllers.estimates import EstimateController
-    from cs336_tui.tui.replay_source import ReplaySource
 
 IDLE_REFRESH_S = 2.0
 """Interval at which the Device pane is shown while nothing runs."""
@@ -159,14 +158,6 @@ class Painter:
         if specs:
             name = self._replay.path.stem if self._replay else self._app.live.id
             self._app.load_preset(Preset(name, "", sweep_of(specs)))
-
-    def judged(self) -> None:
-        self._app.stale = True
-        if self._app.screen is not self._app.main:
-            from cs336_tui.tui.dialogs.window import Reader
-
-            if isinstance(self._app.screen, Reader):
-                self._app.screen.write()
 
     def estimates(self) -> EstimateController:
         """The predictions, which are shown from the first call on."""

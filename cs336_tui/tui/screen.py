@@ -19,11 +19,10 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.background import Loads
 from cs336_tui.tui.compositor import TightCompositor
-from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.configure.preview import Cells, Preview
-from cs336_tui.tui.frame import Frame
-from cs336_tui.tui.tab_list import TABS
+from cs336_tui.tui.requests import RunOptions
+from cs336_tui.tui.tab_list import TABS, Frame
 from cs336_tui.tui.widgets.columns import middle
 from cs336_tui.tui.widgets.lines import Line, Lines, line, spread, width_of
 from cs336_tui.tui.widgets.menu_bars import KeyBar, TabBar

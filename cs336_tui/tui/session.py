@@ -1,13 +1,18 @@
-"""A session as the screen shows it: its state, the rows of its log, the cell looked at, and its source."""
+"""A session as the screen shows it: its state, the rows of its log, the cell looked at, and its source; and the source
+that plays a log again."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from textual.message import Message
 
 from cs336_tui.analysis.eta import Outlook, outlook_of, takes_s
 from cs336_tui.analysis.prices import Prices
@@ -23,12 +28,13 @@ from cs336_tui.events.events import (
     TuningEnded,
     TuningStarted,
 )
-from cs336_tui.session.load import load
+from cs336_tui.session.load import Pace, load, replay
 from cs336_tui.session.log import LogError, LogReader
 from cs336_tui.session.standing import Standing, session_time, standing_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo, describe
+from cs336_tui.tui.sources import Post, RunEnded, Sink, thread
 from cs336_tui.tui.tabs.beside import by_lane
 from cs336_tui.tui.tabs.device import Run
 from cs336_tui.tui.tabs.log import LogBook
@@ -36,8 +42,7 @@ from cs336_tui.tui.tabs.log import LogBook
 if TYPE_CHECKING:
     from cs336_tui.analysis.tuning import Race
     from cs336_tui.tui.configure.preview import Cells
-    from cs336_tui.tui.live_source import LiveSource
-    from cs336_tui.tui.watch_source import WatchSource
+    from cs336_tui.tui.sources import LiveSource, WatchSource
 
 _OF_RACES = (
     CellFinished, CellRequeued, CellSkipped, CellsQueued, CellStarted, ReportFinished, TuningEnded, TuningStarted
@@ -47,6 +52,8 @@ _MANY = 100
 _STEADY = 0.01
 _OUTLOOK_S = 4.0
 """The least time between two looks at the time that is left of more than `_MANY` running cells."""
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Speeds of a replay that the keys go through."""
 
 
 class Session:
@@ -228,3 +235,53 @@ def _told(state: SessionState) -> list[Event]:
         if cell.finished is not None:
             found.append(cell.finished)
     return sorted(found, key=lambda event: event.at)
+
+
+@dataclass(eq=False, repr=False)
+class Replayed(Message):
+    """A replay that does not wait is at its end: all that its log holds."""
+
+    session: Session
+
+
+class ReplaySource:
+    """Plays a session log; its pace can be changed while it plays."""
+
+    def __init__(self, path: Path, sink: Sink, post: Post, speed: float) -> None:
+        self.path, self.pace = path, Pace(speed)
+        self._sink, self._post = sink, post
+        self._stop = threading.Event()
+        self._at_end = False
+
+    @property
+    def mode(self) -> str:
+        """Pace of the replay, in words."""
+        if self._at_end:
+            return "replay, at its end"
+        return "replay paused" if self.pace.paused else f"replay ×{self.pace.speed:g}"
+
+    def begin(self) -> None:
+        thread("replay", self._play)
+
+    def close(self) -> None:
+        self._stop.set()
+
+    def change_speed(self, by: int) -> None:
+        """The next faster (1) or slower (-1) speed."""
+        nearest = min(range(len(SPEEDS)), key=lambda index: abs(SPEEDS[index] - self.pace.speed))
+        self.pace.speed = SPEEDS[min(max(nearest + by, 0), len(SPEEDS) - 1)]
+
+    def _play(self) -> None:
+        error: str | None = None
+        try:
+            if self.pace.speed or self.pace.paused:
+                replay(self.path, self._sink, stop=self._stop, pace=self.pace)
+            else:
+                session = read_session(self.path)
+                error = session.problem
+                self._post(Replayed(session))
+        except LogError as unreadable:
+            error = str(unreadable)
+        self._at_end = True
+        if not self._stop.is_set():
+            self._post(RunEnded(error))

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchChoice, LaunchError, Resources
-from cs336_tui.runner.jobs.slurm import SlurmLauncher
-from cs336_tui.runner.jobs.slurm_states import UNBEGUN
+from cs336_tui.runner.jobs.slurm import UNBEGUN, SlurmLauncher
 from tests.cluster.slurm import Slurm
 from tests.watching import small_spec
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.nodes.node import Node
-from cs336_tui.runner.nodes.nodes import Nodes
+from cs336_tui.runner.nodes import Node, Nodes
 from tests.gpu.cells import trained_spec
 from tests.runner.test_nodes import command
 from tests.watching import Watch

@@ -20,8 +20,7 @@ from cs336_tui.runner import ranks as runner_of_ranks
 from cs336_tui.runner.hanging import ALIVE_S, Pulse, Stuck, ask_for_stacks, crashed_in, stuck_ranks, told
 from cs336_tui.runner.launcher import Rank
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.rank_fold import RankFold
-from cs336_tui.runner.ranks import Note, run_ranks
+from cs336_tui.runner.ranks import Note, RankFold, run_ranks
 from cs336_tui.runner.supervise import explain_exit
 from tests.watching import PATIENCE_S
 

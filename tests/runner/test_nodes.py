@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from unittest import mock
@@ -22,12 +22,14 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.memory_report import RankMemoryReport
+from cs336_tui.runner import nodes as module
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.nodes import node as one_node
-from cs336_tui.runner.nodes.messages import CellWork, Ready, Run, Sampled, Serve, Served
-from cs336_tui.runner.nodes.node import Node, NodeProcess
-from cs336_tui.runner.nodes.nodes import Nodes, split
+from cs336_tui.runner.launcher import Launcher, StartError
+from cs336_tui.runner.nodes import Node, NodeProcess, Nodes, Spread, Word, Work, split
+from cs336_tui.runner.pipes import StopSignal
+from cs336_tui.runner.queue import STOPPED
 from cs336_tui.session.states import CellState
+from cs336_tui.worker.place import Place
 from tests.samples import ENVIRONMENT
 from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec, wait_gone
 
@@ -118,11 +120,31 @@ def test_ranks_are_spread_over_as_few_nodes_as_have_room() -> None:
     assert nodes.ranks_here(small_spec(ranks=4, device="cuda:1"), FOUR_GPUS) == 2
     assert nodes.ranks_here(small_spec(ranks=8, threads=1), FOUR_GPUS) is None
     assert nodes.ranks_here(small_spec(ranks=8, threads=2), FOUR_GPUS) == 4
-    nodes.close()
+
+
+def test_a_node_that_cannot_start_is_tried_twice_and_a_stop_ends_the_wait(tmp_path: Path) -> None:
+    ready, ends, silent = "echo {}; cat >&2", "echo srun: error: down >&2; exit 3", "cat >&2"
+
+    def started(first: str, second: str, *, stopped: bool = False) -> Spread:
+        scripts = {"n1": first, "n2": second}
+        nodes = Nodes([Node(name, "") for name in scripts], lambda node: ["sh", "-c", scripts[node.name]], cores=2)
+        stop = StopSignal()
+        if stopped:
+            stop.set()
+        work, environment = Work(0, over_nodes("ddp")), FOUR_GPUS
+        return nodes.start(work, environment, Launcher(tmp_path), lambda _: None, stop)
+
+    before = psutil.Process().children()
+    why = r"need 2 nodes, and 1 are left; n2: its process ended with exit code 3: srun: error: down"
+    with pytest.raises(StartError, match=why):
+        started(ready, ends)
+    with pytest.raises(StartError, match=STOPPED):
+        started(ready, silent, stopped=True)
+    assert set(psutil.Process().children()) <= set(before)
 
 
 def test_ranks_over_nodes_train_what_one_process_does(runner: Runner) -> None:
-    ways = ("ddp", "fsdp2", "adapters:Sums")
+    ways = ("fsdp2", "adapters:Sums")  # tests/cluster has more
     *right, wrong = runner.run(*map(over_nodes, ways))
     assert [cell.finished.error for cell in right if cell.status != "ok"] == []
     for cell in right:
@@ -175,47 +197,43 @@ def test_a_rank_that_hangs_is_named_with_its_node(runner: Runner) -> None:
     assert re.search(r"rank 3 on n2 hangs in \w+ \(adapters.py:\d+\); rank 0 on n1 waits in", cell.finished.error)
 
 
-def test_a_stop_ends_all_ranks_and_the_next_cell_runs(runner: Runner) -> None:
+def test_a_stop_ends_all_ranks(runner: Runner) -> None:
     thread = runner.begin(over_nodes("ddp", measure_steps=10_000_000))
     runner.bench.cancel()
     thread.join(PATIENCE_S)
     assert runner.last.status == "cancelled"
-    assert runner.run(over_nodes("none"))[0].status == "ok"
 
 
-@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_node_ends_its_cell_and_the_next_one_gets_it_anew(
-    runner: Runner, by: signal.Signals, monkeypatch: pytest.MonkeyPatch
+def test_a_lost_node_ends_its_cell_and_is_left_out_after_the_second_time(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if by == signal.SIGSTOP:
-        monkeypatch.setattr(one_node, "SILENT_S", 4.0)
-    monkeypatch.setattr(one_node, "ENDING_S", 0.5)
-    monkeypatch.setattr(runner.nodes, "_losses", {})
-    thread = runner.begin(over_nodes("ddp", measure_steps=10_000_000))
-    runner.watch.until(lambda _: runner.ranks_of("n2"))
-    ranks = runner.ranks_of("n2")
-    os.kill(runner.of_node("n2").pid, by)
-    thread.join(PATIENCE_S)
-    error = runner.last.finished.error
-    assert (runner.last.status, error.partition(":")[0]) == ("killed", "rank 2 on n2")
-    assert "its node was lost: " in error
-    assert all(wait_gone(rank.pid) for rank in ranks)
-    assert runner.run(over_nodes("none"))[0].status == "ok"
+    monkeypatch.setattr(module, "SILENT_S", 4.0)
+    monkeypatch.setattr(module, "ENDING_S", 0.5)
+    for by, why in ((signal.SIGKILL, "its process ended by signal 9"), (signal.SIGSTOP, "silent for 4 s")):
+        thread = runner.begin(over_nodes("ddp", measure_steps=10_000_000))
+        runner.watch.until(lambda _: runner.ranks_of("n2"))
+        ranks = runner.ranks_of("n2")
+        os.kill(runner.of_node("n2").pid, by)
+        thread.join(PATIENCE_S)
+        assert runner.last.status == "killed"
+        assert runner.last.finished.error == f"rank 2 on n2: its node was lost: {why}"
+        assert all(wait_gone(rank.pid) for rank in ranks)
+    (cell,) = runner.run(over_nodes("none"))
+    assert cell.status == "failed"
+    assert cell.finished.error == "its ranks need 2 nodes, and 1 are left; n2: silent for 4 s"
 
 
 def test_a_node_ends_with_all_that_it_started_when_its_orders_end(tmp_path: Path) -> None:
     process = NodeProcess(Node("n3", "127.0.0.1"), command(Node("n3", "")), tmp_path / "errors")
 
-    def heard(wanted: type) -> None:
+    def heard(wanted: Callable[[Word], object]) -> None:
         give_up_at = time.monotonic() + PATIENCE_S
-        while not any(isinstance(word, wanted) for word in process.words(1.0)):
+        while not any(wanted(word) for word in process.words(1.0)):
             assert time.monotonic() < give_up_at
 
-    heard(Ready)
-    process.give(Serve())
-    heard(Served)
-    process.give(Run(CellWork(endless_spec(), 0), first=0, here=1, node=0, nodes=1, address="127.0.0.1", port=1))
-    heard(Sampled)
+    heard(lambda _: True)
+    process.give(msgspec.json.encode(Work(0, endless_spec(), place=Place(here=1))))
+    heard(lambda word: b"DeviceSampled" in bytes(word.event))
     (node,) = children_named("n3")
     started = [node, *node.children(recursive=True)]
     process.hang_up()  # as the kernel does when the process at the other end is killed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
-from cs336_tui.runner.rank_fold import NODE_LOST, RankFold
+from cs336_tui.runner.ranks import NODE_LOST, RankFold
 
 
 def steps(first: int, *times_s: float, kind: str = "measured") -> StepsTimed:

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
 from textual import events
 from textual.app import App, ComposeResult
 from textual.containers import Container
-from textual.message import Message
 from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Input
@@ -22,6 +22,7 @@ from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.themes import VARIABLE_DEFAULTS
 from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
+from tests.tui.requested import Asked, recording
 
 W = TypeVar("W", bound=Widget)
 STYLES = Path(tui.__file__).with_name("app.tcss")
@@ -50,7 +51,7 @@ TYPED = {
 
 
 class Host(App[None]):
-    """An app with the Configure pane alone, which keeps the messages of the pane."""
+    """An app with the Configure pane alone, which keeps what the pane asks for."""
 
     CSS = "Container { height: 1fr; }"
     CSS_PATH = STYLES
@@ -59,7 +60,8 @@ class Host(App[None]):
         super().__init__()
         self.animation_level = "none"
         self.pane = pane
-        self.asked: list[Message] = []
+        self.asked: Asked = []
+        self.requests = replace(recording(self.asked), choices_changed=self._keep_choices)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return VARIABLE_DEFAULTS
@@ -68,18 +70,14 @@ class Host(App[None]):
         with Container():
             yield self.pane
 
-    def on_configure_pane_changed(self, message: ConfigurePane.Changed) -> None:
-        assert (message.sweep, message.problems) == (self.pane.sweep, self.pane.problems)
-        self.asked.append(message)
+    def _keep_choices(self) -> None:
+        self.asked.append(("choices_changed", (self.pane.sweep, self.pane.problems)))
 
-    def on_configure_pane_run_requested(self, message: ConfigurePane.RunRequested) -> None:
-        self.asked.append(message)
+    def action_stop_cells(self) -> None:
+        self.asked.append(("stop", ()))
 
-    def on_configure_pane_stop_requested(self, message: ConfigurePane.StopRequested) -> None:
-        self.asked.append(message)
-
-    def on_configure_pane_export_requested(self, message: ConfigurePane.ExportRequested) -> None:
-        self.asked.append(message)
+    def action_export(self) -> None:
+        self.asked.append(("export", ()))
 
 
 class Hand:
@@ -169,8 +167,9 @@ class Hand:
     def button(self, name: str) -> Widget:
         return self.pane.query_one(f"#{name}")
 
-    def asked(self, kind: type[Message]) -> list[Any]:
-        return [message for message in self.host.asked if isinstance(message, kind)]
+    def asked(self, name: str) -> list[tuple[Any, ...]]:
+        """The arguments of each request of this name."""
+        return [arguments for asked, arguments in self.host.asked if asked == name]
 
 
 @asynccontextmanager

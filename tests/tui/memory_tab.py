@@ -14,12 +14,13 @@ from cs336_tui.events.memory_report import MemoryReport, OomReport
 from cs336_tui.events.reports import Report
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.tabs.memory.pane import MemoryPane
-from cs336_tui.tui.tabs.report import ReportPane, Subject
+from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.themes import VARIABLE_DEFAULTS
 from cs336_tui.tui.widgets.lines import Lines
 from tests.made_memory import MB, a_memory_report, an_oom_report
 from tests.samples import MEASURED_S, START, a_spec, cell_end, cell_start, session_start, state_of, steps
 from tests.tui.configuring import STYLES
+from tests.tui.requested import Asked, recording
 
 COMPACT, PANEL, LARGE = (80, 20), (118, 12), (198, 22)
 """Sizes of the tab in terminals of 80x24, 120x40 and 200x60."""
@@ -34,8 +35,8 @@ class Tab(App[None]):
     def __init__(self, subject: Subject) -> None:
         super().__init__()
         self.subject = subject
-        self.wanted: list[tuple[str, CellSpec | None]] = []
-        self.stepped: list[int] = []
+        self.asked: Asked = []
+        self.requests = recording(self.asked)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return VARIABLE_DEFAULTS
@@ -50,14 +51,6 @@ class Tab(App[None]):
     @on(Lines.Resized)
     def paint(self) -> None:
         self.pane.show(self.subject)
-
-    @on(ReportPane.Wanted)
-    def _wanted(self, message: ReportPane.Wanted) -> None:
-        self.wanted.append((message.kind, message.subject.spec))
-
-    @on(ReportPane.CellStepped)
-    def _stepped(self, message: ReportPane.CellStepped) -> None:
-        self.stepped.append(message.by)
 
     async def about(self, pilot: Pilot[None], subject: Subject) -> str:
         """Show another subject; returns the tab's text."""

@@ -11,8 +11,9 @@ from textual.widgets import Input
 from cs336_tui.events.events import CellFinished, ChildOutput, Notice
 from cs336_tui.session.log import LogError
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.configure.form import RunOptions, entry_axes
+from cs336_tui.tui.configure.form import entry_axes
 from cs336_tui.tui.help import VERDICTS, help_lines
+from cs336_tui.tui.requests import RunOptions
 from cs336_tui.tui.tabs.log import LogPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from tests.samples import START
@@ -194,12 +195,12 @@ async def test_the_log_follows_until_somebody_scrolls(bench: Benches) -> None:
     app = Cs336App(bench)
     async with app.run_test(size=SMALL) as pilot:
         await until(pilot, "1 Configure")
-        app.sink([ChildOutput(at=START, cell=None, text="".join(f"line {i} [b]x\n" for i in range(100)))])
+        app.take(app.live, [ChildOutput(at=START, cell=None, text="".join(f"line {i} [b]x\n" for i in range(100)))])
         await pilot.press("5")
         assert "line 99 [b]x" in await until(pilot, "line 99")
         await pilot.press("pageup", "pageup")
         await until(pilot, lambda text: "line 99" not in text)
-        app.sink([Notice(at=START, text="news")])
+        app.take(app.live, [Notice(at=START, text="news")])
         await pilot.pause()
         app.query_one(LogPane).show(app.shown.book)
         assert "! news" not in app.query_one(LogPane).text
@@ -210,7 +211,7 @@ async def test_the_log_follows_until_somebody_scrolls(bench: Benches) -> None:
 async def test_the_log_forgets_its_oldest_rows() -> None:
     app = Cs336App()
     async with app.run_test(size=SMALL) as pilot:
-        app.sink([ChildOutput(at=START, cell=None, text="x\n" * 20_000)])
+        app.take(app.live, [ChildOutput(at=START, cell=None, text="x\n" * 20_000)])
         await pilot.press("5")
         await until(pilot, "  · x")
         assert len(app.query_one(LogPane).book.rows) == 5000
@@ -236,7 +237,7 @@ async def test_only_the_changed_columns_of_a_step_are_painted(bench: Benches, mo
         await until(pilot, "NVIDIA")
         await pilot.press("r")
         await until(pilot, "▶ running")
-        app.sink([a_step(0, 0.1532)])
+        app.take(app.live, [a_step(0, 0.1532)])
         await until(pilot, "153.2")
         written: list[str] = []
         display = app._display
@@ -247,7 +248,7 @@ async def test_only_the_changed_columns_of_a_step_are_painted(bench: Benches, mo
             display(screen, update)
 
         monkeypatch.setattr(app, "_display", count)
-        app.sink([a_step(0, 0.1533, first=1)])
+        app.take(app.live, [a_step(0, 0.1533, first=1)])
         await until(pilot, "n=2")
         assert 0 < len("".join(written)) < 3000
         bench.go_on.set()
@@ -347,9 +348,9 @@ async def test_the_summary_file_is_kept_from_the_first_cell_on(bench: Benches, t
     app = Cs336App(bench, summary_path=path)
     async with app.run_test(size=SMALL) as pilot:
         events = demo(lambda event: isinstance(event, CellFinished))
-        app.sink(events)
+        app.take(app.live, events)
         await until(pilot, lambda _: path.exists())
-        app.sink([a_step(1, 0.4567), CellFinished(at=START, cell=1, status="ok")])
+        app.take(app.live, [a_step(1, 0.4567), CellFinished(at=START, cell=1, status="ok")])
     assert "456.7" in path.read_text()
     assert bench.closed
 
@@ -359,6 +360,6 @@ async def test_a_summary_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     path.write_text("mine")
     app = Cs336App(summary_path=path)
     async with app.run_test(size=WIDE, notifications=True) as pilot:
-        app.sink(demo(lambda event: isinstance(event, CellFinished)))
+        app.take(app.live, demo(lambda event: isinstance(event, CellFinished)))
         await until(pilot, "already exists")
     assert path.read_text() == "mine"

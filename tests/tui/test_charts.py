@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.tui.charts.bars import nice_ceiling, phase_bars, progress, rank_strips
-from cs336_tui.tui.charts.columns import BUCKETS_S, graph, marks, window
+from cs336_tui.tui.charts.bars import BUCKETS_S, graph, marks, nice_ceiling, phase_bars, progress, rank_strips, window
 from cs336_tui.tui.charts.steps import step_chart
 from cs336_tui.tui.widgets.lines import Line, bar, column, width_of
 

@@ -11,7 +11,7 @@ from cs336_tui.analysis.published import published
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.charts.bandwidth import bandwidth_lines
+from cs336_tui.tui.charts.roofline import bandwidth_lines
 from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.live import live_lines
 from tests.session.made import Cell, events_of, results_of, session_of
@@ -118,7 +118,7 @@ async def test_a_message_without_room_is_told_and_not_tried_again(tmp_path: Path
 
 
 def test_points_between_two_sizes_lie_on_a_line() -> None:
-    from cs336_tui.tui.charts.bandwidth import _between
+    from cs336_tui.tui.charts.roofline import _between
 
     curve = Curve("", specs()[0], (Point("1MB", 10**6, 1e9), Point("100MB", 10**8, 4e9)))
     assert _between(curve.points, 1e7) == pytest.approx(2e9)

@@ -11,9 +11,8 @@ from cs336_tui.config.problems.all_problems import problem_named
 from cs336_tui.config.spec import ModelDims
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.tui.configure.entries import PresetEntry, RecentEntry
-from cs336_tui.tui.configure.form import RunOptions
-from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.configure.problems import listed
+from cs336_tui.tui.requests import RunOptions
 from cs336_tui.tui.widgets.entries import Chips, Entry, TextEntry
 from tests.made_problems import problem_state
 from tests.tui.configuring import HERE, NARROW, WIDE, Hand, opened
@@ -42,8 +41,7 @@ async def test_it_opens_on_the_quick_preset_and_needs_no_environment_to_run() ->
         assert hand.summary.strip() == "3 cells · 45 steps"
         await hand.go_to(hand.button("run"))
         await hand.press("enter")
-        (request,) = hand.asked(ConfigurePane.RunRequested)
-        assert (request.sweep, request.options) == (Sweep(), RunOptions())
+        assert hand.asked("run") == [(Sweep(), RunOptions())]
 
 
 async def test_every_choice_is_ticked_by_keyboard() -> None:
@@ -62,7 +60,7 @@ async def test_every_choice_is_ticked_by_keyboard() -> None:
         ):
             await hand.tick(field, value)
             assert getattr(hand.pane.sweep, attribute) == expected
-            assert hand.asked(ConfigurePane.Changed)[-1].sweep == hand.pane.sweep
+            assert hand.asked("choices_changed")[-1] == (hand.pane.sweep, ())
             assert "quick * ▾" in hand.seen(hand.pane.query_one(PresetEntry)), field
             if hand.entry(field, Chips).multiple:
                 await hand.press("enter")
@@ -278,7 +276,7 @@ async def test_a_norm_alone_has_a_width_and_no_heads() -> None:
 
 async def test_a_preset_that_another_belongs_to_says_so() -> None:
     async with opened() as hand:
-        hand.pane.post_message(PresetEntry.Chosen(preset("2026/torch_compile")))
+        hand.pane.choose_preset(preset("2026/torch_compile"))
         await hand.pilot.pause()
         assert hand.pane.sweep == preset("2026/torch_compile").sweep
         assert any("2026/compiled_attention belongs to it" in note.message for note in hand.host._notifications)

@@ -6,7 +6,6 @@ import pytest
 from textual.widget import Widget
 
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.widgets.entries import TextEntry
 from tests.tui.configuring import NARROW, WIDE, Hand, opened, reachable
 
@@ -80,7 +79,7 @@ async def test_enter_while_typing_moves_on_and_runs_nothing() -> None:
         await hand.type("batch_size", "8")
         await hand.press("enter")
         assert hand.entry("warmup_steps", TextEntry).has_focus_within
-        assert hand.asked(ConfigurePane.RunRequested) == []
+        assert hand.asked("run") == []
         assert hand.pane.sweep == Sweep(batches=(8,))
 
 
@@ -107,23 +106,23 @@ async def test_buttons_follow_the_run_and_keep_the_focus() -> None:
         assert run.has_focus
         assert "[ Add ]" in hand.seen(run)
         await hand.press("enter")
-        assert len(hand.asked(ConfigurePane.RunRequested)) == 1
+        assert len(hand.asked("run")) == 1
         await hand.go_to(stop)
         await hand.press("enter")
-        assert len(hand.asked(ConfigurePane.StopRequested)) == 1
+        assert len(hand.asked("stop")) == 1
         hand.pane.set_running(True, stopping=True)
         await hand.pilot.pause()
         assert (run.disabled, stop.disabled) == (True, True)
         assert "Stop…" in hand.seen(stop)
         hand.pane.request_run()
         await hand.pilot.pause()
-        assert len(hand.asked(ConfigurePane.RunRequested)) == 1, "nothing is added to what is being stopped"
+        assert len(hand.asked("run")) == 1, "nothing is added to what is being stopped"
         hand.pane.set_running(False)
         await hand.pilot.pause()
         assert (run.disabled, stop.disabled) == (False, True)
         assert run.has_focus
         await hand.pilot.click("#export")
-        assert len(hand.asked(ConfigurePane.ExportRequested)) == 1
+        assert len(hand.asked("export")) == 1
 
 
 async def test_what_is_typed_during_a_run_waits_for_the_next_one() -> None:

@@ -8,7 +8,6 @@ from textual.app import App, ComposeResult
 from textual.events import Key
 
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.widgets.entries import Chips, InputLine, wrap
 from tests.tui.configuring import NARROW, opened
 
@@ -52,7 +51,7 @@ async def test_one_choice_only_behaves_like_a_radio_button() -> None:
     async with opened() as hand:
         await hand.unfold()
         await hand.tick("sync", "each-step")
-        assert hand.asked(ConfigurePane.Changed) == [], "the chosen one stays chosen"
+        assert hand.asked("choices_changed") == [], "the chosen one stays chosen"
         assert "●each-step ○pipelined" in hand.seen(hand.entry("sync", Chips))
 
 

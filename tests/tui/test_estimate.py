@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 import pytest
 from textual.widgets import Input
 
-from cs336_tui.analysis.targets import named_target
+from cs336_tui.analysis.targets import Target, named_target
 from cs336_tui.config.presets import Preset
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
@@ -22,10 +22,12 @@ from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure import preview
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.configure.preview import CellChoices, Cells, cells_of, needs
+from cs336_tui.tui.controllers.estimates import BatchSearch
 from cs336_tui.tui.tabs.estimate import EstimateList, EstimatePane
 from tests.made_predictions import made_prediction
 from tests.samples import START, a_spec, mixed_session
 from tests.tui.watched import SMALL, WIDE, Benches, comes, log_of, screen_text, until
+from tests.watching import small_spec
 
 SWEEP = Sweep(sizes=("small",), contexts=(128, 256), passes=("forward", "train-step"), devices=("auto",))
 GB = 10**9
@@ -45,7 +47,7 @@ def resized(prediction: Prediction, peak: int) -> Prediction:
 def answer(app: Cs336App, bench: Benches, made: Callable[[CellSpec], Prediction] = made_prediction) -> None:
     """Deliver predictions of the cells that were asked for last, also as ones of the GPU elsewhere."""
     found = tuple(made(spec) for spec in bench.predicted[-1])
-    app.sink([CellsPredicted(at=START, predictions=found, elsewhere=on) for on in {None, bench.capability}])
+    app.take(app.live, [CellsPredicted(at=START, predictions=found, elsewhere=on) for on in {None, bench.capability}])
 
 
 def summary(app: Cs336App) -> str:
@@ -363,6 +365,29 @@ async def test_a_cell_that_cannot_be_predicted_leaves_the_summary_to_the_others(
     app = Cs336App(bench, initial=SWEEP)
     async with app.run_test(size=WIDE) as pilot:
         specs = await asked(pilot, bench)
-        app.sink([CellsPredicted(at=START, predictions=tuple(map(made_prediction, specs[1:])), failed=specs[:1])])
+        app.take(
+            app.live, [CellsPredicted(at=START, predictions=tuple(map(made_prediction, specs[1:])), failed=specs[:1])]
+        )
         await until(pilot, lambda _: "peak" in summary(app))
         assert "predicting" not in summary(app)
+
+
+class Predictions(Mapping[CellSpec, Prediction]):
+    """Of every cell: 10 bytes a sequence at the peak, of which the allocator takes 15 of the device."""
+
+    def __getitem__(self, spec: CellSpec) -> Prediction:
+        size = spec.batch_size
+        return made_prediction(spec, peak_bytes=10 * size, reserved_bytes=15 * size)
+
+    def __iter__(self) -> Iterator[CellSpec]:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_it_counts_what_the_allocator_takes_of_the_device() -> None:
+    target = Target(name="A GPU", device="cuda:0", capacity_bytes=100, free_bytes=100, source="made", context=0)
+    largest = BatchSearch().of(Predictions(), {}, small_spec(device="cuda:0"), target)
+    assert largest.fit is not None
+    assert largest.fit.largest == 6

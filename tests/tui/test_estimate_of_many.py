@@ -69,7 +69,7 @@ async def test_of_a_cell_that_cannot_be_predicted_the_time_is_not_known(bench: B
     async with app.run_test(size=WIDE) as pilot:
         specs = await asked(pilot, bench)
         predicted = tuple(longest_misfits(spec) for spec in specs[1:])
-        app.sink([CellsPredicted(at=START, predictions=predicted, failed=specs[:1])])
+        app.take(app.live, [CellsPredicted(at=START, predictions=predicted, failed=specs[:1])])
         await until(pilot, lambda _: "at least 1 of 3 does not fit · takes more than " in summary(app))
 
 
@@ -78,7 +78,10 @@ async def test_a_cell_that_cannot_be_predicted_costs_its_own_row_of_the_tab(benc
     async with app.run_test(size=WIDE) as pilot:
         specs = await asked(pilot, bench)
         predicted = tuple(one_gigabyte(spec) for spec in specs[1:])
-        app.sink([CellsPredicted(at=START, predictions=predicted, failed=specs[:1], why="not computed within 60 s")])
+        app.take(
+            app.live,
+            [CellsPredicted(at=START, predictions=predicted, failed=specs[:1], why="not computed within 60 s")],
+        )
         pane = await open_tab(pilot)
         await until(pilot, lambda _: "all steps more than " in pane.text)
         assert ", 1 not predicted" in pane.text
@@ -103,8 +106,9 @@ async def test_the_time_of_compiled_cells_is_not_said_to_be_that_of_cells_as_wri
     app = Cs336App(bench, initial=BOTH)
     async with app.run_test(size=WIDE) as pilot:
         (spec,) = await asked(pilot, bench)
-        app.sink(
-            [*session_start([on(spec, compile="off")]), *cell_start(0), *steps(0, (0.1,), (0.1,) * 4), cell_end(0)]
+        app.take(
+            app.live,
+            [*session_start([on(spec, compile="off")]), *cell_start(0), *steps(0, (0.1,), (0.1,) * 4), cell_end(0)],
         )
         answer(app, bench)
         await until(pilot, lambda _: "takes 3 s and compiling, partly from other variants" in summary(app))

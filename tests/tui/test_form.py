@@ -18,7 +18,8 @@ from cs336_tui.config.spec import AXES, CUSTOM_SIZE, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import ATTENTIONS, COMPILES, CUDA_GRAPHS, NORMS, OPTIMIZERS, WORKLOADS
 from cs336_tui.events.environment import Environment
-from cs336_tui.tui.configure.form import MAX_CELLS, Entries, RunOptions, entries_of, read
+from cs336_tui.tui.configure.form import MAX_CELLS, Entries, entries_of, read
+from cs336_tui.tui.requests import RunOptions
 from tests.samples import ENVIRONMENT
 from tests.strategies import automatic_sweeps, sweeps
 from tests.tui.configuring import HERE

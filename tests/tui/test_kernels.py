@@ -22,7 +22,7 @@ from cs336_tui.tui import themes
 from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.tabs.kernels.listing import Selection, kernels_sheet, phases, select, still_valid
 from cs336_tui.tui.tabs.kernels.pane import VIEWS, KernelsPane
-from cs336_tui.tui.tabs.report import ReportPane, Subject
+from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.columns import Laid, middle
 from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.rows import Rows
@@ -39,6 +39,7 @@ from tests.made_kernels import (
 from tests.made_ranks import a_traffic_report
 from tests.samples import a_spec
 from tests.tui.configuring import STYLES
+from tests.tui.requested import Asked, recording
 
 COMPACT, WIDE, LOWER_PANEL = (78, 21), (198, 20), (118, 8)
 """Sizes of the pane: at 80x24, at 200x60, and below the panes of 120x40."""
@@ -52,7 +53,8 @@ class OnePane(App[None]):
     def __init__(self, subject: Subject) -> None:
         super().__init__()
         self.subject = subject
-        self.wanted: list[Subject] = []
+        self.asked: Asked = []
+        self.requests = recording(self.asked)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return themes.VARIABLE_DEFAULTS
@@ -63,10 +65,6 @@ class OnePane(App[None]):
     @on(Lines.Resized)
     def paint(self) -> None:
         self.screen_stack[0].query_one(KernelsPane).show(self.subject)
-
-    @on(ReportPane.Wanted)
-    def _wanted(self, message: ReportPane.Wanted) -> None:
-        self.wanted.append(message.subject)
 
 
 def made(report: KernelReport, **more: Any) -> Subject:
@@ -319,7 +317,7 @@ async def test_without_a_report_it_says_how_to_get_one_and_its_keys_do_nothing()
         assert pane.view == "kernels"
         await pilot.press("n")
         await pilot.pause()
-        assert [subject.spec for subject in app.wanted] == [spec]
+        assert app.asked == [("make_report", ("kernels", spec, None))]
         asked = ReportStarted(at=1.0, report=0, kind="kernels", spec=spec)
         app.subject = Subject(fold([asked, ReportStage(at=4.0, report=0, stage="profiling")]), spec)
         app.paint()

@@ -222,8 +222,7 @@ async def test_without_a_record_it_says_how_to_make_one() -> None:
         assert "Press n to make it" in text
         assert "timeline │ peaks" in text
         await pressed(pilot, "n", "right", "plus", "h", "home", "down", "enter", "right_square_bracket")
-        assert app.wanted == [("memory", SPEC)]
-        assert app.stepped == [1]
+        assert app.asked == [("make_report", ("memory", SPEC, 0)), ("step_cell", (1,))]
         assert len(app.screen_stack) == 1
         assert "305" in await pressed(pilot, "v"), "peaks need no record"
 

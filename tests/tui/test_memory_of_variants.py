@@ -80,7 +80,7 @@ async def test_the_estimate_tab_shows_the_column() -> None:
     app = Cs336App(bench, initial=sweep_from(passes=("forward",), compiles=("off",), attentions=("naive", "sdpa")))
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, lambda _: bool(bench.made) and bool(bench.predicted))
-        app.sink([CellsPredicted(at=START, predictions=tuple(map(made_prediction, bench.predicted[-1])))])
+        app.take(app.live, [CellsPredicted(at=START, predictions=tuple(map(made_prediction, bench.predicted[-1])))])
         await pilot.press("i")
         await until(pilot, "attention")
         await until(pilot, "sdpa")

@@ -42,7 +42,7 @@ async def test_the_reason_can_be_asked_for_and_comes_by_itself() -> None:
         assert "tried to allocate 2 GiB" in text
         assert "Press n" in text
         await pressed(pilot, "n")
-        assert app.wanted == [("oom", subject.spec)]
+        assert app.asked == [("make_report", ("oom", subject.spec, 0))]
         assert subject.spec is not None
         waits = replace(subject, asked=frozenset({("oom", subject.spec)}))
         assert "Next: the reason" in await app.about(pilot, waits)

@@ -6,7 +6,7 @@ import pytest
 
 from cs336_tui.config.spec import SpecError
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.configure.form import RunOptions
+from cs336_tui.tui.requests import RunOptions
 from cs336_tui.tui.tabs.queue import QueuePane
 from tests.tui.watched import SMALL, WIDE, Benches, demo, in_the_middle, log_of, screen_text, until
 

@@ -12,8 +12,8 @@ from cs336_tui.config.sweep import Sweep
 from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.session.recorder import Sink
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.dialogs.tune import TuneDialog
+from cs336_tui.tui.requests import RunOptions
 from tests.made_race import race_events
 from tests.tui.kept_sessions import STOPPED, keep
 from tests.tui.watched import SMALL, WIDE, Benches, ScriptedBench, log_of, screen_text, until

@@ -157,7 +157,7 @@ async def test_a_session_that_cannot_go_on_leaves_the_one_before(bench: Benches,
                 refusing.refuse = refusal
                 return refusing
 
-        app._bench_factory = Refusing()
+        app._runs._bench_factory = Refusing()
         await pilot.press("end", "u")
         await until(pilot, "is being written by process 1")
         assert not app.run_in_progress

@@ -65,7 +65,7 @@ async def test_a_session_of_partial_updates_leaves_the_screen_that_was_meant(mon
         app.screen.refresh()
         await until(pilot, "Nothing has run yet")
         for number, event in enumerate(LogReader(DEMO_LOG)):
-            app.sink([event])
+            app.take(app.live, [event])
             if number % 7 == 0 or isinstance(event, StepsTimed):
                 await pilot.pause()
                 app.paint()

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -16,10 +16,8 @@ from cs336_tui import __version__
 from cs336_tui.config.sweep import NO_OOM_SKIP
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs import folder as files
-from cs336_tui.runner.jobs.followed import Tail
-from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, LaunchChoice, LaunchError
-from cs336_tui.runner.jobs.launchers import make_launcher
-from cs336_tui.runner.jobs.splitting import split
+from cs336_tui.runner.jobs.fold import Tail
+from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, LaunchChoice, LaunchError, split
 from cs336_tui.runner.jobs.watcher import POLL_S, Watcher, has_result
 from cs336_tui.runner.trust import Import, Untrusted, check_log
 from cs336_tui.session.load import uncollected
@@ -35,6 +33,26 @@ _PASSED_OVER = (
 """Events that decide nothing here."""
 _MANY = 200
 """Jobs are looked at half as often where more go on."""
+
+
+def make_launcher(choice: LaunchChoice) -> JobLauncher:
+    """The launcher of a choice. Raises `LaunchError` if it cannot be used here."""
+    for option, text in _texts(choice):
+        if not text.isprintable():  # a line of its own would be run by the batch script
+            raise LaunchError(f"{option} {text!r}: expected one line without control characters")
+    if choice.launcher == "local":
+        from cs336_tui.runner.jobs.local import LocalLauncher
+
+        return LocalLauncher()
+    from cs336_tui.runner.jobs.slurm import SlurmLauncher
+
+    return SlurmLauncher(choice)
+
+
+def _texts(choice: LaunchChoice) -> Iterator[tuple[str, str]]:
+    """The texts of a choice that reach a script or a command, with their options."""
+    yield from (("--partition", choice.partition or ""), ("--time", choice.time or ""))
+    yield from (("--slurm", "=".join(pair)) for pair in choice.parameters)
 
 
 class JobsBench:
@@ -198,9 +216,7 @@ class JobsBench:
             return self._watcher.cancel()
         ids = [job.submitted.id for job in self._state.jobs.values() if job.stage != "over"]
         if ids:
-            launcher = self._launcher()
-            launcher.cancel(ids)
-            launcher.close()
+            self._launcher().cancel(ids)
         return bool(ids)
 
     def close(self) -> None:
@@ -244,14 +260,12 @@ class JobsBench:
         try:
             self._recorder.open(resume=True, take_over=whoever)
         except LogError:
-            launcher.close()
             if writer_of(self._log) is None:
                 raise
             return
         self._follow(tail, self._recorder.pass_on)
         self._tail = None
         if self.is_over:
-            launcher.close()
             self._recorder.close()
         else:
             self._become_writer(launcher)

@@ -1,8 +1,8 @@
-"""Turns the events of a job's log into those of its session."""
+"""Follows the logs of a session's jobs as they grow, and turns their events into those of the session."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,9 +10,13 @@ import msgspec
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
+from cs336_tui.events.codec import coalesce, from_line
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.report_keys import prediction_key
 from cs336_tui.events.reports import Report
+from cs336_tui.runner.jobs.folder import MOST_BYTES, read_shared
+from cs336_tui.runner.jobs.job import JobStatus
+from cs336_tui.session.log import DAMAGE, LogError, line_prefix
 from cs336_tui.session.state import SessionState
 
 replace = msgspec.structs.replace
@@ -229,3 +233,92 @@ def _last_attempts(events: Sequence[ev.Event]) -> Iterable[ev.Event]:
         if isinstance(event, dropped) and place < start.get(event.cell, -1):
             continue
         yield event
+
+
+_NOT_THE_SESSIONS = tuple(line_prefix(kind) for kind in (ev.SessionStarted, ev.CellsQueued, ev.QueueOrdered))
+"""The lines of a job's log of which the session has its own."""
+
+
+class _Growing:
+    """A log as it grows, and how far it has been read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+
+    def _new_lines(self, *, to_its_end: bool = False) -> list[bytes]:
+        """Whole lines that are new. Bytes that a network file system has not delivered yet are zeros: unless the log is
+        read `to_its_end`, they and what follows are waited for. Raises `LaunchError`."""
+        data = read_shared(self.path, self.offset)
+        while len(data) >= MOST_BYTES and (more := read_shared(self.path, self.offset + len(data))):
+            data += more
+        if not to_its_end and (hole := data.find(b"\0")) >= 0:
+            data = data[:hole]
+        whole = data.rfind(b"\n") + 1
+        self.offset += whole
+        return data[:whole].splitlines()
+
+
+class Tail(_Growing):
+    """The events of a session's log."""
+
+    def read(self) -> list[ev.Event]:
+        """New events. A log that goes on after a line that cannot be read is damaged: `LogError`."""
+        try:
+            return [from_line(line) for line in self._new_lines() if line.strip()]
+        except DAMAGE as error:
+            raise LogError(f"{self.path}: damaged ({error})") from None
+
+
+class JobLog(_Growing):
+    """A log of a job, and its fold."""
+
+    def __init__(self, path: Path, fold: JobFold) -> None:
+        super().__init__(path)
+        self.fold = fold
+        self._lines = 0
+        self.damaged: int | None = None
+        """The first line that could not be read."""
+
+    def read(self, *, to_its_end: bool = False) -> list[ev.Event]:
+        """The session's events for whole lines that are new; see `_new_lines`."""
+        lines = self._new_lines(to_its_end=to_its_end)
+        return self.fold.take(coalesce(self._events(lines))) if lines else []
+
+    def _events(self, lines: Iterable[bytes]) -> Iterator[ev.Event]:
+        for line in lines:
+            self._lines += 1
+            if line.strip() and not line.startswith(_NOT_THE_SESSIONS):
+                try:
+                    yield from_line(line)
+                except DAMAGE:
+                    self.damaged = self.damaged or self._lines
+
+
+class FollowedJob:
+    """A job that may still write, or whose end is not told yet."""
+
+    def __init__(
+        self,
+        submitted: ev.JobSubmitted,
+        left: set[int],
+        logs: Sequence[JobLog],
+        settled: bool,
+    ) -> None:
+        self.submitted, self.left, self.logs = submitted, left, logs
+        self.told: tuple[str, str, str] = ("", "", "")
+        self.status: JobStatus | None = None
+        self.settled = settled
+        """True of a job whose end a former watcher has told; its log may hold more than that one saw."""
+        self.grown_at = self.over_at = self.ended_at = self.heard_at = 0.0
+        self.has_run = False
+        """True once the launcher has said that it runs."""
+
+    @property
+    def is_closed(self) -> bool:
+        """True if all its logs are closed."""
+        return all(log.fold.ended for log in self.logs)
+
+    @property
+    def running(self) -> set[int]:
+        return {cell for log in self.logs for cell in log.fold.running}

@@ -1,7 +1,9 @@
-"""Jobs: cells of a session that run elsewhere without a screen, each job with a log of its own."""
+"""Jobs: cells of a session that run elsewhere without a screen, each job with a log of its own; the cells that each
+gets, and those of each node."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
@@ -9,6 +11,7 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 
 from cs336_tui.config.axis import UserError
+from cs336_tui.config.order import relative_work
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import JobStage, Status
 
@@ -75,8 +78,7 @@ class JobStatus(NamedTuple):
 
 
 class JobLauncher(Protocol):
-    """Starts jobs elsewhere. Its methods block and raise `LaunchError`; `read` is called on one thread, the others on
-    another."""
+    """Starts jobs elsewhere. Its methods block and raise `LaunchError`."""
 
     @property
     def name(self) -> LauncherName: ...
@@ -103,14 +105,6 @@ class JobLauncher(Protocol):
         """Cancel jobs that wait or run."""
         ...
 
-    def read(self, id: str, log: Path, offset: int) -> bytes:
-        """Whatever the job has written to its log from `offset`, bytes, on; empty if there is nothing yet."""
-        ...
-
-    def close(self) -> None:
-        """Let go of connections; jobs go on."""
-        ...
-
 
 LauncherName = Literal["slurm", "local"]
 JobForm = Literal["array", "allocation"]
@@ -131,3 +125,62 @@ class LaunchChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     time: str | None = None
     parameters: tuple[tuple[str, str], ...] = ()
     """``--slurm KEY=VALUE``, in their order."""
+
+
+def split(
+    cells: Sequence[JobCell],
+    choice: LaunchChoice,
+    settings: JobRequest,
+    first: int = 1,
+) -> tuple[JobRequest, ...]:
+    """The jobs that run these cells, numbered from `first`, with the settings of a request. In an array each job has
+    one cell and asks for what it needs; an allocation has all."""
+    lanes = 0 if choice.lanes is None else choice.lanes
+    jobs: list[tuple[tuple[JobCell, ...], Resources, int]]
+    if is_array(choice):
+        jobs = [((cell,), needs(cell.spec, choice), 1) for cell in cells]
+    else:
+        jobs = [(tuple(cells), _allocated(choice, cells), lanes)] if cells else []
+    return tuple(
+        msgspec.structs.replace(settings, job=str(number), cells=part, resources=resources, lanes=lanes)
+        for number, (part, resources, lanes) in enumerate(jobs, first)
+    )
+
+
+def is_array(choice: LaunchChoice) -> bool:
+    """True if each cell gets a job of its own, as ``--as`` says, or without it if nothing was said of nodes."""
+    if choice.form is not None:
+        return choice.form == "array"
+    return choice.nodes is None and choice.gpus_per_node is None and choice.lanes is None
+
+
+def needs(spec: CellSpec, choice: LaunchChoice) -> Resources:
+    """The resources of a cell that has a job of its own: a GPU for each rank and a core besides, or its threads."""
+    if not spec.device.startswith("cuda"):
+        return Resources(cores_per_node=spec.ranks * (spec.threads or 1), time=choice.time)
+    gpus = min(spec.ranks, choice.gpus_per_node or spec.ranks)
+    return Resources(nodes=math.ceil(spec.ranks / gpus), gpus_per_node=gpus, cores_per_node=gpus + 1, time=choice.time)
+
+
+def _allocated(choice: LaunchChoice, cells: Sequence[JobCell]) -> Resources:
+    """The resources of all cells together. On a CPU the threads of a rank for each lane, or all of each node; each rank
+    takes a lane, and those of a cell may be spread over nodes."""
+    gpus, nodes, lanes = choice.gpus_per_node or 0, choice.nodes or 1, choice.lanes or 0
+    most = max((cell.spec.threads or 1) * max(lanes, math.ceil(cell.spec.ranks / nodes)) for cell in cells)
+    cores = gpus + 1 if gpus else most if lanes else 0
+    return Resources(nodes=nodes, gpus_per_node=gpus, cores_per_node=cores, time=choice.time)
+
+
+def shares(cells: Sequence[JobCell], nodes: int) -> tuple[tuple[JobCell, ...], ...]:
+    """The cells in a share of equal work for each node; the longest are dealt first. Each share is in the order
+    given."""
+    work = [0.0] * nodes
+    dealt: dict[int, int] = {}
+    for cell in sorted(cells, key=_work, reverse=True):
+        dealt[cell.cell] = least = work.index(min(work))
+        work[least] += _work(cell)
+    return tuple(tuple(cell for cell in cells if dealt[cell.cell] == node) for node in range(nodes))
+
+
+def _work(cell: JobCell) -> float:
+    return relative_work(cell.spec) * cell.spec.ranks * cell.spec.total_steps

@@ -14,7 +14,7 @@ import psutil
 
 from cs336_tui.config.processes import lives
 from cs336_tui.config.reading import private
-from cs336_tui.runner.jobs.folder import output_path, read_shared, request_path
+from cs336_tui.runner.jobs.folder import output_path, request_path
 from cs336_tui.runner.jobs.job import JobRequest, JobStatus, LauncherName, LaunchError
 
 _SHELL = 'trap : TERM; "$@"; code=$?; umask 077; echo $code > "$0"'  # the shell outlives its job to tell how it ended
@@ -61,13 +61,6 @@ class LocalLauncher:
             if pid := _alive(id):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGTERM)
-
-    def read(self, id: str, log: Path, offset: int) -> bytes:  # noqa: ARG002
-        return read_shared(log, offset)
-
-    def close(self) -> None:
-        for child in self._children:
-            child.poll()
 
 
 def _command(folder: Path, job: str) -> list[str]:

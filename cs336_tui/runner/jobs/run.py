@@ -1,26 +1,35 @@
-"""Runs the cells of a job on its machine, and begins its log."""
+"""Runs the cells of a job, and begins its log. On several nodes first cells whose ranks need several, then on each node
+its share of the others."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from cs336_tui import __version__
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment
-from cs336_tui.runner.jobs.folder import write_file
-from cs336_tui.runner.jobs.job import JobCell, JobRequest
+from cs336_tui.runner.jobs import folder as files
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError, shares
 from cs336_tui.runner.lanes import lanes_of, pool_of
+from cs336_tui.runner.nodes import ENDING_S, LOOK_S, SILENT_S, START_S, Node, NodeLost, NodeProcess, Nodes
 from cs336_tui.session.lock import writer_of
-from cs336_tui.session.log import LogError
+from cs336_tui.session.log import LogError, LogReader, SessionLog
 from cs336_tui.session.state import fold
 
 if TYPE_CHECKING:
@@ -41,7 +50,7 @@ def begin_log(log: Path, request: JobRequest) -> bool:
     started = ev.SessionStarted(at=time.time(), schema=ev.SCHEMA, session=request.session, app=__version__)
     events: list[ev.Event] = [started, *queued(request)]
     try:
-        write_file(log, b"".join(map(to_line, events)))  # a job that is killed here leaves no half log
+        files.write_file(log, b"".join(map(to_line, events)))  # a job that is killed here leaves no half log
     except OSError as error:
         raise LogError(f"{log}: {error.strerror}") from None
     return False
@@ -112,3 +121,212 @@ def while_wanted(path: Path, stop: Callable[[], object]) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+LAG_S = 60.0
+"""The longest time that a node waits for its log, which the first node has begun: a shared folder may lag."""
+
+
+def nodes_of(request: JobRequest, allocation: Allocation) -> Nodes:
+    """The nodes of the allocation, for cells whose ranks need several."""
+    words = "run-ranks", "--device-interval", f"{request.device_interval_s:g}"
+    most = request.lanes if request.lanes > 1 else None
+    return Nodes(allocation.nodes, lambda node: allocation.command(node, *words), cores=allocation.cores, most=most)
+
+
+def work_over_nodes(
+    path: Path,
+    request: JobRequest,
+    bench: Bench,
+    nodes: Nodes,
+    allocation: Allocation,
+    recall: Sink,
+    *,
+    trusted: bool = False,
+) -> None:
+    """Run the cells of the request at this path; those of this node on the bench, whose log so far goes to `recall`.
+    A job that was started again goes on with the logs that are there. Raises like `work_here`."""
+    folder, job = path.parent, request.job
+    environment = bench.probe()
+    logs = [files.log_path(folder, job, number) for number in range(len(allocation.nodes))]
+    wide = tuple(cell for cell in request.cells if nodes.ranks_here(cell.spec, environment))
+    take_over = begin_log(logs[0], msgspec.structs.replace(request, cells=wide))
+    known = {cell for event in LogReader(logs[0]) if isinstance(event, ev.CellsQueued) for cell in _numbers(event)}
+    waiting = bench.resume(recall, take_over=take_over, checked=False, trusted=trusted)
+    if {cell.cell for cell in wide} & set(waiting):
+        bench.work()
+    if bench.was_cancelled:
+        return
+    own, *others = _parts(request, wide, logs)
+    bench.queue.use(lanes_here(request.lanes, [cell.spec for cell in own], environment))
+    elsewhere: list[_Elsewhere] = []
+    try:
+        for number, (part, log) in enumerate(zip(others, logs[1:], strict=True), 1):
+            if _begin(log, part, request):
+                elsewhere.append(_Elsewhere(allocation, number, path, log, trusted=trusted))
+        for reports, group in itertools.groupby((c for c in own if c.cell not in known), lambda cell: cell.reports):
+            cells = tuple(group)
+            bench.add([(c.spec, c.repeat) for c in cells], reports=reports, numbers=[c.cell for c in cells])
+        bench.work()
+        for each in elsewhere:
+            each.join(bench)
+    finally:
+        for each in elsewhere:
+            each.stop()
+        for each in elsewhere:
+            each.join()
+
+
+def _numbers(queued: ev.CellsQueued) -> range:
+    return range(queued.first, queued.first + len(queued.specs))
+
+
+def _parts(request: JobRequest, wide: Sequence[JobCell], logs: Sequence[Path]) -> list[Sequence[JobCell]]:
+    """Each node's share of the cells whose ranks have room on one: as its log has it, if they were shared out."""
+    apart = {cell.cell for cell in wide}
+    if not any(log.exists() for log in logs[1:]):
+        rest = [cell for cell in request.cells if cell.cell not in apart]
+        return [*shares(rest, len(logs))]
+    found: list[Sequence[JobCell]] = []
+    for log in logs[1:]:
+        with contextlib.suppress(LogError):
+            own = {n for event in LogReader(log) if isinstance(event, ev.CellsQueued) for n in _numbers(event)}
+            apart |= own
+            found.append([cell for cell in request.cells if cell.cell in own])
+            continue
+        found.append([])
+    return [[cell for cell in request.cells if cell.cell not in apart], *found]
+
+
+def _begin(log: Path, cells: Sequence[JobCell], request: JobRequest) -> bool:
+    """Begin a node's log, unless it is there; True if its cells are to be run. That of a node without cells is closed,
+    so that nobody waits for it."""
+    begin_log(log, msgspec.structs.replace(request, cells=tuple(cells)))
+    state = fold(LogReader(log))
+    if all(cell.is_over and cell.status != "cancelled" for cell in state.cells.values()):
+        if state.ended is None:
+            with closing(SessionLog(log, resume=True, take_over=True)) as writer:
+                writer.write([ev.SessionEnded(at=time.time(), reason="finished")])
+        return False
+    return True
+
+
+class _Elsewhere:
+    """The share of another node: a process there runs it, and tells that it lives. A node that is lost leaves its cells
+    with an end that names it."""
+
+    def __init__(self, allocation: Allocation, number: int, path: Path, log: Path, *, trusted: bool) -> None:
+        self._node, self._log = allocation.nodes[number], log
+        words = ["run-job", str(path), "--node", str(number), *(["--trust"] if trusted else [])]
+        command = allocation.command(self._node, *words)
+        self._process = NodeProcess(self._node, command, log.with_suffix(".out"))
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name=f"node-{number}")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Have it stop what runs."""
+        self._stopped.set()
+        self._process.hang_up()
+
+    def join(self, bench: Bench | None = None) -> None:
+        """Wait for its end; `bench` may be cancelled meanwhile."""
+        while self._thread.is_alive() and not (bench and bench.was_cancelled):
+            self._thread.join(LOOK_S)
+
+    def _follow(self) -> None:
+        silent_at, stopped = time.monotonic() + START_S, False
+        try:
+            while True:
+                words = self._process.words(LOOK_S)
+                if any(word.over for word in words):
+                    break
+                if words:
+                    silent_at = time.monotonic() + SILENT_S
+                if self._stopped.is_set() and not stopped:
+                    stopped, silent_at = True, time.monotonic() + ENDING_S
+                if time.monotonic() > silent_at:
+                    raise NodeLost("it does not answer" if stopped else f"silent for {SILENT_S:g} s")
+            self._process.close(ENDING_S)
+        except NodeLost as error:
+            self._process.close()
+            if not stopped:
+                _tell_lost(self._log, f"node {self._node.name} was lost: {error}")
+
+
+def _tell_lost(log: Path, why: str) -> None:
+    """Give an end to the cells of a node's log that have no result."""
+    state = fold(LogReader(log))
+    now = time.time()
+    ends: list[ev.Event] = [
+        ev.CellFinished(at=now, cell=cell.cell, status="killed", error=why, job_over=True)
+        for cell in state.cells.values()
+        if cell.status in ("queued", "running")
+    ]
+    with closing(SessionLog(log, resume=True, take_over=True)) as writer:
+        writer.write([*ends, ev.SessionEnded(at=now, reason="interrupted")])
+
+
+def await_log(log: Path) -> None:
+    """Wait for a node's log, which the first node has begun. Raises `LaunchError`."""
+    give_up_at = time.monotonic() + LAG_S
+    while not (log.exists() and log.stat().st_size):
+        if time.monotonic() > give_up_at:
+            raise LaunchError(f"{log}: not there; the folder of jobs must be shared by all nodes")
+        time.sleep(0.2)
+
+
+_PATIENCE_S = 60
+_SRUN = "srun", "--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--kill-on-bad-exit=0", "--quiet"
+"""Starts one process that may use all that the job has on a node."""
+_UNBOUND = "--cpu-bind=none"
+
+
+class Allocation(NamedTuple):
+    """The nodes of a job, the one that runs this process first; `cores` of each, None for those of the machine; the
+    words that start a process on a node, before those that name the node."""
+
+    nodes: tuple[Node, ...]
+    cores: int | None = None
+    srun: tuple[str, ...] = ()
+
+    def command(self, node: Node, *words: str) -> list[str]:
+        """The command that runs one of cs336-tui on a node."""
+        there = [*self.srun, f"--nodelist={node.name}"] if self.srun else []
+        return [*there, sys.executable, "-m", "cs336_tui", *words]
+
+
+def allocation_of(number: int) -> Allocation:
+    """The allocation of so many nodes in which this process runs. Raises `LaunchError`."""
+    listed = os.environ.get("SLURM_JOB_NODELIST")
+    if listed is None:
+        return Allocation(tuple(Node(f"process {n}", "127.0.0.1") for n in range(number)))
+    names = _told("scontrol", "show", "hostnames", listed).split()
+    addresses = addresses_in(_told("scontrol", "show", "node", "--oneliner", listed))
+    here = os.environ.get("SLURMD_NODENAME")
+    nodes = sorted((Node(name, addresses.get(name, name)) for name in names), key=lambda node: node.name != here)
+    cores = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    binds = not re.search(
+        r"^TaskPlugin\s*=\s*(task/none|\(null\))\s*$", _told("scontrol", "show", "config"), re.MULTILINE
+    )
+    return Allocation(
+        tuple(nodes), int(cores) if cores.isdecimal() else None, (*_SRUN, *((_UNBOUND,) if binds else ()))
+    )
+
+
+def addresses_in(told: str) -> dict[str, str]:
+    """The address of each node, as ``scontrol show node --oneliner`` tells them: a node's name may not resolve."""
+    found = (dict(re.findall(r"(\w+)=(\S*)", line)) for line in told.splitlines())
+    return {node["NodeName"]: node.get("NodeAddr") or node["NodeName"] for node in found if "NodeName" in node}
+
+
+def _told(*words: str) -> str:
+    try:
+        ran = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"{words[0]}: {error}") from None
+    if ran.returncode:
+        raise LaunchError(f"{' '.join(words)}: {ran.stderr.strip() or f'exit code {ran.returncode}'}")
+    return ran.stdout

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any, TypeVar
 
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs import folder as files
-from cs336_tui.runner.jobs.aside import Aside
-from cs336_tui.runner.jobs.fold import JobFold, Numbering
-from cs336_tui.runner.jobs.followed import FollowedJob, JobLog
+from cs336_tui.runner.jobs.fold import FollowedJob, JobFold, JobLog, Numbering
 from cs336_tui.runner.jobs.job import JobLauncher, JobRequest, JobStatus, LaunchError
 from cs336_tui.session.lock import lock_path
 from cs336_tui.session.log import FILES_SUFFIX
@@ -32,6 +32,35 @@ _LAST_WORDS = 4096
 _LONGEST_WORD = 300
 
 Record = Callable[[Sequence[ev.Event]], object]
+T = TypeVar("T")
+
+
+class Aside:
+    """A thread that makes calls in order. It does not hold up the end of the program."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def call(self, what: Callable[[], T]) -> Future[T]:
+        """Make the call when those before it are done."""
+        future: Future[T] = Future()
+        self._calls.put((future, what))
+        return future
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            future, what = call
+            try:
+                future.set_result(what())
+            except BaseException as error:
+                future.set_exception(error)
+
+    def close(self, within_s: float) -> None:
+        """End the thread after the calls that wait; a call that takes longer goes on by itself."""
+        self._calls.put(None)
+        self._thread.join(within_s)
 
 
 class Watcher:
@@ -71,8 +100,7 @@ class Watcher:
                 self._jobs[name].has_run = known.stage == "running"
 
     def close(self) -> None:
-        """Let go of the launcher; jobs go on."""
-        self._aside.call(self._launcher.close)
+        """Ask the launcher no more; jobs go on."""
         self._aside.close(within_s=1.0)
 
     def submit(self, requests: Sequence[JobRequest]) -> None:
@@ -176,9 +204,7 @@ class Watcher:
         for log in job.logs:
             before = log.offset
             try:
-                events += log.read(
-                    lambda path, offset: self._launcher.read(job.submitted.id, path, offset), to_its_end=to_its_end
-                )
+                events += log.read(to_its_end=to_its_end)
             except LaunchError as error:
                 self._tell_problem(str(error), events)
             if log.offset > before:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import BindingType
-from textual.message import Message
 from textual.reactive import reactive
 
 from cs336_tui.config.axis import Axis
@@ -106,11 +104,14 @@ def tips() -> Iterator[tuple[str, str]]:
     yield "lanes", LANES_TIP
 
 
-def variant_entries(entries: Entries, recent: tuple[RecentModel, ...]) -> Iterator[Entry]:
+def variant_entries(
+    entries: Entries, recent: tuple[RecentModel, ...], choose: Callable[[RecentModel], object]
+) -> Iterator[Entry]:
+    """Those of variants; `choose` is called with a recent model that the user chose."""
     for entry in entries_in("variants", entries):
         yield entry
         if entry.field == "model":
-            yield RecentEntry(recent)
+            yield RecentEntry(recent, choose)
 
 
 def alone_entries(entries: Entries) -> Iterator[Entry]:
@@ -192,15 +193,10 @@ class PresetEntry(Entry, can_focus=True):
     preset: reactive[Preset] = reactive(QUICK)
     changed: reactive[bool] = reactive(False)
 
-    @dataclass(eq=False, repr=False)
-    class Chosen(Message):
-        """The user chose this preset."""
-
-        preset: Preset
-
-    def __init__(self, preset: Preset) -> None:
+    def __init__(self, preset: Preset, choose: Callable[[Preset], object]) -> None:
         super().__init__("preset", "preset", tooltip="Fills the form with a ready sweep; * says that it was changed")
         self.set_reactive(PresetEntry.preset, preset)
+        self._choose = choose
         self.state: SessionState | None = None
         """The session on the screen, of which the list tells what problems it has data for."""
 
@@ -223,7 +219,7 @@ class PresetEntry(Entry, can_focus=True):
 
         def chosen(place: int | None) -> None:
             if place is not None:
-                self.post_message(self.Chosen(choices[place].preset))
+                self._choose(choices[place].preset)
 
         at = next((place for place, each in enumerate(choices) if each.preset == self.preset), 0)
         about = [(each.preset.name, each.about) for each in choices]
@@ -241,15 +237,10 @@ class RecentEntry(Entry, can_focus=True):
 
     models: reactive[tuple[RecentModel, ...]] = reactive(())
 
-    @dataclass(eq=False, repr=False)
-    class Chosen(Message):
-        """The user chose this model of a former run."""
-
-        model: RecentModel
-
-    def __init__(self, models: tuple[RecentModel, ...]) -> None:
+    def __init__(self, models: tuple[RecentModel, ...], choose: Callable[[RecentModel], object]) -> None:
         super().__init__("recent", "recent", tooltip="Your own models that were run before, with their arguments")
         self.set_reactive(RecentEntry.models, models)
+        self._choose = choose
 
     def content_rows(self, width: int) -> list[list[Segment]]:  # noqa: ARG002
         text = f"{plural(len(self.models), 'model')} run before ▾"
@@ -262,7 +253,7 @@ class RecentEntry(Entry, can_focus=True):
 
         def chosen(place: int | None) -> None:
             if place is not None:
-                self.post_message(self.Chosen(models[place]))
+                self._choose(models[place])
 
         self.app.push_screen(ChoiceList("Recent models", [(model.model, _about(model)) for model in models]), chosen)
 

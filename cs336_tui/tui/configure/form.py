@@ -1,25 +1,29 @@
-"""The entries of the configure pane, as text and ticks, and the sweep that they make."""
+"""The entries of the configure pane, as text and ticks, how their texts are read, and the sweep that they make."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from cs336_tui.config.axis import Axis, SpecError
+from cs336_tui.config.axis import NUMBERS, Axis, SpecError
 from cs336_tui.config.choices import DO_BENCH_USUAL, USUAL_ALONE, own_code_folders
-from cs336_tui.config.counts import steps_words
+from cs336_tui.config.counts import INTERVAL, Auto, auto_of, duration_of, share_of, steps_words
 from cs336_tui.config.recent_models import RecentModel
-from cs336_tui.config.spec import AXES, CUSTOM_SIZE, dims_of
-from cs336_tui.config.sweep import UNRESOLVED, Sweep
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE, ModelDims, dims_of
+from cs336_tui.config.sweep import UNRESOLVED, LaneCount, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
 from cs336_tui.stats.quantities import duration
-from cs336_tui.tui.configure.reading import FormReader, joined, names_of
 from cs336_tui.tui.format import plural
+from cs336_tui.tui.requests import RunOptions
 
 MAX_CELLS = 10_000
 """The most cells that the app runs at once: each is a row of its table."""
@@ -30,15 +34,136 @@ _OPTIONS = ("ddof", "timeout_s", "repeats")
 """Entries that are no part of a sweep."""
 _DIRECT = ("size", "vocab_size", "warmup_steps", "measure_steps", "model_path")
 """Choices that are read together with others."""
+USUAL_STEPS = 10
+"""Measured steps in place of those that cannot be read."""
+_WHOLE = f"expected {NUMBERS[int]}"
+_SEVERAL = ", or several as 1,2,4"
+_PAIRS = "expected name=value, several with commas; a value that holds a comma in quotes"
+_OPEN = "a quote or backslash is left open"
+_T = TypeVar("_T")
 
 
-class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a run that are no part of its sweep. `timeout_s` ends a cell that takes longer, None never. All cells
-    run `repeats` times, round after round."""
+def names_of(text: str) -> tuple[str, ...]:
+    """Names between commas, without those that are empty."""
+    return tuple(filter(None, map(str.strip, text.split(","))))
 
-    ddof: int = 1
-    timeout_s: float | None = None
-    repeats: int = 1
+
+def joined(pieces: Iterable[str]) -> str:
+    """Pieces as `FormReader.pieces` reads them: with commas, those in quotes that need it."""
+    return ", ".join(_quoted(piece) if set(piece) & set(",'\"\\") else piece for piece in pieces)
+
+
+def _quoted(piece: str) -> str:
+    """In quotes, as `shlex.quote` makes them, which leaves a lone comma bare."""
+    return "'" + piece.replace("'", "'\"'\"'") + "'"
+
+
+class FormReader:
+    """Reads text into numbers and collects what is wrong, each problem once."""
+
+    def __init__(self) -> None:
+        self.problems: dict[str, SpecError] = {}
+
+    def add(self, *problems: SpecError) -> None:
+        for problem in problems:
+            self.problems.setdefault(str(problem), problem)
+
+    def attempt(self, make: Callable[[], _T]) -> _T | None:
+        try:
+            return make()
+        except SpecError as error:
+            self.add(error)
+            return None
+
+    def number(self, field: str, text: str, instead: Any, kind: type = int) -> Any:
+        """A number of this kind; `instead` when it is none."""
+        value = self.attempt(lambda: _number(field, text, f"expected {NUMBERS[kind]}", kind))
+        return instead if value is None else value
+
+    def lanes(self, text: str) -> LaneCount:
+        """A number of lanes, or ``auto``."""
+        if text.strip() == "auto":
+            return "auto"
+        found = self.attempt(lambda: _number("lanes", text, "expected a whole number, at least 1, or auto"))
+        return 1 if found is None else found
+
+    def warmups(self, text: str) -> Auto | tuple[int, ...]:
+        """Warm-up steps, one or several, or ``auto`` or a time alone, with or without the most."""
+        more = f"{_SEVERAL}, or auto alone, or a time as 10s"
+        found = self.attempt(lambda: auto_of("warmup_steps", text) or self.numbers("warmup_steps", text, more=more))
+        return (1,) if found is None else found
+
+    def steps(self, text: str) -> tuple[int | Auto, float | None]:
+        """A number of measured steps; or an automatic one and the share to which the mean's interval is to narrow."""
+        return self.attempt(lambda: _measured_steps(text)) or (USUAL_STEPS, None)
+
+    def numbers(self, field: str, text: str, kind: type = int, more: str = _SEVERAL) -> tuple[Any, ...]:
+        """Numbers of this kind between commas; 1, which every field allows, if a text is none."""
+        words = text.split(",")
+        if not words[-1].strip():
+            words.pop()
+        values = self.attempt(
+            lambda: tuple(_number(field, word, f"expected {NUMBERS[kind]}{more}", kind) for word in words)
+        )
+        return (kind(1),) if values is None else values
+
+    def pieces(self, field: str, text: str) -> tuple[str, ...]:
+        """Texts between commas, without those that are empty; quotes and backslashes as a shell reads them."""
+        lexer = shlex.shlex(text, posix=True)
+        lexer.whitespace, lexer.whitespace_split, lexer.commenters = ",", True, ""
+        try:
+            return tuple(filter(None, map(str.strip, lexer)))
+        except ValueError:
+            self.add(SpecError(field, " ".join(text.split()), _OPEN))
+            return ()
+
+    def pairs(self, field: str, text: str) -> tuple[tuple[str, str], ...]:
+        """``name=value`` between commas."""
+        found: list[tuple[str, str]] = []
+        for piece in self.pieces(field, text):
+            name, equals, value = piece.partition("=")
+            if name.strip() and equals:
+                found.append((name.strip(), value.strip()))
+            else:
+                self.add(SpecError(field, " ".join(piece.split()), _PAIRS))
+        return tuple(found)
+
+    def dims(self, texts: dict[str, str]) -> ModelDims | None:
+        """Dimensions of a custom model; None when they are wrong."""
+        values = {field: self.attempt(partial(_number, field, text, _WHOLE)) for field, text in texts.items()}
+        known = {field: value for field, value in values.items() if value is not None}
+        return self.attempt(lambda: ModelDims(**known)) if known.keys() == values.keys() else None
+
+    def seconds(self, text: str) -> float | None:
+        """A positive duration; None when empty."""
+        if not text.strip():
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if 0 < value < math.inf:
+            return value
+        self.add(SpecError("timeout_s", " ".join(text.split()), "expected seconds, more than 0, or nothing"))
+        return None
+
+
+def _measured_steps(text: str) -> tuple[int | Auto, float | None]:
+    """Parse ``10``, ``auto``, ``auto:200``, ``auto 2%`` or ``30s``. Raises `SpecError`."""
+    if by_time := auto_of("measure_steps", text) if duration_of(text.partition(":")[0]) else None:
+        return by_time, None
+    count, _, share = " ".join(text.split()).partition(" ")
+    automatic = auto_of("measure_steps", count)
+    if automatic is None:
+        return _number("measure_steps", text, f"{_WHOLE}, or auto, or as auto 2%, or a time as 30s"), None
+    return automatic, share_of(share, "measure_steps") if share else INTERVAL
+
+
+def _number(field: str, text: str, allowed: str, kind: type = int) -> Any:
+    with suppress(ValueError):
+        if kind is not int or re.fullmatch(r"-?[0-9]{1,15}", text.strip(), re.ASCII):
+            return kind(text)
+    raise SpecError(field, " ".join(text.split()) or "(empty)", allowed)
 
 
 def entry_axes(workload: str | None = None) -> Iterator[Axis]:

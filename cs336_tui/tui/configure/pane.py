@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import ClassVar
 
@@ -11,7 +11,6 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -24,11 +23,11 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.runner.capabilities import LEFT_OUT, possible_here
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure import entries as parts
-from cs336_tui.tui.configure import words
-from cs336_tui.tui.configure.form import AFTER_OOM, Entries, RunOptions, entries_of, entry_axes, read
+from cs336_tui.tui.configure.form import AFTER_OOM, Entries, entries_of, entry_axes, read
 from cs336_tui.tui.configure.preview import CellChoices
 from cs336_tui.tui.format import cut_to_lines
-from cs336_tui.tui.keys import bind_keys
+from cs336_tui.tui.keys import bind_keys, key_name
+from cs336_tui.tui.requests import RunOptions, requests_of
 from cs336_tui.tui.widgets.entries import Chips, Entry, Fold, PushButton, TextEntry
 
 _read_elsewhere = lru_cache(maxsize=1)(read)
@@ -43,6 +42,17 @@ _READ_S = 12.0
 """Seconds for which choices left out of a preset are shown."""
 _TWO_COLUMNS_FROM = 64
 """Width at which the entries stand in two columns."""
+_BUTTONS = {
+    "run": ("Runs these cells, or adds them to the queue", "app.run"),
+    "stop": ("Stops the run; Resume continues it later", "app.stop"),
+    "resume": ("Continues the stopped run, in the same log", "app.resume"),
+    "export": ("Writes tables, figures and the summary to files", "app.export"),
+}
+"""The action of each button, and of the key that does the same."""
+PREDICTING = "predicting ..."
+"""In place of a prediction that is not there yet."""
+_SUMMARY_LINES = 5
+"""Maximum height of the summary, as in its style."""
 
 
 class _Scroll(VerticalScroll, can_focus=False, inherit_bindings=False):
@@ -66,29 +76,6 @@ class ConfigurePane(Vertical):
         bind_keys("down", "app.focus_next", "Next entry", "configure.next", show=False),
         bind_keys("escape", "to_buttons", "To Run", "configure.to_buttons", shown_as="Esc"),
     ]
-
-    @dataclass(eq=False, repr=False)
-    class Changed(Message):
-        """The sweep or what is wrong with it changed."""
-
-        sweep: Sweep | None
-        problems: tuple[SpecError, ...]
-
-    @dataclass(eq=False, repr=False)
-    class RunRequested(Message):
-        """Run this sweep, which has no problems."""
-
-        sweep: Sweep
-        options: RunOptions
-
-    class StopRequested(Message):
-        """Stop what is running."""
-
-    class ResumeRequested(Message):
-        """Run what the shown session has left."""
-
-    class ExportRequested(Message):
-        """Export the results so far."""
 
     def __init__(
         self, preset: Preset = QUICK, options: RunOptions | None = None, *, id: str | None = "configure"
@@ -135,7 +122,7 @@ class ConfigurePane(Vertical):
     def compose(self) -> ComposeResult:
         with _Scroll(id="form"):
             with Vertical(classes="group", id="what"):
-                yield parts.PresetEntry(self.preset)
+                yield parts.PresetEntry(self.preset, self.choose_preset)
                 yield from self._what()
             with Vertical(classes="group", id="how"):
                 yield from parts.entries_in("how", self._entries)
@@ -181,7 +168,7 @@ class ConfigurePane(Vertical):
     def _show_about(self) -> None:
         """Say what the entry under the cursor is, and what the choice under it means."""
         focused, width = self.screen.focused, max(self.content_size.width, 12)
-        text, about = words.about(focused, self._entries.edition, self._environment), self.query_one("#about", Static)
+        text, about = _about(focused, self._entries.edition, self._environment), self.query_one("#about", Static)
         about.update("\n".join(cut_to_lines(text, width, _ABOUT_LINES)))
         if about.display != (shown := self.has_focus_within and self.size.height >= _ABOUT_FROM):
             about.display = shown
@@ -259,9 +246,9 @@ class ConfigurePane(Vertical):
         self._refill()
 
     def request_run(self) -> None:
-        """Post `RunRequested`, unless something is wrong or what runs is being stopped."""
+        """Run the sweep, unless something is wrong or what runs is being stopped."""
         if self.sweep is not None and not self._stopping:
-            self.post_message(self.RunRequested(self.sweep, self.options))
+            requests_of(self).run(self.sweep, self.options)
 
     def action_to_buttons(self) -> None:
         """Leave the entries, where plain keys are typed, for the first button that can be pressed."""
@@ -281,29 +268,28 @@ class ConfigurePane(Vertical):
         if event.entry.field == "edition":
             self._offer()
 
-    def on_recent_entry_chosen(self, event: parts.RecentEntry.Chosen) -> None:
-        event.stop()
-        self._set(self._entries.with_model(event.model))
+    def _choose_model(self, model: RecentModel) -> None:
+        self._set(self._entries.with_model(model))
         self._refill()
 
-    def on_preset_entry_chosen(self, event: parts.PresetEntry.Chosen) -> None:
-        event.stop()
-        self.load(event.preset, LEFT_OUT)
-        if also := ", ".join(event.preset.also):
+    def choose_preset(self, preset: Preset) -> None:
+        """Fill the entries with a preset of the list, and tell which belong to it."""
+        self.load(preset, LEFT_OUT)
+        if also := ", ".join(preset.also):
             text = f"{also} belongs to it: choose that next and press Add."
-            self.app.notify(text, title=event.preset.name, timeout=_READ_S, markup=False)
+            self.app.notify(text, title=preset.name, timeout=_READ_S, markup=False)
 
     def on_fold_turned(self, event: Fold.Turned) -> None:
         event.stop()
         self._show()
 
-    def on_push_button_pressed(self, event: PushButton.Pressed) -> None:
+    async def on_push_button_pressed(self, event: PushButton.Pressed) -> None:
         event.stop()
         if event.button.id == "run":
             self.request_run()
         else:
-            asked = {"stop": self.StopRequested, "resume": self.ResumeRequested, "export": self.ExportRequested}
-            self.post_message(asked[event.button.id or ""]())
+            actions = {"stop": "app.stop_cells", "resume": "app.resume", "export": "app.export"}
+            await self.run_action(actions[event.button.id or ""])
 
     def _from_preset(self) -> Entries:
         """The entries of the preset with the options that there are, which no preset holds."""
@@ -330,7 +316,7 @@ class ConfigurePane(Vertical):
         self._entries, self._form = entries, read(entries, self._environment)
         self._show()
         if before != self._form:
-            self.post_message(self.Changed(self.sweep, self.problems))
+            requests_of(self).choices_changed()
 
     def _show(self) -> None:
         """Update everything but the entries' own values."""
@@ -364,7 +350,9 @@ class ConfigurePane(Vertical):
 
     def _show_folds(self, wrong: set[str]) -> None:
         variants, more = self.query_one("#fold-variants", Fold), self.query_one("#fold-more", Fold)
-        self._group("variants", variants.open, lambda: parts.variant_entries(self._entries, self._recent))
+        self._group(
+            "variants", variants.open, lambda: parts.variant_entries(self._entries, self._recent, self._choose_model)
+        )
         self._group("more", more.open, lambda: parts.more_entries(self._entries))
         label = parts.fold_label(self._entries, is_open=variants.open)
         variants.label = f"✗ {label}" if wrong & parts.fields_in("variants") else label
@@ -379,11 +367,11 @@ class ConfigurePane(Vertical):
         if problems:
             foreseen, role = "", "bad"
         elif foreseen and of != self.choices:
-            foreseen, role = words.PREDICTING, "text"
+            foreseen, role = PREDICTING, "text"
         summary.set_class(role == "bad", "-bad")
         summary.set_class(role == "caution", "-caution")
         width = max(self.content_size.width or _FIRST_WIDTH, 12)
-        lines = words.summary_lines(self._form.summary, foreseen, problems, width)
+        lines = summary_lines(self._form.summary, foreseen, problems, width)
         if lines != self._summary:  # a layout of the whole screen only where the height changes
             summary.update("\n".join(lines), layout=len(lines) != len(self._summary))
             self._summary = lines
@@ -406,3 +394,33 @@ class ConfigurePane(Vertical):
         """Offer the edition's sizes and the machine's devices, beside those that are chosen."""
         self.query_one("#entry-size", Chips).chips = parts.size_chips(self._entries)
         self.query_one("#entry-device", Chips).chips = parts.device_chips(self._entries, self._environment)
+
+
+def _about(focused: Widget | None, edition: str, environment: Environment | None) -> str:
+    """Words on the entry or button with the focus, with its unit, and on the choice under its cursor."""
+    from cs336_tui.config.meanings import meaning
+
+    entry = next((each for each in focused.ancestors_with_self if isinstance(each, Entry)), None) if focused else None
+    if isinstance(entry, Chips) and entry.under_cursor:
+        device = environment.device(entry.under_cursor) if environment else None
+        return meaning(entry.field, entry.under_cursor, edition, device.label if device else "")
+    if isinstance(entry, Entry):
+        return meaning(entry.field)
+    if isinstance(focused, Fold):
+        return "Enter hides these entries." if focused.open else "Enter shows more entries."
+    if isinstance(focused, PushButton) and focused.id in _BUTTONS:
+        does, binding = _BUTTONS[focused.id]
+        return f"{does} ({key_name(binding)})."
+    return ""
+
+
+def summary_lines(said: str, foreseen: str, problems: Sequence[SpecError], width: int) -> list[str]:
+    """The first problem, or what is chosen (cells and steps) and what is predicted of it."""
+    if problems:
+        others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        return cut_to_lines(f"✗ {problems[0]}{others}", width, _SUMMARY_LINES)
+    said = f"{said} ·" if foreseen else said
+    if len(said) + 1 + len(foreseen) <= width:
+        return [f"{said} {foreseen}".rstrip()]
+    first = textwrap.wrap(said, width, break_on_hyphens=False)
+    return [*first, *cut_to_lines(foreseen, width, max(_SUMMARY_LINES - len(first), 1))]

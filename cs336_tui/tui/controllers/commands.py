@@ -17,8 +17,8 @@ from cs336_tui.config.presets import all_presets
 from cs336_tui.export.file_formats import FILE_FORMATS
 from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.controllers import dialogs
-from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.help import ABOUT, ACTIONS, bindings_by_id, of_pane, printed, told_of
+from cs336_tui.tui.host import Host
 from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS, PaneTab
 from cs336_tui.tui.tabs.report import ReportPane
 
@@ -41,9 +41,9 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
         yield SystemCommand(f"Show the {tab.label} tab", about, partial(app.action_open, tab.id))
     for name in _OFTEN:
         about = f"Results as {FILE_FORMATS[name].about}, or another table"
-        yield SystemCommand(f"Export {name}", about, partial(dialogs.export_as, app, format_=name))
+        yield SystemCommand(f"Export {name}", about, partial(dialogs.export, app, format_=name))
     for what, about in (("figures", "As SVG, PDF and PNG"), ("summary", "A folder to hand in")):
-        yield SystemCommand(f"Export {what}", about, partial(dialogs.export_as, app, what=what))
+        yield SystemCommand(f"Export {what}", about, partial(dialogs.export, app, what=what))
     for kind, tab in REPORT_TABS.items():
         about = f"{tab.label} of the cell under the cursor, made between two cells"
         yield SystemCommand(

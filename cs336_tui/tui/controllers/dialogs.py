@@ -14,10 +14,11 @@ from cs336_tui.config import presets
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.presets import Preset, PresetError
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name, tab_name
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.widgets.columns import Copied, Copies
@@ -36,13 +37,12 @@ def read_help(app: Host) -> None:
     app.push_screen(HelpReader(write, app.main.tab_at_focus))
 
 
-def read_cell(app: Host, place: int) -> None:
+def read_cell(app: Host, cell: CellState) -> None:
+    """Everything that is known of a cell of the shown session."""
     from cs336_tui.tui.dialogs.window import Reader
     from cs336_tui.tui.tabs.cell_detail import cell_detail
 
     state = app.state
-    cell = list(state.cells.values())[place]
-
     app.push_screen(
         Reader(f"Cell {cell.cell + 1}", lambda width: cell_detail(state, cell, width, app.judging.of(state, cell)))
     )
@@ -71,13 +71,9 @@ def ask_quit(app: Host) -> None:
     app.push_screen(Confirm(question, yes="Stop and quit", no="Keep running", q_means=True), answered)
 
 
-def export(app: Host) -> None:
-    """Ask what of the session goes where, at first what was exported last."""
-    export_as(app)
-
-
-def export_as(app: Host, *, what: str | None = None, format_: str | None = None) -> None:
-    """As `export`; `what` and `format_` are chosen already, where they are given."""
+def export(app: Host, *, what: str | None = None, format_: str | None = None) -> None:
+    """Ask what of the session goes where, at first what was exported last; `what` and `format_`, where they are given,
+    are chosen already."""
     from cs336_tui.export.catalogue import RESULTS, Choice, fitted, formats_of, last_choice, offers
     from cs336_tui.export.file_formats import canonical
     from cs336_tui.export.folder import Source
@@ -220,7 +216,7 @@ def _save(
 
 def choose_theme(app: Host) -> None:
     """List the themes: each is on while the cursor is on it, Enter keeps it for good, Esc goes back."""
-    from cs336_tui.tui.dialogs.themes import ThemeList
+    from cs336_tui.tui.dialogs.questions import ThemeList
 
     names = [*app.themes.names, *(name for name in app.available_themes if name not in app.themes.names)]
     before = app.theme

@@ -1,4 +1,4 @@
-"""Asks for predictions, and judges them for this machine or for a named GPU."""
+"""Asks for predictions, judges them for this machine or for a named GPU, and looks for the largest batch that fits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from textual.timer import Timer
 
 from cs336_tui.analysis.estimates import Estimate, duration_range, judge_all, total_s
 from cs336_tui.analysis.eta import takes_words
+from cs336_tui.analysis.fitting import search
 from cs336_tui.analysis.targets import Target, named_target, target_here
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import capability_pair
@@ -17,10 +18,9 @@ from cs336_tui.events.gpus import GpuModel, find_gpu
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
+from cs336_tui.tui.configure.pane import PREDICTING
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
-from cs336_tui.tui.configure.words import PREDICTING
-from cs336_tui.tui.controllers.batch_search import BatchSearch
-from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.host import Host
 from cs336_tui.tui.tabs.estimate import Estimated, Whose
 from cs336_tui.tui.tabs.estimate_texts import EstimateRow, Largest, target_text
 
@@ -28,6 +28,60 @@ SETTLED_S = 0.3
 """Predictions are asked for when the choices have stayed the same for this time."""
 _KEPT_S = 5.0
 """Time for which a reading of a device's free memory is kept: a margin that flickers cannot be read."""
+_AT_ONCE = 4
+"""Cells whose largest batch is looked for at the same time."""
+
+
+class _Missing(Exception):
+    """A prediction that the search needs next."""
+
+    def __init__(self, spec: CellSpec) -> None:
+        super().__init__()
+        self.spec = spec
+
+
+class BatchSearch:
+    """Looks for the largest batch of cells that fits, among the predictions that there are. What it lacks is `missing`,
+    of few cells at a time: with those it comes further when it is asked again. The room is that of the first look."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[CellSpec, int | None] = {}
+        self._found: dict[CellSpec, Largest] = {}
+        self.missing: tuple[CellSpec, ...] = ()
+
+    def of(
+        self,
+        predictions: Mapping[CellSpec, Prediction],
+        unpredictable: Mapping[CellSpec, str],
+        spec: CellSpec,
+        target: Target,
+    ) -> Largest:
+        """The largest batch of a cell, or how far the search for it is. The mappings are by `needs_of`."""
+        if (known := self._found.get(spec)) is not None:
+            return known
+        room = self._rooms.setdefault(spec, target.room_bytes(spec.ranks))
+        if room is None:
+            return Largest(problem="the memory of the device is not known")
+
+        def need(candidate: CellSpec) -> int:
+            if found := predictions.get(needs_of(candidate)):
+                return found.needed_of(room)
+            raise _Missing(candidate)
+
+        try:
+            fit = search(spec, "batch", need, room)
+        except _Missing as missing:
+            if why := unpredictable.get(needs_of(missing.spec)):
+                return Largest(problem=f"batch {missing.spec.batch_size} is not predicted: {why}")
+            if len(self.missing) < _AT_ONCE:
+                self.missing += (missing.spec,)
+            return Largest(tries=missing.spec.batch_size)
+        self._found[spec] = Largest(
+            fit,
+            predictions.get(needs_of(fit.spec)) if fit.spec else None,
+            predictions.get(needs_of(fit.next_spec)) if fit.next_spec else None,
+        )
+        return self._found[spec]
 
 
 class Forecast(NamedTuple):
@@ -206,17 +260,21 @@ class EstimateController:
     def turn(self) -> None:
         """Show the session's cells instead of those of the choices, or back."""
         self._whose = "session" if self._whose == "chosen" else "chosen"
+        self._app.paint()
 
     def name_gpu(self, name: str | None) -> None:
         self._gpu = find_gpu(name) if name else None
         self._batches = BatchSearch() if self._batches else None
+        self._app.paint()
 
     def turn_largest(self) -> None:
         """Look for the largest batch of each cell that fits, or no more."""
         self._batches = None if self._batches else BatchSearch()
+        self._app.paint()
 
     def name_link(self, bytes_per_s: float | None) -> None:
         self._link = bytes_per_s
+        self._app.paint()
 
     def ask(self) -> None:
         """Have predicted what is wanted, once that has stayed the same for a moment."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.reading import exists, is_file
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.sessions import SessionsPane
 
@@ -32,8 +32,14 @@ class RecordingController:
         self._stop: threading.Event | None = None
         """Stops the reading that is in progress."""
 
-    def ask(self) -> None:
-        """Ask for a path."""
+    def take(self, text: str) -> None:
+        """Open what a terminal pasted when files were dropped on it; ask for a path if that is empty."""
+        if text:
+            self._open_pasted(text)
+        else:
+            self._ask()
+
+    def _ask(self) -> None:
         from cs336_tui.session.recordings.range_names import PhaseError
         from cs336_tui.tui.dialogs.questions import AskText
 
@@ -53,11 +59,12 @@ class RecordingController:
 
         self._app.push_screen(AskText("Open a recording", _ABOUT, check=check, longest=8000), entered)
 
-    def pasted(self, text: str) -> None:
-        """Open what a terminal pasted when files were dropped on it."""
+    def _open_pasted(self, text: str) -> None:
         wanted = Wanted(tuple(map(_path, _words_in(text))))
         if missing := [path for path in wanted.paths if not is_file(path)]:
-            self._tell(f"{missing[0]}: no such file on this machine; a dropped file opens if the terminal runs here.")
+            self._app.warn(
+                f"{missing[0]}: no such file on this machine; a dropped file opens if the terminal runs here."
+            )
         elif wanted.paths:
             self.open(wanted)
 
@@ -65,11 +72,11 @@ class RecordingController:
         """Read the files into a new session."""
         paths, folder = wanted.paths, self._folder()
         if folder is None:
-            self._tell("No folder of sessions is known here.")
+            self._app.warn("No folder of sessions is known here.")
         elif self._stop is not None:
-            self._tell(f"A recording is being read; {key_name('sessions.stop_opening')} stops that.")
+            self._app.warn(f"A recording is being read; {key_name('sessions.stop_opening')} stops that.")
         elif self._app.run_in_progress and not self._app.replaying:
-            self._tell("Cells are running, and reading would disturb their times; open it when they are over.")
+            self._app.warn("Cells are running, and reading would disturb their times; open it when they are over.")
         else:
             self._stop = threading.Event()
             self._show(f"reading {paths[0].name} ...")
@@ -115,15 +122,12 @@ class RecordingController:
         elif found:
             self._app.report(found)
         else:
-            self._tell("Reading was stopped; nothing of it is kept.")
+            self._app.warn("Reading was stopped; nothing of it is kept.")
 
     def _show(self, text: str) -> None:
         if self._app.is_up:
             self._app.main.query_one(SessionsPane).show_opening(text if self._stop else "")
             self._app.refresh_bindings()
-
-    def _tell(self, text: str) -> None:
-        self._app.notify(text, severity="warning", markup=False, timeout=5)
 
 
 class Wanted(NamedTuple):

@@ -6,16 +6,19 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import ReportFinished
 from cs336_tui.events.peaks import DevicePeak, PeakError, peak_key
 from cs336_tui.events.report_keys import report_key
-from cs336_tui.events.reports import REPORTS
-from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.events.reports import REPORTS, ReportKind
+from cs336_tui.session.states import CellState
+from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name, tab_name
-from cs336_tui.tui.live_source import PeakView, WantedPeak
+from cs336_tui.tui.requests import WantedPeak
 from cs336_tui.tui.session import Session
+from cs336_tui.tui.sources import PeakView
 from cs336_tui.tui.tab_list import TABS
-from cs336_tui.tui.tabs.report import About, ReportPane
+from cs336_tui.tui.tabs.report import About
 from cs336_tui.tui.tabs.results import ResultsPane
 
 
@@ -54,10 +57,11 @@ class ReportController:
         if about.cell is not None:
             session.looked_at = about.cell
 
-    def choose_place(self, place: int) -> None:
-        cells = list(self._app.state.cells.values())
-        if place < len(cells):  # the session that is shown may have changed meanwhile
-            self.choose(self._app.shown, About(cells[place].spec, cells[place].cell))
+    def choose_cell(self, cell: CellState) -> None:
+        """Make a cell of the shown session the one that every pane is about."""
+        if self._app.state.cells.get(cell.cell) is cell:  # another session may be shown meanwhile
+            self.choose(self._app.shown, About(cell.spec, cell.cell))
+            self._go_to(cell.cell)
             self._app.stale = True
 
     def follow(self) -> None:
@@ -73,18 +77,22 @@ class ReportController:
         about = everything[min(max(place, 0), len(everything) - 1)]
         self.choose(session, about)
         if about.cell is not None:
-            self._app.main.query_one(ResultsPane).go_to(list(session.state.cells).index(about.cell))
+            self._go_to(about.cell)
+        self._app.paint()
 
-    def ask(self, wanted: ReportPane.Wanted) -> bool:
-        """Have the report made; False when it cannot be asked for."""
-        source, subject = self._app.live.source, wanted.subject
-        if source is None or subject.spec is None or not subject.can_ask:
+    def _go_to(self, cell: int) -> None:
+        self._app.main.query_one(ResultsPane).go_to(list(self._app.state.cells).index(cell))
+
+    def ask(self, kind: ReportKind, spec: CellSpec, cell: int | None) -> bool:
+        """Have the report made; `cell`: the number, if it is in the session. False when it cannot be asked for."""
+        source = self._app.live.source
+        if source is None:
             return False
         if self.about(self._app.live) is None:  # the choices in Configure, which are the person's own
-            source.bench.trust.name(subject.spec)
-        if subject.cell is not None:
-            self.choose(self._app.live, About(subject.spec, subject.cell))
-        source.ask(wanted.kind, subject.spec, subject.cell)
+            source.bench.trust.name(spec)
+        if cell is not None:
+            self.choose(self._app.live, About(spec, cell))
+        source.ask(kind, spec, cell)
         return True
 
     @property

@@ -5,23 +5,26 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cs336_tui.config.recent_models import models_in, remember
 from cs336_tui.config.spec import SpecError
+from cs336_tui.config.sweep import Sweep
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.form import devices_of
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.controllers.reports import ReportController
 from cs336_tui.tui.format import plural
-from cs336_tui.tui.judging import is_timed
+from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name
-from cs336_tui.tui.live_source import LiveSource
-from cs336_tui.tui.tabs.queue import QueuePane
+from cs336_tui.tui.requests import RunOptions
+from cs336_tui.tui.session import Session
+from cs336_tui.tui.sources import LiveSource
 
 if TYPE_CHECKING:
     from cs336_tui.config.tuned_sweep import Search
+    from cs336_tui.tui.sources import BenchFactory
 
 RACING = "A race runs, which nothing may disturb; try again after it."
 
@@ -29,8 +32,8 @@ RACING = "A race runs, which nothing may disturb; try again after it."
 class RunController:
     """Starts, adds to and stops what runs in the live session. Its end is told to `ended`."""
 
-    def __init__(self, app: Host, reports: ReportController) -> None:
-        self._app, self._reports = app, reports
+    def __init__(self, app: Host, reports: ReportController, bench_factory: BenchFactory | None) -> None:
+        self._app, self._reports, self._bench_factory = app, reports, bench_factory
         self.cells_run = False
         """True if cells are among what runs."""
         self.stopping = False
@@ -41,34 +44,38 @@ class RunController:
     def _pane(self) -> ConfigurePane:
         return self._app.main.query_one(ConfigurePane)
 
-    @property
-    def is_timing(self) -> bool:
-        """True if work on this machine would show in a cell's numbers; a replayed cell is long over."""
-        app = self._app
-        return app.run_in_progress and not app.replaying and any(map(is_timed, app.live.state.running_cells))
-
     def source(self) -> LiveSource | None:
         """The live session's bench, made when it is first wanted; None if this app runs no cells."""
         if self._app.live.source is None:
-            self._app.attach_bench(self._app.live, None)
+            self.attach_bench(self._app.live, None)
         return self._app.live.source
+
+    def attach_bench(self, session: Session, log: Path | None) -> bool:
+        """Give a session a bench that runs its cells into `log`, a new one when None; False if this app runs none."""
+        if self._bench_factory is None:
+            return False
+        bench = self._bench_factory(partial(self._app.take, session), log)
+        session.source = LiveSource(bench, self._app.post_message)
+        session.follow_log()
+        return True
 
     def ask(self) -> None:
         if problems := self._pane.problems:
             self._app.notify(str(problems[0]), title="Cannot run", severity="error", markup=False)
         self._pane.request_run()
 
-    def run(self, wanted: ConfigurePane.RunRequested) -> None:
+    def run(self, sweep: Sweep, options: RunOptions) -> None:
+        """Run the cells of a sweep, or add them to those that run."""
         source = self.source()
         if self.races:
             self._app.notify(RACING, severity="warning")
         if source is None or self.stopping or self.races:
             return
-        source.run(wanted.sweep, wanted.options)
-        if models := models_in(wanted.sweep):
+        source.run(sweep, options)
+        if models := models_in(sweep):
             in_background(self._app, partial(remember, models), self._pane.set_recent)
         if self.cells_run:
-            added = plural(len(wanted.sweep) * wanted.options.repeats, "cell")
+            added = plural(len(sweep) * options.repeats, "cell")
             self._app.notify(f"{added} added to the end of the queue.", title="Added", timeout=3)
         else:
             self.begin()
@@ -129,13 +136,13 @@ class RunController:
         self._app.stale = True
         self._app.refresh_bindings()
 
-    def run_between(self, ask: Callable[[], bool]) -> None:
-        """Have a report made or peaks measured between cells, by `ask`: False when that cannot be asked for."""
+    def run_between(self, ask: Callable[..., bool], *wanted: object) -> None:
+        """Have a report made or peaks measured between cells; `ask(*wanted)` is False when that cannot be asked for."""
         if self.stopping:
             self._app.notify("The run is stopping; try again when it has stopped.", severity="warning")
         elif self.races:
             self._app.notify(RACING, severity="warning")
-        elif ask():
+        elif ask(*wanted):
             self._begin_work()
 
     def stop(self) -> None:
@@ -158,20 +165,20 @@ class RunController:
             self._pane.set_running(False)
         self._changed()
 
-    def queue_changed(self, message: QueuePane.Changed) -> None:
-        """Run what waits anew; that takes a stop back."""
+    def queue_changed(self, waits: bool) -> None:
+        """Run a cell that `waits` anew; that takes a stop back."""
         source = self._app.live.source
-        if message.waits and not self.cells_run and source is not None:
+        if waits and not self.cells_run and source is not None:
             self.begin()
             source.work()
-        elif message.waits and self.stopping:
+        elif waits and self.stopping:
             self.stopping = False
             self._begin_work()
         self._app.paint()
 
-    def set_oom_rule(self, message: QueuePane.OomRuleTurned) -> None:
+    def set_oom_rule(self, skip: bool) -> None:
         """Skip what is larger than a cell that ran out of memory, or no longer."""
-        self._pane.set_skip_after_oom(message.skip)
+        self._pane.set_skip_after_oom(skip)
         if (source := self._app.live.source) is not None:
-            source.bench.skip_after_oom = message.skip
+            source.bench.skip_after_oom = skip
         self._app.refresh_panes()

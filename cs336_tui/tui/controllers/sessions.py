@@ -2,31 +2,97 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cs336_tui.session import store
+from cs336_tui.session.lock import writer_of
+from cs336_tui.session.log import JOBS_SUFFIX, LogError
 from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.controllers.library import Library
-from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.controllers.recordings import RecordingController
 from cs336_tui.tui.controllers.running import RunController
+from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name
-from cs336_tui.tui.live_source import LiveSource
-from cs336_tui.tui.session import Session
-from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, Source, Wish, counts
+from cs336_tui.tui.requests import Wish
+from cs336_tui.tui.session import Session, read_session
+from cs336_tui.tui.sources import LiveSource, WatchEnded, WatchSource
+from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, Source, counts
 
 if TYPE_CHECKING:
     from cs336_tui.runner.trust import Untrusted
-    from cs336_tui.tui.watch_source import WatchEnded, WatchSource
 
 KEEP_UP_S = 5.0
 """Interval at which the list of sessions is read again while it is in sight."""
+_T = TypeVar("_T")
+_Known = dict[Path, tuple[tuple[object, ...], _T]]
+"""A part that was read of a log, with the log's time and size then."""
+
+
+class Library:
+    """Reads logs of the sessions folder on threads. Every method returns at once; what it read goes to `then`, among
+    the messages of the app while it is up."""
+
+    def __init__(self, app: Host, folder: Path) -> None:
+        self._app, self.folder = app, folder
+        self._reading = threading.Lock()
+        self._infos: _Known[SessionInfo] = {}
+        self._sessions: _Known[Session] = {}
+
+    def list(self, pane: SessionsPane) -> asyncio.Event:
+        """Show all sessions in the pane, newest first, or why they cannot be listed; the event is set then. Not
+        among the messages of the app, which may wait for that."""
+        return in_background(pane, self._list, lambda found: pane.take(*found))
+
+    def open(self, path: Path, then: Callable[[Session | str], object]) -> None:
+        """One session with all its results, or a line that says why it cannot be read."""
+        self._work(lambda: self._open(path), then)
+
+    def change(self, act: Callable[[], None], then: Callable[[str], object]) -> None:
+        """Name, annotate or delete a session by `act`; a line that says why not, empty when it was done."""
+        from cs336_tui.tui.dialogs.questions import problem_of
+
+        self._work(lambda: problem_of(act, (LogError, OSError)), then)
+
+    def _work(self, work: Callable[[], _T], then: Callable[[_T], object]) -> None:
+        in_background(self._app, work, lambda found: then(found) if self._app.is_up else None)
+
+    def _list(self) -> tuple[tuple[SessionInfo, ...], str]:
+        with self._reading:
+            try:
+                found = tuple(self._info(path) for path in reversed(store.folder_sessions(self.folder)))
+            except OSError as error:
+                return (), f"{self.folder}: {error.strerror}"
+            self._infos = {info.path: self._infos[info.path] for info in found}
+            return found, ""
+
+    def _info(self, path: Path) -> SessionInfo:
+        return _newest(path, self._infos, store.info_of, writer_of(path))  # who may go and leave the log as it was
+
+    def _open(self, path: Path) -> Session | str:
+        with self._reading:
+            try:
+                return _newest(path, self._sessions, read_session)
+            except OSError as error:
+                return f"{path.name}: {error.strerror}"
+            except Exception as error:  # on a thread: nobody else would hear of it
+                return f"{path.name}: cannot be read: {type(error).__name__}: {error}"
+
+
+def _newest(path: Path, known: _Known[_T], read: Callable[[Path], _T], *decides: object) -> _T:
+    """The answer of `read` to a log, read anew only when the log has grown, or what else `decides` is another. Raises
+    OSError."""
+    stat = path.stat()
+    stamp = stat.st_mtime_ns, stat.st_size, *decides
+    if path not in known or known[path][0] != stamp:
+        known[path] = stamp, read(path)
+    return known[path][1]
 
 
 class SessionController:
@@ -105,7 +171,6 @@ class SessionController:
 
     def _watch(self, session: Session, *, resume: bool = False, trusted: bool = False) -> Session:
         from cs336_tui.runner.jobs.bench import JobsBench
-        from cs336_tui.tui.watch_source import WatchSource
 
         path = session.path
         assert path is not None
@@ -158,7 +223,7 @@ class SessionController:
             return
         going_on = [job for job in session.state.jobs.values() if job.stage != "over"]
         if not going_on:
-            self._tell(f"Another process runs this session; to stop it: cs336-tui cancel {session.id}")
+            self._app.warn(f"Another process runs this session; to stop it: cs336-tui cancel {session.id}")
             return
 
         def answered(yes: bool | None) -> None:
@@ -209,7 +274,7 @@ class SessionController:
         from cs336_tui.tui.dialogs.questions import Confirm
 
         if info.path == self._app.live.path:
-            self._tell("This is the app's own session; quit the app first, then delete it.")
+            self._app.warn("This is the app's own session; quit the app first, then delete it.")
             return
 
         def answered(yes: bool | None) -> None:
@@ -250,12 +315,14 @@ class SessionController:
         """Up to two cells, of whatever sessions, that are to be compared."""
         return tuple(cell for _, cell in self._cells)
 
-    def mark_cell(self, session: Session, cell: CellState) -> None:
-        """Mark a cell, or no longer; a third takes the place of the first."""
+    def mark_cell(self, cell: CellState) -> None:
+        """Mark a cell of the shown session, or no longer; a third takes the place of the first."""
+        session = self._app.shown
         if cell in self.marked_cells:
             self._cells = [(source, other) for source, other in self._cells if other is not cell]
         else:
             self._cells = [*self._cells, ((session.title, session.state), cell)][-2:]
+        self._app.paint()
 
     @property
     def compared(self) -> Compared:
@@ -281,7 +348,7 @@ class SessionController:
         """Run the cells of the shown session that have no result, into its own log."""
         shown = self._app.shown
         if shown.path is None or not (shown.state.cells or shown.state.tuning):
-            self._tell("This session has nothing left to run.")
+            self._app.warn("This session has nothing left to run.")
         else:
             self.resume(store.describe(shown.state, shown.path))
 
@@ -289,25 +356,23 @@ class SessionController:
         """Run the session's cells that have no result, into its own log. Unless `trusted`, asks before it imports code
         that is not the current folder's own."""
         app = self._app
-        from cs336_tui.session.log import JOBS_SUFFIX
-
         if info.path in self._watched:
-            self._tell("That session is still running.")
+            self._app.warn("That session is still running.")
         elif info.path.with_suffix(JOBS_SUFFIX).is_dir():
             self._resume_jobs(info)
         elif app.replaying:
-            self._tell("A replay or watch cannot run cells; start cs336-tui without them to resume a session.")
+            self._app.warn("A replay or watch cannot run cells; start cs336-tui without them to resume a session.")
         elif app.run_in_progress:
-            self._tell(f"Cells are running. Stop them ({key_name('app.stop')}) or wait, then resume.")
+            self._app.warn(f"Cells are running. Stop them ({key_name('app.stop')}) or wait, then resume.")
         elif info.path == app.live.path:
             self._resume_own()
         elif not (info.left or info.race_left):
-            self._tell(f"Session {info.title} has nothing left to run.")
+            self._app.warn(f"Session {info.title} has nothing left to run.")
         else:
             session = Session(info.path)
             session.news_since = time.time()
-            if not app.attach_bench(session, info.path):
-                self._tell("This app cannot run cells.")
+            if not self._runs.attach_bench(session, info.path):
+                self._app.warn("This app cannot run cells.")
                 return
             self._before, app.live = app.live, session
             self._runs.begin(races=info.race_left)
@@ -318,9 +383,9 @@ class SessionController:
     def _resume_jobs(self, info: SessionInfo) -> None:
         """Submit the session's cells anew that have no result, and watch them."""
         if info.writer:
-            self._tell(f"Session {info.title} is being written by {info.writer}.")
+            self._app.warn(f"Session {info.title} is being written by {info.writer}.")
         elif not info.left:
-            self._tell(f"Session {info.title} has nothing left to run.")
+            self._app.warn(f"Session {info.title} has nothing left to run.")
         else:
             self._app.look_at(self._watch(Session(info.path), resume=True))
 
@@ -329,7 +394,7 @@ class SessionController:
         races = live.state.has_unfinished_race
         left = [cell for cell in live.state.cells.values() if cell.status == "cancelled" and not cell.queued_in_turns]
         if source is None or not (left or live.state.waiting or races):
-            self._tell("This session has nothing left to run.")
+            self._app.warn("This session has nothing left to run.")
             return
         source.bench.queue.requeue([cell.cell for cell in left])
         self._runs.begin(races=races)
@@ -366,6 +431,3 @@ class SessionController:
             self._app.look_at(None)
         if self._app.main.shows("sessions"):
             self.reload()
-
-    def _tell(self, text: str) -> None:
-        self._app.notify(text, severity="warning", markup=False, timeout=5)

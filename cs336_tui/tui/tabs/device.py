@@ -14,8 +14,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
-from cs336_tui.tui.charts.bars import nice_ceiling
-from cs336_tui.tui.charts.columns import graph, marks, window
+from cs336_tui.tui.charts.bars import graph, marks, nice_ceiling, window
 from cs336_tui.tui.tabs import beside, status
 from cs336_tui.tui.tabs.device_rows import device_rows, places, sample_of, table, table_of_gpus
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, labelled, line, paragraphs, wrapped

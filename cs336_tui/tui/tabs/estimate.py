@@ -8,13 +8,13 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
-from textual.message import Message
 
 from cs336_tui.config.ranks import bytes_per_s_of
 from cs336_tui.events.gpus import gpu_of_label, known_gpus
 from cs336_tui.tui.dialogs.questions import AskText, problem_of
 from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.keys import bind, bind_keys
+from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs.estimate_texts import EstimateRow, brief, detail, mark, table
 from cs336_tui.tui.widgets.columns import Copied, copied_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Lines, line, wrapped
@@ -69,13 +69,13 @@ class EstimateList(WideRows):
     def action_gpu(self) -> None:
         def entered(name: str | None) -> None:
             if name is not None:
-                self.post_message(EstimatePane.GpuNamed(name or None))
+                requests_of(self).estimate_for_gpu(name or None)
 
         def meant(text: str) -> str:
             gpu = gpu_of_label(text)
             return gpu.name if gpu else ""
 
-        from cs336_tui.tui.dialogs.pick import Pick
+        from cs336_tui.tui.dialogs.questions import Pick
 
         here = ("", "the devices of this machine")
         gpus = ((gpu.name, f"{gpu.memory_gib:6.1f} GiB  {gpu.bandwidth_gb_per_s:5,.0f} GB/s") for gpu in known_gpus())
@@ -87,7 +87,7 @@ class EstimateList(WideRows):
     def action_link(self) -> None:
         def entered(rate: str | None) -> None:
             if rate is not None:
-                self.post_message(EstimatePane.LinkNamed(bytes_per_s_of(rate) if rate else None))
+                requests_of(self).estimate_for_link(bytes_per_s_of(rate) if rate else None)
 
         about = (
             "Outgoing link bandwidth of each device, such as 450GB/s or 400Gb/s\n"
@@ -100,10 +100,10 @@ class EstimateList(WideRows):
         self.app.push_screen(AskText("Link", about, check=check), entered)
 
     def action_largest(self) -> None:
-        self.post_message(EstimatePane.LargestWanted())
+        requests_of(self).turn_largest()
 
     def action_switch(self) -> None:
-        self.post_message(EstimatePane.Switched())
+        requests_of(self).turn_estimated()
 
 
 class EstimatePane(Container):
@@ -120,26 +120,6 @@ class EstimatePane(Container):
         &.-below #estimate-detail { display: block; height: 2fr; }
     }
     """
-
-    class GpuNamed(Message):
-        """Estimate for this GPU; None: the machine's own devices."""
-
-        def __init__(self, name: str | None) -> None:
-            super().__init__()
-            self.name = name
-
-    class LinkNamed(Message):
-        """Estimate for links of this bandwidth; None: as the data sheet has it."""
-
-        def __init__(self, bytes_per_s: float | None) -> None:
-            super().__init__()
-            self.bytes_per_s = bytes_per_s
-
-    class LargestWanted(Message):
-        """The user wants the largest batch of each cell that fits, or no more."""
-
-    class Switched(Message):
-        """The user wants the other cells: the session's instead of Configure's, or back."""
 
     def __init__(self, *, id: str | None = "estimate") -> None:
         super().__init__(id=id)

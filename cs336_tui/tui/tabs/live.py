@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 
 import msgspec
-from textual.message import Message
 
 from cs336_tui.analysis.collectives import algbw, busbw
 from cs336_tui.analysis.eta import Outlook, eta_words, remaining_s, share_done
@@ -31,6 +30,7 @@ from cs336_tui.tui.charts.bars import (
 from cs336_tui.tui.charts.steps import step_chart
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.keys import key_name, tab_name
+from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs import beside, status
 from cs336_tui.tui.tabs.status import half_width_words, verdict_line
 from cs336_tui.tui.titles import title_rows
@@ -73,14 +73,13 @@ def ranks_of(cell: CellState) -> Ranks | None:
 class LivePane(Lines):
     """Shows one cell: its progress, mean and std, steps and phases. A click opens everything known of it."""
 
-    class Clicked(Message):
-        """The user wants to read more of the cell."""
-
     zoomed = False
     """True if the axis of the chart goes around the data, instead of from zero."""
+    _cell: CellState | None = None
 
     def on_click(self) -> None:
-        self.post_message(self.Clicked())
+        if self._cell is not None:
+            requests_of(self).read_cell(self._cell)
 
     def show(
         self,
@@ -96,6 +95,7 @@ class LivePane(Lines):
     ) -> None:
         """Paint the cell, or the invitation if there is none. `held`: the queue is paused; `left`: the cells that a
         stopped run left, in words; `race`: the race that the session has, in words."""
+        self._cell = cell
         if cell is None:
             said = wrapped(invitation, self.content_size.width, "muted")
             self.paint([(), line(("Nothing has run yet.", "strong")), (), *said])

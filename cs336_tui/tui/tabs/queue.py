@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
 from textual.binding import BindingType
-from textual.message import Message
 
 from cs336_tui.analysis.eta import Ends, Outlook, ends_s, eta_words, takes_words
 from cs336_tui.analysis.prices import Prices
@@ -21,6 +20,7 @@ from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import Cells
 from cs336_tui.tui.keys import bind, key_name
+from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs import beside, status
 from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.widgets.columns import Copied, Layout, copied_table, lay_out, shown_table
@@ -119,20 +119,6 @@ class QueuePane(WideRows):
         bind("first", "to_end(-1)", "First", "queue.first", also="shift+home", shown_as="A"),
         bind("last", "to_end(1)", "Last", "queue.last", also="shift+end", shown_as="Z"),
     ]
-
-    class Changed(Message):
-        """The queue has changed; `waits`: a cell waits again, and has to be run."""
-
-        def __init__(self, *, waits: bool = False) -> None:
-            super().__init__()
-            self.waits = waits
-
-    class OomRuleTurned(Message):
-        """The user wants to skip cells larger than one that ran out of memory, or to try all."""
-
-        def __init__(self, skip: bool) -> None:
-            super().__init__()
-            self.skip = skip
 
     _view: QueueView | None = None
     _at_work: Sequence[CellState] = ()
@@ -300,6 +286,10 @@ class QueuePane(WideRows):
         follows = cell is not None and (cell.status == "queued" or (several and cell.status == "running"))
         self._on = cell.cell if cell and follows else None
 
+    def on_rows_moved(self) -> None:
+        if (cell := self.selected) is not None:
+            requests_of(self).follow_cell(cell)
+
     def on_blur(self) -> None:
         self._on = None
         super().on_blur()
@@ -316,7 +306,7 @@ class QueuePane(WideRows):
         else:
             self._queue().move(cell.cell, by)
             self._on = cell.cell
-            self.post_message(self.Changed())
+            requests_of(self).queue_changed(False)
 
     def action_to_end(self, direction: int) -> None:
         self.action_move_cell(direction * len(self._waiting))
@@ -327,29 +317,29 @@ class QueuePane(WideRows):
             self._tell(f"Not queued yet: {key_name('app.run')} adds these cells.")
         elif cell.status in LEFT_OUT:
             self._queue().requeue([cell.cell])
-            self.post_message(self.Changed(waits=True))
+            requests_of(self).queue_changed(True)
         elif cell.status == "queued":
             self._queue().skip([cell.cell], "skipped by hand")
             self._on = None
-            self.post_message(self.Changed())
+            requests_of(self).queue_changed(False)
         else:
             self._tell(f"Cell {status.number(cell)} is running; {key_name('app.stop')} stops the run.")
 
     def action_hold(self) -> None:
         self._queue().pause(not self._queue().paused)
-        self.post_message(self.Changed())
+        requests_of(self).queue_changed(False)
 
     def action_retry(self) -> None:
         failed = [cell.cell for cell in self._left_out if cell.status in ("failed", "killed")]
         if failed:
             self._queue().requeue(failed)
-            self.post_message(self.Changed(waits=True))
+            requests_of(self).queue_changed(True)
         else:
             self._tell("No failed cells.")
 
     def action_oom_rule(self) -> None:
         if self._view is not None:
-            self.post_message(self.OomRuleTurned(not self._view.skips_after_oom))
+            requests_of(self).set_oom_rule(not self._view.skips_after_oom)
 
     def _tell(self, text: str) -> None:
         self.app.notify(text, severity="warning", markup=False, timeout=4)

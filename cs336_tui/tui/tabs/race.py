@@ -8,12 +8,12 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Horizontal
-from textual.message import Message
 
-from cs336_tui.analysis.tuning import Entry, Race
+from cs336_tui.analysis.tuning import Entry
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.keys import bind, key_name, tab_name
+from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs import race_lines
 from cs336_tui.tui.tabs.race_lines import VIEWS, Order, Raced
 from cs336_tui.tui.widgets.columns import Copied
@@ -47,13 +47,6 @@ class RacePane(Container):
         bind("axis", "zoom", "Zoom axis", "race.zoom"),
         bind("save", "save", "Save the best", "race.save"),
     ]
-
-    class SaveWanted(Message):
-        """The user wants the best candidate as a preset."""
-
-        def __init__(self, race: Race, best: Entry) -> None:
-            super().__init__()
-            self.race, self.best = race, best
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -174,7 +167,7 @@ class RacePane(Container):
 
     def action_save(self) -> None:
         if self._shown is not None and (best := self._best) is not None:
-            self.post_message(self.SaveWanted(self._shown.race, best))
+            requests_of(self).save_best(self._shown.race, best)
 
     def on_push_button_pressed(self, event: PushButton.Pressed) -> None:
         event.stop()

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import msgspec
 from textual.binding import BindingType
-from textual.message import Message
 
 from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import CellSpec
@@ -17,6 +16,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import ReportState
 from cs336_tui.tui import format
 from cs336_tui.tui.keys import bind, key_name, tab_name
+from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.widgets.columns import Copied
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import WideRows
@@ -65,20 +65,6 @@ class ReportPane(WideRows):
         bind("next-cell", "step_cell(1)", "Next cell", "report.next_cell", shown_as="[ ]"),
         bind("cell-before", "step_cell(-1)", "Previous cell", "report.cell_before", show=False),
     ]
-
-    class Wanted(Message):
-        """The user wants this report of the subject."""
-
-        def __init__(self, kind: ReportKind, subject: Subject) -> None:
-            super().__init__()
-            self.kind, self.subject = kind, subject
-
-    class CellStepped(Message):
-        """The user wants the next cell, or the one before if `by` is -1."""
-
-        def __init__(self, by: int) -> None:
-            super().__init__()
-            self.by = by
 
     subject = Subject(SessionState())
     report: ReportState | None = None
@@ -182,8 +168,11 @@ class ReportPane(WideRows):
         return self.subject.can_ask and spec is not None and not spec.is_collective
 
     def action_make(self) -> None:
-        if self._can_make:
-            self.post_message(self.Wanted(self.kind, self.subject))
+        self._make(self.kind)
+
+    def _make(self, kind: ReportKind) -> None:
+        if self._can_make and self.subject.spec is not None:
+            requests_of(self).make_report(kind, self.subject.spec, self.subject.cell)
 
     def action_step_cell(self, by: int) -> None:
-        self.post_message(self.CellStepped(by))
+        requests_of(self).step_cell(by)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len
 from textual.binding import BindingType
-from textual.message import Message
 
 from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.events.events import CellFinished
@@ -17,6 +16,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.keys import bind, key_name
+from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.results_columns import (
     ASKED,
@@ -35,7 +35,7 @@ from cs336_tui.tui.widgets.lines import Line, Span, joined, line
 from cs336_tui.tui.widgets.rows import TableRows
 
 if TYPE_CHECKING:
-    from cs336_tui.tui.charts.bandwidth import Bandwidths
+    from cs336_tui.tui.charts.roofline import Bandwidths
 
 
 _STATUS = "status"
@@ -50,17 +50,10 @@ _JUDGED = ("verdict", "flops", "share_of_peak")
 
 
 class ResultsPane(TableRows):
-    """The table; Enter posts `Rows.Chosen` with the cell's index. Without focus the cursor is on the cell in Live."""
+    """The table. Without focus the cursor is on the cell in Live."""
 
     BINDINGS: ClassVar[list[BindingType]] = [bind("mark", "mark", "Mark to compare", "results.mark")]
     largest_first = "mean"
-
-    class Marked(Message):
-        """The user wants to compare this cell, or no longer."""
-
-        def __init__(self, cell: CellState) -> None:
-            super().__init__()
-            self.cell = cell
 
     chosen: Sequence[str] = ()
     """The columns that a person wants, by their names in exports; none: those that fit."""
@@ -137,7 +130,7 @@ class ResultsPane(TableRows):
         if rows < fewest:
             return ()
         if self._charts is None:
-            from cs336_tui.tui.charts.bandwidth import Bandwidths
+            from cs336_tui.tui.charts.roofline import Bandwidths
 
             self._charts = Bandwidths()
         spec = self._cells[self.index_of(min(self.cursor, len(self._cells) - 1))].spec
@@ -249,7 +242,16 @@ class ResultsPane(TableRows):
 
     def action_mark(self) -> None:
         if self.cursor < len(self._cells):
-            self.post_message(self.Marked(self._cells[self.index_of(self.cursor)]))
+            requests_of(self).mark_cell(self._cells[self.index_of(self.cursor)])
+
+    def on_rows_moved(self, event: TableRows.Moved) -> None:
+        for cell in self._cells[event.index : event.index + 1]:  # none if another session is shown meanwhile
+            requests_of(self).choose_cell(cell)
+            requests_of(self).follow_cell(cell)
+
+    def on_rows_chosen(self, event: TableRows.Chosen) -> None:
+        for cell in self._cells[event.index : event.index + 1]:
+            requests_of(self).read_cell(cell)
 
     def _texts(self, cell: CellState, found: Assessment | None) -> tuple[str, ...]:
         """The cell's texts; those of a finished cell are made once."""

@@ -12,15 +12,15 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
 from textual.events import Resize
-from textual.message import Message
 
 from cs336_tui.export.formats import render
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.charts.bandwidth import Bandwidths
+from cs336_tui.tui.charts.roofline import Bandwidths
 from cs336_tui.tui.keys import bind, key_name, tab_name
-from cs336_tui.tui.live_source import PeakView, WantedPeak
+from cs336_tui.tui.requests import WantedPeak, requests_of
+from cs336_tui.tui.sources import PeakView
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.roofline_lines import Roofline, chart_lines, doubts, invitation, peak_wanted, roofline_of
 from cs336_tui.tui.widgets.columns import Laid
@@ -49,20 +49,6 @@ class RooflinePane(Container):
         bind("make", "measure", "Measure the peak", "roofline.measure"),
         bind("copy", "copy", "Copy table", "roofline.copy"),
     ]
-
-    class PeakWanted(Message):
-        """The user wants these peaks measured."""
-
-        def __init__(self, wanted: Sequence[WantedPeak]) -> None:
-            super().__init__()
-            self.wanted = tuple(wanted)
-
-    class LookedAt(Message):
-        """The cursor went to the point of this cell; `opened`: the user wants its details."""
-
-        def __init__(self, cell: CellState, *, opened: bool = False) -> None:
-            super().__init__()
-            self.cell, self.opened = cell, opened
 
     coming: asyncio.Event | None = None
 
@@ -194,7 +180,7 @@ class RooflinePane(Container):
 
     def action_measure(self) -> None:
         if wanted := self._wanted:
-            self.post_message(self.PeakWanted(wanted))
+            requests_of(self).measure_peaks(wanted)
 
     def action_copy(self) -> None:
         """Copy the whole table to the terminal's clipboard, also over SSH."""
@@ -209,4 +195,6 @@ class RooflinePane(Container):
         points = self._roofline.points if self._roofline else ()
         if message.index < len(points):
             cell = points[message.index].result.cell
-            self.post_message(self.LookedAt(cell, opened=isinstance(message, Rows.Chosen)))
+            requests_of(self).choose_cell(cell)
+            if isinstance(message, Rows.Chosen):
+                requests_of(self).read_cell(cell)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import msgspec
 from textual.binding import BindingType
 from textual.events import Paste
-from textual.message import Message
 
 from cs336_tui.export.tables import Column
 from cs336_tui.session.state import SessionState
@@ -17,13 +16,13 @@ from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui import format
 from cs336_tui.tui.keys import bind, bind_keys, key_name
+from cs336_tui.tui.requests import Wish, requests_of
 from cs336_tui.tui.widgets.columns import Copied, copied_table, heading_lines, lay_out, middle, shown_table
 from cs336_tui.tui.widgets.lines import Line, line
 from cs336_tui.tui.widgets.rows import TableRows
 
 Source = tuple[str, SessionState]
 """A session with its title."""
-Wish = Literal["open", "rename", "annotate", "delete", "resume"]
 
 _RECORDINGS = "a torch profiler trace, CUDA memory snapshot or nsys report"
 _LONGEST_NOTE = 40
@@ -39,7 +38,7 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 class SessionsPane(TableRows):
-    """The list. Keys post `Asked`; Compare shows the marked sessions."""
+    """The list. Compare shows the marked sessions."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind_keys("enter", "ask('open')", "Open", "sessions.open"),
@@ -51,26 +50,6 @@ class SessionsPane(TableRows):
         bind("open-file", "open_file", "Open file", "sessions.open_file"),
         bind("stop", "stop_opening", "Stop reading", "sessions.stop_opening"),
     ]
-
-    class Asked(Message):
-        """The user wants something done with a session."""
-
-        def __init__(self, wish: Wish, info: SessionInfo) -> None:
-            super().__init__()
-            self.wish, self.info = wish, info
-
-    class FileWanted(Message):
-        """The user wants to open what others recorded: the pasted `text`, or a file that is asked for."""
-
-        def __init__(self, text: str = "") -> None:
-            super().__init__()
-            self.text = text
-
-    class StopWanted(Message):
-        """The user wants reading to stop."""
-
-    class Marked(Message):
-        """The marked sessions have changed."""
 
     _infos: tuple[SessionInfo, ...] | None = None
     _taken: tuple[SessionInfo, ...] = ()
@@ -107,7 +86,7 @@ class SessionsPane(TableRows):
         marked = tuple(path for path in self.marked if path in paths)
         if marked != self.marked:
             self.marked = marked
-            self.post_message(self.Marked())
+            requests_of(self).compare_marked()
         self._refill()
 
     def resort(self) -> None:
@@ -220,7 +199,7 @@ class SessionsPane(TableRows):
 
     def action_ask(self, wish: Wish) -> None:
         if (info := self.selected) is not None:
-            self.post_message(self.Asked(wish, info))
+            requests_of(self).do_with_session(wish, info)
 
     def action_choose(self) -> None:
         self.action_ask("open")
@@ -231,14 +210,14 @@ class SessionsPane(TableRows):
         return super().check_action(action, parameters)
 
     def action_open_file(self) -> None:
-        self.post_message(self.FileWanted())
+        requests_of(self).open_recording("")
 
     def action_stop_opening(self) -> None:
-        self.post_message(self.StopWanted())
+        requests_of(self).stop_reading()
 
     def on_paste(self, event: Paste) -> None:
         event.stop()
-        self.post_message(self.FileWanted(event.text))
+        requests_of(self).open_recording(event.text)
 
     def action_mark(self) -> None:
         if (info := self.selected) is None:
@@ -246,7 +225,7 @@ class SessionsPane(TableRows):
         others = tuple(path for path in self.marked if path != info.path)
         self.marked = (*others, info.path) if others == self.marked else others
         self._refill()
-        self.post_message(self.Marked())
+        requests_of(self).compare_marked()
 
 
 _LEFT = {"running": "▶ {} to run", "killed": "✗ {} left, killed"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
-from cs336_tui.runner.jobs.folder import folder_of, log_path, read_shared, write_request
+from cs336_tui.runner.jobs.folder import folder_of, log_path, write_request
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchError
 from cs336_tui.runner.jobs.watcher import Watcher
 from cs336_tui.session.state import SessionState, fold
@@ -28,8 +28,6 @@ class MadeLauncher:
         self.problem: str | None = None
         self.cancelled: list[str] = []
         self.submitted: list[JobRequest] = []
-        self.hidden_from: dict[Path, int] = {}
-        """The byte from which on a log is not delivered yet: there it seems to end."""
 
     def plan(self, requests: Sequence[JobRequest], _folder: Path) -> str:
         return "\n".join(request.job for request in requests)
@@ -48,12 +46,6 @@ class MadeLauncher:
 
     def cancel(self, ids: Sequence[str]) -> None:
         self.cancelled += ids
-
-    def read(self, _id: str, log: Path, offset: int) -> bytes:
-        return read_shared(log, offset)[: max(self.hidden_from.get(log, 1 << 40) - offset, 0)]
-
-    def close(self) -> None:
-        pass
 
 
 class Made:

@@ -7,13 +7,14 @@ import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
-from cs336_tui.runner.jobs.bench import JobsBench
+from cs336_tui.runner.jobs.bench import JobsBench, make_launcher
 from cs336_tui.runner.jobs.folder import log_path, request_path, write_choice, write_request
 from cs336_tui.runner.jobs.job import JobRequest, LaunchChoice, LaunchError
 from cs336_tui.session.log import LogError
@@ -219,3 +220,20 @@ def _refusing(_choice: LaunchChoice):
             raise LaunchError("no such partition")
 
     return Refusing()
+
+
+@pytest.mark.parametrize("character", ["\n", "\r", "\0", "\x1b", "\x85", "\u2028"])
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [
+        ("--partition", lambda text: {"partition": text}),
+        ("--time", lambda text: {"time": text}),
+        ("--slurm", lambda text: {"parameters": (("qos", text),)}),
+        ("--slurm", lambda text: {"parameters": ((text, "a"),)}),
+    ],
+)
+def test_a_text_of_several_lines_reaches_no_script(option: str, given: Any, character: str) -> None:
+    choice = LaunchChoice(launcher="slurm", **given(f"ci{character}#SBATCH --wrap=rm"))
+    with pytest.raises(LaunchError, match=f"{option} .*expected one line without control characters") as refused:
+        make_launcher(choice)
+    assert str(refused.value).isprintable()

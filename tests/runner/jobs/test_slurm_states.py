@@ -5,8 +5,7 @@ import os
 import pytest
 
 from cs336_tui.runner.jobs.job import JobStatus
-from cs336_tui.runner.jobs.slurm import _ranges
-from cs336_tui.runner.jobs.slurm_states import NO_FOLDER, from_sacct, from_squeue, status_of
+from cs336_tui.runner.jobs.slurm import NO_FOLDER, _ranges, from_sacct, from_squeue, status_of
 
 NOT_SHARED = "its node cannot write to the folder of jobs, which must be shared"
 

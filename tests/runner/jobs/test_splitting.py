@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, Resources
-from cs336_tui.runner.jobs.splitting import is_array, shares, split
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, Resources, is_array, shares, split
 from tests.watching import small_spec
 
 SETTINGS = JobRequest(session="s", job="", cells=(), timeout_s=9.0)

@@ -60,12 +60,12 @@ def test_the_log_of_a_job_that_is_over_may_come_later(one: Made):
     one.begin("1", (0, 1))
     one.run("1", 0, 1)
     one.write("1", END)
-    one.launcher.hidden_from[one.log("1")] = 0
+    hidden = one.log("1").rename(one.folder / "hidden")
     one.over("1", JobStatus("over", ending="failed"))
     one.step()
     one.step(after_s=4.0)
     assert one.statuses == ["queued", "queued"]
-    one.launcher.hidden_from.clear()
+    hidden.rename(one.log("1"))
     one.step()
     assert one.statuses == ["ok", "ok"]
 

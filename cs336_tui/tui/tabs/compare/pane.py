@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 
 import msgspec
 from textual.binding import BindingType
-from textual.message import Message
 
 from cs336_tui.analysis.comparison import overlap
 from cs336_tui.analysis.merge import Result, grouped, measured, merge
@@ -25,6 +24,7 @@ from cs336_tui.tui.dialogs.questions import AskText, problem_of
 from cs336_tui.tui.dialogs.window import text_reader
 from cs336_tui.tui.judging import give_way
 from cs336_tui.tui.keys import bind, bind_keys, key_name, tab_name
+from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs.compare import pages
 from cs336_tui.tui.tabs.compare.pages import PivotChoice
 from cs336_tui.tui.tabs.sessions import Compared
@@ -65,13 +65,6 @@ class ComparePane(Rows):
         bind_keys("left", "columns(-1)", "Previous columns", "compare.columns_before", show=False),
         bind("keep", "keep", "Keep as reference", "compare.keep"),
     ]
-
-    class KeepWanted(Message):
-        """The user wants to keep these results as reference points."""
-
-        def __init__(self, results: Sequence[Result]) -> None:
-            super().__init__()
-            self.results = results
 
     view: CompareView = "pivot"
     choice = PivotChoice()
@@ -214,7 +207,7 @@ class ComparePane(Rows):
             self.app.push_screen(text_reader("Pair", detail))
 
     def action_keep(self) -> None:
-        self.post_message(self.KeepWanted(self._results))
+        requests_of(self).keep_as_reference(self._results)
 
     def _ask_table(self) -> None:
         results, choice = self._results, self.choice

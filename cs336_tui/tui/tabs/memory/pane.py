@@ -249,8 +249,7 @@ class MemoryPane(ReportPane):
         self.show(self.subject)
 
     def action_make(self) -> None:
-        if self._can_make:
-            self.post_message(self.Wanted("oom" if self.view == "OOM" else self.kind, self.subject))
+        self._make("oom" if self.view == "OOM" else self.kind)
 
     def action_go(self, columns: int) -> None:
         """Move the timeline's cursor by columns, to the highest moment of the new column."""

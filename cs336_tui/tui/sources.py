@@ -1,4 +1,5 @@
-"""Runs cells and makes reports on a bench, on threads of its own; talks to the app by messages only."""
+"""Runs cells and makes reports on a bench, or follows a session that others run, on threads of their own; talks to the
+app by messages only."""
 
 from __future__ import annotations
 
@@ -10,14 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from textual.message import Message
 
+from cs336_tui.config.axis import UserError
 from cs336_tui.config.command import command_of
 from cs336_tui.config.order import in_order, in_rounds, usual_order
-from cs336_tui.config.spec import CellSpec, Precision, SpecError
+from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import Event
@@ -25,11 +27,12 @@ from cs336_tui.events.peaks import DevicePeak, PeakError, PeakKey
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.trust import Untrusted
 from cs336_tui.session.log import LogError
-from cs336_tui.tui.configure.form import RunOptions
+from cs336_tui.tui.requests import RunOptions, WantedPeak
 
 if TYPE_CHECKING:
     from cs336_tui.config.tuned_sweep import Search
     from cs336_tui.runner.bench import Bench
+    from cs336_tui.runner.jobs.bench import JobsBench
     from cs336_tui.runner.tuning import Tuner
 
     BenchFactory = Callable[["Sink", Path | None], Bench]
@@ -48,6 +51,16 @@ class RunEnded(Message):
 
 
 @dataclass(eq=False, repr=False)
+class WatchEnded(Message):
+    """A watched session is over, or cannot be followed any more for the reason given, or not without an answer of the
+    person's."""
+
+    log: Path
+    error: str | None = None
+    untrusted: Untrusted | None = None
+
+
+@dataclass(eq=False, repr=False)
 class Trouble(Message):
     """Something outside any cell went wrong; one line for the person."""
 
@@ -59,15 +72,6 @@ class Imported(Message):
     """A session that goes on imports code; one line for the person."""
 
     text: str
-
-
-class WantedPeak(NamedTuple):
-    """A peak that is to be measured on this machine."""
-
-    device: str
-    precision: Precision
-    threads: int | None
-    """Those of a CPU; None elsewhere."""
 
 
 class PeakView(msgspec.Struct, frozen=True):
@@ -295,3 +299,54 @@ class LiveSource:
 def thread(name: str, target: Callable[[], None]) -> None:
     """Start `target` as a daemon: a stuck one cannot keep the app from ending. What matters is ended by `close`."""
     threading.Thread(target=target, name=f"cs336-{name}", daemon=True).start()
+
+
+class WatchSource:
+    """Follows a session until it is over or this is closed, which changes nothing for the session. A session that
+    nobody writes is written from here: the logs of its jobs are folded in."""
+
+    def __init__(self, bench: JobsBench, post: Post) -> None:
+        self.bench, self._post = bench, post
+        self._closing = threading.Lock()
+
+    def begin(self, *, resume: bool = False) -> None:
+        """Follow it; with `resume` the cells without a result are submitted anew before."""
+        thread("watch", lambda: self._work(resume=resume))
+
+    def cancel(self) -> None:
+        """Have its jobs cancelled; their ends are told as they come."""
+
+        def cancel() -> None:
+            try:
+                self.bench.cancel()
+            except (UserError, OSError) as error:
+                self._post(Trouble(str(error)))
+
+        thread("cancel", cancel)
+
+    def close(self) -> None:
+        """Follow it no more; blocks up to some seconds. Safe to call twice and from any thread."""
+        with self._closing:
+            self.bench.close()
+
+    def _work(self, *, resume: bool) -> None:
+        error: str | None = None
+        untrusted: Untrusted | None = None
+        try:
+            if resume:
+                self._resume()
+            else:
+                self.bench.watch()
+            self.bench.work()
+        except Untrusted as refused:
+            untrusted = refused
+        except (UserError, OSError) as refused:
+            error = str(refused)
+        except Exception as broken:  # the person must hear of it, whatever it was
+            error = f"the session cannot be followed: {type(broken).__name__}: {broken}"
+        self._post(WatchEnded(self.bench.log_path, error, untrusted))
+
+    def _resume(self) -> None:
+        from cs336_tui.runner.jobs.job import JobRequest
+
+        self.bench.resume(JobRequest(session=self.bench.session, job="", cells=()))

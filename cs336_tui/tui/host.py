@@ -1,0 +1,166 @@
+"""The part of the app that its controllers use: its state, and the ways to change it or to notify the person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cs336_tui.config.presets import Preset
+from cs336_tui.config.settings import Found, Settings
+from cs336_tui.events.events import Event, Notice
+from cs336_tui.events.peaks import PeakCache
+from cs336_tui.runner.capabilities import LEFT_OUT
+from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
+from cs336_tui.tui import themes
+from cs336_tui.tui.configure.pane import ConfigurePane
+from cs336_tui.tui.judging import Judging, is_timed
+from cs336_tui.tui.requests import Requests
+from cs336_tui.tui.screen import MainScreen
+from cs336_tui.tui.session import Session
+from cs336_tui.tui.terminal import SteadyApp, in_time
+
+
+class Host(SteadyApp):
+    """An app without controllers, which `Cs336App` adds. `settings` are the person's, `theme` is the one in force."""
+
+    requests: Requests
+
+    def __init__(
+        self,
+        live: Session,
+        *,
+        replaying: bool,
+        theme: str | None,
+        user_theme_dir: Path | None,
+        peaks: PeakCache | None,
+        settings: Found,
+    ) -> None:
+        super().__init__()
+        self._found = settings
+        self.live = live
+        """The session that the app runs or replays."""
+        self._opened: Session | None = None  # another session, looked at instead
+        self.themes = themes.ThemeChoice(self, theme, settings.settings.theme, user_theme_dir)
+        self.judging = Judging(self, lambda: self.is_timing, self._judged, peaks)
+        self.replaying = replaying
+        """True if the app plays a log, or watches one that others write, instead of running cells."""
+        self.run_in_progress = False
+        """True while cells run, reports are made, or a log is played."""
+        self.stale = False
+        """True if something else is to be shown than what was painted last; the next refresh shows it."""
+        self.export_folder: Path | None = None
+        """The folder that was exported to last; None: the one that the app was started in."""
+
+    @property
+    def settings(self) -> Settings:
+        """The person's settings, without those that are wrong."""
+        return self._found.settings
+
+    @property
+    def main(self) -> MainScreen:
+        """The screen below all dialogs."""
+        main = self.screen_stack[0]
+        assert isinstance(main, MainScreen)
+        return main
+
+    @property
+    def is_up(self) -> bool:
+        """True if there is a screen: not before the app starts, nor when it has ended."""
+        return bool(self.screen_stack)
+
+    @property
+    def shown(self) -> Session:
+        """The session on the screen: `live`, or another one that was opened."""
+        return self._opened or self.live
+
+    @property
+    def state(self) -> SessionState:
+        """State of the session on the screen."""
+        return self.shown.state
+
+    @property
+    def keymap(self) -> Mapping[str, str]:
+        """The keys of the actions that were moved, by their ids."""
+        return self._keymap
+
+    @property
+    def is_timing(self) -> bool:
+        """True if work on this machine would show in a cell's numbers; a replayed cell is long over."""
+        return self.run_in_progress and not self.replaying and any(map(is_timed, self.live.state.running_cells))
+
+    def take(self, session: Session, events: Sequence[Event]) -> None:
+        """Take a batch of a session's events, from any thread, without waiting; the next refresh shows them."""
+        raise NotImplementedError
+
+    def paint(self) -> None:
+        """Show the newest state in every pane that is in sight; only what differs is sent to the terminal."""
+        raise NotImplementedError
+
+    def refresh_panes(self) -> None:
+        """Show the newest state as soon as what was asked for has been laid out."""
+        self.call_after_refresh(self.paint)
+
+    def show_soon(self) -> None:
+        """Something else is to be shown than what was painted last."""
+        self.stale = True
+
+    def follow(self, cell: CellState) -> None:
+        """Look at a cell in the Live pane until it ends, where that is the person's choice."""
+        if self.shown.follow(cell):
+            self.paint()
+
+    def report(self, text: str) -> None:
+        """Tell the person of a failure, and keep it in the Log tab."""
+        if self.is_up:
+            self.notify(text, severity="error", markup=False, timeout=10)
+            self.shown.book.take([Notice(at=self.state.last_at or 0.0, text=text)], self.state)
+            self.stale = True
+
+    def warn(self, text: str) -> None:
+        """Tell the person why nothing comes of what was asked for."""
+        self.notify(text, severity="warning", markup=False, timeout=5)
+
+    def look_at(self, session: Session | None) -> None:
+        """Show another session, or `live` again."""
+        self._opened = None if session is self.live else session
+        if self._opened is not None and self._opened.watched:
+            self.open_soon("queue")
+        elif self._opened is not None and self._opened.state.tuning is not None:
+            self.open_soon("race")
+        elif self._opened is not None and not self.main.wide:
+            self.open_soon("results")
+        self.refresh_bindings()
+        self.refresh_panes()
+
+    def load_preset(self, preset: Preset) -> None:
+        """Fill the Configure pane with what of a preset this machine can run."""
+        self.main.query_one(ConfigurePane).load(preset, () if self.replaying else LEFT_OUT)
+
+    def open(self, pane: str) -> None:
+        """Bring a pane into sight."""
+        self.main.open(pane)
+        self.refresh_bindings()
+        self.refresh_panes()
+
+    def open_soon(self, pane: str) -> None:
+        """Bring a pane into sight, and put the focus into it once it is there."""
+        self.open(pane)
+        self.call_after_refresh(self.main.focus_pane, pane)
+
+    async def action_open(self, pane: str) -> None:
+        """Open a tab. What is typed meanwhile waits, so that it is for the tab and its rows."""
+        self.open(pane)
+        await self.main.made(pane)
+        await self.laid_out()
+        self.paint()  # before it has the focus, so that its cursor stands where the session does
+        await in_time(self.main.filled(pane))
+        await self.main.focus_pane(pane)
+
+    def _judged(self) -> None:
+        self.stale = True
+        if self.screen is not self.main:
+            from cs336_tui.tui.dialogs.window import Reader
+
+            if isinstance(self.screen, Reader):
+                self.screen.write()

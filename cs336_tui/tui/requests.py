@@ -1,0 +1,94 @@
+"""The functions that panes call when a person asks for something, and the structs that go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+from textual.dom import DOMNode
+
+from cs336_tui.config.spec import CellSpec, Precision
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.reports import ReportKind
+from cs336_tui.session.states import CellState
+from cs336_tui.session.store import SessionInfo
+
+if TYPE_CHECKING:
+    from cs336_tui.analysis.merge import Result
+    from cs336_tui.analysis.tuning import Entry, Race
+
+Wish = Literal["open", "rename", "annotate", "delete", "resume"]
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a run that are no part of its sweep. `timeout_s` ends a cell that takes longer, None never. All cells
+    run `repeats` times, round after round."""
+
+    ddof: int = 1
+    timeout_s: float | None = None
+    repeats: int = 1
+
+
+class WantedPeak(NamedTuple):
+    """A peak that is to be measured on this machine."""
+
+    device: str
+    precision: Precision
+    threads: int | None
+    """Those of a CPU; None elsewhere."""
+
+
+class Requests(msgspec.Struct, frozen=True):
+    """Each is the method that does it, mostly of a controller. Controllers import the panes, so panes cannot import
+    them."""
+
+    run: Callable[[Sweep, RunOptions], object]
+    """Run the cells of a sweep that has no problems, or add them to those that run."""
+    choices_changed: Callable[[], object]
+    """The sweep in Configure, or what is wrong with it, is another."""
+    queue_changed: Callable[[bool], object]
+    """The queue is another; True: a cell waits again, and has to be run."""
+    set_oom_rule: Callable[[bool], object]
+    """Skip what is larger than a cell that ran out of memory, or no longer."""
+    make_report: Callable[[ReportKind, CellSpec, int | None], object]
+    """Make a report of a cell, with its number if it is in the session."""
+    step_cell: Callable[[int], object]
+    """Show the reports of the next cell, or of the one before for -1."""
+    measure_peaks: Callable[[Sequence[WantedPeak]], object]
+    """Measure these before the next cell."""
+    choose_cell: Callable[[CellState], object]
+    """Make this cell the one that every pane is about."""
+    follow_cell: Callable[[CellState], object]
+    """Look at this cell in the Live pane until it ends."""
+    read_cell: Callable[[CellState], object]
+    """Show everything that is known of a cell."""
+    mark_cell: Callable[[CellState], object]
+    """Compare this cell, or no longer."""
+    keep_as_reference: Callable[[Sequence[Result]], object]
+    """Keep these results as reference points."""
+    save_best: Callable[[Race, Entry], object]
+    """Save the best candidate of a race as a preset."""
+    do_with_session: Callable[[Wish, SessionInfo], object]
+    """Open, name, annotate, delete or resume a session."""
+    open_recording: Callable[[str], object]
+    """Open the files in a pasted text; empty: ask for a file."""
+    stop_reading: Callable[[], object]
+    """Stop reading a recording."""
+    compare_marked: Callable[[], object]
+    """The marked sessions have changed."""
+    estimate_for_gpu: Callable[[str | None], object]
+    """Estimate for the GPU of this name; None: the machine's own devices."""
+    estimate_for_link: Callable[[float | None], object]
+    """Estimate for links of this bandwidth, bytes/s; None: as the data sheet has it."""
+    turn_largest: Callable[[], object]
+    """Look for the largest batch of each cell that fits, or no more."""
+    turn_estimated: Callable[[], object]
+    """Estimate the session's cells instead of Configure's, or back."""
+
+
+def requests_of(node: DOMNode) -> Requests:
+    """Those of the app in which a pane is."""
+    app: Any = node.app
+    found: Requests = app.requests
+    return found
