@@ -56,6 +56,11 @@ class Runs:
     def counted(self) -> Sequence[Result]:
         return self.runs if self.alone else measured(self.runs)
 
+    @property
+    def cells(self) -> Iterable[CellState]:
+        """Those of the runs that count."""
+        return (run.cell for run in self.counted)
+
     @cached_property
     def summary(self) -> Summary | None:
         """Over the steps of all; None without a measured step."""
@@ -111,10 +116,6 @@ class Runs:
         """The largest activation peak, and how it is known."""
         known = (run.state.activation_peak_of(run.spec) for run in self.counted)
         return max(filter(None, known), default=None)
-
-    def largest(self, read: Callable[[CellState], int | None]) -> int | None:
-        """The largest number of any run; None where none has it."""
-        return largest(read(run.cell) for run in self.counted)
 
 
 def largest(numbers: Iterable[int | None]) -> int | None:
@@ -246,12 +247,12 @@ def _of_collective(rate: Callable[[CellSpec, float], float]) -> Callable[[Runs],
 
 def _of_end(attribute: str) -> Callable[[Runs], float | None]:
     """Reads the largest of any run's end."""
-    return lambda runs: runs.largest(lambda cell: getattr(cell.finished, attribute, None))
+    return lambda runs: largest(getattr(cell.finished, attribute, None) for cell in runs.cells)
 
 
 def _mean(read: Callable[[CellState], float | None]) -> Callable[[Runs], float | None]:
     """Reads the mean of the runs."""
-    return lambda runs: mean_of(read(run.cell) for run in runs.counted)
+    return lambda runs: mean_of(map(read, runs.cells))
 
 
 def _of_points(attribute: str) -> Callable[[Runs], float | None]:
@@ -295,7 +296,7 @@ _ALL = (
     *map(_statistic, ("min", "max", "p95", *QUANTILES)),
     Measure("memory", "peak_allocated_bytes", "peak allocated", SIZE, _of_end("peak_allocated_bytes"), pivoted=True,
             missing="not counted", note="1 GB is 10⁹ bytes; peak allocated is counted after warm-up",
-            substitute=("peak RSS of the whole process", lambda runs: runs.largest(resident_bytes))),
+            substitute=("peak RSS of the whole process", lambda runs: largest(map(resident_bytes, runs.cells)))),
     Measure("tokens", "tokens_per_s", "tokens/s", RATE, _of_mean(tokens_per_s), pivoted=True, missing="no tokens",
             note="tokens/s: tokens of one step over the mean step time"),
     Measure("skew", "skew_s", "skew", TIME, _field(_SKEW, "mean_s"), summary=_SKEW, recorded=False),

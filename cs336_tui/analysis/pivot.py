@@ -291,7 +291,7 @@ def _figure(cells: Sequence[Result], value: str, ddof: int, marks: tuple[str, ..
     if summary is None or not summary.mean_s:
         return Figure(note=min(endings, key=ENDINGS.index, default="no time passed"), marks=marks)
     lost = (f"{number} of {counted(len(cells), 'run')}: {ending}" for ending, number in endings.items())
-    retries = ("allocator retries, which make the timing suspect",) if runs.largest(_retries) else ()
+    retries = ("allocator retries, which make the timing suspect",) if any(map(_has_retried, runs.cells)) else ()
     number, remark = measure.figure(runs) if measure else (None, "")
     return Figure(
         value=number,
@@ -301,10 +301,6 @@ def _figure(cells: Sequence[Result], value: str, ddof: int, marks: tuple[str, ..
         note=measure.missing if measure and number is None else "",
         marks=(*marks, *lost, *((remark,) if remark else ()), *retries),
     )
-
-
-def _retries(cell: CellState) -> int | None:
-    return cell.finished.num_alloc_retries if cell.finished else None
 
 
 def _speedup(
@@ -324,3 +320,7 @@ def _speedup(
     if ratio is None:
         return change(found, note="one step")
     return change(found, value=ratio.ratio, low=ratio.low, high=ratio.high)
+
+
+def _has_retried(cell: CellState) -> bool:
+    return bool(cell.finished and cell.finished.num_alloc_retries)
