@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cs336_tui.events.gpus import ORDINARY_REASONS
 from cs336_tui.session.states import CellState
-from cs336_tui.stats.quantities import counted, fixed_milliseconds, millisecond_decimals
+from cs336_tui.stats.quantities import counted, fixed_milliseconds, millisecond_decimals, named
 
 
 def unseen(cell: CellState, otherwise: str) -> str:
@@ -94,9 +94,8 @@ def _gpu_users(cell: CellState) -> Finding | None:
         return Finding(None, f"other processes on the GPU cannot be seen on {device}")
     if others := around.others or after:
         users = [f"{user.name} ({user.pid})" if user.name else f"process {user.pid}" for user in others.values()]
-        named = ", ".join(users[:3]) + (f" and {len(users) - 3} more" if len(users) > 3 else "")
-        when = "" if around.others else " right after measuring"
-        return Finding(True, f"also on the GPU{when}: {named}", "stop what else uses the GPU, or choose a free one")
+        when, names = "" if around.others else " right after measuring", named(users, between=", ")
+        return Finding(True, f"also on the GPU{when}: {names}", "stop what else uses the GPU, or choose a free one")
     if around.others_known:
         return Finding(
             False, f"no other process on the GPU in {counted(around.others_known, 'sample')} while measuring"

@@ -23,6 +23,7 @@ from cs336_tui.events.events import (
     StepsTimed,
     TuningStarted,
 )
+from cs336_tui.export.tuning import factor_words
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.session.visits import visits_of
@@ -117,8 +118,7 @@ def _best_words(race: Race) -> str:
         return "none measured yet"
     if best.number == 0 or best.ratio is None:
         return "best: the starting point"
-    bounds = f" [{best.low:.2f}, {best.high:.2f}]" if best.low is not None and best.high is not None else ""
-    return f"best: {best.label} {best.ratio:.2f}{bounds}"
+    return f"best: {best.label} {factor_words(best, 2)}"
 
 
 def _out_words(gone: Sequence[Entry]) -> str:

@@ -23,7 +23,7 @@ from cs336_tui.config.tuned_sweep import Search
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.gpus import GpuModel, find_gpu
 from cs336_tui.export.formats import plain_text
-from cs336_tui.export.tuning_plan import plan_document, plan_heading, plan_table
+from cs336_tui.export.tuning import plan_document, plan_heading, plan_table
 from cs336_tui.session.state import SessionState
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cs336_tui.analysis.estimates import (
     Estimate,
@@ -15,12 +15,15 @@ from cs336_tui.analysis.estimates import (
     timed_flops,
     total_s,
 )
+from cs336_tui.analysis.fitting import FIELD, Fit, step_of
+from cs336_tui.analysis.measures import allocated_bytes
 from cs336_tui.analysis.targets import Target
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import CATEGORIES, COMMUNICATION, Collective, Prediction
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
-from cs336_tui.export.tables import Column, Table, Value, attributes, values_of
-from cs336_tui.stats.quantities import UNKNOWN, ByteUnit, counted, fixed_milliseconds, gigabytes
+from cs336_tui.export.tables import Column, Source, Table, Value, as_text, attributes, cell_record
+from cs336_tui.session.states import CellState
+from cs336_tui.stats.quantities import UNKNOWN, ByteUnit, counted, fixed_milliseconds, gigabytes, named
 
 PREDICTED = (
     "predicted, not measured: bytes that the caching allocator hands out for tensors in a step after warm-up; "
@@ -125,12 +128,10 @@ _ANSWERS: tuple[Column[_Row], ...] = (
 def estimate_table(cells: Sequence[Estimate | Unpredicted], caption: str = "") -> Table:
     """A row a cell: what it is, what it needs, whether it fits and how long a step takes. All are for one target."""
     rows = [cell if isinstance(cell, Unpredicted) else _need_of(cell) for cell in cells]
-    columns = (*_cell_columns(rows), *_NEEDS)
     device = f" on {cells[0].target.name}" if cells else ""
     return Table.of(
         rows,
-        (*columns, *_ANSWERS),
-        record=lambda row: values_of(columns, row) | _judged(row),
+        (*_cell_columns(rows), *_NEEDS, _judged, *_ANSWERS),
         caption=caption or f"What cells need{device}",
         footnotes=estimate_notes(cells),
         label="estimates",
@@ -157,26 +158,21 @@ def prediction_tables(predictions: Sequence[Prediction]) -> tuple[Table, Table]:
 
 
 def _category_table(needs: Sequence[_Need], caption: str = "") -> Table:
-    cell = _cell_columns(needs)
-
     def size(category: str) -> Column[_Moment]:
         title = f"{category.replace('_', ' ')} (GB)"
         return Column(f"{category}_bytes", title, read=lambda m: m.by_category.get(category, 0), show=gigabytes)
 
-    def of_need(column: Column[_Row]) -> Column[_Moment]:
-        return Column(column.key, column.title, column.left, text=lambda m: column.cell(m.need))
-
     shown = max((need.prediction.categories for need in needs), key=len, default=CATEGORIES)
-    sizes = (*map(size, shown), Column("total_bytes", "total (GB)", read=lambda m: m.total, show=gigabytes))
-    columns: tuple[Column[_Moment], ...] = (
-        *map(of_need, cell),
+    columns: tuple[Source[_Moment], ...] = (
+        *map(_of_need, _cell_columns(needs)),
+        lambda m: {"moment": m.name, "phase": m.phase},
         Column("moment", left=True, text=lambda m: f"peak, in {m.phase}" if m.name == "peak" else m.name),
-        *sizes,
+        *map(size, shown),
+        Column("total_bytes", "total (GB)", read=lambda m: m.total, show=gigabytes),
     )
     return Table.of(
         (moment for need in needs for moment in _moments(need)),
         columns,
-        record=lambda m: values_of(cell, m.need) | {"moment": m.name, "phase": m.phase} | values_of(sizes, m),
         caption=caption or "What memory is held for",
         footnotes=(
             PREDICTED,
@@ -201,26 +197,19 @@ def communication_table(estimates: Sequence[Estimate]) -> Table | None:
     uses = [_Use(_need_of(each), used, time_s) for each in estimates for used, time_s in least_times(each)]
     if not uses:
         return None
-    needs = [use.need for use in uses]
     target = estimates[0].target
     unit = ByteUnit.for_largest(max(use.collective.bytes for use in uses))
-    cell = _cell_columns(needs)
-
-    def of_need(column: Column[_Row]) -> Column[_Use]:
-        return Column(column.key, column.title, column.left, text=lambda use: column.cell(use.need))
-
-    amounts: tuple[Column[_Use], ...] = (
+    columns: list[Column[_Use]] = [
+        *map(_of_need, _cell_columns([use.need for use in uses])),
         Column("op", "operation", left=True, read=lambda use: use.collective.op),
         Column("calls", read=lambda use: use.collective.calls),
         Column("bytes", unit.name, read=lambda use: use.collective.bytes, show=unit.figure),
-    )
+    ]
     if target.link_bytes_per_s is not None:
-        at_least = Column[_Use]("least_s", "at least (ms)", show=lambda time: fixed_milliseconds(time, 3))
-        amounts = (*amounts, at_least)
+        columns.append(Column("least_s", "at least (ms)", show=lambda time: fixed_milliseconds(time, 3)))
     return Table.of(
         uses,
-        (*map(of_need, cell), *amounts),
-        record=lambda use: values_of(cell, use.need) | values_of(amounts, use),
+        columns,
         caption="What a rank communicates in a step",
         footnotes=_communication_notes(unit, target),
         label="predicted-communication",
@@ -256,7 +245,7 @@ def estimate_notes(cells: Sequence[Estimate | Unpredicted]) -> Iterator[str]:
         one = cells[0].target.shares_memory
         yield f"several ranks: memory and FLOPs are of one{'; all of them together must fit' if one else ''}"
     for basis, number in Counter(estimate.basis for estimate in estimates).items():
-        of = f" of {number} cell{'s' if number > 1 else ''}" if number < len(estimates) else ""
+        of = f" of {counted(number, 'cell')}" if number < len(estimates) else ""
         yield f"time per step{of}: {basis}"
     if len(cells) > 1:
         yield sweep_note(cells)
@@ -269,8 +258,7 @@ def _prediction_notes(predictions: Iterable[Prediction]) -> Iterator[str]:
     yield ACTIVATIONS_MEAN
     derived = list(dict.fromkeys(filter(None, map(stream_derivation, found))))
     if derived:
-        further = f"; and {len(derived) - _MOST_DERIVED} more" if len(derived) > _MOST_DERIVED else ""
-        yield f"residual stream, a tensor: {'; '.join(derived[:_MOST_DERIVED])}{further}"
+        yield f"residual stream, a tensor: {named(derived, _MOST_DERIVED, last='; and ')}"
 
 
 def sweep_note(cells: Sequence[Estimate | Unpredicted]) -> str:
@@ -320,6 +308,11 @@ def _cell_columns(rows: Sequence[_Row]) -> tuple[Column[_Row], ...]:
     return (*_CELL, *(column for column in _MAY_VARY if _is_shown(column, rows)))
 
 
+def _of_need(column: Column[_Row]) -> Column[Any]:
+    """The column of what has a need."""
+    return Column(column.key, column.title, column.left, read=lambda item: column.value(item.need), show=column.show)
+
+
 def _is_shown(column: Column[_Row], rows: Sequence[_Row]) -> bool:
     found = {column.value(row) for row in rows}
     return len(found) > 1 or (column is _VARIANTS and found not in (set(), {_AS_WRITTEN}))
@@ -327,3 +320,119 @@ def _is_shown(column: Column[_Row], rows: Sequence[_Row]) -> bool:
 
 def _notes_of(needs: Iterable[_Need]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(need.prediction.note for need in needs if need.prediction.note))
+
+
+class Fitted(NamedTuple):
+    """The result of one search, with the predictions of the largest that fits and the next larger one, and how
+    both went where they were run."""
+
+    asked: CellSpec
+    fit: Fit
+    target: Target
+    found: Prediction | None
+    following: Prediction | None
+    ran: CellState | None = None
+    ran_next: CellState | None = None
+
+
+def fit_table(results: Sequence[Fitted]) -> Table:
+    """A row a cell; all are searched by the same."""
+    by = results[0].fit.by
+    other = "context" if by == "batch" else "batch"
+    columns: list[Column[Fitted]] = [
+        Column("size", left=True, text=lambda row: " · ".join((row.asked.size_label, *row.asked.variants))),
+        Column(other),
+        Column("pass", left=True),
+        Column("precision", left=True),
+        Column("device", rank=5, left=True),
+        Column("largest", f"largest {by}", show=lambda value: "none" if value is None else str(value)),
+        Column(
+            "tokens", "tokens per step", rank=3, read=lambda row: row.fit.spec.tokens_per_step if row.fit.spec else None
+        ),
+        Column("peak_bytes", "peak (GB)", show=gigabytes),
+        Column("activation_peak_bytes", "activation peak (GB)", rank=4, show=gigabytes),
+        Column(
+            "next",
+            f"next larger {by}",
+            text=lambda row: as_text(_next(row)) if row.fit.next_spec else f"not tried (limit {row.fit.limit})",
+        ),
+        Column("next_peak_bytes", "its peak (GB)", rank=2, show=gigabytes),
+    ]
+    if any(result.ran for result in results):
+        columns.append(Column("outcome", left=True, text=_how_it_went))
+    return Table.of(
+        results,
+        columns,
+        record=_fit_record,
+        caption=f"The largest {by} that fits",
+        footnotes=_notes(results),
+        label="fit",
+    )
+
+
+def fit_document(result: Fitted) -> dict[str, Any]:
+    """One result as data: bytes, None for what there is not."""
+    return {"asked": result.asked, "spec": result.fit.spec} | _fit_record(result)
+
+
+def _next(result: Fitted) -> int | None:
+    found: int | None = getattr(result.fit.next_spec, FIELD[result.fit.by], None)
+    return found
+
+
+def _fit_record(result: Fitted) -> dict[str, Value]:
+    fit, target = result.fit, result.target
+    return {
+        **cell_record(result.asked),
+        "device": target.name,
+        **attributes(fit, "by", "largest"),
+        **attributes(result.found, "peak_bytes", "activation_peak_bytes"),
+        "next": _next(result),
+        **attributes(result.following, "peak_bytes", prefix="next_"),
+        **attributes(target, "free_bytes", "capacity_bytes", "context_bytes"),
+        **attributes(fit, "limit", "predictions"),
+        **attributes(result.ran, "status"),
+        "measured_peak_bytes": _measured(result.ran),
+        **attributes(result.ran_next, "status", prefix="next_"),
+        "next_measured_peak_bytes": _measured(result.ran_next),
+    }
+
+
+def _how_it_went(result: Fitted) -> str:
+    if result.ran is None:
+        return "not run"
+    said: str = "ran" if result.ran.status == "ok" else result.ran.status
+    if measured := _measured(result.ran):
+        said += f", peak allocated {gigabytes(measured)} GB"
+    if after := result.ran_next:
+        how = {"ok": " ran too", "oom": ": out of memory"}.get(after.status, f": {after.status}")
+        said += f"; {getattr(after.spec, FIELD[result.fit.by])}{how}"
+    return said
+
+
+def _measured(cell: CellState | None) -> int | None:
+    return allocated_bytes(cell) if cell else None
+
+
+def _notes(results: Sequence[Fitted]) -> Iterator[str]:
+    by = results[0].fit.by
+    yield from {result.target.name: target_note(result.target) for result in results}.values()
+    yield PREDICTED
+    yield ACTIVATIONS_MEAN
+    for step in sorted({step_of(result.asked, by) for result in results} - {1}):
+        yield f"{by}s are tried in multiples of {step}"
+    if any(result.found and result.found.reserved_bytes is None for result in results):
+        yield (
+            f"the largest leaves no room for memory that the allocator reserves but does not use: a {by} a little "
+            f"smaller is safer; --confirm runs it"
+        )
+    else:
+        yield f"the largest needs all the room there is: a {by} a little smaller is safer; --confirm runs it"
+    for result in results:
+        room = result.target.room_bytes(result.asked.ranks)
+        if result.fit.largest is None and result.following and room is not None:
+            short = result.following.needed_of(room) - room
+            smallest = getattr(result.fit.next_spec, FIELD[by])
+            asked = result.asked
+            title = ", ".join((asked.size_label, asked.pass_, asked.precision, *asked.variants))
+            yield f"{title}: not even {by} {smallest} fits, by {gigabytes(short)} GB"

@@ -1,18 +1,26 @@
-"""Figures of results: each function takes results and gives a `Drawing`, or an `Absent` with the reason for which there
-is nothing to draw. What colours tell apart, hatches or markers do too."""
+"""Figures of results and of races: each function gives a `Drawing`, or an `Absent` with the reason for which there is
+nothing to draw. What colours tell apart, hatches or markers do too."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from cs336_tui.analysis.collectives import curves, published_curves
+from cs336_tui.analysis.communication import efficiency
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import TELLING, groups, label, settled, telling
 from cs336_tui.analysis.measures import allocated_bytes, peak_bytes
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.analysis.published import published
+from cs336_tui.analysis.tuning import Entry, EntryStatus, Race, race_of
+from cs336_tui.config.tuning import COSTS
 from cs336_tui.config.values import Pass
+from cs336_tui.export.data_parallel import wrapper_name
 from cs336_tui.export.drawing import (
     COLOURS,
     LEGEND_WIDTH,
@@ -28,8 +36,11 @@ from cs336_tui.export.drawing import (
     wrapped,
 )
 from cs336_tui.export.footnotes import std_kind
-from cs336_tui.export.rank_figures import by_message, by_ranks
-from cs336_tui.export.rank_scaling import several_ranks
+from cs336_tui.export.rank_scaling import SCALING, beside, several_ranks, times_of_one_rank
+from cs336_tui.export.texts import untaken
+from cs336_tui.export.tuning import BASELINE
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,6 +58,17 @@ _LOOK_OF_PASS: Mapping[Pass, int] = {
     "forward": 0, "forward+backward": 1, "train-step": 2, "backward": 3, "inference": 4, "forward+loss": 5,
 }  # fmt: skip
 """A pass looks the same in every figure, whichever other passes there are."""
+_TICKS_APART = 0.5
+"""Least difference of logarithms of two labelled sizes."""
+MOST_ROWS = 40
+"""Candidates that a page has room for; the title says how many there are."""
+_IN = {"best": (COLOURS[2], "D"), "tied": (COLOURS[0], "o"), "in the race": (COLOURS[0], "o")}
+"""Colour and marker of candidates that could be best."""
+_NOT_IN: Mapping[EntryStatus, str] = {"cut": "o", "out": "s", "differs": "X", "over the limit": "^"}
+"""The marker of a candidate that could not be best, or that the budget cut; all are grey."""
+_GREY = "#767676"
+_NEAR, _DECADE = 2.5, 10.0
+"""Ranges of ratios, largest over smallest: below the first, ticks have equal steps; over the second they are few."""
 
 
 def drawings(results: Sequence[Result]) -> tuple[Drawing | Absent, ...]:
@@ -285,3 +307,173 @@ def _look(index: int) -> Any:
         "ecolor": "#333333",
         "capsize": 2,
     }
+
+
+def by_message(results: Sequence[Result]) -> Drawing | Absent:
+    """Bus bandwidth of collectives against the size of their messages: a line for each other choice, and a dashed one
+    for what others published of the same operation, backend and number of ranks."""
+    every = [curve for curve in curves(results) if len(curve.points) > 1]
+    if not every:
+        return Absent("busbw", "no collective was timed at two sizes")
+    lines = every[:MOST_LINES]
+    alike = {(line.spec.collective, line.spec.backend_in_use, line.spec.ranks): line.spec for line in lines}
+    others = [(spec, curve) for spec in alike.values() for curve in published_curves(spec, published())]
+    others = others[: MOST_LINES - len(lines)]
+    drawn = [*lines, *(curve for _, curve in others)]
+    names = [wrapped(line.name, LEGEND_WIDTH) for line in lines]
+    for spec, curve in others:
+        ranks = f", {spec.ranks} ranks" if len(alike) > 1 else ""
+        names.append(wrapped(f"published{ranks}: {curve.name}, {curve.source}", LEGEND_WIDTH))
+
+    def draw(figure: Figure) -> None:
+        axis = figure.subplots()
+        for index, line in enumerate(drawn):
+            axis.plot(
+                [point.bytes for point in line.points],
+                [point.busbw / 1e9 for point in line.points],
+                color=COLOURS[index % len(COLOURS)],
+                marker=MARKERS[index % len(MARKERS)],
+                label=names[index],
+                linestyle="solid" if index < len(lines) else "dashed",
+                markerfacecolor=None if index < len(lines) else "white",
+            )
+        axis.set_xscale("log")
+        ticks: dict[str, int] = {}
+        for point in (point for line in drawn for point in line.points):
+            if all(abs(math.log(point.bytes / tick)) > _TICKS_APART for tick in ticks.values()):
+                ticks[point.size] = point.bytes
+        axis.set_xticks(list(ticks.values()), list(ticks))
+        axis.minorticks_off()
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel("bytes of the whole array")
+        axis.set_ylabel("busbw (GB/s)")
+        legend_below(figure)
+
+    some = f" (the first {len(lines)} of {len(every)} lines)" if len(lines) < len(every) else ""
+    operations = {line.spec.collective for line in every}
+    of = f" of {operations.pop()}" if len(operations) == 1 else ""
+    title = titled(f"Bus bandwidth{of} against size{some}", [r for r in results if r.spec.is_collective], ("size",))
+    return Drawing("busbw", title, (6, 4.5 + 0.2 * sum(name.count("\n") + 1 for name in names)), draw)
+
+
+def by_ranks(results: Sequence[Result]) -> Drawing | Absent:
+    """Step time and efficiency over the number of ranks; a line for each wrapper and other choice, of weak and of
+    strong scaling."""
+    name, ones, of = "scaling", times_of_one_rank(results), several_ranks(results)
+    timed = [result for several in of.values() for result in measured(several)]
+    keys = telling(timed, but=("ranks",))
+    lines = groups(timed, keys)
+    if not any(len(values(group, "ranks")) + (beside(group[0]) in ones) > 1 for group in lines.values()):
+        return Absent(name, "no cell was timed on two numbers of ranks")
+    shown = list(lines.values())[:MOST_LINES]
+    names = [wrapped(label(group[0], keys) or wrapper_name(group[0].spec), LEGEND_WIDTH) for group in shown]
+    ddof = ddof_of(results)
+    kinds = " and ".join(f"{SCALING[kind].lower()} (batch {kind})" for kind in of)
+
+    def draw(figure: Figure) -> None:
+        times, shares = figure.subplots(1, 2)
+        for index, group in enumerate(shown):
+            spec, one_s = group[0].spec, ones.get(beside(group[0]))
+            runs = [(r[0].spec, pooled(r, ddof)) for r in groups(group, ("ranks",)).values()]
+            points = [(each.ranks, found.mean_s, found.std_s or 0.0) for each, found in runs if found and found.mean_s]
+            points = [*([(1, one_s, 0.0)] if one_s else []), *points]
+            ranks, means_s, stds_s = zip(*points, strict=True)
+            look = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+            stds = [ms(std_s) for std_s in stds_s]
+            times.errorbar(ranks, [ms(mean_s) for mean_s in means_s], stds, label=names[index], capsize=2, **look)
+            if one_s:
+                of_ranks = [msgspec.structs.replace(spec, ranks=number) for number in ranks]
+                found = [100 * efficiency(each, one_s, mean_s) for each, mean_s in zip(of_ranks, means_s, strict=True)]
+                shares.plot(ranks, found, **look)
+        for axis, what in ((times, "mean step time of the slowest rank (ms)"), (shares, "efficiency (%)")):
+            axis.set_xticks(sorted({1, *(result.spec.ranks for result in timed)}))
+            axis.set_ylim(bottom=0)
+            axis.set_xlabel("ranks")
+            axis.set_ylabel(what)
+        shares.axhline(100, color="#999999", linewidth=0.8, zorder=0)
+        legend_below(figure)
+
+    some = f" (the first {len(shown)} of {len(lines)} lines)" if len(shown) < len(lines) else ""
+    said = f"Step time and efficiency over ranks{some}\n{kinds}; error bars: {std_kind(ddof)}"
+    return Drawing(name, titled(said, timed, ("ranks", "batch-is")), (9, 4.5 + 0.2 * len(names)), draw)
+
+
+def race_figures(states: Sequence[SessionState]) -> tuple[Drawing | Absent, ...]:
+    """The figure of each session that has a race, each under a name of its own."""
+    found: dict[str, Drawing | Absent] = {}
+    for race in filter(None, map(race_of, states)):
+        name = untaken("race", found)
+        found[name] = race_figure(race)._replace(name=name)
+    return tuple(found.values())
+
+
+def race_figure(race: Race) -> Drawing | Absent:
+    """Candidates best first, ratios on a logarithmic axis; those without a ratio are counted in the title."""
+    known = [entry for entry in race.entries if entry.ratio is not None]
+    if not known:
+        return Absent("race", "no candidate was measured")
+    shown = known[:MOST_ROWS]
+    names = [wrapped(entry.label, _ROW_WIDTH) for entry in shown]
+    height = sum(0.14 + 0.14 * (name.count("\n") + 1) for name in names)
+
+    def draw(figure: Figure) -> None:
+        axis = figure.subplots()
+        for place, entry in enumerate(shown):
+            _race_row(axis, place, entry)
+        axis.axvline(1.0, color="black", linewidth=0.8)
+        axis.set_yticks(range(len(shown)), names)
+        for tick, entry in zip(axis.get_yticklabels(), shown, strict=True):
+            tick.set_color("black" if entry.status in _IN else _GREY)
+        axis.set_ylim(len(shown) - 0.5, -0.5)
+        axis.grid(visible=False, axis="y")
+        axis.set_xscale("log")
+        axis.minorticks_off()
+        _race_ticks(axis, [ends for entry in shown for ends in _race_ends(entry)])
+        axis.set_xlabel(f"{COSTS[race.tuning.goal]} over the starting point's (log axis; left of 1: better)")
+        legend_below(figure)
+
+    return Drawing("race", "\n".join(_race_title(race, len(known), shown)), (7.5, 1.8 + height), draw)
+
+
+def _race_row(axis: Axes, place: int, entry: Entry) -> None:
+    ratio, has_interval = entry.ratio or 1.0, entry.low is not None and entry.high is not None
+    colour, marker = _IN.get(entry.status) or (_GREY, _NOT_IN.get(entry.status, "v"))
+    axis.errorbar(
+        ratio,
+        place,
+        xerr=[[ratio - min(_race_ends(entry))], [max(_race_ends(entry)) - ratio]] if has_interval else None,
+        color=colour,
+        marker=marker,
+        markersize=5,
+        capsize=3,
+        linestyle="none",
+        label=entry.status,
+    )
+
+
+def _race_ends(entry: Entry) -> tuple[float, ...]:
+    """The ratio and, if it is known, its interval."""
+    return tuple(each for each in (entry.low, entry.ratio, entry.high) if each is not None)
+
+
+def _race_ticks(axis: Axes, ends: Sequence[float]) -> None:
+    """Plain numbers, 1 among them, at equal steps where the ratios are near to each other."""
+    from matplotlib.ticker import MaxNLocator
+
+    low, high = min(*ends, 0.95), max(*ends, 1.05)
+    plain_ticks(axis.xaxis, (1, 2, 5) if high / low > _DECADE else (1, 1.5, 2, 3, 5, 7))
+    if high / low < _NEAR:
+        axis.xaxis.set_major_locator(MaxNLocator(7, steps=(1, 2, 5, 10)))
+    axis.set_xlim(low * 0.97, high * 1.03)
+
+
+def _race_title(race: Race, known: int, shown: Sequence[Entry]) -> Iterator[str]:
+    some = f": the best {len(shown)}" if len(shown) < known else ""
+    yield f"Race of {counted(len(race.entries), 'candidate')}{some}"
+    yield f"starting point: {race.start.spec.heading}"
+    if race.rounds > 1:
+        bare = any(entry.low is None for entry in shown if entry.number)
+        unknown = "; another one without: unknown, or too noisy" if bare else ""
+        yield f"bars: simultaneous 95 % intervals, of the starting point none, as it is the {BASELINE}{unknown}"
+    if left := len(race.entries) - known:
+        yield f"without a ratio: {counted(left, 'candidate')}"

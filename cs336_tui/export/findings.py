@@ -27,12 +27,13 @@ from cs336_tui.stats.quantities import (
     counted,
     duration,
     gigabytes,
+    named,
     percent,
 )
 from cs336_tui.stats.ratio import Ratio
 
-MOST_NAMED = 3
-"""Cells that a sentence names; more are counted."""
+MOST_PROFILES = 3
+"""Profiled steps that a sentence is about; more are counted."""
 MOST_NOTICES = 3
 CI = f"{LEVEL * 100:g} % CI"
 
@@ -115,9 +116,7 @@ def _raced(state: SessionState, results: Sequence[Result]) -> Iterator[Finding]:
     if race is None:
         return
     differing = [entry.label for entry in race.entries if entry.status == "differs"]
-    named = "; ".join(differing[:MOST_NAMED])
-    more = f" and {len(differing) - MOST_NAMED} more" if len(differing) > MOST_NAMED else ""
-    not_crowned = f" Not crowned, as logits or gradients differ: {named}{more}." if differing else ""
+    not_crowned = f" Not crowned, as logits or gradients differ: {named(differing)}." if differing else ""
     yield Finding("Race", f"{race_finding(race)}{not_crowned}")
     visits = {cell for entry in race.entries for cell in entry.cells}
     timed_visits = [each for each in measured(results) if each.state is state and each.cell.cell in visits]
@@ -144,10 +143,11 @@ def _measured(cells: NamedCells) -> Iterator[Finding]:
     swept = (key for key in TELLING if varies(results, key) and key not in ("machine", "device", "torch", "threads"))
     told = [f"{FIELDS[key].title} {_listed(values(results, key))}" for key in swept]
     same = shared(results, among=("size", "context", "batch", "pass", "precision", "warmup", "steps"))
-    parts = (*told, *([f"each with {same}"] if same else ()))
+    if same:
+        told.append(f"each with {same}")
     total = len(cells.results)
     of = f"{len(results)} of {total} cells {'was' if len(results) == 1 else 'were'}" if total > 1 else "One cell was"
-    yield Finding("Measured", f"{of} timed on {devices}{''.join(f'; {part}' for part in parts)}.")
+    yield Finding("Measured", f"{of} timed on {devices}{''.join(f'; {part}' for part in told)}.")
 
 
 def _listed(texts: Sequence[str]) -> str:
@@ -179,9 +179,8 @@ def _all(cells: NamedCells, alike: Sequence[Timed]) -> str:
     first, *others = alike
     text = f"{cells.doubted(first)}: {_mean(first)}{_repeats(first)}"
     if others:
-        named = ", ".join(f"{cells.name(each.first)} ({_ms(each)} ms)" for each in others[:MOST_NAMED])
-        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
-        text += f"; not told apart from it: {named}{more}"
+        names = [f"{cells.name(each.first)} ({_ms(each)} ms)" for each in others]
+        text += f"; not told apart from it: {named(names, between=', ')}"
     return text
 
 
@@ -281,7 +280,7 @@ def _kernels(states: Sequence[SessionState]) -> Iterator[Finding]:
     """The largest kernel of each profiled step, and the share of matrix multiplication."""
     reports = list(chain.from_iterable(state.contents(KernelReport) for state in states))
     told = []
-    for report in reports[:MOST_NAMED]:
+    for report in reports[:MOST_PROFILES]:
         found = profiled(report)
         if found.top:
             top = f"{found.top.short} with {percent(found.top.share)} % of {found.kernel_ns / 1e6:.4g} ms"
@@ -302,18 +301,20 @@ def _distrust(cells: NamedCells) -> Iterator[Finding]:
     )
     doubted = sum(judgement.is_doubted for _, judgement in judged)
     if doubts:
-        told = (f"{name}: {_counted(cells, [result for _, result in pairs])}" for name, pairs in doubts.items())
+        told = (f"{name}: {_cells_named(cells, [result for _, result in pairs])}" for name, pairs in doubts.items())
         yield Finding("In doubt", f"{doubted} of {counted(len(judged), 'timed cell')}: {'; '.join(told)}.")
     elif judged:
         unseen = Counter(check.name for _, judgement in judged for check in judgement.not_observable)
-        blind = ", ".join(name + (f" ({n} of {len(judged)} cells)" * (n < len(judged))) for name, n in unseen.items())
+        blind = ", ".join(
+            name if n == len(judged) else f"{name} ({n} of {len(judged)} cells)" for name, n in unseen.items()
+        )
         of = f"none of the {len(judged)} timed cells" if len(judged) > 1 else "nothing"
         yield Finding("In doubt", f"{of}{f'; not observable: {blind}' if blind else ''}.")
     for word in ENDINGS:
         without = [result for result in cells.results if result.ending == word]
         if not without or word == "not run":
             continue
-        text = f"{_counted(cells, without)}."
+        text = f"{_cells_named(cells, without)}."
         if word == RECORDED:
             text = f"{counted(len(without), 'cell')} recorded elsewhere; no step was timed here."
         elif len(without) == 1 and without[0].cell.status in FAILED:
@@ -323,7 +324,7 @@ def _distrust(cells: NamedCells) -> Iterator[Finding]:
 
 def _made(results: Sequence[Result], states: Sequence[SessionState]) -> Iterator[Finding]:
     """The cells that were made differently; the log's notices."""
-    lines = (*mixed_provenance(list(filter(_shown, results))), *machine_marks(results).notes)
+    lines = (*mixed_provenance([each for each in results if has_result(each.cell)]), *machine_marks(results).notes)
     yield from (Finding("Not made alike", f"{line.removeprefix('mixed provenance: ')}.") for line in lines)
     notices = dict.fromkeys(notice.text for state in states for notice in state.notices)
     yield from (Finding("Notice", text) for text in list(notices)[:MOST_NOTICES])
@@ -339,17 +340,11 @@ def _failure(cell: CellState) -> str:
     return f"{stage}: {in_brief(end.error, 160)}" if end and end.error else stage
 
 
-def _counted(cells: NamedCells, results: Sequence[Result]) -> str:
+def _cells_named(cells: NamedCells, results: Sequence[Result]) -> str:
     """``12 cells (small · forward; large · forward; and 10 more)``."""
-    named = "; ".join(map(cells.name, results[:MOST_NAMED]))
-    more = f"; and {len(results) - MOST_NAMED} more" if len(results) > MOST_NAMED else ""
-    return f"{counted(len(results), 'cell')} ({named}{more})"
+    return f"{counted(len(results), 'cell')} ({named([*map(cells.name, results)], last='; and ')})"
 
 
 def _interval(result: Result) -> MeanInterval | None:
     judgement = judgement_of(result.cell, result.state)
     return judgement.interval if judgement else None
-
-
-def _shown(result: Result) -> bool:
-    return has_result(result.cell)

@@ -1,21 +1,24 @@
-"""Tables as text: plain, markdown, LaTeX, Typst, CSV, JSON and HTML."""
+"""Tables, and documents of tables and figures, as text: plain, markdown, LaTeX, Typst, CSV, JSON and HTML."""
 
 from __future__ import annotations
 
 import html
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, groupby
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from cs336_tui.export.narrow import slim
-from cs336_tui.export.page import page
+from cs336_tui.export.narrow import piped, slim
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.export.texts import bullets, csv_text, markdown_escape, one_line
+from cs336_tui.export.texts import bullets, csv_text, markdown_escape, one_line, untaken
+
+if TYPE_CHECKING:
+    from cs336_tui.export.drawing import Drawing
 
 _OWN_NOTES = ("†", "‡", "§", "¶", "the first ")
 LATEX_PREAMBLE = "% needs \\usepackage{booktabs}"
@@ -68,7 +71,7 @@ def render_all(tables: Sequence[Table], format_: str) -> str:
             return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
         case "latex":
             tables = list(map(slim, tables))
-            packages = [LATEX_PREAMBLE, *[_LATEX_WIDE] * any(map(_is_wide, tables))]
+            packages = [LATEX_PREAMBLE, _LATEX_WIDE] if any(map(_is_wide, tables)) else [LATEX_PREAMBLE]
             return "\n".join([*packages, *map(_latex, noted_once(tables))])
     writers: dict[str, Callable[[Table], str]] = {
         "markdown": _markdown, "typst": _typst, "html": _html, "table": plain_text,
@@ -98,17 +101,15 @@ def plain_text(table: Table) -> str:
     """The table in aligned columns; a column in which all rows say the same is said once, above them."""
     from tabulate import tabulate
 
-    headers = [column.header for column in table.columns]
-    several = len(table.rows) > 1
-    shared = [i for i, cells in enumerate(zip(*table.rows, strict=True)) if several and i and len(set(cells)) == 1]
-    kept = [i for i in range(len(headers)) if i not in shared]
-    said = ", ".join(f"{headers[i]} {table.rows[0][i]}" for i in shared)
+    alike = table.alike
+    said = ", ".join(f"{table.columns[place].header} {table.rows[0][place]}" for place in alike)
+    kept = table.at(place for place in range(len(table.columns)) if place not in alike)
     lines = tabulate(
-        [[one_line(row[i]) for i in kept] for row in table.rows],
-        [one_line(headers[i]) for i in kept],
+        [list(map(one_line, row)) for row in kept.rows],
+        [one_line(column.header) for column in kept.columns],
         tablefmt="simple",
         disable_numparse=True,
-        colalign=[table.columns[i].align for i in kept],
+        colalign=[column.align for column in kept.columns],
     )
     return "\n".join([table.caption, *([f"all: {said}"] if said else []), "", lines, "", *table.footnotes, ""])
 
@@ -142,7 +143,8 @@ def _pandas_rows(table: Table, index: bool) -> str:
     numbers: list[Any] = columns.pop(keys.index("")) if "" in keys else list(range(len(table.rows)))
     if all(type(value) in (int, float) for column in columns for value in column):
         # pandas then has one type for all, which is float if one of them is.
-        columns = [[float(value) for value in column] for column in columns] if _has_float(columns) else columns
+        has_float = any(isinstance(value, float) for column in columns for value in column)
+        columns = [[float(value) for value in column] for column in columns] if has_float else columns
     return (
         tabulate(
             list(zip(*columns, strict=True)),
@@ -156,10 +158,6 @@ def _pandas_rows(table: Table, index: bool) -> str:
 
 def _pandas_string(text: str) -> str:
     return re.sub(r"[\\`|<>]", r"\\\g<0>", one_line(text))
-
-
-def _has_float(columns: Sequence[Sequence[object]]) -> bool:
-    return any(isinstance(value, float) for column in columns for value in column)
 
 
 def _pandas_value(value: Value, column: Column) -> Any:
@@ -197,37 +195,21 @@ def _label(table: Table) -> str:
 
 def _markdown(table: Table) -> str:
     parts = [f"**{markdown_escape(table.caption)}**"] if table.caption else []
-    parts.append(_markdown_rows(table))
+    cells = [[markdown_escape(cell) for cell in row] for row in ([c.header for c in table.columns], *table.rows)]
+    parts.append(piped(cells, [column.left for column in table.columns]))
     if table.footnotes:
         parts.append(bullets(map(markdown_escape, table.footnotes)))
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_rows(table: Table) -> str:
-    """The table in markdown whose source lines up, too."""
-    headers = [column.header for column in table.columns]
-    cells = [[markdown_escape(cell) for cell in row] for row in (headers, *table.rows)]
-    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
-    sides = ["<" if column.left else ">" for column in table.columns]
-    rule = ["-" * (width - 1) + ("-" if side == "<" else ":") for width, side in zip(widths, sides, strict=True)]
-
-    def line(row: Sequence[str]) -> str:
-        return " | ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True))
-
-    return "\n".join(f"| {line(row)} |" for row in (cells[0], rule, *cells[1:]))
-
-
 def _latex(table: Table) -> str:
-    caption, notes, wide = (
-        latex_escape(table.floating_caption),
-        list(map(latex_escape, table.footnotes)),
-        _is_wide(table),
-    )
+    caption, notes = latex_escape(table.floating_caption), list(map(latex_escape, table.footnotes))
+    before, behind = ([_LATEX_KEEP], [_LATEX_SHRINK]) if _is_wide(table) else ([], [])
     lines = [
         "\\begin{table}[htbp]",
         "\\centering",
         f"\\caption{{{caption}}}\\label{{{_label(table)}}}",
-        *[_LATEX_KEEP] * wide,
+        *before,
         f"\\begin{{tabular}}{{{''.join(column.align[0] for column in table.columns)}}}",
         "\\toprule",
         *_latex_groups(table),
@@ -236,7 +218,7 @@ def _latex(table: Table) -> str:
         *map(_latex_row, table.rows),
         "\\bottomrule",
         "\\end{tabular}",
-        *[_LATEX_SHRINK] * wide,
+        *behind,
     ]
     text = "\\\\\n".join(notes)
     if notes and len(table.rows) + sum(1 + len(note) // _LATEX_NOTE for note in notes) <= _LATEX_PAGE:
@@ -349,4 +331,176 @@ def document_of_table(table: Table) -> dict[str, Any]:
         "columns": [column.header for column in table.columns],
         "rows": list(table.records),
         "notes": list(table.footnotes),
+    }
+
+
+_CSS = """
+:root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --soft: #57606a; --line: #d0d7de; --tint: #f6f8fa; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6edf3; --paper: #0d1117; --soft: #9da7b1; --line: #3d444d; --tint: #161b22; }
+  a { color: #79c0ff; }
+}
+* { box-sizing: border-box; }
+body { font: 16px/1.5 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; max-width: 66em; margin: 2em auto;
+  padding: 0 1.5em; color: var(--ink); background: var(--paper); overflow-wrap: anywhere; }
+h1 { font-size: 1.6em; line-height: 1.25; margin: 0 0 .5em; }
+h2 { font-size: 1.3em; margin: 2em 0 .6em; padding-bottom: .2em; border-bottom: 1px solid var(--line); }
+h3, h4 { font-size: 1em; margin: 1.5em 0 .4em; }
+ul { padding-left: 1.3em; }
+li { margin: .2em 0; }
+table { border-collapse: collapse; margin: 1em 0; display: block; max-width: 100%; overflow-x: auto;
+  font-size: .875em; }
+caption { caption-side: top; text-align: left; font-weight: bold; padding-bottom: .4em; }
+thead th { border-top: 2px solid; border-bottom: 1px solid; vertical-align: bottom; }
+tbody tr + tr td { border-top: 1px solid var(--line); }
+tbody tr:last-child td { border-bottom: 2px solid; }
+th, td { font-variant-numeric: tabular-nums; padding: .25em .7em; text-align: left; vertical-align: baseline; }
+th { overflow-wrap: normal; }
+td:first-child:not(.right, [style*="right"]) { min-width: 13em; }
+th.right, td.right { text-align: right; }
+td.data, td[style*="right"] { white-space: nowrap; }
+th.group { text-align: center; }
+table + ul, .notes { font-size: .875em; color: var(--soft); }
+pre { background: var(--tint); padding: .8em; white-space: pre-wrap; }
+code { font-size: .875em; }
+figure { margin: 1.5em 0; break-inside: avoid; }
+figure img { display: block; max-width: 100%; background: #fff; padding: .5em; border: 1px solid var(--line); }
+figcaption { font-size: .875em; color: var(--soft); margin-top: .3em; }
+@page { margin: 16mm 15mm; }
+@media print {
+  :root { color-scheme: light; --ink: #000; --paper: #fff; --soft: #333; --line: #bbb; --tint: #f4f4f4; }
+  body { font-size: 10pt; max-width: none; margin: 0; padding: 0; }
+  a { color: inherit; text-decoration: none; }
+  h2, h3, h4, caption, p:has(+ table), p:has(+ ul), h4 + ul { break-after: avoid; }
+  table { display: table; break-inside: auto; }
+  thead { display: table-header-group; }
+  tr, li { break-inside: avoid; }
+  p { orphans: 3; widows: 3; }
+  figure img { max-height: 215mm; border: 0; padding: 0; }
+}
+"""
+
+
+def page(title: str, body: str) -> str:
+    """A whole HTML page round a body of HTML; needs nothing but itself."""
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width">\n<title>{html.escape(one_line(title))}</title>\n'
+        f"<style>{_CSS}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+    )
+
+
+class Section(NamedTuple):
+    """The content under one heading. `key` is its name in data."""
+
+    key: str
+    heading: str
+    lines: tuple[str, ...]
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Drawing, ...] = ()
+
+    @property
+    def without_notes(self) -> Section:
+        return self._replace(tables=tuple(msgspec.structs.replace(table, footnotes=()) for table in self.tables))
+
+
+def render_sections(
+    title: str,
+    sections: Sequence[Section],
+    format_: str,
+    folder: str | None = None,
+    draw: Callable[[Sequence[Table]], str] | None = None,
+) -> str:
+    """The document in one of `FORMATS`; ends with a newline. Its figures are files in `folder`, seen from the document;
+    None: there are none. A note that tables share stands below the first of them. `draw` writes tables as text, if not
+    as the format does. CSV has the records, and the lines as notes; JSON has each section's tables as they are
+    alone."""
+    draw = draw or partial(render_all, format_=format_)
+    sections = _noted_first(sections)
+    match format_:
+        case "json":
+            document = {"title": title, "parts": [_section_data(each, folder) for each in sections]}
+            return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+        case "csv":
+            records = [{"part": each.key, **record} for each in sections for record in _section_records(each)]
+            return csv_text(dict.fromkeys(key for record in records for key in record), records)
+    write = _WRITERS[format_]
+    parts = [write.heading(1, title)]
+    for each in sections:
+        parts += [write.heading(2, each.heading), *map(write.line, each.lines)]
+        parts += [draw([table]).rstrip("\n") for table in each.tables]
+        parts += [write.figure(f"{folder}/{drawing.name}", drawing.title) for drawing in each.figures if folder]
+    text = "\n\n".join(parts) + "\n"
+    return page(title, text) if format_ == "html" else text
+
+
+class _Writer(NamedTuple):
+    """Parts of a document in one format. A figure is given its path without its suffix, and its title."""
+
+    heading: Callable[[int, str], str]
+    line: Callable[[str], str]
+    figure: Callable[[str, str], str]
+
+
+_WRITERS: Mapping[str, _Writer] = {
+    "markdown": _Writer(
+        lambda level, text: f"{'#' * level} {markdown_escape(text)}",
+        markdown_escape,
+        lambda path, title: f"![{markdown_escape(title)}](<{path}.svg>)",
+    ),
+    "table": _Writer(
+        lambda level, text: f"{one_line(text)}\n{'=-'[level - 1] * len(one_line(text))}",
+        one_line,
+        lambda path, title: f"{one_line(title)}: {path}.svg",
+    ),
+    "latex": _Writer(
+        lambda level, text: f"\\{'sub' * (level - 1)}section*{{{latex_escape(text)}}}",
+        latex_escape,
+        lambda path, title: (
+            "% needs \\usepackage{graphicx}\n\\begin{figure}[htbp]\n\\centering\n"
+            f"\\includegraphics[width=\\linewidth]{{\\detokenize{{{path}.pdf}}}}\n"
+            f"\\caption{{{latex_escape(title)}}}\n\\end{{figure}}"
+        ),
+    ),
+    "typst": _Writer(
+        lambda level, text: f"#heading(level: {level}, {typst_string(text)})",
+        lambda text: f"#{typst_string(text)}",
+        lambda path, title: f"#figure(image({typst_string(f'{path}.svg')}), caption: {typst_string(title)})",
+    ),
+    "html": _Writer(
+        lambda level, text: f"<h{level}>{html.escape(one_line(text))}</h{level}>",
+        lambda text: f"<p>{html.escape(one_line(text))}</p>",
+        lambda path, title: f'<img src="{html.escape(path)}.svg" alt="{html.escape(one_line(title))}">',
+    ),
+}
+
+
+def _noted_first(sections: Sequence[Section]) -> list[Section]:
+    """Each note below the first table that has it, and each table under a label of its own."""
+    notes: set[str] = set()
+    labels: set[str] = set()
+
+    def first_told(table: Table) -> Table:
+        new = tuple(note for note in table.footnotes if note not in notes)
+        notes.update(new)
+        label = untaken(table.label, labels)
+        labels.add(label)
+        return msgspec.structs.replace(table, footnotes=new, label=label)
+
+    return [each._replace(tables=tuple(map(first_told, each.tables))) for each in sections]
+
+
+def _section_records(section: Section) -> list[dict[str, Value]]:
+    noted: list[dict[str, Value]] = [{"note": line} for line in section.lines]
+    named = [(table.caption or table.label, table) for table in section.tables]
+    return noted + [{"table": name} | table.settings | record for name, table in named for record in table.records]
+
+
+def _section_data(section: Section, folder: str | None) -> dict[str, Any]:
+    return {
+        "part": section.key,
+        "asks": section.heading,
+        "notes": section.lines,
+        "tables": [document_of_table(table) for table in section.tables],
+        "figures": [f"{folder}/{drawing.name}.svg" for drawing in section.figures] if folder else [],
     }

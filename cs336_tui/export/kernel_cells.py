@@ -10,8 +10,8 @@ from cs336_tui.analysis.kernel_cells import CellPart
 from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.events.kernel_report import FUSED, KernelReport
 from cs336_tui.export.footnotes import provenance_notes
-from cs336_tui.export.kernel_use import milliseconds
 from cs336_tui.export.kernel_use import percent as share
+from cs336_tui.export.kernel_use import time_column
 from cs336_tui.export.results_columns import data_value
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known
 from cs336_tui.export.verdicts import doubt_word
@@ -44,23 +44,25 @@ def kernel_cells_table(parts: Sequence[CellPart], caption: str = CAPTION) -> Tab
     columns: list[Column[CellPart]] = [
         *map(_setting, keys),
         Column("part", left=True),
-        Column("timed_s", "timed (ms)", text=timed),
-        Column("kernel_ns", "kernels (ms)", show=milliseconds),
+        Column("timed_s", "timed (ms)", text=timed, short="timed ms"),
+        time_column("kernel_ns", "kernels"),
         Column(
             "kernel_difference_s",
             "kernels - timed (ms, %)",
             text=lambda part: difference(part, part.kernel_difference_s),
+            short="- timed",
         ),
-        Column("span_ns", "first to last (ms)", rank=5, show=milliseconds),
+        time_column("span_ns", "first to last", 5),
         Column(
             "span_difference_s",
             "first to last - timed (ms, %)",
             text=lambda part: difference(part, part.span_difference_s),
+            short="- timed",
         ),
         Column("top_short", "top kernel", left=True, show=_dashed),
-        Column("top_instances", "its instances", rank=6, show=_dashed),
-        Column("top_share", "its share", rank=2, show=share),
-        Column("matmul_share", "matrix multiply", rank=3, show=share),
+        Column("top_instances", "its instances", rank=6, show=_dashed, short="top ×"),
+        Column("top_share", "its share", rank=2, show=share, short="top"),
+        Column("matmul_share", "matrix multiply", rank=3, show=share, short="matmul"),
         Column("softmax_share", "softmax", rank=4, text=softmax),
         Column("optimizer_share", "optimizer", rank=7, show=share),
         Column("same_as_forward", "same as forward", rank=8, left=True, show=yes_no),

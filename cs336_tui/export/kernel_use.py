@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import KernelRow
-from cs336_tui.events.kernel_report import Gap, KernelReport
+from cs336_tui.events.kernel_report import KINDS, Gap, KernelReport
 from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
-from cs336_tui.stats.quantities import NONE, Scale
+from cs336_tui.stats.quantities import NONE, TIMES, Scale
+
+_ROOM = len("12345.67")
+"""Of times on a screen: the filter and the order do not move them."""
+
+
+def _nsys_time(key: str, short: str, show: Callable[[Any], str], rank: int = 0, title: str = "") -> Column[KernelRow]:
+    return Column(key, f"{title or short} (ns)", rank=rank, show=show, room=_ROOM, short=short, units=TIMES)
+
 
 NSYS: tuple[Column[KernelRow], ...] = (
-    Column("share", "Time (%)", show=lambda share: f"{share * 100:.1f}"),
-    Column("total_ns", "Total Time (ns)", show="{:,}".format),
-    Column("instances", "Instances"),
-    Column("avg_ns", "Avg (ns)", show="{:,.1f}".format),
-    Column("med_ns", "Med (ns)", rank=4, show=known("{:,.1f}", NONE)),
-    Column("min_ns", "Min (ns)", rank=8, show=known("{:,}", NONE)),
-    Column("max_ns", "Max (ns)", rank=7, show=known("{:,}", NONE)),
-    Column("std_ns", "StdDev (ns)", rank=5, show=known("{:,.1f}", NONE)),
-    Column("kind", "Kind", left=True, rank=6),
-    Column("short", "Short name", left=True),
+    Column("share", "Time (%)", show=lambda share: f"{share * 100:.1f}", room=len("100.0"), short="Time %"),
+    _nsys_time("total_ns", "Total", "{:,}".format, title="Total Time"),
+    Column("instances", "Instances", room=len("Instances")),
+    _nsys_time("avg_ns", "Avg", "{:,.1f}".format),
+    _nsys_time("med_ns", "Med", known("{:,.1f}", NONE), 4),
+    _nsys_time("min_ns", "Min", known("{:,}", NONE), 8),
+    _nsys_time("max_ns", "Max", known("{:,}", NONE), 7),
+    _nsys_time("std_ns", "StdDev", known("{:,.1f}", NONE), 5),
+    Column("kind", "Kind", left=True, rank=6, room=max(map(len, KINDS))),
+    Column("short", "Short name", left=True, short="Name"),
     Column("name", "Name", left=True, rank=9),
 )
 """As ``nsys stats --report cuda_gpu_kern_sum`` has them, and what the kernel is."""
@@ -28,19 +37,24 @@ milliseconds = Scale("ms", 1e6, 3).text
 """Nanoseconds as ms; a dash for None."""
 
 
+def time_column(key: str, title: str, rank: int = 0, short: str = "") -> Column[Any]:
+    """A time in ns, which files have in ms."""
+    return Column(key, f"{title} (ms)", rank=rank, show=milliseconds, short=short or title, units=TIMES)
+
+
 def use_table(report: KernelReport) -> Table:
     """One row: launches and their time, and how busy they kept the device."""
     columns: tuple[Column[KernelReport], ...] = (
         Column("launches", nouns(report)[1]),
-        Column("total_ns", "time (ms)", show=milliseconds),
-        Column("span_ns", "from first to last (ms)", show=milliseconds),
+        time_column("total_ns", "time"),
+        time_column("span_ns", "from first to last"),
         Column("idle_share", "GPU idle", show=percent),
         Column("launches_per_s", f"{nouns(report)[1]}/s", rank=4, show=known("{:,.0f}", NONE)),
         Column("gaps", "gaps", rank=1, show=known("{:,}", NONE)),
-        Column("gap_ns", "gaps in all (ms)", show=milliseconds),
+        time_column("gap_ns", "gaps in all"),
         Column("gap_median_ns", "median gap (µs)", rank=3, show=microseconds),
         Column("gap_largest_ns", "largest gap (µs)", rank=2, show=microseconds),
-        Column("communication_ns", "communication (ms)", show=milliseconds),
+        time_column("communication_ns", "communication"),
         Column("overlapped_share", "of it beside compute", rank=1, show=percent),
     )
     unknown = {"communication_ns", "overlapped_share"} if report.overlap is None else set[str]()
@@ -77,7 +91,7 @@ def use_record(report: KernelReport) -> dict[str, Value]:
 def gap_table(report: KernelReport) -> Table:
     """The longest times in which the device ran nothing, and what ran before and after each."""
     columns: tuple[Column[Gap], ...] = (
-        Column("ns", "gap (µs)", show=microseconds),
+        Column("ns", "gap (µs)", show=microseconds, short="gap", units=TIMES),
         Column("after", "after", left=True, show=kernels.short_name),
         Column("before", "before", left=True, show=kernels.short_name),
     )
@@ -96,9 +110,9 @@ def step_table(report: KernelReport) -> Table:
     """The steps that a recording names: the host's time, launches and their time."""
     columns: tuple[Column[kernels.StepUse], ...] = (
         Column("step", left=True),
-        Column("host_ns", "host (ms)", show=milliseconds),
+        time_column("host_ns", "host"),
         Column("launches", nouns(report)[1]),
-        Column("total_ns", "time (ms)", show=milliseconds),
+        time_column("total_ns", "time"),
         Column("matmul_share", "matrix multiply", show=percent),
     )
     return report_table(

@@ -26,12 +26,13 @@ from cs336_tui.export.kernel_use import (
     one,
     percent,
     step_table,
+    time_column,
     use_record,
     use_table,
 )
 from cs336_tui.export.rank_traffic import gathers_of, gathers_table, traffic_table
 from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
-from cs336_tui.stats.quantities import NONE, count
+from cs336_tui.stats.quantities import FLOPS, NONE, count
 
 UNPHASED = "(no phase)"
 UNNAMED = "(no range)"
@@ -49,7 +50,7 @@ _BY_KIND_NOTE = (
     "without projections"
 )
 
-_WAYS_NOTE = (
+WAYS_NOTE = (
     "forward: everything but backward, loss and optimizer included; a sum of gradients counts for the part whose "
     "gradient completes it"
 )
@@ -115,9 +116,9 @@ def phase_table(report: KernelReport) -> Table:
     singular, launched = nouns(report)
     columns: tuple[Column[_Part], ...] = (
         Column("phase", left=True, show=lambda name: name or UNPHASED),
-        Column("total_ns", "time (ms)", show=milliseconds),
+        time_column("total_ns", "time"),
         Column("share", f"share of {whole(report.spec)}", show=percent),
-        Column("span_ns", "from first to last (ms)", rank=3, show=milliseconds),
+        time_column("span_ns", "from first to last", 3),
         Column("instances", launched, rank=1),
         Column("matmul_share", "matrix multiply", show=percent),
         Column("top_short", f"top {singular}", left=True, show=_dashed),
@@ -137,9 +138,14 @@ def phase_table(report: KernelReport) -> Table:
     )
 
 
+def kind_shares(report: KernelReport) -> dict[str, dict[str, TimeShare]]:
+    """The kinds in every phase, in forward and backward together, in the whole step, which is the last."""
+    return {name: {share.name: share for share in kernels.by_kind(report, phases)} for name, phases in _parts(report)}
+
+
 def kind_table(report: KernelReport) -> Table:
     """Each kind's share of every phase and of the whole step."""
-    shares = {name: {share.name: share for share in kernels.by_kind(report, phases)} for name, phases in _parts(report)}
+    shares = kind_shares(report)
     singular, launched = nouns(report)
     all_of_it = whole(report.spec)
 
@@ -161,7 +167,7 @@ def kind_table(report: KernelReport) -> Table:
     columns = (
         Column("kind", left=True),
         *map(part, shares),
-        Column(f"{all_of_it}_ns", "time (ms)", show=milliseconds),
+        time_column(f"{all_of_it}_ns", "time"),
         Column(f"{all_of_it}_instances", launched),
     )
     return report_table(
@@ -179,15 +185,12 @@ def kind_table(report: KernelReport) -> Table:
 def range_table(report: KernelReport) -> Table:
     """Each named range with its own work and its backward, in the order in which a step comes to them."""
     knows = kernels.knows_phases(report)
-    ways: tuple[Column[RangeShare], ...] = (
-        Column("forward_ns", "forward (ms)", show=milliseconds),
-        Column("backward_ns", "backward (ms)", show=milliseconds),
-    )
+    ways = (time_column("forward_ns", "forward"), time_column("backward_ns", "backward"))
     columns: tuple[Column[RangeShare], ...] = (
-        Column("name", "range", left=True, show=lambda name: name or UNNAMED),
-        Column("share", f"share of {whole(report.spec)}", show=percent),
+        Column("name", "range", left=True, show=lambda name: name or UNNAMED, short="part"),
+        Column("share", f"share of {whole(report.spec)}", show=percent, short="share"),
         *(ways if knows else ()),
-        Column("total_ns", "both (ms)" if knows else "time (ms)", show=milliseconds),
+        time_column("total_ns", "both" if knows else "time"),
         Column("instances", nouns(report)[1], rank=1),
     )
     return report_table(
@@ -197,42 +200,62 @@ def range_table(report: KernelReport) -> Table:
         f"Named ranges of {one(report)}",
         "kernel-ranges",
         record=RangeShare._asdict,
-        footnotes=(*([_WAYS_NOTE] if knows else []), *footnotes(report)),
+        footnotes=(*([WAYS_NOTE] if knows else []), *footnotes(report)),
         kind="ranges",
     )
+
+
+def _of_attention(key: str, title: str) -> Column[AttentionSplit]:
+    """A time that a fused kernel does not tell."""
+
+    def text(each: AttentionSplit) -> str:
+        return FUSED if each.fused else milliseconds(getattr(each, key))
+
+    return time_column(key, title)._replace(text=text)
+
+
+ATTENTION: tuple[Column[AttentionSplit], ...] = (
+    Column("phase", left=True),
+    _of_attention("matmul_ns", "matmul"),
+    _of_attention("softmax_ns", "softmax"),
+    Column("time_ratio", "softmax / matmul time", show=known("{:.3g}"), short="time ×"),
+    Column("matmul_flops", "matmul FLOPs", rank=2, show=count, short="matmul", units=FLOPS),
+    Column("softmax_flops", "softmax FLOPs", rank=3, show=count, short="softmax", units=FLOPS),
+    Column("flop_ratio", "softmax / matmul FLOPs", rank=1, show=known("{:.3g}"), short="FLOP ×"),
+)
 
 
 def attention_table(report: KernelReport) -> Table:
     """Inside attention: matrix products against softmax, in time and in FLOPs."""
     split = attention_split(report)
     unnamed = UNNAMED_RECORDING if report.spec.recording else _UNNAMED_NOTE
-    columns: tuple[Column[AttentionSplit], ...] = (
-        Column("phase", left=True),
-        Column("matmul_ns", "matmul (ms)", text=lambda each: FUSED if each.fused else milliseconds(each.matmul_ns)),
-        Column("softmax_ns", "softmax (ms)", text=lambda each: FUSED if each.fused else milliseconds(each.softmax_ns)),
-        Column("time_ratio", "softmax / matmul time", show=_ratio),
-        Column("matmul_flops", "matmul FLOPs", rank=2, show=count),
-        Column("softmax_flops", "softmax FLOPs", rank=3, show=count),
-        Column("flop_ratio", "softmax / matmul FLOPs", rank=1, show=_ratio),
-    )
     return report_table(
         report,
         split,
-        columns,
+        ATTENTION,
         "Softmax against matrix multiplication inside attention",
         "attention",
         record=_attention_record,
         footnotes=(
-            "matmul: the matrix products of attention scores and final matmul alone, 2 m n k FLOPs each; "
-            f"softmax: its {'kernels' if any(each.by_kind for each in split) else 'whole range'}, "
-            "5 FLOPs an element forward and 4 backward",
-            *([_BY_KIND_NOTE] if any(each.by_kind for each in split) else []),
-            *([_FUSED_NOTE] if any(each.fused for each in split) else []),
+            *attention_notes(split),
             *([unnamed] if any(each.unnamed for each in split) else []),
             *footnotes(report),
         ),
         kind="attention",
     )
+
+
+def attention_notes(split: Sequence[AttentionSplit]) -> Iterator[str]:
+    """The meaning of matmul and softmax, and why their times may be unknown."""
+    by_kind = any(each.by_kind for each in split)
+    yield (
+        "matmul: the matrix products of attention scores and final matmul alone, 2 m n k FLOPs each; "
+        f"softmax: its {'kernels' if by_kind else 'whole range'}, 5 FLOPs an element forward and 4 backward"
+    )
+    if by_kind:
+        yield _BY_KIND_NOTE
+    if any(each.fused for each in split):
+        yield _FUSED_NOTE
 
 
 def kernel_document(report: KernelReport) -> dict[str, Any]:
@@ -302,7 +325,7 @@ def _attention_record(each: AttentionSplit) -> dict[str, Value]:
     return each._asdict() | {"time_ratio": each.time_ratio, "flop_ratio": each.flop_ratio}
 
 
-_dashed, _ratio = known("{}", NONE), known("{:.3g}")
+_dashed = known("{}", NONE)
 
 
 class KernelPair(NamedTuple):
@@ -351,9 +374,9 @@ def pairs_table(a: KernelReport, b: KernelReport) -> Table:
     columns: tuple[Column[KernelPair], ...] = (
         Column("kind", rank=3, left=True),
         Column("short", "kernel", left=True, text=lambda pair: pair.name if pair is both else pair.short),
-        Column("a_ns", "A (ms)", show=milliseconds),
+        time_column("a_ns", "A"),
         Column("a_instances", "A launches", rank=2),
-        Column("b_ns", "B (ms)", show=milliseconds),
+        time_column("b_ns", "B"),
         Column("b_instances", "B launches", rank=2),
         Column("difference_ns", "B - A (ms)", show=lambda ns: f"{ns / 1e6:+.3f}"),
         Column("ratio", "B / A", show=known("{:.3f}", NONE)),

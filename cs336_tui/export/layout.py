@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from cs336_tui.analysis.measures import MEASURES, TIME, Measure, Runs
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.results_columns import LEFT, data_value
-from cs336_tui.export.tables import Column, Table, Value, as_text
+from cs336_tui.export.tables import Column, Source, Table, Value, as_text
 from cs336_tui.export.verdicts import doubt_word
 from cs336_tui.stats.quantities import NONE, Notation, Unit, gigabytes, percent
 from cs336_tui.stats.summaries import Summary
@@ -88,7 +87,7 @@ class WriteUp(NamedTuple):
 
 def tables_of(
     results: Sequence[Result],
-    columns: Sequence[Column[Runs]],
+    columns: Sequence[Source[Runs]],
     caption: str,
     notes: Sequence[str],
     *,
@@ -112,8 +111,7 @@ def tables_of(
         tables.append(
             Table.of(
                 rows,
-                columns,
-                record=partial(_record, columns, extra),
+                (_always(extra), *columns),
                 caption=f"{caption}, {said}" if said else caption,
                 footnotes=(*notes, *_counted(members), *_fixed(members, named), *provenance_notes(members)),
                 settings=settings_of(members, named),
@@ -124,8 +122,9 @@ def tables_of(
     return tuple(tables)
 
 
-def _record(columns: Sequence[Column[Runs]], extra: dict[str, Value], row: Runs) -> dict[str, Value]:
-    return extra | {column.key: column.value(row) for column in columns}
+def _always(values: Mapping[str, Value]) -> Source[Runs]:
+    """The same values of every row."""
+    return lambda _: values
 
 
 def _counted(results: Sequence[Result]) -> Iterator[str]:

@@ -14,13 +14,14 @@ from cs336_tui.events.prediction import ALL_CATEGORIES, CATEGORIES, UNKNOWN_USE,
 from cs336_tui.export.estimates import CATEGORIES_MEAN
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known, report_table
-from cs336_tui.stats.quantities import NONE, ByteUnit, counted
+from cs336_tui.stats.quantities import NONE, ByteUnit, Units, counted
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.memory import AlikeBlocks, BlockRow, PhasePeaks, SavedRow, Timeline
 
 from cs336_tui.events.memory_report import OomReport
 
+SIZES: Units = (("MB", 1e6), ("GB", 1e9))
 MOST_ROWS = 50
 """Of largest allocations."""
 UNKNOWN_MEANS = (
@@ -40,8 +41,8 @@ def memory_tables(report: MemoryReport, *, min_bytes: int = 0) -> tuple[Table, .
         _category_table(report, timeline),
         _largest_table(report, timeline, min_bytes),
     )
-    blocks = (_blocks_table(report),) if report.blocks else ()
-    return (*found, *((_saved_table(report),) if report.saved else ()), *blocks)
+    blocks = (block_table(report),) if report.blocks else ()
+    return (*found, *((saved_table(report),) if report.saved else ()), *blocks)
 
 
 def peaks_table(reports: Sequence[MemoryReport]) -> Table:
@@ -67,7 +68,7 @@ def peaks_table(reports: Sequence[MemoryReport]) -> Table:
         Column("batch"),
         Column("pass", left=True),
         Column("precision", left=True),
-        *(_size(f"{name}_bytes", title, unit) for name, title in titles.items()),
+        *(size_column(f"{name}_bytes", title, unit) for name, title in titles.items()),
         Column("predicted_over_recorded", "predicted / recorded", show=known("{:.3f}", NONE)),
     )
     if all(report.spec.recording for report in reports):  # of these there is no choice, no count and no prediction
@@ -88,14 +89,14 @@ def _phase_table(report: MemoryReport, timeline: Timeline) -> Table:
     unit = ByteUnit.for_largest(report.peak_bytes)
     columns: tuple[Column[PhaseSpan], ...] = (
         Column("phase", left=True),
-        _size("peak_bytes", "peak", unit),
+        size_column("peak_bytes", "peak", unit),
         Column(
             "end_bytes",
             f"at its end ({unit.name})",
             read=lambda span: int(timeline.live_total[span.end - 1]),
             show=unit.fixed,
         ),
-        _size("activations_bytes", "activations", unit)._replace(read=timeline.activations_in),
+        size_column("activations_bytes", "activations", unit)._replace(read=timeline.activations_in),
         Column("events", rank=5, read=lambda span: span.end - span.first),
     )
     return report_table(
@@ -128,7 +129,7 @@ def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
                 return None
             return sum(sizes.values()) if category == "all" else sizes.get(category, 0)
 
-        return _size(key, title, unit)._replace(read=read)
+        return size_column(key, title, unit)._replace(read=read)
 
     columns: tuple[Column[str], ...] = (
         Column("category", "held for", left=True, read=str, show=spaced),
@@ -197,17 +198,17 @@ def _largest_table(report: MemoryReport, timeline: Timeline, min_bytes: int) -> 
     )
 
 
-def _saved_table(report: MemoryReport) -> Table:
+def saved_table(report: MemoryReport) -> Table:
     """The tensors that each Transformer block saves for backward: the five largest contributors, the rest, the sum."""
     from cs336_tui.analysis.memory import saved_summary
 
     columns: tuple[Column[dict[str, Value]], ...] = (
         Column("module", "block", left=True, text=lambda each: str(each["module"]) if each["first"] else ""),
         Column("node", "saved by", rank=3, left=True),
-        Column("range", left=True, show=known("{}", "")),
+        Column("range", left=True, show=known("{}", ""), short="part"),
         Column("tensor", rank=3, left=True, text=_saved_tensor),
-        Column("times", show=known("{}", "")),
-        Column("bytes", "MB", show=lambda size: f"{size / 1e6:.3f}"),
+        Column("times", show=known("{}", ""), short="×"),
+        Column("bytes", "MB", show=lambda size: f"{size / 1e6:.3f}", short="", units=SIZES),
         Column("share", show=lambda share: NONE if share is None else f"{share * 100:.1f} %"),
     )
     return report_table(
@@ -229,28 +230,34 @@ def _saved_table(report: MemoryReport) -> Table:
     )
 
 
-def _blocks_table(report: MemoryReport) -> Table:
+def unit_of_blocks(report: MemoryReport) -> ByteUnit:
+    """The unit of `block_table`."""
+    from cs336_tui.analysis.memory import block_rows
+
+    return ByteUnit.for_largest(max(max(row.gradient_bytes, row.saved_bytes or 0) for row in block_rows(report)))
+
+
+def block_table(report: MemoryReport) -> Table:
     """The backward of each Transformer block: what comes and goes, expected and recorded."""
     from cs336_tui.analysis.memory import block_rows
 
-    rows = block_rows(report)
-    unit = ByteUnit.for_largest(max(max(row.gradient_bytes, row.saved_bytes or 0) for row in rows))
+    unit = unit_of_blocks(report)
     columns: tuple[Column[BlockRow], ...] = (
         Column("module", "block", left=True),
-        _size("gradient_bytes", "gradients", unit),
-        _size("saved_bytes", "saved", unit),
-        _size("expected_bytes", "expected change", unit),
-        _size("change_bytes", "change in backward", unit),
-        Column("difference_bytes", "difference (bytes)", show=known("{:,}", NONE)),
-        _size("seen_gradient_bytes", "change + saved", unit),
-        _size("before_bytes", "live before", unit),
-        _size("after_bytes", "live after", unit),
-        _size("peak_bytes", "peak", unit),
-        _size("forward_bytes", "change in forward", unit),
+        size_column("gradient_bytes", "gradients", unit),
+        size_column("saved_bytes", "saved", unit),
+        size_column("expected_bytes", "expected change", unit, "expected"),
+        size_column("change_bytes", "change in backward", unit, "change"),
+        Column("difference_bytes", "difference (bytes)", show=known("{:,}", NONE), short="diff"),
+        size_column("seen_gradient_bytes", "change + saved", unit),
+        size_column("before_bytes", "live before", unit),
+        size_column("after_bytes", "live after", unit),
+        size_column("peak_bytes", "peak", unit),
+        size_column("forward_bytes", "change in forward", unit, "in forward"),
     )
     return report_table(
         report,
-        rows,
+        block_rows(report),
         columns,
         "Memory over the backward of each Transformer block",
         "memory-blocks",
@@ -374,8 +381,9 @@ def spaced(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _size(key: str, title: str, unit: ByteUnit) -> Column[Any]:
-    return Column(key, f"{title} ({unit.name})", show=unit.fixed)
+def size_column(key: str, title: str, unit: ByteUnit, short: str = "") -> Column[Any]:
+    """Bytes, in a unit that a screen names above the table."""
+    return Column(key, f"{title} ({unit.name})", show=unit.fixed, short=short or title)
 
 
 def oom_table(report: OomReport) -> Table:

@@ -10,12 +10,12 @@ from textwrap import wrap
 
 import msgspec
 
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.tables import Column, Table, fitted
 from cs336_tui.export.texts import markdown_escape, one_line
 
 PAGE = 90
 """Characters of a line of a page, the gaps between columns included."""
-_PANDOC_LINE = 72
+_PANDOC_LINE = 73
 """Characters of a line beyond which pandoc wraps a table's cells."""
 _GAP = 3
 _FEWEST, _MOST = 13, 30
@@ -61,12 +61,7 @@ def narrow(table: Table) -> Iterator[Table]:
     if len(table.rows) == 1:
         yield _upright(table)
         return
-    table = _said_once(table)
-    left_out: list[str] = []
-    while not fits(table) and (ranked := [column for column in table.columns if column.rank]):
-        last = max(ranked, key=lambda column: column.rank)
-        table = table.without(last.key)
-        left_out.append(last.header)
+    table, left_out = _without_ranked(_said_once(table))
     if left_out:
         note = f"left out for want of room: {', '.join(left_out)}; cs336-tui export has all"
         table = msgspec.structs.replace(table, footnotes=(*table.footnotes, note))
@@ -78,21 +73,28 @@ def slim(table: Table) -> Table:
     then the highest rank is left out first. The notes name what is not shown."""
     if fits(table):
         return table
-    if len(table.rows) > 1:
-        table = _said_once(table)
-    gone: list[str] = []
-    while not fits(table) and (ranked := [column for column in table.columns if column.rank]):
-        last = max(ranked, key=lambda column: column.rank)
-        gone.append(last.header)
-        table = table.without(last.key)
+    table, gone = _without_ranked(_said_once(table))
     note = f"columns left out to fit the page: {', '.join(reversed(gone))}; CSV and JSON have all, --columns selects"
     return msgspec.structs.replace(table, footnotes=(*table.footnotes, note)) if gone else table
 
 
+def _without_ranked(table: Table) -> tuple[Table, list[str]]:
+    """The table without the columns of a rank that a page has no room for, of one rank the first before the last, and
+    their headings in this order."""
+    columns = table.columns
+    ranks = [column.rank * len(columns) - place if column.rank else None for place, column in enumerate(columns)]
+    kept = fitted(_needed(table), ranks, PAGE, gap=_GAP)
+    gone = [column for place, column in enumerate(columns) if place not in kept]
+    return table.at(kept), [column.header for column in sorted(gone, key=lambda column: -column.rank)]
+
+
 def fits(table: Table) -> bool:
-    headers = [column.header for column in table.columns]
-    needed = widths(headers, table.rows, [column.left for column in table.columns])
+    needed = _needed(table)
     return sum(needed) + _GAP * len(needed) <= PAGE
+
+
+def _needed(table: Table) -> list[int]:
+    return widths([column.header for column in table.columns], table.rows, [column.left for column in table.columns])
 
 
 def paged(table: Table) -> Iterator[Table]:
@@ -141,13 +143,19 @@ def markdown_rows(table: Table) -> str:
     page by the dashes of the rule: numbers then get the room that they need, texts what is left."""
     headers, lefts = [column.header for column in table.columns], [column.left for column in table.columns]
     cells = [[markdown_escape(breakable(cell)) for cell in row] for row in (headers, *table.rows)]
+    text = piped(cells, lefts, ":")
+    is_long = len(text.partition("\n")[0]) > _PANDOC_LINE
+    return piped(cells, lefts, ":", shares(headers, table.rows, lefts)) if is_long else text
+
+
+def piped(cells: Sequence[Sequence[str]], lefts: Sequence[bool], mark: str = "-", dashes: Sequence[int] = ()) -> str:
+    """A heading and rows as a table in markdown whose source lines up. The rule has so many `dashes` in each column, by
+    default as many as it is wide; in one that is aligned to the left the first is the `mark`."""
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
-    dashes = list(widths)
-    if sum(widths) + 3 * len(widths) > _PANDOC_LINE:
-        dashes = shares(headers, table.rows, lefts)
-        widths = list(map(max, widths, dashes))
+    dashes = dashes or widths
+    widths = list(map(max, widths, dashes))
     rule = [
-        ":" + "-" * (most - 1) if left else "-" * (most - 1) + ":" for most, left in zip(dashes, lefts, strict=True)
+        mark + "-" * (most - 1) if left else "-" * (most - 1) + ":" for most, left in zip(dashes, lefts, strict=True)
     ]
 
     def line(row: Sequence[str]) -> str:
@@ -180,17 +188,10 @@ def _upright(table: Table) -> Table:
 
 def _said_once(table: Table) -> Table:
     """The values that all rows share, as a note."""
-    alike = [place for place, cells in enumerate(zip(*table.rows, strict=True)) if place and len(set(cells)) == 1]
-    if not alike:
-        return table
+    alike = table.alike
     said = ", ".join(f"{table.columns[place].header} {text}" for place in alike if (text := table.rows[0][place]))
-    kept = [place for place in range(len(table.columns)) if place not in alike]
-    return msgspec.structs.replace(
-        table,
-        columns=tuple(table.columns[place] for place in kept),
-        rows=tuple(tuple(row[place] for place in kept) for row in table.rows),
-        footnotes=(*[f"all rows: {said}"] * bool(said), *table.footnotes),
-    )
+    table = table.at(place for place in range(len(table.columns)) if place not in alike)
+    return msgspec.structs.replace(table, footnotes=(f"all rows: {said}", *table.footnotes)) if said else table
 
 
 def _cut(table: Table) -> Iterator[Table]:
@@ -203,23 +204,15 @@ def _cut(table: Table) -> Iterator[Table]:
         names.append(len(names))
     pieces: list[list[int]] = []
     for place in (place for place in places if place not in names):
-        if pieces and fits(_piece(table, [*names, *pieces[-1], place])):
+        if pieces and fits(table.at([*names, *pieces[-1], place])):
             pieces[-1].append(place)
         else:
             pieces.append([place])
     for number, piece in enumerate(pieces or [[]], 1):
-        found = _piece(table, [*names, *piece])
+        found = table.at([*names, *piece])
         if number > 1 and table.caption:
             found = msgspec.structs.replace(found, caption=f"{table.caption}, continued")
         yield found if number >= len(pieces) else msgspec.structs.replace(found, footnotes=())
-
-
-def _piece(table: Table, places: Sequence[int]) -> Table:
-    return msgspec.structs.replace(
-        table,
-        columns=tuple(table.columns[place] for place in places),
-        rows=tuple(tuple(row[place] for place in places) for row in table.rows),
-    )
 
 
 def _longest_word(texts: Sequence[str]) -> int:

@@ -12,21 +12,22 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
-from cs336_tui.export.comparison import side_mean
+from cs336_tui.export.comparison import side_mean, side_record
 from cs336_tui.export.footnotes import std_kind
 from cs336_tui.export.tables import (
     Column,
+    Source,
     Table,
     Value,
     attributes,
     cell_record,
     known,
     ratio_record,
-    summary_record,
 )
 from cs336_tui.stats.quantities import MILLISECONDS, NONE, Notation, gigabytes
 from cs336_tui.stats.ratio import LEVEL, MARGIN
 
+_PEAK = "peak_allocated_bytes"
 _METHOD = "method"
 """In place of a class: a step of the reference's attention, which is a method of its module."""
 
@@ -66,7 +67,7 @@ def precision_document(report: PrecisionReport) -> dict[str, Any]:
     """The report for programs: its fields as they are, and each accumulation's error."""
     document: dict[str, Any] = msgspec.to_builtins(report)
     document.pop("type", None)
-    document["accumulation"] = [_accumulation_record(each) for each in report.accumulation]
+    document["accumulation"] = list(accumulation_table(report).records)
     return document
 
 
@@ -76,22 +77,17 @@ def accumulation_table(report: PrecisionReport) -> Table:
         Column("accumulator", left=True),
         Column("addend", left=True),
         Column("converted", "converted first", left=True, show=lambda converted: "yes" if converted else "no"),
-        Column("result", text=lambda each: accumulation_figures(each)[0]),
-        Column("error", text=lambda each: accumulation_figures(each)[1]),
+        # Six decimal places tell float32 sums near 10 apart.
+        Column("result", show="{:.6f}".format),
+        Column("error", show="{:+.6f}".format),
     )
     return Table.of(
         report.accumulation,
         columns,
-        record=_accumulation_record,
         caption="0.01 added 1,000 times; 10 in exact arithmetic",
         footnotes=(ADDEND_NOTE, f"on the CPU, torch {report.torch}"),
         label="accumulation",
     )
-
-
-def accumulation_figures(each: Accumulation) -> tuple[str, str]:
-    """Result and error as they are written, to six decimal places, which tell float32 sums near 10 apart."""
-    return f"{each.result:.6f}", f"{each.error:+.6f}"
 
 
 def toy_table(report: PrecisionReport) -> Table:
@@ -162,7 +158,6 @@ def modules_table(report: PrecisionReport) -> Table:
                 for key in ("parameters", "inputs", "output", "gradients")
             ),
         ),
-        record=msgspec.structs.asdict,
         caption=f"dtypes in {report.spec.title} · batch {report.spec.batch_size}",
         footnotes=(
             f"logits {report.logits}, loss {report.loss}",
@@ -187,14 +182,19 @@ def speedup_table(results: Sequence[Result], *, notation: Notation = MILLISECOND
     """Every cell measured in fp32 and another precision: times, speed-up, peaks. Without rows where there is none."""
     speedups = mixed_speedups(results)
     unit = notation.symbol
-    columns: tuple[Column[SpeedUp], ...] = (
+    columns: tuple[Source[SpeedUp], ...] = (
+        lambda each: cell_record(each.spec, "size", "context", "batch", "pass", "variants", "device"),
+        lambda each: {"machine": each.machine, "warmup": warmup_value(each.spec)},
         Column("cell", left=True, text=lambda each: _cell_name(each.spec)),
-        Column("precision", left=True),
+        Column("precision", left=True, read=lambda each: each.spec.precision),
+        lambda each: side_record("fp32", each.fp32, _PEAK) | side_record("other", each.other, _PEAK),
         Column("fp32", f"fp32 ± std ({unit})", text=lambda each: side_mean(each.fp32, notation)),
         Column("other", f"± std ({unit})", text=lambda each: side_mean(each.other, notation)),
+        lambda each: attributes(each.ratio, speedup="ratio") | ratio_record(each.ratio),
         Column("speedup", "speed-up", show=known("{:.4g}")),
         Column("interval", rank=1, text=lambda each: each.ratio.bounds(".4g") if each.ratio else ""),
         Column("outcome", "it is", left=True, text=lambda each: each.outcome if each.ratio else ""),
+        lambda each: attributes(each, verdict="outcome", pays="pays"),
         Column("fp32_peak_allocated_bytes", "fp32 peak (GB)", rank=3, show=gigabytes),
         Column("other_peak_allocated_bytes", "peak (GB)", rank=2, show=gigabytes),
         Column("memory_ratio", "peak / fp32", rank=2, show=known("{:.2f}")),
@@ -202,7 +202,6 @@ def speedup_table(results: Sequence[Result], *, notation: Notation = MILLISECOND
     return Table.of(
         speedups,
         columns,
-        record=_speedup_record,
         caption="fp32 against other precisions: step times and peak allocated memory",
         footnotes=_speedup_notes(speedups),
         label="precision-speedups",
@@ -215,27 +214,9 @@ def _provenance(report: PrecisionReport) -> Iterator[str]:
         yield report.note
 
 
-def _accumulation_record(each: Accumulation) -> dict[str, Value]:
-    return {**msgspec.structs.asdict(each), "error": each.error}
-
-
 def _cell_name(spec: CellSpec) -> str:
     named = (spec.size_label, f"ctx {spec.context_length}", f"batch {spec.batch_size}", spec.pass_, spec.device)
     return " · ".join((*named, *spec.variants))
-
-
-def _speedup_record(each: SpeedUp) -> dict[str, Value]:
-    spec = each.spec
-    record = cell_record(spec, "size", "context", "batch", "pass", "variants", "device")
-    record |= {"machine": each.machine, "warmup": warmup_value(spec), "precision": spec.precision}
-    for name, side in (("fp32", each.fp32), ("other", each.other)):
-        record |= summary_record(name, side.summary) | {
-            f"{name}_runs": side.runs,
-            f"{name}_peak_allocated_bytes": side.peak_allocated_bytes,
-            f"{name}_note": side.note or None,
-        }
-    said = attributes(each, verdict="outcome", pays="pays", memory_ratio="memory_ratio")
-    return record | attributes(each.ratio, speedup="ratio") | ratio_record(each.ratio) | said
 
 
 def _speedup_notes(speedups: Sequence[SpeedUp]) -> Iterator[str]:

@@ -1,25 +1,40 @@
-"""Exports of the handouts' problems: each part's tables and figures, what is missing, and what a person must do."""
+"""Exports of the handouts' problems, as `config.problems` names them: the tables and figures of each part, what is
+missing, and what a person must do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.analysis.estimates import Estimate, duration_range
-from cs336_tui.analysis.merge import without_visits
+from cs336_tui.analysis.estimates import Estimate, duration_range, stream_text
+from cs336_tui.analysis.fields import FIELDS, NUMBERS, varies
+from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, without_visits
+from cs336_tui.analysis.pivot import PivotError, pivot, suggest
 from cs336_tui.analysis.problems import Material, Progress, editions_of, is_answered
 from cs336_tui.config.problems.all_problems import every_problem, problem_named
-from cs336_tui.config.problems.problem import Part, Problem
-from cs336_tui.export.answers import figures_for, tables_of
+from cs336_tui.config.problems.problem import Answer, Part, Problem
+from cs336_tui.events.memory_report import MemoryReport
+from cs336_tui.events.prediction import Prediction
+from cs336_tui.events.reports import Report
 from cs336_tui.export.drawing import Drawing
-from cs336_tui.export.sections import Section, render_sections
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.folder import figures_of
+from cs336_tui.export.formats import Section, render_sections
+from cs336_tui.export.memory import ALLOCATOR_COUNTS
+from cs336_tui.export.pivot import pivot_table
+from cs336_tui.export.reports import drawings_of_reports, report_tables
+from cs336_tui.export.results import TableError, results_table
+from cs336_tui.export.tables import Column, Source, Table, Value, attributes, cell_record
 from cs336_tui.export.texts import untaken
-from cs336_tui.stats.quantities import NONE, UNKNOWN, gigabytes
+from cs336_tui.export.writeups import layout_tables
+from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, gigabytes
+from cs336_tui.stats.summaries import Summary, summarize
 
 WITHOUT_FILES = "figures are written beside it with -o FILE, or with --figures FOLDER"
+_CELL = ("recording", "size", "context", "batch", "pass", "variants", "precision", "device")
+"""Keys of records that tell cells apart."""
 
 
 class Exported(NamedTuple):
@@ -121,8 +136,10 @@ class Needs(NamedTuple):
 
 def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
     """A row for each problem: its preset, what it needs, and what of it is in the session."""
-    columns: tuple[Column[Needs], ...] = (
-        Column("problem", left=True, read=lambda row: f"{row.edition}/{row.problem.name}"),
+    columns: list[Source[Needs]] = [
+        lambda row: {"problem": row.problem.name, "edition": row.edition, "title": row.problem.title},
+        Column("problem", left=True, text=lambda row: f"{row.edition}/{row.problem.name}"),
+        lambda row: {"presets": ", ".join(row.presets)},
         Column("parts", rank=2, left=True, read=lambda row: " ".join(part.letter for part in row.problem.parts)),
         Column("cells", rank=1, read=lambda row: row.cells),
         Column("fit", read=lambda row: row.fit),
@@ -133,6 +150,7 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
             read=lambda row: row.largest.needed_bytes if row.largest else None,
             text=lambda row: gigabytes(row.largest.needed_bytes) if row.largest else UNKNOWN if row.cells else NONE,
         ),
+        lambda row: {"largest": row.largest.spec.title if row.largest else None, "low_s": row.low_s},
         Column(
             "high_s",
             "time",
@@ -143,57 +161,255 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
         Column(
             "gpu", "a GPU for", rank=4, left=True, read=lambda row: row.problem.gpu, show=lambda text: text or "nothing"
         ),
-        *(
-            [Column("done", "in the session", left=True, read=_progress_text, show=lambda text: text or NONE)]
-            if session
-            else []
-        ),
-    )
-    shown = {row.edition for row in rows}
-    others = sorted({edition for edition, _ in every_problem()} - shown, reverse=True)
+        lambda row: _progress_record(row.progress),
+    ]
+    if session:
+        columns.append(Column("done", "in the session", left=True, text=_progress_text))
     return Table.of(
         rows,
         columns,
-        record=lambda row: {
-            "problem": row.problem.name,
-            "edition": row.edition,
-            "title": row.problem.title,
-            "presets": ", ".join(row.presets),
-            **{each.key: each.value(row) for each in columns[1:6]},
-            "largest": row.largest.spec.title if row.largest else None,
-            "low_s": row.low_s,
-            "high_s": row.high_s,
-            "gpu": row.problem.gpu,
-            **_progress_record(row.progress),
-        },
         caption=f"Problems of the handouts, on {device}",
-        footnotes=(
-            "a problem with cells is a preset, too: cs336-tui bench --preset NAME, then cs336-tui export last "
-            "--problem NAME; of one without cells, export names the command that calculates it",
-            "memory: predicted peak of the largest cell, torch's process included; fit: cells that should fit, the "
-            "others become out-of-memory rows",
-            "time: estimate for the cells that fit, without compiling and reports"
-            + (
-                "; unknown until a session has similar cells of this device (cs336-tui peak gives a lower bound)"
-                if any(row.low_s is None for row in rows)
-                else ""
-            ),
-            *([f"other handouts: --edition {', '.join(others)} or all"] if others else []),
-            *(
-                [f"in the session {session}: ✓ every cell and part, ◐ some of them, or of other sizes"]
-                if session
-                else []
-            ),
-        ),
+        footnotes=_needs_notes(rows, session),
         label="problems",
     )
 
 
+def _needs_notes(rows: Sequence[Needs], session: str) -> Iterator[str]:
+    yield (
+        "a problem with cells is a preset, too: cs336-tui bench --preset NAME, then cs336-tui export last "
+        "--problem NAME; of one without cells, export names the command that calculates it"
+    )
+    yield (
+        "memory: predicted peak of the largest cell, torch's process included; fit: cells that should fit, the "
+        "others become out-of-memory rows"
+    )
+    time = "time: estimate for the cells that fit, without compiling and reports"
+    if any(row.low_s is None for row in rows):
+        time += "; unknown until a session has similar cells of this device (cs336-tui peak gives a lower bound)"
+    yield time
+    if others := sorted({edition for edition, _ in every_problem()} - {row.edition for row in rows}, reverse=True):
+        yield f"other handouts: --edition {', '.join(others)} or all"
+    if session:
+        yield f"in the session {session}: ✓ every cell and part, ◐ some of them, or of other sizes"
+
+
 def _progress_text(row: Needs) -> str:
-    return f"{row.progress.mark} {row.progress.text}".strip() if row.progress else ""
+    return (f"{row.progress.mark} {row.progress.text}".strip() if row.progress else "") or NONE
 
 
 def _progress_record(progress: Progress | None) -> dict[str, Value]:
     letters = ("done", "begun", "missing", "persons")
     found: dict[str, Value] = {name: " ".join(getattr(progress, name)) if progress else None for name in letters}
     return found | {"cells_done": progress.cells_done if progress else None}
+
+
+def tables_of(answer: Answer, material: Material) -> tuple[Table, ...]:
+    """The tables of an answer, those of several cells joined; empty where there is nothing to show."""
+    if not is_answered(answer, material) or answer.source == "figure":
+        return ()
+    made: tuple[Table, ...] = ()
+    with contextlib.suppress(TableError, PivotError):
+        made = tuple(_MAKERS[answer.source](answer, material))
+    return tuple(filter(lambda table: table.rows, (_chosen(table, answer) for table in made)))
+
+
+def figures_for(answer: Answer, material: Material) -> tuple[Drawing, ...]:
+    """The figures of an answer."""
+    if answer.source != "figure" or not is_answered(answer, material):
+        return ()
+    if answer.name == "memory-timeline":
+        return drawings_of_reports(material.reports(MemoryReport, answer.where))
+    found = figures_of(material.states, material.where(answer.where).results)
+    return tuple(each for each in found if isinstance(each, Drawing) and each.name.startswith(answer.name))
+
+
+def _results(answer: Answer, material: Material) -> Iterator[Table]:
+    chosen = material.where(answer.where).results
+    yield results_table(chosen, columns=answer.columns or None, caption="Step times")
+
+
+def _layout(answer: Answer, material: Material) -> Iterable[Table]:
+    return layout_tables(material.where(answer.where).results, answer.name, published=material.published)
+
+
+def _pivot(answer: Answer, material: Material) -> Iterator[Table]:
+    """The pivot as it is named; what else varies is named with the rows."""
+    results = material.where(answer.where).results
+    axes, _, shown = answer.name.partition(" ")
+    value, _, base = shown.partition(" over ")
+    across = axes.partition(":")[2].split(",")
+    keys = [key for several in suggest(results) for key in several]
+    columns = [key for key in keys if key in across]
+    rows = [key for key in keys if key not in columns]
+    baseline = dict([base.split("=")]) if base else None
+    yield pivot_table(pivot(results, rows, columns, value or "mean", baseline), results)
+
+
+def _phases(answer: Answer, material: Material) -> Iterator[Table]:
+    """Mean and std of every phase of a step, a row for each cell."""
+    timed = [result for result in measured(material.where(answer.where).results) if result.cell.phase_times_s]
+    fullest_first = sorted(timed, key=lambda result: -len(result.cell.phase_times_s))
+    names = list(dict.fromkeys(name for result in fullest_first for name in result.cell.phase_times_s))
+    ddof = ddof_of(timed)
+
+    def column(name: str) -> Column[Result]:
+        def found(result: Result) -> Summary | None:
+            times_s = result.cell.phase_times_s.get(name, ())
+            return summarize(times_s, ddof) if times_s else None
+
+        def text(result: Result) -> str:
+            summary = found(result)
+            return MILLISECONDS.mean_and_std(summary) if summary else NONE
+
+        def read(result: Result) -> float | None:
+            summary = found(result)
+            return summary.mean_s if summary else None
+
+        return Column(f"{name}_s", f"{name} (ms)", read=read, text=text)
+
+    keys = [key for key in (*_CELL, "warmup") if key in FIELDS and (key in ("size", "pass") or varies(timed, key))]
+    settings = [Column[Result](key, FIELDS[key].title, key not in NUMBERS, read=FIELDS[key].show) for key in keys]
+    if timed:
+        yield Table.of(
+            timed,
+            [*settings, *map(column, names)],
+            caption="Phases of a step: mean ± std of the device's time",
+            label="phases",
+        )
+
+
+def _reports(answer: Answer, material: Material) -> Iterable[Table]:
+    kind, _, name = answer.name.partition("/")
+    if name == "residual-stream":
+        return [_residual_stream(material.reports(MemoryReport, answer.where), answer.context)]
+    chosen = material.where(answer.where).results
+    found = report_tables(
+        material.states, chosen, lambda spec: material.wants(spec, answer.where), material.ddof, keys=(kind,)
+    )
+    tables = found.get(kind, ())
+    return _joined([_head(_kept(table, answer), answer.most) for table in tables if table.label.startswith(name)])
+
+
+def _kept(table: Table, answer: Answer) -> Table:
+    """The rows that the answer names."""
+    if not (answer.rows or answer.but) or len(table.records) != len(table.rows):
+        return table
+    kept = [
+        at
+        for at, record in enumerate(table.records)
+        if all(record.get(key) == value for key, value in answer.rows)
+        and all(record.get(key) != value for key, value in answer.but)
+    ]
+    without = f"without {' and '.join(value for _, value in answer.but)}"
+    return msgspec.structs.replace(
+        table,
+        rows=tuple(table.rows[at] for at in kept),
+        records=tuple(table.records[at] for at in kept),
+        footnotes=(without, *table.footnotes) if answer.but else table.footnotes,
+    )
+
+
+def _head(table: Table, most: int) -> Table:
+    if not most or len(table.rows) <= most:
+        return table
+    note = f"the first {most} rows of each cell"
+    return msgspec.structs.replace(
+        table, rows=table.rows[:most], records=table.records[:most], footnotes=(note, *table.footnotes)
+    )
+
+
+def _residual_stream(reports: Sequence[Report], context: int) -> Table:
+    """The size of one tensor of the residual stream of each model and context, derived; also at the handout's
+    `context`, if that is not 0."""
+    found = [each.prediction for each in reports if isinstance(each, MemoryReport) and each.prediction]
+    keys = ("size", "context", "batch")
+    several = {tuple(cell_record(each.spec, *keys).values()): each for each in found}
+    for each in found if context else ():
+        other = _at_context(each, context)
+        several.setdefault(tuple(cell_record(other.spec, *keys).values()), other)
+    return Table.of(
+        several.values(),
+        [
+            lambda each: cell_record(each.spec, *keys),
+            *(Column(key, FIELDS[key].title, key not in NUMBERS) for key in keys),
+            Column("residual_stream", "one tensor", left=True, read=stream_text),
+            lambda each: attributes(each, "residual_stream_bytes"),
+        ],
+        caption="A tensor of the residual stream",
+        label="residual-stream",
+    )
+
+
+def _at_context(prediction: Prediction, context: int) -> Prediction:
+    """The prediction with the residual stream of another context length, to which its size is proportional."""
+    spec = prediction.spec
+    return msgspec.structs.replace(
+        prediction,
+        spec=msgspec.structs.replace(spec, context_length=context),
+        residual_stream_bytes=prediction.residual_stream_bytes * context // spec.context_length,
+    )
+
+
+def _joined(tables: Sequence[Table]) -> list[Table]:
+    """Tables of several cells with the same columns as one, in which the first columns tell the cells apart."""
+    alike = grouped(tables, lambda table: tuple(column.key for column in table.columns))
+    return [several[0] if len(several) == 1 else _one_of(several) for several in alike.values()]
+
+
+def _one_of(tables: Sequence[Table]) -> Table:
+    shown = {column.key for column in tables[0].columns}
+    keys = [key for key in (*_CELL, "phase") if key not in shown]
+
+    def settings(table: Table) -> dict[str, Value]:
+        return {key: table.records[0][key] for key in keys if table.records and key in table.records[0]}
+
+    cells = [settings(table) for table in tables]
+    several = len({tuple(str(cell.get(key)) for key in _CELL) for cell in cells})
+    differ = [key for key in keys if len({str(cell.get(key)) for cell in cells}) > 1]
+    titles = {key: FIELDS[key].title if key in FIELDS else key for key in differ}
+    columns = [Column[object](key, title, key not in NUMBERS) for key, title in titles.items()]
+    rows = [
+        (*(str(cell.get(key, "")) for key in differ), *row)
+        for table, cell in zip(tables, cells, strict=True)
+        for row in table.rows
+    ]
+    first = tables[0]
+    return msgspec.structs.replace(
+        first,
+        columns=(*columns, *first.columns),
+        rows=tuple(rows),
+        records=tuple(record for table in tables for record in table.records),
+        caption=f"{first.caption.partition(' of ' if 'phase' in differ else ':')[0]}: {several} cells",
+        footnotes=tuple(_notes_of(tables, [" · ".join(str(cell.get(key, "")) for key in differ) for cell in cells])),
+        label=first.label.partition("-")[0] + "-of-cells",
+    )
+
+
+def _notes_of(tables: Sequence[Table], names: Sequence[str]) -> Iterator[str]:
+    """The notes of all tables, then those of some, after the names of their cells. Each allocator's count is a column
+    of the table of peaks."""
+    of: dict[str, list[str]] = {}
+    for table, name in zip(tables, names, strict=True):
+        for note in table.footnotes:
+            of.setdefault(note, []).append(name)
+    yield from (note for note, cells in of.items() if len(cells) == len(tables))
+    for note, cells in of.items():
+        if len(cells) < len(tables) and not note.startswith(ALLOCATOR_COUNTS):
+            yield f"{'; '.join(cells)}: {note}"
+
+
+def _chosen(table: Table, answer: Answer) -> Table:
+    """The columns that the answer names."""
+    if answer.source != "report" or not answer.columns:
+        return table
+    wanted = (*answer.columns, *_CELL, *FIELDS)
+    return table.without(*(column.key for column in table.columns if column.key not in wanted))
+
+
+_MAKERS: Mapping[str, Callable[[Answer, Material], Iterable[Table]]] = {
+    "results": _results,
+    "layout": _layout,
+    "pivot": _pivot,
+    "phases": _phases,
+    "report": _reports,
+}

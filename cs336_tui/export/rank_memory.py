@@ -9,11 +9,19 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
 from cs336_tui.events.memory_report import RankMemoryReport, RankMoment
 from cs336_tui.events.prediction import COMMUNICATION, PhaseMemory
-from cs336_tui.export.memory import UNITS, spaced
+from cs336_tui.export.memory import UNITS, size_column, spaced
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
 from cs336_tui.stats.quantities import ByteUnit
 
-_CATEGORIES = ("parameters", "gradients", "optimizer_state", "activations", COMMUNICATION, "buffers")
+_CATEGORIES = {
+    "parameters": "params",
+    "gradients": "grads",
+    "optimizer_state": "state",
+    "activations": "activ.",
+    COMMUNICATION: "comm.",
+    "buffers": "buffers",
+}
+"""Uses of memory with their headings on a screen."""
 _UP_TO: Mapping[str, tuple[str, ...]] = {
     "after forward": ("zero_grad", "forward", "loss"),
     "before optimizer": ("backward",),
@@ -46,7 +54,7 @@ def rank_memory_table(reports: Sequence[RankMemoryReport]) -> Table:
 
     def predicted(key: str) -> Iterator[Column[_Row]]:
         if any(row.predicted for row in rows):
-            yield Column(key, f"predicted ({unit.name})", show=unit.fixed)
+            yield size_column(key, "predicted", unit)
 
     columns: tuple[Column[_Row], ...] = (
         Column("size", left=True, text=lambda row: row.spec.size_label),
@@ -55,11 +63,11 @@ def rank_memory_table(reports: Sequence[RankMemoryReport]) -> Table:
         Column("rank"),
         Column("parallel", left=True),
         *([Column[_Row]("optimizer", left=True, text=lambda row: short(row.spec.optimizer))] if several else []),
-        *(Column(f"{name}_bytes", f"{spaced(name)} ({unit.name})", show=unit.fixed) for name in _CATEGORIES),
-        Column("rest_bytes", f"rest ({unit.name})", show=unit.fixed),
-        Column("live_bytes", f"allocated ({unit.name})", show=unit.fixed),
+        *(size_column(f"{name}_bytes", spaced(name), unit, brief) for name, brief in _CATEGORIES.items()),
+        size_column("rest_bytes", "rest", unit),
+        size_column("live_bytes", "allocated", unit, "alloc."),
         *predicted("predicted_live_bytes"),
-        Column("peak_bytes", f"peak ({unit.name})", show=unit.fixed),
+        size_column("peak_bytes", "peak", unit),
         *predicted("predicted_peak_bytes"),
     )
     return Table.of(

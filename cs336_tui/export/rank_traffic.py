@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cs336_tui.events.kernel_report import AllGather, KernelReport, RankTraffic
+from cs336_tui.export.kernel_use import percent, time_column
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known
 from cs336_tui.stats.quantities import NONE, counted, time_text
 
@@ -15,21 +16,23 @@ SHADES = "·░▒▓█"
 """None of the time to all of it."""
 
 
+TRAFFIC: tuple[Column[RankTraffic], ...] = (
+    Column("rank"),
+    time_column("span_ns", "step"),
+    time_column("compute_ns", "compute"),
+    time_column("communication_ns", "communication"),
+    time_column("overlapped_ns", "of it beside compute", short="beside compute"),
+    Column("overlapped_share", "overlap", show=percent),
+    time_column("uncovered_ns", "of it alone", short="alone"),
+    Column("operations", rank=2, left=True, text=lambda each: _operations(each)),
+)
+
+
 def traffic_table(report: KernelReport) -> Table:
     """A row a rank: communication, what of it ran beside compute, and what did not; below it both over time."""
-    columns: tuple[Column[RankTraffic], ...] = (
-        Column("rank"),
-        _milliseconds("span_ns", "step"),
-        _milliseconds("compute_ns", "compute"),
-        _milliseconds("communication_ns", "communication"),
-        _milliseconds("overlapped_ns", "of it beside compute"),
-        Column("overlapped_share", "overlap", show=lambda share: NONE if share is None else f"{share * 100:.1f} %"),
-        _milliseconds("uncovered_ns", "of it alone"),
-        Column("operations", rank=2, left=True, text=lambda each: _operations(each)),
-    )
     return Table.of(
         report.ranks,
-        columns,
+        TRAFFIC,
         record=lambda each: cell_record(report.spec) | _record(each),
         caption=f"Communication of each rank: {report.spec.heading} · {report.device_name}, torch {report.torch}",
         footnotes=_notes(report),
@@ -64,13 +67,13 @@ def gathers_of(report: KernelReport, rank: int | None = None) -> list[Gather]:
     return [Gather(each.rank, it) for each in report.ranks if rank in (None, each.rank) for it in each.all_gathers]
 
 
-_GATHERS: tuple[Column[Gather], ...] = (
+GATHERS: tuple[Column[Gather], ...] = (
     Column("rank"),
     Column("module", left=True, text=lambda each: each.it.module or NONE),
     Column("megabytes", "MB", show=known("{:.3f}", NONE), read=lambda each: each.megabytes),
-    Column("begin_ns", "begin (ms)", rank=1, text=lambda each: f"{each.it.begin_ns / 1e6:.3f}"),
-    Column("took_ns", "time (ms)", text=lambda each: f"{each.took_ns / 1e6:.3f}"),
-    Column("alone_ns", "of it alone (ms)", text=lambda each: f"{each.it.alone_ns / 1e6:.3f}"),
+    time_column("begin_ns", "begin", 1)._replace(read=lambda each: each.it.begin_ns),
+    time_column("took_ns", "time")._replace(read=lambda each: each.took_ns),
+    time_column("alone_ns", "of it alone", short="alone")._replace(read=lambda each: each.it.alone_ns),
     Column("in_time", "in time", left=True),
 )
 
@@ -79,7 +82,7 @@ def gathers_table(report: KernelReport) -> Table:
     """A row for each all-gather of each rank: whether it ended before the pass that uses it could begin."""
     return Table.of(
         gathers_of(report),
-        _GATHERS,
+        GATHERS,
         record=lambda each: cell_record(report.spec) | _gather_record(each),
         caption=f"All-gathers: {report.spec.heading} · {report.device_name}, torch {report.torch}",
         footnotes=gather_notes(),
@@ -114,10 +117,6 @@ def gather_sums(rank: RankTraffic) -> Iterator[str]:
     yield f"rank {rank.rank}: {of_passes if told else ''}{alone} of all-gathers had no compute beside them"
     if unknown := len(rank.all_gathers) - len(told):
         yield f"rank {rank.rank}: {counted(unknown, 'all-gather')} whose module is not known"
-
-
-def _milliseconds(key: str, title: str) -> Column[RankTraffic]:
-    return Column(key, f"{title} (ms)", show=known("{:.3f}"), read=lambda each: int(getattr(each, key)) / 1e6)
 
 
 def _operations(each: RankTraffic) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -78,7 +78,11 @@ def reference_table(
         texts,
         records,
         caption=caption or "Own step times beside published ones",
-        footnotes=_notes(results),
+        footnotes=(
+            "here / there: own mean step time over the published one; below 1, here is faster",
+            f"published times are for orientation, not truth: {remark_on(result.spec for result in results)}",
+            *provenance_notes(results),
+        ),
         label="reference",
     )
     return msgspec.structs.replace(table, doubts=tuple(doubts))
@@ -141,12 +145,6 @@ def _record(result: Result, found: Summary, match: Match | None) -> dict[str, Va
         "reference_std_s": row.std_ms / 1e3 if row and row.std_ms is not None else None,
         "caveats": "; ".join(match.caveats) if match else None,
     }  # fmt: skip
-
-
-def _notes(results: Sequence[Result]) -> Iterator[str]:
-    yield "here / there: own mean step time over the published one; below 1, here is faster"
-    yield f"published times are for orientation, not truth: {remark_on(result.spec for result in results)}"
-    yield from provenance_notes(results)
 
 
 def _peaks_table(found: Sequence[PeakBeside]) -> Table:
@@ -229,7 +227,8 @@ def _cell_record(result: Result) -> dict[str, Value]:
 def _cell(result: Result, *more: str) -> str:
     spec = result.spec
     if spec.is_collective:
-        return " · ".join((spec.title, *(spec.backend_in_use,) * (spec.backend == "auto"), *more))
+        backend = [spec.backend_in_use] if spec.backend == "auto" else []
+        return " · ".join((spec.title, *backend, *more))
     named = (spec.size_label, spec.pass_, spec.precision, f"ctx {spec.context_length}", f"batch {spec.batch_size}")
     return " · ".join((*named, *more, *spec.variants))
 

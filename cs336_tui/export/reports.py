@@ -23,8 +23,7 @@ from cs336_tui.events.peaks import PeakCache
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.report_keys import prediction_key
 from cs336_tui.events.reports import REPORTS, AgreementReport, PrecisionReport, Report, ReportType
-from cs336_tui.export.ab import turns_table
-from cs336_tui.export.agreement import agreement_tables
+from cs336_tui.export.comparison import agreement_tables, turns_table
 from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables
 from cs336_tui.export.kernel_cells import kernel_cells_table

@@ -15,7 +15,7 @@ from cs336_tui.analysis.roofline import Ceiling, RooflinePoint, why_unknown
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.drawing import LOOKS, Absent, Drawing, plain_ticks
 from cs336_tui.export.peaks import percent_of_measured
-from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
+from cs336_tui.export.tables import Column, Source, Table, Value, attributes, cell_record
 from cs336_tui.stats.quantities import UNKNOWN, UNSTATED, Rate, bandwidth, percent
 
 if TYPE_CHECKING:
@@ -58,23 +58,30 @@ def roofline_table(
     keys = _keys(points)
     rate = Rate.for_all(point.flops_per_s for point in points)
     alike = len({point.device_name for point in points}) < len({point.machine for point in points})
-    columns: list[Column[RooflinePoint]] = [
+    columns: list[Source[RooflinePoint]] = [
+        _record_of_cell,
         Column("cell", left=True, text=lambda point: _name(point.result, keys)),
         Column("device", rank=5, left=True, text=lambda point: point.machine if alike else point.device_name),
-        Column("flops_per_s", f"achieved ({rate.name})", show=rate.show),
-        Column("share_of_sheet", "% of data sheet", show=lambda share: percent(share, UNSTATED)),
+        Column("flops_per_s", f"achieved ({rate.name})", show=rate.show, short=rate.name),
+        lambda point: attributes(point.sheet, *_OF_CEILING, prefix="sheet_"),
+        Column("share_of_sheet", "% of data sheet", show=lambda share: percent(share, UNSTATED), short="% sheet"),
+        lambda point: attributes(point.measured, *_OF_CEILING, "doubt", prefix="measured_"),
         Column(
             "share_of_measured",
             "% of measured peak",
             rank=4,
             show=lambda share: percent_of_measured(share, NOT_MEASURED),
+            short="% peak",
         ),
-        Column("intensity", "intensity (FLOP/B)", rank=2, show="{:.4g}".format),
+        Column("intensity", "intensity (FLOP/B)", rank=2, show="{:.4g}".format, short="FLOP/B"),
         Column("bound", left=True),
+        lambda point: attributes(point, min_bytes_per_s="bytes_per_s", min_share_of_bandwidth="share_of_bandwidth"),
     ]
     if any(point.bound == "bandwidth" for point in points):
         columns += [
-            Column("min_bytes_per_s", "bandwidth (GB/s)", text=lambda p: _least(p, bandwidth(p.bytes_per_s))),
+            Column(
+                "min_bytes_per_s", "bandwidth (GB/s)", text=lambda p: _least(p, bandwidth(p.bytes_per_s)), short="GB/s"
+            ),
             Column(
                 "min_share_of_bandwidth",
                 "% of bandwidth",
@@ -85,7 +92,6 @@ def roofline_table(
     return Table.of(
         points,
         columns,
-        record=_record,
         caption=caption,
         footnotes=(*left_out, *((MEASURES["flops"].note, INTENSITY, *ceiling_notes(points)) if points else ())),
         label="roofline",
@@ -113,7 +119,7 @@ def _least(point: RooflinePoint, text: str) -> str:
 _OF_CEILING = ("flops_per_s", "bytes_per_s", "source")
 
 
-def _record(point: RooflinePoint) -> dict[str, Value]:
+def _record_of_cell(point: RooflinePoint) -> dict[str, Value]:
     result, spec = point.result, point.result.spec
     return {
         **{key: FIELDS[key].show(result) for key in ("session", "size", "context", "batch", "pass", "device")},
@@ -123,12 +129,7 @@ def _record(point: RooflinePoint) -> dict[str, Value]:
         "device_name": point.device_name,
         "precision": spec.precision,
         **attributes(point, precision_in_force="precision", flops="flops", min_bytes_moved="bytes_moved"),
-        **attributes(point, "step_s", "flops_per_s"),
-        **attributes(point.sheet, *_OF_CEILING, prefix="sheet_"),
-        "share_of_sheet": point.share_of_sheet,
-        **attributes(point.measured, *_OF_CEILING, "doubt", prefix="measured_"),
-        **attributes(point, "share_of_measured", "intensity", "bound"),
-        **attributes(point, min_bytes_per_s="bytes_per_s", min_share_of_bandwidth="share_of_bandwidth"),
+        "step_s": point.step_s,
     }
 
 

@@ -1,4 +1,5 @@
-"""The tool's step times over a bare script's as a table, with one sentence on what they come to."""
+"""Step times over those of a bare script, and of cells side by side over those of one alone: each a table with a
+sentence on what they come to."""
 
 from __future__ import annotations
 
@@ -7,12 +8,16 @@ from collections.abc import Iterator
 import msgspec
 
 from cs336_tui.events.environment import Environment
-from cs336_tui.export.tables import Column, Table, Value, attributes
+from cs336_tui.export.tables import Column, Source, Table, Value, attributes, known
 from cs336_tui.selftest.programs import APP, BARE, SAMPLING_S, SelftestCell
 from cs336_tui.selftest.ratios import ProgramRatio, SelftestResult, Tolerances
+from cs336_tui.selftest.side_by_side import LaneCost, LaneRun
 from cs336_tui.selftest.turns import SETTLE_S, Taken
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, counted
 from cs336_tui.stats.ratio import Ratio
+
+SMALL = 2.0
+"""Cost of neighbours in percent up to which an interval that reaches 0 is called none."""
 
 
 class Selftest(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,6 +183,92 @@ def _ratio(ratio: Ratio | None) -> str:
     return UNKNOWN if ratio is None else f"{ratio.ratio:.3f} {ratio.bounds('.3f')}"
 
 
-def _time(mean_s: float | None, std_s: float | None) -> str:
+def _time(mean_s: float | None, std_s: float | None = None) -> str:
     mean = MILLISECONDS.time(mean_s, mean_s=mean_s, std_s=std_s)
     return mean if std_s is None else f"{mean} ± {MILLISECONDS.time(std_s, mean_s=mean_s, std_s=std_s)}"
+
+
+class SideBySide(msgspec.Struct, frozen=True, kw_only=True):
+    """The cell and the machine, every step time, and the cost of each lane and of all."""
+
+    work: SelftestCell
+    environment: Environment
+    run: LaneRun
+    costs: tuple[LaneCost, ...]
+
+
+def lanes_table(found: SideBySide) -> Table:
+    """A row a lane, then all; the last footnote is the sentence."""
+    columns: tuple[Source[LaneCost], ...] = (
+        Column("lane", left=True, read=lambda each: each.lane.lane if each.lane else None, show=known("{}", "all")),
+        Column("device", left=True, read=lambda each: each.lane.device if each.lane else None, text=_place),
+        lambda each: {
+            "cores": " ".join(map(str, each.lane.cores)) if each.lane else None,
+            "lanes": len(found.run.lanes),
+        },
+        Column("steps_alone", "steps alone"),
+        Column("steps_beside", "steps beside"),
+        Column("alone_s", "alone (ms)", show=_time),
+        Column("beside_s", "beside others (ms)", show=_time),
+        lambda each: attributes(each.ratio, "ratio", "low", "high"),
+        Column("ratio", "beside over alone [95 %]", text=lambda each: _ratio(each.ratio)),
+    )
+    return Table.of(
+        found.costs,
+        columns,
+        caption=f"Step times beside {_others(found)}, over those alone: {found.work.title}",
+        footnotes=(*_lanes_notes(found), lanes_sentence(found)),
+        label="side-by-side",
+    )
+
+
+def lanes_sentence(found: SideBySide) -> str:
+    """The cost in plain words, with the machine."""
+    ratio, lanes = found.costs[-1].ratio, len(found.run.lanes)
+    place = machine_of(found.environment, found.run.lanes[0].device)
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return f"the cost of neighbours cannot be told: too few rounds with steps of all lanes; on {place}."
+    together = f"{counted(lanes, 'lane')} together make {lanes / ratio.ratio:.2f} times the steps of one"
+    low, high = ((bound - 1) * 100 for bound in (ratio.low, ratio.high))
+    if low <= 0 <= high:
+        said = "no cost of neighbours is to be seen" if high <= SMALL else "whether neighbours cost time cannot be told"
+        said += f": beside {_others(found)} a step takes between {_share(low)} and {_share(high)} of its time alone"
+        said += "" if high <= SMALL else " (more rounds or a quieter machine narrow that)"
+    else:
+        change = (ratio.ratio - 1) * 100
+        said = (
+            f"beside {_others(found)} a step takes {abs(change):.1f} % {'longer' if change > 0 else 'less'} than alone "
+        )
+        said += f"[{low:+.1f} %, {high:+.1f} %]"
+    return f"{said}; {together}; on {place}."
+
+
+def _share(change: float) -> str:
+    return f"{100 + change:.1f} %"
+
+
+def _others(found: SideBySide) -> str:
+    return f"the same cell in {counted(len(found.run.lanes) - 1, 'other lane')}"
+
+
+def _lanes_notes(found: SideBySide) -> Iterator[str]:
+    run = found.run
+    ratio = found.costs[-1].ratio
+    method = ratio.method if ratio else "too few rounds for an interval"
+    yield (
+        f"turns of {run.turn_s:.2f} s: each lane alone, all, all, each alone, the other cells' processes stopped; "
+        f"{counted(run.plan.rounds, 'round')} in each of {counted(run.plan.starts, 'start')}; ratios round by "
+        f"round, their geometric mean; intervals: {method}"
+    )
+    sides = [turn for rounds in run.starts for each in rounds for turns in each.values() for turn in turns]
+    settling, taken = sum(len(turn.settling) for turn in sides), sum(len(turn.counted) for turn in sides)
+    yield f"not counted: {settling} of {settling + taken} steps, which began within {SETTLE_S:g} s of a turn's begin"
+    yield "cells run in lanes of cs336-tui bench, with its pinning and sampling, which go on while a cell is alone"
+
+
+def _place(each: LaneCost) -> str:
+    if each.lane is None:
+        return ""
+    cores = ", ".join(map(str, each.lane.cores))
+    word = "cores" if len(each.lane.cores) > 1 else "core"
+    return f"{each.lane.device} ({word} {cores})" if cores else each.lane.device

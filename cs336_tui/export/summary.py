@@ -16,7 +16,7 @@ import msgspec
 from cs336_tui.analysis.merge import RECORDED, Result, grouped, measured, merge, without_visits
 from cs336_tui.analysis.merge import title_of as session_title
 from cs336_tui.export import provenance
-from cs336_tui.export.findings import MOST_NAMED, findings, short_names
+from cs336_tui.export.findings import findings, short_names
 from cs336_tui.export.first_table import first_table
 from cs336_tui.export.footnotes import (
     FAILED,
@@ -45,6 +45,7 @@ from cs336_tui.stats.quantities import (
     gigabytes,
     millisecond_decimals,
     milliseconds,
+    named,
     sparkline,
 )
 from cs336_tui.stats.summaries import summarize
@@ -180,9 +181,8 @@ def _not_ok(results: Sequence[Result], names: Names) -> Iterator[str]:
     """The cells of each status but a plain ok."""
     for status, members in grouped(results, lambda result: status_of(result.cell)).items():
         if status not in ("ok", RECORDED):
-            named = "; ".join(names[each.source, each.cell.cell] for each in members[:MOST_NAMED])
-            more = f"; and {len(members) - MOST_NAMED} more" if len(members) > MOST_NAMED else ""
-            yield f"{status}: {named}{more}"
+            of_status = [names[each.source, each.cell.cell] for each in members]
+            yield f"{status}: {named(of_status, last='; and ')}"
 
 
 def _tables(tables: Iterable[Table], paging: bool) -> str:

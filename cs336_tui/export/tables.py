@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 import msgspec
 
-from cs336_tui.stats.quantities import UNKNOWN
+from cs336_tui.stats.quantities import NONE, UNKNOWN, Units
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -55,6 +55,11 @@ class Column(NamedTuple, Generic[T]):
     room: int = 0
     """The width of its widest plausible text, which the screen keeps free from the start: its texts arrive one by one.
     0: all texts are known, and decide."""
+    short: str | None = None
+    """The heading on a screen, of `units` without one. None: the title."""
+    units: Units = ()
+    """On a screen the column is in one of these units of its raw value: the one that suits all columns of the table
+    that have the same. Empty: its texts are those of the files."""
 
     @property
     def heading(self) -> str:
@@ -80,6 +85,10 @@ class Column(NamedTuple, Generic[T]):
     def cell(self, item: T, record: Mapping[str, Value] | None = None) -> str:
         """The text of an item."""
         return self.show(self.value(item, record)) if self.text is None else self.text(item)
+
+
+Source = Column[T] | Callable[[T], Mapping[str, Value]]
+"""A column, or values by key that programs alone get."""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,12 +117,14 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     """The footnotes that say what was found, which are shown where notes are not, too."""
     behind: int = 0
     """The number of last rows that a finding stands for where notes are not shown."""
+    raw: dict[str, tuple[Value, ...]] = {}
+    """The raw values of the columns with `units`, by key."""
 
     @classmethod
     def of(
         cls,
         items: Iterable[T],
-        columns: Iterable[Column[T]],
+        columns: Iterable[Source[T]],
         *,
         record: Callable[[T], dict[str, Value]] | None = None,
         caption: str = "",
@@ -122,14 +133,14 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         label: str = "results",
         doubt: Callable[[T], str] | None = None,
     ) -> Table:
-        """A row per item. The records are the columns' values by key, unless `record` makes them."""
-        items, columns = tuple(items), tuple(columns)
-        as_record = record or (lambda item: values_of(columns, item))
-        made = list(map(as_record, items))
+        """A row per item. The records are the `values_of` the columns, unless `record` makes them."""
+        items, sources = tuple(items), tuple(columns)
+        shown = [source for source in sources if isinstance(source, Column)]
+        made = [record(item) if record else values_of(sources, item) for item in items]
         return cls(
-            columns=tuple(Column(c.key, c.title, c.left, c.rank, group=c.group, room=c.room) for c in columns),
+            columns=tuple(column._replace(read=None, show=as_text, text=None) for column in shown),
             rows=tuple(
-                tuple(column.cell(item, found) for column in columns) for item, found in zip(items, made, strict=True)
+                tuple(column.cell(item, found) for column in shown) for item, found in zip(items, made, strict=True)
             ),
             records=tuple(made),
             caption=caption,
@@ -137,6 +148,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
             settings=dict(settings or {}),
             label=label,
             doubts=tuple(map(doubt, items)) if doubt else (),
+            raw={c.key: tuple(map(c.value, items, made)) for c in shown if c.units},
         )
 
     @property
@@ -155,19 +167,73 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         place = [column.key for column in self.columns].index(key)
         return tuple(row[place] for row in self.rows)
 
-    def without(self, *keys: str) -> Table:
-        """The table without these columns; the records are the same."""
-        kept = [place for place, column in enumerate(self.columns) if column.key not in keys]
+    def facts(self, place: int) -> dict[str, str]:
+        """The texts of a row that say something, by heading."""
+        texts = zip((column.header for column in self.columns), self.rows[place], strict=True)
+        return {heading: text for heading, text in texts if text not in ("", NONE)}
+
+    @property
+    def alike(self) -> tuple[int, ...]:
+        """The places of columns, but for the first, in which all of several rows say the same."""
+        texts = zip(*self.rows, strict=True)
+        return tuple(place for place, cells in enumerate(texts) if place and len(cells) > 1 and len({*cells}) == 1)
+
+    def at(self, places: Iterable[int]) -> Table:
+        """The table with the columns at these places alone; the records are the same."""
+        kept = tuple(places)
         return msgspec.structs.replace(
             self,
             columns=tuple(self.columns[place] for place in kept),
             rows=tuple(tuple(row[place] for place in kept) for row in self.rows),
         )
 
+    def without(self, *keys: str) -> Table:
+        """The table without these columns; the records are the same."""
+        return self.at(place for place, column in enumerate(self.columns) if column.key not in keys)
 
-def values_of(columns: Iterable[Column[T]], item: T) -> dict[str, Value]:
-    """The raw values of an item by the columns' keys."""
-    return {column.key: column.value(item) for column in columns}
+
+def fitted(
+    widths: Sequence[int],
+    ranks: Sequence[int | None],
+    room: int,
+    *,
+    gap: int,
+    most: int | None = None,
+    least: Sequence[int] = (),
+) -> dict[int, int]:
+    """The columns that stay, by place, and the width of each in characters; each takes its `gap`, too.
+
+    First columns with a rank go, the highest first and of one rank the last, while there are more than `most` or no
+    room. Then those of rank 0 go from the right, as long as not even the `least` widths have room. Then what is left
+    gives up width, the widest first, down to these, by default none. A column whose rank is None stays.
+    """
+    kept = dict(enumerate(widths))
+    least = least or widths
+
+    def is_over(taken: Iterable[int]) -> bool:
+        return sum(taken) + gap * len(kept) > room
+
+    for place in sorted(kept, key=lambda place: (-(ranks[place] or 0), -place)):
+        if ranks[place] and (is_over(kept.values()) or len(kept) > (most or len(kept))):
+            del kept[place]
+    for place in reversed([*kept]):
+        if ranks[place] is not None and is_over(least[place] for place in kept):
+            del kept[place]
+    while is_over(kept.values()) and (wide := [place for place, width in kept.items() if width > least[place]]):
+        kept[max(wide, key=kept.__getitem__)] -= 1
+    return kept
+
+
+def values_of(sources: Iterable[Source[T]], item: T) -> dict[str, Value]:
+    """The raw values of an item by key, in the order of their sources. A column adds none where its key has one
+    already, nor where it has a `text` and does not `read`: that is for people alone."""
+    record: dict[str, Value] = {}
+    for source in sources:
+        if not isinstance(source, Column):
+            record |= source(item)
+        elif source.key not in record and (source.read or not source.text):
+            record[source.key] = source.value(item)
+    return record
 
 
 def cell_record(spec: CellSpec, *keys: str) -> dict[str, Value]:
@@ -208,7 +274,7 @@ def known(template: str, unknown: str = UNKNOWN) -> Callable[[Any], str]:
 def report_table(
     report: KernelReport | MemoryReport,
     items: Iterable[T],
-    columns: Iterable[Column[T]],
+    columns: Iterable[Source[T]],
     what: str,
     label: str,
     *,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 import msgspec
 from rich.cells import cell_len
 
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.tables import Column, Table, fitted
 from cs336_tui.export.texts import one_line, plain
 from cs336_tui.stats.quantities import NONE, UNKNOWN, UNSTATED, counted
 
@@ -225,38 +225,19 @@ def _parted(columns: Sequence[_Shown], rows: int) -> tuple[list[_Shown], list[_S
 
 
 def _fitting(columns: Sequence[_Shown], width: int) -> tuple[list[_Shown], list[int]]:
-    """The columns that stay, and the width of each: of the highest rank the last goes first; then texts are folded, and
-    only then what has rank 0 goes, from the right."""
-    kept = list(columns)
-
-    def room(of: Iterable[int]) -> int:
-        widths = list(of)
-        return width - sum(widths) - _GAP * (len(widths) - 1)
-
-    def is_needed(each: _Shown) -> bool:
-        return each is columns[0] or each.column.key in _VERDICTS
-
-    while len(kept) > MOST_COLUMNS or room(each.width for each in kept) < 0:
-        ranked = [each for each in kept if each.column.rank and not is_needed(each)]
-        if not ranked:
-            break
-        most = max(each.column.rank for each in ranked)
-        kept.remove([each for each in ranked if each.column.rank == most][-1])
-    while room(each.least_width for each in kept) < 0:
-        free = [each for each in kept if not is_needed(each)]
-        if not free:
-            break
-        kept.remove(free[-1])
-    widths = [each.width for each in kept]
-    while room(widths) < 0:
-        spare = [now - each.least_width for now, each in zip(widths, kept, strict=True)]
-        if max(spare) <= 0:
-            break
-        widest = max((now for now, left in zip(widths, spare, strict=True) if left > 0))
-        place = next(i for i, now in enumerate(widths) if now == widest and spare[i] > 0)
-        widths[place] -= 1
-    in_one_line = [max(now, cell_len(each.column.header)) for now, each in zip(widths, kept, strict=True)]
-    return kept, in_one_line if room(in_one_line) >= 0 else widths
+    """The columns that stay, and the width of each. The first and the verdict do; headings have one line if all can."""
+    needed = [not place or each.column.key in _VERDICTS for place, each in enumerate(columns)]
+    widths = fitted(
+        [each.width for each in columns],
+        [None if is_needed else each.column.rank for is_needed, each in zip(needed, columns, strict=True)],
+        width + _GAP,
+        gap=_GAP,
+        most=MOST_COLUMNS,
+        least=[each.least_width for each in columns],
+    )
+    in_one_line = [max(now, cell_len(columns[place].column.header)) for place, now in widths.items()]
+    has_room = sum(in_one_line) + _GAP * (len(widths) - 1) <= width
+    return [columns[place] for place in widths], in_one_line if has_room else [*widths.values()]
 
 
 def _in_a_word(table: Table) -> Table:

@@ -1,24 +1,26 @@
-"""A race as a sentence, as tables and as data, with the gain of each searched choice."""
+"""A race as a sentence, as tables and as data, with the gain of each searched choice; and the plan of a search."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from cs336_tui.analysis.agreement import COMPARED
+from cs336_tui.analysis.estimates import duration_range, time_range, timed_flops
+from cs336_tui.analysis.first_round import first_round_s
 from cs336_tui.analysis.gains import Factor, Gain, gains_of, together
 from cs336_tui.analysis.next_step import NONE_LEFT
 from cs336_tui.analysis.tuning import BARRED, Entry, EntryStatus, Race
-from cs336_tui.analysis.tuning_plan import TimeRule, measured_rule
+from cs336_tui.analysis.tuning_plan import Plan, Planned, TimeRule, measured_rule
 from cs336_tui.config.command import command_of
 from cs336_tui.config.spec import AXES
 from cs336_tui.config.tuned_sweep import sweep_of_candidate
 from cs336_tui.config.tuning import COSTS, Goal, LeftOut, choice_words
-from cs336_tui.export.tables import Column, Table, Value, attributes, known
+from cs336_tui.export.tables import Column, Source, Table, Value, attributes, known
 from cs336_tui.session.states import CellState
-from cs336_tui.stats.quantities import TOO_NOISY, UNKNOWN, counted, duration, gigabytes
+from cs336_tui.stats.quantities import TOO_NOISY, UNKNOWN, counted, duration, gigabytes, named
 
 _OF_START: Mapping[Goal, str] = {
     "step": "the starting point's time a step",
@@ -28,8 +30,8 @@ _OF_START: Mapping[Goal, str] = {
 }
 _ALIKE: Mapping[EntryStatus, str] = {"oom": "out of memory", "over the limit": "its peak is over the limit"}
 """Reasons whose words differ in nothing but sizes."""
-_MOST_NAMED = 3
-"""The most candidates that a sentence names, and the most reasons."""
+_MOST_REASONS = 3
+"""The most reasons that are told."""
 BASELINE = "baseline"
 """Stands for the interval of the starting point, to which all ratios are."""
 
@@ -41,15 +43,15 @@ def finding(race: Race) -> str:
         return _no_finding(race)
     tied = [entry for entry in race.entries if entry.status in ("tied", "in the race") and entry is not best]
     names = [entry.label if entry.number else "the starting point" for entry in tied]
-    beside = f"; not told apart from it: {_named(names)}" if tied else ""
+    beside = f"; not told apart from it: {named(names)}" if tied else ""
     if best.number == 0:
         others = sum(entry.visits > 0 for entry in race.entries) - 1
         return f"No other of {counted(others, 'measured candidate')} beats the starting point{beside}."
-    ratio = UNKNOWN if best.ratio is None else f"{best.ratio:.2f}"
-    bounds = f" [{best.low:.2f}, {best.high:.2f}]" if best.low is not None and best.high is not None else ""
-    unsure = "" if bounds else f" ({TOO_NOISY})" if best.visits > 1 else " (one visit each, so there is no interval)"
+    unsure = ""
+    if best.low is None or best.high is None:
+        unsure = f" ({TOO_NOISY})" if best.visits > 1 else " (one visit each, so there is no interval)"
     doubt = f" In doubt: {best.why}." if best.why else ""
-    return f"{best.label} takes {ratio}{bounds} of {_OF_START[race.tuning.goal]}{unsure}{beside}.{doubt}"
+    return f"{best.label} takes {factor_words(best, 2)} of {_OF_START[race.tuning.goal]}{unsure}{beside}.{doubt}"
 
 
 def _no_finding(race: Race) -> str:
@@ -65,9 +67,9 @@ def _no_finding(race: Race) -> str:
 def failure_lines(race: Race) -> Iterator[str]:
     """The most common reasons why candidates have no result, each with its candidates."""
     reasons = _reasons(race)
-    for why, names in list(reasons.items())[:_MOST_NAMED]:
-        yield f"{why}: {_named(names)}"
-    if (more := len(reasons) - _MOST_NAMED) > 0:
+    for why, names in list(reasons.items())[:_MOST_REASONS]:
+        yield f"{why}: {named(names)}"
+    if (more := len(reasons) - _MOST_REASONS) > 0:
         yield f"{counted(more, 'other reason')}: cs336-tui export --report race has them all"
 
 
@@ -91,24 +93,30 @@ def race_table(race: Race, cells: Mapping[int, CellState] | None = None) -> Tabl
     """A row a candidate, best first, with its ratio to the starting point; below what was not tried, and why. `cells`
     are the session's, which tell what a limit of the whole run leaves for compiling."""
     rules = _rules(race, cells)
-    columns: list[Column[Entry]] = [
-        Column("candidate", left=True, text=lambda entry: entry.label),
-        Column("status", left=True, text=lambda entry: entry.status),
-        Column("ratio", text=lambda entry: UNKNOWN if entry.ratio is None else f"{entry.ratio:.3f}"),
+    left_s = {number: rule.left_s for number, rule in rules.items()}
+    columns: list[Source[Entry]] = [
+        Column("candidate", left=True, read=lambda entry: entry.label),
+        Column("status", left=True),
+        Column("ratio", show=known("{:.3f}")),
+        lambda entry: attributes(entry, "low", "high", "cost", "visits", "peak_bytes", "compile_s"),
         Column("interval", text=_interval),
-        Column("visits", rank=4, text=lambda entry: str(entry.visits)),
+        Column("visits", rank=4),
         Column("peak", "peak (GB)", rank=2, text=lambda e: gigabytes(e.peak_bytes) if e.peak_bytes else UNKNOWN),
     ]
     if any(entry.compile_s for entry in race.entries):
         columns.append(Column("compile", "compile (s)", rank=3, text=lambda e: known("{:.1f}", "")(e.compile_s)))
     if rules:
-        columns.append(Column("left", "left to compile (s)", rank=2, text=lambda e: _left(rules.get(e.number))))
-    columns.append(Column("why", left=True, rank=5, text=lambda entry: entry.why))
+        show = known("{:.0f}")
+        columns.append(Column("left", "left to compile (s)", rank=2, text=lambda e: show(left_s.get(e.number))))
+    columns += [
+        Column("why", left=True, rank=5, read=lambda entry: entry.why or None, text=lambda entry: entry.why),
+        lambda entry: attributes(entry.agreement, agrees="agrees", agreement="why"),
+        lambda entry: {"left_to_compile_s": left_s[entry.number]} if entry.number in left_s else {},
+    ]
     findings, candidates = tuple(_findings(race, rules)), counted(len(race.entries), "candidate")
     found = Table.of(
         race.entries,
         columns,
-        record=lambda entry: race_record(entry, rules.get(entry.number)),
         caption=f"Race of {candidates}: {COSTS[race.tuning.goal]} over the starting point's",
         footnotes=(*_notes(race), *findings),
         label="race",
@@ -118,11 +126,12 @@ def race_table(race: Race, cells: Mapping[int, CellState] | None = None) -> Tabl
 
 
 def race_document(race: Race, cells: Mapping[int, CellState] | None = None) -> dict[str, Any]:
-    """The race as data: the best spec, the ranking, the starting point, what was left out and how it ended."""
-    rules, tuning, best = _rules(race, cells), race.tuning, race.best
+    """The race as data: the best spec, the ranking, the starting point, what was left out and how it ended; in seconds,
+    bytes and joules."""
+    tuning, best, records = race.tuning, race.best, race_table(race, cells).records
     return {
         "best": best.spec if best else None,
-        "ranking": [{"spec": each.spec, **race_record(each, rules.get(each.number))} for each in race.entries],
+        "ranking": [{"spec": each.spec, **record} for each, record in zip(race.entries, records, strict=True)],
         "baseline": race.start.spec,
         "finding": finding(race),
         "command": command_of(sweep_of_candidate(tuning, best.spec)) if best else None,
@@ -137,19 +146,6 @@ def race_document(race: Race, cells: Mapping[int, CellState] | None = None) -> d
     }
 
 
-def race_record(entry: Entry, rule: TimeRule | None = None) -> dict[str, Value]:
-    """A candidate as data, in seconds, bytes and joules."""
-    return {
-        "candidate": entry.label,
-        "status": entry.status,
-        **attributes(entry, "ratio", "low", "high", "cost", "visits", "peak_bytes", "compile_s"),
-        "why": entry.why or None,
-        "agrees": entry.agreement.agrees if entry.agreement else None,
-        "agreement": entry.agreement.why if entry.agreement else None,
-        **({"left_to_compile_s": rule.left_s} if rule else {}),
-    }
-
-
 def left_out_lines(left_out: Iterable[LeftOut]) -> Iterator[str]:
     """A line a reason, with the combinations that it leaves out."""
     by_reason: dict[str, list[str]] = {}
@@ -159,23 +155,13 @@ def left_out_lines(left_out: Iterable[LeftOut]) -> Iterator[str]:
         first, *others = (each.split(", ") for each in words)
         common = ", ".join(part for part in first if all(part in other for other in others))
         several = f"{common} ({counted(len(words), 'combination')})" if others and common else ""
-        yield f"not tried: {several or _named(words)}: {why}"
-
-
-def _named(names: Sequence[str]) -> str:
-    """The first names, and the number of others."""
-    more = len(names) - _MOST_NAMED
-    return "; ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        yield f"not tried: {several or named(words)}: {why}"
 
 
 def _interval(entry: Entry) -> str:
     if not entry.number and entry.ratio is not None:
         return BASELINE
     return "" if entry.low is None or entry.high is None else f"[{entry.low:.3f}, {entry.high:.3f}]"
-
-
-def _left(rule: TimeRule | None) -> str:
-    return UNKNOWN if rule is None or rule.left_s is None else f"{rule.left_s:.0f}"
 
 
 def _rules(race: Race, cells: Mapping[int, CellState] | None) -> dict[int, TimeRule]:
@@ -209,7 +195,7 @@ def _findings(race: Race, rules: Mapping[int, TimeRule]) -> Iterator[str]:
         if entry.status == "differs":
             yield f"differs: {entry.label}: {entry.why}"
     if unseen := [entry for entry in race.entries if entry.status == "not visited"]:
-        names = _named([entry.label for entry in unseen])
+        names = named([entry.label for entry in unseen])
         yield f"not visited: {counted(len(unseen), 'candidate')} ({names}): {unseen[0].why}"
     yield from left_out_lines(race.left_out)
 
@@ -220,41 +206,32 @@ def gains_table(race: Race) -> Table | None:
     gains = gains_of(race)
     if not any(gain.alone or gain.beside for gain in gains):
         return None
-    columns: list[Column[Gain]] = [
+    columns: list[Source[Gain]] = [
+        lambda gain: {"choice": AXES[gain.field].option, "value": gain.value, "in_best": gain.is_best},
         Column("choice", left=True, text=lambda gain: choice_words({gain.field: gain.value})),
+        lambda gain: attributes(gain.alone, *Factor._fields, prefix="alone_"),
+        lambda gain: attributes(gain.beside, *Factor._fields, prefix="beside_"),
         Column("alone", text=lambda gain: factor_words(gain.alone)),
         Column("beside", "beside the best's others", text=lambda gain: factor_words(gain.beside)),
-        Column("interacts", left=True, text=_interacts),
-        Column("in_best", "in the best", left=True, text=lambda gain: "yes" if gain.is_best else ""),
+        Column("interacts", left=True, show={None: UNKNOWN, True: "yes", False: "not shown"}.__getitem__),
+        Column("in_best", "in the best", left=True, show={True: "yes", False: ""}.__getitem__),
     ]
     return Table.of(
         gains,
         columns,
-        record=_record_of_gain,
         caption="What each choice gains: cost with it over cost without it",
         footnotes=tuple(_notes_of_gains(race, gains)),
         label="gains",
     )
 
 
-def _record_of_gain(gain: Gain) -> dict[str, Value]:
-    """A gain as data; None for what is not known."""
-    record: dict[str, Value] = {"choice": AXES[gain.field].option, "value": gain.value, "in_best": gain.is_best}
-    for name, factor in (("alone", gain.alone), ("beside", gain.beside)):
-        record |= {f"{name}_{part}": getattr(factor, part) if factor else None for part in Factor._fields}
-    return {**record, "interacts": gain.interacts}
-
-
-def factor_words(factor: Factor | None) -> str:
+def factor_words(factor: Factor | Entry | None, decimals: int = 3) -> str:
     """A ratio with its interval: ``0.712 [0.703, 0.721]``."""
-    if factor is None:
+    if factor is None or factor.ratio is None:
         return UNKNOWN
-    bounds = "" if factor.low is None or factor.high is None else f" [{factor.low:.3f}, {factor.high:.3f}]"
-    return f"{factor.ratio:.3f}{bounds}"
-
-
-def _interacts(gain: Gain) -> str:
-    return {None: UNKNOWN, True: "yes", False: "not shown"}[gain.interacts]
+    low, high, form = factor.low, factor.high, f".{decimals}f"
+    bounds = "" if low is None or high is None else f" [{low:{form}}, {high:{form}}]"
+    return f"{factor.ratio:{form}}{bounds}"
 
 
 def _notes_of_gains(race: Race, gains: tuple[Gain, ...]) -> Iterator[str]:
@@ -264,3 +241,130 @@ def _notes_of_gains(race: Race, gains: tuple[Gain, ...]) -> Iterator[str]:
     if both := together(race, gains):
         product = UNKNOWN if both.product is None else f"{both.product:.3f}"
         yield f"together: {factor_words(both.ratio)}; the product of what its choices gain alone: {product}"
+
+
+def plan_heading(plan: Plan) -> str:
+    """The search in a sentence."""
+    tuning, left = plan.tuning, len(plan.left_out)
+    out = f", {counted(left, 'combination')} left out" if left else ""
+    out += f", {counted(plan.alike, 'combination')} like another" if plan.alike else ""
+    limit = "" if plan.limit_bytes is None else f" within {gigabytes(plan.limit_bytes)} GB"
+    return (
+        f"{counted(len(plan.candidates), 'candidate')} on {plan.target.name}{limit}{out}; goal: {COSTS[tuning.goal]}."
+    )
+
+
+def plan_table(plan: Plan) -> Table:
+    """A row a candidate with its prediction; below what is left out, and the plan."""
+    columns: list[Column[Planned]] = [
+        Column("candidate", left=True, text=lambda each: each.label),
+        Column("needed", "needs (GB)", text=lambda e: UNKNOWN if e.needed_bytes is None else gigabytes(e.needed_bytes)),
+        Column("tflop", "TFLOP a step", rank=2, text=_tflop),
+        Column("step", "step", left=True, rank=1, text=_step),
+    ]
+    if any(each.estimate is None for each in plan.candidates):
+        columns.append(Column("note", left=True, text=lambda each: "" if each.estimate else "not predicted"))
+    lines = tuple(plan_lines(plan))
+    found = Table.of(
+        plan.candidates,
+        columns,
+        record=planned_record,
+        caption=f"Candidates on {plan.target.name}",
+        footnotes=lines,
+        label="tuning-plan",
+    )
+    return msgspec.structs.replace(found, findings=lines)
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """Notes: candidates left out, rounds that the budget allows, and time that a limit of the whole run leaves."""
+    yield f"starting point: {plan.tuning.base.heading}"
+    if not plan.target.shares_memory and any(each.spec.ranks > 1 for each in plan.candidates):
+        yield "needs, TFLOP: of each rank, on a GPU of its own"
+    yield from left_out_lines(each for each, _ in plan.left_out)
+    yield _round_line(plan)
+    if plan.visits < len(plan.candidates):
+        in_time = f"first round: about {plan.visits} of these visits, in {duration(first_round_s(plan.tuning))}"
+        yield (
+            f"{in_time}. The starting point first, then each value by itself, then the combinations whose values "
+            "gained most; give more time, or search less, to visit all"
+        )
+    yield from _rule_lines(plan)
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """The plan as data, in bytes, seconds and FLOPs."""
+    tuning = plan.tuning
+    return {
+        "baseline": tuning.base,
+        "goal": tuning.goal,
+        "over": {each.name: each.values for each in tuning.over},
+        "device": plan.target.name,
+        "limit_bytes": plan.limit_bytes,
+        "candidates": [{"spec": each.spec, **planned_record(each)} for each in plan.candidates],
+        "left_out": [
+            {"words": each.words, "why": each.why, "spec": each.spec, "needed_bytes": needed}
+            for each, needed in plan.left_out
+        ],
+        "plan": {
+            "visits": plan.visits,
+            "warmup_steps": tuning.base.warmup_steps,
+            "measure_steps": None if tuning.base.steps_for else tuning.base.measure_steps,
+            "measure_for_s": tuning.base.steps_for,
+            **attributes(plan, "round_low_s", "round_high_s", "most_rounds"),
+            "budget_s": tuning.budget_s,
+        },
+    }
+
+
+def planned_record(each: Planned) -> dict[str, Value]:
+    """A candidate as data; None is unknown."""
+    found = each.estimate
+    return {
+        "candidate": each.label,
+        "needed_bytes": each.needed_bytes,
+        "flops": timed_flops(found.prediction) if found else None,
+        **attributes(found, "low_s", "high_s", "run_low_s", "run_high_s", "basis"),
+        **({"left_to_compile_at_most_s": each.rule.left_s} if each.rule else {}),
+    }
+
+
+def _round_line(plan: Plan) -> str:
+    tuning, most = plan.tuning, plan.most_rounds
+    visits = counted(len(plan.candidates), "visit")
+    if plan.round_low_s is None:
+        took = "how long it takes is unknown until a cell was measured here (--session takes one's speed)"
+    else:
+        took = (
+            f"{duration_range(plan.round_low_s, plan.round_high_s)} of steps by forecast, beside start-up and compiling"
+        )
+    rounds = "" if most is None else f", at most {counted(most, 'round')} of all"
+    which = "first round" if plan.visits == len(plan.candidates) else "a round of all"
+    return f"{which}: {visits} of {tuning.visit_words}; {took}; budget {duration(tuning.budget_s)}{rounds}"
+
+
+def _rule_lines(plan: Plan) -> Iterator[str]:
+    """The time that the limit of the whole run leaves for compiling, where it has one."""
+    rules = [each.rule for each in plan.candidates if each.rule]
+    known = [rule for rule in rules if rule.left_s is not None and rule.steps_s is not None]
+    if not rules:
+        return
+    limit = duration(rules[0].limit_s)
+    if not known:
+        yield f"of the {limit} of a whole run an unknown rest is left for compiling: no step was forecast"
+        return
+    steps = {round(rule.steps_s or 0.0) for rule in known}
+    left = {round(rule.left_s or 0.0) for rule in known}
+    took, rest = (" to ".join(dict.fromkeys(map(duration, (min(each), max(each))))) for each in (steps, left))
+    yield (
+        f"of the {limit} of a whole run from empty caches its steps take at least {took}, so that at most {rest} is "
+        "left for start-up, compiling and autotuning; what these take is unknown until they are measured on such a GPU"
+    )
+
+
+def _tflop(each: Planned) -> str:
+    return f"{timed_flops(each.estimate.prediction) / 1e12:.4g}" if each.estimate else UNKNOWN
+
+
+def _step(each: Planned) -> str:
+    return time_range(each.estimate.low_s, each.estimate.high_s) if each.estimate else UNKNOWN

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -28,18 +27,12 @@ from cs336_tui.export.layout import (
     value,
 )
 from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Column, Table, Value, known
+from cs336_tui.export.tables import Column, Source, Table, Value, attributes, known
 from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation, gigabytes
 from cs336_tui.stats.ratio import LEVEL, Ratio, ratio_of
 from cs336_tui.stats.summaries import Summary
 
 _WRITTEN = "off"
-_ENDINGS = {
-    "as written": ("mean (ms)", "std (ms)"),
-    "compiled": ("mean (ms)", "std (ms)"),
-    "speed-up": ("", "low", "high"),
-}
-"""The value of a column in a record that is several numbers."""
 
 
 def compiled_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
@@ -69,9 +62,10 @@ def _tables(
     """The table of one mode; of everything else that is in no column all results show the same."""
     columns = (
         *(setting(FIELDS[key].title, key) for key in (*names, "pass")),
-        _time("as written", _WRITTEN, notation),
-        _time("compiled", mode, notation),
-        layout_column("speed-up", lambda row: _ratio_numbers(_speedup(row, mode)), lambda row: _shown(row, mode)),
+        *_time("as written", _WRITTEN, notation),
+        *_time("compiled", mode, notation),
+        Column("speed-up", text=partial(_shown, mode)),
+        lambda row: attributes(_speedup(row, mode), **_BOUNDS),
         Column("compile (s)", read=lambda row: _compile_s(row, mode), show=known("{:.1f}")),
         layout_column("graphs", lambda row: max((each.graphs for each in _prepared(row.runs, mode)), default=None)),
         layout_column(
@@ -91,7 +85,7 @@ def _tables(
     for table in made:
         yield msgspec.structs.replace(
             table,
-            records=tuple({"compile": mode} | _flat(record) for record in table.records),
+            records=tuple({"compile": mode} | record for record in table.records),
             label=f"{mode}-{table.label}" if table.label else mode,
         )
 
@@ -104,23 +98,28 @@ def _of(row: Runs, mode: str) -> list[Result]:
     return [run for run in row.runs if _is(mode, run)]
 
 
-def _time(header: str, mode: str, notation: Notation) -> Column[Runs]:
-    """Mean and std of the runs in this mode, of a row that has those of both."""
+def _time(header: str, mode: str, notation: Notation) -> Iterator[Source[Runs]]:
+    """Mean and std of the runs in this mode, of a row that has those of both; numbers apart for programs."""
 
     def summary(row: Runs) -> Summary | None:
         part = row.only(partial(_is, mode))
         return part.summary if part else None
 
-    def read(row: Runs) -> Value:
-        found = summary(row)
-        numbers = (found.mean_s, found.std_s) if found else (None, None)
-        return tuple(math.nan if number is None else number * 1e3 for number in numbers)
-
     def show(row: Runs) -> str:
         found = summary(row)
         return notation.mean_and_std(found) if found else next((run.ending for run in _of(row, mode)), "not run")
 
-    return layout_column(f"{header} ({notation.symbol})", read, show)
+    yield Column(f"{header} ({notation.symbol})", text=show)
+    for word in ("mean", "std"):
+        yield partial(_milliseconds, f"{header} {word} (ms)", f"{word}_s", summary)
+
+
+def _milliseconds(key: str, field: str, summary: Callable[[Runs], Summary | None], row: Runs) -> Mapping[str, Value]:
+    time_s = found[field] if (found := summary(row)) else None
+    return {key: None if time_s is None else time_s * 1e3}
+
+
+_BOUNDS = {"speed-up": "ratio", "speed-up low": "low", "speed-up high": "high"}
 
 
 def _speedup(row: Runs, mode: str) -> Ratio | None:
@@ -128,12 +127,7 @@ def _speedup(row: Runs, mode: str) -> Ratio | None:
     return ratio_of(runs_of(_of(row, _WRITTEN)), runs_of(_of(row, mode)))
 
 
-def _ratio_numbers(ratio: Ratio | None) -> tuple[float, ...]:
-    bounds = (ratio.low, ratio.high) if ratio else (None, None)
-    return (ratio.ratio if ratio else math.nan, *(math.nan if bound is None else bound for bound in bounds))
-
-
-def _shown(row: Runs, mode: str) -> str:
+def _shown(mode: str, row: Runs) -> str:
     ratio = _speedup(row, mode)
     return f"{ratio.ratio:.3g} {ratio.bounds('.3g')}" if ratio else UNKNOWN
 
@@ -146,19 +140,6 @@ def _prepared(runs: Sequence[Result], mode: str) -> list[ModelPrepared]:
 def _compile_s(row: Runs, mode: str) -> float | None:
     """The time that compiling took, in seconds; of several runs the mean."""
     return mean_of(each.compile_s for each in _prepared(row.runs, mode))
-
-
-def _flat(record: dict[str, Value]) -> dict[str, Value]:
-    """A record whose numbers stand alone, each under a name that says which it is."""
-    found: dict[str, Value] = {}
-    for key, content in record.items():
-        name = key.partition(" (")[0]
-        if name not in _ENDINGS or not isinstance(content, tuple):
-            found[key] = content
-            continue
-        for ending, number in zip(_ENDINGS[name], content, strict=True):
-            found[f"{name} {ending}".rstrip()] = None if math.isnan(number) else number
-    return found
 
 
 def _notes(results: Sequence[Result], mode: str, named: Sequence[str]) -> Iterator[str]:

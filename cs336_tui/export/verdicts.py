@@ -16,15 +16,13 @@ from cs336_tui.export.tables import Column, Table, Value, attributes, cell_recor
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.intervals import MeanInterval
-from cs336_tui.stats.quantities import MILLISECONDS, TOO_NOISY, UNKNOWN, Notation, is_too_noisy
+from cs336_tui.stats.quantities import MILLISECONDS, TOO_NOISY, UNKNOWN, Notation, is_too_noisy, named
 
 if TYPE_CHECKING:
     from cs336_tui.events.events import CellFinished
 
 MOST_LINES = 12
 """Cells that get a line each; more of them are counted."""
-MOST_NAMED = 3
-"""Cells that are named where they are counted."""
 _ALWAYS = ("size", "context", "pass", "precision")
 Names = Mapping[tuple[int, int], str]
 """Names of cells among each other, by source and number."""
@@ -132,8 +130,8 @@ def _doubts(found: Sequence[Judged]) -> Iterator[str]:
     by_verdict = grouped(((each, check) for each in doubted for check in each.judgement.doubts), lambda it: it[1].name)
     for verdict in (check.name for check in doubted[0].judgement.checks if check.name in by_verdict):
         cells = [each for each, _ in by_verdict[verdict]]
-        first = "; first cell" * (len(cells) > 1)
-        yield f"{verdict}: {_counted(cells, len(found))}{first}: {by_verdict[verdict][0][1].explained}"
+        first = "; first cell" if len(cells) > 1 else ""
+        yield f"{verdict}: {_cells_named(cells, len(found))}{first}: {by_verdict[verdict][0][1].explained}"
 
 
 def _not_observable(found: Sequence[Judged]) -> Iterator[str]:
@@ -174,13 +172,13 @@ def _noted(found: Sequence[Judged]) -> Iterator[str]:
     spiky, told = [each for each in found if each.judgement.limited], set()
     if len(spiky) > 1:
         most = max(each.judgement.limited for each in spiky)
-        yield limited_note(most, _counted(spiky, len(found)))
+        yield limited_note(most, _cells_named(spiky, len(found)))
         told = {limited_note(each.judgement.limited) for each in spiky}
     remarks = [(each, note) for each in found for note in each.judgement.notes if note not in told]
     for alike in grouped(remarks, lambda remark: without_numbers(remark[1])).values():
-        differ = len({note for _, note in alike}) > 1
-        cells, note = _counted([each for each, _ in alike], len(found)), alike[0][1]
-        yield f"{note}{' (figures of the first)' * differ}, in {cells}" if len(alike) > 1 else f"{cells}: {note}"
+        figures = " (figures of the first)" if len({note for _, note in alike}) > 1 else ""
+        cells, note = _cells_named([each for each, _ in alike], len(found)), alike[0][1]
+        yield f"{note}{figures}, in {cells}" if len(alike) > 1 else f"{cells}: {note}"
 
 
 def without_numbers(remark: str) -> str:
@@ -188,13 +186,11 @@ def without_numbers(remark: str) -> str:
     return re.sub(r"\b0 (\w+?)s\b", r"0 \1", re.sub(r"\d+(?:\.\d+)?", "0", remark))
 
 
-def _counted(cells: Sequence[Judged], total: int) -> str:
+def _cells_named(cells: Sequence[Judged], total: int) -> str:
     """``3 of 20 cells (small · forward; ...)``; the name alone of a single one."""
     if len(cells) == 1:
         return cells[0].name
-    named = "; ".join(each.name for each in cells[:MOST_NAMED])
-    more = f"; and {len(cells) - MOST_NAMED} more" if len(cells) > MOST_NAMED else ""
-    return f"{len(cells)} of {total} cells ({named}{more})"
+    return f"{len(cells)} of {total} cells ({named([each.name for each in cells], last='; and ')})"
 
 
 CAPTION = "How far these numbers can be trusted"
@@ -219,7 +215,10 @@ def verdict_table(
             f"mean ({notation.symbol})",
             text=lambda each: notation.of(each.result.cell.summary(each.result.state.ddof), "mean_s"),
         ),
-        _of_interval(f"95 % CI of the mean ({notation.symbol})", lambda found: _limits(found, notation)),
+        _of_interval(
+            f"95 % CI of the mean ({notation.symbol})",
+            lambda found: limits_of(found.low, found.high, found.mean, notation),
+        ),
         _of_interval("± %", half_width),
         _of_interval("effective n", lambda found: f"{found.effective_n:.3g}"),
         Column("warmup_advice", "warm-up", left=True),
@@ -236,10 +235,6 @@ def verdict_table(
 
 def _of_interval(title: str, show: Callable[[MeanInterval], str]) -> Column[Judged]:
     return Column(title, text=lambda each: show(found) if (found := each.judgement.interval) else UNKNOWN)
-
-
-def _limits(interval: MeanInterval, notation: Notation) -> str:
-    return limits_of(interval.low, interval.high, interval.mean, notation)
 
 
 def limits_of(low_s: float, high_s: float, mean_s: float, notation: Notation = MILLISECONDS) -> str:

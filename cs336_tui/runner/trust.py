@@ -14,10 +14,10 @@ from cs336_tui.config.axis import UserError
 from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
+from cs336_tui.stats.quantities import named
 
 NOT_THE_USERS = frozenset({"site-packages", "dist-packages", "node_modules", "__pycache__"})
 """Folders whose files are not of the user's own folder that has them."""
-_MOST_SHOWN = 3
 _MOST_LINKS = 8
 """The most modules through which one passes a name on."""
 
@@ -99,8 +99,7 @@ def check_log(session: str, specs: Iterable[CellSpec], *, trusted: bool) -> tupl
     found = imports_of(specs)
     away = [str(each) for each in found if not each.here]
     if away and not trusted:
-        more = f" and {len(away) - _MOST_SHOWN} more" if len(away) > _MOST_SHOWN else ""
-        what = f"would import {', '.join(away[:_MOST_SHOWN])}{more}, which is not the current folder's own code"
+        what = f"would import {named(away, between=', ')}, which is not the current folder's own code"
         raise Untrusted(session, what)
     return found
 

@@ -88,6 +88,12 @@ def counted(number: int, what: str, grouping: str = "") -> str:
     return f"{number:{grouping}} {what if number == 1 else several}"
 
 
+def named(names: Sequence[str], most: int = 3, between: str = "; ", last: str = " and ") -> str:
+    """The first names, and the number of others: ``a; b; c and 2 more``."""
+    more = len(names) - most
+    return between.join(names[:most]) + (f"{last}{more} more" if more > 0 else "")
+
+
 def duration(time_s: float | None) -> str:
     """A whole number of seconds as a clock shows it: ``0:48``, ``12:03``, ``1:02:03``."""
     if time_s is None:

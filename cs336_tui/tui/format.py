@@ -71,6 +71,8 @@ def plural(count: int, noun: str) -> str:
 
 def plain(text: str) -> str:
     """One line of foreign text made safe for the screen: escapes and control characters dropped, tabs widened."""
+    if text.isprintable():
+        return text
     return "".join(char for char in texts.plain(text).expandtabs(4) if char.isprintable())
 
 

@@ -16,7 +16,7 @@ from cs336_tui.analysis.ab import Turns, runs_in_turns, turns_of
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellStarted, Event
-from cs336_tui.export.ab import turns_table
+from cs336_tui.export.comparison import turns_table
 from cs336_tui.export.file_formats import FORMATS
 from cs336_tui.export.formats import plain_text, render
 from cs336_tui.export.reports import report_tables

@@ -16,8 +16,7 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.events import events as ev
 from cs336_tui.export.data_parallel import collective_tables
 from cs336_tui.export.drawing import Absent, Drawing
-from cs336_tui.export.figures import passes_by_size
-from cs336_tui.export.rank_figures import by_message
+from cs336_tui.export.figures import by_message, passes_by_size
 from cs336_tui.export.record import to_csv, to_json
 from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.results import TableError, results_table

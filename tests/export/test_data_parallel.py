@@ -24,7 +24,7 @@ from cs336_tui.events.events import (
 )
 from cs336_tui.export.data_parallel import data_parallel_tables, in_turns_command, sharding_tables
 from cs336_tui.export.drawing import Absent, Drawing
-from cs336_tui.export.rank_figures import by_ranks
+from cs336_tui.export.figures import by_ranks
 from cs336_tui.export.rank_scaling import scaling_tables
 from cs336_tui.export.reference import reference_table
 from cs336_tui.export.results import TableError

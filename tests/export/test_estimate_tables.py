@@ -9,9 +9,15 @@ from cs336_tui.analysis.fitting import search
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.prediction import CATEGORIES
-from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables
+from cs336_tui.export.estimates import (
+    Fitted,
+    category_table,
+    estimate_table,
+    fit_document,
+    fit_table,
+    prediction_tables,
+)
 from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.fits import Fitted, fit_document, fit_table
 from cs336_tui.export.formats import render_all
 from cs336_tui.export.tables import Table
 from tests.made_predictions import MIB, made_prediction

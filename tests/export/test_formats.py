@@ -10,8 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from cs336_tui.export.file_formats import FORMATS, SUFFIXES
-from cs336_tui.export.formats import answer, latex_escape, render, render_all
-from cs336_tui.export.page import page
+from cs336_tui.export.formats import answer, latex_escape, page, render, render_all
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.texts import markdown_escape
 from tests.export.html_reader import Reader

@@ -1,7 +1,9 @@
 """Tables for a page: nothing is lost, nothing is wider or longer than the page."""
 
+from functools import partial
+
 from cs336_tui.export.narrow import PAGE, breakable, fits, markdown_rows, narrow, paged, without_breaks
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.tables import Column, Source, Table, fitted
 
 
 def a_table(columns: int, rows: int = 3, text: str = "12345.678") -> Table:
@@ -74,3 +76,25 @@ def test_long_words_may_break_and_are_whole_again_without_the_breaks() -> None:
     assert max(map(len, breakable(name).split("\u200b"))) < 20
     assert without_breaks(breakable(name)) == name
     assert breakable("forward+backward") == "forward+backward"
+
+
+def test_columns_go_by_rank_then_texts_fold_and_only_then_the_last_without_a_rank_goes() -> None:
+    fit = partial(fitted, [10, 20, 10, 10], [None, 0, 2, 2], gap=2)
+    assert fit(58) == {0: 10, 1: 20, 2: 10, 3: 10}
+    assert fit(57) == {0: 10, 1: 20, 2: 10}
+    assert fit(58, most=2) == {0: 10, 1: 20}
+    assert fit(30, least=[10, 8, 10, 10]) == {0: 10, 1: 16}
+    assert fit(21, least=[10, 8, 10, 10]) == {0: 10}
+    assert fit(5) == {0: 10}
+
+
+def test_records_have_what_columns_read_and_what_programs_alone_get_in_order() -> None:
+    columns: list[Source[int]] = [
+        lambda item: {"unit": "m", "double": 2 * item},
+        Column("half", read=lambda item: item / 2, show="{:.2f}".format),
+        Column("double", text=lambda item: f"twice {item}"),
+        Column("name", text=lambda item: f"number {item}"),
+    ]
+    table = Table.of([3], columns)
+    assert table.rows == (("1.50", "twice 3", "number 3"),)
+    assert list(table.records[0].items()) == [("unit", "m"), ("double", 6), ("half", 1.5)]

@@ -14,7 +14,7 @@ from cs336_tui.analysis.tuning_plan import forecast_rule, measured_rule
 from cs336_tui.config.races import Checks, Finish
 from cs336_tui.config.tuning import BUDGET_ENDED, NOT_AFFORDED, LeftOut
 from cs336_tui.events.events import TuningEnded
-from cs336_tui.export.agreement import agreement_tables
+from cs336_tui.export.comparison import agreement_tables
 from cs336_tui.export.formats import plain_text
 from cs336_tui.export.terminal import Looks, terminal_text
 from cs336_tui.export.tuning import failure_lines, finding, left_out_lines, next_lines, race_document, race_table

@@ -16,7 +16,7 @@ from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import Lane
 from cs336_tui.export.file_formats import FORMATS
 from cs336_tui.export.formats import answer
-from cs336_tui.export.side_by_side import SideBySide, lanes_table, sentence
+from cs336_tui.export.selftest import SideBySide, lanes_sentence, lanes_table
 from cs336_tui.runner.lanes import cores_here
 from cs336_tui.selftest.programs import SelftestCell
 from cs336_tui.selftest.side_by_side import LaneRound, LaneRun, command_of, costs_of
@@ -67,7 +67,7 @@ def test_the_cost_of_each_lane_and_of_all_is_found_whatever_the_machine_drifts()
 def test_one_start_has_an_interval_of_its_rounds_and_one_round_none() -> None:
     assert costs_of(made(1.0, 1.0, starts=1, rounds=8))[-1].ratio is not None
     assert costs_of(made(1.0, 1.0, starts=1, rounds=1))[-1].ratio is None
-    assert "cannot be told" in sentence(shown(made(1.0, 1.0, starts=1, rounds=1)))
+    assert "cannot be told" in lanes_sentence(shown(made(1.0, 1.0, starts=1, rounds=1)))
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_one_start_has_an_interval_of_its_rounds_and_one_round_none() -> None:
     ],
 )  # fmt: skip
 def test_one_sentence_says_what_it_comes_to(slower: tuple[float, float], said: str) -> None:
-    found = sentence(shown(made(*slower)))
+    found = lanes_sentence(shown(made(*slower)))
     assert found.startswith(said)
     assert f"2 lanes together make {2 / slower[0]:.1f}" in found
     assert "on NVIDIA H100 80GB HBM3 (cuda:0), Some CPU" in found
 
 
 def test_a_wide_interval_is_not_called_no_cost() -> None:
-    found = sentence(shown(made(1.1, 1.0, noise=0.2)))
+    found = lanes_sentence(shown(made(1.1, 1.0, noise=0.2)))
     assert found.startswith("whether neighbours cost time cannot be told: beside the same cell in 1 other lane")
     assert "more rounds or a quieter machine" in found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
@@ -92,7 +94,11 @@ async def test_enter_opens_all_figures_with_the_kernel_in_full() -> None:
         assert isinstance(app.screen, Reader)
         text = app.screen.query_one("Rows").text  # type: ignore[attr-defined]
         assert GEMM in text.replace("\n", "").replace("  ", "")
-        assert "the same kernel" in text
+        rows = dict(re.split(r"  +", row.strip())[:2] for row in text.splitlines() if "  " in row.strip())
+        assert rows["same as forward"] == "yes"
+        assert rows["kernels µs"] == "836"
+        assert rows["matmul %"] == "71.9"
+        assert rows["launches or calls"] == "39"
 
 
 async def test_the_table_is_copied_whole() -> None:

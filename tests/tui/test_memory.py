@@ -11,7 +11,7 @@ from cs336_tui.events.events import CellsPredicted, Event
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.tabs.memory.pane import LEVELS_MB
-from cs336_tui.tui.tabs.memory.peaks import peaks_page
+from cs336_tui.tui.tabs.memory.tables import blocks_page, peaks_page
 from cs336_tui.tui.tabs.memory.views import difference, summary
 from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.rows import Rows
@@ -127,6 +127,10 @@ async def test_the_backward_of_each_block_is_given_with_what_is_expected_of_it()
             assert [row.split()[:6] for row in rows] == [
                 [f"layers.{n}", "20.000", "29.884", "-9.884", "-9.884", "512"] for n in range(3)
             ]
+    details = blocks_page(a_memory_report(), 80, 0).details[1]
+    assert details.startswith("layers.1\n\ngradients: 20,000,000 bytes\n")
+    assert "\ndiff: 512 bytes\n" in details
+    assert "change + saved: the gradients by memory alone" in details
     app = Tab(Subject(session(*report_events(a_memory_report(blocks=()))), SPEC, 0))
     async with app.run_test(size=COMPACT) as pilot:
         await pressed(pilot, "V")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
-from cs336_tui.export.tables import Column
+from cs336_tui.export.tables import Column, Table
+from cs336_tui.stats.quantities import TIMES, scale
 from cs336_tui.tui.tabs.kernels.pane import KernelsPane
 from cs336_tui.tui.tabs.memory.pane import MemoryView
 from cs336_tui.tui.tabs.precision import PrecisionPane
-from cs336_tui.tui.widgets.columns import lay_out
+from cs336_tui.tui.widgets.columns import lay_out, on_screen
 from cs336_tui.tui.widgets.lines import Lines
 from tests.made_kernels import a_kernel_report
 from tests.made_memory import an_oom_report
@@ -43,6 +45,32 @@ def test_a_further_page_has_a_column_whole_beside_what_a_row_is_of(
         again = [index for index in page.kept if index in layout.kept]
         assert not any(named[index].room for index in again)
         assert len(page.heading) <= width or (len(again) <= 1 and len(page.kept) - len(again) == 1)
+
+
+def test_an_exported_table_has_short_headings_and_one_unit_for_columns_that_are_compared() -> None:
+    columns = (
+        Column("name", left=True),
+        Column("a_ns", "A (ms)", text=lambda row: row["a_ms"], short="A", units=TIMES),
+        Column("b_ns", "B (ms)", rank=2, text=lambda row: row["b_ms"], short="B", units=TIMES),
+        Column("share", "share of step"),
+    )
+    rows = (
+        {"name": "x\x1b[2J", "a_ns": 1_500, "a_ms": "0.002", "b_ns": 25_000_000, "b_ms": "25.000", "share": "9.0 %"},
+        {"name": "y", "a_ns": None, "a_ms": "fused", "b_ns": 0, "b_ms": "0.000", "share": "–"},
+    )
+    table = Table.of(rows, (column._replace(read=itemgetter(column.key)) for column in columns), record=dict)
+    shown = on_screen(table, {"a_ns": 1}, last="name")
+    assert [(c.header, c.rank) for c in shown.columns] == [
+        ("A ms", 1),
+        ("B ms", 2),
+        ("share of step %", 0),
+        ("name", 0),
+    ]
+    assert shown.rows == (("0.002", "25.000", "9.0", "x"), ("fused", "0.000", "–", "y"))
+    given = on_screen(table, titles={"share": "part"}, scales={"b_ns": scale([25_000_000])}, shows={"name": str.upper})
+    assert [column.header for column in given.columns] == ["name", "A µs", "B ms", "part"]
+    assert given.rows == (("X", "1.50", "25.0", "9.0"), ("Y", "fused", "0.0", "–"))
+    assert table.rows[0][1:] == ("0.002", "25.000", "9.0 %"), "the files' table stays as it is"
 
 
 async def seen_by_turning(pilot: Pilot[None], pane: Lines, further: str, back: str) -> str:

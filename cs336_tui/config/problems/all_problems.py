@@ -1,7 +1,7 @@
 """The handouts' problems, each declared once: what a session answers each part of it with.
 
 Derived from `PROBLEMS` are ``export --problem``, `cs336-tui problems`, the app's list of problems and the test of
-``docs/problems.md``. A preset named ``EDITION/NAME`` runs what the problem asks for. `export.answers` makes what an
+``docs/problems.md``. A preset named ``EDITION/NAME`` runs what the problem asks for. `export.problems` makes what an
 `Answer` names.
 """
 

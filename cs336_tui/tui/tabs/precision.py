@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
-import msgspec
-
 from cs336_tui.analysis.comparison import Side
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
@@ -32,7 +30,7 @@ from cs336_tui.tui.keys import key_name, tab_name
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.status import OUTCOMES, settled_of
 from cs336_tui.tui.titles import cell_columns
-from cs336_tui.tui.widgets.columns import TableLines, shown_table, table_lines
+from cs336_tui.tui.widgets.columns import TableLines, on_screen, shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import Page
 
@@ -165,12 +163,8 @@ def experiment_page(report: PrecisionReport, width: int, columns_page: int) -> P
 
 def _drawn(table: Table, width: int, columns_page: int, titles: Mapping[str, str] | None = None) -> TableLines:
     """A table of the report, with the ranks of its columns on the screen."""
-    columns = tuple(
-        column._replace(title=(titles or {}).get(column.key, column.title), rank=_RANKS.get(column.key, 0))
-        for column in table.columns
-    )
-    alike = (False,) * len(columns)
-    return table_lines(msgspec.structs.replace(table, columns=columns), width, alike=alike, page=columns_page)
+    alike = (False,) * len(table.columns)
+    return table_lines(on_screen(table, _RANKS, titles=titles or {}), width, alike=alike, page=columns_page)
 
 
 _COLUMNS: tuple[Column[SpeedUp], ...] = (

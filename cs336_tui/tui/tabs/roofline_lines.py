@@ -22,19 +22,18 @@ from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.requests import WantedPeak
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.titles import told_variants
-from cs336_tui.tui.widgets.columns import Sheet
+from cs336_tui.tui.widgets.columns import Sheet, on_screen
 from cs336_tui.tui.widgets.lines import Line, Span, joined, wrapped
 
-_COLUMNS: dict[str, tuple[str | None, int]] = {
-    "device": (None, 9),
-    "share_of_sheet": ("% sheet", 3),
-    "share_of_measured": ("% peak", 2),
-    "intensity": ("FLOP/B", 4),
-    "bound": (None, 5),
-    "min_bytes_per_s": ("GB/s", 7),
-    "min_share_of_bandwidth": (None, 6),
+_RANKS = {
+    "device": 9,
+    "share_of_sheet": 3,
+    "share_of_measured": 2,
+    "intensity": 4,
+    "bound": 5,
+    "min_bytes_per_s": 7,
+    "min_share_of_bandwidth": 6,
 }
-"""The titles on the screen and the ranks of the exported columns, by key."""
 _MOST_NAME = 48
 """Most columns that are kept free for a cell's name."""
 _ALWAYS = ("size", "context", "pass", "precision")
@@ -94,16 +93,13 @@ def _peak_of(point: RooflinePoint) -> tuple[WantedPeak, PeakKey] | None:
 
 def _sheet(found: Sequence[RooflinePoint], table: Table, peaks: Sequence[DevicePeak | None]) -> Sheet:
     """The table as the screen shows it: numbered as in Results, the cell's name last."""
-    exported = table.without("cell")
+    measured = {"share_of_measured": lambda text: NONE if text == NOT_MEASURED else text}
+    exported = on_screen(table.without("cell"), _RANKS, shows=measured)
     numbers = [str(status.number(point.result.cell)) for point in found]
     names, shared = _names([point.result for point in found])
-    shown_as = _COLUMNS | {"flops_per_s": (Rate.for_all(point.flops_per_s for point in found).name, 0)}
-    titles = ((column, *shown_as[column.key]) for column in exported.columns)
-    columns = (column._replace(title=title or column.title, rank=rank) for column, title, rank in titles)
-    rows = [[NONE if text == NOT_MEASURED else text for text in row] for row in exported.rows]
     shown = Table(
-        columns=(Column("#"), *columns, Column("cell", left=True)),
-        rows=tuple((number, *row, name) for number, row, name in zip(numbers, rows, names, strict=True)),
+        columns=(Column("#"), *exported.columns, Column("cell", left=True)),
+        rows=tuple((number, *row, name) for number, row, name in zip(numbers, exported.rows, names, strict=True)),
         footnotes=(*([f"all cells: {shared}"] if shared else []), *_notes(table, peaks)),
     )
     return Sheet(shown, keys=tuple(numbers), rest=min(max(map(len, names)), _MOST_NAME))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import msgspec
 from rich.cells import cell_len, set_cell_size
 
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.tables import Column, Table, fitted
+from cs336_tui.stats.quantities import NONE, Scale, Units, counted, scale
+from cs336_tui.tui.format import plain
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.widgets.lines import Line, Span, bar, line, paragraphs, runs
 
@@ -18,6 +20,8 @@ _GAP = 2
 _ALL_ALIKE = 20
 """Added to the rank of a column whose values are all alike, so that it is dropped first."""
 _WIDEST_BAR = 40
+_PERCENT = " %"
+_AS_EXPORTED: Mapping[str, Any] = {}
 
 
 class Layout(NamedTuple):
@@ -130,7 +134,7 @@ def columns_words(pages: Sequence[Layout], page: int = 0, binding: str = "table.
 
 def hidden_words(hidden: int) -> str:
     """``+6 columns``; empty for none."""
-    return f"+{hidden} column{'s' * (hidden != 1)}" if hidden else ""
+    return f"+{counted(hidden, 'column')}" if hidden else ""
 
 
 def words_room() -> int:
@@ -151,25 +155,72 @@ def lay_out(
     column whether all its values are the same, so that it is dropped first; None, or left out: these rows show it of a
     column without `room`."""
     widths: list[int] = []
-    ranks: list[int] = []
+    ranks: list[int | None] = []
     for index, column in enumerate(columns):
         texts = [] if column.room else [row[index] for row in rows]
         widths.append(max([cell_len(column.header), column.room, *least[index : index + 1], *map(cell_len, texts)]))
         told = alike[index] if index < len(alike) else None
         same = told if told is not None else len(texts) > 1 and len(set(texts)) == 1
-        ranks.append(column.rank + _ALL_ALIKE * same)
-    kept = set(range(len(columns)))
-    for index in sorted(kept, key=lambda i: (-ranks[i], -i)):
-        if sum(widths[i] + _GAP for i in kept) <= width:
-            break
-        if columns[index].rank:
-            kept.remove(index)
-    return Layout(columns, tuple(widths), tuple(sorted(kept)))
+        ranks.append(column.rank + _ALL_ALIKE * same if column.rank else None)
+    return Layout(columns, tuple(widths), tuple(fitted(widths, ranks, width, gap=_GAP)))
 
 
 def shown_table(items: Iterable[T], columns: Iterable[Column[T]], footnotes: Iterable[str] = ()) -> Table:
     """A table for the screen alone: it has no records."""
     return Table.of(items, columns, record=lambda _: {}, footnotes=footnotes)
+
+
+def on_screen(
+    table: Table,
+    ranks: Mapping[str, int] = _AS_EXPORTED,
+    *,
+    titles: Mapping[str, str] = _AS_EXPORTED,
+    scales: Mapping[str, Scale] = _AS_EXPORTED,
+    shows: Mapping[str, Callable[[str], str]] = _AS_EXPORTED,
+    last: str = "",
+) -> Table:
+    """An exported table as a screen has it: with short headings, a unit or a sign that a whole column has in its
+    heading, figures in units that suit them. By key: `ranks`, `titles` and `scales` replace the table's own, `shows`
+    makes the text on the screen from the table's. `last`: the key of the column that takes the rest of a row."""
+    sizes: dict[Units, list[float]] = {}
+    for column in table.columns:
+        if column.units and column.key not in scales:
+            sizes.setdefault(column.units, []).extend(filter(_is_number, table.raw[column.key]))
+    common = {units: scale(values, units) for units, values in sizes.items()}
+    drawn: list[tuple[Column, Sequence[str]]] = []
+    written = list(map(list, zip(*table.rows, strict=True))) or [list[str]() for _ in table.columns]
+    for column, texts in zip(table.columns, written, strict=True):
+        key, title = column.key, column.header if column.short is None else column.short
+        if column.left:
+            texts = list(map(plain, texts))
+        if show := shows.get(key):
+            texts = list(map(show, texts))
+        if column.units:
+            chosen = scales[key] if key in scales else common[column.units]
+            raw = zip(table.raw[key], texts, strict=True)
+            texts = [chosen.text(value) if _is_number(value) else text for value, text in raw]
+            title = f"{title} {chosen.unit}".lstrip()
+        elif not column.left and {text.endswith(_PERCENT) for text in texts if text != NONE} == {True}:
+            texts = [text.removesuffix(_PERCENT) for text in texts]
+            title += _PERCENT
+        rank = ranks.get(key, column.rank)
+        drawn.append((column._replace(title=titles.get(key, title), rank=rank, group=""), texts))
+    drawn.sort(key=lambda each: each[0].key == last)
+    rows = zip(*(texts for _, texts in drawn), strict=True)
+    return msgspec.structs.replace(table, columns=tuple(column for column, _ in drawn), rows=tuple(rows))
+
+
+def without_shared(table: Table, keys: Collection[str]) -> tuple[Table, str]:
+    """The table without those of these columns in which all rows have the same; and what they have, in words: ``size
+    small, precision fp32``."""
+    found = {column: set(table.texts(column.key)) for column in table.columns if column.key in keys}
+    shared = {column: texts.pop() for column, texts in found.items() if len(texts) == 1}
+    said = ", ".join(f"{column.header} {text}" for column, text in shared.items())
+    return table.without(*(column.key for column in shared)), said
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float)
 
 
 class Copied(msgspec.Struct, frozen=True):

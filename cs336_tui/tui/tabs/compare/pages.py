@@ -18,13 +18,13 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.export.comparison import pair_columns
 from cs336_tui.export.pivot import figure_text
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.tables import Column
 from cs336_tui.export.verdicts import doubt_notes, judged
 from cs336_tui.tui import format
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.status import OUTCOMES
 from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
-from cs336_tui.tui.widgets.columns import hidden_words, lay_out, shown_table, table_lines
+from cs336_tui.tui.widgets.columns import hidden_words, lay_out, shown_table, table_lines, without_shared
 from cs336_tui.tui.widgets.lines import Line, Span, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
@@ -261,7 +261,8 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int, columns_pag
     doubts = _doubts_of(a), _doubts_of(b)
     columns = _columns(found, doubts)
     marks = [OUTCOMES[pair.outcome] for pair in found.pairs]
-    table, shared = _without_shared(shown_table(found.pairs, columns))
+    settings = [column.key for column in columns[1:] if column.key in FIELDS and len(found.pairs) > 1]
+    table, shared = without_shared(shown_table(found.pairs, columns), settings)
     drawn = table_lines(table, width, marks, page=columns_page, binding="compare.columns")
     counted = " · ".join(f"{found.count(of)} {of}" for of in OUTCOMES if found.count(of))
     heading = (
@@ -272,15 +273,6 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int, columns_pag
     )
     details = {place: "\n".join(_details(pair, doubts)) for place, pair in enumerate(found.pairs)}
     return Page(heading, (*drawn.rows, (), *_in_doubt(found, doubts, width), *_below(found, width)), details)
-
-
-def _without_shared(table: Table) -> tuple[Table, str]:
-    """The table without the settings that all rows share, but for the size; and these, in words."""
-    settings = [column for column in table.columns[1:] if column.key in FIELDS]
-    found = {column: set(table.texts(column.key)) for column in settings if len(table.rows) > 1}
-    shared = {column: texts.pop() for column, texts in found.items() if len(texts) == 1}
-    said = ", ".join(f"{column.header} {text}" for column, text in shared.items())
-    return table.without(*(column.key for column in shared)), said
 
 
 def _columns(found: Comparison, doubts: Sequence[_Doubts]) -> list[Column[Pair]]:

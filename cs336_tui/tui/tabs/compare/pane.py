@@ -233,8 +233,7 @@ def _markdown(
     """The tables of a view as markdown. Raises `UserError` where there is none."""
     from cs336_tui.analysis.ab import runs_in_turns, turns_of
     from cs336_tui.analysis.comparison import compare
-    from cs336_tui.export.ab import turns_table
-    from cs336_tui.export.comparison import comparison_table
+    from cs336_tui.export.comparison import comparison_table, turns_table
     from cs336_tui.export.formats import render_all
     from cs336_tui.export.pivot import pivot_table
     from cs336_tui.export.reference import reference_tables

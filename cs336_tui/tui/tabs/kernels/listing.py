@@ -14,11 +14,11 @@ from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import KernelRow, Phases, rows
 from cs336_tui.events.kernel_report import KINDS, KernelReport
 from cs336_tui.events.prediction import NO_RANGE
-from cs336_tui.export.tables import Column, Table
-from cs336_tui.stats.quantities import NONE, Scale, counted, scale, time_text
+from cs336_tui.export.kernel_use import NSYS
+from cs336_tui.stats.quantities import NONE, counted, scale, time_text
 from cs336_tui.tui import format
 from cs336_tui.tui.keys import key_name
-from cs336_tui.tui.widgets.columns import Sheet, Sort
+from cs336_tui.tui.widgets.columns import Sheet, Sort, on_screen, shown_table
 from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
 
 NAME_WIDTH = 38
@@ -30,30 +30,14 @@ _MS_FROM = 100
 """Times of single launches are in µs up to so many ms: most kernels take a few µs."""
 WHOLE_STEP, WHOLE_RECORDING = "whole step", "whole recording"
 _NO_PHASE = "no phase"
-_TIME_ROOM = len("12345.67")
-"""The width of times: the filter and the order do not move them."""
 _labelled = partial(labelled, label_width=15)
 
 
-def _columns(each: Scale, totals: Scale) -> tuple[Column[KernelRow], ...]:
-    def time(key: str, title: str, rank: int) -> Column[KernelRow]:
-        return Column(key, f"{title} {each.unit}", rank=rank, show=each.text, room=_TIME_ROOM)
-
-    return (
-        Column("share", "Time %", show=lambda share: f"{share * 100:.1f}", room=len("100.0")),
-        Column("total_ns", f"Total {totals.unit}", show=totals.text, room=_TIME_ROOM),
-        Column("instances", "Instances", rank=1, room=len("Instances")),
-        time("avg_ns", "Avg", 2),
-        time("med_ns", "Med", 4),
-        time("min_ns", "Min", 5),
-        time("max_ns", "Max", 6),
-        time("std_ns", "StdDev", 7),
-        Column("kind", "Kind", left=True, rank=3, room=max(map(len, KINDS))),
-        Column("short", "Name", left=True, show=format.plain),
-    )
-
-
-SORTS = tuple(column.key for column in _columns(scale([]), scale([])))
+_COLUMNS = NSYS[:-1]
+"""All but the full name."""
+_RANKS = {"instances": 1, "avg_ns": 2, "kind": 3}
+_OF_LAUNCHES = ("avg_ns", "med_ns", "min_ns", "max_ns", "std_ns")
+SORTS = tuple(column.key for column in _COLUMNS)
 """The keys of the columns, in order: kernels can be sorted by each."""
 
 
@@ -115,15 +99,18 @@ def described(report: KernelReport, selection: Selection, found: Sequence[Kernel
 
 def kernels_sheet(report: KernelReport, selection: Selection, found: Sequence[KernelRow]) -> Sheet:
     """A row per kernel. Shares are of phase, part and kind; a search leaves them as they are."""
-    totals = scale(row.total_ns for row in found)
     each = scale((row.avg_ns for row in found), at_least=_MS_FROM)
-    # A sorted column has the highest rank: it stays in sight.
-    columns = [column._replace(rank=0) if column.key == selection.sort else column for column in _columns(each, totals)]
-    footnotes = (
+    none = (
         [] if found else [f"None of the {_count(report)} is selected. {key_name('kernels.clear')} shows all of them."]
     )
+    # A sorted column has the highest rank: it stays in sight.
+    table = on_screen(
+        shown_table(found, _COLUMNS, none),
+        _RANKS | {selection.sort: 0},
+        scales=dict.fromkeys(_OF_LAUNCHES, each),
+    )
     return Sheet(
-        Table.of(found, columns, footnotes=footnotes),
+        table,
         keys=tuple(row.name for row in found),
         rest=NAME_WIDTH,
         sort=Sort(selection.sort, selection.descending),

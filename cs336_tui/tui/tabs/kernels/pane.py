@@ -21,7 +21,7 @@ from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.questions import AskText, ChoiceList
 from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.keys import bind, bind_keys, key_name
-from cs336_tui.tui.tabs.kernels import cells, listing, ranks, sheets
+from cs336_tui.tui.tabs.kernels import listing, sheets
 from cs336_tui.tui.tabs.kernels.listing import Selection
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.status import settled_of
@@ -39,7 +39,7 @@ _SHEETS: dict[KernelsView, Callable[[KernelReport], Sheet]] = {
     "parts": sheets.parts_sheet,
     "attention": sheets.attention_sheet,
     "gaps": sheets.gaps_sheet,
-    "ranks": ranks.ranks_sheet,
+    "ranks": sheets.ranks_sheet,
 }
 _AT_ONCE = 100
 """Most cells whose kernels are set side by side within a frame; those of more are on a thread."""
@@ -104,7 +104,7 @@ class KernelsPane(ReportPane):
             return
         page = self.columns_page
         self._laid = laid = (
-            self._laid.at(width, page) if self._laid else Laid(cells.cells_sheet(self._cells), width, page)
+            self._laid.at(width, page) if self._laid else Laid(sheets.cells_sheet(self._cells), width, page)
         )
         self.pages = laid.pages
         heading = [*joined([*first, *laid.above], room), *wrapped(laid.sheet.lead, width, "strong"), laid.heading]
@@ -159,7 +159,7 @@ class KernelsPane(ReportPane):
         )
         self.pages = laid.pages
         heading = self._heading(content, laid)
-        below = [*ranks.timelines(content, width)] if self.view == "ranks" else []
+        below = [*sheets.timelines(content, width)] if self.view == "ranks" else []
 
         def lines(first: int, last: int) -> tuple[Sequence[Line], Sequence[Line]]:
             after = below[max(first - len(laid), 0) : max(last - len(laid), 0)]
@@ -260,7 +260,7 @@ class KernelsPane(ReportPane):
         if self.view == "cells":
             if self._cells and self._laid and self.cursor < len(self._cells):
                 part = self._cells[self.cursor]
-                self.app.push_screen(Reader("Kernels of a cell", lambda width: cells.detail(part, width)))
+                self.app.push_screen(Reader("Kernels of a cell", lambda width: sheets.cell_detail(part, width)))
             return
         if self.report is None or content is None or self._laid is None or self.cursor >= len(self._laid.sheet.keys):
             return
@@ -270,7 +270,7 @@ class KernelsPane(ReportPane):
             self.app.push_screen(Reader(title, lambda width: listing.detail(content, key, phase, width)))
         elif self.view == "ranks" and key is not None:
             rank = int(key)
-            self.app.push_screen(Reader(f"Rank {rank}", lambda width: ranks.detail(content, rank, width)))
+            self.app.push_screen(Reader(f"Rank {rank}", lambda width: sheets.rank_detail(content, rank, width)))
         elif field := {"kinds": "kind", "parts": "range"}.get(self.view):
             self.selection = msgspec.structs.replace(self.selection.cleared(), **{field: key})
             self._open("kernels")

@@ -1,44 +1,80 @@
-"""Views of a profiled step beside the list of its kernels: its summary, kinds, parts, attention, gaps."""
+"""Views beside the list of a profiled step's kernels: summary, kinds, parts, attention, gaps, ranks, and all cells."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import msgspec
 
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.attention_kernels import AttentionSplit, attention_split
-from cs336_tui.analysis.kernels import Phases, RangeShare
-from cs336_tui.events.kernel_report import KINDS, Gap, KernelReport
-from cs336_tui.export.kernels import UNNAMED_RECORDING
-from cs336_tui.export.tables import Column, Table
-from cs336_tui.stats.quantities import FLOP_RATES, FLOPS, counted, scale, time_text
+from cs336_tui.analysis.grouping import shared
+from cs336_tui.analysis.kernel_cells import CellPart
+from cs336_tui.analysis.kernels import Phases, TimeShare
+from cs336_tui.events.kernel_report import KernelReport, RankTraffic
+from cs336_tui.export.kernel_cells import (
+    cell_keys,
+    kernel_cells_table,
+    notes,
+    results_of,
+)
+from cs336_tui.export.kernel_use import gap_table
+from cs336_tui.export.kernels import (
+    ATTENTION,
+    UNNAMED,
+    UNNAMED_RECORDING,
+    UNPHASED,
+    WAYS_NOTE,
+    attention_notes,
+    kind_shares,
+    range_table,
+)
+from cs336_tui.export.rank_traffic import GATHERS, SHADES, TRAFFIC, gather_sums, gathers_of, shades, traffic_table
+from cs336_tui.export.tables import Column, Table, known
+from cs336_tui.stats.quantities import FLOP_RATES, NONE, counted, scale, time_text
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import phase_role
+from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.kernels.listing import (
     NAME_WIDTH,
     NO_PART,
-    WHOLE_RECORDING,
-    WHOLE_STEP,
-    WITHOUT_BACKWARD,
     model_phases,
     noun,
     phase_label,
-    phases,
     whole_label,
 )
-from cs336_tui.tui.widgets.columns import Sheet, middle, shown_table
+from cs336_tui.tui.widgets.columns import Sheet, middle, on_screen, shown_table, table_lines, without_shared
+from cs336_tui.tui.widgets.lines import Line, Span, labelled, line, paragraphs, wrapped
 
-_TOGETHER = "fwd + bwd"
-_KIND_RANKS = {
-    WHOLE_STEP: 0,
-    WHOLE_RECORDING: 0,
-    "forward": 1,
-    "backward": 2,
-    "optimizer": 3,
-    _TOGETHER: 4,
-    "loss": 5,
-    "zero_grad": 6,
+_KIND_RANKS = {"forward": 1, "backward": 2, "optimizer": 3, "loss": 5, "zero_grad": 6}
+_PART_RANKS = {"backward_ns": 1, "forward_ns": 2, "instances": 3}
+_TRAFFIC_RANKS = {"span_ns": 2, "overlapped_ns": 1, "operations": 4}
+_GATHER_RANKS = {"begin_ns": 4, "megabytes": 3, "took_ns": 2, "alone_ns": 1}
+_CELL_RANKS = {
+    "timed_s": 1,
+    "kernel_difference_s": 2,
+    "top_share": 3,
+    "top_instances": 4,
+    "matmul_share": 5,
+    "softmax_share": 6,
+    "optimizer_share": 7,
+    "same_as_forward": 8,
+    "span_ns": 9,
+    "span_difference_s": 10,
 }
+_ALWAYS = ("size", "context", "pass", "recording")
+_NAME_WIDTH = 14
+_OF_TOP = ("top_short", "top_instances", "top_share")
+_DIFFERENCES = {
+    "kernel_difference_s": "kernels - timed ms, %",
+    "span_difference_s": "first to last - timed ms, %",
+}
+"""The titles of differences that stand alone."""
+_LABEL = len("rank 0 communicates ")
+_LONGEST_MODULE = 26
+_SHADED = f"Over the step: {SHADES[0]} none of the time, {SHADES[-1]} all of it."
+_LONGEST = 120  # characters of a line of time, twice its parts
 _ALL = "all"
 _LONGEST_TOP = 60
 _UNNAMED = (
@@ -80,12 +116,6 @@ def gaps_sheet(report: KernelReport) -> Sheet:
     gaps, overlap = report.gaps, report.overlap
     if gaps is None:
         return Sheet(Table(columns=(), rows=(), footnotes=("Gaps: only for kernels on a GPU.",)))
-    times = scale(gap.ns for gap in gaps.largest)
-    columns: tuple[Column[Gap], ...] = (
-        Column("ns", f"gap {times.unit}", show=times.text),
-        Column("after", left=True, show=_short),
-        Column("before", left=True, show=_short),
-    )
     idle = kernels.idle_share(report) or 0.0
     lead = (
         f"The GPU ran nothing for {time_text(gaps.total_ns)} of {time_text(report.span_ns)} ({idle * 100:.1f} %), in "
@@ -95,62 +125,46 @@ def gaps_sheet(report: KernelReport) -> Sheet:
     if overlap and (share := kernels.overlapped_share(report)) is not None:
         beside = f"in {time_text(overlap.overlapped_ns)} of it, {share * 100:.1f} %, another kernel ran"
         notes = [f"Communication (NCCL and others) took {time_text(overlap.communication_ns)}; {beside}."]
-    return Sheet(Table.of(gaps.largest, columns, footnotes=notes), lead)
-
-
-def _short(name: str) -> str:
-    return middle(format.plain(kernels.short_name(name)), NAME_WIDTH)
+    table = on_screen(gap_table(report), shows=dict.fromkeys(("after", "before"), partial(middle, width=NAME_WIDTH)))
+    return Sheet(msgspec.structs.replace(table, footnotes=tuple(notes)), lead)
 
 
 def kinds_sheet(report: KernelReport) -> Sheet:
     """Time and share of each kind in each phase; the lead gives the share of matrix multiplication."""
-    whole, *parts = phases(report)
-    asked = [*parts, whole] if len(parts) > 1 else parts if any(parts) else [whole]  # the whole step last, as a sum
-    found = {
-        _TOGETHER if isinstance(phase, tuple) else phase_label(phase) if phase is not None else whole_label(report): {
-            share.name: share for share in kernels.by_kind(report, phase)
-        }
-        for phase in asked
-    }
-    totals = {name: sum(share.total_ns for share in shares.values()) for name, shares in found.items()}
+    found = kind_shares(report)
     times = scale(share.total_ns for shares in found.values() for share in shares.values())
-    names = tuple(kind for kind in KINDS if kind in list(found.values())[-1])
+    *_, all_of_it = found
+    names = tuple(found[all_of_it])
+    for shares in found.values():
+        launches, total_ns = (sum(getattr(each, of) for each in shares.values()) for of in ("instances", "total_ns"))
+        shares[_ALL] = TimeShare(_ALL, 1.0, total_ns, launches)
 
     def column(name: str) -> Column[str]:
         def text(kind: str) -> str:
             share = found[name].get(kind)
-            if kind == _ALL:
-                return f"{times.text(totals[name])} {100:5.1f} %"
-            return f"{times.text(share.total_ns)} {share.share * 100:5.1f} %" if share else format.NOT_YET
+            return f"{times.text(share.total_ns)} {share.share * 100:5.1f} %" if share else NONE
 
-        return Column(name, f"{name} {times.unit}", rank=_KIND_RANKS.get(name, 4), text=text)
+        rank = 0 if name == all_of_it else _KIND_RANKS.get(name, 4)
+        return Column(name, f"{name or UNPHASED} {times.unit}", rank=rank, text=text)
 
-    columns = [Column[str]("kind", left=True, text=str), *map(column, found)]
-    table = shown_table((*names, _ALL), columns, _tops(report))
+    table = shown_table((*names, _ALL), [Column[str]("kind", left=True, text=str), *map(column, found)], _tops(report))
     return Sheet(table, _matmul_sentence(report), (*names, None))
 
 
 def parts_sheet(report: KernelReport) -> Sheet:
     """Time of each named part, with its backward, and a bar of its share of the step."""
     found = kernels.by_range(report)
-    times = scale(share.total_ns for share in found)
-
-    def way(share: RangeShare, time_ns: int | None) -> str:
-        return times.text(time_ns if share.name not in WITHOUT_BACKWARD and time_ns else None)
-
-    columns: tuple[Column[RangeShare], ...] = (
-        Column("name", "part", left=True, show=lambda name: name or NO_PART),
-        Column("share", "share %", show=lambda share: f"{share * 100:.1f}"),
-        Column("forward_ns", f"forward {times.unit}", rank=2, text=lambda share: way(share, share.forward_ns)),
-        Column("backward_ns", f"backward {times.unit}", rank=1, text=lambda share: way(share, share.backward_ns)),
-        Column("total_ns", f"both {times.unit}", show=times.text),
-        Column("instances", rank=3),
+    table = on_screen(
+        range_table(report), _PART_RANKS, shows={"name": lambda name: NO_PART if name == UNNAMED else name}
     )
     largest = max((share.share for share in found), default=0.0)
-    bars = tuple(share.share / largest if largest else 0.0 for share in found)
-    roles = tuple(role if (role := phase_role(share.name)) != "muted" else "measured" for share in found)
-    keys = tuple(share.name for share in found)
-    return Sheet(Table.of(found, columns), keys=keys, rest=8, shares=bars, roles=roles)
+    return Sheet(
+        msgspec.structs.replace(table, footnotes=(WAYS_NOTE,) if kernels.knows_phases(report) else ()),
+        keys=tuple(share.name for share in found),
+        rest=8,
+        shares=tuple(share.share / largest if largest else 0.0 for share in found),
+        roles=tuple(role if (role := phase_role(share.name)) != "muted" else "measured" for share in found),
+    )
 
 
 def attention_sheet(report: KernelReport) -> Sheet:
@@ -161,41 +175,19 @@ def attention_sheet(report: KernelReport) -> Sheet:
         unnamed = f"{UNNAMED_RECORDING[0].upper()}{UNNAMED_RECORDING[1:]}." if report.spec.recording else _UNNAMED
         why = unnamed if any(split.unnamed for split in found) else fused
         return Sheet(Table(columns=(), rows=(), footnotes=(why,)))
-    by_kind = any(split.by_kind for split in found)
+    explained = attention_notes(found)
     if len(found) == 2:
         found = (*found, _both(found))
-    times = scale(t for split in found for t in (split.matmul_ns, split.softmax_ns) if t)
-    columns: tuple[Column[AttentionSplit], ...] = (
-        Column("phase", "", left=True),
-        Column("matmul_ns", f"matmul {times.unit}", show=times.text),
-        Column("softmax_ns", f"softmax {times.unit}", show=times.text),
-        Column("time_ratio", "time ×", rank=1, show=_ratio),
-        *(_flops(found) if report.prediction is not None else ()),
-    )
-    softmax = "its kernels, found by kind: the parts have no names" if by_kind else "every kernel of that part"
     notes = [
         *(f"{split.phase.capitalize()}: {_sentence(split)}" for split in found[1:]),
-        "× is softmax over matmul. Matmul: the matrix products of attention scores and final matmul alone, without "
-        f"scaling and mask; softmax: {softmax}.",
-        *(["FLOPs unknown: the step could not be predicted."] if report.prediction is None else []),
+        "×: softmax over matmul",
+        *explained,
+        *(["FLOPs: unknown, the step could not be predicted"] if report.prediction is None else []),
     ]
-    return Sheet(shown_table(found, columns, notes), f"{found[0].phase.capitalize()}: {_sentence(found[0])}")
-
-
-def _flops(found: Sequence[AttentionSplit]) -> tuple[Column[AttentionSplit], ...]:
-    rates = {
-        split.phase: (_rate(split.matmul_flops, split.matmul_ns), _rate(split.softmax_flops, split.softmax_ns))
-        for split in found
-    }
-    work = scale((f for s in found for f in (s.matmul_flops, s.softmax_flops) if f), FLOPS)
-    speed = scale((rate for pair in rates.values() for rate in pair if rate), FLOP_RATES)
-    return (
-        Column("matmul_flops", f"matmul {work.unit}", rank=3, show=work.text),
-        Column("softmax_flops", f"softmax {work.unit}", rank=4, show=work.text),
-        Column("flop_ratio", "FLOP ×", rank=2, show=_ratio),
-        Column("matmul_rate", f"matmul {speed.unit}", rank=5, text=lambda split: speed.text(rates[split.phase][0])),
-        Column("softmax_rate", f"softmax {speed.unit}", rank=6, text=lambda split: speed.text(rates[split.phase][1])),
-    )
+    table = shown_table(found, (*ATTENTION, *_RATES), notes)
+    if report.prediction is None:
+        table = table.without("matmul_flops", "softmax_flops", "flop_ratio", *(column.key for column in _RATES))
+    return Sheet(on_screen(table), f"{found[0].phase.capitalize()}: {_sentence(found[0])}")
 
 
 def _matmul_sentence(report: KernelReport) -> str:
@@ -248,13 +240,138 @@ def _sentence(split: AttentionSplit) -> str:
     return f"softmax takes {_ratio(split.time_ratio)}× the time of attention's matmuls{with_}."
 
 
-def _ratio(value: float | None) -> str:
-    """A ratio in two digits at least: ``0.80``, ``0.025``."""
-    if value is None:
-        return format.NOT_YET
-    decimals = 2 if value >= 0.1 or not value else 1 - math.floor(math.log10(value))
-    return f"{value:.{decimals}f}"
+_ratio = known("{:.3g}")
 
 
 def _rate(flops: int | None, time_ns: int | None) -> float | None:
     return flops / time_ns * 1e9 if flops is not None and time_ns else None
+
+
+_RATES: tuple[Column[AttentionSplit], ...] = (
+    Column("matmul_rate", "matmul", rank=4, read=lambda s: _rate(s.matmul_flops, s.matmul_ns), units=FLOP_RATES),
+    Column("softmax_rate", "softmax", rank=5, read=lambda s: _rate(s.softmax_flops, s.softmax_ns), units=FLOP_RATES),
+)
+
+
+def ranks_sheet(report: KernelReport) -> Sheet:
+    """A row a rank. The lead gives the overlap over ranks, and which all-gathers ended in time."""
+    table = shown_table(report.ranks, (*TRAFFIC, *([_GATHERS_IN_TIME] if gathers_of(report) else [])))
+    return Sheet(on_screen(table, _TRAFFIC_RANKS), _ranks_lead(report), tuple(str(each.rank) for each in report.ranks))
+
+
+def timelines(report: KernelReport, width: int) -> Iterator[Line]:
+    """Two lines of time a rank, compute over communication, as long as `width` allows."""
+    long = max(min(width - _LABEL, _LONGEST), 10)
+    yield ()
+    for each in report.ranks:
+        yield from _timeline(each, long)
+    about = f"{_SHADED} {key_name('rows.choose')}: a rank's figures and all-gathers."
+    yield from wrapped(about, width, "muted", "  ")
+
+
+def rank_detail(report: KernelReport, rank: int, width: int) -> list[Line]:
+    """All figures of a rank, its line of time and its all-gathers."""
+    place, of = next((place, each) for place, each in enumerate(report.ranks) if each.rank == rank)
+    lines: list[Line] = [line((format.plain(f"{report.spec.title} · rank {rank}"), "title")), ()]
+    facts = on_screen(traffic_table(report)).without("rank").facts(place)
+    if of.trace:
+        facts["Chrome trace"] = f"{of.trace} (ui.perfetto.dev)"
+    lines += _labelled_facts(facts, width)
+    lines += [(), *_timeline(of, max(min(width - _LABEL, _LONGEST), 10))]
+    if gathers := gathers_of(report, rank):
+        lines += [(), line(("All-gathers", "title"))]
+        table = on_screen(shown_table(gathers, GATHERS).without("rank"), _GATHER_RANKS, shows={"module": _cut_module})
+        lines += table_lines(table, width).lines
+        lines += paragraphs(gather_sums(of), width, "muted", "  ")
+    return lines
+
+
+def _timeline(of: RankTraffic, long: int) -> Iterator[Line]:
+    for what, shares, role in (
+        ("computes", of.compute_over_time, "measured"),
+        ("communicates", of.communication_over_time, "caution"),
+    ):
+        yield Span(f"{f'rank {of.rank} {what}':<{_LABEL}}", "muted"), Span(shades(shares, long), role)
+
+
+def _ranks_lead(report: KernelReport) -> str:
+    shares = [each.overlapped_share for each in report.ranks if each.overlapped_share is not None]
+    if not shares:
+        return "No communication between ranks in this step."
+    span = " to ".join(dict.fromkeys(f"{share * 100:.1f}" for share in (min(shares), max(shares))))
+    said = f"{span} % of a rank's communication is beside compute."
+    return f"{said} {_all_gathers(report.ranks)}".rstrip()
+
+
+def _all_gathers(ranks: Sequence[RankTraffic]) -> str:
+    told = [each for rank in ranks for each in rank.all_gathers if each.waited_ns is not None]
+    if not told:
+        return ""
+    early = sum(each.early_ns is not None for each in told)
+    most_ns = max(sum(each.waited_ns or 0 for each in rank.all_gathers) for rank in ranks)
+    waited = f" longest wait of a rank for the others: {time_text(most_ns)}." if most_ns else ""
+    return (
+        f"{early} of {counted(len(told), 'all-gather')} ended before they were needed{';' if waited else '.'}{waited}"
+    )
+
+
+def _in_time(of: RankTraffic) -> str:
+    told = [each for each in of.all_gathers if each.waited_ns is not None]
+    return f"{sum(each.early_ns is not None for each in told)} of {len(told)}"
+
+
+_GATHERS_IN_TIME: Column[RankTraffic] = Column("gathers", "gathers in time", rank=3, text=_in_time)
+_cut_module = partial(middle, width=_LONGEST_MODULE)
+
+
+def cells_sheet(parts: Sequence[CellPart]) -> Sheet:
+    """A row for each part of each cell; the top kernel takes the rest. Settings that all share stand above."""
+    results = results_of(parts)
+    named = cell_keys(results)
+    table, same = without_shared(kernel_cells_table(parts), named)
+    settings = {key: 0 if key in _ALWAYS else 6 for key in named}
+    shown = on_screen(table, settings | _CELL_RANKS, titles={"context": "ctx"}, shows=_CELL_TEXTS, last="top_short")
+    said = ", ".join(filter(None, (same, shared(results, but=named))))
+    titles = tuple(str(place) for place in range(len(parts)))
+    lead = f"Every row: {format.plain(said)}" if said else ""
+    return Sheet(msgspec.structs.replace(shown, footnotes=tuple(notes(parts))), lead, keys=titles, rest=_NAME_WIDTH)
+
+
+def cell_detail(part: CellPart, width: int) -> list[Line]:
+    """All figures of a part of a cell's step, and its top kernel in full."""
+    lines: list[Line] = [line((format.plain(f"{part.result.spec.title} · {part.part}"), "title")), ()]
+    table = on_screen(kernel_cells_table([part]), titles=_DIFFERENCES)
+    facts = table.without(*cell_keys([part.result]), "part", *_OF_TOP).facts(0)
+    if part.timed:
+        facts["timed steps"] = str(part.timed.n)
+    if part.profiled:
+        facts["launches or calls"] = str(part.profiled.instances)
+    lines += _labelled_facts(facts, width)
+    if part.profiled and (top := part.profiled.top):
+        time = f"{time_text(top.total_ns)}, {top.share * 100:.1f} %, {counted(top.instances, 'time')}"
+        lines += [(), line(("Top kernel", "title")), *wrapped(top.name, width, "strong", "  "), line(time)]
+    return lines
+
+
+def _labelled_facts(facts: Mapping[str, str], width: int) -> list[Line]:
+    label = max(map(len, facts), default=0) + 2
+    return [row for name, text in facts.items() for row in labelled(name, format.plain(text), width, label)]
+
+
+def _short(name: str) -> str:
+    """``fwd+bwd``: passes and parts leave room for the rest."""
+    return format.SHORT_PASSES.get(name, name)
+
+
+def _of_timed(difference: str) -> str:
+    """The share alone, of ``-0.210, -1.3 %``."""
+    return difference.rpartition(", ")[2]
+
+
+_CELL_TEXTS: dict[str, Callable[[str], str]] = {
+    "part": _short,
+    "pass": _short,
+    "timed_s": lambda timed: timed.partition(" ±")[0],
+    "kernel_difference_s": _of_timed,
+    "span_difference_s": _of_timed,
+}

@@ -16,8 +16,7 @@ from cs336_tui.tui.charts.memory_timeline import EventWindow
 from cs336_tui.tui.dialogs.window import Reader, text_reader
 from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.tabs.memory import views
-from cs336_tui.tui.tabs.memory.blocks import blocks_page, saved_page
-from cs336_tui.tui.tabs.memory.peaks import peaks_page
+from cs336_tui.tui.tabs.memory.tables import blocks_page, peaks_page, rank_lines, reports_beside, saved_page
 from cs336_tui.tui.tabs.report import ReportPane, Subject
 from cs336_tui.tui.widgets.lines import Line, Span, joined, views_line, wrapped
 from cs336_tui.tui.widgets.rows import Page
@@ -115,9 +114,8 @@ class MemoryPane(ReportPane):
         record = report.content
         if isinstance(record, RankMemoryReport):
             from cs336_tui.export.rank_memory import unit_of  # not for the first frame
-            from cs336_tui.tui.tabs.memory.blocks import beside, rank_lines
 
-            told = beside(self.subject.state.contents(RankMemoryReport), record.spec) or [record]
+            told = reports_beside(self.subject.state.contents(RankMemoryReport), record.spec) or [record]
             drawn = rank_lines(told, self.content_size.width, self.columns_page)
             self.pages = drawn.pages
             self.fill(drawn.rows, [self.title(Span(f" of each rank, {unit_of(told).name}", "muted")), *drawn.heading])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cs336_tui.events.memory_report import MemoryReport, OomReport
 from cs336_tui.events.prediction import CATEGORIES, UNKNOWN_USE, MemoryBlock, Prediction
+from cs336_tui.export.memory import spaced, tensor_text
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import NONE, ByteUnit
@@ -123,11 +124,6 @@ def _lives(block: MemoryBlock, alike: Sequence[Allocation], report: MemoryReport
     return "\n".join([block_details(block), "", *lines, f"of {report.events:,} events"])
 
 
-def category_name(category: str) -> str:
-    """``optimizer state`` for ``optimizer_state``."""
-    return category.replace("_", " ")
-
-
 def category_lines(by_category: Mapping[_Category, int], unit: ByteUnit, width: int, rows: int) -> list[Line]:
     """Every category with its size, and its share and a bar if `width` allows; side by side if `rows` are too few."""
     abreast = -(-len(by_category) // max(rows, 1))
@@ -137,7 +133,7 @@ def category_lines(by_category: Mapping[_Category, int], unit: ByteUnit, width: 
     cells: list[Line] = []
     for category, held in by_category.items():
         share = held / total if total else 0.0
-        spans = [Span(f"{category_name(category):<{_NAMES}}", "muted")]
+        spans = [Span(f"{spaced(category):<{_NAMES}}", "muted")]
         if bar_width >= _NARROWEST_BAR:
             spans.append(Span(bar(share, bar_width) + " ", "memory"))
         spans.append(Span(f"{unit.text(held):>9}"))
@@ -159,12 +155,6 @@ def _before(block: MemoryBlock) -> str:
     return f"before the {'recording' if block.category == UNKNOWN_USE else 'step'}"
 
 
-def tensor(dtype: str | None, shape: Sequence[int] | None) -> str:
-    """``bfloat16 4×128×768``; empty if the allocation is not a tensor."""
-    sizes = "×".join(map(str, shape)) if shape is not None else ""
-    return " ".join(filter(None, ((dtype or "").removeprefix("torch."), sizes)))
-
-
 def _block_columns(unit: ByteUnit, when: Column[_Alike], *, tensor_rank: int) -> list[Column[_Alike]]:
     """The columns of an allocation; `when`: the column that tells when it lives."""
 
@@ -173,9 +163,9 @@ def _block_columns(unit: ByteUnit, when: Column[_Alike], *, tensor_rank: int) ->
 
     return [
         Column("bytes", unit.name, text=lambda row: unit.figure(row.block.bytes)),
-        text("category", "held for", 2, lambda block: category_name(block.category)),
+        text("category", "held for", 2, lambda block: spaced(block.category)),
         text("range", "part", 1, lambda block: block.site.range or NONE),
-        text("tensor", None, tensor_rank, lambda block: tensor(block.dtype, block.shape) or NONE),
+        text("tensor", None, tensor_rank, lambda block: tensor_text(block) or NONE),
         when,
         text("operation", None, 5, lambda block: format.plain(block.site.op) or NONE),
         text("where", f"where ({_BACKWARD} in backward)", 0, where),
@@ -195,8 +185,8 @@ def block_details(block: MemoryBlock) -> str:
     site = block.site
     facts = {
         "size": f"{block.bytes:,} bytes ({ByteUnit.for_largest(block.bytes).text(block.bytes)})",
-        "held for": category_name(block.category),
-        "tensor": tensor(block.dtype, block.shape) or "unknown, such as a workspace",
+        "held for": spaced(block.category),
+        "tensor": tensor_text(block) or "unknown, such as a workspace",
         "operation": site.op or format.NOT_AVAILABLE,
         "first frame": site.frame or "unknown",
         "part of the model": site.range or "none",
@@ -272,7 +262,7 @@ def _categories(
     whole, live = report.live_bytes, {category: report.by_category.get(category, 0) for category in CATEGORIES}
     shares = {category: format.percent(held / whole if whole else None) for category, held in live.items()}
     peaks = predicted.by_category if predicted else {}
-    rows = [row(category_name(name), live[name], shares[name], peaks.get(name, 0)) for name in CATEGORIES]
+    rows = [row(spaced(name), live[name], shares[name], peaks.get(name, 0)) for name in CATEGORIES]
     rows.append(row("all", whole, "", predicted.peak_bytes if predicted else 0))
     return table_lines(Table(columns=columns, rows=tuple(rows)), width, page=columns_page, binding=COLUMNS)
 

@@ -1,30 +1,56 @@
-"""Peaks of every cell of a session."""
+"""The tables of the Memory tab: peaks of every cell, what blocks save and how their backward changes memory, ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from cs336_tui.config.order import is_as_predicted
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.config.variants import short
-from cs336_tui.events.memory_report import MemoryReport
+from cs336_tui.events.memory_report import MemoryReport, RankMemoryReport
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.export.tables import Column
+from cs336_tui.export.memory import block_table, saved_table, spaced, unit_of_blocks
+from cs336_tui.export.rank_memory import rank_memory_table
+from cs336_tui.export.tables import Column, Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
-from cs336_tui.stats.quantities import NONE, ByteUnit
+from cs336_tui.stats.quantities import NONE, ByteUnit, counted
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import needs_of, run_alike
 from cs336_tui.tui.keys import key_name
-from cs336_tui.tui.tabs.memory.views import COLUMNS, category_name, difference
+from cs336_tui.tui.tabs.memory.views import COLUMNS, difference
 from cs336_tui.tui.titles import cell_columns, told_variants
-from cs336_tui.tui.widgets.columns import shown_table, table_lines
-from cs336_tui.tui.widgets.lines import wrapped
+from cs336_tui.tui.widgets.columns import TableLines, on_screen, shown_table, table_lines
+from cs336_tui.tui.widgets.lines import Span, bar, line, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.memory import PhasePeaks
 
+_BLOCKS_EXPLAINED = (
+    "expected: gradients come, saved tensors go · diff: change less expected, in bytes · live: before and after"
+)
+_BLOCK_RANKS = {"seen_gradient_bytes": 2, "peak_bytes": 3, "before_bytes": 4, "after_bytes": 4, "forward_bytes": 5}
+_SAVED_RANKS = {"range": 1, "tensor": 2, "times": 4, "node": 0}
+_RANKS_OF_RANKS = {
+    "parameters_bytes": 3,
+    "gradients_bytes": 2,
+    "optimizer_state_bytes": 1,
+    "activations_bytes": 1,
+    "communication_bytes": 2,
+    "buffers_bytes": 7,
+    "rest_bytes": 6,
+    "live_bytes": 1,
+    "predicted_live_bytes": 5,
+    "peak_bytes": 1,
+    "predicted_peak_bytes": 4,
+}
+_ALSO_NAMED = ("parallel", "optimizer")
+"""Fields in which cells that are shown together may differ."""
 _EXPLAINED = (
     "by phase and step: recorded · pred.: predicted · timed: of the timed cell · diff: pred. step to timed or step · "
     "activ.: most activations and temporary memory at once, apart from all else"
@@ -161,6 +187,81 @@ def _peak_details(row: SpecPeaks) -> str:
         lines += [
             f"predicted: forward {size(predicted.forward_peak_bytes)}, whole step {size(predicted.peak_bytes)} "
             f"(in {predicted.peak_phase}), activations alone {size(predicted.activation_peak_bytes)}",
-            "predicted peak: " + ", ".join(f"{category_name(c)} {size(b)}" for c, b in predicted.by_category.items()),
+            "predicted peak: " + ", ".join(f"{spaced(c)} {size(b)}" for c, b in predicted.by_category.items()),
         ]
     return "\n".join(lines)
+
+
+def blocks_page(report: MemoryReport, width: int, columns_page: int) -> Page:
+    """The backward of each block: gradients and saved tensors, the change that follows and the recorded one."""
+    if not report.blocks:
+        return message(_nothing(report, "how blocks change memory in backward"), width)
+    table = on_screen(block_table(report), _BLOCK_RANKS)
+    drawn = table_lines(table, width, page=columns_page, binding=COLUMNS)
+    told = line((f"Memory over the backward of each Transformer block, {unit_of_blocks(report).name}", "strong"))
+    details = {place: _block_details(table, place) for place in range(len(table.rows))}
+    return Page(
+        (told, *wrapped(_BLOCKS_EXPLAINED, width, "muted"), *drawn.heading), tuple(drawn.rows), details, drawn.pages
+    )
+
+
+def _block_details(table: Table, place: int) -> str:
+    """The amounts of a row to the byte, and what they mean."""
+    record, (_, *amounts) = table.records[place], table.columns
+    sizes = {column.header: record[column.key] for column in amounts}
+    lines = (f"{title}: {NONE if size is None else f'{size:,} bytes'}" for title, size in sizes.items())
+    return "\n".join((str(record["module"]), "", *lines, "", *table.footnotes))
+
+
+def _nothing(report: MemoryReport, what: str) -> str:
+    if report.spec.recording:
+        return f"A recording does not say {what}: it does not tell blocks apart."
+    if report.spec.pass_ in WITHOUT_BACKWARD:
+        return f"Nothing is saved for backward: {report.spec.pass_} has no backward."
+    return f"This record does not say {what}."
+
+
+def saved_page(report: MemoryReport, width: int, columns_page: int) -> Page:
+    """Memory that each Transformer block saves for backward: its five largest contributors, with bars of shares."""
+    from cs336_tui.analysis.memory import saved_summary
+
+    if not report.saved:
+        return message(_nothing(report, "what is saved for backward"), width)
+    blocks, total = len(report.saved), sum(block.bytes for block in report.saved)
+    held = f"{ByteUnit.for_largest(total).text(total)} in {counted(blocks, 'Transformer block')}"
+    heading = (line((f"Saved for backward: {held}", "strong"), (" · parameters left out", "muted")),)
+    table, drawn = on_screen(saved_table(report).without("module"), _SAVED_RANKS), list[TableLines]()
+    for row in saved_summary(report):
+        shares = [share for _, share in row.contributors]
+        if row.rest_count:
+            shares.append(row.rest_bytes / row.bytes if row.bytes else 0.0)
+        title = f"{row.modules}: {ByteUnit.for_largest(row.bytes).text(row.bytes)}"
+        own = msgspec.structs.replace(table, rows=table.rows[: len(shares)])
+        drawn.append(_with_bars(own, title, shares, width, columns_page))
+        table = msgspec.structs.replace(table, rows=table.rows[len(shares) + 1 :])  # without their sum
+    lines = [each for part in drawn for each in (*part.lines, ())]
+    return Page(heading, tuple(lines[:-1]), pages=max((part.pages for part in drawn), key=len))
+
+
+def _with_bars(table: Table, title: str, shares: Sequence[float], width: int, columns_page: int) -> TableLines:
+    room = width // 6
+    drawn = table_lines(table, width - room - 2, page=columns_page, binding=COLUMNS)
+    bars = (Span(f"{bar(share, room)}  ", "memory") for share in shares)
+    return drawn._replace(
+        heading=[line((title, "title")), *((Span(" " * (room + 2)), *names) for names in drawn.heading)],
+        rows=[(share, *each) for share, each in zip(bars, drawn.rows, strict=True)],
+    )
+
+
+def reports_beside(reports: Sequence[RankMemoryReport], spec: CellSpec) -> list[RankMemoryReport]:
+    """The reports of this cell and of those that differ from it in how their ranks share a step."""
+    same = {field: getattr(spec, field) for field in _ALSO_NAMED}
+    return [each for each in reports if msgspec.structs.replace(each.spec, **same) == spec]
+
+
+def rank_lines(reports: Sequence[RankMemoryReport], width: int, columns_page: int) -> TableLines:
+    """The table, and below its rows notes on what they mean."""
+    table = on_screen(rank_memory_table(reports).without("size"), _RANKS_OF_RANKS)
+    notes = ("params: parameters, state: optimizer state, comm.: communication", *table.footnotes)
+    drawn = table_lines(table, width, page=columns_page, binding=COLUMNS)
+    return drawn._replace(rows=[*drawn.rows, (), *(row for note in notes for row in wrapped(note, width, "muted"))])
