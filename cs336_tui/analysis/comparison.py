@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
+from cs336_tui.analysis.measures import allocated_bytes, largest
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, runs_of, without_turns
 from cs336_tui.analysis.provenance import company, mixed_provenance
 from cs336_tui.config.spec import AXES, CellSpec
@@ -151,7 +152,6 @@ def _pair(a: Sequence[Result], b: Sequence[Result], margin: float, level: float)
 def side_of(results: Sequence[Result]) -> Side:
     """All runs of one spec as a side."""
     ran = measured(results)
-    endings = [result.cell.finished for result in ran or results if result.cell.finished]
     return Side(
         sessions=_distinct(result.session for result in results),
         cells=tuple(result.cell.cell for result in results),
@@ -159,7 +159,7 @@ def side_of(results: Sequence[Result]) -> Side:
         machine=", ".join(_distinct(machine(result) for result in ran or results)),
         runs=len(ran),
         summary=pooled(results, ddof_of(results)),
-        peak_allocated_bytes=max((end.peak_allocated_bytes or 0 for end in endings), default=0) or None,
+        peak_allocated_bytes=largest(allocated_bytes(result.cell) for result in ran or results),
         note="" if ran else results[0].ending,
     )
 

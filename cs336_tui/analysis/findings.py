@@ -10,6 +10,7 @@ from typing import NamedTuple
 from cs336_tui.analysis.ab import runs_in_turns, turns_of
 from cs336_tui.analysis.fields import values, varies
 from cs336_tui.analysis.grouping import PLACES, TELLING, groups, shown, telling
+from cs336_tui.analysis.measures import allocated_bytes, resident_bytes
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, runs_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.stats.intervals import LEVEL, MeanInterval, t_quantile, t_tail
@@ -167,12 +168,8 @@ def _swept(results: Sequence[Result]) -> Iterator[tuple[str, tuple[str, ...]]]:
 def peaks(results: Sequence[Result]) -> tuple[Peak, Peak] | None:
     """The largest and the smallest peak of the measured cells: allocated on the device, or, where no cell's is known,
     resident of the process. None where neither is known."""
-    for kind, attribute in (("allocated", "peak_allocated_bytes"), ("RSS", "peak_rss_bytes")):
-        sizes = [
-            (found, result)
-            for result in measured(results)
-            if result.cell.finished and (found := getattr(result.cell.finished, attribute)) is not None
-        ]
+    for kind, read in (("allocated", allocated_bytes), ("RSS", resident_bytes)):
+        sizes = [(size, result) for result in measured(results) if (size := read(result.cell)) is not None]
         if sizes:
             by_size = grouped(sizes, lambda pair: pair[0])
             return tuple(  # type: ignore[return-value]

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, cast
 
 import msgspec
 
@@ -23,8 +22,9 @@ from cs336_tui.analysis.fields import (
     varies,
 )
 from cs336_tui.analysis.grouping import PLACES, UsualPlaces, place_notes, shown
-from cs336_tui.analysis.merge import ENDINGS, Result, ddof_of, grouped, measured, pooled, runs_of, without_turns
-from cs336_tui.session.state import ActivationPeak
+from cs336_tui.analysis.measures import MEASURES, SIZE, TIME, Runs
+from cs336_tui.analysis.merge import ENDINGS, Result, ddof_of, grouped, measured, runs_of, without_turns
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.ratio import LEVEL, ratio_of
 
@@ -92,32 +92,35 @@ def _chosen(named: Sequence[str], taken: Mapping[str, Sequence[str]], wanted: Ma
     return chosen
 
 
-__all__ = ["VALUES", "WHOLE_PROCESS", "Figure", "Key", "Pivot", "PivotError", "pivot", "select", "suggest", "varying"]
+__all__ = [
+    "SPEEDUP",
+    "UNDOUBTED",
+    "VALUES",
+    "Figure",
+    "Key",
+    "Pivot",
+    "PivotError",
+    "pivot",
+    "select",
+    "suggest",
+    "varying",
+]
 
-Value = Literal["mean", "std", "median", "speedup", "memory", "tokens", "activations"]
-VALUES: Mapping[Value, str] = {
-    "mean": "mean step time",
-    "std": "std of step times",
-    "median": "median step time",
-    "speedup": "speed-up",
-    "memory": "peak allocated",
-    "tokens": "tokens/s",
-    "activations": "activation peak",
-}
+SPEEDUP = "speedup"
+"""The value that compares two figures; all others are measures of one."""
+_TITLES = {key: measure.title for key, measure in MEASURES.items() if measure.pivoted}
+_TIMES = {key: title for key, title in _TITLES.items() if MEASURES[key].quantity is TIME}
+VALUES: Mapping[str, str] = _TIMES | {SPEEDUP: "speed-up"} | _TITLES
 """The values of a figure and their titles for people."""
-WHOLE_PROCESS = "peak RSS of the whole process"
-"""Mark of a memory figure from a device whose memory no allocator counts."""
-
-_MISSING = {"std": "one step", "tokens": "no tokens", "memory": "not counted", "activations": "not known"}
-"""The notes of figures without these values."""
+UNDOUBTED = frozenset(key for key in _TITLES if MEASURES[key].quantity is SIZE)
+"""Values that no verdict is about: verdicts are about steps' times."""
 _PREFERRED = ("size", "pass", "precision", "warmup", "device", "context")
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One crossing. `value` is in seconds (mean, std, median), bytes (memory, activations), tokens/s or
-    times (speed-up). `std`, of all `n` steps of all `runs`, is in seconds, for the former three. `low` and `high` bound
-    a speed-up's confidence interval. A figure without a value has a `note`: one of `ENDINGS`, or why there is none.
-    `marks` are for footnotes."""
+    """One crossing. `value` is in base units of its measure, or times (speed-up). `std`, of all `n` steps of all
+    `runs`, is in seconds, for times. `low` and `high` bound a speed-up's confidence interval. A figure without a value
+    has a `note`: one of `ENDINGS`, or why there is none. `marks` are for footnotes."""
 
     value: float | None = None
     std: float | None = None
@@ -141,7 +144,7 @@ class Pivot(msgspec.Struct, frozen=True, kw_only=True):
     column_keys: tuple[Key, ...]
     figures: dict[tuple[Key, Key], Figure]
     fixed: dict[str, str]
-    value: Value
+    value: str
     baseline: dict[str, str] | None
     ddof: int
     level: float = LEVEL
@@ -171,9 +174,8 @@ def pivot(
     """
     if value not in VALUES:
         raise PivotError(f"value {value}: expected one of {', '.join(VALUES)}")
-    kind = cast(Value, value)
     results, turns_notes = without_turns(results)
-    if baseline and kind != "speedup":
+    if baseline and value != SPEEDUP:
         raise PivotError(f"a baseline is for value speedup, not for {value}")
     if not any(result.cell.is_over for result in results):
         raise PivotError("nothing to pivot: no cell has a result yet")
@@ -187,9 +189,9 @@ def pivot(
 
     ddof = ddof_of(results)
     usual = UsualPlaces(map(_typical, groups.values()), named)
-    chosen = _chosen(named, taken, baseline or {}) if kind == "speedup" else None
+    chosen = _chosen(named, taken, baseline or {}) if value == SPEEDUP else None
     base = baseline_of(groups, named, chosen) if chosen else {}
-    figures = {key: _figure(cells, kind, ddof, usual.marks(_typical(cells))) for key, cells in groups.items()}
+    figures = {key: _figure(cells, value, ddof, usual.marks(_typical(cells))) for key, cells in groups.items()}
     if chosen:
         figures = {key: _speedup(key, base.get(key), figures, groups, level) for key in figures}
     split = len(row_keys)
@@ -200,7 +202,7 @@ def pivot(
         column_keys=_in_order(column_keys, {key[split:]: cells[0] for key, cells in groups.items()}),
         figures={(key[:split], key[split:]): figure for key, figure in figures.items()},
         fixed={key: text for key in FIELDS if FIELDS[key].kind != "run" and (text := in_common(results, key))},
-        value=kind,
+        value=value,
         baseline=chosen,
         ddof=ddof,
         level=level,
@@ -281,26 +283,23 @@ def _typical(cells: Sequence[Result]) -> Result:
     return next((result for result in cells if result.is_measured), cells[0])
 
 
-def _figure(cells: Sequence[Result], value: Value, ddof: int, marks: tuple[str, ...]) -> Figure:
+def _figure(cells: Sequence[Result], value: str, ddof: int, marks: tuple[str, ...]) -> Figure:
     """The crossing; with value speedup without its value, for which there must be others."""
     endings = Counter(result.ending for result in cells if not result.is_measured)
-    summary = pooled(cells, ddof)
+    runs, measure = Runs(cells, ddof), MEASURES.get(value)
+    summary = runs.summary
     if summary is None or not summary.mean_s:
         return Figure(note=min(endings, key=ENDINGS.index, default="no time passed"), marks=marks)
     lost = (f"{number} of {counted(len(cells), 'run')}: {ending}" for ending, number in endings.items())
-    times = {"mean": summary.mean_s, "median": summary.median_s, "std": summary.std_s}
-    peak = max(filter(None, map(_peak, measured(cells))), default=None)
-    apart = max(filter(None, map(_apart, measured(cells))), default=None) if value == "activations" else None
-    tokens = cells[0].spec.tokens_per_step * cells[0].spec.ranks / summary.mean_s
-    values = times | {"tokens": tokens or None, "memory": peak, "activations": apart.bytes if apart else None}
-    found = values.get(value)
+    retries = ("allocator retries, which make the timing suspect",) if any(map(_has_retried, runs.cells)) else ()
+    number, remark = measure.figure(runs) if measure else (None, "")
     return Figure(
-        value=found,
-        std=summary.std_s if value in times else None,
+        value=number,
+        std=summary.std_s if measure and measure.quantity is TIME else None,
         n=summary.n,
-        runs=len(measured(cells)),
-        note=_MISSING.get(value, "") if found is None else "",
-        marks=(*marks, *lost, *_memory_marks(measured(cells), value), *([apart.basis] if apart else [])),
+        runs=len(runs.counted),
+        note=measure.missing if measure and number is None else "",
+        marks=(*marks, *lost, *((remark,) if remark else ()), *retries),
     )
 
 
@@ -323,21 +322,5 @@ def _speedup(
     return change(found, value=ratio.ratio, low=ratio.low, high=ratio.high)
 
 
-def _peak(result: Result) -> int | None:
-    """Peak allocated bytes, or what the whole process held where no allocator counts."""
-    finished = result.cell.finished
-    if finished is None:
-        return None
-    return finished.peak_rss_bytes if finished.peak_allocated_bytes is None else finished.peak_allocated_bytes
-
-
-def _apart(result: Result) -> ActivationPeak | None:
-    return result.state.activation_peak_of(result.spec)
-
-
-def _memory_marks(cells: Sequence[Result], value: Value) -> Iterable[str]:
-    endings = [result.cell.finished for result in cells if result.cell.finished]
-    if value == "memory" and any(end.peak_allocated_bytes is None and end.peak_rss_bytes for end in endings):
-        yield WHOLE_PROCESS
-    if any(end.num_alloc_retries for end in endings):
-        yield "allocator retries, which make the timing suspect"
+def _has_retried(cell: CellState) -> bool:
+    return bool(cell.finished and cell.finished.num_alloc_retries)

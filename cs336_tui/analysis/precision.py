@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import starmap
 
 import msgspec
 
 from cs336_tui.analysis.comparison import Side, side_of
 from cs336_tui.analysis.fields import FIELDS, machine
+from cs336_tui.analysis.measures import largest, tensor_bytes
 from cs336_tui.analysis.merge import Result, grouped, measured, runs_of
 from cs336_tui.config.spec import CellSpec, Precision
-from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.stats.ratio import Outcome, Ratio, explain, outcome, ratio_of
 
 BASELINE: Precision = "fp32"
@@ -84,13 +84,4 @@ def _speedup(base: Sequence[Result], other: Sequence[Result]) -> SpeedUp:
 
 
 def _side(results: Sequence[Result]) -> Side:
-    return msgspec.structs.replace(side_of(results), peak_allocated_bytes=max(_peaks(measured(results)), default=None))
-
-
-def _peaks(results: Iterable[Result]) -> Iterable[int]:
-    """The allocator's peak; if it does not count, the peak of a memory report of the same cell."""
-    for result in results:
-        if result.cell.finished and result.cell.finished.peak_allocated_bytes:
-            yield result.cell.finished.peak_allocated_bytes
-        elif report := result.state.content_of(MemoryReport, result.spec):
-            yield report.peak_bytes
+    return msgspec.structs.replace(side_of(results), peak_allocated_bytes=largest(map(tensor_bytes, measured(results))))

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from cs336_tui.analysis.fields import device_label, shown_of
+from cs336_tui.analysis.measures import allocated_bytes, largest
 from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.analysis.published import (
     MIXED,
@@ -194,7 +195,7 @@ def _why_not(result: Result) -> str | None:
 def _row(spec: CellSpec, device: str, source: str, cells: Sequence[Result]) -> Published:
     summary = summarize(time_s for result in cells for time_s in result.cell.step_times_s)
     assert summary.mean_s is not None, "only measured cells get here"
-    peak = max((result.cell.finished.peak_allocated_bytes or 0 for result in cells if result.cell.finished), default=0)
+    peak = largest(allocated_bytes(result.cell) for result in cells)
     has_model = not spec.is_collective
     return Published(
         source=source,

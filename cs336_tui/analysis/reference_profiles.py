@@ -8,7 +8,8 @@ from typing import NamedTuple
 from cs336_tui.analysis.fields import machine
 from cs336_tui.analysis.kernel_cells import CellPart, cell_parts
 from cs336_tui.analysis.kernel_names import short_name
-from cs336_tui.analysis.merge import Result, grouped, without_cells
+from cs336_tui.analysis.measures import allocated_bytes, largest
+from cs336_tui.analysis.merge import Result, grouped, measured, without_cells
 from cs336_tui.analysis.published import PARTS, Figure, Published, own, published
 from cs336_tui.analysis.reference import Match, matching
 from cs336_tui.events.memory_report import MemoryReport
@@ -166,9 +167,9 @@ def _own_peak(cells: Sequence[Result], part: str) -> tuple[int | None, str]:
     """The peak and its source: of the whole what the allocator counted while it was timed, else what a memory report
     saw, else what is predicted."""
     result = cells[0]
-    counts = [each.cell.finished.peak_allocated_bytes for each in cells if each.is_measured and each.cell.finished]
-    if not part and (known := [count for count in counts if count]):
-        return max(known), "measured"
+    counted_bytes = largest(allocated_bytes(each.cell) for each in measured(cells))
+    if not part and counted_bytes is not None:
+        return counted_bytes, "measured"
     if report := result.state.content_of(MemoryReport, result.spec):
         peaks = {"": report.peak_bytes}
         for span in report.phases:

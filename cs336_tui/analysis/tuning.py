@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from cs336_tui.analysis.agreement import Agreement, agreement, agreement_key
 from cs336_tui.analysis.contention import waiting_share
 from cs336_tui.analysis.energy import energy_of
+from cs336_tui.analysis.measures import largest, peak_bytes
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.tuning import BUDGET_ENDED, NOT_AFFORDED, Goal, LeftOut, Tuning, label
 from cs336_tui.events.reports import AgreementReport
@@ -130,7 +131,7 @@ def race_of(state: SessionState) -> Race | None:
             cost=fmean(costs) if costs else None,
             visits=len(measured),
             cells=tuple(cell.cell for cell in cells),
-            peak_bytes=max((size for cell in alone if (size := peak_bytes(cell))), default=None),
+            peak_bytes=largest(map(visit_peak_bytes, alone)),
             compile_s=fmean(compiled) if compiled else None,
             agreement=checks[number],
         )
@@ -158,12 +159,9 @@ def race_of(state: SessionState) -> Race | None:
     )
 
 
-def peak_bytes(cell: CellState) -> int | None:
-    """The peak of a visit: allocated on a GPU, resident on a CPU; None in turns, which have a peak of both."""
-    end = cell.finished
-    if end is None or cell.in_turns:
-        return None
-    return end.peak_allocated_bytes or end.peak_rss_bytes
+def visit_peak_bytes(cell: CellState) -> int | None:
+    """The peak of a visit; None in turns, which have a peak of both."""
+    return None if cell.in_turns else peak_bytes(cell)
 
 
 def solo(cells: Sequence[CellState]) -> Iterator[CellState]:
@@ -232,7 +230,7 @@ def _costs(cell: CellState, goal: Goal) -> Sequence[float]:
     cost: float | None
     match goal:
         case "memory":
-            cost = peak_bytes(cell)
+            cost = visit_peak_bytes(cell)
         case "tokens/J":
             cost = 1 / per_joule if (per_joule := energy_of(cell).tokens_per_joule) else None
         case _:
@@ -280,7 +278,7 @@ def _lost(
             return "skipped", cell.skipped_because or ""
         if cell.status == "ok" and cell.cell not in visits:
             return "failed", energy_of(cell).why if goal == "tokens/J" else "its cost could not be read"
-        peak = peak_bytes(cell)
+        peak = visit_peak_bytes(cell)
         if limit_bytes is not None and peak is not None and peak > limit_bytes:
             over = f"its peak of {gigabytes(peak)} GB is over the limit of {gigabytes(limit_bytes)} GB"
             return "over the limit", over

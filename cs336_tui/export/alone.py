@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from cs336_tui.analysis.grouping import groups, telling
-from cs336_tui.analysis.merge import Result, ddof_of, pooled
+from cs336_tui.analysis.measures import Runs
+from cs336_tui.analysis.merge import Result
 from cs336_tui.config.attention_accounting import Accounting, accounting_of
 from cs336_tui.config.flops import NORM_MOVES, least_bytes
 from cs336_tui.config.spec import AXES, PASSES, CellSpec
-from cs336_tui.export.layout import Row, layout_column, setting, size_column, tables_of, time_column
+from cs336_tui.export.layout import layout_column, part_column, setting, size_column, tables_of
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.stats.quantities import NONE, Notation, counted
-from cs336_tui.stats.summaries import Summary
 
 _ROWS = {"attention": ("size", "context"), "norm": ("size", "context", "batch")}
 """Fields of the rows, by workload."""
@@ -73,7 +73,7 @@ _CAPTIONS = {"times": "mean step time in ms", "bandwidth": "bandwidth in GB/s", 
 
 
 def _tables(
-    kind: str, members: Sequence[Result], apart: Sequence[str], columns: Iterable[Column[Row]], notes: Sequence[str]
+    kind: str, members: Sequence[Result], apart: Sequence[str], columns: Iterable[Column[Runs]], notes: Sequence[str]
 ) -> Iterator[Table]:
     workload = members[0].spec.workload
     said = (_D[workload], *_NOTES[kind](members), *notes)
@@ -102,7 +102,7 @@ def _tables(
         )
 
 
-def _times(members: Sequence[Result], notation: Notation) -> Iterator[Column[Row]]:
+def _times(members: Sequence[Result], notation: Notation) -> Iterator[Column[Runs]]:
     yield from (_time(method, pass_, notation) for method, pass_ in _timed(members))
 
 
@@ -113,25 +113,24 @@ def _timed(members: Sequence[Result]) -> Iterator[tuple[Method, str]]:
         yield from ((method, pass_) for pass_ in filter(passes.__contains__, PASSES))
 
 
-def _summary(row: Row, method: Method, pass_: str) -> Summary | None:
-    return pooled(_cells(row, method, pass_), ddof_of(row.runs))
+def _is(method: Method, pass_: str | None = None) -> Callable[[Result], bool]:
+    return lambda run: _method(run.spec) == method and pass_ in (None, run.spec.pass_)
 
 
-def _time(method: Method, pass_: str, notation: Notation) -> Column[Row]:
+def _mean_s(row: Runs, method: Method, pass_: str) -> float | None:
+    part = row.only(_is(method, pass_))
+    return part.mean_s if part else None
+
+
+def _time(method: Method, pass_: str, notation: Notation) -> Column[Runs]:
     """The mean of a row's cells of one method and pass, with how many times as fast it is as the base."""
+    mean = part_column(f"{method.title}: {pass_} (ms)", "mean", notation, _is(method, pass_))
 
-    def summary(row: Row) -> Summary | None:
-        return _summary(row, method, pass_)
+    def text(row: Runs) -> str:
+        base = _BASES[row.spec.workload]
+        mean_s, base_s = _mean_s(row, method, pass_), _mean_s(row, base, pass_)
+        return mean.cell(row) + (f" ({base_s / mean_s:.2f}×)" if method != base and mean_s and base_s else "")
 
-    def text(row: Row) -> str:
-        of_base = _BASES[row.first.spec.workload]
-        found, base = summary(row), _summary(row, of_base, pass_)
-        if method == of_base or not (found and found.mean_s and base and base.mean_s):
-            return mean.cell(row)
-        return f"{mean.cell(row)} ({base.mean_s / found.mean_s:.2f}×)"
-
-    header = f"{method.title}: {pass_} (ms)"
-    mean = time_column(header, summary, "mean_s", notation, lambda row: _ending(_cells(row, method, pass_)))
     return mean._replace(text=text)
 
 
@@ -142,19 +141,18 @@ def _time_notes(members: Sequence[Result]) -> Iterator[str]:
         yield f"in parentheses: how many times as fast as {base.name} that is not compiled"
 
 
-def _bandwidths(members: Sequence[Result]) -> Iterator[Column[Row]]:
+def _bandwidths(members: Sequence[Result]) -> Iterator[Column[Runs]]:
     yield from (_bandwidth(method, pass_) for method, pass_ in _timed(members))
 
 
-def _bandwidth(method: Method, pass_: str) -> Column[Row]:
+def _bandwidth(method: Method, pass_: str) -> Column[Runs]:
     """The least bytes of a step in its mean time."""
 
-    def found(row: Row) -> float | None:
-        summary = _summary(row, method, pass_)
-        spec = next((run.spec for run in _cells(row, method, pass_)), None)
-        return least_bytes(spec) / summary.mean_s / 1e9 if spec and summary and summary.mean_s else None
+    def found(row: Runs) -> float | None:
+        mean_s = _mean_s(row, method, pass_)
+        return least_bytes(_cells(row, method, pass_)[0].spec) / mean_s / 1e9 if mean_s else None
 
-    def text(row: Row) -> str:
+    def text(row: Runs) -> str:
         value = found(row)
         return _ending(_cells(row, method, pass_)) if value is None else f"{value:.3g}"
 
@@ -168,7 +166,7 @@ def _bandwidth_notes(members: Sequence[Result]) -> Iterator[str]:
     yield "1 GB is 10⁹ bytes"
 
 
-def _memory(members: Sequence[Result]) -> Iterator[Column[Row]]:
+def _memory(members: Sequence[Result]) -> Iterator[Column[Runs]]:
     """The memory that each method held, and after the last method of an attention what was to be expected
     of it."""
     with_backward = [result for result in members if _has_backward(result.spec)]
@@ -181,19 +179,19 @@ def _memory(members: Sequence[Result]) -> Iterator[Column[Row]]:
             yield _accounted(method.name)
 
 
-def _held(method: Method) -> Column[Row]:
-    def found(row: Row) -> int | None:
+def _held(method: Method) -> Column[Runs]:
+    def found(row: Runs) -> int | None:
         endings = (run.cell.finished for run in _cells(row, method) if run.cell.finished)
         return next((ending.before_backward_bytes for ending in endings if ending.before_backward_bytes), None)
 
-    def otherwise(row: Row) -> str:
+    def otherwise(row: Runs) -> str:
         return _ending([run for run in _cells(row, method) if _has_backward(run.spec)])
 
     return size_column(f"{method.title}: held (MiB)", found, _MIB, _mebibytes, otherwise)
 
 
-def _accounted(name: str) -> Column[Row]:
-    def found(row: Row) -> int | None:
+def _accounted(name: str) -> Column[Runs]:
+    def found(row: Runs) -> int | None:
         runs = [run for run in row.runs if run.spec.method == name]
         accounting = _accounting(max(runs, key=lambda run: bool(_computed_by(run)))) if runs else None
         return accounting.bytes if accounting else None
@@ -256,8 +254,8 @@ def _has_backward(spec: CellSpec) -> bool:
     return "backward" in spec.pass_
 
 
-def _cells(row: Row, method: Method, pass_: str | None = None) -> list[Result]:
-    return [run for run in row.runs if _method(run.spec) == method and pass_ in (None, run.spec.pass_)]
+def _cells(row: Runs, method: Method, pass_: str | None = None) -> list[Result]:
+    return list(filter(_is(method, pass_), row.runs))
 
 
 def _ending(runs: Sequence[Result]) -> str:

@@ -7,11 +7,12 @@ from math import sqrt
 from typing import Literal, NamedTuple
 
 from cs336_tui.analysis.grouping import groups, telling
+from cs336_tui.analysis.measures import Runs, largest, resident_bytes, tensor_bytes
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN, Signs
-from cs336_tui.export.layout import Row, layout_column, not_timed, size_column, tables_of, time_column
+from cs336_tui.export.layout import layout_column, not_timed, size_column, tables_of, time_column
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Column, Table, known
 from cs336_tui.stats.quantities import NONE, ByteUnit, Notation, counted
@@ -92,13 +93,13 @@ def _tables(
     if least is not None and least != best:
         shown["least activations"] = signs.of(f"least {activations} activation peak, but not the least memory")
 
-    def point(row: Row) -> _Point:
+    def point(row: Runs) -> _Point:
         return points[_Choice.of(row.first.spec)]
 
-    def peak(header: str, read: Callable[[_Point], int | None]) -> Column[Row]:
+    def peak(header: str, read: Callable[[_Point], int | None]) -> Column[Runs]:
         return size_column(f"{header} ({unit.name})", lambda row: read(point(row)), unit.bytes, unit.figure)
 
-    def time(header: str, field: str, otherwise: Callable[[Row], str]) -> Column[Row]:
+    def time(header: str, field: str, otherwise: Callable[[Runs], str]) -> Column[Runs]:
         return time_column(header, lambda row: point(row).summary, field, notation, otherwise)
 
     sizes = (size for point in points.values() for size in (point.predicted, point.measured, point.rss) if size)
@@ -139,19 +140,18 @@ def _by_choice(results: Sequence[Result]) -> dict[_Choice, list[Result]]:
 def _point(choice: _Choice, runs: Sequence[Result]) -> _Point:
     from cs336_tui.analysis.memory import activation_peak
 
-    first = runs[0]
+    first, ran = runs[0], measured(runs)
     prediction = first.state.prediction_of(first.spec)
-    over = [run.cell.finished for run in measured(runs) if run.cell.finished]
-    allocated = max((found.peak_allocated_bytes for found in over if found.peak_allocated_bytes), default=None)
     recorded = next(filter(None, (run.state.content_of(MemoryReport, run.spec) for run in runs)), None)
-    tensors = allocated or (recorded.peak_bytes if recorded else None)
-    rss = max((found.peak_rss_bytes for found in over if found.peak_rss_bytes), default=None)
+    tensors = largest(map(tensor_bytes, ran))
+    if tensors is None and recorded:
+        tensors = recorded.peak_bytes
     return _Point(
         choice=choice,
         summary=pooled(runs, ddof_of(runs)),
         predicted=prediction.peak_bytes if prediction else None,
         measured=tensors,
-        rss=None if tensors or first.spec.device.startswith("cuda") else rss,
+        rss=None if tensors is not None else largest(resident_bytes(run.cell) for run in ran),
         predicted_activations=prediction.activation_peak_bytes if prediction else None,
         recorded_activations=activation_peak(recorded) if recorded else None,
     )

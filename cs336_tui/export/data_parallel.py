@@ -1,11 +1,11 @@
-"""Ways to share a training step beside each other: their communication, and the memory that sharding saves."""
+"""Several ranks: ways to share a training step beside each other, their communication and the memory that sharding
+saves; collectives alone."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -22,7 +22,8 @@ from cs336_tui.analysis.communication import (
 )
 from cs336_tui.analysis.fields import FIELDS, varies
 from cs336_tui.analysis.grouping import telling
-from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured
+from cs336_tui.analysis.measures import MEASURES, Runs, allocated_bytes, largest, resident_bytes
+from cs336_tui.analysis.merge import Result, grouped, measured
 from cs336_tui.config.choices import sweep_of
 from cs336_tui.config.command import command_of
 from cs336_tui.config.ranks import sharing_of
@@ -30,19 +31,20 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.export.layout import (
-    Row,
     layout_column,
+    measure_column,
     not_timed,
+    part_column,
     setting,
+    share_column,
     size_column,
-    statistic,
     tables_of,
     time_column,
 )
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Column, Table, known
-from cs336_tui.stats.quantities import NONE, Notation, gigabytes, percent
-from cs336_tui.stats.summaries import Summary, summarize
+from cs336_tui.stats.quantities import NONE, Notation, counted
+from cs336_tui.stats.summaries import Summary
 
 ROWS_BY = ("size", "ranks", "parallel", "optimizer")
 POOLED = ("warmup", "steps", "seed", "session")
@@ -60,7 +62,7 @@ class _Cells(NamedTuple):
     kept: list[Result]
     exposed: Mapping[CellSpec, Waited]
 
-    def of(self, row: Row) -> Waited | None:
+    def of(self, row: Runs) -> Waited | None:
         return self.exposed.get(work_of_ranks(row.first.spec))
 
 
@@ -87,29 +89,28 @@ def sharding_tables(results: Sequence[Result], decimals: int | None) -> tuple[Ta
 
     def peak(runs: Sequence[Result]) -> int | None:
         """Unknown of cells in turns, whose processes hold two models."""
-        found = (_PEAKS[kind].of(run) for run in measured(runs) if not run.cell.in_turns)
-        return max(filter(None, found), default=None)
+        return largest(_PEAKS[kind].of(run) for run in measured(runs) if not run.cell.in_turns)
 
-    def unsharded(row: Row) -> int | None:
+    def unsharded(row: Runs) -> int | None:
         """The peak without sharding of a row that is not without it itself."""
         beside = (by_work[key] for key in _unsharded(row.first.spec) if key in by_work)
-        return next(filter(None, map(peak, beside)), None)
+        return next((size for size in map(peak, beside) if size is not None), None)
 
-    def saved(row: Row) -> int | None:
+    def saved(row: Runs) -> int | None:
         mine, whole = peak(row.runs), unsharded(row)
         return None if mine is None or whole is None else whole - mine
 
-    def share(row: Row) -> float | None:
+    def share(row: Runs) -> float | None:
         whole, less = unsharded(row), saved(row)
         return less / whole if whole and less is not None else None
 
     columns = (
         *names(cells.kept),
         *step_columns(notation),
-        time_column("optimizer (ms)", _optimizer, "mean_s", notation, lambda _: NONE),
-        size_column(f"peak {kind} (GB)", lambda row: peak(row.runs), 1e9, gigabytes),
-        size_column("saved (GB)", saved, 1e9, gigabytes),
-        _share("saved (%)", share),
+        time_column("optimizer (ms)", lambda row: row.phase("optimizer"), "mean_s", notation),
+        size_column(f"peak {kind} (GB)", lambda row: peak(row.runs)),
+        size_column("saved (GB)", saved),
+        share_column("saved (%)", share),
         *_exposed(cells, notation),
     )
     notes = (
@@ -143,7 +144,7 @@ def _cells(layout: str, results: Sequence[Result]) -> _Cells:
     return _Cells([*alone, *turns], exposed_communication(several))
 
 
-def _tables(cells: _Cells, columns: Sequence[Column[Row]], caption: str, notes: Sequence[str]) -> tuple[Table, ...]:
+def _tables(cells: _Cells, columns: Sequence[Column[Runs]], caption: str, notes: Sequence[str]) -> tuple[Table, ...]:
     """In the order in which the cells were asked for."""
     apart = telling(cells.kept, but=(*ROWS_BY, *POOLED))
     place = {result.spec: float(number) for number, result in reversed(list(enumerate(cells.kept)))}
@@ -168,14 +169,14 @@ def _shortly(name: str) -> str:
     return short(name) if is_imported(name) else name
 
 
-def names(kept: Sequence[Result]) -> Iterator[Column[Row]]:
+def names(kept: Sequence[Result]) -> Iterator[Column[Runs]]:
     """Columns that say which cells a row is of."""
-    yield setting("size", "size", left=True)
+    yield setting("size", "size")
     yield setting("ranks", "ranks")
     own = {sharing_of(result.spec.parallel).name for result in kept}
     called = Counter(map(_shortly, own))
 
-    def wrapper(row: Row) -> str:
+    def wrapper(row: Runs) -> str:
         name = sharing_of(row.first.spec.parallel).name
         return _shortly(name) if called[_shortly(name)] == 1 else name
 
@@ -186,87 +187,63 @@ def names(kept: Sequence[Result]) -> Iterator[Column[Row]]:
         yield layout_column("optimizer", lambda row: short(FIELDS["optimizer"].show(row.first)), left=True)
 
 
-def _bucket_mb(row: Row) -> float | None:
+def _bucket_mb(row: Runs) -> float | None:
     size = sharing_of(row.first.spec.parallel).bucket_bytes
     return None if size is None else size / 1e6
 
 
-def step_columns(notation: Notation) -> Iterator[Column[Row]]:
+def step_columns(notation: Notation) -> Iterator[Column[Runs]]:
     """Step time of the slowest rank, and skew."""
-    yield statistic("step (ms)", "mean_s", notation)
-    yield statistic("std (ms)", "std_s", notation)
-    yield time_column("skew (ms)", _skew, "mean_s", notation, lambda _: NONE)
+    yield measure_column("step (ms)", MEASURES["mean"], notation)
+    yield measure_column("std (ms)", MEASURES["std"], notation)
+    yield measure_column("skew (ms)", MEASURES["skew"], notation)
 
 
-def _skew(row: Row) -> Summary | None:
-    skews_s = [skew for run in measured(row.runs) for skew in _skews(run)]
-    return summarize(skews_s, ddof_of(row.runs)) if skews_s else None
+def _sync_columns(notation: Notation) -> Iterator[Column[Runs]]:
+    def sync(row: Runs) -> GradientSync | None:
+        return gradient_sync(row.runs, row.ddof)
+
+    def last(row: Runs) -> Summary | None:
+        return found.last if (found := sync(row)) else None
+
+    def share(row: Runs) -> float | None:
+        found = last(row)
+        return found.mean_s / row.mean_s if found and found.mean_s is not None and row.mean_s else None
+
+    yield time_column("gradient sync (ms)", last, "mean_s", notation)
+    yield share_column("of step (%)", share)
+    yield time_column("longest wait (ms)", lambda row: found.wait if (found := sync(row)) else None, "mean_s", notation)
 
 
-def _skews(run: Result) -> list[float]:
-    return [max(step) - min(step) for step in zip(*run.cell.times.rank_s, strict=True)]
-
-
-def _found_sync(row: Row) -> GradientSync | None:
-    return gradient_sync(row.runs, ddof_of(row.runs))
-
-
-def _sync_columns(notation: Notation) -> Iterator[Column[Row]]:
-    yield _sync("gradient sync (ms)", lambda found: found.last, notation)
-    yield _share("of step (%)", _sync_share)
-    yield _sync("longest wait (ms)", lambda found: found.wait, notation)
-
-
-def _sync(header: str, of: Callable[[GradientSync], Summary], notation: Notation) -> Column[Row]:
-    def read(row: Row) -> Summary | None:
-        return of(found) if (found := _found_sync(row)) else None
-
-    return time_column(header, read, "mean_s", notation, lambda _: NONE)
-
-
-def _sync_share(row: Row) -> float | None:
-    found, step = _found_sync(row), row.summary
-    if found is None or step is None or not step.mean_s or found.last.mean_s is None:
-        return None
-    return found.last.mean_s / step.mean_s
-
-
-def _share(header: str, read: Callable[[Row], float | None]) -> Column[Row]:
-    return layout_column(
-        header,
-        lambda row: None if (share := read(row)) is None else share * 100,
-        lambda row: percent(read(row), NONE),
-    )
-
-
-def _exposed(cells: _Cells, notation: Notation) -> Iterator[Column[Row]]:
+def _exposed(cells: _Cells, notation: Notation) -> Iterator[Column[Runs]]:
     if not cells.exposed:
         return
 
-    def times_s(row: Row) -> tuple[float | None, ...]:
-        """Mean, low, high; empty if it is not known."""
-        return (found.exposed.mean_s, found.exposed.low_s, found.exposed.high_s) if (found := cells.of(row)) else ()
-
-    def texts(row: Row) -> list[str]:
-        (mean_s, low_s, high_s), found = times_s(row), cells.of(row)
+    def texts(row: Runs, *times_s: float | None) -> str:
+        found = cells.of(row)
+        if found is None or None in times_s:
+            return NONE
+        low_s, high_s, step_s = found.exposed.low_s, found.exposed.high_s, found.exposed.step_s
         spread_s = None if low_s is None or high_s is None else (high_s - low_s) / 4
-        step_s = found.exposed.step_s if found else None
-        return [notation.time(each, mean_s=step_s, std_s=spread_s) for each in (mean_s, low_s, high_s)]
+        return " to ".join(notation.time(time_s, mean_s=step_s, std_s=spread_s) for time_s in times_s)
 
-    def in_ms(row: Row) -> tuple[float, ...]:
-        return tuple(time_s * 1e3 for time_s in times_s(row) if time_s is not None)
+    def mean_s(row: Runs) -> float | None:
+        return found.exposed.mean_s if (found := cells.of(row)) else None
+
+    def bounds_s(row: Runs) -> tuple[float | None, ...]:
+        return (found.exposed.low_s, found.exposed.high_s) if (found := cells.of(row)) else ()
 
     yield layout_column(
         "exposed (ms)",
-        lambda row: in_ms(row)[0] if in_ms(row) else None,
-        lambda row: texts(row)[0] if in_ms(row) else NONE,
+        lambda row: None if (time_s := mean_s(row)) is None else time_s * 1e3,
+        lambda row: texts(row, mean_s(row)),
     )
     yield layout_column(
         "exposed interval (ms)",
-        lambda row: in_ms(row)[1:],
-        lambda row: " to ".join(texts(row)[1:]) if in_ms(row)[1:] else NONE,
+        lambda row: tuple(time_s * 1e3 for time_s in bounds_s(row) if time_s is not None),
+        lambda row: texts(row, *bounds_s(row)),
     )
-    yield _share("exposed of step (%)", lambda row: found.exposed.share if (found := cells.of(row)) else None)
+    yield share_column("exposed of step (%)", lambda row: found.exposed.share if (found := cells.of(row)) else None)
 
 
 def _sync_notes(kept: Sequence[Result]) -> Iterator[str]:
@@ -325,11 +302,6 @@ def in_turns_command(spec: CellSpec) -> str:
     return shlex.join(["cs336-tui", "ab", *sides, *both])
 
 
-def _optimizer(row: Row) -> Summary | None:
-    times_s = [time_s for run in measured(row.runs) for time_s in run.cell.phase_times_s.get("optimizer", ())]
-    return summarize(times_s, ddof_of(row.runs)) if times_s else None
-
-
 class _Peak(NamedTuple):
     """A kind of peak of the rank with the most: where it is from, and that of a cell, None where nothing gives it."""
 
@@ -337,24 +309,19 @@ class _Peak(NamedTuple):
     of: Callable[[Result], int | None]
 
 
-def _of_ranks(result: Result, *, allocated: bool) -> int | None:
-    end = result.cell.finished
-    if end is None or (end.peak_allocated_bytes is not None) != allocated:
-        return None
-    return max(filter(None, end.rank_peak_bytes), default=None)
-
-
 def _of_report(result: Result) -> int | None:
     report = result.state.content_of(RankMemoryReport, result.spec)
-    return max((each.peak_bytes or 0 for each in report.moments), default=0) or None if report else None
+    return largest(moment.peak_bytes for moment in report.moments) if report else None
 
 
 _PEAKS: Mapping[str, _Peak] = {
-    "allocated": _Peak("as its allocator counted it over the measured steps", partial(_of_ranks, allocated=True)),
+    "allocated": _Peak(
+        "as its allocator counted it over the measured steps", lambda result: allocated_bytes(result.cell)
+    ),
     "of tensors": _Peak("as the report on memory counted it, in steps of its own", _of_report),
     "RSS": _Peak(
         "as resident memory of its process, with torch and what was freed (--reports memory counts tensors)",
-        partial(_of_ranks, allocated=False),
+        lambda result: resident_bytes(result.cell),
     ),
 }
 """The kinds of peak, the first that all cells have is shown."""
@@ -362,4 +329,37 @@ _PEAKS: Mapping[str, _Peak] = {
 
 def _kind_of_peak(kept: Sequence[Result]) -> str:
     timed = [result for result in measured(kept) if not result.cell.in_turns]
-    return next((kind for kind, peak in _PEAKS.items() if timed and all(map(peak.of, timed))), "RSS")
+    return next(
+        (kind for kind, peak in _PEAKS.items() if timed and all(peak.of(each) is not None for each in timed)), "RSS"
+    )
+
+
+_UNUSED = ("edition", "arch", "vocab", "workload")
+"""Fields that a collective does not have, or that tell none apart from others."""
+
+
+def collective_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
+    """As `cs336_tui.export.layout.WriteUp.make`: a table for each operation, backend, device and precision. Raises
+    `TableError` where nothing is to be shown."""
+    kept = [result for result in results if result.spec.is_collective]
+    if not kept:
+        raise TableError("layout collectives: no cell of a collective; run some with cs336-tui comm")
+    ranks = sorted({result.spec.ranks for result in kept})
+    notation = Notation("ms", decimals)
+
+    def of_ranks(number: int, header: str, key: str) -> Column[Runs]:
+        return part_column(header, key, notation, lambda result: result.spec.ranks == number)
+
+    columns = (
+        setting("size", "size"),
+        *(of_ranks(number, f"{counted(number, 'rank')} (ms)", "mean") for number in ranks),
+        *(of_ranks(number, f"{counted(number, 'rank')} busbw (GB/s)", "busbw") for number in ranks),
+    )
+    others = len(results) - len(kept)
+    notes = (
+        "times: mean ms a step of the slowest rank",
+        MEASURES["busbw"].note,
+        *([f"left out (not collectives): {counted(others, 'cell')}"] if others else []),
+    )
+    apart = telling(kept, but=("size", "ranks", *_UNUSED))
+    return tables_of(kept, columns, "Collectives", notes, rows_by=("size",), apart=apart, places=("ranks", *_UNUSED))

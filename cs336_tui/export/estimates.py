@@ -16,6 +16,7 @@ from cs336_tui.analysis.estimates import (
     total_s,
 )
 from cs336_tui.analysis.fitting import FIELD, Fit, step_of
+from cs336_tui.analysis.measures import allocated_bytes
 from cs336_tui.analysis.targets import Target
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import CATEGORIES, COMMUNICATION, Collective, Prediction
@@ -410,7 +411,7 @@ def _how_it_went(result: Fitted) -> str:
 
 
 def _measured(cell: CellState | None) -> int | None:
-    return cell.finished.peak_allocated_bytes if cell and cell.finished else None
+    return allocated_bytes(cell) if cell else None
 
 
 def _notes(results: Sequence[Fitted]) -> Iterator[str]:

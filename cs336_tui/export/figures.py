@@ -14,6 +14,7 @@ from cs336_tui.analysis.collectives import curves, published_curves
 from cs336_tui.analysis.communication import efficiency
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import TELLING, groups, label, settled, telling
+from cs336_tui.analysis.measures import allocated_bytes, peak_bytes
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.analysis.published import published
 from cs336_tui.analysis.tuning import Entry, EntryStatus, Race, race_of
@@ -289,18 +290,12 @@ def by_precision(results: Sequence[Result]) -> Drawing | Absent:
 
 
 def _peak_gb(result: Result) -> float | None:
-    """Peak memory in GB: allocated where an allocator counts, else, off CUDA, the process's resident memory."""
-    finished, device = result.cell.finished, result.spec.device
-    if finished is None:
-        return None
-    counted = finished.peak_allocated_bytes is not None or device.startswith("cuda")
-    found = finished.peak_allocated_bytes if counted else finished.peak_rss_bytes
-    return None if found is None else found / 1e9
+    size = peak_bytes(result.cell)
+    return None if size is None else size / 1e9
 
 
 def _peak_kind(result: Result) -> str:
-    finished = result.cell.finished
-    allocated = finished is not None and finished.peak_allocated_bytes is not None
+    allocated = allocated_bytes(result.cell) is not None
     return f"{result.spec.device}: {'peak allocated' if allocated else 'peak RSS of the process'}"
 
 

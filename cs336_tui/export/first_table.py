@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cs336_tui.analysis.collectives import busbw
 from cs336_tui.analysis.findings import Timed
 from cs336_tui.analysis.grouping import shared
+from cs336_tui.analysis.measures import MEASURES, Runs, allocated_bytes
 from cs336_tui.analysis.merge import Result
 from cs336_tui.export.findings import CI, NamedCells
 from cs336_tui.export.footnotes import FAILED, has_result, status_of, std_kind
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.verdicts import half_width_of, judgement_of
-from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, bandwidth, count, gigabytes
+from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN
 
 MOST_ROWS = 24
 """Rows of the first table; of more cells it has the `MOST_ROWS` / 4 fastest and as many slowest."""
@@ -77,9 +77,8 @@ def _is_known(column: Column[_Row], rows: Sequence[_Row]) -> bool:
 
 
 def _columns(rows: Sequence[_Row]) -> Sequence[Column[_Row]]:
-    allocated = any(row.result.cell.finished and row.result.cell.finished.peak_allocated_bytes for row in rows)
-    memory = "peak_allocated_bytes" if allocated else "peak_rss_bytes"
-    collective = all(row.result.spec.is_collective for row in rows)
+    memory = MEASURES["memory" if any(allocated_bytes(row.result.cell) is not None for row in rows) else "rss"]
+    rate = MEASURES["busbw" if all(row.result.spec.is_collective for row in rows) else "tokens"]
 
     def stage(row: _Row) -> str:
         return row.result.cell.stage if row.result.cell.stage and not row.result.spec.recording else NONE
@@ -95,18 +94,15 @@ def _columns(rows: Sequence[_Row]) -> Sequence[Column[_Row]]:
     def mean(row: _Row) -> str:
         return MILLISECONDS.mean_and_std(row.timed.summary) if row.timed else row.result.ending
 
-    def rate(row: _Row) -> str:
-        if not row.timed:
-            return NONE
-        spec, mean_s = row.result.spec, row.timed.mean_s
-        if collective:
-            return bandwidth(busbw(spec, mean_s)) if mean_s else UNKNOWN
-        return count(spec.tokens_per_step * spec.ranks / mean_s) if mean_s and not spec.is_collective else UNKNOWN
+    def runs(row: _Row) -> Runs:
+        return Runs(row.timed.runs, row.result.state.ddof) if row.timed else Runs.of(row.result)
+
+    def throughput(row: _Row) -> str:
+        return rate.quantity.text(rate.read(runs(row))) if row.timed else NONE
 
     def peak(row: _Row) -> str:
-        ends = [run.cell.finished for run in (row.timed.runs if row.timed else (row.result,))]
-        sizes = [size for end in ends if end and (size := getattr(end, memory)) is not None]
-        return gigabytes(max(sizes)) if sizes else NONE
+        size = memory.read(runs(row))
+        return NONE if size is None else memory.quantity.text(size)
 
     def verdict(row: _Row) -> str:
         found = [judgement_of(run.cell, run.state) for run in (row.timed.runs if row.timed else ())]
@@ -117,7 +113,7 @@ def _columns(rows: Sequence[_Row]) -> Sequence[Column[_Row]]:
         Column("cell", left=True, text=lambda row: row.name),
         Column("mean", "mean ± std (ms)", text=mean),
         Column("interval", f"{CI} (± %)", text=_half_width),
-        Column("rate", "busbw (GB/s)" if collective else "tokens/s", text=rate),
-        Column("memory", f"peak {'allocated' if allocated else 'RSS'} (GB)", text=peak),
+        Column("rate", rate.heading, text=throughput),
+        Column("memory", memory.heading, text=peak),
         Column("verdict", left=True, text=verdict),
     )

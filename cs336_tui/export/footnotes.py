@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cs336_tui.analysis.fields import warmup_done
+from cs336_tui.analysis.measures import MEASURES, allocated_bytes, resident_bytes
 from cs336_tui.analysis.merge import RECORDED, Result, grouped
 from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.config.counts import duration_words
@@ -18,10 +19,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import MILLISECONDS, Notation, counted, duration, gigabytes
 
-ACTIVATIONS_MEAN = (
-    "activation peak: the most activations and temporary memory at once in forward, loss and backward, apart from "
-    "parameters, gradients, optimizer state, buffers and workspaces"
-)
+ACTIVATIONS_MEAN = MEASURES["activations"].note
 RANKS_NOTES = (
     "several ranks: a step's time and phases are its slowest rank's, from a barrier to that rank's device "
     "synchronisation",
@@ -160,16 +158,12 @@ def has_result(cell: CellState) -> bool:
 
 
 def shows_allocated(cells: Iterable[CellState]) -> bool:
-    return any(cell.finished and cell.finished.peak_allocated_bytes is not None for cell in cells)
+    return any(allocated_bytes(cell) is not None for cell in cells)
 
 
 def shows_rss(cells: Iterable[CellState]) -> bool:
     """True if some cell ran where no allocator counts the device's memory, as on the CPU."""
-    return any(
-        end.peak_rss_bytes is not None and end.peak_allocated_bytes is None and not cell.spec.device.startswith("cuda")
-        for cell in cells
-        if (end := cell.finished)
-    )
+    return any(resident_bytes(cell) is not None for cell in cells)
 
 
 def title_of(cell: CellState) -> str:

@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import SHARED, TELLING, groups, label, shared, shown, telling
-from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled
+from cs336_tui.analysis.measures import MEASURES, TIME, Measure, Runs
+from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured
 from cs336_tui.export.footnotes import provenance_notes
-from cs336_tui.export.results_columns import data_value
-from cs336_tui.export.tables import Column, Table, Value, as_text
+from cs336_tui.export.results_columns import LEFT, data_value
+from cs336_tui.export.tables import Column, Source, Table, Value, as_text
 from cs336_tui.export.verdicts import doubt_word
-from cs336_tui.stats.quantities import NONE, Notation
+from cs336_tui.stats.quantities import NONE, Notation, Unit, gigabytes, percent
 from cs336_tui.stats.summaries import Summary
 
 PLACES = ("device", "machine", "session", "torch", "threads")
 
 
-class Row(NamedTuple):
-    """All runs of one cell. `summary` is over their steps, None where no run was measured."""
-
-    runs: Sequence[Result]
-    summary: Summary | None
-
-    @property
-    def first(self) -> Result:
-        return self.runs[0]
-
-    @property
-    def times_s(self) -> tuple[float, ...]:
-        return tuple(time_s for run in measured(self.runs) for time_s in run.cell.step_times_s)
-
-
 def layout_column(
-    header: str, read: Callable[[Row], Value], show: Callable[[Row], str] | None = None, *, left: bool = False
-) -> Column[Row]:
+    header: str, read: Callable[[Runs], Value], show: Callable[[Runs], str] | None = None, *, left: bool = False
+) -> Column[Runs]:
     """A column whose header is its key, too; `show` returns the text, or nothing for the value as it is."""
-    found: Column[Row] = Column(header, left=left, rank=_RANKS.get(header, 0), read=read)
+    found: Column[Runs] = Column(header, left=left, rank=_RANKS.get(header, 0), read=read)
     return found if show is None else found._replace(text=lambda row: show(row) or as_text(read(row)))
 
 
@@ -49,32 +34,45 @@ _RANKS = {"num_params": 1, "d_model": 2, "d_ff": 3, "num_layers": 4, "num_heads"
 
 def time_column(
     header: str,
-    found: Callable[[Row], Summary | None],
+    found: Callable[[Runs], Summary | None],
     field: str,
     notation: Notation,
-    otherwise: Callable[[Row], str],
-) -> Column[Row]:
-    """A field of a summary: ms as data, in the notation as text. `otherwise` gives the text of a row without one."""
+    otherwise: Callable[[Runs], str] = lambda _: NONE,
+) -> Column[Runs]:
+    """A field of a summary, in the notation's unit. `otherwise` gives the text of a row without one."""
 
-    def read(row: Row) -> float | None:
-        time_s = summary[field] if (summary := found(row)) else None
-        return None if time_s is None else time_s * 1e3
+    def read(runs: Runs) -> float | None:
+        time_s = summary[field] if (summary := found(runs)) else None
+        return None if time_s is None else notation.scaled(time_s)
 
-    return layout_column(header, read, lambda row: notation.of(one, field) if (one := found(row)) else otherwise(row))
+    return layout_column(
+        header, read, lambda runs: notation.of(one, field) if (one := found(runs)) else otherwise(runs)
+    )
 
 
 def size_column(
     header: str,
-    found: Callable[[Row], int | None],
-    unit_bytes: float,
-    show: Callable[[int], str],
-    otherwise: Callable[[Row], str] = lambda _: NONE,
-) -> Column[Row]:
-    """Bytes, as data in a unit of so many. `otherwise` gives the text of a row without any."""
+    found: Callable[[Runs], int | None],
+    unit_bytes: float = 1e9,
+    show: Callable[[int], str] = gigabytes,
+    otherwise: Callable[[Runs], str] = lambda _: NONE,
+) -> Column[Runs]:
+    """Bytes, as data in a unit of so many, GB unless given. `otherwise` gives the text of a row without any."""
     return layout_column(
         header,
-        lambda row: None if (size := found(row)) is None else size / unit_bytes,
-        lambda row: otherwise(row) if (size := found(row)) is None else show(size),
+        lambda runs: None if (size := found(runs)) is None else size / unit_bytes,
+        lambda runs: otherwise(runs) if (size := found(runs)) is None else show(size),
+    )
+
+
+def share_column(
+    header: str, read: Callable[[Runs], float | None], otherwise: Callable[[Runs], str] = lambda _: NONE
+) -> Column[Runs]:
+    """A share in %. `otherwise` gives the text of a row without one."""
+    return layout_column(
+        header,
+        lambda runs: None if (share := read(runs)) is None else share * 100,
+        lambda runs: otherwise(runs) if (share := read(runs)) is None else percent(share),
     )
 
 
@@ -89,21 +87,21 @@ class WriteUp(NamedTuple):
 
 def tables_of(
     results: Sequence[Result],
-    columns: Sequence[Column[Row]],
+    columns: Sequence[Source[Runs]],
     caption: str,
     notes: Sequence[str],
     *,
     rows_by: Sequence[str],
     apart: Sequence[str] = (),
     places: Sequence[str] = (),
-    sort: Callable[[Row], float] | None = None,
+    sort: Callable[[Runs], float] | None = None,
 ) -> tuple[Table, ...]:
     """A table for each value of the fields in `apart` and of those that `rows_by` and `places` do not tell apart."""
     keys = (*apart, *telling(results, but=(*rows_by, *apart, *(TELLING if places else ()))))
     ddof = ddof_of(results)
     tables: list[Table] = []
     for members in groups(results, keys).values():
-        rows = [Row(runs, pooled(runs, ddof)) for runs in groups(members, rows_by).values()]
+        rows = [Runs(runs, ddof) for runs in groups(members, rows_by).values()]
         if sort:
             rows.sort(key=sort)
         chosen, named = dict(zip(keys, shown(members[0], keys), strict=True)), (*rows_by, *keys, *places)
@@ -113,8 +111,7 @@ def tables_of(
         tables.append(
             Table.of(
                 rows,
-                columns,
-                record=partial(_record, columns, extra),
+                (_always(extra), *columns),
                 caption=f"{caption}, {said}" if said else caption,
                 footnotes=(*notes, *_counted(members), *_fixed(members, named), *provenance_notes(members)),
                 settings=settings_of(members, named),
@@ -125,8 +122,9 @@ def tables_of(
     return tuple(tables)
 
 
-def _record(columns: Sequence[Column[Row]], extra: dict[str, Value], row: Row) -> dict[str, Value]:
-    return extra | {column.key: column.value(row) for column in columns}
+def _always(values: Mapping[str, Value]) -> Source[Runs]:
+    """The same values of every row."""
+    return lambda _: values
 
 
 def _counted(results: Sequence[Result]) -> Iterator[str]:
@@ -143,23 +141,113 @@ def steps_note(counts: Sequence[int], most_runs: int, of: str) -> str:
     return f"n: {' to '.join(map(str, sorted({min(counts), max(counts)})))} measured steps {of}{together}"
 
 
-def setting(header: str, key: str, *, left: bool = False) -> Column[Row]:
-    return layout_column(header, lambda row: data_value(key, FIELDS[key].show(row.first)), left=left)
+def setting(header: str, key: str) -> Column[Runs]:
+    """A field."""
+    return layout_column(header, lambda runs: data_value(key, FIELDS[key].show(runs.first)), left=key in LEFT)
 
 
-def statistic(header: str, field: str, notation: Notation) -> Column[Row]:
-    """A field of the summary. Where there is none, the mean's column says why."""
+def statistic(header: str, field: str, notation: Notation) -> Column[Runs]:
+    """A field of the summary of a row's steps. Where there is none, the mean's column says why."""
 
-    def show(row: Row) -> str:
-        if row.summary is None:
-            return row.first.ending if field == "mean_s" else NONE
-        return notation.of(row.summary, field)
+    def otherwise(runs: Runs) -> str:
+        return runs.first.ending if field == "mean_s" else NONE
 
-    def read(row: Row) -> float | None:
-        time_s = row.summary[field] if row.summary else None
-        return None if time_s is None else notation.scaled(time_s)
+    return time_column(header, lambda runs: runs.summary, field, notation, otherwise)
 
-    return layout_column(header, read, show)
+
+def measure_column(header: str, measure: Measure, notation: Notation) -> Column[Runs]:
+    """A measure of a row's runs."""
+    if measure.quantity is TIME and measure.data in Summary.__struct_fields__:
+        return statistic(header, measure.data, notation)
+    if measure.summary is not None:
+        return time_column(header, measure.summary, "mean_s", notation)
+
+    def scaled(runs: Runs) -> float | None:
+        value = measure.read(runs)
+        return value if value is None or measure.quantity.per == 1 else value / measure.quantity.per
+
+    def text(runs: Runs) -> str:
+        return measure.quantity.text(measure.read(runs)) if runs.summary or measure.read(runs) is not None else NONE
+
+    return layout_column(header, scaled, text)
+
+
+def part_column(header: str, key: str, notation: Notation, keep: Callable[[Result], bool]) -> Column[Runs]:
+    """A measure of those of a row's runs that `keep` is true of; where there is none, why."""
+    whole = measure_column(header, MEASURES[key], notation)
+
+    return layout_column(
+        header,
+        lambda runs: whole.value(part) if (part := runs.only(keep)) else None,
+        lambda runs: whole.cell(part) if (part := runs.only(keep)) else NONE,
+    )
+
+
+Maker = Callable[[str, Notation], Column[Runs]]
+"""Makes a column from its header."""
+REST = "*"
+"""In the rows of a layout, all fields that tell the results apart and are not named."""
+
+
+def value(read: Callable[[Runs], Value], show: Callable[[Runs], str] | None = None, *, left: bool = False) -> Maker:
+    """What is neither a field nor a measure, as `layout_column`."""
+    return lambda header, _: layout_column(header, read, show, left=left)
+
+
+class Kept(NamedTuple):
+    """The results that a layout shows, and notes on the others."""
+
+    results: Sequence[Result]
+    notes: Sequence[str] = ()
+
+
+class Layout(NamedTuple):
+    """A table for write-ups that is nothing but fields and measures, a row for each value of the fields `rows`.
+
+    `columns` are fields or measures by key, or makers of columns, each by its header; with `names_rows` after those of
+    the rows' fields, and without those of `optional` that nothing is known of. `apart` and `sort` are as of
+    `tables_of`. Unless `is_silent`, notes say why cells have no numbers.
+    """
+
+    caption: str
+    rows: tuple[str, ...]
+    columns: Mapping[str, str | Maker]
+    notes: tuple[str, ...] = ()
+    unit: Unit = "ms"
+    keep: Callable[[Sequence[Result]], Kept] = Kept
+    optional: tuple[str, ...] = ()
+    names_rows: bool = False
+    apart: tuple[str, ...] = ()
+    sort: Callable[[Runs], float] | None = None
+    is_silent: bool = False
+
+    def tables(self, results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
+        """As `WriteUp.make`."""
+        notation, kept = Notation(self.unit, decimals), self.keep(results)
+        rest = telling(kept.results, but=self.rows)
+        rows = tuple(chain.from_iterable(rest if key == REST else (key,) for key in self.rows))
+        named = {FIELDS[key].title: key for key in rows} if self.names_rows else {}
+        columns = [_column(header, source, notation) for header, source in (named | dict(self.columns)).items()]
+        alone = list(map(Runs.of, kept.results)) if self.optional else []
+        return tables_of(
+            kept.results,
+            [
+                column
+                for column in columns
+                if column.key not in self.optional or any(column.value(runs) is not None for runs in alone)
+            ],
+            self.caption,
+            (*self.notes, *kept.notes, *(() if self.is_silent else not_timed(kept.results))),
+            rows_by=rows,
+            apart=self.apart,
+            sort=self.sort,
+        )
+
+
+def _column(header: str, source: str | Maker, notation: Notation) -> Column[Runs]:
+    if not isinstance(source, str):
+        return source(header, notation)
+    return setting(header, source) if source in FIELDS else measure_column(header, MEASURES[source], notation)
 
 
 def not_timed(results: Sequence[Result]) -> Iterator[str]:

@@ -6,14 +6,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from cs336_tui.analysis.fields import FIELDS
+from cs336_tui.analysis.measures import MEASURES, TIME, Measure
 from cs336_tui.analysis.merge import Result, without_turns
-from cs336_tui.analysis.pivot import VALUES, WHOLE_PROCESS, Figure, Key, Pivot
-from cs336_tui.export.footnotes import ACTIVATIONS_MEAN, Signs, provenance_notes
+from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, VALUES, Figure, Key, Pivot
+from cs336_tui.export.footnotes import Signs, provenance_notes
 from cs336_tui.export.layout import settings_of, steps_note
 from cs336_tui.export.results_columns import LEFT, data_value
 from cs336_tui.export.tables import Column, Table, Value, attributes
 from cs336_tui.export.verdicts import doubt_word
-from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, count, gigabytes
+from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
 from cs336_tui.stats.ratio import NO_INTERVAL
 
 _BARE = ("size", "pass", "precision", "device", "machine", "session")
@@ -22,13 +23,15 @@ _BARE = ("size", "pass", "precision", "device", "machine", "session")
 _KEYS: Mapping[str, Mapping[str, str]] = {
     "mean": {"mean_s": "value", "std_s": "std"},
     "median": {"median_s": "value", "std_s": "std"},
-    "std": {"std_s": "value"},
-    "speedup": {"speedup": "value", "low": "low", "high": "high"},
+    SPEEDUP: {"speedup": "value", "low": "low", "high": "high"},
     "memory": {"peak_bytes": "value"},
-    "activations": {"activation_peak_bytes": "value"},
-    "tokens": {"tokens_per_s": "value"},
 }
-"""The fields of a figure that its record holds, by their keys there."""
+"""The fields of a figure that its record holds, by their keys there, if it is not the value alone."""
+
+
+def _measure(pivot: Pivot) -> Measure | None:
+    """The measure of its figures; None of speed-ups."""
+    return MEASURES.get(pivot.value)
 
 
 def pivot_table(
@@ -66,8 +69,8 @@ def pivot_table(
 
 
 def _doubt(pivot: Pivot, row: Key, results: Sequence[Result]) -> str:
-    """The first doubt about a time in this row; memory is in no doubt."""
-    if pivot.value in ("memory", "activations"):
+    """The first doubt about a time in this row; sizes are in no doubt."""
+    if pivot.value in UNDOUBTED:
         return ""
     return doubt_word(
         result for result in results if tuple(FIELDS[key].show(result) for key in pivot.rows) == tuple(row)
@@ -83,18 +86,13 @@ def default_caption(pivot: Pivot, notation: Notation) -> str:
 
 def value_title(pivot: Pivot, notation: Notation) -> str:
     """The value with its unit; of a speed-up, also over what it is."""
-    title = VALUES[pivot.value]
-    match pivot.value:
-        case "mean":
-            return f"{title} ± std ({notation.symbol})"
-        case "std" | "median":
-            return f"{title} ({notation.symbol})"
-        case "memory":
-            return f"{WHOLE_PROCESS if _is_rss(pivot) else title} (GB)"
-        case "activations":
-            return f"{title} (GB)"
-        case "tokens":
-            return title
+    title, measure = VALUES[pivot.value], _measure(pivot)
+    if measure:
+        if measure.quantity is TIME:
+            spread = " ± std" if pivot.value == "mean" else ""
+            return f"{title}{spread} ({notation.symbol})"
+        unit = f" ({measure.quantity.unit})" if measure.quantity.unit else ""
+        return f"{_substitute(pivot) or title}{unit}"
     over = ", ".join(f"{FIELDS[key].title} {shown}" for key, shown in (pivot.baseline or {}).items())
     return f"{title} over {over} [{pivot.level * 100:g} % interval]"
 
@@ -110,22 +108,18 @@ def _heading(pivot: Pivot, key: Key, notation: Notation) -> str:
 def _text(pivot: Pivot, figure: Figure | None, notation: Notation, signs: Signs) -> str:
     if figure is None:
         return ""
-    said = WHOLE_PROCESS if _is_rss(pivot) else None
-    marks = "".join(f" {signs.of(mark)}" for mark in figure.marks if mark != said)
+    marks = "".join(f" {signs.of(mark)}" for mark in figure.marks if mark != _substitute(pivot))
     return (figure.note or UNKNOWN if figure.value is None else figure_text(pivot, figure, notation)) + marks
 
 
 def figure_text(pivot: Pivot, figure: Figure, notation: Notation = MILLISECONDS) -> str:
     """The value of a figure that has one, without its unit."""
-    value = figure.value
+    value, measure = figure.value, _measure(pivot)
     assert value is not None
-    match pivot.value:
-        case "tokens":
-            return count(value)
-        case "memory" | "activations":
-            return gigabytes(value)
-        case "speedup":
-            return _speedup(figure, value)
+    if measure is None:
+        return _speedup(figure, value)
+    if measure.quantity is not TIME:
+        return measure.quantity.text(value)
     shown = notation.time(value, mean_s=value, std_s=figure.std)
     if pivot.value == "mean" and figure.std is not None:
         return f"{shown} ± {notation.time(figure.std, mean_s=value, std_s=figure.std)}"
@@ -145,34 +139,31 @@ def _speedup(figure: Figure, value: float) -> str:
 def _record(pivot: Pivot, row: Key, column: Key, figure: Figure) -> dict[str, Value]:
     keys = zip((*pivot.rows, *pivot.columns), (*row, *column), strict=True)
     record: dict[str, Value] = {key: data_value(key, shown) for key, shown in keys}
-    record |= attributes(figure, **_KEYS[pivot.value]) | attributes(figure, "n", "runs")
+    own = {MEASURES[pivot.value].data: "value"} if pivot.value in MEASURES else {}
+    record |= attributes(figure, **_KEYS.get(pivot.value, own)) | attributes(figure, "n", "runs")
     return record | {"note": figure.note or None, "marks": "; ".join(figure.marks)}
 
 
-def _is_rss(pivot: Pivot) -> bool:
-    """True if every memory figure is of a device whose memory no allocator counts."""
+def _substitute(pivot: Pivot) -> str:
+    """The title of the measure that every figure has in place of its own, as where no allocator counts."""
+    measure = _measure(pivot)
+    title = measure.substitute[0] if measure and measure.substitute else ""
     known = [figure for figure in pivot.figures.values() if figure.value is not None]
-    return pivot.value == "memory" and bool(known) and all(WHOLE_PROCESS in figure.marks for figure in known)
+    return title if title and known and all(title in figure.marks for figure in known) else ""
 
 
 def _notes(pivot: Pivot) -> Iterable[str]:
     if known := [figure for figure in pivot.figures.values() if figure.value is not None]:
         said = steps_note([figure.n for figure in known], max(figure.runs for figure in known), "in each figure")
         yield f"{said}, without the warm-up steps"
-    match pivot.value:
-        case "speedup":
-            yield (
-                "speed-up: the baseline's mean step time over the figure's, more is faster; "
-                f"{pivot.level * 100:g} % confidence interval in brackets"
-            )
-        case "memory":
-            yield (
-                "1 GB is 10⁹ bytes" if _is_rss(pivot) else "1 GB is 10⁹ bytes; peak allocated is counted after warm-up"
-            )
-        case "activations":
-            yield ACTIVATIONS_MEAN
-        case "tokens":
-            yield "tokens/s: tokens of one step over the mean step time"
+    if measure := _measure(pivot):
+        if note := "1 GB is 10⁹ bytes" if _substitute(pivot) else measure.note:
+            yield note
+    else:
+        yield (
+            "speed-up: the baseline's mean step time over the figure's, more is faster; "
+            f"{pivot.level * 100:g} % confidence interval in brackets"
+        )
     shown = (key for key in pivot.fixed if key not in ("machine", "torch", "session", "params"))
     if fixed := [f"{FIELDS[key].title} {pivot.fixed[key]}" for key in shown]:
         yield f"every cell: {', '.join(fixed)}"

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from cs336_tui.analysis.communication import efficiency, one_rank_of, speed_up
 from cs336_tui.analysis.fields import machine
 from cs336_tui.analysis.grouping import telling
+from cs336_tui.analysis.measures import MEASURES, Runs
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, pooled
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.data_parallel import POOLED, ROWS_BY, SLOWEST, names, step_columns
-from cs336_tui.export.layout import Row, layout_column, not_timed, tables_of
+from cs336_tui.export.layout import layout_column, measure_column, not_timed, tables_of
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Column, Table
-from cs336_tui.stats.quantities import NONE, Notation, count, percent
+from cs336_tui.stats.quantities import NONE, Notation, percent
 
 SCALING = {"per-rank": "Weak scaling", "global": "Strong scaling"}
 _MEANS = {
@@ -61,9 +62,7 @@ def _tables(kind: str, kept: Sequence[Result], ones: Ones, notation: Notation) -
     columns = (
         *names(kept),
         *step_columns(notation),
-        layout_column(
-            "tokens/s", _tokens_per_s, lambda row: NONE if row.summary is None else count(_tokens_per_s(row))
-        ),
+        measure_column("tokens/s", MEASURES["tokens"], notation),
         _over_one("speed-up", ones, speed_up, "{:.2f}".format),
         _over_one("efficiency (%)", ones, lambda *of: 100 * efficiency(*of), lambda share: percent(share / 100)),
     )
@@ -80,27 +79,22 @@ def _tables(kind: str, kept: Sequence[Result], ones: Ones, notation: Notation) -
     )
 
 
-def _order(kept: Sequence[Result]) -> Callable[[Row], float]:
+def _order(kept: Sequence[Result]) -> Callable[[Runs], float]:
     """Wrappers as they were asked for, each by its number of ranks, one rank first."""
     ways = list(dict.fromkeys((each.spec.parallel, each.spec.optimizer) for each in kept if each.spec.ranks > 1))
     most = max(each.spec.ranks for each in kept) + 1
 
-    def place(row: Row) -> float:
+    def place(row: Runs) -> float:
         spec = row.first.spec
         return 0 if spec.ranks == 1 else (1 + ways.index((spec.parallel, spec.optimizer))) * most + spec.ranks
 
     return place
 
 
-def _tokens_per_s(row: Row) -> float | None:
-    spec, found = row.first.spec, row.summary
-    return spec.tokens_per_step * spec.ranks / found.mean_s if found and found.mean_s else None
-
-
 def _over_one(
     header: str, ones: Ones, figure: Callable[[CellSpec, float, float], float], show: Callable[[float], str]
-) -> Column[Row]:
-    def read(row: Row) -> float | None:
+) -> Column[Runs]:
+    def read(row: Runs) -> float | None:
         one_s, found = ones.get(beside(row.first)), row.summary
         return figure(row.first.spec, one_s, found.mean_s) if one_s and found and found.mean_s else None
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
-from cs336_tui.analysis.collectives import algbw, busbw, mean_step_s
 from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.fields import OWN, shown_of
+from cs336_tui.analysis.measures import MEASURES, Runs
 from cs336_tui.analysis.merge import Result, title_of
-from cs336_tui.analysis.roofline import PeakLookup, point_of, work_of
+from cs336_tui.analysis.roofline import PeakLookup, work_of
 from cs336_tui.analysis.tuning import race_of
 from cs336_tui.config.spec import AXES, CellSpec, has_stand_ins, known_choices
 from cs336_tui.events.environment import Environment
@@ -173,23 +173,17 @@ class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
     without_result: tuple[CellWithoutResult, ...]
 
 
-_OF_CELL = (
-    "cell",
-    "spec",
-    "repeat",
-    "in_turns",
-    "num_params",
-    "num_params_without_head",
-    "in_force",
-    "tokens_per_s",
-    "job",
-    "lanes",
-)
+_OF_CELL = ("cell", "spec", "repeat", "in_turns", "num_params", "num_params_without_head", "in_force", "job", "lanes")
 _OF_END = (
-    "status", "peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes", "rank_peak_bytes", "rank_nodes",
-    "num_alloc_retries", "failed_allocation_bytes", "stage", "step", "error", "measured_for_s", "recompilations",
-    "before_backward_bytes", "cpu_wait_s",
+    "status", "rank_peak_bytes", "rank_nodes", "num_alloc_retries", "failed_allocation_bytes", "stage", "step", "error",
+    "measured_for_s", "recompilations", "before_backward_bytes", "cpu_wait_s",
 )  # fmt: skip
+_MEASURES = {measure.data: measure.read for measure in MEASURES.values() if measure.recorded}
+_OTHERS = [(key, float | None) for key in _MEASURES if key not in RunRecord.__struct_fields__]
+_Record = cast(
+    "type[RunRecord]", msgspec.defstruct("RunRecord", _OTHERS, bases=(RunRecord,), frozen=True, kw_only=True)
+)
+"""A record with every measure, also those that it has no field of its own for."""
 _OF_SURROUNDINGS = ("clock_before_mhz", "clock_after_mhz", "lowest_clock_mhz", "persistence_mode")
 
 
@@ -200,27 +194,22 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
     finished = cell.finished
     if finished is None:
         raise ValueError(f"cell {cell.cell} is {cell.status}, not over")
-    judgement, energy, point = judgement_of(cell, result.state), energy_of(cell), point_of(result, peaks)
-    step_s = mean_step_s(result)
+    judgement, runs = judgement_of(cell, result.state), Runs.of(result, peaks)
     interval, prepared = judgement.interval if judgement else None, cell.prepared
     own = attributes(cell, *_OF_CELL)
     if result.spec.is_collective:  # as logs of before counted its message
         own |= {"num_params": None, "num_params_without_head": None}
-    return RunRecord(
+    own |= attributes(finished, *_OF_END) | attributes(cell.surroundings, *_OF_SURROUNDINGS)
+    own |= {key: read(runs) for key, read in _MEASURES.items()}
+    return _Record(
         **own,
-        **attributes(finished, *_OF_END),
-        **attributes(cell.surroundings, *_OF_SURROUNDINGS),
         **attributes(judgement, "warmup_advice"),
         **attributes(interval, "effective_n", interval_low_s="low", interval_high_s="high"),
         **attributes(interval, "half_share", "method", prefix="interval_"),
         **attributes(work_of(result), flops_per_step="flops"),
-        **attributes(point, "flops_per_s", share_of_sheet_peak="share_of_sheet"),
-        **attributes(point, share_of_measured_peak="share_of_measured"),
-        **attributes(point and point.measured, measured_peak_doubt="doubt"),
-        **attributes(energy, "joules_per_step", "tokens_per_joule"),
-        **attributes(result.state.activation_peak_of(cell.spec), "bytes", "basis", prefix="activation_peak_"),
-        **attributes(prepared, "compile_s", "capture_s"),
-        **attributes(cell, "until_first_step_s", "whole_run_s"),
+        **attributes(runs.point and runs.point.measured, measured_peak_doubt="doubt"),
+        **attributes(runs.activations, "basis", prefix="activation_peak_"),
+        **attributes(prepared, "capture_s"),
         environment=environment,
         machine=result.state.machine_of(cell),
         neighbours=tuple(sorted(cell.neighbours)),
@@ -231,8 +220,6 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         host_phase_times_s={name: tuple(times) for name, times in cell.times.host_phases_s.items()},
         rank_times_s=tuple(map(tuple, cell.times.rank_s)),
         rank_sync_times_s=tuple(map(tuple, cell.times.rank_sync_s)),
-        algbw_bytes_per_s=step_s and algbw(result.spec, step_s),
-        busbw_bytes_per_s=step_s and busbw(result.spec, step_s),
         summary=cell.full_summary(result.state.ddof),
         skew=finished.skew.with_ddof(result.state.ddof) if finished.skew else None,
         verdicts=judgement.names if judgement else (),
@@ -240,7 +227,7 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         not_observable=tuple(check.name for check in judgement.not_observable) if judgement else (),
         verdict_advice={check.name: check.advice for check in judgement.holding if check.advice} if judgement else {},
         verdict_notes=judgement.notes if judgement else (),
-        energy_unknown_because=energy.why or None,
+        energy_unknown_because=energy_of(cell).why or None,
         compiled_graphs=prepared.graphs if prepared and prepared.compile_s is not None else None,
         graph_breaks=prepared.graph_breaks if prepared else (),
     )
@@ -294,7 +281,7 @@ _COLUMNS = (
     *_FIRST,
     *CellSpec.__struct_encode_fields__,
     *Summary.__struct_encode_fields__,
-    *(name for name in RunRecord.__struct_encode_fields__ if name not in (*_FIRST, *_NESTED, "environment")),
+    *(name for name in _Record.__struct_encode_fields__ if name not in (*_FIRST, *_NESTED, "environment")),
     *_SKEWS,
     *(f"in_force_{name}" for name in EffectiveSettings.__struct_encode_fields__),
     *_MACHINE,

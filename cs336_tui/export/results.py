@@ -10,12 +10,12 @@ import msgspec
 
 from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, device_label, varies
+from cs336_tui.analysis.measures import MEASURES, QUANTILES, Measure, Runs
 from cs336_tui.analysis.merge import Result, grouped, merge, title_of
-from cs336_tui.analysis.roofline import PeakLookup, point_of, why_unknown
+from cs336_tui.analysis.roofline import PeakLookup, why_unknown
 from cs336_tui.config.axis import UserError
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.footnotes import (
-    ACTIVATIONS_MEAN,
     has_result,
     machine_marks,
     results_notes,
@@ -23,8 +23,8 @@ from cs336_tui.export.footnotes import (
     shows_rss,
 )
 from cs336_tui.export.formats import render
-from cs336_tui.export.results_columns import COLUMNS, QUANTILES, ResultRow, compile_s_of
-from cs336_tui.export.roofline import ACHIEVED, ceiling_notes
+from cs336_tui.export.results_columns import COLUMNS, ResultRow
+from cs336_tui.export.roofline import ceiling_notes
 from cs336_tui.export.tables import Table
 from cs336_tui.export.verdicts import trust_notes, without_numbers
 from cs336_tui.session.state import SessionState
@@ -46,15 +46,8 @@ _OF_COLLECTIVES = (
 _TIMES_AND_QUANTILES = tuple(chain.from_iterable((key, *QUANTILES * (key == "median")) for key in _TIMES))
 _ENERGY = ("energy", "tokens_per_joule")
 _WORK = frozenset(("flops", "sheet", "peak", "bandwidth"))
-ENERGY_NOTE = (
-    "energy: mean power while the steps were measured (by the GPU's counter, pauses included) times the mean step time"
-)
-
-
-BANDWIDTH_NOTE = (
-    "algbw: bytes of the whole array over the mean time of the slowest rank; busbw: that times 2(n-1)/n of all-reduce, "
-    "(n-1)/n of all-gather, reduce-scatter and all-to-all, 1 of broadcast, for n ranks; MB is 10⁶ bytes, MiB 2²⁰"
-)
+_TOLD = ("tokens", "memory", "flops")
+"""Measures whose notes stand below every table in other words, or above the others."""
 
 
 class TableError(UserError, ValueError):
@@ -109,36 +102,41 @@ def results_table(
 
 
 def _rows(results: Sequence[Result], notation: Notation, peaks: PeakLookup) -> list[ResultRow]:
-    points = [point_of(result, peaks) for result in results]
-    rate = Rate.for_all(point.flops_per_s for point in points if point)
-    return [
-        ResultRow(result, result.cell.full_summary(result.state.ddof), point, energy_of(result.cell), notation, rate)
-        for result, point in zip(results, points, strict=True)
-    ]
+    runs = [Runs.of(result, peaks) for result in results]
+    rate = Rate.for_all(MEASURES["flops"].read(each) for each in runs)
+    return [ResultRow(result, each, notation, rate) for result, each in zip(results, runs, strict=True)]
 
 
 def _work_notes(rows: Sequence[ResultRow], keys: Sequence[str], *, by_default: bool) -> Iterator[str]:
     """The meaning of FLOP/s, shares of peaks and energies, for the columns that there are."""
     if "flops" in keys:
-        yield ACHIEVED
+        yield MEASURES["flops"].note
     if by_default or not _WORK.isdisjoint(keys):
         yield from dict.fromkeys(filter(None, (why_unknown(row.result) for row in rows)))
     if points := [row.point for row in rows if row.point]:
         yield from ceiling_notes(points, sheet="sheet" in keys, measured="peak" in keys)
-    if "activations" in keys:
-        bases = Counter(row.activations.basis for row in rows if row.activations)
-        how = " and ".join(f"{basis} of {counted(number, 'cell')}" for basis, number in bases.items())
-        yield f"{ACTIVATIONS_MEAN}; {how or 'not known'}"
-    if "busbw" in keys or "algbw" in keys:
-        yield BANDWIDTH_NOTE
+    shown = [measure for key, measure in MEASURES.items() if key in keys and key not in _TOLD]
+    yield from dict.fromkeys(_definition(measure, rows) for measure in shown if measure.note)
     if any(key in keys for key in _ENERGY):
-        yield ENERGY_NOTE
         for device in dict.fromkeys(row.cell.spec.device for row in rows):
-            whys = [row.energy.why for row in rows if row.cell.spec.device == device and row.summary and row.energy.why]
+            whys = [
+                why
+                for row in rows
+                if row.cell.spec.device == device and row.summary and (why := energy_of(row.cell).why)
+            ]
             for reasons in sorted(grouped(whys, without_numbers).values(), key=len, reverse=True):
                 differ = " (first cell)" * (len({*reasons}) > 1)
                 some = f", of {len(reasons)} of {len(whys)} such cells" if len(reasons) < len(whys) else ""
                 yield f"energy unknown on {device}{differ}: {reasons[0]}{some}"
+
+
+def _definition(measure: Measure, rows: Sequence[ResultRow]) -> str:
+    """What the measure is, and of how many cells it is known in which way."""
+    if measure.remark is None:
+        return measure.note
+    remarks = Counter(measure.remark(row.runs) for row in rows if measure.read(row.runs) is not None)
+    known = " and ".join(f"{remark} of {counted(number, 'cell')}" for remark, number in remarks.items())
+    return f"{measure.note}; {known or measure.missing}"
 
 
 def default_columns(rows: Sequence[ResultRow]) -> tuple[str, ...]:
@@ -147,6 +145,9 @@ def default_columns(rows: Sequence[ResultRow]) -> tuple[str, ...]:
 
     def differs(key: str) -> bool:
         return len({result.spec.threads for result in results}) > 1 if key == "threads" else varies(results, key)
+
+    def known(key: str) -> bool:
+        return any(MEASURES[key].read(row.runs) is not None for row in rows)
 
     several = len({result.source for result in results}) > 1 or any(result.state.jobs for result in results)
     cells = [result.cell for result in results]
@@ -168,12 +169,12 @@ def default_columns(rows: Sequence[ResultRow]) -> tuple[str, ...]:
         *times * (not recorded),
         *("skew",) * any(cell.skew.n for cell in cells),
         *("flops",) * any(row.point for row in rows),
-        *_ENERGY * any(row.energy.joules_per_step is not None for row in rows),
-        *("compile_time",) * any(compile_s_of(row) is not None for row in rows),
+        *_ENERGY * known("energy"),
+        *("compile_time",) * known("compile_time"),
         *("first_step", "whole", "within") * any(result.spec.within is not None for result in results),
         *("memory",) * shows_allocated(cells),
         *("rss",) * shows_rss(cells),
-        *("activations",) * any(row.cell.spec.checkpoint and row.activations for row in rows),
+        *("activations",) * any(row.cell.spec.checkpoint and row.runs.activations for row in rows),
         "status",
     )
 

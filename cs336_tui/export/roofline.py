@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, warmup_value
 from cs336_tui.analysis.grouping import SHARED, TELLING, label, shared, telling
+from cs336_tui.analysis.measures import MEASURES
 from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.analysis.roofline import Ceiling, RooflinePoint, why_unknown
 from cs336_tui.events.peaks import WRONG_PEAK
@@ -34,7 +35,6 @@ _Looks = dict[str, tuple[str, str]]
 """Colour and marker of each precision."""
 _Line = Literal["-", "-.", "--"]
 
-ACHIEVED = "achieved: FLOPs of the matrix products (2 m n k) of the timed phases over the mean measured step time"
 INTENSITY = (
     "intensity: these FLOPs over the least bytes that a step must move (parameters, gradients and optimizer state; no "
     "activations), so at most this; bandwidth-bound is certain; compute-bound may not be"
@@ -93,7 +93,7 @@ def roofline_table(
         points,
         columns,
         caption=caption,
-        footnotes=(*left_out, *((ACHIEVED, INTENSITY, *ceiling_notes(points)) if points else ())),
+        footnotes=(*left_out, *((MEASURES["flops"].note, INTENSITY, *ceiling_notes(points)) if points else ())),
         label="roofline",
     )
 

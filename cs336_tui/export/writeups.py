@@ -8,42 +8,43 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
-from cs336_tui.analysis.fields import FIELDS, headless_params
+from cs336_tui.analysis.fields import headless_params
 from cs336_tui.analysis.grouping import groups, label, settled, shown, telling
-from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.analysis.measures import Runs
+from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.analysis.warmup import Trace, array, trace
 from cs336_tui.export.alone import tables_alone
 from cs336_tui.export.checkpointing import checkpointing_tables
-from cs336_tui.export.collectives import collective_tables
-from cs336_tui.export.compiled import compiled_tables
-from cs336_tui.export.data_parallel import data_parallel_tables, sharding_tables
+from cs336_tui.export.data_parallel import collective_tables, data_parallel_tables, sharding_tables
 from cs336_tui.export.layout import (
     PLACES,
-    Row,
+    REST,
+    Kept,
+    Layout,
+    Maker,
     WriteUp,
     layout_column,
     not_timed,
+    part_column,
     setting,
-    statistic,
     tables_of,
-    time_column,
+    value,
 )
-from cs336_tui.export.optimizers import optimizers_tables
 from cs336_tui.export.rank_scaling import scaling_tables
 from cs336_tui.export.results import TableError
-from cs336_tui.export.results_columns import LEFT
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.tables import Column, Table, known
+from cs336_tui.export.variants import OPTIMIZERS, compiled_tables
 from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation, millisecond_decimals
-from cs336_tui.stats.summaries import Summary
 
 _FORWARD, _WITH_LOSS, _BOTH = "forward", "forward+loss", "forward+backward"
 _DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
-_CELL = (setting("size", "size", left=True), setting("pass", "pass", left=True), setting("warm-up", "warmup"))
+_CELL: Mapping[str, str | Maker] = {"size": "size", "pass": "pass", "warm-up": "warmup"}
+_BY_CELL = ("size", "pass", "warmup")
 
 
 def layout_tables(
@@ -70,154 +71,159 @@ def layout_tables(
     )
 
 
-def _statistics(notation: Notation, **headers: str) -> Iterator[Column[Row]]:
-    return (statistic(header, f"{word}_s", notation) for header, word in headers.items())
+def _with_passes(results: Sequence[Result]) -> Kept:
+    """The cells of the passes that a layout has columns for, and notes on them."""
+    forward = _forward_of(results)
+    others = [
+        pass_ for pass_ in dict.fromkeys(result.spec.pass_ for result in results) if pass_ not in (forward, _BOTH)
+    ]
+    notes = ["forward: with the loss in it"] if forward == _WITH_LOSS else []
+    if others:
+        notes.append(f"left out (no column in this layout): {', '.join(others)}")
+    return Kept([result for result in results if result.spec.pass_ in (forward, _BOTH)], notes)
 
 
-def _forward_only(results: Sequence[Result], decimals: int | None, *, published: bool = False) -> tuple[Table, ...]:
-    """Published with the size as its rows' names, and forward and backward before forward."""
-    notation = Notation("s", decimals)
-    columns = (
-        setting("" if published else "size", "size", left=True),
-        layout_column("forward_only", lambda row: row.first.spec.pass_ != _BOTH, left=True),
-        setting("warmup_steps", "warmup"),
-        setting("benchmark_steps", "steps"),
-        *_statistics(notation, avg="mean", std="std"),
-    )
-    kept, _, left_out = _with_passes(results)
-    notes = (
-        "avg and std: seconds a step",
-        "forward_only False: forward, loss and backward",
-        *left_out,
-        *(not_timed(kept) if published else ()),
-    )
-    sort = (lambda row: row.first.spec.pass_ != _BOTH) if published else None
-    by = ("pass", "size")
-    return tables_of(kept, columns, "Step times in seconds", notes, rows_by=by, apart=("warmup",), sort=sort)
+def _forward_of(results: Sequence[Result]) -> str:
+    """The pass that is a layout's forward: with the loss in it where no cell has it without."""
+    passes = {result.spec.pass_ for result in results}
+    return _WITH_LOSS if _WITH_LOSS in passes and _FORWARD not in passes else _FORWARD
 
 
-def _min_max(results: Sequence[Result], decimals: int | None, *, published: bool = False) -> tuple[Table, ...]:
-    """Published with the warm-up before the pass in the order of rows."""
-    notation = Notation("s", decimals)
-    columns = (
-        setting("Model", "size", left=True),
-        setting("Pass", "pass", left=True),
-        setting("Warmup", "warmup"),
-        *_statistics(notation, **{"Min (s)": "min", "Max (s)": "max", "Avg (s)": "mean", "Std (s)": "std"}),
-    )
-    notes, by = (not_timed(results), ("size", "warmup", "pass")) if published else ((), ("size", "pass", "warmup"))
-    return tables_of(results, columns, "Step times", tuple(notes), rows_by=by)
+def _is_forward(runs: Runs) -> bool:
+    return runs.spec.pass_ != _BOTH
 
 
-def _raw_steps(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
-    def times(title: str, read: Callable[[Result], Sequence[float]]) -> Column[Row]:
-        def text(row: Row, run: Result) -> str:
+_FORWARD_COLUMNS: Mapping[str, str | Maker] = {
+    "forward_only": value(_is_forward, left=True), "warmup_steps": "warmup", "benchmark_steps": "steps",
+    "avg": "mean", "std": "std",
+}  # fmt: skip
+_FORWARD_ONLY = Layout(
+    "Step times in seconds", ("pass", "size"), {"size": "size", **_FORWARD_COLUMNS},
+    ("avg and std: seconds a step", "forward_only False: forward, loss and backward"),
+    unit="s", keep=_with_passes, apart=("warmup",), is_silent=True,
+)  # fmt: skip
+_MIN_MAX_COLUMNS = {
+    "Model": "size", "Pass": "pass", "Warmup": "warmup",
+    "Min (s)": "min", "Max (s)": "max", "Avg (s)": "mean", "Std (s)": "std",
+}  # fmt: skip
+_MIN_MAX = Layout("Step times", _BY_CELL, _MIN_MAX_COLUMNS, unit="s", is_silent=True)
+
+
+def _every_step(read: Callable[[Result], Sequence[float]]) -> Maker:
+    """The times of every run, as arrays."""
+
+    def make(header: str, notation: Notation) -> Column[Runs]:
+        def text(row: Runs, run: Result) -> str:
             median_s = row.summary.median_s if row.summary else None
+            decimals = notation.decimals
             return array(read(run), millisecond_decimals(median_s, None) if decimals is None else decimals)
 
         return layout_column(
-            f"{title} steps (ms)",
-            lambda row: tuple(time_s * 1e3 for run in measured(row.runs) for time_s in read(run)),
-            lambda row: " ".join(text(row, run) for run in measured(row.runs)) or row.first.ending,
+            header,
+            lambda row: tuple(time_s * 1e3 for run in row.counted for time_s in read(run)),
+            lambda row: " ".join(text(row, run) for run in row.counted) or row.first.ending,
             left=True,
         )
 
-    columns = (
-        *_CELL,
-        times("warm-up", lambda run: run.cell.warmup_times_s),
-        times("measured", lambda run: run.cell.step_times_s),
+    return make
+
+
+def _of_traces(read: Callable[[Trace], float | None], template: str) -> Maker:
+    """A figure of every run."""
+
+    def values(row: Runs) -> tuple[float | None, ...]:
+        return tuple(read(trace(run)) for run in row.counted)
+
+    return value(
+        lambda row: tuple(number for number in values(row) if number is not None),
+        lambda row: ", ".join(map(known(template), values(row))) or NONE,
     )
-    notes = ("a cell that ran several times has an array for each run", *not_timed(results))
-    return tables_of(results, columns, "Every step's time", notes, rows_by=("size", "pass", "warmup"))
 
 
-def _warm_up(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
-    notation = Notation("ms", decimals)
-
-    def each(header: str, read: Callable[[Trace], float | None], show: Callable[[float], str]) -> Column[Row]:
-        """A figure of every run."""
-
-        def values(row: Row) -> tuple[float | None, ...]:
-            return tuple(read(trace(run)) for run in measured(row.runs))
-
-        return layout_column(
-            header,
-            lambda row: tuple(value for value in values(row) if value is not None),
-            lambda row: ", ".join(UNKNOWN if value is None else show(value) for value in values(row)) or NONE,
-        )
-
-    columns = (
-        *_CELL,
-        layout_column("n", lambda row: len(row.times_s)),
-        *_statistics(notation, **{"mean (ms)": "mean", "std (ms)": "std"}),
-        each("first step / median", lambda steps: steps.first_step_cost, lambda cost: f"{cost:.2f}"),
-        each("steady after (steps)", lambda steps: steps.steady_after, lambda steps: f"{steps:.0f}"),
-    )
-    notes = (
+_RAW_STEPS = Layout(
+    "Every step's time",
+    _BY_CELL,
+    {
+        **_CELL,
+        "warm-up steps (ms)": _every_step(lambda run: run.cell.warmup_times_s),
+        "measured steps (ms)": _every_step(lambda run: run.cell.step_times_s),
+    },
+    ("a cell that ran several times has an array for each run",),
+)
+_WARM_UP = Layout(
+    "Effect of warm-up",
+    _BY_CELL,
+    {
+        **_CELL,
+        "n": "n",
+        "mean (ms)": "mean",
+        "std (ms)": "std",
+        "first step / median": _of_traces(lambda steps: steps.first_step_cost, "{:.2f}"),
+        "steady after (steps)": _of_traces(lambda steps: steps.steady_after, "{:.0f}"),
+    },
+    (
         "first step: the cell's first, warm-up or not, over the median of the measured ones",
         "steady after: the number of steps after which all are within the median ± the larger of 3 robust standard "
         "deviations and 2 %",
         "a cell that ran several times has these for each run",
-        *not_timed(results),
-    )
-    return tables_of(results, columns, "Effect of warm-up", notes, rows_by=("size", "pass", "warmup"))
+    ),
+)
+
+
+def _not_as_do_bench(results: Sequence[Result]) -> Kept:
+    """All results, and a note on those that were timed otherwise."""
+    others = dict.fromkeys(result.spec.title for result in results if result.spec.timer != "do_bench")
+    return Kept(results, [f"not timed as do_bench does: {title}" for title in others])
+
+
+_DO_BENCH = Layout(
+    "Step times as do_bench gives them",
+    ("size", REST, "pass"),
+    {f"{word} (ms)": word for word in ("median", "p20", "p80", "mean", "min", "max")} | {"n": "n"},
+    ("median, p20, p80: the 50, 20 and 80 % quantiles, linear between neighbours",),
+    keep=_not_as_do_bench,
+    names_rows=True,
+)
 
 
 def _by_mean(results: Sequence[Result], decimals: int | None, *, published: bool = False) -> tuple[Table, ...]:
     """Published with names such as ``small_forward_warmup_1_mixed_False``; a forward with the loss in it is a forward
     where there is none without."""
-    notation = Notation("s", decimals)
     names = telling(results, but=("pass",)) or ("size",)
     more = _untold(results) if published else ()
-    forward = _with_passes(results)[1]
+    forward = _forward_of(results)
 
-    def computation(row: Row) -> str:
-        pass_ = row.first.spec.pass_
-        return _FORWARD if published and pass_ == forward else pass_
+    def computation(row: Runs) -> str:
+        return _FORWARD if published and row.spec.pass_ == forward else row.spec.pass_
 
-    columns = (
-        layout_column(
-            "name",
-            lambda row: _joined(row.first, computation(row), more) if published else label(row.first, names),
-            left=True,
-        ),
-        layout_column("computation", computation, left=True),
-        layout_column("times", lambda row: row.times_s, lambda row: _seconds(row, notation), left=True),
-        *_statistics(notation, mean_time="mean", median_time="median", std_dev="std", min_time="min", max_time="max"),
-        layout_column(
-            "total_time",
-            lambda row: sum(row.times_s) if row.times_s else None,
-            lambda row: f"{sum(row.times_s):.4g}" if row.times_s else NONE,
-        ),
-        layout_column("profile_steps", lambda row: len(row.times_s)),
-    )
-    notes = ("all times in seconds; total_time: of the measured steps", *not_timed(results))
-    return tables_of(
-        results,
-        columns,
+    def name(row: Runs) -> str:
+        return _joined(row.first, computation(row), more) if published else label(row.first, names)
+
+    return Layout(
         "Step times in seconds, sorted by mean",
-        notes,
-        rows_by=(*names, "pass"),
-        sort=lambda row: (row.summary and row.summary.mean_s) or math.inf,
-    )
+        (*names, "pass"),
+        {
+            "name": value(name, left=True),
+            "computation": value(computation, left=True),
+            "times": lambda header, notation: layout_column(
+                header, lambda row: row.times_s, lambda row: _seconds(row, notation), left=True
+            ),
+            "mean_time": "mean",
+            "median_time": "median",
+            "std_dev": "std",
+            "min_time": "min",
+            "max_time": "max",
+            "total_time": value(_total_s, lambda row: known("{:.4g}", NONE)(_total_s(row))),
+            "profile_steps": "n",
+        },
+        ("all times in seconds; total_time: of the measured steps",),
+        unit="s",
+        sort=lambda row: row.mean_s or math.inf,
+    ).tables(results, decimals)
 
 
-def _do_bench(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
-    notation = Notation("ms", decimals)
-    names = ("size", *telling(results, but=("size", "pass")), "pass")
-    headers = {"median (ms)": "median", "p20 (ms)": "p20", "p80 (ms)": "p80", "mean (ms)": "mean", "min (ms)": "min"}
-    columns = (
-        *(setting(FIELDS[key].title, key, left=key in LEFT) for key in names),
-        *_statistics(notation, **headers, **{"max (ms)": "max"}),
-        layout_column("n", lambda row: len(row.times_s)),
-    )
-    others = {result.spec.title: None for result in results if result.spec.timer != "do_bench"}
-    notes = (
-        "median, p20, p80: the 50, 20 and 80 % quantiles, linear between neighbours",
-        *(f"not timed as do_bench does: {title}" for title in others),
-        *not_timed(results),
-    )
-    return tables_of(results, columns, "Step times as do_bench gives them", notes, rows_by=names)
+def _total_s(row: Runs) -> float | None:
+    return sum(row.times_s) if row.times_s else None
 
 
 def _untold(results: Sequence[Result]) -> tuple[str, ...]:
@@ -242,12 +248,12 @@ def _joined(result: Result, computation: str, more: Sequence[str]) -> str:
 
 def _devices(results: Sequence[Result], decimals: int | None, *, published: bool = False) -> tuple[Table, ...]:
     """Published with the parameters in millions or billions."""
-    kept, forward, left_out = _with_passes(results)
+    (kept, left_out), forward = _with_passes(results), _forward_of(results)
     apart = telling(kept, but=("size", "pass", *PLACES))
     places = telling(kept, among=PLACES) or ("device",)
     titles = _device_titles({key: members[0] for key, members in groups(kept, places).items()}, places)
     dims = (
-        setting("Size", "size", left=True),
+        setting("Size", "size"),
         *(setting(key, key) for key in _DIMS),
         layout_column(
             "num_params",
@@ -262,11 +268,12 @@ def _devices(results: Sequence[Result], decimals: int | None, *, published: bool
         *(not_timed(kept) if published else ()),
     )
     tables: list[Table] = []
+    notation = Notation("ms", decimals)
     for members in groups(kept, apart).values():
         times = (
-            _at(place, f"{titles[place]} {name} (ms)", pass_, places, Notation("ms", decimals))._replace(
-                title=f"{name} (ms)", group=titles[place]
-            )
+            part_column(
+                f"{titles[place]} {name} (ms)", "mean", notation, partial(_is_at, place, pass_, places)
+            )._replace(title=f"{name} (ms)", group=titles[place])
             for place in groups(members, places)
             for name, pass_ in (("forward_time", forward), ("forward+backward", _BOTH))
         )
@@ -280,16 +287,19 @@ def _devices(results: Sequence[Result], decimals: int | None, *, published: bool
 PLAIN_LAYOUTS: Mapping[str, WriteUp] = {
     "forward-only": WriteUp(
         "size, forward_only, warmup_steps, benchmark_steps, avg, std: seconds, a table for each warm-up setting",
-        _forward_only,
-        partial(_forward_only, published=True),
+        _FORWARD_ONLY.tables,
+        # The size as its rows' names, and forward and backward before forward.
+        _FORWARD_ONLY._replace(columns={"": "size", **_FORWARD_COLUMNS}, is_silent=False, sort=_is_forward).tables,
     ),
     "min-max": WriteUp(
-        "Model, Pass, Warmup, Min (s), Max (s), Avg (s), Std (s)", _min_max, partial(_min_max, published=True)
+        "Model, Pass, Warmup, Min (s), Max (s), Avg (s), Std (s)",
+        _MIN_MAX.tables,
+        _MIN_MAX._replace(rows=("size", "warmup", "pass"), is_silent=False).tables,
     ),
-    "raw-steps": WriteUp("every step's time as arrays in ms, warm-up steps and measured ones apart", _raw_steps),
+    "raw-steps": WriteUp("every step's time as arrays in ms, warm-up steps and measured ones apart", _RAW_STEPS.tables),
     "warm-up": WriteUp(
         "mean and std of each warm-up setting, what the first step cost, and after how many steps it was steady",
-        _warm_up,
+        _WARM_UP.tables,
     ),
     "by-mean": WriteUp(
         "name, computation, times, mean_time, median_time, std_dev, min_time, max_time, total_time, profile_steps: "
@@ -300,7 +310,7 @@ PLAIN_LAYOUTS: Mapping[str, WriteUp] = {
     "do_bench": WriteUp(
         "median, p20, p80, mean, min, max and n in ms, a column for each setting that differs: what "
         "triton.testing.do_bench returns with quantiles 0.5, 0.2 and 0.8",
-        _do_bench,
+        _DO_BENCH.tables,
     ),
     "devices": WriteUp(
         "Size, d_model, d_ff, num_layers, num_heads, num_params, then forward_time and forward+backward of each device "
@@ -343,21 +353,13 @@ LAYOUTS: Mapping[str, WriteUp] = {
         "peak memory and step time by how many blocks are recomputed together; the best is marked",
         checkpointing_tables,
     ),
-    "optimizers": WriteUp("the optimizer phase and its share of the step for each optimizer", optimizers_tables),
+    "optimizers": WriteUp("the optimizer phase and its share of the step for each optimizer", OPTIMIZERS.tables),
 }
 """All kinds of table, those of variants too, by the name that ``--layout`` takes."""
 
 
-def _at(place: tuple[str, ...], header: str, pass_: str, places: Sequence[str], notation: Notation) -> Column[Row]:
-    """The mean of one pass on one device, of a row that has all passes and devices of a model."""
-
-    def runs(row: Row) -> list[Result]:
-        return [run for run in row.runs if run.spec.pass_ == pass_ and shown(run, places) == place]
-
-    def found(row: Row) -> Summary | None:
-        return pooled(runs(row), ddof_of(row.runs))
-
-    return time_column(header, found, "mean_s", notation, lambda row: next((run.ending for run in runs(row)), NONE))
+def _is_at(place: tuple[str, ...], pass_: str, places: Sequence[str], run: Result) -> bool:
+    return run.spec.pass_ == pass_ and shown(run, places) == place
 
 
 def _device_titles(ran: Mapping[tuple[str, ...], Result], places: Sequence[str]) -> dict[tuple[str, ...], str]:
@@ -367,18 +369,7 @@ def _device_titles(ran: Mapping[tuple[str, ...], Result], places: Sequence[str])
     return {key: f"{kind} ({label(ran[key], places)})" if number[kind] > 1 else kind for key, kind in kinds.items()}
 
 
-def _with_passes(results: Sequence[Result]) -> tuple[list[Result], str, tuple[str, ...]]:
-    """The cells of the passes that a layout has columns for, which pass is its forward, and notes on both: with the
-    loss in it where no cell has it without."""
-    passes = list(dict.fromkeys(result.spec.pass_ for result in results))
-    forward = _WITH_LOSS if _WITH_LOSS in passes and _FORWARD not in passes else _FORWARD
-    others = [pass_ for pass_ in passes if pass_ not in (forward, _BOTH)]
-    notes = ["forward: with the loss in it"] * (forward == _WITH_LOSS)
-    notes += [f"left out (no column in this layout): {', '.join(others)}"] * bool(others)
-    return [result for result in results if result.spec.pass_ in (forward, _BOTH)], forward, tuple(notes)
-
-
-def _seconds(row: Row, notation: Notation) -> str:
+def _seconds(row: Runs, notation: Notation) -> str:
     std_s = row.summary.std_s if row.summary else None
     times = [notation.time(time_s, mean_s=time_s, std_s=std_s) for time_s in row.times_s]
     return f"[{', '.join(times)}]" if times else NONE

@@ -290,12 +290,6 @@ class CellState:
         found = self.summary(ddof)
         return summarize(self.step_times_s, ddof) if found and found.p20_s is None else found
 
-    @property
-    def tokens_per_s(self) -> float | None:
-        """Tokens of one step of all ranks over the mean measured step time; None of a collective."""
-        running, tokens = self.running, self.spec.tokens_per_step * self.spec.ranks
-        return tokens / running.mean if tokens and running.n and running.mean else None
-
 
 def _extend(lists: dict[str, list[float]], more: Mapping[str, Sequence[float]]) -> None:
     for name, values in more.items():

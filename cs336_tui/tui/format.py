@@ -51,7 +51,7 @@ def flops(per_s: float | None) -> str:
     return f"{quantities.count(per_s / factor)} {prefix}"
 
 
-def size(count: int | None, missing: str = NOT_YET) -> str:
+def size(count: float | None, missing: str = NOT_YET) -> str:
     """Bytes as ``0.412 GB`` or ``38.4 GB``."""
     return missing if count is None else f"{quantities.gigabytes(count)} GB"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.merge import Result, measured, merge
-from cs336_tui.analysis.pivot import WHOLE_PROCESS, Figure, PivotError, pivot, select, suggest, varying
+from cs336_tui.analysis.pivot import Figure, PivotError, pivot, select, suggest, varying
 from cs336_tui.config.spec import PASSES, PRECISIONS
 from cs336_tui.stats.summaries import summarize
 from tests.samples import ENVIRONMENT, a_spec, sized
@@ -132,7 +132,8 @@ def test_endings_become_words() -> None:
 def test_memory_that_no_allocator_counts_is_marked() -> None:
     results = results_of(Cell(a_spec(device="cpu"), [0.1], peak=None), cell([0.1]))
     found = pivot(results, ["device"], [], "memory")
-    assert found.figures[("cpu",), ()] == Figure(value=2_000_000_000, n=1, runs=1, marks=(WHOLE_PROCESS,))
+    resident = found.figures[("cpu",), ()]
+    assert resident == Figure(value=2_000_000_000, n=1, runs=1, marks=("peak RSS of the whole process",))
     assert found.figures[("cuda:0",), ()].marks == ()
 
 

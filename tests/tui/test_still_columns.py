@@ -152,10 +152,10 @@ def rows_of(pane: Sized, column: str) -> list[str]:
 def test_a_person_chooses_the_columns_and_their_order() -> None:
     pane = at_its_end(78)
     pane.choose(("mean", "size", "memory", "p20", "context", "seed", "energy"))
-    assert pane.heading[-1].split() == "mean ms size peak p20 ms ctx seed status".split()
+    assert pane.heading[-1].split() == "mean ms size peak p20 ms ctx seed energy J/step status".split()
     assert "14.945  small" in pane.text
     assert "all cells" not in pane.text
-    pane.choose(("energy",))
+    pane.choose(("interval",))
     assert "precision" in pane.text  # Results has none of these
     state, pane = SessionState(), Sized(60)
     pane.choose(("mean", "size", "pass", "precision", "tokens", "verdict"))

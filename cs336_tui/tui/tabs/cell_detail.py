@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cs336_tui.analysis.collectives import algbw, busbw
+from cs336_tui.analysis.measures import tokens_per_s
 from cs336_tui.config.counts import INTERVAL, steps_words, warmup_words
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.variants import is_imported
@@ -84,7 +85,7 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
             *([row("20 to 80 %", _span(summary.p20_s, summary.p80_s, std))] if summary.p20_s is not None else []),
             row("min to max", _span(summary.min_s, summary.max_s, std)),
             *([row("p95", f"{format.ms(summary.p95_s, std)} ms")] if summary.p95_s is not None else []),
-            *([row("tokens/s", format.rate(cell.tokens_per_s))] if cell.tokens_per_s else []),
+            *([row("tokens/s", format.rate(rate))] if (rate := tokens_per_s(cell.spec, cell.running.mean)) else []),
             *_bandwidths(cell),
             *_found(cell, found, width),
         ]

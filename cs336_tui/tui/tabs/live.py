@@ -9,6 +9,7 @@ import msgspec
 
 from cs336_tui.analysis.collectives import algbw, busbw
 from cs336_tui.analysis.eta import Outlook, eta_words, remaining_s, share_done
+from cs336_tui.analysis.measures import tokens_per_s
 from cs336_tui.config.phases import phases_of
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.peaks import WRONG_PEAK
@@ -263,7 +264,7 @@ def _headline(state: SessionState, cell: CellState, found: Assessment | None, wi
 
 def _rates(state: SessionState, cell: CellState, found: Assessment | None, width: int) -> Line:
     """Rates and peaks, the most important first: those that the row has room for."""
-    parts = [f"{format.rate(cell.tokens_per_s)} tokens/s"] if cell.tokens_per_s else []
+    parts = [f"{format.rate(per_s)} tokens/s"] if (per_s := tokens_per_s(cell.spec, cell.running.mean)) else []
     if cell.spec.is_collective and (step_s := cell.running.mean):
         shown = [quantities.bandwidth(rate(cell.spec, step_s)) for rate in (algbw, busbw)]
         parts.append(f"algbw {shown[0]}, busbw {shown[1]} GB/s")

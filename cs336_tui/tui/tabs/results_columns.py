@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from cs336_tui.analysis.collectives import algbw, busbw
 from cs336_tui.analysis.fields import FIELDS, NUMBERS, shown_of
+from cs336_tui.analysis.measures import BANDWIDTH, FLOP_RATE, MEASURES, RATE, SIZE, TIME, Measure, Runs, peak_bytes
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.peaks import WRONG_PEAK
-from cs336_tui.export.tables import Column, Value
+from cs336_tui.export.tables import Column
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
-from cs336_tui.stats.quantities import bandwidth
 from cs336_tui.tui import format
 from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.tabs import status
@@ -32,19 +32,12 @@ class ShownCell(msgspec.Struct, frozen=True):
     found: Assessment | None
 
     @property
-    def mean(self) -> str:
-        running = self.cell.running
-        return format.ms(running.mean, running.std(self.state.ddof)) if running.n else format.NOT_YET
+    def mean_s(self) -> float | None:
+        return self.cell.running.mean if self.cell.running.n else None
 
     @property
-    def std(self) -> str:
-        std = self.cell.running.std(self.state.ddof)
-        return format.ms(std, std)
-
-    @property
-    def median(self) -> str:
-        summary = self.cell.summary(1) if self.cell.is_over else None
-        return format.ms(summary.median_s, summary.std_s) if summary else format.NOT_YET
+    def std_s(self) -> float | None:
+        return self.cell.running.std(self.state.ddof)
 
     @property
     def median_s(self) -> float | None:
@@ -61,25 +54,9 @@ class ShownCell(msgspec.Struct, frozen=True):
         return f"{word} ({finished.warmup_steps_done})" if finished else word
 
     @property
-    def skew(self) -> str:
-        skew = self.cell.skew
-        return format.ms(skew.mean, skew.std(self.state.ddof)) if skew.n else format.NOT_YET
-
-    def rate(self, of: Callable[[CellSpec, float], float]) -> float | None:
-        """A rate over the mean step time of a collective, bytes/s."""
-        running = self.cell.running
-        return of(self.cell.spec, running.mean) if self.cell.spec.is_collective and running.n else None
-
-    @property
-    def mean_s(self) -> float | None:
-        return self.cell.running.mean if self.cell.running.n else None
-
-    @property
-    def peak_bytes(self) -> int | None:
-        if (finished := self.cell.finished) is None:
-            return None
-        allocated = finished.peak_allocated_bytes
-        return finished.peak_rss_bytes if allocated is None else allocated
+    def runs(self) -> Runs:
+        """The cell, of which measures are read."""
+        return Runs.of(Result(0, "", self.state, self.cell))
 
     @property
     def share_of_peak(self) -> str:
@@ -121,8 +98,8 @@ def result_columns(cells: Sequence[CellState], variants: Mapping[str, set[str]])
         _std(STD),
         _verdict(VERDICT),
         _MEDIAN,
-        *([_skew(4)] if any(cell.spec.ranks > 1 for cell in cells) else []),
-        _measured("tokens", "tokens/s", 4, lambda item: item.cell.tokens_per_s, _RATE, format.rate),
+        *([_measured("skew", 4)] if any(cell.spec.ranks > 1 for cell in cells) else []),
+        _measured("tokens", 4),
         Column("flops", "FLOP/s", rank=12, read=_flops_per_s, show=format.flops, room=_RATE),
         Column("share_of_peak", "% peak", rank=13, read=_share, text=lambda item: item.share_of_peak, room=_SHARE),
         _peak(5),
@@ -132,7 +109,6 @@ def result_columns(cells: Sequence[CellState], variants: Mapping[str, set[str]])
 
 _OF_EXPORTS = {"cell": "#", "memory": "peak", "rss": "peak", "peak": "share_of_peak", "sheet": "share_of_peak"}
 """Keys of columns here, by the names in exports, where these differ."""
-_SUMMARIES = ("min", "max", "p95", "p20", "p80")
 
 
 def named_columns(names: Sequence[str], columns: Sequence[Column[ShownCell]]) -> tuple[Column[ShownCell], ...]:
@@ -144,49 +120,33 @@ def named_columns(names: Sequence[str], columns: Sequence[Column[ShownCell]]) ->
         key = _OF_EXPORTS.get(name, name)
         if key in known:
             found[key] = known[key]
-        elif key in _SUMMARIES:
-            found[key] = _summary(key)
+        elif key in MEASURES:
+            found[key] = _measured(key)
         elif key in FIELDS and FIELDS[key].kind in ("choice", "model") and key != "params":
             found[key] = _choice(key)
     return tuple(column._replace(rank=rank) for rank, column in enumerate(found.values()))
 
 
-def _choice(key: str) -> Column[ShownCell]:
-    return Column(key, FIELDS[key].title, key not in NUMBERS, text=lambda item: shown_of(item.cell.spec, key))
-
-
-def _summary(key: str) -> Column[ShownCell]:
-    def read(item: ShownCell) -> float | None:
-        summary = item.cell.full_summary(item.state.ddof) if item.cell.is_over else None
-        value: float | None = summary[f"{key}_s"] if summary else None
-        return value
-
-    def text(item: ShownCell) -> str:
-        return format.ms(read(item), item.cell.running.std(item.state.ddof))
-
-    return Column(key, f"{key} ms", read=read, text=text, room=_TIME)
+def _choice(key: str, rank: int = _NEVER_DROPPED) -> Column[ShownCell]:
+    return Column(key, FIELDS[key].title, key not in NUMBERS, rank, text=lambda item: shown_of(item.cell.spec, key))
 
 
 def _of_collectives(cells: Sequence[CellState], variants: Mapping[str, set[str]]) -> tuple[Column[ShownCell], ...]:
     """The columns where every cell is a collective; both bandwidths are in GB/s."""
-
-    def named(key: str, rank: int = _NEVER_DROPPED) -> Column[ShownCell]:
-        return Column(key, FIELDS[key].title, key not in NUMBERS, rank, text=lambda i: shown_of(i.cell.spec, key))
-
     others = (key for key, shown in variants.items() if len(shown) > 1 and key not in ("op", "ranks", "workload"))
     return (
         _NUMBER,
-        *map(named, ("op", "size", "ranks")),
-        *(named(key, 1) for key in others),
-        named("precision", 8),
-        named("device", 10),
+        *map(_choice, ("op", "size", "ranks")),
+        *(_choice(key, 1) for key in others),
+        _choice("precision", 8),
+        _choice("device", 10),
         _warmup(cells),
         _count(cells),
         _MEAN,
         _std(5),
-        _skew(4),
-        _measured("algbw", "algbw", 5, lambda item: item.rate(algbw), _TIME, _bandwidth),
-        _measured("busbw", "busbw", _NEVER_DROPPED, lambda item: item.rate(busbw), _TIME, _bandwidth),
+        _measured("skew", 4),
+        _measured("algbw", 5),
+        _measured("busbw"),
         _verdict(VERDICT),
         _MEDIAN,
         _peak(12),
@@ -194,45 +154,58 @@ def _of_collectives(cells: Sequence[CellState], variants: Mapping[str, set[str]]
     )
 
 
-def _measured(
-    key: str, title: str, rank: int, read: Callable[[ShownCell], Value], room: int, show: Callable[[Any], str]
-) -> Column[ShownCell]:
-    return Column(key, title, rank=rank, read=read, show=show, room=room)
+_ROOMS = {TIME: _TIME, RATE: _RATE, SIZE: _RATE, BANDWIDTH: _TIME}
+_SO_FAR = ("tokens", "skew", "algbw", "busbw")
+"""Measures that are known while a cell runs."""
 
 
-def _bandwidth(per_s: float | None) -> str:
-    return bandwidth(per_s, format.NOT_YET)
+def _measured(key: str, rank: int = _NEVER_DROPPED) -> Column[ShownCell]:
+    """The column of a measure."""
+    measure = MEASURES[key]
+
+    def read(item: ShownCell) -> float | None:
+        return measure.read(item.runs) if key in _SO_FAR or item.cell.is_over else None
+
+    room = _SPREAD if key == "skew" else _ROOMS.get(measure.quantity, _TIME)
+    return Column(
+        key, _heading(measure), rank=rank, read=read, text=lambda item: _text(measure, item, read(item)), room=room
+    )
+
+
+def _heading(measure: Measure) -> str:
+    if measure.quantity is TIME:
+        return f"{measure.name} ms"
+    if measure.quantity is FLOP_RATE:
+        return "FLOP/s"
+    of_itself = measure.quantity in (SIZE, BANDWIDTH) or not measure.quantity.unit
+    return measure.name if of_itself else f"{measure.name} {measure.quantity.unit}"
+
+
+def _text(measure: Measure, item: ShownCell, value: float | None) -> str:
+    if value is None:
+        return format.NOT_YET
+    if measure.summary is not None:
+        summary = measure.summary(item.runs)
+        return format.ms(value, summary.std_s if summary else None)
+    if measure.quantity is FLOP_RATE:
+        return format.flops(value)
+    return format.size(value) if measure.quantity is SIZE else measure.quantity.text(value)
 
 
 _NUMBER: Column[ShownCell] = Column("#", rank=9, text=lambda item: str(status.number(item.cell)))
-_MEAN: Column[ShownCell] = Column(
-    "mean", "mean ms", read=lambda item: item.mean_s, text=lambda item: item.mean, room=_TIME
-)
-_MEDIAN: Column[ShownCell] = Column(
-    "median", "median ms", rank=11, read=lambda item: item.median_s, text=lambda item: item.median, room=_TIME
-)
+
+
+def _of_steps(key: str, rank: int = _NEVER_DROPPED, room: int = _TIME) -> Column[ShownCell]:
+    """The column of a statistic that is known without the cell's steps, by its attribute."""
+    read = attrgetter(f"{key}_s")
+    return Column(key, f"{key} ms", rank=rank, read=read, text=lambda i: format.ms(read(i), i.std_s), room=room)
+
+
+_MEAN, _MEDIAN = _of_steps("mean"), _of_steps("median", 11)
 
 
 def _std(rank: int) -> Column[ShownCell]:
-    return Column(
-        "std",
-        "std ms",
-        rank=rank,
-        read=lambda item: item.cell.running.std(item.state.ddof),
-        text=lambda item: item.std,
-        room=_SPREAD,
-    )
-
-
-def _skew(rank: int) -> Column[ShownCell]:
-    return Column(
-        "skew",
-        "skew ms",
-        rank=rank,
-        read=lambda item: item.cell.skew.mean if item.cell.skew.n else None,
-        text=lambda item: item.skew,
-        room=_SPREAD,
-    )
+    return _of_steps("std", rank, _SPREAD)
 
 
 def _verdict(rank: int) -> Column[ShownCell]:
@@ -247,7 +220,7 @@ def _verdict(rank: int) -> Column[ShownCell]:
 
 
 def _peak(rank: int) -> Column[ShownCell]:
-    return _measured("peak", "peak", rank, lambda item: item.peak_bytes, _RATE, format.size)
+    return Column("peak", rank=rank, read=lambda item: peak_bytes(item.cell), show=format.size, room=_RATE)
 
 
 def _warmup(cells: Iterable[CellState]) -> Column[ShownCell]:
@@ -262,7 +235,7 @@ def _warmup_words(spec: CellSpec) -> str:
 
 def _count(cells: Iterable[CellState]) -> Column[ShownCell]:
     most = max((cell.spec.measure_steps for cell in cells), default=1)
-    return _measured("n", "n", 6, lambda item: item.cell.running.n, len(str(most)), str)
+    return Column("n", rank=6, read=lambda item: item.cell.running.n, room=len(str(most)))
 
 
 def _run(cells: Iterable[CellState]) -> list[Column[ShownCell]]:

@@ -11,8 +11,9 @@ import msgspec
 from cs336_tui.analysis.comparison import Comparison, Pair, Side, compare
 from cs336_tui.analysis.fields import FIELDS, field_named, shown_of, values
 from cs336_tui.analysis.grouping import label, telling
+from cs336_tui.analysis.measures import MEASURES, TIME
 from cs336_tui.analysis.merge import Result, grouped
-from cs336_tui.analysis.pivot import VALUES, Figure, Key, Pivot, PivotError, Value, pivot, select, suggest
+from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, VALUES, Figure, Key, Pivot, PivotError, pivot, select, suggest
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.export.comparison import pair_columns
@@ -27,11 +28,6 @@ from cs336_tui.tui.widgets.columns import hidden_words, lay_out, shown_table, ta
 from cs336_tui.tui.widgets.lines import Line, Span, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
-_UNITS = {
-    "mean": "ms ± std", "std": "ms", "median": "ms", "speedup": "times, with interval", "memory": "GB",
-    "activations": "GB",
-    "tokens": "tokens/s",
-}  # fmt: skip
 _USUAL_BASELINES = ("precision", "device", "machine", "arch")
 """Fields whose values come first as baselines of a speed-up."""
 _DOUBTED = " !"
@@ -52,7 +48,7 @@ class PivotChoice(msgspec.Struct, frozen=True):
     rows: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     where: dict[str, str] = {}
-    value: Value = "mean"
+    value: str = "mean"
     baseline: str = ""
     first_column: int = 0
 
@@ -102,7 +98,7 @@ def next_baseline(choice: PivotChoice, results: Sequence[Result], by: int) -> Pi
     if not known:
         return choice
     at = known.index(choice.baseline) if choice.baseline in known else 0
-    return msgspec.structs.replace(choice, value="speedup", baseline=known[(at + by) % len(known)])
+    return msgspec.structs.replace(choice, value=SPEEDUP, baseline=known[(at + by) % len(known)])
 
 
 def make(choice: PivotChoice, results: Sequence[Result]) -> Pivot:
@@ -110,7 +106,7 @@ def make(choice: PivotChoice, results: Sequence[Result]) -> Pivot:
     kept = select(results, choice.where)
     rows, columns = rows_and_columns(choice, kept)
     baseline: dict[str, str] | None = None
-    if choice.value == "speedup":
+    if choice.value == SPEEDUP:
         known = baselines(choice, kept)
         wanted = choice.baseline if choice.baseline in known else next(iter(known), "")
         field, _, value = wanted.partition("=")
@@ -132,11 +128,11 @@ def doubts_of(results: Sequence[Result]) -> Doubts:
 
 
 def pivot_page(choice: PivotChoice, results: Sequence[Result], width: int, doubts: Doubts | None = None) -> Page:
-    """The table, or a line with the problem. Figures with a cell in doubt are marked, but not its memory: verdicts are
-    about its steps."""
+    """The table, or a line with the problem. Figures with a cell in doubt are marked, but no size: verdicts are about
+    its steps."""
     try:
         found = make(choice, results)
-        if doubts is None or choice.value == "memory":
+        if doubts is None or choice.value in UNDOUBTED:
             return _page(found, choice, width)
         kept = select(results, choice.where)
         by = [FIELDS[key] for key in (*found.rows, *found.columns)]
@@ -188,7 +184,7 @@ def _page(
     base = f" · over {over} ({key_name('compare.baseline')})" if over else ""
     more = f"{hidden_words(hidden)} {key_name('compare.right')}" if hidden else ""
     heading = [
-        line((VALUES[found.value], "title"), f", {_UNITS[found.value]} · {by}", (base, "muted")),
+        line((VALUES[found.value], "title"), f", {_unit(found.value)} · {by}", (base, "muted")),
         line((layout.heading, "muted"), (more, "muted")),
     ]
     rows: list[Line] = [(Span(layout.row(row)),) for row in texts]
@@ -204,12 +200,22 @@ def _page(
     explained = [f"{text} {mark}" for mark, text in marks.items()]
     if found.value in ("mean", "std"):
         explained.insert(0, f"std divides by n - {found.ddof}; repeats of a cell are pooled.")
-    elif found.value == "speedup":
+    elif found.value == SPEEDUP:
         explained.insert(0, f"Brackets: {found.level * 100:g} % confidence interval.")
     rows += paragraphs(explained, width, "muted", "  ")
     cautions = [*(f"! in doubt: {note}" for note in why), *(f"! {note}" for note in found.notes)]
     rows += paragraphs(cautions, width, "caution", "  ")
     return Page(tuple(heading), tuple(rows))
+
+
+def _unit(value: str) -> str:
+    """The unit of a pivot's value, for its heading."""
+    if value == SPEEDUP:
+        return "times, with interval"
+    quantity = MEASURES[value].quantity
+    if quantity is TIME:
+        return "ms ± std" if value == "mean" else "ms"
+    return quantity.unit or MEASURES[value].title
 
 
 def _text(found: Pivot, row: Key, column: Key, marks: dict[str, str]) -> str:
@@ -224,7 +230,7 @@ def _text(found: Pivot, row: Key, column: Key, marks: dict[str, str]) -> str:
 def _figure(found: Pivot, figure: Figure) -> str:
     if figure.value is None:
         return _NOTES.get(figure.note, figure.note or format.NOT_YET)
-    if found.value != "speedup":
+    if found.value != SPEEDUP:
         return figure_text(found, figure)
     if figure.is_baseline:
         return "1 (base)"

@@ -1,0 +1,121 @@
+"""A measure is declared once: how it is read and pooled, and that all places take it from its declaration."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import cs336_tui
+from cs336_tui.analysis.measures import MEASURES, Runs, peak_bytes, resident_bytes, tensor_bytes
+from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.tuning import visit_peak_bytes
+from cs336_tui.events.events import Event, ReportFinished, ReportStarted
+from tests.made_memory import a_memory_report
+from tests.samples import a_spec, cell_end, cell_start, session_start, state_of, steps
+
+
+@pytest.fixture(scope="module")
+def appearances() -> dict[str, Any]:
+    """Places in which a new measure appears, declared in a fresh process before anything is derived."""
+    words = (sys.executable, "-m", "tests.analysis.throw_away_measure")
+    root = Path(cs336_tui.__file__).parents[1]
+    result = subprocess.run(words, capture_output=True, text=True, cwd=root, timeout=100, check=False)
+    assert result.returncode == 0, result.stderr
+    made: dict[str, Any] = json.loads(result.stdout)
+    return made
+
+
+def test_a_new_measure_is_a_column_of_results_with_its_definition(appearances: dict[str, Any]) -> None:
+    assert "| small |           2.00 |" in appearances["table"]
+    assert "| 10B   |            n/a |" in appearances["table"]
+    assert "- sweetness: by tongue; tasted of 18 cells\n" in appearances["table"]
+    assert appearances["data"] == {"size": "small", "sweetness_g": 2000.0}
+
+
+def test_a_new_measure_is_a_value_of_pivots(appearances: dict[str, Any]) -> None:
+    assert appearances["pivot"].startswith("**Sweetness (kg), size and precision by pass**")
+    assert "- † tasted" in appearances["pivot"]
+    assert appearances["figures"]["sweetness_g"] == 2000.0
+    assert "activations, sweetness." in appearances["help"]
+    assert appearances["values"][-1] == "sweetness"
+
+
+def test_a_new_measure_is_in_each_record(appearances: dict[str, Any]) -> None:
+    assert appearances["json"] == 2000.0
+    assert appearances["csv"] == "2000.0"
+
+
+def test_a_new_measure_is_on_the_screen(appearances: dict[str, Any]) -> None:
+    assert appearances["screen"] == ["sweetness kg", "2.00"]
+    assert appearances["compared"].startswith("sweetness, kg · size and precision by pass")
+
+
+def test_a_layout_names_a_new_measure_by_its_key(appearances: dict[str, Any]) -> None:
+    text, data = appearances["layout"]
+    assert text == {"Size": "small", "Sugar (kg)": "2.00"}
+    assert data == {"Size": "small", "Sugar (kg)": 2.0}
+
+
+def result_of(*, device: str = "cuda:0", reported: int | None = None, in_turns: bool = False, **end: Any) -> Result:
+    spec = a_spec(device=device)
+    events: list[Event] = [*session_start([spec]), *cell_start(0), *steps(0, (), (0.1, 0.3)), cell_end(0, **end)]
+    if reported is not None:
+        content = msgspec.structs.replace(a_memory_report(), spec=spec, peak_bytes=reported)
+        events.append(ReportStarted(at=50.0, report=0, kind="memory", spec=spec))
+        events.append(ReportFinished(at=51.0, report=0, status="ok", content=content))
+    state = state_of(events)
+    state.cells[0].in_turns = in_turns
+    return Result(0, "one", state, state.cells[0])
+
+
+def test_a_peak_of_no_bytes_is_a_peak() -> None:
+    """An allocator that counts none, as of a user's own step on the host, is not asked in vain."""
+    result = result_of(peak_allocated_bytes=0, peak_rss_bytes=7, reported=9)
+    assert peak_bytes(result.cell) == tensor_bytes(result) == visit_peak_bytes(result.cell) == 0
+    assert MEASURES["memory"].figure(Runs([result], 1)) == (0, "")
+
+
+def test_where_no_allocator_counts_the_peak_is_that_of_the_process_but_not_on_a_gpu() -> None:
+    ends = {"peak_allocated_bytes": None, "peak_rss_bytes": 7}
+    on_cpu, on_gpu = result_of(device="cpu", **ends), result_of(**ends)
+    assert (peak_bytes(on_cpu.cell), peak_bytes(on_gpu.cell)) == (7, None)
+    assert resident_bytes(result_of(device="cpu", peak_allocated_bytes=5, peak_rss_bytes=7).cell) is None
+    measure = MEASURES["memory"]
+    assert measure.figure(Runs([on_cpu], 1)) == (7, "peak RSS of the whole process")
+    assert measure.figure(Runs([on_gpu], 1)) == (None, "")
+
+
+def test_the_peak_of_tensors_is_the_memory_reports_where_no_allocator_counts() -> None:
+    ends = {"peak_allocated_bytes": None, "peak_rss_bytes": 7}
+    assert tensor_bytes(result_of(device="cpu", reported=3, **ends)) == 3
+    assert tensor_bytes(result_of(device="cpu", **ends)) is None
+    assert tensor_bytes(result_of(peak_allocated_bytes=5, reported=3)) == 5
+
+
+def test_a_visit_in_turns_has_no_peak_of_its_own() -> None:
+    assert visit_peak_bytes(result_of(peak_allocated_bytes=5, in_turns=True).cell) is None
+
+
+def runs_without_steps() -> Runs:
+    state = state_of([*session_start([a_spec()]), *cell_start(0), *steps(0, (0.4, 0.2))])
+    return Runs.of(Result(0, "one", state, state.cells[0]))
+
+
+def test_several_runs_are_pooled_as_the_measure_says() -> None:
+    small, large = result_of(peak_allocated_bytes=2), result_of(peak_allocated_bytes=4)
+    failed = result_of(peak_allocated_bytes=9, status="oom")
+    runs = Runs([small, large, failed], 1)
+    read = {key: measure.read(runs) for key, measure in MEASURES.items()}
+    assert (read["n"], read["mean"], read["max"]) == (4, pytest.approx(0.2), 0.3)
+    assert read["tokens"] == pytest.approx(small.spec.tokens_per_step / 0.2)
+    assert read["memory"] == 4
+    assert read["busbw"] is None
+    assert MEASURES["tokens"].read(runs_without_steps()) is None
+    alone = Runs.of(failed)
+    assert (MEASURES["memory"].read(alone), MEASURES["n"].read(alone)) == (9, 2)
