@@ -9,13 +9,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
 
 from cs336_tui.cli.main import main
-from tests.warm import WarmPopen
 from tests.watching import PATIENCE_S
 
 COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
@@ -23,15 +21,7 @@ DIMS = "--d-model 32 --d-ff 64 --num-layers 1 --num-heads 2 --vocab-size 64".spl
 SMALL = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 3 --device cpu --threads 1".split()]
 
 
-def start(*words: str, cwd: Path, **how: Any) -> subprocess.Popen[str]:
-    """Start the command in a process and session of its own, with torch loaded."""
-    pipe = subprocess.PIPE
-    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "text": True}
-    return WarmPopen([COMMAND, *words], cwd=cwd, start_new_session=True, **streams | how)
-
-
 def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run the installed script, as scripts do."""
     return subprocess.run(
         [COMMAND, *words], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL
     )

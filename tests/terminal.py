@@ -44,7 +44,6 @@ class Terminal:
         env: dict[str, str] | None = None,
         emulate: bool = True,
         cwd: Path | None = None,
-        spawn: Callable[..., ptyprocess.PtyProcess] = ptyprocess.PtyProcess.spawn,
     ) -> None:
         self._emulate = emulate
         # A test runner's idea of the terminal's size would override the pty's own.
@@ -59,7 +58,7 @@ class Terminal:
         self.is_over = False
         self.started_at = time.perf_counter()
         self.raw = bytearray()
-        self.process = spawn(list(command), env=environment, dimensions=(rows, columns), cwd=cwd)
+        self.process = ptyprocess.PtyProcess.spawn(list(command), env=environment, dimensions=(rows, columns), cwd=cwd)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 

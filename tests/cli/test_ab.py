@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from cs336_tui.cli.ab import SIDE, command_of_turns, side_sweep
 from cs336_tui.cli.main import cli, main
 from cs336_tui.session.load import load
-from tests.commands import call, start
+from tests.commands import COMMAND
 from tests.watching import PATIENCE_S
 
 DIMS = "--d-model 32 --d-ff 64 --num-layers 1 --num-heads 2 --vocab-size 64"
@@ -34,11 +34,20 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     """Starts the command, which is ended after the test with all its processes."""
     started: list[subprocess.Popen[str]] = []
 
-    def begun(*words: str) -> subprocess.Popen[str]:
-        started.append(start("ab", "--session-dir", str(tmp_path / "sessions"), *words, cwd=tmp_path))
-        return started[-1]
+    def start(*words: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [COMMAND, "ab", "--session-dir", str(tmp_path / "sessions"), *words],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
 
-    yield begun
+    yield start
     for process in started:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -87,7 +96,7 @@ def test_ctrl_c_leaves_the_rounds_that_are_whole_and_exits_with_130(begin: Begin
     assert re.search(stopped, out), "it may come in a round or between two"
     (log,) = (tmp_path / "sessions").glob("*.jsonl")
     before = log.read_bytes()
-    again = call("resume", str(log))
+    again = subprocess.run([COMMAND, "resume", str(log)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert again.returncode != 0
     assert "cells in turns cannot go on one by one; run again: cs336-tui ab" in again.stderr
     assert log.read_bytes() == before

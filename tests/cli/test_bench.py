@@ -7,6 +7,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 from cs336_tui.events.events import CellStarted, StepsTimed
 from cs336_tui.session.log import LogReader
-from tests.commands import DIMS, SMALL, bench, call, call_bench, start
+from tests.commands import COMMAND, DIMS, SMALL, bench, call, call_bench
 from tests.watching import PATIENCE_S, wait_gone
 
 ENDLESS = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 10000000 --device cpu --threads 1".split()]
@@ -154,7 +155,15 @@ class Background:
 
     def __init__(self, cwd: Path, *words: str) -> None:
         self.sessions = cwd / "sessions"
-        self.process = start("bench", "--session-dir", str(self.sessions), *words, cwd=cwd)
+        self.process = subprocess.Popen(
+            [COMMAND, "bench", "--session-dir", str(self.sessions), *words],
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
         self.family = self._once_measuring()
 
     def _once_measuring(self) -> list[psutil.Process]:

@@ -15,7 +15,7 @@ from cs336_tui.cli.jobs import words_of
 from cs336_tui.events.events import CellStarted
 from cs336_tui.runner.jobs.job import LaunchChoice
 from cs336_tui.session.log import LogReader
-from tests.commands import SMALL, call, call_bench, start
+from tests.commands import COMMAND, SMALL, call, call_bench
 from tests.watching import PATIENCE_S
 
 JOBS = ("--launcher", "local")
@@ -115,7 +115,12 @@ def test_a_detached_session_is_watched_to_its_end(tmp_path: Path):
 def started_bench(tmp_path: Path, *words: str) -> tuple[subprocess.Popen[str], Path]:
     """A headless run, once its cell has begun, and its log."""
     sessions = tmp_path / "sessions"
-    child = start("bench", "--session-dir", str(sessions), *words, cwd=tmp_path)
+    child = subprocess.Popen(
+        [COMMAND, "bench", "--session-dir", str(sessions), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     poll = threading.Event()
     for _ in range(int(PATIENCE_S / 0.1)):
         for log in sessions.glob("*.jsonl"):

@@ -22,7 +22,7 @@ import pytest
 from cs336_tui.events.events import SessionEnded, SessionStarted, StepsTimed
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import LogReader
-from tests.commands import COMMAND, DIMS, call, run, start
+from tests.commands import COMMAND, DIMS, call, run
 from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec, wait_gone
 
 DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
@@ -196,7 +196,7 @@ def test_arguments_that_no_file_can_have_are_refused_in_one_line(words: list[str
 
 def test_a_module_name_that_no_file_can_have_fails_its_cell_only(tmp_path: Path) -> None:
     words = [*MANY_STEPS, "--steps", "3", "--model", f"reference,{LONG}:LM", "--format", "json"]
-    done = call("bench", *words, "--session-dir", "s", cwd=tmp_path)
+    done = run("bench", *words, "--session-dir", "s", cwd=tmp_path)
     assert done.returncode == 1
     assert [result["status"] for result in json.loads(done.stdout)["runs"]] == ["ok", "failed"]
 
@@ -252,7 +252,9 @@ def test_standard_error_that_takes_nothing_holds_up_neither_run_nor_end(
         while True:
             os.write(write, b"x" * 1000)
     os.set_blocking(write, True)
-    process = start("bench", *ENDLESS, cwd=tmp_path, stderr=write, text=False)
+    process = subprocess.Popen(
+        [COMMAND, "bench", *ENDLESS], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=write
+    )
     try:
         once_measuring(process, tmp_path / "s")
         family = psutil.Process(process.pid).children(recursive=True)

@@ -15,7 +15,7 @@ from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import ReportFinished, ReportStarted, StepsTimed
 from cs336_tui.events.reports import Report, ReportKind
 from cs336_tui.session.log import LogReader
-from tests.commands import DIMS, SMALL, call, start
+from tests.commands import COMMAND, DIMS, SMALL, call
 from tests.made_kernels import a_kernel_report
 from tests.made_memory import a_memory_report
 from tests.samples import START, a_spec, session_start
@@ -115,7 +115,14 @@ def test_deleting_asks(tmp_path: Path) -> None:
 def test_a_killed_sweep_is_resumed_into_the_same_session(tmp_path: Path) -> None:
     words = [*DIMS, *"--context 8 --batch 1,2 --warmup 1 --steps 1500 --device cpu --threads 1 --pass forward".split()]
     folder = str(tmp_path)
-    killed = start("bench", *words, "--session-dir", folder, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    silent = subprocess.DEVNULL
+    killed = subprocess.Popen(
+        [COMMAND, "bench", *words, "--session-dir", folder],
+        stdin=silent,
+        stdout=silent,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert killed.stderr is not None
     for line in killed.stderr:
         if line.startswith("[1/2]"):

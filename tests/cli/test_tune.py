@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.session.load import load
-from tests.commands import DIMS, call, start
+from tests.commands import COMMAND, DIMS, call
 from tests.made_predictions import MadePredictor, made_prediction
 from tests.made_race import race_events
 from tests.samples import ENVIRONMENT, START, state_of
@@ -57,8 +58,13 @@ def the_plan(*words: str, gpu: str | None = None, predictor: MadePredictor | Non
 def test_a_whole_race_of_real_steps(tmp_path: Path) -> None:
     words = [*SMALL, *OVER, "--goal", "step", "--budget", "16s", "--save-preset", "raced", "--format", "json"]
     began = time.monotonic()
-    env = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
-    done = call("tune", "--session-dir", str(tmp_path), *words, environment=env)
+    done = subprocess.run(
+        [COMMAND, "tune", "--session-dir", str(tmp_path), *words],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env=os.environ | {"XDG_CONFIG_HOME": str(tmp_path / "config")},
+    )
     took_s = time.monotonic() - began
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -88,7 +94,13 @@ def test_a_whole_race_of_real_steps(tmp_path: Path) -> None:
 
 
 def test_a_race_that_is_stopped_prints_the_best_so_far(tmp_path: Path) -> None:
-    process = start("tune", "--session-dir", str(tmp_path), *SMALL, *OVER[:2], "--budget", "5m", cwd=tmp_path)
+    process = subprocess.Popen(
+        [COMMAND, "tune", "--session-dir", str(tmp_path), *SMALL, *OVER[:2], "--budget", "5m"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     assert process.stderr is not None
     while not process.stderr.readline().startswith("round 1: "):
         assert process.poll() is None

@@ -22,7 +22,6 @@ from cs336_tui.tui.signals import LIMIT_S
 from tests.commands import COMMAND
 from tests.samples import START, lanes_session
 from tests.terminal import Terminal
-from tests.warm import in_terminal
 from tests.watching import wait_gone
 
 TINY = "--size tiny --context 16 --batch 1 --warmup 2 --steps 5 --pass forward,train-step --threads 1".split()
@@ -35,8 +34,8 @@ class App:
     def __init__(self, folder: Path, *words: str, columns: int = 120, rows: int = 40) -> None:
         self.sessions = folder / "sessions"
         env = {"XDG_CONFIG_HOME": str(folder / "config"), "XDG_DATA_HOME": str(folder / "data")}
-        command = [COMMAND, "--session-dir", str(self.sessions), *words]
-        self.terminal = Terminal(command, columns=columns, rows=rows, env=env, cwd=folder, spawn=in_terminal)
+        command = ["env", "-C", str(folder), COMMAND, "--session-dir", str(self.sessions), *words]
+        self.terminal = Terminal(command, columns=columns, rows=rows, env=env)
 
     def family(self) -> list[psutil.Process]:
         return psutil.Process(self.terminal.pid).children(recursive=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from tests.commands import COMMAND
 from tests.terminal import Terminal
-from tests.warm import in_terminal
 
 FIRST = "--size tiny --context 16 --batch 1 --pass forward --threads 1 --warmup 2 --steps 5".split()
 ENDLESS = "--size tiny --context 16,32 --batch 1 --pass forward --threads 1 --warmup 2 --steps 1000000".split()
@@ -16,8 +15,7 @@ ENDLESS = "--size tiny --context 16,32 --batch 1 --pass forward --threads 1 --wa
 
 def test_a_run_shows_its_bar_and_ctrl_c_leaves_the_terminal_clean(tmp_path: Path) -> None:
     folder = ["--session-dir", str(tmp_path)]
-    command = [COMMAND, "bench", *ENDLESS, *folder]
-    with closing(Terminal(command, columns=80, rows=24, spawn=in_terminal)) as terminal:
+    with closing(Terminal([COMMAND, "bench", *ENDLESS, *folder], columns=80, rows=24)) as terminal:
         terminal.until(lambda text: re.search(r"measured \d+/1000000 · [\d.]+ ms ± ", text) is not None)
         terminal.until(lambda text: re.search(r"━+ +\d+ % 0/2 cells · ETA \d+:\d\d", text) is not None)
         assert "[1/2] tiny · ctx 16 · forward" in terminal.text()
