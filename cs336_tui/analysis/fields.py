@@ -147,9 +147,10 @@ def warmup_done(cell: CellState) -> str:
     """The warm-up setting; where it is automatic, with the steps that were really done once measuring has begun, or
     the cell is over: ``auto (12)``."""
     words = shown_of(cell.spec, "warmup")
-    known = cell.spec.warmup_is_open and (cell.is_over or cell.stage == "measuring")
+    if not (cell.spec.warmup_is_open and (cell.is_over or cell.stage == "measuring")):
+        return words
     done = cell.steps_done - cell.running.n  # without reading the steps of a finished cell from its file
-    return f"{words} ({done})" if known else words
+    return f"{words} ({done})"
 
 
 def warmup_value(spec: CellSpec) -> int | str:
@@ -229,6 +230,11 @@ def _threads(result: Result) -> int:
 
 def _threads_shown(result: Result) -> str:
     return "" if result.spec.recording else str(_threads(result) or "unknown")
+
+
+def threads_words(spec: CellSpec) -> str:
+    """The intra-op threads as they were asked for."""
+    return str(spec.threads or "torch's default")
 
 
 def _torch(result: Result) -> str:

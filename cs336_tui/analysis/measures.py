@@ -85,10 +85,7 @@ class Runs:
         if not self.alone:
             times_s = [skew for run in self.counted for skew in skews(run.cell.times.rank_s)]
             return summarize(times_s, self.ddof) if times_s else None
-        found = self.first.cell.skew
-        rest = dict.fromkeys(("median_s", "min_s", "max_s"))
-        std_s = found.std(self.ddof)
-        return Summary(n=found.n, mean_s=found.mean, std_s=std_s, ddof=self.ddof, **rest) if found.n else None
+        return self.first.cell.skew.summary(self.ddof)
 
     def phase_times_s(self, phase: str) -> tuple[float, ...]:
         """A phase's times in the measured steps of all, as far as they are known."""
@@ -262,7 +259,7 @@ def _of_points(attribute: str) -> Callable[[Runs], float | None]:
 
 def _field(summary: Callable[[Runs], Summary | None], field: str) -> Callable[[Runs], float | None]:
     """Reads a field of a summary over all runs."""
-    return lambda runs: found[field] if (found := summary(runs)) else None
+    return lambda runs: getattr(found, field) if (found := summary(runs)) else None
 
 
 _SUMMARY, _SKEW = attrgetter("summary"), attrgetter("skew")

@@ -12,8 +12,8 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.export.findings import CI, NamedCells
 from cs336_tui.export.footnotes import FAILED, has_result, status_of, std_kind
 from cs336_tui.export.tables import Column, Table
-from cs336_tui.export.verdicts import half_width_of, judgement_of
-from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN
+from cs336_tui.export.verdicts import judgement_of
+from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, half_width
 
 MOST_ROWS = 24
 """Rows of the first table; of more cells it has the `MOST_ROWS` / 4 fastest and as many slowest."""
@@ -21,7 +21,7 @@ MOST_ROWS = 24
 
 def _half_width(row: _Row) -> str:
     timed = row.timed
-    return half_width_of(timed.low, timed.high, timed.mean_s) if timed else NONE
+    return half_width(timed.low, timed.high, timed.mean_s) if timed else NONE
 
 
 class _Row(NamedTuple):

@@ -11,7 +11,7 @@ import msgspec
 from cs336_tui.analysis.roofline import doubt, sheet_ceiling
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import DeviceInfo
-from cs336_tui.events.peaks import WRONG_PEAK, DevicePeak
+from cs336_tui.events.peaks import DevicePeak
 from cs336_tui.export.tables import Column, Table, Value, attributes
 from cs336_tui.stats.quantities import UNKNOWN, UNSTATED, Rate, bandwidth, counted, percent
 
@@ -21,11 +21,6 @@ METHOD = (
     "matmul: the fastest of the three products of a linear layer over square matrices, 2 n³ FLOPs each, median of "
     "repeated timings; copy: bytes read and written by a large copy"
 )
-
-
-def percent_of_measured(share: float | None, unknown: str = UNKNOWN) -> str:
-    """The same of a measured peak, and that this is wrong where it must be."""
-    return percent(share, unknown) + (" (wrong peak)" if (share or 0) > WRONG_PEAK else "")
 
 
 class PeakRow(msgspec.Struct, frozen=True, kw_only=True):

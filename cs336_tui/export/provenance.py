@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from cs336_tui.analysis.fields import OWN, shown_of
+from cs336_tui.analysis.fields import OWN, shown_of, threads_words
 from cs336_tui.analysis.merge import Result, title_of
 from cs336_tui.analysis.provenance import NONE, SETTINGS_IN_FORCE, mixed_provenance
 from cs336_tui.config.spec import CellSpec
@@ -26,7 +26,7 @@ SETTINGS: Mapping[str, Callable[[CellSpec], str]] = {
     "vocabulary": lambda spec: str(spec.vocab_size),
     "sync": lambda spec: spec.synchronised,
     "seed": lambda spec: str(spec.seed),
-    "threads": lambda spec: str(spec.threads or "torch's default"),
+    "threads": threads_words,
 }
 """Choices that seldom differ between the cells of a session."""
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from cs336_tui.analysis.fields import FIELDS, NUMBERS, num_params
-from cs336_tui.analysis.measures import FLOP_RATE, MEASURES, QUANTILES, Measure, Runs
+from cs336_tui.analysis.fields import FIELDS, NUMBERS, num_params, threads_words
+from cs336_tui.analysis.measures import BANDWIDTH, FLOP_RATE, MEASURES, QUANTILES, SIZE, Measure, Runs
 from cs336_tui.analysis.merge import Result
-from cs336_tui.export.footnotes import status_of
-from cs336_tui.export.peaks import percent_of_measured
-from cs336_tui.export.provenance import SETTINGS
-from cs336_tui.export.roofline import NOT_MEASURED
+from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.tables import Column, Value
-from cs336_tui.export.verdicts import half_width, judgement_of
 from cs336_tui.session.states import CellState
-from cs336_tui.stats.quantities import UNKNOWN, UNSTATED, Notation, Rate, bandwidth, percent
+from cs336_tui.stats.quantities import MILLISECONDS, NOT_MEASURED, UNKNOWN, UNSTATED, Notation, Rate, bandwidth, percent
 from cs336_tui.stats.summaries import Summary
 
 if TYPE_CHECKING:
@@ -23,9 +19,13 @@ if TYPE_CHECKING:
     from cs336_tui.analysis.roofline import RooflinePoint
     from cs336_tui.stats.intervals import MeanInterval
 
-
 LEFT = frozenset(FIELDS) - NUMBERS.keys() - {"params"} | {"vocab", "seed"}
 """Fields whose columns are set to the left."""
+_SHORT = {"context": "ctx", "repeat": "run"}
+"""Headings of fields on a screen, where these are others."""
+_ROOM = 8
+"""For ``1178.80`` and ``44.8k``; of spreads, such as ``0.0094``, one less."""
+_SPREADS = ("std", "skew")
 
 
 class ResultRow(NamedTuple):
@@ -33,8 +33,8 @@ class ResultRow(NamedTuple):
 
     result: Result
     runs: Runs
-    notation: Notation
-    rate: Rate
+    notation: Notation = MILLISECONDS
+    rate: Rate = Rate.for_all(())
 
     @property
     def cell(self) -> CellState:
@@ -50,6 +50,8 @@ class ResultRow(NamedTuple):
 
     @property
     def judgement(self) -> Judgement | None:
+        from cs336_tui.export.verdicts import judgement_of  # late: the app starts with the columns alone
+
         return judgement_of(self.cell, self.result.state)
 
     @property
@@ -75,6 +77,7 @@ def _field(key: str) -> Column[ResultRow]:
         key in LEFT,
         read=lambda row: data_value(key, field.show_done(row.result)),
         text=lambda row: field.show_done(row.result),
+        short=_SHORT.get(key),
     )
 
 
@@ -90,12 +93,33 @@ def _of(measure: Measure) -> Column[ResultRow]:
         found = measure.summary(row.runs)
         return row.notation.time(value, mean_s=found.mean_s, std_s=found.std_s) if found else UNKNOWN
 
-    return Column(measure.data, measure.heading, read=lambda row: measure.read(row.runs), text=text)
+    room = _ROOM - 1 if measure.key in _SPREADS else _ROOM
+    return Column(
+        measure.data,
+        measure.heading,
+        read=lambda row: measure.read(row.runs),
+        text=text,
+        room=room,
+        short=_short(measure),
+    )
+
+
+def _short(measure: Measure) -> str:
+    """The heading on a screen, where the unit of a size is in its text and that of bandwidths above the table."""
+    quantity = measure.quantity
+    if quantity is FLOP_RATE:
+        return "FLOP/s"
+    return measure.name if quantity in (SIZE, BANDWIDTH) else f"{measure.name} {quantity.unit}".rstrip()
 
 
 def _judged(title: str, key: str, read: Callable[[Judgement], str]) -> Column[ResultRow]:
     """A text of the judgement; nothing is said of a cell without timings."""
     return Column(key, title, left=True, read=lambda row: read(row.judgement) if row.judgement else None)
+
+
+def percent_of_measured(share: float | None, unknown: str = UNKNOWN) -> str:
+    """A share of a measured peak in %, and that this is wrong where it must be."""
+    return percent(share, unknown) + (" (wrong peak)" if (share or 0) > WRONG_PEAK else "")
 
 
 def _share(key: str, show: Callable[[float | None, str], str], unknown: str) -> Column[ResultRow]:
@@ -117,6 +141,12 @@ def _show_bandwidth(row: ResultRow) -> str:
     found = _bandwidth(row)
     share = row.point.share_of_bandwidth if row.point else None
     return UNKNOWN if found is None else f"≥ {bandwidth(found)} (≥ {percent(share)} %)"
+
+
+def _status(row: ResultRow) -> str:
+    from cs336_tui.export.footnotes import status_of  # late, as the judgement
+
+    return status_of(row.cell)
 
 
 _DOUBT: Column[ResultRow] = Column(
@@ -149,18 +179,18 @@ _COLUMNS: Mapping[str, Column[ResultRow]] = {
     "params": _field("params")._replace(key="num_params", read=lambda row: num_params(row.result)),
     # As it was asked for; what was in force is a footnote.
     "threads": _field("threads")._replace(
-        read=lambda row: row.cell.spec.threads, text=lambda row: SETTINGS["threads"](row.cell.spec)
+        read=lambda row: row.cell.spec.threads, text=lambda row: threads_words(row.cell.spec)
     ),
-    "cell": Column("cell", read=lambda row: row.cell.cell, text=lambda row: str(row.cell.cell + 1)),
+    "cell": Column("cell", read=lambda row: row.cell.cell, text=lambda row: str(row.cell.cell + 1), short="#"),
     **{key: _of(measure) for key, measure in MEASURES.items()},
     "sheet": _share("sheet", percent, UNSTATED),
-    "peak": _share("peak", percent_of_measured, NOT_MEASURED),
+    "peak": _share("peak", percent_of_measured, NOT_MEASURED)._replace(short="% peak", room=len("105 % wrong peak")),
     "verdict": _judged("verdict", "verdict", lambda judgement: judgement.label),
     "interval": Column(
         "interval_half_share",
         "95 % of mean (± %)",
         read=lambda row: row.interval.half_share if row.interval else None,
-        text=lambda row: half_width(row.interval) if row.interval else UNKNOWN,
+        text=lambda row: row.interval.half_width if row.interval else UNKNOWN,
     ),
     "unobservable": _judged(
         "not observable",
@@ -170,7 +200,7 @@ _COLUMNS: Mapping[str, Column[ResultRow]] = {
     "advice": _judged("warm-up advice", "warmup_advice", lambda judgement: judgement.warmup_advice),
     "peak_doubt": _DOUBT,
     "bandwidth": Column("min_bytes_per_s", "bandwidth (GB/s)", read=_bandwidth, text=_show_bandwidth),
-    "status": Column("status", left=True, read=lambda row: row.cell.status, text=lambda row: status_of(row.cell)),
+    "status": Column("status", left=True, read=lambda row: row.cell.status, text=_status),
 }
 COLUMNS = {key: column._replace(rank=_RANKS.get(key, 0)) for key, column in _COLUMNS.items()}
 """Every column, by the key that ``--columns`` takes."""

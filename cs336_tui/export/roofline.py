@@ -14,9 +14,9 @@ from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.analysis.roofline import Ceiling, RooflinePoint, why_unknown
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.drawing import LOOKS, Absent, Drawing, plain_ticks
-from cs336_tui.export.peaks import percent_of_measured
+from cs336_tui.export.results_columns import percent_of_measured
 from cs336_tui.export.tables import Column, Source, Table, Value, attributes, cell_record
-from cs336_tui.stats.quantities import UNKNOWN, UNSTATED, Rate, bandwidth, percent
+from cs336_tui.stats.quantities import NOT_MEASURED, UNKNOWN, UNSTATED, Rate, bandwidth, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 MOST_PANELS = 4
 MOST_POINTS = 40
 """More of each cannot be told apart in a figure; its title then says how many cells there are."""
-NOT_MEASURED = "not measured"
 _LEGEND_COLUMNS = 110
 """Characters that fit beside one another below the narrowest figure."""
 _NAME_COLUMNS = 95

@@ -72,19 +72,6 @@ def judged(results: Sequence[Result]) -> tuple[Judged, ...]:
     return tuple(Judged(result, found) for result in results if (found := judgement_of(result.cell, result.state)))
 
 
-def half_width(interval: MeanInterval) -> str:
-    """Half the interval over the mean, in %, without the sign: ``0.42``, ``12``."""
-    return half_width_of(interval.low, interval.high, interval.mean)
-
-
-def half_width_of(low_s: float | None, high_s: float | None, mean_s: float | None) -> str:
-    """The same of limits that may not be known; ``too noisy`` where the interval says nothing."""
-    if low_s is None or high_s is None or not mean_s:
-        return UNKNOWN
-    percent = (high_s - low_s) / 2 / mean_s * 100
-    return TOO_NOISY if is_too_noisy(low_s, high_s) else f"{percent:.2g}" if percent < 100 else f"{percent:.0f}"
-
-
 def trust_notes(results: Sequence[Result], names: Names | None = None) -> tuple[str, ...]:
     """The doubts about cells, what could not be observed on which device, and what else was
     noted while judging; nothing of cells that have no timings."""
@@ -219,7 +206,7 @@ def verdict_table(
             f"95 % CI of the mean ({notation.symbol})",
             lambda found: limits_of(found.low, found.high, found.mean, notation),
         ),
-        _of_interval("± %", half_width),
+        _of_interval("± %", lambda found: found.half_width),
         _of_interval("effective n", lambda found: f"{found.effective_n:.3g}"),
         Column("warmup_advice", "warm-up", left=True),
     )

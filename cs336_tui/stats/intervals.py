@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from cs336_tui.stats.quantities import half_width
+
 LEVEL = 0.95
 """Default level of every confidence interval."""
 BOOTSTRAP = "bootstrap-t interval, residuals of a first-order autoregression resampled"
@@ -51,6 +53,11 @@ class MeanInterval(msgspec.Struct, frozen=True, kw_only=True):
     def half_share(self) -> float:
         """Half the width over the mean: 0.01 is ± 1 %."""
         return (self.high - self.low) / 2 / self.mean
+
+    @property
+    def half_width(self) -> str:
+        """The same in %, as text (`quantities.half_width`)."""
+        return half_width(self.low, self.high, self.mean)
 
 
 class Sample(NamedTuple):

@@ -12,6 +12,8 @@ from cs336_tui.stats.summaries import Summary
 UNKNOWN = "n/a"
 UNSTATED = "unknown"
 """A figure that no known data sheet has."""
+NOT_MEASURED = "not measured"
+"""A figure of a device that nobody measured."""
 NONE = "–"
 """In a table: there is nothing to show. It was not run or not measured, or a pass does not have it."""
 BARS = "▁▂▃▄▅▆▇█"
@@ -120,6 +122,14 @@ def sparkline(values: Sequence[float], top: float | None = None, width: int | No
 def percent(share: float | None, unknown: str = UNKNOWN) -> str:
     """A share in %, without the sign, in 3 significant digits."""
     return unknown if share is None else f"{share * 100:.3g}"
+
+
+def half_width(low: float | None, high: float | None, mean: float | None) -> str:
+    """Half an interval over its mean, in %, without the sign: ``0.42``, ``12``; ``too noisy`` where it says nothing."""
+    if low is None or high is None or not mean:
+        return UNKNOWN
+    half = (high - low) / 2 / mean * 100
+    return TOO_NOISY if is_too_noisy(low, high) else f"{half:.2g}" if half < 100 else f"{half:.0f}"
 
 
 def whole_percent(share: float | None) -> str:

@@ -107,3 +107,8 @@ class RunningStats:
     def std(self, ddof: int = 1) -> float | None:
         """Standard deviation so far, or None while ``n <= ddof``."""
         return math.sqrt(self._squares / (self.n - ddof)) if self.n > ddof else None
+
+    def summary(self, ddof: int = 1) -> Summary | None:
+        """Mean and std so far, without quantiles; None before the first sample."""
+        rest = dict.fromkeys(("median_s", "min_s", "max_s"))
+        return Summary(n=self.n, mean_s=self.mean, std_s=self.std(ddof), ddof=ddof, **rest) if self.n else None

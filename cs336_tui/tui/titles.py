@@ -8,14 +8,14 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from cs336_tui.analysis.fields import FIELDS, NUMBERS, OWN, VARIANTS, shown_of
+from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, shown_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
+from cs336_tui.export.results_columns import COLUMNS
 from cs336_tui.export.tables import Column
 from cs336_tui.tui import format
 
 CELL_KEYS = ("size", "context", "batch", "pass", "precision", "device")
-_LEFT = ("size", "pass", "precision", "device")
 _JOIN = " · "
 _ONLY_WHERE_MIXED = ("workload", "causal")
 """Fields that need no column if all cells have the same value: the title or the size shows it."""
@@ -58,9 +58,9 @@ def cell_columns(
             shown = shown_of(spec, key) if key != "size" else spec.recording or size(spec)
             return names.get(shown, shown) if names else shown
 
-        title = "ctx" if key == "context" else FIELDS[key].title
-        left = key not in NUMBERS if names else key in _LEFT
-        return Column(key, title, left, ranks.get(key, 1 if names else 0), text=text)
+        exported = COLUMNS[key]
+        rank = ranks.get(key, 1 if names else 0)
+        return Column(key, exported.short or exported.title, exported.left, rank, text=text)
 
     if recorded:
         return [column("size")._replace(title="recording"), column("device")]

@@ -16,7 +16,6 @@ from cs336_tui.analysis.judgement import VerdictName
 from cs336_tui.analysis.verdicts import judge
 from cs336_tui.events.device_samples import GpuProcess, GpuSample
 from cs336_tui.events.events import DeviceSampled
-from cs336_tui.export.verdicts import half_width
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import TOO_NOISY, is_too_noisy
 from tests.analysis.judging import (
@@ -131,10 +130,10 @@ def test_an_interval_that_says_nothing_is_not_printed() -> None:
     assert found.interval is not None
     assert is_too_noisy(found.interval.low, found.interval.high)
     assert "95 % CI too wide (too noisy) with n=12" in found.sentence
-    assert half_width(found.interval) == TOO_NOISY
+    assert found.interval.half_width == TOO_NOISY
     calm = judged(a_cell(noisy(0.01)))
     assert calm.interval is not None
-    assert half_width(calm.interval) == f"{calm.interval.half_share * 100:.2g}"
+    assert calm.interval.half_width == f"{calm.interval.half_share * 100:.2g}"
 
 
 def test_a_drift_is_told_once() -> None:

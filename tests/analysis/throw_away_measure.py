@@ -34,7 +34,7 @@ def appearances() -> dict[str, Any]:
     from cs336_tui.export.layout import Layout
     from cs336_tui.session.load import load
     from cs336_tui.tui.tabs.compare.pages import PivotChoice, pivot_page
-    from cs336_tui.tui.tabs.results_columns import ShownCell, named_columns, result_columns
+    from cs336_tui.tui.tabs.results_columns import ShownRow, named_columns, result_columns
 
     def export(*words: str) -> str:
         result = CliRunner().invoke(cli, ["export", DEMO, *words])
@@ -58,7 +58,7 @@ def appearances() -> dict[str, Any]:
         "csv": next(csv.DictReader(io.StringIO(export("--format", "csv"))))[MEASURE.data],
         "help": CliRunner().invoke(cli, ["export", "--help"]).output,
         "values": list(VALUES),
-        "screen": [column.heading, column.cell(ShownCell(state, cells[0], None))],
+        "screen": [column.heading, column.cell(ShownRow(state, cells[0], None))],
         "compared": "".join(span.text for span in page.heading[0]),
         "layout": [dict(zip((c.heading for c in table.columns), table.rows[0], strict=True)), table.records[0]],
     }

@@ -22,7 +22,7 @@ from cs336_tui.tui.tabs.results_columns import (
     ASKED,
     STD,
     TELLING,
-    ShownCell,
+    ShownRow,
     named_columns,
     result_columns,
     shortened,
@@ -45,7 +45,7 @@ _LEAST_ROWS = 5
 _CHART_ROWS = (9, 16)
 """Fewest and most rows of a chart."""
 _ALL = "all cells: "
-_JUDGED = ("verdict", "flops", "share_of_peak")
+_JUDGED = ("verdict", "flops", "peak")
 """Columns whose values come with the verdicts."""
 
 
@@ -65,7 +65,7 @@ class ResultsPane(TableRows):
     _ordered_by: tuple[object, ...] = ()
     _done: dict[int, tuple[CellFinished | None, Assessment | None, tuple[str, ...]]]
     _judging: Judging | None = None
-    _columns: tuple[Column[ShownCell], ...] = ()
+    _columns: tuple[Column[ShownRow], ...] = ()
     _alike: Sequence[bool] = ()
     """For each column whether all cells, if there are several, were asked for the same."""
     _in_common: Sequence[str] = ()
@@ -153,7 +153,7 @@ class ResultsPane(TableRows):
         self._columns = chosen or self._columns
         alike = {FIELDS[key].title: next(iter(shown)) for key, shown in variants.items() if len(shown) == 1}
         self._in_common = [f"{title} {value}" for title, value in alike.items()]
-        items = [ShownCell(state, cell, None) for cell in self._cells]
+        items = [ShownRow(state, cell, None) for cell in self._cells]
         self._named = [["" if column.room else column.cell(item) for column in self._columns] for item in items]
         values = [
             {column.cell(item) for item in items} if column.key in (*ASKED, *variants) else set()
@@ -209,7 +209,7 @@ class ResultsPane(TableRows):
         if column is None:
             order = order[::-1] if self.sort.descending else order
         else:
-            items = (ShownCell(state, cell, known(state, cell) if known else None) for cell in self._cells)
+            items = (ShownRow(state, cell, known(state, cell) if known else None) for cell in self._cells)
             values = [sort_value(column, item) for item in items]
             told = [place for place in order if values[place] is not None]
             told.sort(key=values.__getitem__, reverse=self.sort.descending)
@@ -258,14 +258,14 @@ class ResultsPane(TableRows):
         assert self._state is not None
         finished, assessed, texts = self._done.get(cell.cell, (None, None, ()))
         if not texts or finished is not cell.finished or assessed is not found:
-            item = ShownCell(self._state, cell, found)
+            item = ShownRow(self._state, cell, found)
             texts = tuple(column.cell(item) for column in self._columns)
             if cell.is_over:
                 self._done[cell.cell] = (cell.finished, found, texts)
         return texts
 
 
-def _title(column: Column[ShownCell]) -> str:
+def _title(column: Column[ShownRow]) -> str:
     """The name of a choice in a sentence."""
     return FIELDS[column.key].title if column.key in FIELDS else column.heading
 

@@ -1,80 +1,92 @@
-"""The columns of the Results tab. Each that is filled as cells run has its room from the start."""
+"""The columns of the Results tab: those of exports, in another order of importance, filled as cells run. Each that is
+filled has its room from the start."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from cs336_tui.analysis.fields import FIELDS, NUMBERS, shown_of
-from cs336_tui.analysis.measures import BANDWIDTH, FLOP_RATE, MEASURES, RATE, SIZE, TIME, Measure, Runs, peak_bytes
+from cs336_tui.analysis.fields import FIELDS, shown_of, warmup_done
+from cs336_tui.analysis.measures import FLOP_RATE, MEASURES, QUANTILES, SIZE, Quantity, Runs, peak_bytes
 from cs336_tui.analysis.merge import Result
-from cs336_tui.config.counts import duration_words
-from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.peaks import WRONG_PEAK
-from cs336_tui.export.tables import Column
+from cs336_tui.export.results_columns import COLUMNS, ResultRow
+from cs336_tui.export.tables import Column, Value
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
+from cs336_tui.stats.quantities import MILLISECONDS
+from cs336_tui.stats.summaries import Summary
 from cs336_tui.tui import format
 from cs336_tui.tui.judging import Assessment
-from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.status import VERDICT_ROOM, verdict
 from cs336_tui.tui.titles import CELL_KEYS, cell_columns, unique_names
 
+if TYPE_CHECKING:
+    from cs336_tui.analysis.roofline import RooflinePoint
 
-class ShownCell(msgspec.Struct, frozen=True):
-    """A row's cell, with its verdicts."""
+
+class _Runs(Runs):
+    """A cell alone: its statistics so far while it runs, under the ceilings that were found for it."""
+
+    def __init__(self, result: Result, found: Assessment | None) -> None:
+        super().__init__((result,), result.state.ddof, alone=True)
+        self._found = found
+
+    @cached_property
+    def summary(self) -> Summary | None:
+        """Without reading the steps of a finished cell from its file."""
+        cell = self.first.cell
+        if cell.finished is None:
+            return cell.running.summary(self.ddof)
+        known = cell.finished.summary
+        return known.with_ddof(self.ddof) if known and known.n else cell.summary(self.ddof)
+
+    @cached_property
+    def points(self) -> Sequence[RooflinePoint]:
+        return [self._found.limit] if self._found and self._found.limit else []
+
+
+class ShownRow(msgspec.Struct, frozen=True, dict=True):
+    """A row's cell, with its verdicts. The columns of exports read it in place of a `ResultRow`; what they need for
+    that is made where one does, as a session can have thousands of rows."""
 
     state: SessionState
     cell: CellState
     found: Assessment | None
+    notation: ClassVar = MILLISECONDS
 
     @property
-    def mean_s(self) -> float | None:
-        return self.cell.running.mean if self.cell.running.n else None
+    def result(self) -> Result:
+        return Result(0, "", self.state, self.cell)
 
-    @property
-    def std_s(self) -> float | None:
-        return self.cell.running.std(self.state.ddof)
-
-    @property
-    def median_s(self) -> float | None:
-        summary = self.cell.summary(1) if self.cell.is_over else None
-        return summary.median_s if summary else None
-
-    @property
-    def warmup(self) -> str:
-        """The setting; if it is automatic, with the number of steps that it took."""
-        spec, finished = self.cell.spec, self.cell.finished
-        if not spec.warmup_is_open:
-            return str(spec.warmup_steps)
-        word = _warmup_words(spec)
-        return f"{word} ({finished.warmup_steps_done})" if finished else word
-
-    @property
+    @cached_property
     def runs(self) -> Runs:
-        """The cell, of which measures are read."""
-        return Runs.of(Result(0, "", self.state, self.cell))
+        return _Runs(self.result, self.found)
 
     @property
-    def share_of_peak(self) -> str:
-        """In % of the measured peak; if there is none, of the data sheet's, and so named."""
-        found = self.found
-        share = found.share_of_peak(self.cell.running.mean) if found and self.cell.is_over else None
-        if share is None or found is None:
-            return format.NOT_YET
-        of = " % of spec" if not found.peak_is_measured else " % wrong peak" if share > WRONG_PEAK else ""
-        return f"{share * 100:.3g}{of}"
+    def share_of_peak(self) -> float | None:
+        """Of the measured peak; if there is none, of the data sheet's."""
+        running = self.cell.running
+        return self.found.share_of_peak(running.mean) if self.found and running.n else None
 
 
-ASKED = (*CELL_KEYS, "warmup", "run")
+ASKED = (*CELL_KEYS, "warmup", "repeat")
 """Columns, beside those of variants, whose texts are known before a cell runs."""
-_TIME, _SPREAD, _RATE, _SHARE = 8, 7, 8, 16
-"""Room for ``1178.80``, ``0.0094``, ``44.8k`` and ``53.3 % of spec``."""
 _NEVER_DROPPED, TELLING, VERDICT, STD = range(4)
 """Ranks of the mean, of choices in which cells differ, of the verdict and of the std."""
+_OF_STEPS: Mapping[str, Callable[[ShownRow], float | None]] = {
+    "n": lambda row: row.cell.running.n,
+    "mean": lambda row: row.cell.running.mean if row.cell.running.n else None,
+    "std": lambda row: row.cell.running.std(row.state.ddof),
+}
+"""Measures that are known without the cell's steps."""
+_SO_FAR = ("tokens", "skew", "algbw", "busbw")
+"""Others that are known while it runs."""
+_SHOWN: Mapping[Quantity, Callable[[Any], str]] = {SIZE: format.size, FLOP_RATE: format.flops}
+"""Numbers that have a unit each, as they come one by one."""
 
 
 def shortened(texts: Sequence[str]) -> list[str]:
@@ -82,188 +94,116 @@ def shortened(texts: Sequence[str]) -> list[str]:
     return [format.SHORT_PASSES.get(text, text) for text in texts]
 
 
-def result_columns(cells: Sequence[CellState], variants: Mapping[str, set[str]]) -> tuple[Column[ShownCell], ...]:
-    """The columns for these cells, with those of variants in which they differ."""
+def result_columns(cells: Sequence[CellState], variants: Mapping[str, set[str]]) -> tuple[Column[ShownRow], ...]:
+    """The columns for these cells, with those of variants in which they differ. Where every cell is a collective, both
+    bandwidths are in GB/s."""
+    several = {key: shown for key, shown in variants.items() if len(shown) > 1}
+    repeats = {"repeat": 4} if any(cell.repeat > 1 for cell in cells) else {}
     if cells and all(cell.spec.is_collective for cell in cells):
-        return _of_collectives(cells, variants)
-    names = {key: unique_names(shown) for key, shown in variants.items() if len(shown) > 1}
+        others = dict.fromkeys((key for key in several if key not in ("op", "ranks", "workload")), 1)
+        ranks = {"cell": 9, "op": 0, "size": 0, "ranks": 0, **others, "precision": 8, "device": 10, "warmup": 7, "n": 6,
+                 "mean": 0, "std": 5, "skew": 4, "algbw": 5, "busbw": 0, "verdict": VERDICT, "median": 11, "memory": 12,
+                 **repeats}  # fmt: skip
+        return _ranked(ranks, cells)
+    names = {key: unique_names(shown) for key, shown in several.items()}
     ranks = {"context": 5, "batch": 8, "pass": 4, "precision": 4, "device": 10, "model": _NEVER_DROPPED}
     recorded = bool(cells) and all(cell.spec.recording for cell in cells)
-    return (
-        _NUMBER,
-        *cell_columns(lambda item: item.cell.spec, ranks, names, recorded=recorded),
-        _warmup(cells),
-        _count(cells),
-        _MEAN,
-        _std(STD),
-        _verdict(VERDICT),
-        _MEDIAN,
-        *([_measured("skew", 4)] if any(cell.spec.ranks > 1 for cell in cells) else []),
-        _measured("tokens", 4),
-        Column("flops", "FLOP/s", rank=12, read=_flops_per_s, show=format.flops, room=_RATE),
-        Column("share_of_peak", "% peak", rank=13, read=_share, text=lambda item: item.share_of_peak, room=_SHARE),
-        _peak(5),
-        *_run(cells),
-    )
+    skew = {"skew": 4} if any(cell.spec.ranks > 1 for cell in cells) else {}
+    results = {"warmup": 7, "n": 6, "mean": _NEVER_DROPPED, "std": STD, "verdict": VERDICT, "median": 11, **skew,
+               "tokens": 4, "flops": 12, "peak": 13, "memory": 5, **repeats}  # fmt: skip
+    of_cells = cell_columns(lambda row: row.cell.spec, ranks, names, recorded=recorded)
+    return *_ranked({"cell": 9}, cells), *of_cells, *_ranked(results, cells)
 
 
-_OF_EXPORTS = {"cell": "#", "memory": "peak", "rss": "peak", "peak": "share_of_peak", "sheet": "share_of_peak"}
-"""Keys of columns here, by the names in exports, where these differ."""
+_ALIKE = {"rss": "memory", "sheet": "peak"}
+"""Columns of exports that are one here with another."""
 
 
-def named_columns(names: Sequence[str], columns: Sequence[Column[ShownCell]]) -> tuple[Column[ShownCell], ...]:
+def named_columns(names: Sequence[str], columns: Sequence[Column[ShownRow]]) -> tuple[Column[ShownRow], ...]:
     """The columns of these names, as `export --columns` has them, in their order: the last is dropped first. Every
     choice has a column, also one in which the cells do not differ; what only exports have is left out."""
     known = {column.key: column for column in columns}
-    found: dict[str, Column[ShownCell]] = {}
+    found: dict[str, Column[ShownRow]] = {}
     for name in names:
-        key = _OF_EXPORTS.get(name, name)
-        if key in known:
-            found[key] = known[key]
-        elif key in MEASURES:
-            found[key] = _measured(key)
-        elif key in FIELDS and FIELDS[key].kind in ("choice", "model") and key != "params":
-            found[key] = _choice(key)
+        key = _ALIKE.get(name, name)
+        is_choice = key in FIELDS and FIELDS[key].kind in ("choice", "model") and key != "params"
+        if key in known or is_choice or key in MEASURES:
+            found[key] = known.get(key) or _column(key)
     return tuple(column._replace(rank=rank) for rank, column in enumerate(found.values()))
 
 
-def _choice(key: str, rank: int = _NEVER_DROPPED) -> Column[ShownCell]:
-    return Column(key, FIELDS[key].title, key not in NUMBERS, rank, text=lambda item: shown_of(item.cell.spec, key))
-
-
-def _of_collectives(cells: Sequence[CellState], variants: Mapping[str, set[str]]) -> tuple[Column[ShownCell], ...]:
-    """The columns where every cell is a collective; both bandwidths are in GB/s."""
-    others = (key for key, shown in variants.items() if len(shown) > 1 and key not in ("op", "ranks", "workload"))
-    return (
-        _NUMBER,
-        *map(_choice, ("op", "size", "ranks")),
-        *(_choice(key, 1) for key in others),
-        _choice("precision", 8),
-        _choice("device", 10),
-        _warmup(cells),
-        _count(cells),
-        _MEAN,
-        _std(5),
-        _measured("skew", 4),
-        _measured("algbw", 5),
-        _measured("busbw"),
-        _verdict(VERDICT),
-        _MEDIAN,
-        _peak(12),
-        *_run(cells),
-    )
-
-
-_ROOMS = {TIME: _TIME, RATE: _RATE, SIZE: _RATE, BANDWIDTH: _TIME}
-_SO_FAR = ("tokens", "skew", "algbw", "busbw")
-"""Measures that are known while a cell runs."""
-
-
-def _measured(key: str, rank: int = _NEVER_DROPPED) -> Column[ShownCell]:
-    """The column of a measure."""
-    measure = MEASURES[key]
-
-    def read(item: ShownCell) -> float | None:
-        return measure.read(item.runs) if key in _SO_FAR or item.cell.is_over else None
-
-    room = _SPREAD if key == "skew" else _ROOMS.get(measure.quantity, _TIME)
-    return Column(
-        key, _heading(measure), rank=rank, read=read, text=lambda item: _text(measure, item, read(item)), room=room
-    )
-
-
-def _heading(measure: Measure) -> str:
-    if measure.quantity is TIME:
-        return f"{measure.name} ms"
-    if measure.quantity is FLOP_RATE:
-        return "FLOP/s"
-    of_itself = measure.quantity in (SIZE, BANDWIDTH) or not measure.quantity.unit
-    return measure.name if of_itself else f"{measure.name} {measure.quantity.unit}"
-
-
-def _text(measure: Measure, item: ShownCell, value: float | None) -> str:
-    if value is None:
+def _share(row: ShownRow) -> str:
+    """In % of the measured peak; if there is none, of the data sheet's, and so named."""
+    share = row.share_of_peak if row.cell.is_over else None
+    if share is None or row.found is None:
         return format.NOT_YET
-    if measure.summary is not None:
-        summary = measure.summary(item.runs)
-        return format.ms(value, summary.std_s if summary else None)
-    if measure.quantity is FLOP_RATE:
-        return format.flops(value)
-    return format.size(value) if measure.quantity is SIZE else measure.quantity.text(value)
+    of = " % of spec" if not row.found.peak_is_measured else " % wrong peak" if share > WRONG_PEAK else ""
+    return f"{share * 100:.3g}{of}"
 
 
-_NUMBER: Column[ShownCell] = Column("#", rank=9, text=lambda item: str(status.number(item.cell)))
+def _verdict(row: ShownRow) -> str:
+    return verdict(row.cell, row.found, whole=False).text
 
 
-def _of_steps(key: str, rank: int = _NEVER_DROPPED, room: int = _TIME) -> Column[ShownCell]:
-    """The column of a statistic that is known without the cell's steps, by its attribute."""
-    read = attrgetter(f"{key}_s")
-    return Column(key, f"{key} ms", rank=rank, read=read, text=lambda i: format.ms(read(i), i.std_s), room=room)
-
-
-_MEAN, _MEDIAN = _of_steps("mean"), _of_steps("median", 11)
-
-
-def _std(rank: int) -> Column[ShownCell]:
-    return _of_steps("std", rank, _SPREAD)
-
-
-def _verdict(rank: int) -> Column[ShownCell]:
-    return Column(
-        "verdict",
-        left=True,
-        rank=rank,
-        read=_judged,
-        text=lambda item: verdict(item.cell, item.found, whole=False).text,
-        room=VERDICT_ROOM,
-    )
-
-
-def _peak(rank: int) -> Column[ShownCell]:
-    return Column("peak", rank=rank, read=lambda item: peak_bytes(item.cell), show=format.size, room=_RATE)
-
-
-def _warmup(cells: Iterable[CellState]) -> Column[ShownCell]:
-    """With room for the number of steps that an automatic warm-up takes."""
-    most = [len(f"{_warmup_words(cell.spec)} ({cell.spec.warmup_steps})") for cell in cells if cell.spec.warmup_is_open]
-    return Column("warmup", "warm-up", rank=7, room=max(most, default=0))
-
-
-def _warmup_words(spec: CellSpec) -> str:
-    return "auto" if spec.warmup_for is None else duration_words(spec.warmup_for)
-
-
-def _count(cells: Iterable[CellState]) -> Column[ShownCell]:
-    most = max((cell.spec.measure_steps for cell in cells), default=1)
-    return Column("n", rank=6, read=lambda item: item.cell.running.n, room=len(str(most)))
-
-
-def _run(cells: Iterable[CellState]) -> list[Column[ShownCell]]:
-    repeats = any(cell.repeat > 1 for cell in cells)
-    return [Column("run", rank=4, read=lambda item: item.cell.repeat)] if repeats else []
-
-
-def _flops_per_s(item: ShownCell) -> float | None:
-    return item.found.limit.flops_per_s if item.found and item.found.limit else None
-
-
-def _share(item: ShownCell) -> float | None:
-    return item.found.share_of_peak(item.mean_s) if item.found and item.mean_s else None
-
-
-def _judged(item: ShownCell) -> str | None:
+def _judged(row: ShownRow) -> str | None:
     """The verdicts by which cells are sorted: doubted ones after the others."""
-    judgement = item.found.judgement if item.found else None
+    judgement = row.found.judgement if row.found else None
     return f"{judgement.is_doubted:d} {judgement.label}" if judgement else None
 
 
-def sort_value(column: Column[ShownCell], item: ShownCell) -> Any:
+_OWN: Mapping[str, Mapping[str, Any]] = {
+    "verdict": {"read": _judged, "text": _verdict, "room": VERDICT_ROOM},
+    "memory": {"title": "peak", "read": lambda row: peak_bytes(row.cell), "text": None, "show": format.size},
+    "peak": {"read": lambda row: row.share_of_peak, "text": _share},
+}
+"""Columns that the tab reads and shows otherwise."""
+
+
+def _ranked(ranks: Mapping[str, int], cells: Iterable[CellState]) -> tuple[Column[ShownRow], ...]:
+    """The columns of these keys with their ranks."""
+    return tuple(_column(key, cells)._replace(rank=rank) for key, rank in ranks.items())
+
+
+def _column(key: str, cells: Iterable[CellState] = ()) -> Column[ShownRow]:
+    """The exported column as the tab has it, with room for what these cells come to."""
+    exported: Column[Any] = COLUMNS[key]
+    title = (exported.short or exported.header).format(unit=MILLISECONDS.symbol)
+    column = exported._replace(key=key, title=title)._replace(**_OWN.get(key, {}))
+    if key in _OWN or key == "cell":
+        return column
+    if key == "warmup":  # an automatic one tells the number of its steps, once it is over
+        open_ = (cell.spec for cell in cells if cell.spec.warmup_is_open)
+        most = max((len(f"{shown_of(spec, key)} ({spec.warmup_steps})") for spec in open_), default=0)
+        return column._replace(read=None, text=lambda row: warmup_done(row.cell), room=most)
+    if key in FIELDS:
+        return column._replace(read=None, text=lambda row: FIELDS[key].show(row.result))
+    if key == "n":
+        column = column._replace(room=len(str(max((cell.spec.measure_steps for cell in cells), default=1))))
+    show = _SHOWN.get(MEASURES[key].quantity)
+
+    def source(row: ShownRow) -> ShownRow | ResultRow:
+        """The row; old logs lack quantiles, for which alone all steps are read."""
+        return ResultRow(row.result, Runs.of(row.result)) if key in QUANTILES else row
+
+    def read(row: ShownRow) -> Value:
+        if key in _OF_STEPS:
+            return _OF_STEPS[key](row)
+        return exported.value(source(row)) if key in _SO_FAR or row.cell.is_over else None
+
+    def text(row: ShownRow) -> str:
+        value = read(row)
+        if value is None:
+            return format.NOT_YET
+        return show(value) if show else exported.cell(source(row))
+
+    return column._replace(read=read, text=text)
+
+
+def sort_value(column: Column[ShownRow], row: ShownRow) -> Any:
     """The value by which cells are sorted, comparable within the column; None while it is not known. What is measured
     counts once the cell is over: a running one keeps its row."""
-    if column.key == _NUMBER.key:
-        return item.cell.cell
-    if column.key in FIELDS and not item.cell.spec.recording:
-        return FIELDS[column.key].order(Result(0, "", item.state, item.cell))
+    if column.key in FIELDS and not row.cell.spec.recording:
+        return FIELDS[column.key].order(row.result)
     if column.read is None:
-        return column.cell(item)
-    return column.read(item) if item.cell.is_over or not column.room else None
+        return column.cell(row)
+    return column.read(row) if row.cell.is_over or not column.room else None

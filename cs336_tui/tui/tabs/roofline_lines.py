@@ -12,10 +12,10 @@ from cs336_tui.analysis.roofline import AGAIN, Ceiling, PeakLookup, RooflinePoin
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, peak_key
 from cs336_tui.export.peaks import NOISY
-from cs336_tui.export.roofline import NOT_MEASURED, left_out, roofline_table
+from cs336_tui.export.roofline import left_out, roofline_table
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import NONE, Rate, bandwidth
+from cs336_tui.stats.quantities import NONE, NOT_MEASURED, Rate, bandwidth
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.roofline import CellPoint, Roof, roofline_chart
 from cs336_tui.tui.keys import key_name

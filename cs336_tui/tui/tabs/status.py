@@ -132,9 +132,7 @@ def half_width_words(judgement: Judgement, of: str = "") -> str:
     """Half the interval of the mean over the mean: ``± 0.42 %`` and `of` what, or ``too noisy``; empty without one."""
     if judgement.interval is None:
         return ""
-    from cs336_tui.export.verdicts import half_width  # late: the first frame has no verdict
-
-    half = half_width(judgement.interval)
+    half = judgement.interval.half_width
     return half if half == TOO_NOISY else f"± {half} %{of}"
 
 
