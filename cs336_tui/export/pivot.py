@@ -77,7 +77,7 @@ def _doubt(pivot: Pivot, row: Key, results: Sequence[Result]) -> str:
     )
 
 
-def default_caption(pivot: Pivot, notation: Notation) -> str:
+def default_caption(pivot: Pivot, notation: Notation = MILLISECONDS) -> str:
     """The figures, their rows and columns, and the baseline: ``Mean step time ± std (ms), size by pass``."""
     rows, columns = (" and ".join(FIELDS[key].title for key in keys) for keys in (pivot.rows, pivot.columns))
     named = ", ".join(filter(None, [value_title(pivot, notation), " by ".join(filter(None, (rows, columns)))]))

@@ -53,7 +53,7 @@ def test_a_new_measure_is_in_each_record(appearances: dict[str, Any]) -> None:
 
 def test_a_new_measure_is_on_the_screen(appearances: dict[str, Any]) -> None:
     assert appearances["screen"] == ["sweetness kg", "2.00"]
-    assert appearances["compared"].startswith("sweetness, kg · size and precision by pass")
+    assert appearances["compared"].startswith("Sweetness (kg), size and precision by pass")
 
 
 def test_a_layout_names_a_new_measure_by_its_key(appearances: dict[str, Any]) -> None:

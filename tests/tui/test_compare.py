@@ -53,23 +53,23 @@ async def test_the_pivot_that_fits_is_there_at_once_and_keys_change_it(size: tup
     app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
     async with app.run_test(size=size) as pilot:
         pane = await opened(pilot, app)
-        await until(pilot, "mean step time")
+        await until(pilot, "Mean step time")
         if size[0] >= 80:
             assert "size" in pane.text
             assert "±" in pane.text
-        for seen in ("std of step times", "median step time", "speed-up", "peak allocated", "tokens/s"):
+        for seen in ("Std of step times", "Median step time", "Speed-up", "Peak allocated", "Tokens/s"):
             await pilot.press("right")
             await until(pilot, seen)
         await pilot.press("left", "left")
-        await until(pilot, "speed-up")
+        await until(pilot, "Speed-up")
         if size[0] >= 120:
-            assert "1 (base)" in pane.text
+            assert "1 (baseline)" in pane.text
             before = pane.text
             await pilot.press("B")
             await until(pilot, lambda _: pane.text != before)
         await pilot.press("X")
         await pilot.press("full_stop", "comma")
-        await until(pilot, "speed-up")
+        await until(pilot, "Speed-up")
 
 
 async def test_rows_columns_and_cells_are_typed_and_what_is_wrong_is_said_in_place(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ async def test_the_pivot_marks_doubts_in_a_second_pass(tmp_path: Path) -> None:
         await until(pilot, lambda _: " !" in pane.text)
         assert "! in doubt: " in pane.text
         await pilot.press("right")
-        await until(pilot, lambda _: "std of step times" in pane.text and " !" in pane.text)
+        await until(pilot, lambda _: "Std of step times" in pane.text and " !" in pane.text)
 
 
 async def test_reference_points_come_with_their_caveats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

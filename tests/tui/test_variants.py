@@ -342,7 +342,7 @@ async def test_results_and_queue_show_what_tells_the_cells_apart(size: tuple[int
         seen = await until(pilot, lambda shown: "attention" in shown and "sdpa" in shown)
         assert "naive" in seen
         await pilot.press("8")
-        await until(pilot, "mean step time")
+        await until(pilot, "Mean step time")
         pane = app.query_one(ComparePane)
         await until(pilot, lambda _: nothing_in_background() and "attention" in pane.text)
 

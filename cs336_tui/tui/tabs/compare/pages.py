@@ -11,13 +11,12 @@ import msgspec
 from cs336_tui.analysis.comparison import Comparison, Pair, Side, compare
 from cs336_tui.analysis.fields import FIELDS, field_named, shown_of, values
 from cs336_tui.analysis.grouping import label, telling
-from cs336_tui.analysis.measures import MEASURES, TIME
 from cs336_tui.analysis.merge import Result, grouped
-from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, VALUES, Figure, Key, Pivot, PivotError, pivot, select, suggest
+from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, VALUES, Key, Pivot, PivotError, pivot, select, suggest
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.export.comparison import pair_columns
-from cs336_tui.export.pivot import figure_text
+from cs336_tui.export.pivot import default_caption, figure_text
 from cs336_tui.export.tables import Column
 from cs336_tui.export.verdicts import doubt_notes, judged
 from cs336_tui.tui import format
@@ -178,13 +177,10 @@ def _page(
         kept += 1
     layout = every._replace(kept=tuple(range(kept)))
     hidden = len(found.column_keys) - (kept - len(names))
-    named, across = (" and ".join(FIELDS[key].title for key in keys) for keys in (found.rows, found.columns))
-    by = f"{named or 'all'} by {across}" if across else named or "one figure"
-    over = ", ".join(f"{FIELDS[key].title} {value}" for key, value in (found.baseline or {}).items())
-    base = f" · over {over} ({key_name('compare.baseline')})" if over else ""
+    base = f" · {key_name('compare.baseline')}: another baseline" if found.baseline else ""
     more = f"{hidden_words(hidden)} {key_name('compare.right')}" if hidden else ""
     heading = [
-        line((VALUES[found.value], "title"), f", {_unit(found.value)} · {by}", (base, "muted")),
+        line((default_caption(found), "title"), (base, "muted")),
         line((layout.heading, "muted"), (more, "muted")),
     ]
     rows: list[Line] = [(Span(layout.row(row)),) for row in texts]
@@ -200,22 +196,10 @@ def _page(
     explained = [f"{text} {mark}" for mark, text in marks.items()]
     if found.value in ("mean", "std"):
         explained.insert(0, f"std divides by n - {found.ddof}; repeats of a cell are pooled.")
-    elif found.value == SPEEDUP:
-        explained.insert(0, f"Brackets: {found.level * 100:g} % confidence interval.")
     rows += paragraphs(explained, width, "muted", "  ")
     cautions = [*(f"! in doubt: {note}" for note in why), *(f"! {note}" for note in found.notes)]
     rows += paragraphs(cautions, width, "caution", "  ")
     return Page(tuple(heading), tuple(rows))
-
-
-def _unit(value: str) -> str:
-    """The unit of a pivot's value, for its heading."""
-    if value == SPEEDUP:
-        return "times, with interval"
-    quantity = MEASURES[value].quantity
-    if quantity is TIME:
-        return "ms ± std" if value == "mean" else "ms"
-    return quantity.unit or MEASURES[value].title
 
 
 def _text(found: Pivot, row: Key, column: Key, marks: dict[str, str]) -> str:
@@ -224,18 +208,9 @@ def _text(found: Pivot, row: Key, column: Key, marks: dict[str, str]) -> str:
         return ""
     for mark in figure.marks:
         marks.setdefault(mark, "¹²³⁴⁵⁶⁷⁸⁹"[len(marks)] if len(marks) < 9 else f"({len(marks) + 1})")
-    return _figure(found, figure) + "".join(marks[mark] for mark in figure.marks)
-
-
-def _figure(found: Pivot, figure: Figure) -> str:
-    if figure.value is None:
-        return _NOTES.get(figure.note, figure.note or format.NOT_YET)
-    if found.value != SPEEDUP:
-        return figure_text(found, figure)
-    if figure.is_baseline:
-        return "1 (base)"
-    bounds = f" [{figure.low:.3g}, {figure.high:.3g}]" if figure.low is not None and figure.high is not None else ""
-    return f"{figure.value:.3g}×{bounds}"
+    note = _NOTES.get(figure.note, figure.note or format.NOT_YET)
+    text = note if figure.value is None else figure_text(found, figure)
+    return text + "".join(marks[mark] for mark in figure.marks)
 
 
 def _words(text: str) -> tuple[str, ...]:
