@@ -14,8 +14,7 @@ from cs336_tui.config.order import variant_kind
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import capability_pair
 from cs336_tui.events.gpus import cublas_workspace_bytes, gpu_of_label
-from cs336_tui.events.prediction import WORKSPACE_OP, Collective, PhaseMemory, Prediction
-from cs336_tui.events.report_keys import run_key
+from cs336_tui.events.prediction import WORKSPACE_OP, Collective, PhaseMemory, Prediction, run_key
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import UNKNOWN, counted, duration, gigabytes, mebibytes, millisecond_decimals

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cs336_tui.events.device_samples import GpuSample
+from cs336_tui.events.environment import GpuSample
 from cs336_tui.stats import quantities
 from cs336_tui.stats.quantities import UNKNOWN
 

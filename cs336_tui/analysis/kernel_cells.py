@@ -23,7 +23,7 @@ from cs336_tui.analysis.kernels import (
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, without_cells
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.kernel_report import KernelGroup, KernelReport
-from cs336_tui.events.report_keys import report_key
+from cs336_tui.events.prediction import report_key
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import Summary, summarize
 

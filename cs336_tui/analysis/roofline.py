@@ -19,7 +19,7 @@ from cs336_tui.config.variants import is_imported, short
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.gpus import gpu_of_label
 from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, peak_key
-from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.events.prediction import prediction_key
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted
 

@@ -15,8 +15,7 @@ from cs336_tui.config.spec import AXES, CellSpec, SpecError
 from cs336_tui.config.tuning import LeftOut, Tuning, check_budget, check_goal, label, space_of
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import TuningStarted
-from cs336_tui.events.prediction import Prediction
-from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.events.prediction import Prediction, prediction_key
 from cs336_tui.stats.quantities import gigabytes
 
 _CORE_FLOPS = 256e9

@@ -19,8 +19,7 @@ from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.targets import Counter, Machine, Predicts, deliver, predicting, read_machine, settle, to_json
 from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.prediction import Prediction
-from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.events.prediction import Prediction, prediction_key
 from cs336_tui.export.estimates import Fitted, fit_document, fit_table
 from cs336_tui.session.state import SessionState
 

@@ -12,8 +12,7 @@ from cs336_tui.cli.flags import options, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.streams import StatusLine
 from cs336_tui.session.recordings.opening import FORMATS, open_recordings
-from cs336_tui.session.recordings.range_names import phases_of
-from cs336_tui.session.recordings.recording import Opening
+from cs336_tui.session.recordings.recording import Opening, phases_of
 
 _MEGABYTE = 10**6
 

@@ -77,7 +77,7 @@ from cs336_tui.config.presets import Preset, PresetError, from_toml, to_toml  # 
 from cs336_tui.config.spec import SpecError  # noqa: E402
 from cs336_tui.config.sweep import Sweep  # noqa: E402
 from cs336_tui.events.codec import to_line  # noqa: E402
-from cs336_tui.events.report_keys import prediction_key  # noqa: E402
+from cs336_tui.events.prediction import prediction_key  # noqa: E402
 from cs336_tui.session.log import LogReader  # noqa: E402
 from cs336_tui.tui.configure.form import entries_of, read  # noqa: E402
 from cs336_tui.tui.tabs.cell_detail import asked  # noqa: E402

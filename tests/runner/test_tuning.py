@@ -24,9 +24,8 @@ from cs336_tui.runner.resume import BROKEN_OFF
 from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader
-from cs336_tui.session.standing import standing_of
 from cs336_tui.session.state import SessionState, fold
-from cs336_tui.session.store import info_of
+from cs336_tui.session.store import info_of, standing_of
 from tests.commands import call
 from tests.made_race import race_events
 from tests.watching import Watch, small_spec

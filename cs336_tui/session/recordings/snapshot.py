@@ -22,8 +22,14 @@ from cs336_tui.config.reading import open_regular
 from cs336_tui.events.memory_report import MemoryReport, PhaseSpan
 from cs336_tui.events.prediction import ALL_CATEGORIES, WORKSPACE_OP, Site
 from cs336_tui.session.recordings import safe_pickle
-from cs336_tui.session.recordings.range_names import phase_finder
-from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, header, most_inflated
+from cs336_tui.session.recordings.recording import (
+    Opening,
+    Recorded,
+    RecordingError,
+    header,
+    most_inflated,
+    phase_finder,
+)
 from cs336_tui.session.recordings.snapshot_blocks import (
     History,
     MemoryEvent,

@@ -11,10 +11,9 @@ from functools import partial
 from itertools import accumulate, compress
 from typing import NamedTuple, Protocol
 
-from cs336_tui.events.device_timeline import is_communication
+from cs336_tui.events.device_timeline import busy, is_communication, overlap, shares_over_time
 from cs336_tui.events.kernel_kinds import computes
 from cs336_tui.events.kernel_report import AllGather, RankTraffic
-from cs336_tui.stats.timelines import busy, overlap, shares_over_time
 from cs336_tui.worker.measure.kernel_events import RawEvent, StepRead, kind_of, phase_times
 from cs336_tui.worker.workload.ranges import PHASE, READY
 
