@@ -7,8 +7,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from cs336_tui.analysis.estimates import Estimate, judge_all, total_s
-from cs336_tui.analysis.first_round import first_round_s
-from cs336_tui.analysis.next_step import MOST_ROUNDS
+from cs336_tui.analysis.next_step import MOST_ROUNDS, first_round_s
 from cs336_tui.analysis.shortlist import Shortlist, needed_bytes
 from cs336_tui.analysis.targets import Target
 from cs336_tui.analysis.tuning import Entry

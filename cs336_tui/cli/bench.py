@@ -23,8 +23,7 @@ from cs336_tui.cli.flags import (
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.jobs import has_jobs, launch_choice, launch_options, resume_jobs, run_in_jobs
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, name_of_log, renderer, say_imports
-from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.command import command_of
+from cs336_tui.config.choices import command_of, sweep_from
 from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems.all_problems import problem_of_preset

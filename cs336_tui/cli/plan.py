@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from cs336_tui.analysis.measured_rates import IN_RINGS, PRECISIONS_OF, Format, LinkRate, link_rates, speed_of
 from cs336_tui.analysis.merge import Result, merge, title_of
+from cs336_tui.analysis.roofline import IN_RINGS, PRECISIONS_OF, Format, LinkRate, link_rates, speed_of
 from cs336_tui.analysis.scaling import PARTS, Device, Part
 from cs336_tui.analysis.scaling import plan as planned
 from cs336_tui.analysis.targets import named_target

@@ -25,9 +25,8 @@ from cs336_tui.cli.tune_plan import dry_run as show_plan
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.counts import Auto
 from cs336_tui.config.presets import Preset, PresetError, check_new, preset, save
-from cs336_tui.config.searched import USUAL_OVER
 from cs336_tui.config.spec import PASSES, CellSpec, SpecError
-from cs336_tui.config.tuned_sweep import VISIT, Search, command_of_search, search_of, sweep_of_candidate
+from cs336_tui.config.tuned_sweep import USUAL_OVER, VISIT, Search, command_of_search, search_of, sweep_of_candidate
 from cs336_tui.config.tuning import GOALS, Goal, budget_of, label, limit_of
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.export.formats import plain_text

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cs336_tui import __version__
 from cs336_tui.config.choices import check_code
-from cs336_tui.config.races import check_sides, rounds_of
+from cs336_tui.config.order import check_sides, rounds_of
 from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import CellSpec, Precision, SpecError
 from cs336_tui.config.sweep import NO_OOM_SKIP, REPORTS_OF_RANKS, LaneCount, Sweep

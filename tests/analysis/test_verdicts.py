@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.judgement import VerdictName
+from cs336_tui.analysis.measures import energy_of
 from cs336_tui.analysis.verdicts import judge
 from cs336_tui.events.environment import GpuProcess, GpuSample
 from cs336_tui.events.events import DeviceSampled

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.config.races import check_sides, rounds_of
+from cs336_tui.config.order import check_sides, rounds_of
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed

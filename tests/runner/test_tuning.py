@@ -15,7 +15,7 @@ import pytest
 from cs336_tui.analysis.next_step import ONE_LEFT, next_step
 from cs336_tui.analysis.shortlist import started_of
 from cs336_tui.analysis.tuning import Entry, Race, race_of
-from cs336_tui.config.races import Checks, Finish
+from cs336_tui.config.order import Checks, Finish
 from cs336_tui.config.tuning import BUDGET_ENDED, Over, Tuning
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellFinished, CellsQueued, CellStarted, Event, TuningEnded

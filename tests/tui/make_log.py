@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from cs336_tui.config.command import command_of
+from cs336_tui.config.choices import command_of
 from cs336_tui.config.order import relative_work
 from cs336_tui.config.spec import PRECISIONS, CellSpec
 from cs336_tui.config.sweep import Sweep

@@ -15,7 +15,7 @@ from textual._context import active_app
 from textual.app import App
 from textual.pilot import Pilot
 
-from cs336_tui.config.races import rounds_of
+from cs336_tui.config.order import rounds_of
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.codec import to_line

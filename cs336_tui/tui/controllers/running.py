@@ -88,8 +88,7 @@ class RunController:
 
     def ask_race(self) -> None:
         """Ask how the combinations of the chosen values are raced, and race them."""
-        from cs336_tui.config.searched import fields_of
-        from cs336_tui.config.tuned_sweep import start_of
+        from cs336_tui.config.tuned_sweep import fields_of, start_of
         from cs336_tui.tui.dialogs.tune import TuneDialog
 
         pane, environment = self._pane, self._app.live.state.environment

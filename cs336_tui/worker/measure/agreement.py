@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cs336_tui.config.phases import prepared_phases
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import prepared_phases
 from cs336_tui.events.reports import AgreementReport, ParameterSketch, PositionsSketch, ReportRequest, Sketch
 from cs336_tui.worker.measure.preparing import fresh_compiler
 from cs336_tui.worker.measure.report_parts import Enter, header

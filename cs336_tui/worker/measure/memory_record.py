@@ -12,8 +12,8 @@ import msgspec
 import torch
 from torch.profiler import kineto_available
 
-from cs336_tui.config.phases import PHASES, prepared_phases
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import PHASES, prepared_phases
 from cs336_tui.events.memory_report import BlockMemory, MemoryReport, SavedBlock
 from cs336_tui.events.prediction import CATEGORIES, Site
 from cs336_tui.events.reports import ReportRequest
