@@ -15,7 +15,7 @@ from cs336_tui.cli import suggestions
 from cs336_tui.cli.files import file_options, json_option
 from cs336_tui.cli.flags import options, session_dir_option
 from cs336_tui.cli.help import command
-from cs336_tui.cli.on_terminal import TERMINAL, on_terminal
+from cs336_tui.cli.streams import TERMINAL, on_terminal
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import deliver, to_json
 from cs336_tui.config.reading import is_file

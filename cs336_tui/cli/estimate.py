@@ -25,8 +25,8 @@ from cs336_tui.cli import suggestions
 from cs336_tui.cli.files import file_options
 from cs336_tui.cli.flags import Parsed, choice_options, gpu_option, options, session_dir_option, trust_option
 from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.on_terminal import TERMINAL, on_terminal, shown
 from cs336_tui.cli.run import EXIT_CELL_FAILED
+from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import (
     AskedCells,

@@ -14,8 +14,8 @@ from cs336_tui.analysis.targets import Target
 from cs336_tui.cli.files import file_options
 from cs336_tui.cli.flags import choice_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
+from cs336_tui.cli.streams import shown
 from cs336_tui.cli.targets import Counter, Machine, Predicts, deliver, predicting, read_machine, settle, to_json
 from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.spec import CellSpec

@@ -19,7 +19,7 @@ from cs336_tui.cli.export import write_figures
 from cs336_tui.cli.files import file_options
 from cs336_tui.cli.flags import DIRECTORY, Parsed, choices_of, gpu_option, options, session_dir_option
 from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.on_terminal import shown
+from cs336_tui.cli.streams import shown
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import deliver, to_json
 from cs336_tui.config.axis import UserError

@@ -21,8 +21,8 @@ from cs336_tui.cli.flags import (
     timeout_option,
 )
 from cs336_tui.cli.help import command, under
-from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
+from cs336_tui.cli.streams import shown
 from cs336_tui.cli.targets import to_json
 from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.order import in_order

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from cs336_tui.analysis.next_step import MOST_ROUNDS, NONE_LEFT
-from cs336_tui.cli.on_terminal import TERMINAL
+from cs336_tui.cli.streams import TERMINAL
 from cs336_tui.cli.targets import Machine
 from cs336_tui.cli.tune import _saved, asked_search, race_text, tune
 from cs336_tui.cli.tune_plan import dry_run

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cs336_tui.cli.comm import comm
+from cs336_tui.cli.bench import comm
 from cs336_tui.cli.main import cli
 from cs336_tui.config.axis import SpecError
 from cs336_tui.config.choices import command_of, sweep_from, sweep_of
