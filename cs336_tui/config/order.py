@@ -9,10 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from cs336_tui.config.attention_accounting import FUSED
 from cs336_tui.config.axis import Kind, SpecError
 from cs336_tui.config.counts import steps_words
-from cs336_tui.config.flops import parameters
+from cs336_tui.config.flops import FUSED, parameters
 from cs336_tui.config.ranks import message_bytes
 from cs336_tui.config.recomputing import inputs_at_once, recomputed_blocks
 from cs336_tui.config.spec import AXES, CellSpec

@@ -34,8 +34,7 @@ from cs336_tui.runner.queue import CellQueue, Taken, Tell, WaitingCell, WaitingP
 from cs336_tui.runner.resume import WantedReports, check_imports, go_on, left_of
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.trust import Import, Trust, Untrusted, check_log
-from cs336_tui.session.log import LogError, LogReader, new_session_id
-from cs336_tui.session.recorder import SessionRecorder, Sink
+from cs336_tui.session.log import LogError, LogReader, SessionRecorder, Sink, new_session_id
 
 if TYPE_CHECKING:
     from cs336_tui.runner.nodes import Nodes
