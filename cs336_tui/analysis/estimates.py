@@ -244,7 +244,9 @@ def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: _Known
 
 def _named(cells: Sequence[MeasuredCell]) -> str:
     names = list(dict.fromkeys(_variant(cell.spec) for cell in cells))
-    return "; ".join([*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])])
+    if len(names) > _MOST_NAMED:
+        names[_MOST_NAMED:] = ["..."]
+    return "; ".join(names)
 
 
 def _variant(spec: CellSpec) -> str:

@@ -199,7 +199,7 @@ def cell_parts(
     # Of what others recorded only kernels: nothing else of it was run, or can be profiled.
     results = [each for each in results if not each.spec.recording or each.state.report_of("kernels", each.spec)]
     groups = list(grouped(results, lambda result: (result.source, result.spec, machine(result))).values())
-    contents = {id(state): _contents(state) for state in states}
+    contents = {id(state): {report_key(each.spec): each for each in state.contents(KernelReport)} for state in states}
     found = {id(cells[0]): _report_of(cells[0], contents) for cells in groups}
     taken = {id(report) for report in found.values()}
     for result, report in without_cells(states, results, KernelReport):
@@ -264,10 +264,6 @@ def _timed(cells: Sequence[Result], phases: Phases, ddof: int) -> Summary | None
 
 _Contents = Mapping[int, Mapping[CellSpec, KernelReport]]
 """The profiles of each session, by the work that they tell of."""
-
-
-def _contents(state: SessionState) -> dict[CellSpec, KernelReport]:
-    return {report_key(report.spec): report for report in state.contents(KernelReport)}
 
 
 def _report_of(result: Result, contents: _Contents) -> KernelReport | None:

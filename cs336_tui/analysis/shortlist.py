@@ -96,7 +96,11 @@ def shortlist(tuning: Tuning, target: Target, refusal: Refusal, predict: Predict
     limit = limit_of_peak(tuning, target)
     refused = {spec: why for spec in space.candidates if (why := refusal(spec))}
     able = [spec for spec in space.candidates if spec not in refused]
-    near = [spec for spec in able if every or (limit and _rough_bytes(spec, target) >= limit * _MAY_MATTER)]
+    near = [
+        spec
+        for spec in able
+        if every or (limit and _of_processes(rough_peak_bytes(spec), spec, target) >= limit * _MAY_MATTER)
+    ]
     if target.gpu and tuning.base in able and tuning.base not in near:
         near.append(tuning.base)
     predictions = {spec: for_target(found, target) for spec, found in predict(near).items()}
@@ -180,10 +184,6 @@ def lacking(device: DeviceInfo) -> Refusal:
         return None
 
     return refusal
-
-
-def _rough_bytes(spec: CellSpec, target: Target) -> int:
-    return _of_processes(rough_peak_bytes(spec), spec, target)
 
 
 def _of_processes(tensors_bytes: int, spec: CellSpec, target: Target) -> int:

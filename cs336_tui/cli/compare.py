@@ -75,7 +75,10 @@ def _render(comparison: Comparison, sides: Sequence[Sequence[Result]], format_: 
         return on_terminal(list(_parts(comparison, sides, doubts)))
     if format_ != "table":
         return answer([comparison_table(comparison, doubts=doubts)], format_)
-    return "\n".join([*_lines(comparison), *([""] if doubts else []), *doubts]) + "\n"
+    lines = list(_lines(comparison))
+    if doubts:
+        lines += ["", *doubts]
+    return "\n".join(lines) + "\n"
 
 
 _NOTHING_COMMON = "A and B have no cell in common."

@@ -44,7 +44,7 @@ def counts(info: SessionInfo) -> str:
         (info.skipped, "skipped"),
         (info.left, "running or waiting" if info.stage == "running" else "left to run"),
     ]
-    reports = f"; {info.reports} report{'s' * (info.reports != 1)}" if info.reports else ""
+    reports = f"; {counted(info.reports, 'report')}" if info.reports else ""
     return f"{info.cells}: " + (", ".join(f"{n} {word}" for n, word in parts if n) or "none") + reports
 
 

@@ -11,9 +11,8 @@ import msgspec
 
 from cs336_tui.config.axis import Kind, SpecError
 from cs336_tui.config.counts import steps_words
-from cs336_tui.config.flops import FUSED, parameters
+from cs336_tui.config.flops import FUSED, inputs_at_once, parameters, recomputed_blocks
 from cs336_tui.config.ranks import message_bytes
-from cs336_tui.config.recomputing import inputs_at_once, recomputed_blocks
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.sweep import LaneCount
 from cs336_tui.config.values import WITHOUT_BACKWARD

@@ -66,7 +66,7 @@ class Standing(msgspec.Struct, frozen=True):
         """Such as ``3 cells left``."""
         if self.race_left:
             return "a race is left"
-        return f"{self.left} cell{'s' * (self.left != 1)} left"
+        return f"{counted(self.left, 'cell')} left"
 
 
 def standing_of(state: SessionState, *, runs: bool) -> Standing:

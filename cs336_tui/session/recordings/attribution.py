@@ -338,10 +338,12 @@ def _in_order(phases: Iterable[str]) -> list[str]:
 def _note(found: _Attributed, kernels: Ints) -> str:
     unlinked = 0 if found.of_host else int((found.op[kernels] < 0).sum())
     unread = found.trace.unread
-    notes = [NO_KERNELS] * found.of_host
-    have = f"of {counted(len(kernels), 'kernel', ',')} {'has' if unlinked == 1 else 'have'}"
-    notes += [f"{unlinked:,} {have} no launching operator in the file"] * bool(unlinked)
-    notes += [f"{counted(unread, 'event', ',')} could not be read"] * bool(unread)
+    notes = [NO_KERNELS] if found.of_host else []
+    if unlinked:
+        have = f"of {counted(len(kernels), 'kernel', ',')} {'has' if unlinked == 1 else 'have'}"
+        notes.append(f"{unlinked:,} {have} no launching operator in the file")
+    if unread:
+        notes.append(f"{counted(unread, 'event', ',')} could not be read")
     return "; ".join(notes)
 
 

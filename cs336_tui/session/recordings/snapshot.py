@@ -196,8 +196,9 @@ class _Report:
         names: list[str] = []
         last = ""
         for event, stack in zip(self._history.events, self._stack_of, strict=True):
-            told = self._annotations.at(event)[0] or self._told(event, stack)
-            last = told or last
+            in_backward = stack.empty and event.allocates in self._in_python
+            by_stack = Phase.BACKWARD if in_backward else stack.phase
+            last = self._annotations.at(event)[0] or by_stack or last
             names.append(last or WHOLE)
         spans = []
         first = 1
@@ -208,9 +209,6 @@ class _Report:
         if len(spans) > _MOST_PHASES:
             return [(WHOLE, 1, first)]
         return spans
-
-    def _told(self, event: MemoryEvent, stack: Stack) -> str:
-        return Phase.BACKWARD if stack.empty and event.allocates in self._in_python else stack.phase
 
     def made(self, name: str, device: str, path: str, segments: Sequence[Mapping[str, Any]]) -> MemoryReport:
         history = self._history

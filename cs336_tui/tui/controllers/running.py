@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cs336_tui.config.recent_models import models_in, remember
+from cs336_tui.config.presets import models_in, remember
 from cs336_tui.config.spec import SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.tui.background import in_background

@@ -11,9 +11,8 @@ from typing import NamedTuple
 import torch
 
 from cs336_tui.config.environment_variables import segments_expand
-from cs336_tui.config.flops import least_bytes, unread_rows
+from cs336_tui.config.flops import least_bytes, recomputed_blocks, unread_rows
 from cs336_tui.config.ranks import WITH_BUCKETS, sharing_of
-from cs336_tui.config.recomputing import recomputed_blocks
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import PHASES, prepared_phases
 from cs336_tui.config.variants import RANGES, REFERENCE, is_imported
