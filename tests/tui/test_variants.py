@@ -37,7 +37,7 @@ MINE = Sweep(
 
 @pytest.fixture(autouse=True)
 def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("cs336_tui.config.presets._usual_file", lambda: tmp_path / "recent.json")
+    monkeypatch.setattr("cs336_tui.config.presets._recent_models_file", lambda: tmp_path / "recent.json")
     return tmp_path / "recent.json"
 
 
