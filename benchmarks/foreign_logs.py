@@ -35,7 +35,7 @@ from cs336_tui.events.events import (
     SessionEnded,
     TuningStarted,
 )
-from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.events.prediction import prediction_key
 from cs336_tui.events.reports import ASKED_FOR
 from cs336_tui.runner.jobs.folder import folder_of, request_path
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice

@@ -21,7 +21,7 @@ from benchmarks.reporting import publish, table, verdict
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.device_samples import GpuSample, HostSample
+from cs336_tui.events.environment import GpuSample, HostSample
 from cs336_tui.runner.jobs.bench import JobsBench
 from cs336_tui.runner.jobs.folder import folder_of, log_path, write_choice, write_request
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice

@@ -21,8 +21,7 @@ from benchmarks.reporting import publish, spread, table, verdict
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.device_samples import HostSample
-from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.environment import DeviceInfo, Environment, HostSample
 from cs336_tui.events.events import (
     SCHEMA,
     CellFinished,

@@ -18,7 +18,7 @@ import psutil
 from benchmarks.reporting import app, publish, table, verdict
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.device_samples import HostSample
+from cs336_tui.events.environment import HostSample
 from tests.samples import START, a_gpu, a_spec, machine_of_gpus, session_start
 from tests.terminal import Terminal
 

@@ -10,7 +10,7 @@ from cs336_tui.analysis.problems import sweeps_of
 from cs336_tui.config.problems.problem import Problem
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
-from cs336_tui.events.report_keys import report_key
+from cs336_tui.events.prediction import report_key
 from cs336_tui.events.reports import Report, ReportKind
 from cs336_tui.session.state import SessionState
 from tests.export.grids import grid_events

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from cs336_tui.config.searched import over_of
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.tuned_sweep import over_of
 from cs336_tui.config.tuning import LeftOut, Tuning, space_of
 from cs336_tui.events.events import (
     SCHEMA,

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from cs336_tui.config.spec import CellSpec, dims_of
-from cs336_tui.events.device_samples import GpuSample, HostSample, RankSample
-from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.environment import DeviceInfo, Environment, GpuSample, HostSample, RankSample
 from cs336_tui.events.events import (
     SCHEMA,
     CellFinished,

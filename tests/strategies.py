@@ -14,8 +14,7 @@ from cs336_tui.config.counts import FEWEST, INTERVAL
 from cs336_tui.config.spec import CellSpec, ModelDims, size_names
 from cs336_tui.config.sweep import ASKED_REPORTS, Sweep
 from cs336_tui.events import events
-from cs336_tui.events.device_samples import GpuProcess, GpuSample, HostSample
-from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.environment import DeviceInfo, Environment, GpuProcess, GpuSample, HostSample
 
 counts = st.integers(1, 10_000)
 times_s = st.floats(1e-7, 1e4)

@@ -111,7 +111,7 @@ def turns_of(results: Sequence[tuple[Result, Result]], *, level: float = LEVEL, 
         rounds=rounds,
         ratio=ratio,
         outcome=outcome(ratio, margin),
-        explanation=explain(ratio, margin, more=_MORE) if counted else _why_none(rounds),
+        explanation=explain(ratio, margin, more=_MORE) if counted else f"A and B cannot be compared: {rounds[0].note}.",
         differs=(*comparison.notes, *pair.differs),
         a_judged=_judged(sides[0]),
         b_judged=_judged(sides[1]),
@@ -192,10 +192,6 @@ def _ending(side: Result) -> str:
     error = side.cell.finished.error if side.cell.finished else side.cell.skipped_because
     timed = len(side.cell.step_times_s)
     return side.ending + (f" after {counted(timed, 'step')}" if timed else "") + (f": {error}" if error else "")
-
-
-def _why_none(rounds: Sequence[Round]) -> str:
-    return f"A and B cannot be compared: {rounds[0].note}."
 
 
 def _judged(side: Sequence[Result]) -> dict[str, int]:

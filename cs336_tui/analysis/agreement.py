@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.config.phases import prepared_phases
 from cs336_tui.config.spec import AXES, CellSpec, Pass, Precision
-from cs336_tui.config.values import WITHOUT_BACKWARD
+from cs336_tui.config.values import WITHOUT_BACKWARD, prepared_phases
 from cs336_tui.events.reports import AgreementReport, Sketch
 
 SEQUENCES = 2

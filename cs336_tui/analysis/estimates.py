@@ -14,8 +14,7 @@ from cs336_tui.config.order import variant_kind
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import capability_pair
 from cs336_tui.events.gpus import cublas_workspace_bytes, gpu_of_label
-from cs336_tui.events.prediction import WORKSPACE_OP, Collective, PhaseMemory, Prediction
-from cs336_tui.events.report_keys import run_key
+from cs336_tui.events.prediction import WORKSPACE_OP, Collective, PhaseMemory, Prediction, run_key
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import UNKNOWN, counted, duration, gigabytes, mebibytes, millisecond_decimals
@@ -245,7 +244,9 @@ def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: _Known
 
 def _named(cells: Sequence[MeasuredCell]) -> str:
     names = list(dict.fromkeys(_variant(cell.spec) for cell in cells))
-    return "; ".join([*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])])
+    if len(names) > _MOST_NAMED:
+        names[_MOST_NAMED:] = ["..."]
+    return "; ".join(names)
 
 
 def _variant(spec: CellSpec) -> str:

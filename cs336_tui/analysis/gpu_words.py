@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cs336_tui.events.device_samples import GpuSample
+from cs336_tui.events.environment import GpuSample
 from cs336_tui.stats import quantities
 from cs336_tui.stats.quantities import UNKNOWN
 
@@ -91,7 +91,7 @@ def _others(gpu: GpuSample) -> Figure:
         return Figure("others", UNKNOWN if others is None else "none")
     memory = [process.memory_bytes for process in others if process.memory_bytes is not None]
     used = f", {quantities.gigabytes(sum(memory))} GB" if memory else ""
-    return Figure("others", f"! {len(others)} process{'es' * (len(others) > 1)}{used}", is_doubt=True)
+    return Figure("others", f"! {quantities.counted(len(others), 'process')}{used}", is_doubt=True)
 
 
 def notes(gpu: GpuSample) -> list[str]:

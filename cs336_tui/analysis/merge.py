@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.report_keys import report_key
+from cs336_tui.events.prediction import report_key
 from cs336_tui.events.reports import Report
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState

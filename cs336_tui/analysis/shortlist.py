@@ -1,13 +1,17 @@
-"""The candidates of a search that can run on a target and fit it by prediction, and the others with the reason."""
+"""The candidates of a search that can run on a target and fit it by prediction, and the others with the reason;
+the plan before anything runs: candidates by prediction, rounds by forecast, the time limit."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import NamedTuple, Protocol
 
-from cs336_tui.analysis.estimates import for_target, judge
+from cs336_tui.analysis.estimates import Estimate, for_target, judge, judge_all, total_s
+from cs336_tui.analysis.next_step import MOST_ROUNDS, first_round_s
 from cs336_tui.analysis.targets import Target, target_here
+from cs336_tui.analysis.tuning import Entry
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.flops import step_flops
 from cs336_tui.config.order import rough_peak_bytes
@@ -15,8 +19,9 @@ from cs336_tui.config.spec import AXES, CellSpec, SpecError
 from cs336_tui.config.tuning import LeftOut, Tuning, check_budget, check_goal, label, space_of
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import TuningStarted
-from cs336_tui.events.prediction import Prediction
-from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.events.prediction import Prediction, prediction_key
+from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import gigabytes
 
 _CORE_FLOPS = 256e9
@@ -91,7 +96,11 @@ def shortlist(tuning: Tuning, target: Target, refusal: Refusal, predict: Predict
     limit = limit_of_peak(tuning, target)
     refused = {spec: why for spec in space.candidates if (why := refusal(spec))}
     able = [spec for spec in space.candidates if spec not in refused]
-    near = [spec for spec in able if every or (limit and _rough_bytes(spec, target) >= limit * _MAY_MATTER)]
+    near = [
+        spec
+        for spec in able
+        if every or (limit and _of_processes(rough_peak_bytes(spec), spec, target) >= limit * _MAY_MATTER)
+    ]
     if target.gpu and tuning.base in able and tuning.base not in near:
         near.append(tuning.base)
     predictions = {spec: for_target(found, target) for spec, found in predict(near).items()}
@@ -177,10 +186,6 @@ def lacking(device: DeviceInfo) -> Refusal:
     return refusal
 
 
-def _rough_bytes(spec: CellSpec, target: Target) -> int:
-    return _of_processes(rough_peak_bytes(spec), spec, target)
-
-
 def _of_processes(tensors_bytes: int, spec: CellSpec, target: Target) -> int:
     process = target.context_bytes if target.kind == "cpu" else 0
     return (tensors_bytes + process) * (spec.ranks if target.shares_memory else 1)
@@ -190,3 +195,104 @@ def _too_large(needed: int, limit: int | None) -> str:
     if limit is None or needed <= limit:
         return ""
     return f"by prediction it needs {gigabytes(needed)} GB, and the limit is {gigabytes(limit)} GB"
+
+
+class Planned(NamedTuple):
+    """A candidate before it is visited. `estimate` is None, and with it `needed_bytes`, if it could not be
+    predicted; `needed_bytes` is what the limit is held against."""
+
+    spec: CellSpec
+    label: str
+    estimate: Estimate | None
+    needed_bytes: int | None
+    rule: TimeRule | None
+
+
+class Plan(NamedTuple):
+    """A round of all candidates: `round_low_s` and `round_high_s` are the forecast of its steps, without start-up and
+    compiling, of those that are predicted; None is unknown."""
+
+    tuning: Tuning
+    target: Target
+    candidates: tuple[Planned, ...]
+    left_out: tuple[tuple[LeftOut, int | None], ...]
+    """Each with the bytes that it needs by prediction."""
+    limit_bytes: int | None
+    round_low_s: float | None
+    round_high_s: float | None
+    alike: int = 0
+    """As in `Space`."""
+
+    @property
+    def visits(self) -> int:
+        """Visits of the first round, as far as the forecast tells: of all candidates, or of those for which there is
+        time."""
+        forecast = sum(each.estimate is not None for each in self.candidates)
+        if not self.round_low_s or not forecast:
+            return len(self.candidates)
+        in_time = int(first_round_s(self.tuning) * forecast / self.round_low_s)
+        return min(max(in_time, 1), len(self.candidates))
+
+    @property
+    def most_rounds(self) -> int | None:
+        """Rounds of all candidates that the budget allows at most; None is unknown."""
+        return min(int(self.tuning.budget_s / self.round_low_s), MOST_ROUNDS) if self.round_low_s else None
+
+
+def plan_of(tuning: Tuning, found: Shortlist, target: Target, state: SessionState | None = None) -> Plan:
+    """The plan on a target; `state` is a session whose measured cells tell how fast it is."""
+    predicted = [spec for spec in found.candidates if spec in found.predictions]
+    judged = judge_all([found.predictions[spec] for spec in predicted], target, state, predicted)
+    estimates = dict(zip(predicted, judged, strict=True))
+    needed = {spec: needed_bytes(prediction, target) for spec, prediction in found.predictions.items()}
+    planned = []
+    for spec in found.candidates:
+        estimate = estimates.get(spec)
+        rule = forecast_rule(tuning, spec, estimate.low_s if estimate else None)
+        planned.append(Planned(spec, label(tuning, spec), estimate, needed.get(spec), rule))
+    low_s, high_s = total_s(judged) if judged else (None, None)
+    left_out = tuple((each, needed.get(each.spec) if each.spec else None) for each in found.left_out)
+    return Plan(
+        tuning,
+        target,
+        tuple(planned),
+        left_out,
+        found.limit_bytes,
+        low_s,
+        high_s if len(judged) == len(planned) else None,
+        found.alike,
+    )
+
+
+class TimeRule(NamedTuple):
+    """A whole run of a candidate within its limit, s. `steps_s` are its warm-up and measured steps; None is unknown, of
+    a forecast it is the least. `start_s` is what comes before them but for compiling."""
+
+    limit_s: float
+    steps_s: float | None
+    start_s: float | None = None
+    compile_s: float | None = None
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that are left for compiling and autotuning, and for start-up where that is unknown."""
+        return None if self.steps_s is None else self.limit_s - self.steps_s - (self.start_s or 0.0)
+
+
+def forecast_rule(tuning: Tuning, spec: CellSpec, least_step_s: float | None) -> TimeRule | None:
+    """The rule before anything ran: only the steps are known. None without a limit."""
+    run = tuning.as_run(spec)
+    return None if run.within is None else TimeRule(run.within, run.steps_s(least_step_s))
+
+
+def measured_rule(tuning: Tuning, entry: Entry, cells: Sequence[CellState]) -> TimeRule | None:
+    """The rule by a candidate's visits; None without a limit, and without a visit that ended well."""
+    run = tuning.as_run(entry.spec)
+    ended = [cell for cell in cells if cell.status == "ok" and not cell.in_turns]
+    steps = [each.median_s for cell in ended if (each := cell.summary(1)) and each.median_s]
+    starts = [cell.until_first_step_s for cell in ended if cell.until_first_step_s is not None]
+    if run.within is None or not steps:
+        return None
+    compile_s = entry.compile_s or 0.0
+    start_s = max(fmean(starts) - compile_s, 0.0) if starts else None
+    return TimeRule(run.within, run.steps_s(fmean(steps)), start_s, compile_s)

@@ -11,8 +11,7 @@ from typing import Literal, NamedTuple
 
 from cs336_tui.analysis.agreement import Agreement, agreement, agreement_key
 from cs336_tui.analysis.contention import waiting_share
-from cs336_tui.analysis.energy import energy_of
-from cs336_tui.analysis.measures import largest, peak_bytes
+from cs336_tui.analysis.measures import energy_of, largest, peak_bytes
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.tuning import BUDGET_ENDED, NOT_AFFORDED, Goal, LeftOut, Tuning, label
 from cs336_tui.events.reports import AgreementReport

@@ -23,12 +23,11 @@ from cs336_tui.cli.flags import (
     timeout_option,
 )
 from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.progress import RunProgress
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
-from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.command import command_of
-from cs336_tui.config.races import check_sides
+from cs336_tui.cli.streams import shown
+from cs336_tui.config.choices import command_of, sweep_from
+from cs336_tui.config.order import check_sides
 from cs336_tui.config.spec import PASSES, RAW_DIMS, CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed

@@ -1,4 +1,5 @@
-"""`cs336-tui bench` and `resume`: run cells without a screen and print their data."""
+"""`cs336-tui bench`, `comm` and `resume`: run cells, or time collectives of ranks, without a screen; print their
+data."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from cs336_tui.cli.files import data_options
 from cs336_tui.cli.flags import (
     bench_options,
     choice_options,
+    comm_options,
     ddof_option,
     lanes_option,
     options,
@@ -23,11 +25,11 @@ from cs336_tui.cli.flags import (
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.jobs import has_jobs, launch_choice, launch_options, resume_jobs, run_in_jobs
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, name_of_log, renderer, say_imports
-from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.command import command_of
+from cs336_tui.config.choices import command_of, sweep_from
 from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems.all_problems import problem_of_preset
+from cs336_tui.config.ranks import BYTES_OF_ELEMENT
 from cs336_tui.config.spec import AXES, CellSpec, SpecError
 from cs336_tui.config.sweep import LaneCount, Sweep
 from cs336_tui.events.events import Event
@@ -240,3 +242,25 @@ def said(info: store.SessionInfo, waiting: int) -> str:
     skipped = f", {info.skipped} stay skipped" if info.skipped else ""
     have = f"{done} of {counted(info.cells, 'cell')} have a result"
     return f"session {info.title}, begun {info.begun or '?'}: {have}{skipped}; {what}"
+
+
+@command("comm")
+@comm_options
+@ddof_option
+@options(*data_options)
+@lanes_option
+@options(*order_options)
+@options(*launch_options)
+@bench_options
+def comm(**given: Any) -> int:
+    """Time operations of torch.distributed: every combination of operation, size, ranks, backend and precision.
+
+    A step is the slowest rank's; each begins at a barrier. Comma lists make a sweep. Before it is timed, an operation
+    runs once on known numbers and is checked. Sizes are of the whole array: 10MB is 10^7 bytes, 10MiB 10 x 2^20.
+    algbw is the size over the mean time, busbw that times 2(n-1)/n of all-reduce, (n-1)/n of all-gather,
+    reduce-scatter and all-to-all, 1 of broadcast, for n ranks. Progress and exit codes are those of bench.
+    """
+    for name in given["precisions"] or ():
+        if name not in BYTES_OF_ELEMENT:
+            raise SpecError("dtype", name, f"a message is {' or '.join(BYTES_OF_ELEMENT)}")
+    return run_sweeps(workload="collective", in_process=False, nvtx=False, **given)

@@ -15,7 +15,7 @@ from cs336_tui.cli import suggestions
 from cs336_tui.cli.files import file_options, json_option
 from cs336_tui.cli.flags import options, session_dir_option
 from cs336_tui.cli.help import command
-from cs336_tui.cli.on_terminal import TERMINAL, on_terminal
+from cs336_tui.cli.streams import TERMINAL, on_terminal
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import deliver, to_json
 from cs336_tui.config.reading import is_file
@@ -75,7 +75,10 @@ def _render(comparison: Comparison, sides: Sequence[Sequence[Result]], format_: 
         return on_terminal(list(_parts(comparison, sides, doubts)))
     if format_ != "table":
         return answer([comparison_table(comparison, doubts=doubts)], format_)
-    return "\n".join([*_lines(comparison), *([""] if doubts else []), *doubts]) + "\n"
+    lines = list(_lines(comparison))
+    if doubts:
+        lines += ["", *doubts]
+    return "\n".join(lines) + "\n"
 
 
 _NOTHING_COMMON = "A and B have no cell in common."

@@ -16,8 +16,7 @@ from cs336_tui.cli.files import text_or_json
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.targets import read_environment, to_json
 from cs336_tui.config.reading import exists
-from cs336_tui.events.device_samples import GpuSample
-from cs336_tui.events.environment import Environment
+from cs336_tui.events.environment import Environment, GpuSample
 from cs336_tui.runner.device.nvml import NO_LIBRARY, NvmlReport, nvml_report
 from cs336_tui.runner.lanes import Core, cores_here
 from cs336_tui.runner.machine import Diagnosis, lacking_code

@@ -25,8 +25,8 @@ from cs336_tui.cli import suggestions
 from cs336_tui.cli.files import file_options
 from cs336_tui.cli.flags import Parsed, choice_options, gpu_option, options, session_dir_option, trust_option
 from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.on_terminal import TERMINAL, on_terminal, shown
 from cs336_tui.cli.run import EXIT_CELL_FAILED
+from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import (
     AskedCells,
@@ -43,8 +43,7 @@ from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.ranks import bytes_per_s_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted
-from cs336_tui.events.prediction import Prediction
-from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.events.prediction import Prediction, prediction_key
 from cs336_tui.export.estimates import category_table, communication_table, estimate_notes, estimate_table, sweep_note
 from cs336_tui.export.formats import plain_text
 from cs336_tui.export.tables import Table, attributes

@@ -19,7 +19,7 @@ from cs336_tui.cli import suggestions
 from cs336_tui.cli.files import file_options, say_written
 from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, options, session_dir_option
 from cs336_tui.cli.help import Command, command, heading
-from cs336_tui.cli.on_terminal import TERMINAL, on_terminal, shown
+from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.table_choice import TableChoice, pairs_of
 from cs336_tui.config.spec import CellSpec

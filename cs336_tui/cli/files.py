@@ -11,7 +11,7 @@ import click
 
 from cs336_tui.cli.flags import FILE
 from cs336_tui.cli.help import under
-from cs336_tui.cli.on_terminal import TERMINAL, remember_verbose
+from cs336_tui.cli.streams import TERMINAL, remember_verbose
 from cs336_tui.config.reading import is_file
 from cs336_tui.export.file_formats import FORMATS, canonical, check_markdown, format_of, named_suffixes, settled_format
 from cs336_tui.export.files import AlreadyThere

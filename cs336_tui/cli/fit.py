@@ -14,13 +14,12 @@ from cs336_tui.analysis.targets import Target
 from cs336_tui.cli.files import file_options
 from cs336_tui.cli.flags import choice_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
+from cs336_tui.cli.streams import shown
 from cs336_tui.cli.targets import Counter, Machine, Predicts, deliver, predicting, read_machine, settle, to_json
 from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.prediction import Prediction
-from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.events.prediction import Prediction, prediction_key
 from cs336_tui.export.estimates import Fitted, fit_document, fit_table
 from cs336_tui.session.state import SessionState
 

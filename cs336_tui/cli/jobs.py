@@ -24,7 +24,7 @@ from cs336_tui.cli.run import (
     name_of_log,
     say_imports,
 )
-from cs336_tui.config.command import command_of
+from cs336_tui.config.choices import command_of
 from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import UNRESOLVED, Sweep

@@ -12,7 +12,7 @@ import click
 from cs336_tui.cli.files import file_options
 from cs336_tui.cli.flags import WORDS, options, session_dir_option
 from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.on_terminal import shown
+from cs336_tui.cli.streams import shown
 from cs336_tui.cli.suggestions import devices, offer
 from cs336_tui.cli.targets import Counter, child_processes, deliver, read_machine
 from cs336_tui.config.spec import Precision, SpecError

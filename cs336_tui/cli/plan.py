@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from cs336_tui.analysis.measured_rates import IN_RINGS, PRECISIONS_OF, Format, LinkRate, link_rates, speed_of
 from cs336_tui.analysis.merge import Result, merge, title_of
+from cs336_tui.analysis.roofline import IN_RINGS, PRECISIONS_OF, Format, LinkRate, link_rates, speed_of
 from cs336_tui.analysis.scaling import PARTS, Device, Part
 from cs336_tui.analysis.scaling import plan as planned
 from cs336_tui.analysis.targets import named_target
@@ -19,7 +19,7 @@ from cs336_tui.cli.export import write_figures
 from cs336_tui.cli.files import file_options
 from cs336_tui.cli.flags import DIRECTORY, Parsed, choices_of, gpu_option, options, session_dir_option
 from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.on_terminal import shown
+from cs336_tui.cli.streams import shown
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import deliver, to_json
 from cs336_tui.config.axis import UserError

@@ -12,7 +12,7 @@ from cs336_tui.cli import suggestions
 from cs336_tui.cli.flags import session_dir_option
 from cs336_tui.cli.help import Group
 from cs336_tui.cli.suggestions import offer
-from cs336_tui.config.command import command_of
+from cs336_tui.config.choices import command_of
 from cs336_tui.config.presets import all_presets, to_toml, user_preset_dir
 from cs336_tui.export.texts import one_line
 

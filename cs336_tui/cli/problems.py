@@ -18,7 +18,7 @@ from cs336_tui.cli.estimate import complete, unpredicted
 from cs336_tui.cli.files import file_options
 from cs336_tui.cli.flags import gpu_option, options, session_dir_option, trust_option
 from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.on_terminal import shown
+from cs336_tui.cli.streams import shown
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, Predicts, deliver, predicting, read_machine
 from cs336_tui.config.order import relative_work, rough_peak_bytes

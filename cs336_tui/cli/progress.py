@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from rich.cells import cell_len, set_cell_size
 
 from cs336_tui.analysis.eta import eta_words, remaining_s, share_done, steps_so_far
-from cs336_tui.cli.on_terminal import is_verbose
-from cs336_tui.cli.streams import StatusLines
+from cs336_tui.cli.streams import StatusLines, is_verbose
 from cs336_tui.events.events import (
     CellFinished,
     CellSkipped,

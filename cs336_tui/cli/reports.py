@@ -21,15 +21,15 @@ from cs336_tui.cli.flags import (
     timeout_option,
 )
 from cs336_tui.cli.help import command, under
-from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
+from cs336_tui.cli.streams import shown
 from cs336_tui.cli.targets import to_json
 from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.order import in_order
 from cs336_tui.config.spec import PASSES
 from cs336_tui.config.variants import RANGES
 from cs336_tui.events.kernel_report import FUSED, KernelReport
-from cs336_tui.events.report_keys import report_key
+from cs336_tui.events.prediction import report_key
 from cs336_tui.events.reports import ASKED_FOR, REPORTS, Report, ReportKind
 from cs336_tui.export.files import ExportError, check_writable
 from cs336_tui.export.kernels import kernel_table

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import click
 
 from cs336_tui.cli.files import say_written
-from cs336_tui.cli.on_terminal import TERMINAL, on_terminal
 from cs336_tui.cli.progress import RunProgress
+from cs336_tui.cli.streams import TERMINAL, on_terminal
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import (
     CellFinished,

@@ -14,9 +14,8 @@ from cs336_tui.analysis.eta import eta_words
 from cs336_tui.cli.files import file_options
 from cs336_tui.cli.flags import LANES, options, session_dir_option
 from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.on_terminal import shown
 from cs336_tui.cli.run import StopOnSignal
-from cs336_tui.cli.streams import StatusLine
+from cs336_tui.cli.streams import StatusLine, shown
 from cs336_tui.cli.suggestions import devices, offer, sizes
 from cs336_tui.cli.targets import deliver, read_machine, to_json
 from cs336_tui.config.spec import SpecError, canonical_device, dims_of

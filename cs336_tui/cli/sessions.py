@@ -1,7 +1,9 @@
-"""`cs336-tui sessions`, `show`, `rename`, `annotate` and `delete`: the sessions in a folder, as text."""
+"""`cs336-tui sessions`, `show`, `open`, `rename`, `annotate` and `delete`: the sessions in a folder, as text, and one
+of what others recorded."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,13 +14,15 @@ from cs336_tui.cli import suggestions
 from cs336_tui.cli.files import file_options, json_option
 from cs336_tui.cli.flags import options, session_argument, session_dir_option
 from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.on_terminal import TERMINAL, on_terminal
+from cs336_tui.cli.streams import TERMINAL, StatusLine, on_terminal
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import deliver
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.tables import Column, Table, Value, attributes
 from cs336_tui.export.texts import in_brief, one_line
 from cs336_tui.session import store
+from cs336_tui.session.recordings.opening import FORMATS, open_recordings
+from cs336_tui.session.recordings.recording import Opening, phases_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.stats.quantities import counted
@@ -40,7 +44,7 @@ def counts(info: SessionInfo) -> str:
         (info.skipped, "skipped"),
         (info.left, "running or waiting" if info.stage == "running" else "left to run"),
     ]
-    reports = f"; {info.reports} report{'s' * (info.reports != 1)}" if info.reports else ""
+    reports = f"; {counted(info.reports, 'report')}" if info.reports else ""
     return f"{info.cells}: " + (", ".join(f"{n} {word}" for n, word in parts if n) or "none") + reports
 
 
@@ -226,3 +230,48 @@ def delete(sessions: tuple[str, ...], yes: bool, session_dir: Path) -> None:
             click.echo(f"deleted {path.stem}")
         else:
             click.echo(f"kept {path.stem}")
+
+
+_MEGABYTE = 10**6
+
+
+class _Progress:
+    """Shows how much of a file has been read."""
+
+    def __init__(self) -> None:
+        self._line = StatusLine(sys.stderr)
+
+    def __call__(self, done: int, total: int) -> None:
+        share = f" of {total / _MEGABYTE:,.0f} MB, {done / total:.0%}" if total else " MB"
+        self._line.show(f"reading {done / _MEGABYTE:,.0f}{share}")
+
+    def clear(self) -> None:
+        self._line.clear()
+
+
+@command("open", epilog=f"What can be opened: {', '.join(each.what for each in FORMATS)}.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@heading("Which cells")
+@click.option(
+    "--phase",
+    "phases",
+    multiple=True,
+    metavar="PHASE=RANGE",
+    help="Range that counts as this phase, besides the usual names, such as forward=model_fwd or optimizer='adam*'; "
+    "may be repeated.",
+)
+@options(session_dir_option)
+def open(*, files: Sequence[Path], phases: Sequence[str], session_dir: Path) -> str:
+    """Make a session of traces, memory snapshots or nsys reports that others recorded; print its name.
+
+    Each file becomes a cell for each device, several ranks of one run become one session.
+
+    \f
+    Raises `UserError`; then there is no new session.
+    """
+    progress = _Progress()
+    try:
+        log = open_recordings(files, session_dir, Opening(progress, phases_of(phases)))
+    finally:
+        progress.clear()
+    return log.stem

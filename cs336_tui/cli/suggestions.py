@@ -137,7 +137,7 @@ def pivots(_context: click.Context, incomplete: str) -> Iterator[Value]:
 
 def searched(_context: click.Context, incomplete: str) -> Iterator[Value]:
     """Names of choices, several with commas; after ``name=`` its values."""
-    from cs336_tui.config.searched import searched_axes
+    from cs336_tui.config.tuned_sweep import searched_axes
 
     name, equals, _ = incomplete.partition("=")
     before, comma, _ = incomplete.rpartition(",")

@@ -87,7 +87,8 @@ class TableChoice(NamedTuple):
     def _given(self) -> list[str]:
         """The options that were given of those that choose a table."""
         names = ("layout", "columns", "reference", "compare", "report", "problem")
-        return [*(["--pivot"] if self.pivot_on else []), *(f"--{name}" for name in names if getattr(self, name))]
+        given = [f"--{name}" for name in names if getattr(self, name)]
+        return ["--pivot", *given] if self.pivot_on else given
 
     @property
     def is_plain(self) -> bool:

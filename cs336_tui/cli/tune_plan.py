@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from cs336_tui.analysis.shortlist import lacking, predictions_of, shortlist
-from cs336_tui.analysis.tuning_plan import Plan, plan_of
+from cs336_tui.analysis.shortlist import Plan, lacking, plan_of, predictions_of, shortlist
 from cs336_tui.cli.estimate import complete, unpredicted
-from cs336_tui.cli.on_terminal import TERMINAL, on_terminal, shown
+from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
 from cs336_tui.cli.targets import (
     Counter,
     Machine,

@@ -68,10 +68,6 @@ def _drops(cell: Cell) -> bool:
     return _is_ours(cell) and cell.pass_ != "inference"
 
 
-def _every(blocks: int) -> str:
-    return f"activations recomputed in groups of {blocks} block{'s' * (blocks != 1)}"
-
-
 _DIMENSION = Axis(sweep="-", kinds=("prediction",), compared="work")
 
 
@@ -257,7 +253,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         hint="0, or every k blocks",
         help="Activation checkpointing in groups of N blocks; 0: off",
         tip="Recompute activations in groups of so many blocks: 1, or several as 0,1,2,4; 0 keeps them all.",
-        said=lambda blocks: (f"checkpoint every {blocks}",), detail=_every,
+        said=lambda blocks: (f"checkpoint every {blocks}",),
+        detail=lambda blocks: f"activations recomputed in groups of {counted(blocks, 'block')}",
     )] = 0
     nesting: Annotated[Nesting, Axis(
         sweep="nestings", several=True, before="optimizer", group="variants", workloads=_OF_MODEL,

@@ -1,15 +1,24 @@
 """FLOPs and bytes that a step of the reference model, or of an operation alone, needs at least, from its dimensions.
 
 Of a model with naive attention the same numbers as a prediction's, which runs the step shape-only (meta tensors); this
-needs neither torch nor time.
+needs neither torch nor time. The accounting is of the memory that attention alone keeps from forward to backward, term
+by term. Segments are the blocks that backward computes again together: groups of blocks, or groups within halves of
+halves (nested).
+
+Letters in formulas: B sequences of T tokens, K the width of a query, a key and a value; with heads H their number.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
+import msgspec
+
+from cs336_tui.config.axes import Choices
 from cs336_tui.config.spec import CellSpec, Pass
-from cs336_tui.config.values import WITHOUT_BACKWARD
+from cs336_tui.config.values import WITHOUT_BACKWARD, Nesting
 
 _FORWARDS_TIMED: dict[Pass, int] = {
     "inference": 1, "forward": 1, "forward+loss": 1, "backward": 2, "forward+backward": 3, "train-step": 3,
@@ -117,3 +126,160 @@ def parameters(spec: CellSpec) -> Parameters:
         - is_tied,
         factors=factors,
     )
+
+
+Shape = Literal["B T K", "B T T", "T T", "B T", "B H T K", "B H T T", "B H T"]
+_WITH_HEADS: dict[Shape, Shape] = {"B T K": "B H T K", "B T T": "B H T T", "B T": "B H T"}
+
+FUSED = ("sdpa", "flash", "memory-efficient", "cudnn")
+"""Kinds of attention that keep the logarithm of each token's sum of exponentials; the weights are never in memory."""
+_LOGSUMEXP_BYTES = 4
+_Tensors = tuple[str, int, Shape, int]
+"""Tensors: their name, number, shape and bytes an element."""
+
+
+class Term(msgspec.Struct, frozen=True):
+    """Some tensors of one shape and width: `number` of them, `element_bytes` an element."""
+
+    what: str
+    number: int
+    shape: Shape
+    element_bytes: int
+    bytes: int
+
+    @property
+    def formula(self) -> str:
+        """Such as ``3 B T K x 4 bytes``."""
+        number = "" if self.number == 1 else f"{self.number} "
+        return f"{number}{self.shape} x {self.element_bytes} bytes"
+
+
+class Accounting(msgspec.Struct, frozen=True):
+    """`terms` are in the order of their allocation."""
+
+    terms: tuple[Term, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Sum over all terms."""
+        return sum(term.bytes for term in self.terms)
+
+    @property
+    def in_words(self) -> str:
+        """Such as ``3 B T K x 4 bytes (q, k, v) + B T T x 4 bytes (weights)``."""
+        return " + ".join(f"{term.formula} ({term.what})" for term in self.terms)
+
+
+def accounting_of(spec: CellSpec) -> Accounting | None:
+    """Memory that a cell of workload ``attention`` holds before backward, by its operations.
+
+    That is its tensors, q, k, v and the output's gradient; a naive causal mask; the output; and what autograd keeps for
+    the backward: of each product its factors, of the softmax its result. A fused kernel keeps the logarithm of the sum
+    of exponentials in float32 (Dao et al. 2022, section 3.1) and computes the weights again. Under autocast the factors
+    are copies in half precision. Scalars, and what an allocator adds to a tensor, are left out; a compiler may keep
+    less.
+
+    None of a norm alone, and of a user's own function, of which nobody knows.
+    """
+    kept = {"naive": _naive, "math": _math, **dict.fromkeys(FUSED, _fused)}.get(spec.attention)
+    if kept is None or spec.workload != "attention":
+        return None
+    made, factor = _widths(spec)
+    tensors: list[_Tensors] = [("q, k, v", 3, "B T K", made), ("gradient of the output", 1, "B T K", made)]
+    letters = {"B": spec.batch_size, "H": spec.num_heads, "T": spec.context_length, "K": spec.head_dim}
+    named = _WITH_HEADS if spec.num_heads > 1 else {}
+    terms: list[Term] = []
+    for what, number, plain, width in (*tensors, *kept(spec, made, factor)):
+        shape = named.get(plain, plain)
+        size = number * width * math.prod(map(letters.__getitem__, shape.split()))
+        terms.append(Term(what, number, shape, width, size))
+    return Accounting(tuple(terms))
+
+
+def _naive(spec: CellSpec, made: int, factor: int) -> Iterator[_Tensors]:
+    if spec.causal:
+        yield "mask", 1, "T T", made
+    if factor == made:
+        yield "scaled q", 1, "B T K", made
+        yield "weights", 1, "B T T", made
+    else:
+        softmax_stays = spec.device == "cpu"  # in half precision; on a GPU autocast computes it in float32
+        yield "scaled q, k, v in half precision", 3, "B T K", factor
+        yield "weights", 1, "B T T", factor if softmax_stays and not spec.causal else made
+        yield "weights in half precision", 1, "B T T", factor
+    yield "output", 1, "B T K", factor
+
+
+def _fused(_: CellSpec, made: int, factor: int) -> Iterator[_Tensors]:
+    if factor != made:
+        yield "q, k, v in half precision", 3, "B T K", factor
+    yield "output", 1, "B T K", factor
+    yield "logsumexp", 1, "B T", _LOGSUMEXP_BYTES
+
+
+def _math(_: CellSpec, _made: int, factor: int) -> Iterator[_Tensors]:
+    """torch's math backend: it scales q and k by a root each, and computes in float32 whatever it is given."""
+    yield "scaled q and k", 2, "B T K", 4
+    yield "weights", 1, "B T T", 4
+    if factor != 4:
+        yield "v in float32", 1, "B T K", 4
+    yield "output", 1, "B T K", factor
+
+
+def _widths(spec: CellSpec) -> tuple[int, int]:
+    """Bytes of an element as it is made and as a factor of a product."""
+    return {"bf16": (2, 2), "bf16-mixed": (4, 2), "fp16-mixed": (4, 2)}.get(spec.precision, (4, 4))
+
+
+class Segment(NamedTuple):
+    """Consecutive blocks of which only the input is kept. With `parts` the recomputation keeps the input of each part,
+    which is a segment itself; without, it keeps all activations of the blocks."""
+
+    blocks: range
+    parts: tuple[Segment, ...] = ()
+
+
+def segments(num_blocks: int, every: int, nesting: Nesting = "off") -> tuple[Segment, ...]:
+    """The outermost segments of a model: its groups of `every` blocks, or with ``halves`` two, each of halves down to
+    the groups."""
+    groups = [Segment(range(first, min(first + every, num_blocks))) for first in range(0, num_blocks, every)]
+    return tuple(groups) if nesting == "off" else _halves(groups)
+
+
+def _halves(groups: Sequence[Segment]) -> tuple[Segment, ...]:
+    middle = (len(groups) + 1) // 2
+    return tuple(_joined(half) for half in (groups[:middle], groups[middle:]) if half)
+
+
+def _joined(groups: Sequence[Segment]) -> Segment:
+    if len(groups) == 1:
+        return groups[0]
+    return Segment(range(groups[0].blocks.start, groups[-1].blocks.stop), _halves(groups))
+
+
+def recomputed_blocks(cell: Choices) -> int:
+    """Forwards of single blocks that one backward computes again: 0 without checkpointing, N for groups of N blocks,
+    N (1 + log2(N / k)) / 2 for halves down to groups of k, where N / k is a power of two from 2 on."""
+    return sum(map(_recomputed, _segments_of(cell)))
+
+
+def _recomputed(segment: Segment) -> int:
+    """Those of a segment's backward: it runs its parts up to the input of the last one, then the backward of each."""
+    if not segment.parts:
+        return len(segment.blocks)
+    return sum(map(_recomputed, segment.parts)) + sum(len(part.blocks) for part in segment.parts[:-1])
+
+
+def inputs_at_once(cell: Choices) -> int:
+    """The most inputs of segments that are kept at once: N / k for groups, about log2(N / k) + 1 for halves."""
+    return _most_inputs(_segments_of(cell))
+
+
+def _most_inputs(parts: Sequence[Segment]) -> int:
+    """The inputs kept at once in the backward of these segments, from the last to the first; a first part has its
+    segment's own input."""
+    return max((place + max(_most_inputs(part.parts), 1) for place, part in enumerate(parts)), default=0)
+
+
+def _segments_of(cell: Choices) -> tuple[Segment, ...]:
+    return segments(cell.num_layers, cell.checkpoint, cell.nesting) if cell.checkpoint else ()

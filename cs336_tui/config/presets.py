@@ -5,12 +5,15 @@ A preset is one TOML file and is named by its place: ``2026/warmup.toml`` is ``2
 names presets that `bench` runs with it, `over` the choices that `tune` searches, as its ``--over``. As there,
 ``warmup`` and ``steps`` may be ``"auto"``, ``"auto:50"`` or ``"10s"``, and with automatic steps ``interval`` 0.01 or
 ``"1%"``.
+
+Users' own models that were run recently are kept in a small file so that they need not be typed again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,10 +23,11 @@ import platformdirs
 
 from cs336_tui.config.axis import NUMBERS, UserError
 from cs336_tui.config.counts import Auto, Counted, auto_of, auto_words, share_of
-from cs336_tui.config.reading import TomlError, exists, parse_toml, read_text
+from cs336_tui.config.reading import UNREADABLE, TomlError, exists, parse_toml, read_small, read_text, write_quietly
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, ModelDims, SpecError
 from cs336_tui.config.sweep import NOT_OF_COLLECTIVES, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
+from cs336_tui.config.variants import is_imported
 
 _LONGEST_NAME = 240  # bytes, with some left for a suffix and a draft
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*(/[A-Za-z0-9][A-Za-z0-9 ._+-]*)*")
@@ -306,3 +310,53 @@ def _toml_files(folder: Path, prefix: str) -> list[tuple[str, Path]]:
 def _edition_rank(name: str) -> tuple[int, str]:
     edition, slash, _ = name.partition("/")
     return (-int(edition) if slash and edition.isdigit() else 1, name)
+
+
+MOST_RECENT = 10
+"""Number of recent models that are kept."""
+
+
+class RecentModel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model by its name, with what it was run with."""
+
+    model: str
+    args: tuple[tuple[str, str], ...] = ()
+    path: tuple[str, ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+
+
+def models_in(sweep: Sweep) -> tuple[RecentModel, ...]:
+    """Users' own models that the sweep runs, in its order."""
+    return tuple(
+        RecentModel(model=name, args=sweep.model_args, path=sweep.model_path, annotations=sweep.annotations)
+        for name in sweep.models
+        if is_imported(name)
+    )
+
+
+def recent_models(file: Path | None = None) -> tuple[RecentModel, ...]:
+    """Recent models, newest first; none if the file cannot be read."""
+    with contextlib.suppress(*UNREADABLE):
+        return msgspec.json.decode(read_small(file or _recent_models_file()), type=tuple[RecentModel, ...])[
+            :MOST_RECENT
+        ]
+    return ()
+
+
+def remember(models: Iterable[RecentModel], file: Path | None = None) -> tuple[RecentModel, ...]:
+    """Put these before those that were run earlier; the models that are kept now.
+
+    Of one name in the same folders the latest is kept. A file that cannot be written is left as it is.
+    """
+    file = file or _recent_models_file()
+    kept: dict[tuple[str, tuple[str, ...]], RecentModel] = {}
+    for model in (*models, *recent_models(file)):
+        kept.setdefault((model.model, model.path), model)
+    newest = tuple(kept.values())[:MOST_RECENT]
+    with contextlib.suppress(UnicodeEncodeError):
+        write_quietly(file, msgspec.json.format(msgspec.json.encode(newest)))
+    return newest
+
+
+def _recent_models_file() -> Path:
+    return platformdirs.user_state_path("cs336-tui", appauthor=False) / "recent-models.json"

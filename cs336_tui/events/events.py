@@ -7,8 +7,7 @@ import msgspec
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.tuning import LeftOut, Tuning
-from cs336_tui.events.device_samples import GpuSample, HostSample
-from cs336_tui.events.environment import Environment
+from cs336_tui.events.environment import Environment, GpuSample, HostSample
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.reports import Report, ReportKind
 from cs336_tui.stats.summaries import Summary

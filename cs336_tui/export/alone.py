@@ -10,8 +10,7 @@ import msgspec
 from cs336_tui.analysis.grouping import groups, telling
 from cs336_tui.analysis.measures import Runs
 from cs336_tui.analysis.merge import Result
-from cs336_tui.config.attention_accounting import Accounting, accounting_of
-from cs336_tui.config.flops import NORM_MOVES, least_bytes
+from cs336_tui.config.flops import NORM_MOVES, Accounting, accounting_of, least_bytes
 from cs336_tui.config.spec import AXES, PASSES, CellSpec
 from cs336_tui.export.layout import layout_column, part_column, setting, size_column, tables_of
 from cs336_tui.export.results import TableError

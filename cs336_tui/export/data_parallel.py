@@ -24,8 +24,7 @@ from cs336_tui.analysis.fields import FIELDS, varies
 from cs336_tui.analysis.grouping import telling
 from cs336_tui.analysis.measures import MEASURES, Runs, allocated_bytes, largest, resident_bytes
 from cs336_tui.analysis.merge import Result, grouped, measured
-from cs336_tui.config.choices import sweep_of
-from cs336_tui.config.command import command_of
+from cs336_tui.config.choices import command_of, sweep_of
 from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short

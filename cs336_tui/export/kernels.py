@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cs336_tui.analysis import kernels
-from cs336_tui.analysis.attention_kernels import AttentionSplit, attention_split, tells_attention
-from cs336_tui.analysis.kernel_cells import profiled
+from cs336_tui.analysis.kernel_cells import AttentionSplit, attention_split, profiled, tells_attention
 from cs336_tui.analysis.kernel_names import short_name
 from cs336_tui.analysis.kernels import Phases, RangeShare, TimeShare, has_totals_alone, whole
 from cs336_tui.analysis.merge import grouped

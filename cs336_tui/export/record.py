@@ -7,9 +7,8 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.fields import OWN, shown_of
-from cs336_tui.analysis.measures import MEASURES, Runs
+from cs336_tui.analysis.measures import MEASURES, Runs, energy_of
 from cs336_tui.analysis.merge import Result, title_of
 from cs336_tui.analysis.roofline import PeakLookup, work_of
 from cs336_tui.analysis.tuning import race_of

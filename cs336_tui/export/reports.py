@@ -20,8 +20,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.events.prediction import Prediction
-from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.events.prediction import Prediction, prediction_key
 from cs336_tui.events.reports import REPORTS, AgreementReport, PrecisionReport, Report, ReportType
 from cs336_tui.export.comparison import agreement_tables, turns_table
 from cs336_tui.export.drawing import Drawing

@@ -8,9 +8,8 @@ from itertools import chain
 
 import msgspec
 
-from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, device_label, varies
-from cs336_tui.analysis.measures import MEASURES, QUANTILES, Measure, Runs
+from cs336_tui.analysis.measures import MEASURES, QUANTILES, Measure, Runs, energy_of
 from cs336_tui.analysis.merge import Result, grouped, merge, title_of
 from cs336_tui.analysis.roofline import PeakLookup, why_unknown
 from cs336_tui.config.axis import UserError

@@ -36,9 +36,9 @@ from cs336_tui.export.results_columns import COLUMNS
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.texts import bullets, code_block, markdown_escape
 from cs336_tui.export.verdicts import Names, verdict_table
-from cs336_tui.session.standing import session_time, standing_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
+from cs336_tui.session.store import session_time, standing_of
 from cs336_tui.stats.quantities import (
     counted,
     fixed_milliseconds,

@@ -9,12 +9,11 @@ import msgspec
 
 from cs336_tui.analysis.agreement import COMPARED
 from cs336_tui.analysis.estimates import duration_range, time_range, timed_flops
-from cs336_tui.analysis.first_round import first_round_s
 from cs336_tui.analysis.gains import Factor, Gain, gains_of, together
-from cs336_tui.analysis.next_step import NONE_LEFT
+from cs336_tui.analysis.next_step import NONE_LEFT, first_round_s
+from cs336_tui.analysis.shortlist import Plan, Planned, TimeRule, measured_rule
 from cs336_tui.analysis.tuning import BARRED, Entry, EntryStatus, Race
-from cs336_tui.analysis.tuning_plan import Plan, Planned, TimeRule, measured_rule
-from cs336_tui.config.command import command_of
+from cs336_tui.config.choices import command_of
 from cs336_tui.config.spec import AXES
 from cs336_tui.config.tuned_sweep import sweep_of_candidate
 from cs336_tui.config.tuning import COSTS, Goal, LeftOut, choice_words

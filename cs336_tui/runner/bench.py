@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cs336_tui import __version__
 from cs336_tui.config.choices import check_code
-from cs336_tui.config.races import check_sides, rounds_of
+from cs336_tui.config.order import check_sides, rounds_of
 from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import CellSpec, Precision, SpecError
 from cs336_tui.config.sweep import NO_OOM_SKIP, REPORTS_OF_RANKS, LaneCount, Sweep
@@ -34,8 +34,7 @@ from cs336_tui.runner.queue import CellQueue, Taken, Tell, WaitingCell, WaitingP
 from cs336_tui.runner.resume import WantedReports, check_imports, go_on, left_of
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.trust import Import, Trust, Untrusted, check_log
-from cs336_tui.session.log import LogError, LogReader, new_session_id
-from cs336_tui.session.recorder import SessionRecorder, Sink
+from cs336_tui.session.log import LogError, LogReader, SessionRecorder, Sink, new_session_id
 
 if TYPE_CHECKING:
     from cs336_tui.runner.nodes import Nodes

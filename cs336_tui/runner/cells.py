@@ -41,8 +41,7 @@ from cs336_tui.runner.ranks import MOST_PACE_S, RankFold, ReportFold, here, run_
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.supervise import PACE_S, Supervisor
 from cs336_tui.runner.trust import Trust
-from cs336_tui.session.log import FILES_SUFFIX
-from cs336_tui.session.recorder import SessionRecorder
+from cs336_tui.session.log import FILES_SUFFIX, SessionRecorder
 from cs336_tui.stats.quantities import gigabytes
 from cs336_tui.worker import worker_entry
 

@@ -14,8 +14,7 @@ from contextlib import ExitStack, closing, contextmanager
 import msgspec
 
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.device_samples import RankSample
-from cs336_tui.events.environment import Environment
+from cs336_tui.events.environment import Environment, RankSample
 from cs336_tui.events.events import DeviceSampled, Event, StageChanged
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.hanging import STACKS_S, ask_for_stacks, stuck_ranks

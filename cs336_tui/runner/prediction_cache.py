@@ -20,8 +20,7 @@ import cs336_tui
 from cs336_tui.config.environment_variables import segments_expand
 from cs336_tui.config.reading import UNREADABLE, exists, file_named_by, is_folder, read_small, write_quietly
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.prediction import Prediction
-from cs336_tui.events.report_keys import predicted_for, prediction_key
+from cs336_tui.events.prediction import Prediction, predicted_for, prediction_key
 from cs336_tui.runner.trust import NOT_THE_USERS, names_of
 
 Capability = tuple[int, int]

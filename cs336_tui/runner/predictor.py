@@ -14,8 +14,7 @@ import msgspec
 
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.prediction import Prediction
-from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.events.prediction import Prediction, prediction_key
 from cs336_tui.runner.child import PredictionAnswer, predictions
 from cs336_tui.runner.launcher import Child, Launcher, StartError
 from cs336_tui.runner.prediction_cache import Capability, Fingerprint, PredictionCache, fingerprint

@@ -22,7 +22,7 @@ from cs336_tui.events.events import (
     SessionResumed,
     StepsTimed,
 )
-from cs336_tui.events.report_keys import report_key
+from cs336_tui.events.prediction import report_key
 from cs336_tui.runner.queue import WaitingReport, why_unusable
 from cs336_tui.runner.trust import check_log
 from cs336_tui.session.log import LogError, LogReader, SkippedLines, line_prefix

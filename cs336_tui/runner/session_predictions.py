@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted, Notice
-from cs336_tui.events.prediction import Prediction
-from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.events.prediction import Prediction, prediction_key
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.prediction_cache import Capability
 from cs336_tui.runner.predictor import PredictionError, Predictor, TookTooLong
-from cs336_tui.session.recorder import SessionRecorder
+from cs336_tui.session.log import SessionRecorder
 from cs336_tui.session.state import SessionState
 
 AFTERWARDS_WITHIN_S = 20.0

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import chain
 
 from cs336_tui import __version__
-from cs336_tui.config.races import Checks, Finish, Step, Turns, Visits
+from cs336_tui.config.order import Checks, Finish, Step, Turns, Visits
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.tuning import BUDGET_ENDED
 from cs336_tui.events.events import CellSkipped, EnvironmentRead, Event, SessionResumed, TuningEnded, TuningStarted

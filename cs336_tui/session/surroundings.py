@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cs336_tui.events.device_samples import GpuProcess, GpuSample, HostSample
+from cs336_tui.events.environment import GpuProcess, GpuSample, HostSample
 from cs336_tui.events.events import DeviceSampled, Stage
 
 _Value = TypeVar("_Value")

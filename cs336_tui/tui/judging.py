@@ -31,8 +31,8 @@ from cs336_tui.session.states import CellState
 from cs336_tui.tui.background import in_background
 
 if TYPE_CHECKING:
-    from cs336_tui.analysis.energy import Energy
     from cs336_tui.analysis.judgement import Judgement
+    from cs336_tui.analysis.measures import Energy
     from cs336_tui.analysis.roofline import RooflinePoint
 
 WAIT_S = 2.0
@@ -269,8 +269,8 @@ def _made_of(cell: CellState) -> tuple[object, ...] | None:
 def _get_ready() -> None:
     with suppress(OSError):  # the first judgement will say so
         JUDGE.start()
-    import cs336_tui.analysis.energy
     import cs336_tui.analysis.judgement
+    import cs336_tui.analysis.measures
     import cs336_tui.analysis.roofline  # noqa: F401
 
 
@@ -308,7 +308,7 @@ def assess(state: SessionState, cell: CellState, peaks: PeakCache) -> Assessment
         )
     if cell.finished is None:
         return found
-    from cs336_tui.analysis.energy import energy_of
     from cs336_tui.analysis.kernels import profiled_idle
+    from cs336_tui.analysis.measures import energy_of
 
     return found._replace(judgement=JUDGE.judge(cell, profiled_idle(state, cell.spec)), energy=energy_of(cell))

@@ -14,8 +14,8 @@ from textual.widget import AwaitMount, Widget
 
 from cs336_tui.config.presets import QUICK, Preset
 from cs336_tui.events.environment import Environment
-from cs336_tui.session.standing import session_time
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.store import session_time
 from cs336_tui.tui import format
 from cs336_tui.tui.background import Loads
 from cs336_tui.tui.compositor import TightCompositor

@@ -30,10 +30,9 @@ from cs336_tui.events.events import (
 )
 from cs336_tui.session.load import Pace, load, replay
 from cs336_tui.session.log import LogError, LogReader
-from cs336_tui.session.standing import Standing, session_time, standing_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
-from cs336_tui.session.store import SessionInfo, describe
+from cs336_tui.session.store import SessionInfo, Standing, describe, session_time, standing_of
 from cs336_tui.tui.sources import Post, RunEnded, Sink, thread
 from cs336_tui.tui.tabs.beside import by_lane
 from cs336_tui.tui.tabs.device import Run

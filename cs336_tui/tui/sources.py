@@ -17,7 +17,7 @@ import msgspec
 from textual.message import Message
 
 from cs336_tui.config.axis import UserError
-from cs336_tui.config.command import command_of
+from cs336_tui.config.choices import command_of
 from cs336_tui.config.order import in_order, in_rounds, usual_order
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep

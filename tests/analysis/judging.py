@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.steady_state import Condition, synthetic
 from cs336_tui.analysis.judgement import Judgement, VerdictName
 from cs336_tui.analysis.verdicts import judge
-from cs336_tui.events.device_samples import GpuSample, HostSample
+from cs336_tui.events.environment import GpuSample, HostSample
 from cs336_tui.events.events import DeviceSampled, Event, StageChanged, StepsTimed
 from cs336_tui.session.states import CellState
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of

@@ -10,7 +10,7 @@ from typing import Any
 from cs336_tui.analysis.agreement import agreement_key
 from cs336_tui.analysis.next_step import next_step
 from cs336_tui.analysis.tuning import Entry, Race, race_of
-from cs336_tui.config.races import Step
+from cs336_tui.config.order import Step
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.tuning import BUDGET_ENDED, Goal, Over, Tuning, space_of
 from cs336_tui.events.events import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.events.device_samples import GpuSample
+from cs336_tui.events.environment import GpuSample
 from cs336_tui.events.events import Event
 from tests.analysis.judging import FLAT, ON_CPU, a_cell, events_of_cell, evidence, judged, sample
 from tests.samples import state_of

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cs336_tui.analysis.judgement import Judgement
-from cs336_tui.events.device_samples import GpuProcess, GpuSample
+from cs336_tui.events.environment import GpuProcess, GpuSample
 from cs336_tui.events.events import Event
 from tests.analysis.judging import AT, FLAT, GPU, ON_CPU, a_cell, events_of_cell, evidence, host, judged, sample
 from tests.samples import state_of

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from cs336_tui.analysis.verdicts import judge
-from cs336_tui.events.device_samples import HostSample
+from cs336_tui.events.environment import HostSample
 from cs336_tui.events.events import DeviceSampled, Event
 from tests.analysis.judging import FLAT, ON_CPU, a_cell, evidence, judged
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.analysis.energy import Energy, energy_of
-from cs336_tui.events.device_samples import GpuSample
+from cs336_tui.analysis.measures import Energy, energy_of
+from cs336_tui.events.environment import GpuSample
 from cs336_tui.events.events import Event
 from cs336_tui.session.states import CellState
 from tests.analysis.judging import AT, ON_CPU, a_cell, events_of_cell, sample

@@ -25,8 +25,7 @@ from cs336_tui.analysis.eta import remaining_s
 from cs336_tui.analysis.published import published
 from cs336_tui.analysis.targets import CONTEXT_BYTES, Target, named_target, target_here
 from cs336_tui.config.spec import PRECISIONS, dims_of
-from cs336_tui.events.device_samples import GpuProcess, GpuSample, HostSample, RankSample
-from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.events.environment import DeviceInfo, GpuProcess, GpuSample, HostSample, RankSample
 from cs336_tui.events.events import CellsPredicted, DeviceSampled
 from cs336_tui.events.gpus import find_gpu, gpu_of_label
 from cs336_tui.events.prediction import Collective

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cs336_tui.analysis.first_round import first_round_s
-from cs336_tui.config.races import Checks, Finish, Visits
+from cs336_tui.analysis.next_step import first_round_s
+from cs336_tui.config.order import Checks, Finish, Visits
 from cs336_tui.config.tuning import BUDGET_ENDED, NOT_AFFORDED, Over
 from tests.analysis.racing import VISIT_S, Made
 

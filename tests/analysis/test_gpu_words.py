@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cs336_tui.analysis.gpu_words import doubtful_reasons, figures, notes, numbered
-from cs336_tui.events.device_samples import GpuProcess, GpuSample
+from cs336_tui.events.environment import GpuProcess, GpuSample
 from tests.samples import a_gpu
 
 

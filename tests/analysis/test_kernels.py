@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.analysis.attention_kernels import attention_split
+from cs336_tui.analysis.kernel_cells import attention_split
 from cs336_tui.analysis.kernels import (
     by_kind,
     by_phase,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.launch_queue import H100_BF16, H100_FP32, Device, Launch, judged, random_step, simulate, training_step
-from cs336_tui.analysis.launching import FULL_S, LEAST_SHARE, Phase, enqueuing, launching
+from cs336_tui.analysis.verdicts import FULL_S, LEAST_SHARE, Phase, enqueuing, launching
 from cs336_tui.config.spec import dims_of
 from tests.analysis.judging import FLAT, a_cell
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.analysis.measured_rates import link_rates, speed_of
 from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.analysis.roofline import link_rates, speed_of
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.flops import step_flops
 from cs336_tui.config.spec import CellSpec

@@ -11,8 +11,7 @@ import pytest
 from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.contention import ran_beside
 from cs336_tui.analysis.provenance import mixed_provenance
-from cs336_tui.events.device_samples import GpuSample
-from cs336_tui.events.environment import Environment
+from cs336_tui.events.environment import Environment, GpuSample
 from cs336_tui.events.events import CellsQueued, CellStarted, Event, Lane, LanesOpened, ModelBuilt
 from cs336_tui.export.record import to_csv, to_json
 from cs336_tui.export.verdicts import trust_notes

@@ -10,7 +10,7 @@ import pytest
 
 from cs336_tui.analysis.agreement import agreement_key
 from cs336_tui.analysis.next_step import DECIDED, MEASURED, NONE_LEFT, ONE_LEFT, TURNS_A_ROUND
-from cs336_tui.config.races import Checks, Finish, Turns, Visits
+from cs336_tui.config.order import Checks, Finish, Turns, Visits
 from cs336_tui.config.tuning import BUDGET_ENDED, Over
 from cs336_tui.events.events import CellSkipped, SessionAnnotated, SessionEnded, SessionResumed, TuningEnded
 from tests.analysis.racing import VISIT_S, Made

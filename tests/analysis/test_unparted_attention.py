@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cs336_tui.analysis.attention_kernels import attention_split
+from cs336_tui.analysis.kernel_cells import attention_split
 from cs336_tui.events.kernel_report import KernelGroup
 from cs336_tui.export.kernels import attention_table
 from tests.made_kernels import a_group, a_kernel_report, a_prediction_for

@@ -17,7 +17,7 @@ from cs336_tui.cli.targets import AskedCells, Machine, predicting, read_machine,
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.device_samples import HostSample
+from cs336_tui.events.environment import HostSample
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.gpus import UnknownGpu
 from cs336_tui.events.prediction import Prediction

@@ -20,7 +20,7 @@ from cs336_tui.config.presets import preset
 from cs336_tui.config.problems.all_problems import every_problem, problem_named
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.device_samples import HostSample
+from cs336_tui.events.environment import HostSample
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.runner.predictor import PredictionError

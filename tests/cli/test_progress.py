@@ -11,7 +11,7 @@ import pytest
 
 from cs336_tui.analysis.eta import remaining_s
 from cs336_tui.cli.progress import RunProgress
-from cs336_tui.events.device_samples import HostSample
+from cs336_tui.events.environment import HostSample
 from cs336_tui.events.events import DeviceSampled, Lane, LaneSetAside, LanesOpened, StageChanged
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import duration

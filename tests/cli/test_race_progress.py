@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cs336_tui.cli.progress import RunProgress
-from cs336_tui.cli.race_progress import RaceProgress
+from cs336_tui.cli.tune import RaceProgress
 from cs336_tui.config.tuning import space_of
 from cs336_tui.events.events import CellsQueued, CellStarted, Event, TuningStarted
 from cs336_tui.session.state import SessionState

@@ -14,7 +14,7 @@ from cs336_tui.cli.problems import problems_command
 from cs336_tui.cli.targets import Machine
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.device_samples import HostSample
+from cs336_tui.events.environment import HostSample
 from cs336_tui.events.events import CellFinished, DeviceSampled, Event, JobSubmitted
 from cs336_tui.runner.jobs.folder import folder_of, request_path, write_choice
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice

@@ -15,14 +15,14 @@ import msgspec
 import pytest
 
 from cs336_tui.analysis.next_step import MOST_ROUNDS, NONE_LEFT
-from cs336_tui.cli.on_terminal import TERMINAL
+from cs336_tui.cli.streams import TERMINAL
 from cs336_tui.cli.targets import Machine
 from cs336_tui.cli.tune import _saved, asked_search, race_text, tune
 from cs336_tui.cli.tune_plan import dry_run
 from cs336_tui.config.presets import preset
 from cs336_tui.config.tuned_sweep import Search, command_of_search
 from cs336_tui.config.tuning import Tuning
-from cs336_tui.events.device_samples import HostSample
+from cs336_tui.events.environment import HostSample
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.runner.predictor import PredictionError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cs336_tui.config.attention_accounting import accounting_of
+from cs336_tui.config.flops import accounting_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.estimate.predict import predict
 from tests.attention_cells import attention_spec

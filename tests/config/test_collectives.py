@@ -9,18 +9,17 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cs336_tui.cli.comm import comm
+from cs336_tui.cli.bench import comm
 from cs336_tui.cli.main import cli
 from cs336_tui.config.axis import SpecError
-from cs336_tui.config.choices import sweep_from, sweep_of
-from cs336_tui.config.command import command_of
+from cs336_tui.config.choices import command_of, sweep_from, sweep_of
 from cs336_tui.config.order import in_order, needs_at_least, rough_peak_bytes
 from cs336_tui.config.presets import Preset, from_toml, preset, to_toml
 from cs336_tui.config.ranks import bytes_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import DeviceInfo
-from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.events.prediction import prediction_key
 from cs336_tui.runner.capabilities import fields_of_preset, without_impossible
 from tests.samples import ENVIRONMENT
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.config.choices import sweep_from, sweep_of
-from cs336_tui.config.command import command_of
+from cs336_tui.config.choices import command_of, sweep_from, sweep_of
 from cs336_tui.config.counts import (
     MOST_BY_TIME,
     Auto,

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.command import command_of
+from cs336_tui.config.choices import command_of, sweep_from
 from cs336_tui.config.presets import (
     FORMER,
     QUICK,

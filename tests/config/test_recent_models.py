@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.config.recent_models import MOST, RecentModel, models_in, recent_models, remember
+from cs336_tui.config.presets import MOST_RECENT, RecentModel, models_in, recent_models, remember
 from cs336_tui.config.sweep import Sweep
 
 
@@ -35,9 +35,9 @@ def test_a_sweep_brings_its_own_models_with_what_they_are_run_with() -> None:
 def test_the_newest_comes_first_once_and_no_more_than_so_many_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "state" / "recent.json"
     assert recent_models(file) == ()
-    for number in range(MOST + 3):
+    for number in range(MOST_RECENT + 3):
         remember([named(f"m:M{number}", "/repo")], file)
-    assert [model.model for model in recent_models(file)] == [f"m:M{n}" for n in range(MOST + 2, 2, -1)]
+    assert [model.model for model in recent_models(file)] == [f"m:M{n}" for n in range(MOST_RECENT + 2, 2, -1)]
     kept = remember([named("m:M5", "/repo", dropout="0.1")], file)
     assert kept == recent_models(file)
     assert kept[0] == named("m:M5", "/repo", dropout="0.1")

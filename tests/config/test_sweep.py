@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.cli.flags import choice_options, oom_option, reports_option
-from cs336_tui.config.choices import sweep_from, sweep_of
-from cs336_tui.config.command import command_of
+from cs336_tui.config.choices import command_of, sweep_from, sweep_of
 from cs336_tui.config.counts import share_of, share_words
 from cs336_tui.config.flops import parameters
 from cs336_tui.config.presets import Preset, bundled, from_toml, preset, to_toml

@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.presets import all_presets
-from cs336_tui.config.searched import over_of, searched_axes
 from cs336_tui.config.spec import CellSpec, SpecError
-from cs336_tui.config.tuned_sweep import Search, command_of_search, search_of, sweep_of_candidate
+from cs336_tui.config.tuned_sweep import (
+    Search,
+    command_of_search,
+    over_of,
+    search_of,
+    searched_axes,
+    sweep_of_candidate,
+)
 from cs336_tui.config.tuning import (
     ENERGY_STEPS_S,
     Goal,

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from cs336_tui.cli.flags import choice_options
-from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.command import command_of
+from cs336_tui.config.choices import command_of, sweep_from
 from cs336_tui.config.presets import Preset, PresetError, from_toml, to_toml
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep

@@ -70,14 +70,13 @@ from click.testing import CliRunner  # noqa: E402  # everything is derived as so
 from cs336_tui.analysis.fields import shown_of  # noqa: E402
 from cs336_tui.cli.bench import bench  # noqa: E402
 from cs336_tui.cli.main import cli  # noqa: E402
-from cs336_tui.config.choices import sweep_from, sweep_of  # noqa: E402
-from cs336_tui.config.command import command_of  # noqa: E402
+from cs336_tui.config.choices import command_of, sweep_from, sweep_of  # noqa: E402
 from cs336_tui.config.order import time_kind  # noqa: E402
 from cs336_tui.config.presets import Preset, PresetError, from_toml, to_toml  # noqa: E402
 from cs336_tui.config.spec import SpecError  # noqa: E402
 from cs336_tui.config.sweep import Sweep  # noqa: E402
 from cs336_tui.events.codec import to_line  # noqa: E402
-from cs336_tui.events.report_keys import prediction_key  # noqa: E402
+from cs336_tui.events.prediction import prediction_key  # noqa: E402
 from cs336_tui.session.log import LogReader  # noqa: E402
 from cs336_tui.tui.configure.form import entries_of, read  # noqa: E402
 from cs336_tui.tui.tabs.cell_detail import asked  # noqa: E402

@@ -8,7 +8,7 @@ import pytest
 from cs336_tui.analysis.judgement import VerdictName
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config.flops import step_flops
-from cs336_tui.events.device_samples import GpuSample, HostSample
+from cs336_tui.events.environment import GpuSample, HostSample
 from cs336_tui.events.events import CellSkipped, DeviceSampled
 from cs336_tui.events.peaks import peak_key
 from cs336_tui.export.record import document_of, record_of

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from cs336_tui.config.flops import least_bytes, step_flops
-from cs336_tui.events.device_samples import GpuSample, HostSample
+from cs336_tui.events.environment import GpuSample, HostSample
 from cs336_tui.events.events import DeviceSampled, StepsTimed
 from cs336_tui.events.peaks import peak_key
 from cs336_tui.export.file_formats import FORMATS

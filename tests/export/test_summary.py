@@ -9,8 +9,8 @@ from markdown_it import MarkdownIt
 
 from cs336_tui.events.events import ChildOutput, Event, Notice, StepsTimed
 from cs336_tui.export.summary import OUTPUT_LINES, SPARKLINE_BARS, summary_markdown
-from cs336_tui.session.standing import session_time
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.store import session_time
 from tests.samples import START, a_spec, cell_end, cell_start, mixed_session, session_start, state_of, steps
 from tests.strategies import any_event
 

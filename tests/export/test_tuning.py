@@ -9,9 +9,9 @@ import pytest
 
 from cs336_tui.analysis.agreement import COMPARED, Agreement
 from cs336_tui.analysis.next_step import NONE_LEFT
+from cs336_tui.analysis.shortlist import forecast_rule, measured_rule
 from cs336_tui.analysis.tuning import Race, race_of
-from cs336_tui.analysis.tuning_plan import forecast_rule, measured_rule
-from cs336_tui.config.races import Checks, Finish
+from cs336_tui.config.order import Checks, Finish
 from cs336_tui.config.tuning import BUDGET_ENDED, NOT_AFFORDED, LeftOut
 from cs336_tui.events.events import TuningEnded
 from cs336_tui.export.comparison import agreement_tables

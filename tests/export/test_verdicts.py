@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cs336_tui.analysis.merge import Result, merge
-from cs336_tui.events.device_samples import HostSample
+from cs336_tui.events.environment import HostSample
 from cs336_tui.events.events import DeviceSampled, Event, StageChanged
 from cs336_tui.export.verdicts import MOST_LINES, cell_names, judgement_of, trust_notes, verdict_table, without_numbers
 from cs336_tui.session.state import SessionState

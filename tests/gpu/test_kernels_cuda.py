@@ -14,8 +14,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from cs336_tui.analysis.kernel_cells import kernel_cells
 from cs336_tui.analysis.kernels import by_range, idle_share, matmul_shares, named_share
 from cs336_tui.analysis.merge import merge
-from cs336_tui.config.phases import PHASES
 from cs336_tui.config.spec import PASSES
+from cs336_tui.config.values import PHASES
 from cs336_tui.events.events import CellsQueued, ReportFinished, ReportStarted
 from cs336_tui.worker.measure.kernel_events import kernels_of
 from cs336_tui.worker.measure.kernels import raw_events

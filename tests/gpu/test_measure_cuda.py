@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from cs336_tui.config.phases import PHASES
 from cs336_tui.config.spec import PASSES, CellSpec, Pass, Precision
+from cs336_tui.config.values import PHASES
 from cs336_tui.worker.measure.probe import probe
 from cs336_tui.worker.measure.process import driver_initialised
 from cs336_tui.worker.measure.timing import StepTimer, clock_for, time_window

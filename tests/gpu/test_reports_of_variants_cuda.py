@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.analysis.attention_kernels import attention_split
+from cs336_tui.analysis.kernel_cells import attention_split
 from cs336_tui.analysis.kernels import by_range, named_share
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.kernel_report import FUSED

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.config.races import check_sides, rounds_of
+from cs336_tui.config.order import check_sides, rounds_of
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
@@ -28,8 +28,7 @@ from cs336_tui.runner.queue import CellQueue
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.trust import Trust
 from cs336_tui.session.load import load
-from cs336_tui.session.log import LogReader
-from cs336_tui.session.recorder import SessionRecorder
+from cs336_tui.session.log import LogReader, SessionRecorder
 from cs336_tui.session.state import SessionState, fold
 from tests.made_predictions import made_prediction
 from tests.samples import ENVIRONMENT

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.events.prediction import prediction_key
 from cs336_tui.runner import prediction_cache
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.prediction_cache import PredictionCache, fingerprint

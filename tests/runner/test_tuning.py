@@ -15,7 +15,7 @@ import pytest
 from cs336_tui.analysis.next_step import ONE_LEFT, next_step
 from cs336_tui.analysis.shortlist import started_of
 from cs336_tui.analysis.tuning import Entry, Race, race_of
-from cs336_tui.config.races import Checks, Finish
+from cs336_tui.config.order import Checks, Finish
 from cs336_tui.config.tuning import BUDGET_ENDED, Over, Tuning
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellFinished, CellsQueued, CellStarted, Event, TuningEnded
@@ -24,9 +24,8 @@ from cs336_tui.runner.resume import BROKEN_OFF
 from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader
-from cs336_tui.session.standing import standing_of
 from cs336_tui.session.state import SessionState, fold
-from cs336_tui.session.store import info_of
+from cs336_tui.session.store import info_of, standing_of
 from tests.commands import call
 from tests.made_race import race_events
 from tests.watching import Watch, small_spec

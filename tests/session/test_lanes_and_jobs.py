@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.device_samples import HostSample
+from cs336_tui.events.environment import HostSample
 from cs336_tui.session.load import load
 from cs336_tui.session.state import SessionState, fold
 from tests.samples import a_spec

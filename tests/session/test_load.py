@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cs336_tui.analysis.energy import energy_of
+from cs336_tui.analysis.measures import energy_of
 from cs336_tui.analysis.verdicts import judge
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.device_samples import GpuProcess, GpuSample, HostSample
+from cs336_tui.events.environment import GpuProcess, GpuSample, HostSample
 from cs336_tui.events.events import (
     CellFinished,
     CellRequeued,

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.events.events import Event, Notice
-from cs336_tui.session.log import LogError, LogReader
-from cs336_tui.session.recorder import SessionRecorder
+from cs336_tui.session.log import LogError, LogReader, SessionRecorder
 from tests.samples import HEADER
 
 
@@ -85,7 +84,7 @@ def test_a_log_that_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from cs336_tui.session.recorder import SessionRecorder
+from cs336_tui.session.log import SessionRecorder
 from tests.session.test_recorder import HEADER, Notice, Watcher
 
 watcher = Watcher()

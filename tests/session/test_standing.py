@@ -9,9 +9,8 @@ import pytest
 from msgspec.structs import astuple
 
 from cs336_tui.events.events import CellFinished, CellRequeued, CellsQueued, Event, SessionEnded, Status
-from cs336_tui.session.standing import Stage, session_time, standing_of
 from cs336_tui.session.state import SessionState
-from cs336_tui.session.store import describe, info_of
+from cs336_tui.session.store import Stage, describe, info_of, session_time, standing_of
 from tests.made_race import race_events
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, steps, summary_of
 from tests.tui.kept_sessions import STOPPED, keep, stopped_session

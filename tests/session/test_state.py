@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from cs336_tui.config.spec import CellSpec, recorded_spec
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.device_samples import GpuSample, HostSample
-from cs336_tui.events.environment import Environment
+from cs336_tui.events.environment import Environment, GpuSample, HostSample
 from cs336_tui.events.events import (
     CellFinished,
     CellRequeued,
@@ -30,7 +29,7 @@ from cs336_tui.events.events import (
 )
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.memory_report import MemoryReport
-from cs336_tui.events.report_keys import report_key
+from cs336_tui.events.prediction import report_key
 from cs336_tui.export.record import document_of
 from cs336_tui.session import state as state_module
 from cs336_tui.session.load import load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cs336_tui.events.device_samples import GpuProcess, GpuSample, HostSample
+from cs336_tui.events.environment import GpuProcess, GpuSample, HostSample
 from cs336_tui.events.events import DeviceSampled, Stage
 from cs336_tui.session.surroundings import Surroundings
 

@@ -11,13 +11,12 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from cs336_tui.config.command import command_of
+from cs336_tui.config.choices import command_of
 from cs336_tui.config.order import relative_work
 from cs336_tui.config.spec import PRECISIONS, CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.device_samples import GpuSample, HostSample
-from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.environment import DeviceInfo, Environment, GpuSample, HostSample
 from cs336_tui.events.events import (
     CellFinished,
     CellsQueued,

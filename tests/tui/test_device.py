@@ -7,8 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cs336_tui.events.device_samples import GpuSample, HostSample
-from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.events.environment import DeviceInfo, GpuSample, HostSample
 from cs336_tui.events.events import DeviceSampled, EnvironmentRead, Event
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.app import Cs336App

@@ -13,7 +13,7 @@ import pytest
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import CellFinished, CellStarted, Event, Lane, StageChanged
 from cs336_tui.runner.queue import WaitingCell
-from cs336_tui.session.recorder import Sink
+from cs336_tui.session.log import Sink
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.form import Form, entries_of, read
 from cs336_tui.tui.configure.preview import CellChoices, cells_of

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.config.phases import PHASES
 from cs336_tui.config.spec import Pass
+from cs336_tui.config.values import PHASES
 from cs336_tui.events.events import StageChanged, StepsTimed
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState

@@ -5,7 +5,7 @@ import re
 import msgspec
 import pytest
 
-from cs336_tui.events.device_samples import GpuProcess, GpuSample, HostSample, RankSample
+from cs336_tui.events.environment import GpuProcess, GpuSample, HostSample, RankSample
 from cs336_tui.events.events import CellFinished, CellsQueued, ChildOutput, DeviceSampled, Notice, StageChanged
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.help import help_lines

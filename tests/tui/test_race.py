@@ -10,7 +10,7 @@ import pytest
 from cs336_tui.config.presets import preset
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.runner.predictor import PredictionError
-from cs336_tui.session.recorder import Sink
+from cs336_tui.session.log import Sink
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.dialogs.tune import TuneDialog
 from cs336_tui.tui.requests import RunOptions

@@ -9,7 +9,7 @@ import pytest
 
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
-from cs336_tui.session.recorder import Sink
+from cs336_tui.session.log import Sink
 from cs336_tui.tui.app import Cs336App
 from tests.tui.watched import SMALL, WIDE, ScriptedBench, until
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from cs336_tui.analysis.merge import merge
-from cs336_tui.config.presets import Preset
-from cs336_tui.config.recent_models import RecentModel, recent_models, remember
+from cs336_tui.config.presets import Preset, RecentModel, recent_models, remember
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS
@@ -38,7 +37,7 @@ MINE = Sweep(
 
 @pytest.fixture(autouse=True)
 def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("cs336_tui.config.recent_models._usual_file", lambda: tmp_path / "recent.json")
+    monkeypatch.setattr("cs336_tui.config.presets._recent_models_file", lambda: tmp_path / "recent.json")
     return tmp_path / "recent.json"
 
 

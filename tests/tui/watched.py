@@ -15,7 +15,7 @@ from textual._context import active_app
 from textual.app import App
 from textual.pilot import Pilot
 
-from cs336_tui.config.races import rounds_of
+from cs336_tui.config.order import rounds_of
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.codec import to_line
@@ -42,8 +42,7 @@ from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import CellQueue, Tell, WaitingPeak, WaitingReport
 from cs336_tui.runner.resume import left_of
 from cs336_tui.runner.trust import Import, Trust, check_log
-from cs336_tui.session.log import LogReader
-from cs336_tui.session.recorder import Sink
+from cs336_tui.session.log import LogReader, Sink
 from cs336_tui.session.state import fold
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.screen import MainScreen

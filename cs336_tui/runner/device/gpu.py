@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from cs336_tui.events.device_samples import GpuProcess, GpuSample
+from cs336_tui.events.environment import GpuProcess, GpuSample
 from cs336_tui.events.gpus import clock_reasons
 from cs336_tui.runner.device.nvml import LOST, GpuIdentity, Nvml, NvmlSilent, NvmlUnavailable, nvml_report, why_lost
 

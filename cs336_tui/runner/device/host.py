@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import psutil
 
-from cs336_tui.events.device_samples import HostSample, RankSample
+from cs336_tui.events.environment import HostSample, RankSample
 
 _SHORTEST_CPU_WINDOW_S = 0.1  # the kernel counts CPU time in ticks of 10 ms; shorter windows give noise
 

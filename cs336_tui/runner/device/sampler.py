@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from cs336_tui.events.device_samples import GpuSample, HostSample
-from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.events.environment import DeviceInfo, GpuSample, HostSample
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.runner.pipes import StopSignal
 

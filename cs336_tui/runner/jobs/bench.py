@@ -22,8 +22,7 @@ from cs336_tui.runner.jobs.watcher import POLL_S, Watcher, has_result
 from cs336_tui.runner.trust import Import, Untrusted, check_log
 from cs336_tui.session.load import uncollected
 from cs336_tui.session.lock import writer_of
-from cs336_tui.session.log import LogError, LogReader, default_session_dir, line_prefix
-from cs336_tui.session.recorder import SessionRecorder, Sink
+from cs336_tui.session.log import LogError, LogReader, SessionRecorder, Sink, default_session_dir, line_prefix
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 

@@ -12,7 +12,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import coalesce, from_line
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.report_keys import prediction_key
+from cs336_tui.events.prediction import prediction_key
 from cs336_tui.events.reports import Report
 from cs336_tui.runner.jobs.folder import MOST_BYTES, read_shared
 from cs336_tui.runner.jobs.job import JobStatus

@@ -34,7 +34,7 @@ from cs336_tui.session.state import fold
 
 if TYPE_CHECKING:
     from cs336_tui.runner.bench import Bench
-    from cs336_tui.session.recorder import Sink
+    from cs336_tui.session.log import Sink
 
 _LOOK_S = 5.0
 _LOOKS = 3

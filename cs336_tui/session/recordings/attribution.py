@@ -10,16 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cs336_tui.config.variants import RANGES
-from cs336_tui.events.device_timeline import gaps_of, overlap_of
+from cs336_tui.events.device_timeline import busy, extent, gaps_of, overlap_of
 from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
 from cs336_tui.events.kernel_report import KernelGroup, KernelReport, Overlap
 from cs336_tui.events.prediction import NO_RANGE
-from cs336_tui.session.recordings.enclosing import Ints, Spans
-from cs336_tui.session.recordings.range_names import USUAL_PHASES, phase_finder
-from cs336_tui.session.recordings.recording import Opening, Recorded, check_time, header
-from cs336_tui.session.recordings.trace import KERNEL, OPERATOR, USER_RANGE, DeviceFacts, Trace
+from cs336_tui.session.recordings.recording import USUAL_PHASES, Opening, Recorded, check_time, header, phase_finder
+from cs336_tui.session.recordings.trace import KERNEL, OPERATOR, USER_RANGE, DeviceFacts, Ints, Spans, Trace
 from cs336_tui.stats.quantities import counted
-from cs336_tui.stats.timelines import busy, extent
 
 NO_KERNELS = "no kernel of a GPU in the file; shown are the host's operators, by self time"
 _NODE = "autograd::engine::evaluate_function: "
@@ -341,10 +338,12 @@ def _in_order(phases: Iterable[str]) -> list[str]:
 def _note(found: _Attributed, kernels: Ints) -> str:
     unlinked = 0 if found.of_host else int((found.op[kernels] < 0).sum())
     unread = found.trace.unread
-    notes = [NO_KERNELS] * found.of_host
-    have = f"of {counted(len(kernels), 'kernel', ',')} {'has' if unlinked == 1 else 'have'}"
-    notes += [f"{unlinked:,} {have} no launching operator in the file"] * bool(unlinked)
-    notes += [f"{counted(unread, 'event', ',')} could not be read"] * bool(unread)
+    notes = [NO_KERNELS] if found.of_host else []
+    if unlinked:
+        have = f"of {counted(len(kernels), 'kernel', ',')} {'has' if unlinked == 1 else 'have'}"
+        notes.append(f"{unlinked:,} {have} no launching operator in the file")
+    if unread:
+        notes.append(f"{counted(unread, 'event', ',')} could not be read")
     return "; ".join(notes)
 
 

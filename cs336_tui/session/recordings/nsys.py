@@ -22,8 +22,7 @@ import msgspec
 from cs336_tui.config.reading import open_regular
 from cs336_tui.session.recordings.attribution import reports_of
 from cs336_tui.session.recordings.database import Damaged, Database
-from cs336_tui.session.recordings.range_names import OF_LIBRARIES, RangeNames
-from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, Watch
+from cs336_tui.session.recordings.recording import OF_LIBRARIES, Opening, RangeNames, Recorded, RecordingError, Watch
 from cs336_tui.session.recordings.trace import (
     COPY,
     FILL,

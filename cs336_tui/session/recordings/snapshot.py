@@ -22,8 +22,14 @@ from cs336_tui.config.reading import open_regular
 from cs336_tui.events.memory_report import MemoryReport, PhaseSpan
 from cs336_tui.events.prediction import ALL_CATEGORIES, WORKSPACE_OP, Site
 from cs336_tui.session.recordings import safe_pickle
-from cs336_tui.session.recordings.range_names import phase_finder
-from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, header, most_inflated
+from cs336_tui.session.recordings.recording import (
+    Opening,
+    Recorded,
+    RecordingError,
+    header,
+    most_inflated,
+    phase_finder,
+)
 from cs336_tui.session.recordings.snapshot_blocks import (
     History,
     MemoryEvent,
@@ -190,8 +196,9 @@ class _Report:
         names: list[str] = []
         last = ""
         for event, stack in zip(self._history.events, self._stack_of, strict=True):
-            told = self._annotations.at(event)[0] or self._told(event, stack)
-            last = told or last
+            in_backward = stack.empty and event.allocates in self._in_python
+            by_stack = Phase.BACKWARD if in_backward else stack.phase
+            last = self._annotations.at(event)[0] or by_stack or last
             names.append(last or WHOLE)
         spans = []
         first = 1
@@ -202,9 +209,6 @@ class _Report:
         if len(spans) > _MOST_PHASES:
             return [(WHOLE, 1, first)]
         return spans
-
-    def _told(self, event: MemoryEvent, stack: Stack) -> str:
-        return Phase.BACKWARD if stack.empty and event.allocates in self._in_python else stack.phase
 
     def made(self, name: str, device: str, path: str, segments: Sequence[Mapping[str, Any]]) -> MemoryReport:
         history = self._history

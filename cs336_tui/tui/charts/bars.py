@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from cs336_tui.config.phases import ACCUMULATION
+from cs336_tui.config.values import ACCUMULATION
 from cs336_tui.events.events import GRADIENT_SYNC
 from cs336_tui.tui import format
 from cs336_tui.tui.widgets.lines import Line, Span, bar, column, joined

@@ -13,8 +13,7 @@ from textual.reactive import reactive
 
 from cs336_tui.config.axis import Axis
 from cs336_tui.config.counts import INTERVAL, USUAL_MOST
-from cs336_tui.config.presets import QUICK, Preset, all_presets
-from cs336_tui.config.recent_models import RecentModel
+from cs336_tui.config.presets import QUICK, Preset, RecentModel, all_presets
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, size_names
 from cs336_tui.config.sweep import ASKED_REPORTS, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL

@@ -15,7 +15,7 @@ import msgspec
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
 from cs336_tui.config.choices import DO_BENCH_USUAL, USUAL_ALONE, own_code_folders
 from cs336_tui.config.counts import INTERVAL, Auto, auto_of, duration_of, share_of, steps_words
-from cs336_tui.config.recent_models import RecentModel
+from cs336_tui.config.presets import RecentModel
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, ModelDims, dims_of
 from cs336_tui.config.sweep import UNRESOLVED, LaneCount, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL

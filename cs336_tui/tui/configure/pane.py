@@ -14,8 +14,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static
 
-from cs336_tui.config.presets import QUICK, Preset
-from cs336_tui.config.recent_models import RecentModel, recent_models
+from cs336_tui.config.presets import QUICK, Preset, RecentModel, recent_models
 from cs336_tui.config.spec import CUSTOM_SIZE, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL

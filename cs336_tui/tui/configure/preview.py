@@ -13,7 +13,7 @@ from cs336_tui.config.order import in_order, in_rounds, rough_peak_bytes, usual_
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.report_keys import prediction_key, run_key
+from cs336_tui.events.prediction import prediction_key, run_key
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.form import devices_of, lanes_here
 

@@ -40,7 +40,7 @@ class RecordingController:
             self._ask()
 
     def _ask(self) -> None:
-        from cs336_tui.session.recordings.range_names import PhaseError
+        from cs336_tui.session.recordings.recording import PhaseError
         from cs336_tui.tui.dialogs.questions import AskText
 
         def check(text: str) -> str:
@@ -139,7 +139,7 @@ class Wanted(NamedTuple):
 
 def wanted_in(text: str) -> Wanted:
     """The files and phases that a text names, as on the command line. Raises `PhaseError`."""
-    from cs336_tui.session.recordings.range_names import phases_of
+    from cs336_tui.session.recordings.recording import phases_of
 
     words = iter(_words_in(text))
     paths, phases = [], []

@@ -9,7 +9,7 @@ from functools import partial
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import ReportFinished
 from cs336_tui.events.peaks import DevicePeak, PeakError, peak_key
-from cs336_tui.events.report_keys import report_key
+from cs336_tui.events.prediction import report_key
 from cs336_tui.events.reports import REPORTS, ReportKind
 from cs336_tui.session.states import CellState
 from cs336_tui.tui.host import Host

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cs336_tui.config.recent_models import models_in, remember
+from cs336_tui.config.presets import models_in, remember
 from cs336_tui.config.spec import SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.tui.background import in_background
@@ -88,8 +88,7 @@ class RunController:
 
     def ask_race(self) -> None:
         """Ask how the combinations of the chosen values are raced, and race them."""
-        from cs336_tui.config.searched import fields_of
-        from cs336_tui.config.tuned_sweep import start_of
+        from cs336_tui.config.tuned_sweep import fields_of, start_of
         from cs336_tui.tui.dialogs.tune import TuneDialog
 
         pane, environment = self._pane, self._app.live.state.environment

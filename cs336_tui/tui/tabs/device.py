@@ -8,7 +8,7 @@ import msgspec
 
 from cs336_tui.analysis.gpu_words import APPLE, Figure, Numbered, doubtful_reasons, notes, numbered
 from cs336_tui.analysis.gpu_words import figures as figures_of
-from cs336_tui.events.device_samples import GpuSample, HostSample, RankSample
+from cs336_tui.events.environment import GpuSample, HostSample, RankSample
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState

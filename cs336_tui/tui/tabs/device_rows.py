@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.analysis.gpu_words import Numbered, doubtful_reasons
-from cs336_tui.events.device_samples import GpuSample
+from cs336_tui.events.environment import GpuSample
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState, LaneState

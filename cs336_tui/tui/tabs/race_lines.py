@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from cs336_tui.analysis.agreement import COMPARED, agreement_key
 from cs336_tui.analysis.gains import gains_of, together
 from cs336_tui.analysis.tuning import Entry, Race
-from cs336_tui.config.command import command_of
+from cs336_tui.config.choices import command_of
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.tuned_sweep import sweep_of_candidate
 from cs336_tui.config.tuning import COSTS, Tuning, changed

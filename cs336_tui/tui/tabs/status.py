@@ -18,8 +18,8 @@ from cs336_tui.tui.widgets.columns import ellipsis
 from cs336_tui.tui.widgets.lines import Line, Span, fit, line, paragraphs, wrapped
 
 if TYPE_CHECKING:
-    from cs336_tui.analysis.energy import Energy
     from cs336_tui.analysis.judgement import Check, Judgement
+    from cs336_tui.analysis.measures import Energy
 
 _STATUS = {
     "queued": Span("· queued", "muted"),

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cs336_tui.config.phases import prepared_phases
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import prepared_phases
 from cs336_tui.events.reports import AgreementReport, ParameterSketch, PositionsSketch, ReportRequest, Sketch
 from cs336_tui.worker.measure.preparing import fresh_compiler
 from cs336_tui.worker.measure.report_parts import Enter, header
@@ -53,7 +53,9 @@ def sketch_agreement(request: ReportRequest, enter: Enter) -> AgreementReport:
         scale = FIRST_LOSS_SCALE if RECIPES[spec.precision].scale_gradients else 1.0
         while True:
             ran = _run(workload, spec, scale)
-            gradients = [_gradient(tensor, name, scale) for name, tensor in parameters]
+            gradients = [
+                None if tensor.grad is None else sketch(tensor.grad, name, scale) for name, tensor in parameters
+            ]
             if scale <= 1 or not any(found and found.not_finite for found in gradients):
                 break
             scale /= 2
@@ -125,10 +127,6 @@ def _positions(logits: Tensor) -> Iterator[PositionsSketch]:
         end = min(first + size, length)
         part = logits.narrow(-2, first, end - first) if logits.dim() > 1 else logits
         yield PositionsSketch(first, end, sketch(part, f"logits {first}"))
-
-
-def _gradient(parameter: nn.Parameter, name: str, scale: float) -> Sketch | None:
-    return None if parameter.grad is None else sketch(parameter.grad, name, scale)
 
 
 @torch.no_grad()

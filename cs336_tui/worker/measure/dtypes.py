@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_tui.config.phases import PHASES
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import PHASES
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ReportRequest, ToyDtypes
 from cs336_tui.worker.estimate.meta_device import RULES, Autocast

@@ -1,11 +1,17 @@
-"""The kernel report: one profiled step of a cell, each kernel or operator with its phase and named range."""
+"""The kernel report: one profiled step of a cell, each kernel or operator with its phase and named range,
+and the communication of a rank beside compute."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+import re
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate, compress
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import torch
@@ -15,19 +21,186 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
-from cs336_tui.events.kernel_report import FUSED, KernelGroup, KernelReport, RankTraffic
+from cs336_tui.events.device_timeline import busy, is_communication, overlap, shares_over_time
+from cs336_tui.events.kernel_kinds import computes
+from cs336_tui.events.kernel_report import FUSED, AllGather, KernelGroup, KernelReport, RankTraffic
 from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.measure import report_parts
-from cs336_tui.worker.measure.kernel_events import RawEvent, read_step
+from cs336_tui.worker.measure.kernel_events import RawEvent, StepRead, kind_of, phase_times, read_step
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
-from cs336_tui.worker.measure.rank_traffic import Gathered, traffic_of
 from cs336_tui.worker.measure.timing import Clock, clock_for
 from cs336_tui.worker.place import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.passes import Step
-from cs336_tui.worker.workload.ranges import name_step
+from cs336_tui.worker.workload.ranges import PHASE, READY, name_step
+
+PARTS = 60
+"""Equal parts of a step, of each of which the share is known."""
+_GLOO = "gloo:"
+_COPIES = ("Memcpy", "Memset")
+_ALL_GATHER = re.compile("all_?gather", re.IGNORECASE)
+
+
+class Span(NamedTuple):
+    """Something that ran, on the host or on a GPU."""
+
+    name: str
+    begin_ns: int
+    end_ns: int
+
+
+class Gathered(Protocol):
+    """An all-gather of such a step, in the order in which they are issued, as `ranks.gathers` finds it."""
+
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def unit(self) -> str | None: ...
+    @property
+    def pass_(self) -> str: ...
+    @property
+    def module(self) -> str: ...
+
+
+class Lines(NamedTuple):
+    """The step, its communication and what it computed."""
+
+    begin_ns: int
+    end_ns: int
+    communication: list[Span]
+    compute: list[Span]
+
+
+def lines_of(events: Sequence[RawEvent], found: StepRead, phases: Sequence[str]) -> Lines:
+    """Communication: NCCL's kernels, and gloo's operations, which run on threads of the host. Compute: all other
+    kernels of a GPU; without one torch's operators and compiled loops, but for those on gloo's threads, which serve its
+    operations."""
+    marks = [event for event in events if event.name().startswith(PHASE) and kind_of(event) == "operator"]
+    first_ns, last_ns = _extent([_span(mark) for mark in marks if mark.name().removeprefix(PHASE) in phases])
+    inside = [event for event in events if first_ns <= event.start_ns() <= last_ns]
+    operations = [event for event in inside if event.name().startswith(_GLOO)]
+    # The profiler may note the end of gloo's range late, on its thread, when the step has long gone on with the result.
+    own = [span._replace(end_ns=min(span.end_ns, last_ns)) for span in map(_span, operations)]
+    if found.activity == "kernels":
+        launches = [each for each in found.profile.launches if not each.name.startswith(_COPIES)]
+        kernels = [Span(each.name, each.begin_ns, each.end_ns) for each in launches]
+        moves = [is_communication(each.name) for each in kernels]
+        own += compress(kernels, moves)
+        return Lines(*_extent([*kernels, *own]), own, list(compress(kernels, map(operator.not_, moves))))
+    gloos = {event.start_thread_id() for event in operations} - {mark.start_thread_id() for mark in marks}
+    computed = [event for event in inside if computes(event.name()) and event.start_thread_id() not in gloos]
+    return Lines(first_ns, last_ns, own, list(map(_span, computed)))
+
+
+def traffic_of(
+    events: Sequence[RawEvent], found: StepRead, phases: Sequence[str], rank: int, gathered: Sequence[Gathered] = ()
+) -> RankTraffic:
+    """Communication beside compute in these phases, and all-gathers beside what uses them, as `gathered` tells."""
+    lines = lines_of(events, found, phases)
+    own, compute = _columns(lines.communication), _columns(lines.compute)
+    shares = partial(shares_over_time, parts=PARTS, first=lines.begin_ns, last=lines.end_ns)
+    return RankTraffic(
+        rank=rank,
+        span_ns=lines.end_ns - lines.begin_ns,
+        compute_ns=busy(*compute),
+        communication_ns=busy(*own),
+        overlapped_ns=overlap(*own, *compute) if lines.communication and lines.compute else 0,
+        operations=dict(Counter(each.name for each in lines.communication)),
+        compute_over_time=shares(*compute),
+        communication_over_time=shares(*own),
+        all_gathers=tuple(_all_gathers(events, found, lines, gathered)),
+    )
+
+
+def _all_gathers(
+    events: Sequence[RawEvent], found: StepRead, lines: Lines, gathered: Sequence[Gathered]
+) -> Iterator[AllGather]:
+    """The all-gathers that ran. They are those of `gathered`, in order, if there are as many; else no more is known of
+    them than their times. On a GPU a pass is ready once its mark is reached on the host and all that was launched
+    before it has run."""
+    ran = sorted(
+        (each for each in lines.communication if _ALL_GATHER.search(each.name)), key=lambda each: each.begin_ns
+    )
+    known: Sequence[Gathered | None] = gathered if len(gathered) == len(ran) else [None] * len(ran)
+    marks = _marks(events)
+    stream = _main_stream(events) if found.activity == "kernels" else _Stream(lines.compute, [])
+    for each, of in zip(ran, known, strict=True):
+        ready_ns = waited_ns = None
+        if of is not None and of.unit is not None and (waiting := marks[of.unit, of.pass_]):
+            ready_ns = stream.free_at(waiting.pop(0))
+            waited_ns = _uncovered_ns(ready_ns, each.end_ns, stream.ran) if each.end_ns > ready_ns else 0
+        yield AllGather(
+            module=of.module if of else "",
+            pass_=of.pass_ if of else "",
+            bytes=of.bytes if of else None,
+            begin_ns=each.begin_ns - lines.begin_ns,
+            end_ns=each.end_ns - lines.begin_ns,
+            alone_ns=_uncovered_ns(each.begin_ns, each.end_ns, lines.compute),
+            ready_ns=None if ready_ns is None else ready_ns - lines.begin_ns,
+            waited_ns=waited_ns,
+        )
+
+
+def _marks(events: Sequence[RawEvent]) -> dict[tuple[str, str], list[int]]:
+    """The moments of each mark in a pass, in order."""
+    times, found = phase_times(events), defaultdict[tuple[str, str], list[int]](list)
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        if event.name().startswith(READY) and kind_of(event) == "operator":
+            pass_ = "backward" if times.at(event.start_ns()) == "backward" else "forward"
+            found[event.name().removeprefix(READY), pass_].append(event.start_ns())
+    return found
+
+
+class _Stream:
+    """Kernels of a GPU's main stream, each with the moment of its launch; none where the host computes."""
+
+    def __init__(self, ran: Sequence[Span], launched_ns: Sequence[int]) -> None:
+        self.ran = ran
+        order = sorted(range(len(launched_ns)), key=launched_ns.__getitem__)
+        self._launched_ns = [launched_ns[place] for place in order]
+        self._done_ns = list(accumulate((ran[place].end_ns for place in order), max))
+
+    def free_at(self, moment_ns: int) -> int:
+        """The moment, or the end of what was launched before it, if that is later."""
+        before = bisect_left(self._launched_ns, moment_ns)
+        return max(moment_ns, self._done_ns[before - 1]) if before else moment_ns
+
+
+def _main_stream(events: Sequence[RawEvent]) -> _Stream:
+    """The stream that computes most, as the model's own does: FSDP copies and communicates on others."""
+    launched = {e.correlation_id(): e.start_ns() for e in events if kind_of(e) == "runtime"}
+    streams = defaultdict[int, list[RawEvent]](list)
+    for event in events:
+        name = event.name()
+        if kind_of(event) == "kernel" and not is_communication(name) and not name.startswith(_COPIES):
+            streams[event.device_resource_id()].append(event)
+    main = max(streams.values(), key=lambda ran: sum(e.end_ns() - e.start_ns() for e in ran), default=[])
+    return _Stream([_span(e) for e in main], [launched.get(e.correlation_id(), e.start_ns()) for e in main])
+
+
+def _uncovered_ns(begin_ns: int, end_ns: int, spans: Sequence[Span]) -> int:
+    """Time between these moments in which none of the spans runs."""
+    inside = [span for span in spans if span.begin_ns < end_ns and span.end_ns > begin_ns]
+    begins, ends = [max(s.begin_ns, begin_ns) for s in inside], [min(s.end_ns, end_ns) for s in inside]
+    return end_ns - begin_ns - busy(begins, ends)
+
+
+def _span(event: RawEvent) -> Span:
+    return Span(event.name(), event.start_ns(), event.end_ns())
+
+
+def _extent(spans: Sequence[Span]) -> tuple[int, int]:
+    """The first begin and the last end."""
+    begins, ends = _columns(spans)
+    return min(begins, default=0), max(ends, default=0)
+
+
+def _columns(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
+    """Begins and ends."""
+    return [span.begin_ns for span in spans], [span.end_ns for span in spans]
+
 
 WARMUP_STEPS = 2  # Before the profiled step, so that libraries are loaded and memory is allocated
 LONG_STEP_S = 2.0  # One step of this length is enough warm-up

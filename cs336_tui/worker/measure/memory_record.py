@@ -1,31 +1,112 @@
 """The memory report: every allocation of one step after warm-up, from the device's allocator or from the tensors. An
-allocator's recording is joined with the operations that asked for the memory."""
+allocator's recording is joined with the operations that asked for the memory. Of each Transformer block it has the live
+bytes when its forward and its backward begin and end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 import torch
+from torch import Tensor, nn
 from torch.profiler import kineto_available
+from torch.utils._pytree import tree_leaves
 
-from cs336_tui.config.phases import PHASES, prepared_phases
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import PHASES, prepared_phases
 from cs336_tui.events.memory_report import BlockMemory, MemoryReport, SavedBlock
 from cs336_tui.events.prediction import CATEGORIES, Site
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.estimate.tracker import Allocation, Args, Kwargs, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.measure import report_parts
 from cs336_tui.worker.measure.allocator_events import AllocatorEvent, CpuRecorder, CudaRecorder, Recording
-from cs336_tui.worker.measure.block_memory import BlockMoment, What, memory_of_blocks, watched_blocks
 from cs336_tui.worker.measure.cell_memory import saved_for_backward
 from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
+from cs336_tui.worker.workload.model_parts import BlockGroup, block_groups
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_parts
+
+What = Literal["forward begins", "forward ends", "backward begins", "backward ends"]
+
+
+class BlockMoment(NamedTuple):
+    """A moment of a block: the number of its mark, and the first event after it."""
+
+    block: str
+    what: What
+    mark: int
+    event: int
+
+
+@contextmanager
+def watched_blocks(model: nn.Module, at: Callable[[str, What], object]) -> Iterator[None]:
+    """Call `at` with the block's name when its forward or backward begins or ends, recomputed forwards left out.
+
+    The backward of a block begins when the gradient of its output is known and ends when that of its input is: then its
+    parameters have their gradients and its saved tensors are free. Blocks that are recomputed together count as one.
+    """
+    hooks = [hook for group in block_groups(model) for hook in _hooks(group, at)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _hooks(group: BlockGroup, at: Callable[[str, What], object]) -> Iterator[Any]:
+    def enter(_module: nn.Module, args: Any, kwargs: Any) -> None:
+        if torch._C._current_autograd_node() is None:
+            _once_known(group.name, "backward ends", (args, kwargs), at)
+            at(group.name, "forward begins")
+
+    def leave(_module: nn.Module, _args: Any, output: Any) -> None:
+        if torch._C._current_autograd_node() is None:
+            _once_known(group.name, "backward begins", output, at)
+            at(group.name, "forward ends")
+
+    yield group.entry.register_forward_pre_hook(enter, with_kwargs=True)
+    yield group.entry.register_forward_hook(leave)
+
+
+def _once_known(block: str, what: What, value: object, at: Callable[[str, What], object]) -> None:
+    """Call `at` once the gradient of the value is known: of the first tensor that has one."""
+    tensors = (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor) and leaf.requires_grad)
+    if (tensor := next(tensors, None)) is not None:
+        tensor.register_hook(lambda _: (at(block, what), None)[1])
+
+
+def memory_of_blocks(
+    model: nn.Module, moments: Iterable[BlockMoment], timeline: TrackedTimeline
+) -> tuple[BlockMemory, ...]:
+    """Live bytes at these moments, whose events are the timeline's. A block whose backward did not begin and end, as
+    without a gradient of its input, is left out."""
+    events = {(moment.block, moment.what): moment.event for moment in moments}
+
+    def live(block: str, what: What) -> int:
+        return timeline.totals[events[block, what] - 1]
+
+    found = []
+    for group in block_groups(model):
+        name = group.name
+        if {(name, "backward begins"), (name, "backward ends")} <= events.keys():
+            first, end = events[name, "backward begins"], events[name, "backward ends"]
+            trained = {each for block in group.blocks for each in block.parameters() if each.requires_grad}
+            found.append(
+                BlockMemory(
+                    module=name,
+                    forward_bytes=live(name, "forward ends") - live(name, "forward begins"),
+                    before_bytes=live(name, "backward begins"),
+                    after_bytes=live(name, "backward ends"),
+                    peak_bytes=max(timeline.totals[first - 1 : end]),
+                    gradient_bytes=sum(each.nbytes for each in trained),
+                )
+            )
+    return tuple(found)
+
 
 RecorderName = Literal["CUDA allocator history", "CPU profiler", "tensors"]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cs336_tui.config.recomputing import Segment, segments
+from cs336_tui.config.flops import Segment, segments
 from cs336_tui.config.values import Nesting
 from cs336_tui.config.variants import Range
 from cs336_tui.worker.workload.transformer import Transformer

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cs336_tui.config.phases import ACCUMULATION, phases_of
 from cs336_tui.config.spec import Pass
+from cs336_tui.config.values import ACCUMULATION, phases_of
 from cs336_tui.events.events import GRADIENT_SYNC
 from cs336_tui.worker.workload.imported.problems import ImportProblem, place_of, raise_interrupt, told
 from cs336_tui.worker.workload.precision import Context

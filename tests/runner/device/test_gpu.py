@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cs336_tui.events.device_samples import GpuSample
+from cs336_tui.events.environment import GpuSample
 from cs336_tui.events.gpus import ORDINARY_REASONS, clock_reasons
 from cs336_tui.runner.device.gpu import PROCESSES_S, RETRY_S, SLOW_S, GpuMonitor
 from tests.runner.device import fake_nvml as fake

@@ -14,8 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cs336_tui.events.device_samples import HostSample
-from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.events.environment import DeviceInfo, HostSample
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.runner.device import sampler as sampler_module
 from cs336_tui.runner.device.nvml import NO_LIBRARY

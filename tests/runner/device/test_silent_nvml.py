@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.events.device_samples import GpuSample
+from cs336_tui.events.environment import GpuSample
 from cs336_tui.events.events import CellFinished, DeviceSampled
 from cs336_tui.runner.device import nvml as nvml_module
 from cs336_tui.runner.device.gpu import RETRY_S, GpuMonitor

@@ -12,8 +12,8 @@ import pytest
 from cs336_tui.analysis import kernels
 from cs336_tui.events.kernel_report import KernelGroup, KernelReport, Overlap
 from cs336_tui.session.recordings import chrome
-from cs336_tui.session.recordings.enclosing import Spans
 from cs336_tui.session.recordings.recording import Opening, Recorded
+from cs336_tui.session.recordings.trace import Spans
 from tests.session.recordings import made_traces as made
 from tests.session.recordings.made_traces import AUTOGRAD, launch, op, trace_of, user, write
 

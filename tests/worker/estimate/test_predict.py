@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.analysis.estimates import for_target
 from cs336_tui.analysis.targets import named_target
-from cs336_tui.config.phases import PHASES
 from cs336_tui.config.spec import ARCHES, PASSES, CellSpec
+from cs336_tui.config.values import PHASES
 from cs336_tui.config.variants import RANGES
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.prediction import CATEGORIES, Prediction

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cs336_tui.config.attention_accounting import accounting_of
+from cs336_tui.config.flops import accounting_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure.cell_memory import before_backward_bytes

@@ -6,8 +6,8 @@ from statistics import median
 import pytest
 import torch
 
-from cs336_tui.config.phases import PHASES
 from cs336_tui.config.spec import ARCHES, PASSES, SYNCS, Arch, Pass, Precision, Sync
+from cs336_tui.config.values import PHASES
 from cs336_tui.events.codec import from_line, to_line
 from cs336_tui.events.events import StageChanged
 from tests.worker.measure.cells import Report, run, small_spec

@@ -10,8 +10,8 @@ import torch
 
 from cs336_tui.config import environment_variables
 from cs336_tui.config.counts import steps_in
-from cs336_tui.config.phases import PHASES
 from cs336_tui.config.spec import PASSES, Pass
+from cs336_tui.config.values import PHASES
 from cs336_tui.events.events import Notice
 from cs336_tui.worker.measure import cell as cell_module
 from cs336_tui.worker.measure.timing import StepEstimate, StepTimer, WindowTiming, estimate_step, time_window

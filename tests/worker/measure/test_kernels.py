@@ -13,9 +13,9 @@ import pytest
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from cs336_tui.analysis import kernels as findings
-from cs336_tui.analysis.attention_kernels import attention_split
-from cs336_tui.config.phases import PHASES
+from cs336_tui.analysis.kernel_cells import attention_split
 from cs336_tui.config.spec import PASSES, CellSpec
+from cs336_tui.config.values import PHASES
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.reports import ReportRequest

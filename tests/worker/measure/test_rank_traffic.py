@@ -8,7 +8,7 @@ import pytest
 
 from cs336_tui.events.kernel_report import AllGather
 from cs336_tui.worker.measure.kernel_events import read_step
-from cs336_tui.worker.measure.rank_traffic import traffic_of
+from cs336_tui.worker.measure.kernels import traffic_of
 from cs336_tui.worker.workload.ranges import PHASE, READY
 from tests.worker.measure.test_kernel_events import HOST, Made, at_host, named, on_gpu
 

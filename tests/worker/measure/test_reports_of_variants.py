@@ -12,7 +12,7 @@ import torch
 
 from cs336_tui.analysis import kernels as findings
 from cs336_tui.analysis import memory as memory_findings
-from cs336_tui.analysis.attention_kernels import attention_split
+from cs336_tui.analysis.kernel_cells import attention_split
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.kernel_report import FUSED, KernelReport
 from cs336_tui.events.memory_report import MemoryReport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cs336_tui.analysis.attention_kernels import attention_split
+from cs336_tui.analysis.kernel_cells import attention_split
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.measure.kernels import profile_kernels
 from tests.worker.measure.cells import small_spec

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_tui.config.recomputing import Segment, recomputed_blocks, segments
+from cs336_tui.config.flops import Segment, recomputed_blocks, segments
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import Nesting
 from cs336_tui.worker.workload.building import Workload, build

@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_tui.config.phases import PHASES
 from cs336_tui.config.spec import PASSES, ModelDims, Pass
-from cs336_tui.config.values import WITHOUT_BACKWARD
+from cs336_tui.config.values import PHASES, WITHOUT_BACKWARD
 from cs336_tui.worker.workload.building import make_optimizer
 from cs336_tui.worker.workload.passes import Shared, Step, Training
 from cs336_tui.worker.workload.transformer import Batch, Transformer, random_batch

@@ -8,9 +8,8 @@ from functools import partial
 import msgspec
 
 from cs336_tui.analysis import kernels
-from cs336_tui.analysis.attention_kernels import AttentionSplit, attention_split
 from cs336_tui.analysis.grouping import shared
-from cs336_tui.analysis.kernel_cells import CellPart
+from cs336_tui.analysis.kernel_cells import AttentionSplit, CellPart, attention_split
 from cs336_tui.analysis.kernels import Phases, TimeShare
 from cs336_tui.events.kernel_report import KernelReport, RankTraffic
 from cs336_tui.export.kernel_cells import (
