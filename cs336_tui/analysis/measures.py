@@ -102,7 +102,7 @@ class Runs:
     def only(self, keep: Callable[[Result], bool]) -> Runs | None:
         """Those of them that `keep` is true of; None where there are none."""
         kept = [run for run in self.runs if keep(run)]
-        return Runs(kept, self.ddof) if kept else None
+        return Runs(kept, self.ddof, alone=self.alone, peaks=self._peaks) if kept else None
 
     @property
     def first(self) -> Result:

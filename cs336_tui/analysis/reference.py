@@ -211,7 +211,7 @@ def _row(spec: CellSpec, device: str, source: str, cells: Sequence[Result]) -> P
         mean_ms=round(summary.mean_s * 1e3, 6),
         std_ms=None if summary.std_s is None else round(summary.std_s * 1e3, 6),
         note=f"{len(cells)} runs" if len(cells) > 1 else "",
-        peak=f"{peak / 1e9:.6f} GB" if peak and has_model else "",
+        peak=f"{peak / 1e9:.6f} GB" if peak is not None and has_model else "",
         op="" if has_model else spec.collective,
         backend="" if spec.ranks == 1 else spec.backend_in_use,
         ranks=None if spec.ranks == 1 else spec.ranks,

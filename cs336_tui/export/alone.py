@@ -49,9 +49,9 @@ _BASES = {workload: Method(AXES[workload].default, "off") for workload in _ROWS}
 
 
 def tables_alone(workload: str, results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
-    """As `cs336_tui.export.layout.Layout.make`: for each setting a table of step times, of a norm one of its bandwidth,
-    and one of the memory that is held before the backward where a pass has one. Raises `TableError` where nothing is to
-    be shown."""
+    """As `cs336_tui.export.layout.WriteUp.make`: for each setting a table of step times, of a norm one of its
+    bandwidth, and one of the memory that is held before the backward where a pass has one. Raises `TableError` where
+    nothing is to be shown."""
     kept = [result for result in results if result.spec.workload == workload]
     if not kept:
         raise TableError(f"layout {workload}: no cell of {workload} alone; run some with --workload {workload}")

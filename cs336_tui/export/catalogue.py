@@ -20,7 +20,7 @@ from cs336_tui.config.problems.all_problems import every_problem
 from cs336_tui.config.reading import UNREADABLE, read_small, write_quietly
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.drawing import FIGURE_FORMATS, Drawing
-from cs336_tui.export.file_formats import FILE_FORMATS, FORMATS, SUFFIXES
+from cs336_tui.export.file_formats import FORMATS, SUFFIXES
 from cs336_tui.export.files import check_free, figures_beside, make_folder, write_atomically
 from cs336_tui.export.folder import Source, figures_of, write_summary
 from cs336_tui.export.formats import answer, pandas_text
@@ -313,8 +313,3 @@ def axes_of(text: str, results: Sequence[Result]) -> tuple[list[str], list[str]]
 
 def _words(text: str) -> Iterator[str]:
     return (word.strip() for word in text.split(",") if word.strip())
-
-
-def label_of(format_: str) -> str:
-    """A format's name for people."""
-    return FILE_FORMATS[format_].about if format_ in FILE_FORMATS else format_

@@ -58,7 +58,7 @@ class _Point(NamedTuple):
 
 
 def checkpointing_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
-    """As `cs336_tui.export.layout.Layout.make`: a row for each number of blocks, a table for all else that differs.
+    """As `cs336_tui.export.layout.WriteUp.make`: a row for each number of blocks, a table for all else that differs.
     Raises `TableError` where nothing is to be shown."""
     apart = telling(results, but=_ROWS_BY)
     kinds = list(groups(results, apart).values())

@@ -402,7 +402,7 @@ def _how_it_went(result: Fitted) -> str:
     if result.ran is None:
         return "not run"
     said: str = "ran" if result.ran.status == "ok" else result.ran.status
-    if measured := _measured(result.ran):
+    if (measured := _measured(result.ran)) is not None:
         said += f", peak allocated {gigabytes(measured)} GB"
     if after := result.ran_next:
         how = {"ok": " ran too", "oom": ": out of memory"}.get(after.status, f": {after.status}")

@@ -335,7 +335,7 @@ def _made(results: Sequence[Result], states: Sequence[SessionState]) -> Iterator
 def _failure(cell: CellState) -> str:
     """In which stage it ended, and of what, in brief; all of it stands under Failures."""
     end, stage = cell.finished, f"in stage {cell.stage}" if cell.stage else "at its start"
-    if end and cell.status == "oom" and end.peak_allocated_bytes:
+    if end and cell.status == "oom" and end.peak_allocated_bytes is not None:
         return f"{stage}, {gigabytes(end.peak_allocated_bytes)} GB allocated until then"
     return f"{stage}: {in_brief(end.error, 160)}" if end and end.error else stage
 

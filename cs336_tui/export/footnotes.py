@@ -211,7 +211,7 @@ def ending_of(cell: CellState) -> str:
     line = f"{cell.status}{stage}{phase}{told}{finished.error or 'no reason reported'}"
     if cell.status == "oom" and (failed := finished.failed_allocation_bytes):
         line += f"; {gigabytes(failed)} GB could not be allocated"
-    if cell.status == "oom" and (peak := finished.peak_allocated_bytes):
+    if cell.status == "oom" and (peak := finished.peak_allocated_bytes) is not None:
         line += f"; peak allocated until then {gigabytes(peak)} GB"
     return line
 

@@ -228,7 +228,7 @@ class Layout(NamedTuple):
         rows = tuple(chain.from_iterable(rest if key == REST else (key,) for key in self.rows))
         named = {FIELDS[key].title: key for key in rows} if self.names_rows else {}
         columns = [_column(header, source, notation) for header, source in (named | dict(self.columns)).items()]
-        alone = list(map(Runs.of, kept.results)) if self.optional else []
+        alone = list(map(Runs.of, measured(kept.results))) if self.optional else []
         return tables_of(
             kept.results,
             [

@@ -39,11 +39,11 @@ def pivot_table(
 ) -> Table:
     """The pivot of these results. A record is one figure; without a value its `note` says why."""
     results, _ = without_turns(results)
-    signs = Signs()
+    signs, substitute = Signs(), substitute_of(pivot)
     columns = [Column(key, FIELDS[key].title, left=key in LEFT) for key in pivot.rows]
     columns += [Column(_heading(pivot, key, notation)) for key in pivot.column_keys]
     rows = [
-        (*row, *(_text(pivot, pivot.figure(row, column), notation, signs) for column in pivot.column_keys))
+        (*row, *(_text(pivot, pivot.figure(row, column), notation, signs, substitute) for column in pivot.column_keys))
         for row in pivot.row_keys
     ]
     return Table(
@@ -92,7 +92,7 @@ def value_title(pivot: Pivot, notation: Notation) -> str:
             spread = " ± std" if pivot.value == "mean" else ""
             return f"{title}{spread} ({notation.symbol})"
         unit = f" ({measure.quantity.unit})" if measure.quantity.unit else ""
-        return f"{_substitute(pivot) or title}{unit}"
+        return f"{substitute_of(pivot) or title}{unit}"
     over = ", ".join(f"{FIELDS[key].title} {shown}" for key, shown in (pivot.baseline or {}).items())
     return f"{title} over {over} [{pivot.level * 100:g} % interval]"
 
@@ -105,10 +105,10 @@ def _heading(pivot: Pivot, key: Key, notation: Notation) -> str:
     return " · ".join(parts) or value_title(pivot, notation)
 
 
-def _text(pivot: Pivot, figure: Figure | None, notation: Notation, signs: Signs) -> str:
+def _text(pivot: Pivot, figure: Figure | None, notation: Notation, signs: Signs, substitute: str) -> str:
     if figure is None:
         return ""
-    marks = "".join(f" {signs.of(mark)}" for mark in figure.marks if mark != _substitute(pivot))
+    marks = "".join(f" {signs.of(mark)}" for mark in figure.marks if mark != substitute)
     return (figure.note or UNKNOWN if figure.value is None else figure_text(pivot, figure, notation)) + marks
 
 
@@ -130,7 +130,7 @@ def _speedup(figure: Figure, value: float) -> str:
     if figure.is_baseline:
         return "1 (baseline)"
     if figure.low is None or figure.high is None:
-        return f"{value:.2f} {NO_INTERVAL}"
+        return f"{value:{'.2f' if value >= 1 else '.3g'}} {NO_INTERVAL}"
     half = (figure.high - figure.low) / 2
     decimals = min(max(1 - math.floor(math.log10(half)), 2), 4) if half > 0 else 4
     return f"{value:.{decimals}f} [{figure.low:.{decimals}f}, {figure.high:.{decimals}f}]"
@@ -144,7 +144,7 @@ def _record(pivot: Pivot, row: Key, column: Key, figure: Figure) -> dict[str, Va
     return record | {"note": figure.note or None, "marks": "; ".join(figure.marks)}
 
 
-def _substitute(pivot: Pivot) -> str:
+def substitute_of(pivot: Pivot) -> str:
     """The title of the measure that every figure has in place of its own, as where no allocator counts."""
     measure = _measure(pivot)
     title = measure.substitute[0] if measure and measure.substitute else ""
@@ -157,7 +157,7 @@ def _notes(pivot: Pivot) -> Iterable[str]:
         said = steps_note([figure.n for figure in known], max(figure.runs for figure in known), "in each figure")
         yield f"{said}, without the warm-up steps"
     if measure := _measure(pivot):
-        if note := "1 GB is 10⁹ bytes" if _substitute(pivot) else measure.note:
+        if note := "1 GB is 10⁹ bytes" if substitute_of(pivot) else measure.note:
             yield note
     else:
         yield (

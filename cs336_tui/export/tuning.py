@@ -100,7 +100,7 @@ def race_table(race: Race, cells: Mapping[int, CellState] | None = None) -> Tabl
         lambda entry: attributes(entry, "low", "high", "cost", "visits", "peak_bytes", "compile_s"),
         Column("interval", text=_interval),
         Column("visits", rank=4),
-        Column("peak", "peak (GB)", rank=2, text=lambda e: gigabytes(e.peak_bytes) if e.peak_bytes else UNKNOWN),
+        Column("peak", "peak (GB)", rank=2, text=lambda e: gigabytes(e.peak_bytes)),
     ]
     if any(entry.compile_s for entry in race.entries):
         columns.append(Column("compile", "compile (s)", rank=3, text=lambda e: known("{:.1f}", "")(e.compile_s)))

@@ -36,7 +36,7 @@ _WRITTEN = "off"
 
 
 def compiled_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
-    """As `cs336_tui.export.layout.Layout.make`: for each mode and place a table with a row for each pass, and for
+    """As `cs336_tui.export.layout.WriteUp.make`: for each mode and place a table with a row for each pass, and for
     whatever else differs; of a model that was run in this mode, beside the same as it is written.
 
     Raises `TableError` where nothing was compiled.
@@ -174,7 +174,7 @@ def _with_optimizer(results: Sequence[Result]) -> Kept:
     if not kept:
         raise TableError("layout optimizers: no cell with pass train-step, the one that has an optimizer")
     notes = [_FOREACH] if any(result.spec.optimizer in ("adamw", "adamw-foreach") for result in kept) else []
-    if any(tensor_bytes(result) is not None and allocated_bytes(result.cell) is None for result in kept):
+    if any(tensor_bytes(result) is not None and allocated_bytes(result.cell) is None for result in measured(kept)):
         notes.append("peak allocated: where a run cannot count it, the memory report's")
     if others := len(results) - len(kept):
         notes.append(f"left out (no optimizer): {others} of other passes")

@@ -128,9 +128,10 @@ class _Node:
                 watch.start()
             for watch in watches:
                 watch.join()
+            if not self._killed:
+                self._watch.await_sample(self._stop)
             with self._changing:
                 self._ranks = {}
-        self._watch.await_sample(self._stop)
 
     def _started(self, work: Work) -> tuple[Rank, ...]:
         if problem := self._environment.refusal(work.spec, work.place.here):

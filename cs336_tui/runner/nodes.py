@@ -28,7 +28,6 @@ from cs336_tui.runner.child import StoreAnswer, store
 from cs336_tui.runner.hanging import NO_ANSWER, Stuck
 from cs336_tui.runner.launcher import STOPPED_BY_USER, Child, Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal, end_of, last_line
-from cs336_tui.runner.queue import STOPPED
 from cs336_tui.runner.ranks import NODE_LOST, Note
 from cs336_tui.runner.supervise import POLITE_S, TERM_S
 from cs336_tui.stats.quantities import counted
@@ -97,7 +96,7 @@ class Word(msgspec.Struct, frozen=True, omit_defaults=True):
     """As a line of a log has it: of a `rank`, without one a sample of the node's ranks and of their GPUs."""
     rank: int | None = None
     stuck: tuple[Stuck, ...] | None = None
-    """Where its ranks are, as it was asked."""
+    """The places of its ranks, if it was asked for them."""
     over: bool = False
     """True if all its work is done, and all that it had started is gone."""
 
@@ -157,7 +156,7 @@ class NodeProcess:
         end_at = time.monotonic() + within_s
         while not self.words(min(end_at - time.monotonic(), LOOK_S), stop):
             if stop.is_set():
-                raise StartError(STOPPED)
+                raise StartError(STOPPED_BY_USER)
             if time.monotonic() > end_at:
                 raise NodeLost(f"silent for {within_s:g} s")
 
@@ -188,17 +187,18 @@ class NodeProcess:
 
 
 class RanksThere:
-    """The ranks of a cell or report on a node; `sampled` is given what the node samples, `lost` why the node is
-    lost."""
+    """The ranks of a cell or report on a node. `sampled` is given what the node samples, `lost` why the node is lost;
+    `well` is called if it is not."""
 
     def __init__(
         self,
         process: NodeProcess,
         work: Work,
         sampled: Callable[[DeviceSampled], None],
-        lost: Callable[[str], None],
+        lost: Callable[[str], object],
+        well: Callable[[], object],
     ) -> None:
-        self._process, self._work, self._sampled, self._lost = process, work, sampled, lost
+        self._process, self._work, self._sampled, self._lost, self._well = process, work, sampled, lost, well
         self._silent_at = 0.0  # monotonic seconds at which it is lost if it tells nothing
         self._ending = False
         self._answered = threading.Event()
@@ -219,19 +219,22 @@ class RanksThere:
             why, status = "it reported no end", "failed"
         except NodeLost as error:
             why = f"{NODE_LOST}: {error}"
-            self._process.close()
-            self._lost(str(error))
-            if status == "cancelled":
-                why = STOPPED_BY_USER
+            self._process.close(ANSWER_S)
+            if self._owed and not self._ending:
+                self._lost(str(error))
+            elif self._ending:
+                why = STOPPED_BY_USER if status == "cancelled" else f"ended with the others: {error}"
+        else:
+            self._well()
         for rank in sorted(self._owed):
             note(rank, [self._work.end(status, why)])
 
     def _hear(self, note: Note, stop: StopSignal | None) -> bool:
         """Hear the next words; True once all is over. Raises `NodeLost`."""
         left_s = self._silent_at - time.monotonic()
-        if left_s <= 0:
+        words = self._process.words(min(max(left_s, 0.0), LOOK_S), stop)  # what has come while this thread waited
+        if left_s <= 0 and not words:
             raise NodeLost("it does not answer" if self._ending else f"silent for {SILENT_S:g} s")
-        words = self._process.words(min(left_s, LOOK_S), stop)
         if words and not self._ending:
             self._silent_at = time.monotonic() + SILENT_S
         by_rank: dict[int, list[Event]] = {}
@@ -295,7 +298,7 @@ class Nodes:
     ) -> None:
         self._nodes, self._command = tuple(nodes), command
         self._cores, self._most = cores, most
-        self._losses: dict[str, list[str]] = {}  # the reason of each, by node
+        self._losses: dict[str, list[str]] = {}  # the reasons of each node's losses since it last did its work
 
     def ranks_here(self, spec: CellSpec, environment: Environment) -> int | None:
         """The most ranks of the cell on one node; None if it runs on one node. `environment` is this machine's."""
@@ -338,7 +341,9 @@ class Nodes:
             )  # fmt: skip
             first += count
             there = msgspec.structs.replace(work, place=place)
-            parts.append(RanksThere(process, there, samples.of(node), partial(self._lose, process.node.name)))
+            name = process.node.name
+            well = partial(self._losses.pop, name, None)
+            parts.append(RanksThere(process, there, samples.of(node), partial(self._lose, name), well))
         names = tuple(process.node.name for process, count in zip(processes, counts, strict=True) for _ in range(count))
         return Spread(tuple(parts), names, served)
 
@@ -347,11 +352,12 @@ class Nodes:
         while True:
             nodes = [node for node in self._nodes if len(self._losses.get(node.name, ())) < LOSSES][:wanted]
             if len(nodes) < wanted:
-                why = "; ".join(f"{name}: {whys[-1]}" for name, whys in self._losses.items())
+                why = "; ".join(f"{name}: {whys[-1]}" for name, whys in self._losses.items() if len(whys) >= LOSSES)
                 raise StartError(f"its ranks need {counted(wanted, 'node')}, and {len(nodes)} are left; {why}")
             processes: list[NodeProcess] = []
             with ExitStack() as failing:
                 failing.callback(_end, processes)
+                errors.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 for node in nodes:
                     file = errors.with_name(f"{errors.name}-{node.name}-{len(self._losses.get(node.name, ()))}.err")
                     try:
@@ -380,8 +386,9 @@ def _end(processes: Sequence[NodeProcess]) -> None:
     """End processes whose ranks were not started."""
     for process in processes:  # first all at once
         process.hang_up()
+    end_at = time.monotonic() + ENDING_S
     for process in processes:
-        process.close(ENDING_S)
+        process.close(max(0.0, end_at - time.monotonic()))
 
 
 def _store(launcher: Launcher) -> tuple[Child, int]:

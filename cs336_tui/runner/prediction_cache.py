@@ -30,7 +30,6 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 
 SOURCES = (
     "worker/estimate/**/*.py", "worker/workload/**/*.py", "events/prediction.py", "config/flops.py",
-    "config/recomputing.py",
 )  # fmt: skip
 """Patterns of the package's files that a prediction depends on: a file of the cache holds for one content of them."""
 KEPT_S = 1.0

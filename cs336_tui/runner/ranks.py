@@ -346,7 +346,9 @@ class RankFold(_Fold[CellFinished]):
             rank_nodes=tuple(self._nodes),
             summary=summarize(self._measured_s),
             skew=summarize(self._skews_s),
-            rank_peak_bytes=tuple(each.peak_allocated_bytes or each.peak_rss_bytes for each in ends),
+            rank_peak_bytes=tuple(
+                each.peak_rss_bytes if each.peak_allocated_bytes is None else each.peak_allocated_bytes for each in ends
+            ),
         )
 
 

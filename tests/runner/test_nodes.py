@@ -24,10 +24,9 @@ from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.runner import nodes as module
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.launcher import Launcher, StartError
+from cs336_tui.runner.launcher import STOPPED_BY_USER, Launcher, StartError
 from cs336_tui.runner.nodes import Node, NodeProcess, Nodes, Spread, Word, Work, split
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.queue import STOPPED
 from cs336_tui.session.states import CellState
 from cs336_tui.worker.place import Place
 from tests.samples import ENVIRONMENT
@@ -138,7 +137,7 @@ def test_a_node_that_cannot_start_is_tried_twice_and_a_stop_ends_the_wait(tmp_pa
     why = r"need 2 nodes, and 1 are left; n2: its process ended with exit code 3: srun: error: down"
     with pytest.raises(StartError, match=why):
         started(ready, ends)
-    with pytest.raises(StartError, match=STOPPED):
+    with pytest.raises(StartError, match=STOPPED_BY_USER):
         started(ready, silent, stopped=True)
     assert set(psutil.Process().children()) <= set(before)
 

@@ -231,7 +231,7 @@ class EstimateController:
         return {
             run_alike(cell.spec): cell.finished.peak_allocated_bytes
             for cell in state.cells.values()
-            if cell.finished and cell.finished.status == "ok" and cell.finished.peak_allocated_bytes
+            if cell.finished and cell.finished.status == "ok" and cell.finished.peak_allocated_bytes is not None
         }
 
     @property

@@ -45,8 +45,8 @@ _LEAST_ROWS = 5
 _CHART_ROWS = (9, 16)
 """Fewest and most rows of a chart."""
 _ALL = "all cells: "
-_JUDGED = ("verdict", "flops", "peak")
-"""Columns whose values come with the verdicts."""
+_LATER = ("verdict", "flops", "peak", "activations", "energy", "tokens_per_joule")
+"""Columns whose values come after a cell's end: with verdicts, with a report or a prediction."""
 
 
 class ResultsPane(TableRows):
@@ -202,7 +202,7 @@ class ResultsPane(TableRows):
         state, known = self._state, self._judging.known if self._judging else None
         column = next((column for column in self._columns if column.key == self.sort.key), None)
         of = (self.sort, column is None, len(self._cells), column and status.settled_of(state))
-        if of == self._ordered_by and self.sort.key not in _JUDGED:
+        if of == self._ordered_by and self.sort.key not in _LATER:
             return
         on, self._ordered_by = self.index_of(self.cursor), of
         order: Sequence[int] = range(len(self._cells))
@@ -254,13 +254,13 @@ class ResultsPane(TableRows):
             requests_of(self).read_cell(cell)
 
     def _texts(self, cell: CellState, found: Assessment | None) -> tuple[str, ...]:
-        """The cell's texts; those of a finished cell are made once."""
+        """The cell's texts; those of a finished cell are made once, unless a report or a prediction may change them."""
         assert self._state is not None
         finished, assessed, texts = self._done.get(cell.cell, (None, None, ()))
         if not texts or finished is not cell.finished or assessed is not found:
             item = ShownRow(self._state, cell, found)
             texts = tuple(column.cell(item) for column in self._columns)
-            if cell.is_over:
+            if cell.is_over and not any(column.key == "activations" for column in self._columns):
                 self._done[cell.cell] = (cell.finished, found, texts)
         return texts
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from cs336_tui.analysis.fields import FIELDS, shown_of, warmup_done
-from cs336_tui.analysis.measures import FLOP_RATE, MEASURES, QUANTILES, SIZE, Quantity, Runs, peak_bytes
+from cs336_tui.analysis.measures import FLOP_RATE, MEASURES, QUANTILES, SIZE, Energy, Quantity, Runs, peak_bytes
 from cs336_tui.analysis.merge import Result
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.results_columns import COLUMNS, ResultRow
@@ -47,6 +47,11 @@ class _Runs(Runs):
     @cached_property
     def points(self) -> Sequence[RooflinePoint]:
         return [self._found.limit] if self._found and self._found.limit else []
+
+    @cached_property
+    def energy(self) -> Energy:
+        """As it was worked out aside: it takes the samples of the whole cell."""
+        return self._found.energy if self._found and self._found.energy else Energy()
 
 
 class ShownRow(msgspec.Struct, frozen=True, dict=True):

@@ -16,7 +16,7 @@ from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, VALUES, Key, Pivot, Piv
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.export.comparison import pair_columns
-from cs336_tui.export.pivot import default_caption, figure_text
+from cs336_tui.export.pivot import default_caption, figure_text, substitute_of
 from cs336_tui.export.tables import Column
 from cs336_tui.export.verdicts import doubt_notes, judged
 from cs336_tui.tui import format
@@ -24,7 +24,7 @@ from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.status import OUTCOMES
 from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.widgets.columns import hidden_words, lay_out, shown_table, table_lines, without_shared
-from cs336_tui.tui.widgets.lines import Line, Span, line, paragraphs, wrapped
+from cs336_tui.tui.widgets.lines import Line, Span, joined, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
 _USUAL_BASELINES = ("precision", "device", "machine", "arch")
@@ -157,7 +157,7 @@ def _page(
     doubted: frozenset[tuple[Key, Key]] = frozenset(),
     why: Sequence[str] = (),
 ) -> Page:
-    marks: dict[str, str] = {}
+    marks = {substitute_of(found): ""}  # the caption says it
     names = [FIELDS[key].title for key in found.rows]
     columns = tuple(Column(name, left=True) for name in names)
     shown = found.column_keys[min(choice.first_column, max(len(found.column_keys) - 1, 0)) :]
@@ -177,10 +177,12 @@ def _page(
         kept += 1
     layout = every._replace(kept=tuple(range(kept)))
     hidden = len(found.column_keys) - (kept - len(names))
-    base = f" · {key_name('compare.baseline')}: another baseline" if found.baseline else ""
+    caption = [line((default_caption(found), "title"))]
+    if found.baseline:
+        caption.append(line((f"{key_name('compare.baseline')}: another baseline", "muted")))
     more = f"{hidden_words(hidden)} {key_name('compare.right')}" if hidden else ""
     heading = [
-        line((default_caption(found), "title"), (base, "muted")),
+        *joined(caption, width, " · "),
         line((layout.heading, "muted"), (more, "muted")),
     ]
     rows: list[Line] = [(Span(layout.row(row)),) for row in texts]
@@ -193,7 +195,7 @@ def _page(
     told = {key: at for key, at in found.fixed.items() if FIELDS[key].kind != "model" and key not in without}
     fixed = ", ".join(f"{FIELDS[key].title} {value}" for key, value in told.items())
     rows += [(), *wrapped(f"All cells: {fixed}.", width, "muted", "  ")] if fixed else []
-    explained = [f"{text} {mark}" for mark, text in marks.items()]
+    explained = [f"{mark} {sign}" for mark, sign in marks.items() if sign]
     if found.value in ("mean", "std"):
         explained.insert(0, f"std divides by n - {found.ddof}; repeats of a cell are pooled.")
     rows += paragraphs(explained, width, "muted", "  ")
@@ -207,7 +209,7 @@ def _text(found: Pivot, row: Key, column: Key, marks: dict[str, str]) -> str:
     if figure is None:
         return ""
     for mark in figure.marks:
-        marks.setdefault(mark, "¹²³⁴⁵⁶⁷⁸⁹"[len(marks)] if len(marks) < 9 else f"({len(marks) + 1})")
+        marks.setdefault(mark, "¹²³⁴⁵⁶⁷⁸⁹"[len(marks) - 1] if len(marks) <= 9 else f"({len(marks)})")
     note = _NOTES.get(figure.note, figure.note or format.NOT_YET)
     text = note if figure.value is None else figure_text(found, figure)
     return text + "".join(marks[mark] for mark in figure.marks)
