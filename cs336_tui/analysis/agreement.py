@@ -20,7 +20,7 @@ COMPARED = (
     f"one forward and backward, the first of a fresh process, on at most {SEQUENCES} sequences; not further sequences, "
     "later steps and the steps that are timed"
 )
-"""What a check saw, and what it did not."""
+"""The extent of a check: what it saw, and what it did not."""
 _ROUNDOFF: dict[Precision, float] = {
     "fp32": 2.0**-20, "tf32": 2.0**-11, "fp16-mixed": 2.0**-11, "bf16-mixed": 2.0**-8, "bf16": 2.0**-8,
     "fp8-mixed": 2.0**-5,

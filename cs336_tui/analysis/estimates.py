@@ -35,7 +35,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     prediction: Prediction
     target: Target
     needed_bytes: int
-    """What the allocator takes by prediction and what the process takes besides; of all ranks where these have one
+    """Bytes that the allocator takes by prediction and the process besides; of all ranks where these have one
     memory together."""
     fits: bool | None
     tight: bool

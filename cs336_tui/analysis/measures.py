@@ -242,7 +242,7 @@ RATE = Quantity("", count)
 
 
 class Measure(NamedTuple):
-    """What runs come to, as one number in base units: seconds, bytes, tokens/s."""
+    """A number that runs come to, in base units: seconds, bytes, tokens/s."""
 
     key: str
     """The name that ``--columns`` and ``--value`` take."""

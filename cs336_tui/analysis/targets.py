@@ -115,7 +115,7 @@ def target_here(
 
 
 def _context_of(device: DeviceInfo, samples: Sequence[tuple[DeviceSampled, int | None]]) -> int | None:
-    """What a process of its own had of the device, if nobody else uses more or less of it since."""
+    """Bytes of the device that a process of its own had, if nobody else uses more or less of it since."""
     used = [_used_on_gpu(sample, None, device.uuid) for sample, cell in samples if cell is None]
     others = next((each for each in reversed(used) if each is not None), None)
     if device.memory_bytes is None or device.free_bytes is None or others is None:

@@ -184,7 +184,7 @@ def _given_options(command: click.Command, context: click.Context) -> Iterator[s
 
 
 def _misplaced(before: Sequence[str], command: click.Command, name: str) -> str:
-    """What to do about options that stand before a command."""
+    """Advice on options that stand before a command."""
     own = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
     foreign, movable = (", ".join(each for each in before if (each in own) == is_own) for is_own in (False, True))
     parts = (

@@ -13,7 +13,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 _MAKING_NAMES = {"globals", "locals", "vars", "exec", "eval", "setattr", "modules", "__dict__", "__setattr__"}
-"""What a module that binds names as it runs uses."""
+"""Names that a module uses which binds names as it runs."""
 _MOST_FILES = 500
 """Files of a package that are searched for a name in the wrong place."""
 

@@ -24,7 +24,7 @@ MOST_DOTS = 500
 
 
 NO_NAME = "no file can have this name"
-"""What is wrong with a name for which Python raises ValueError: it has a NUL, or is no Unicode."""
+"""The problem of a name for which Python raises ValueError: it has a NUL, or is no Unicode."""
 
 
 def exists(path: Path) -> bool:

@@ -22,7 +22,8 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str | None = None
     capability: str | None = None
     free_bytes: int | None = None
-    """What a process can allocate there once it has a context; None if not known, as of GPUs like an earlier one."""
+    """Bytes that a process can allocate there once it has a context; None if not known, as of GPUs like an earlier
+    one."""
     attentions: tuple[str, ...] = ()
     """The reference model's kinds of attention that it can run; empty if not known."""
     cannot_compile: str | None = None

@@ -270,7 +270,7 @@ class CellFinished(CellEvent, frozen=True):
     failed_allocation_bytes: int | None = None
     """The size that could not be allocated, if torch tells."""
     others_bytes: int | None = None
-    """What other processes held of the device then, if torch tells."""
+    """Bytes that other processes held of the device then, if torch tells."""
     unusable: str | None = None
     """The user's own code, as in the spec, that cannot be used in any cell; None for any other failure."""
     warmup_steps_done: int = 0

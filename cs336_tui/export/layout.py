@@ -190,7 +190,7 @@ REST = "*"
 
 
 def value(read: Callable[[Runs], Value], show: Callable[[Runs], str] | None = None, *, left: bool = False) -> Maker:
-    """What is neither a field nor a measure, as `layout_column`."""
+    """A column of neither a field nor a measure, as `layout_column` makes it."""
     return lambda header, _: layout_column(header, read, show, left=left)
 
 

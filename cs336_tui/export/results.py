@@ -130,7 +130,7 @@ def _work_notes(rows: Sequence[ResultRow], keys: Sequence[str], *, by_default: b
 
 
 def _definition(measure: Measure, rows: Sequence[ResultRow]) -> str:
-    """What the measure is, and of how many cells it is known in which way."""
+    """The measure's definition, and of how many cells it is known in which way."""
     if measure.remark is None:
         return measure.note
     remarks = Counter(measure.remark(row.runs) for row in rows if measure.read(row.runs) is not None)

@@ -35,7 +35,7 @@ _UNCAUGHT = re.compile(
     r"^terminate called .*\n\s+what\(\):\s+(?:.*watchdog thread terminated with exception: )?(?P<error>.+)",
     re.MULTILINE,
 )
-"""What C++ prints of an error that nobody caught, as torch's watchdog of NCCL on one of the device."""
+"""The lines of C++ on an error that nobody caught, as torch's watchdog of NCCL on one of the device."""
 _OF_DEVICE = re.compile(r"(?P<error>CUDA error: .+)")
 """Python's line on an error of the device; C++ prints none where two threads end the process at once."""
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}

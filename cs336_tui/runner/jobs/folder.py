@@ -69,7 +69,7 @@ def is_chosen_here(folder: Path) -> bool:
 
 
 def _mark(folder: Path, data: bytes) -> bytes:
-    """What nobody can write beside this choice of this session without the user's secret. Raises OSError."""
+    """A digest of the data that nobody can make without the user's secret. Raises OSError."""
     path = platformdirs.user_state_path("cs336-tui", appauthor=False) / "secret"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -127,7 +127,7 @@ def outcome_of(error: BaseException) -> tuple[Literal["oom", "failed"], str]:
 
 
 def _fault_of_device() -> str:
-    """What broke the CUDA device in use for this process, as an illegal address in a kernel; empty if nothing did.
+    """The fault of the CUDA device in use for this process, as an illegal address in a kernel; empty without one.
     Every later call fails for it, and some libraries tell that in words of their own."""
     try:
         if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
