@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 import msgspec
@@ -40,6 +41,7 @@ LEAST_BYTES = 200e6
 """Of a cell, so that the allocator's units do not decide."""
 LEAST_BYTES_OF_RANK = 500e6
 """Of one of two ranks, whose wrappers and collectives have some 5 MB that are not predicted."""
+PATIENCE_S = 10.0
 MIB = 2**20
 COMPILED = {
     "compile": "default", "num_layers": 2, "checkpoint": 0, "nesting": "off", "dropout": 0.0, "attention_dropout": 0.0,
@@ -192,6 +194,9 @@ def _status(spec: CellSpec) -> str:
 def _forget_earlier_cells() -> None:
     """Give back workspaces and cached memory, so that a cell finds what a process of its own does."""
     torch._C._cuda_clearCublasWorkspaces()
+    give_up_at = monotonic() + PATIENCE_S
+    while torch.cuda.memory_allocated() and monotonic() < give_up_at:
+        sleep(0.001)  # a thread of autograd drops what a failed backward held a moment after its error
     torch.cuda.empty_cache()
 
 
