@@ -80,6 +80,13 @@ def test_the_end_of_all_has_the_largest_peak_and_each_ranks():
     assert (end.summary.n, end.summary.mean_s) == (2, 2.5)
 
 
+def test_no_bytes_allocated_are_a_ranks_peak_too():
+    found, _ = fold(
+        (0, ended(peak_allocated_bytes=0, peak_rss_bytes=7)), (1, ended(peak_allocated_bytes=None, peak_rss_bytes=7))
+    )
+    assert found.end().rank_peak_bytes == (0, 7)
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_the_rank_that_failed_is_named_and_not_those_that_lost_it(order: tuple[int, int]):
     ends = {
