@@ -31,6 +31,7 @@ from benchmarks.job_logs import Account, account_of, queued_in
 from benchmarks.reporting import app, publish, table
 from benchmarks.unreaped import PARENTS, Unreaped
 from cs336_tui.config.processes import lives
+from cs336_tui.session.lock import lock_path
 from tests.cluster.slurm import NODES, Slurm, missing, started
 
 MARK = "CS336_TUI_KILLS"
@@ -134,11 +135,11 @@ class Session:
     def _batches(self) -> str:
         return ",".join(str(number + 1) for number in range(CELLS))
 
-    def _start(self, *words: str) -> None:
+    def _start(self, *words: str, sessions: Path | None = None) -> None:
         environment = os.environ | {MARK: str(self.folder), "TMPDIR": str(self._temporary)}
         environment |= self._slurm.environment if self._slurm else {}
         said = (self.folder / "said").open("ab")
-        folder = [] if words[0] in ("watch", "resume") else ["--session-dir", str(self._sessions)]
+        folder = [] if words[0] in ("watch", "resume") else ["--session-dir", str(sessions or self._sessions)]
         with said:
             below = Unreaped if self._chance.random() < 0.5 else subprocess.Popen
             command = below(
@@ -291,6 +292,12 @@ class Session:
             self._await_commands()
         if not log.read_bytes().rstrip().rpartition(b"\n")[2].startswith(b'{"type":"SessionEnded"'):
             self._start("watch", str(log))  # the last watcher was killed: of jobs whose end it did not tell
+            self._await_commands()
+        if lock_path(log).exists():
+            self._start("resume", str(log))  # the last writer was killed when all was done
+            self._await_commands()
+        if any(self._temporary.glob("cs336-tui-*")):
+            self._start("bench", *SWEEP, sessions=self.folder / "next")  # the next run removes what a killed one left
             self._await_commands()
 
     def _await_commands(self) -> None:
