@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cs336_tui.config.environment_variables import CACHE_FOLDER
-from cs336_tui.worker.workload.compiling import why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
 
 WHY = why_cannot_compile("cpu")
 pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")

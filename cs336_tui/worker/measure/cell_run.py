@@ -28,7 +28,7 @@ from cs336_tui.worker.measure.timing import (
 from cs336_tui.worker.place import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import Workload, build, collect_garbage, configure_torch
-from cs336_tui.worker.workload.cuda_graph import ReadyStep
+from cs336_tui.worker.workload.compile_and_capture import ReadyStep
 from cs336_tui.worker.workload.passes import Shared, Step
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from cs336_tui.worker.measure.probe import device_label
 from cs336_tui.worker.measure.process import RunQueueDelay, effective_malloc, settings_of, usable_cores
 from cs336_tui.worker.measure.timing import StepTime
 from cs336_tui.worker.workload.building import Workload
-from cs336_tui.worker.workload.compiling import effective_compiler
-from cs336_tui.worker.workload.cuda_graph import ReadyStep
+from cs336_tui.worker.workload.compile_and_capture import ReadyStep, effective_compiler
 from cs336_tui.worker.workload.imported.problems import ImportProblem
 from cs336_tui.worker.workload.precision import (
     dtype_name,

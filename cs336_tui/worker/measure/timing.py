@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 from torch.cuda import Event, current_stream, synchronize  # a user's code may replace them, as any clock
 
-from cs336_tui.worker.workload.cuda_graph import ReadyStep
+from cs336_tui.worker.workload.compile_and_capture import ReadyStep
 
 
 class DeviceEvent(Protocol):

@@ -15,7 +15,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.worker.workload.attention import core_of
 from cs336_tui.worker.workload.attention_only import AttentionOnly, attention_loss, attention_shape
-from cs336_tui.worker.workload.compiling import captures, compiled, nothing_compiled
+from cs336_tui.worker.workload.compile_and_capture import captures, compiled, nothing_compiled
 from cs336_tui.worker.workload.imported.components import (
     ImportedModel,
     import_model,

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
-from cs336_tui.worker.workload.compiling import nothing_compiled
+from cs336_tui.worker.workload.compile_and_capture import nothing_compiled
 from cs336_tui.worker.workload.imported import argument_binding as binding
 from cs336_tui.worker.workload.imported import problems
 from cs336_tui.worker.workload.imported.argument_binding import signature_text
