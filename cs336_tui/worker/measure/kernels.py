@@ -271,7 +271,7 @@ def _gathers(spec: CellSpec, step: Step, model: nn.Module, enter: report_parts.E
     if spec.ranks == 1 or spec.compile != "off" or not (name == "fsdp2" or is_imported(name)):
         return ()
     enter("following all-gathers")
-    from cs336_tui.worker.ranks.gathers import follow_gathers, mark_begins
+    from cs336_tui.worker.ranks.parallel import follow_gathers, mark_begins
 
     found = follow_gathers(step, model)
     mark_begins(model, found)
