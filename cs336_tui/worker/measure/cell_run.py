@@ -83,7 +83,7 @@ class CellRun:
 
     def _built(self, built: Callable[[], object]) -> Workload:
         if self.spec.is_collective:
-            from cs336_tui.worker.ranks.collective import collective_workload
+            from cs336_tui.worker.ranks.group import collective_workload
 
             return collective_workload(self.spec, self.device, self.group.place.rank)
         return build(self.spec, self.device, built=built, rank=self.group.place.rank, share=self._share)
