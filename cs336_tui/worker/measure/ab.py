@@ -12,7 +12,7 @@ import torch
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Status, StepKind
 from cs336_tui.worker.measure import settings
-from cs336_tui.worker.measure.cell_run import CellRun, measured
+from cs336_tui.worker.measure.cell import CellRun, measured
 from cs336_tui.worker.measure.failures import Cancelled
 from cs336_tui.worker.measure.preparing import fresh_compiler
 from cs336_tui.worker.place import ALONE, ENDED_THE_ROUND, Place
