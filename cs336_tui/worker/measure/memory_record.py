@@ -22,8 +22,13 @@ from cs336_tui.events.prediction import CATEGORIES, Site
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.estimate.tracker import Allocation, Args, Kwargs, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.measure import report_parts
-from cs336_tui.worker.measure.allocator_events import AllocatorEvent, CpuRecorder, CudaRecorder, Recording
-from cs336_tui.worker.measure.cell_memory import saved_for_backward
+from cs336_tui.worker.measure.cell_memory import (
+    AllocatorEvent,
+    CpuRecorder,
+    CudaRecorder,
+    Recording,
+    saved_for_backward,
+)
 from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.model_parts import BlockGroup, block_groups

@@ -18,7 +18,7 @@ from torch.profiler import kineto_available
 from cs336_tui.events.memory_report import RankMemoryReport, RankMoment
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.measure import report_parts
-from cs336_tui.worker.measure.allocator_events import CpuRecorder, Recording
+from cs336_tui.worker.measure.cell_memory import CpuRecorder, Recording
 from cs336_tui.worker.place import ALONE, Place
 from cs336_tui.worker.ranks.group import let_gloo_settle
 from cs336_tui.worker.ranks.parallel import bucket_bytes, gathered, held_by, shards, share
