@@ -16,7 +16,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import prepared_phases
 from cs336_tui.events.reports import AgreementReport, ParameterSketch, PositionsSketch, ReportRequest, Sketch
 from cs336_tui.worker.measure.preparing import fresh_compiler
-from cs336_tui.worker.measure.report_parts import Enter, header
+from cs336_tui.worker.measure.reporter import Enter, header
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.model_parts import StandIn
 from cs336_tui.worker.workload.passes import logits_of

@@ -17,23 +17,13 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.events.events import Event, Status, StepKind
 from cs336_tui.stats.quantities import counted
-from cs336_tui.worker.measure import settings, stopping_rule
+from cs336_tui.worker.measure import settings, timing
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, spilled
 from cs336_tui.worker.measure.failures import Cancelled, is_out_of_memory
 from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compiler, prepare
 from cs336_tui.worker.measure.process import RunQueueMeter
 from cs336_tui.worker.measure.reporter import CellReporter
-from cs336_tui.worker.measure.timing import (
-    ESTIMATING_RUNS,
-    L2Flush,
-    StepTime,
-    StepTimer,
-    WindowBroken,
-    WindowTiming,
-    clock_for,
-    estimate_step,
-    time_window,
-)
+from cs336_tui.worker.measure.timing import L2Flush, StepTime, StepTimer, WindowTiming, clock_for
 from cs336_tui.worker.place import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import Workload, build, collect_garbage, configure_torch
@@ -163,7 +153,7 @@ class CellRun:
         }
         for kind, (most, for_s) in counts.items():
             if for_s is not None and len(times_s[kind]) >= most and (sum_s := sum(times_s[kind])) < for_s:
-                self.reporter.notice(stopping_rule.why_short(kind, most, sum_s, for_s))
+                self.reporter.notice(timing.why_short(kind, most, sum_s, for_s))
         done = len(self.reporter.times_s["measured"])
         training = self.step.training if self.step else None
         taken = None if training is None or self._taken_before is None else training.steps_taken - self._taken_before
@@ -223,7 +213,7 @@ def run_cell(
     Events, in order: ``building``; `ModelBuilt`; ``compiling`` and ``capturing`` with a `ModelPrepared` if the spec
     asks for either; ``warm-up`` (if any) and ``measuring`` with a `StepsTimed` after each step (one for all measured
     when pipelined, one for each stage by timer ``do_bench``); ``finishing``; always one `CellFinished`. Warm-up steps
-    are else synchronised one by one. Automatic counts (`stopping_rule`) are decided between steps, with a `Notice` that
+    are else synchronised one by one. Automatic counts (`timing`) are decided between steps, with a `Notice` that
     says why; those that come from time where steps are not looked at, by an estimate before. If the model changes a
     setting after construction, a `Notice` and a second `ModelBuilt` report it.
 
@@ -334,16 +324,16 @@ class _SingleRun(CellRun):
             self._measure(timer)
         self.report_changed_settings("while it was measured")
         if spec.steps_auto is not None and self.group.place.rank == 0:
-            reporter.notice(stopping_rule.why_stopped(reporter.times_s["measured"], spec.steps_auto))
+            reporter.notice(timing.why_stopped(reporter.times_s["measured"], spec.steps_auto))
         self.report_remarks()
 
     def _estimate(self) -> None:
         """Work out how many steps come to the time asked for, where that has to be known before they run."""
         spec = self.spec
         assert self.step is not None
-        step_s, first_s = estimate_step(self.step, clock_for(self.device), self.flush)
+        step_s, first_s = timing.estimate_step(self.step, clock_for(self.device), self.flush)
         self._steps = (spec.warmup_steps_of(step_s), spec.measure_steps_of(step_s))
-        ahead = f"{1 + ESTIMATING_RUNS} steps ran ahead, untimed: the first took {first_s:.3g} s"
+        ahead = f"{1 + timing.ESTIMATING_RUNS} steps ran ahead, untimed: the first took {first_s:.3g} s"
         flushed = " with its flush" if self.flush else ""
         took = f"{ahead}, a step{flushed} takes about {step_s * 1e3:.4g} ms"
         asked = []
@@ -368,11 +358,11 @@ class _SingleRun(CellRun):
             self._time_each(timer, "warm-up", most)
             return
         why_not = ""
-        for count in stopping_rule.warmup_looks(most):
+        for count in timing.warmup_looks(most):
             self._time_each(timer, "warm-up", count)
-            why_not = stopping_rule.why_not_warm(self.reporter.times_s["warm-up"])
+            why_not = timing.why_not_warm(self.reporter.times_s["warm-up"])
             if self.group.agree(not why_not):
-                self._time_each(timer, "warm-up", min(count + stopping_rule.AFTER_LOOK, most))
+                self._time_each(timer, "warm-up", min(count + timing.AFTER_LOOK, most))
                 return
         if self.group.place.rank == 0:
             self.reporter.notice(f"{why_not} after {counted(most, 'warm-up step')}, the limit")
@@ -382,10 +372,10 @@ class _SingleRun(CellRun):
         if spec.timer == "do_bench":
             self._time_window("measured", self._steps[1], WindowTiming(self.flush, whole=True))
         elif spec.steps_auto is not None:
-            for count in stopping_rule.step_looks(spec.measure_steps):
+            for count in timing.step_looks(spec.measure_steps):
                 self._time_each(timer, "measured", count)
                 times_s = self.reporter.times_s["measured"]
-                enough = stopping_rule.enough_measured(times_s, spec.steps_auto)
+                enough = timing.enough_measured(times_s, spec.steps_auto)
                 if count < spec.measure_steps and self.group.agree(enough):
                     break
         elif spec.sync == "each-step" and spec.steps_for is not None:
@@ -400,8 +390,8 @@ class _SingleRun(CellRun):
         assert self.step is not None
         try:
             with self._around("warm-up" if kind == "warm-up" else f"steps 1 to {count}"):
-                times = time_window(self.step, clock_for(self.device), count, self._go_on, how)
-        except WindowBroken as broken:
+                times = timing.time_window(self.step, clock_for(self.device), count, self._go_on, how)
+        except timing.WindowBroken as broken:
             self.report_steps(kind, 0, broken.times)
             raise broken.error from None
         self.report_steps(kind, 0, times)
@@ -422,7 +412,7 @@ class _SingleRun(CellRun):
         """Time steps until they come to so many seconds, or there are `most` of them."""
         times_s = self.reporter.times_s[kind]
         at_once = self.group.place.ranks > 1  # agreeing may take longer than a step
-        while count := self.group.agree(stopping_rule.steps_left(times_s, most, for_s, at_once=at_once)):
+        while count := self.group.agree(timing.steps_left(times_s, most, for_s, at_once=at_once)):
             self._time_each(timer, kind, len(times_s) + count)
 
     def _go_on(self, number: int) -> bool:

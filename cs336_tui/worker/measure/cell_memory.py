@@ -1,5 +1,6 @@
-"""Records an allocator's events in order, with marks between them. CUDA's caching allocator keeps a history; the CPU's
-reports each allocation and free to torch's profiler."""
+"""Memory of a cell as the allocators count it: their events in order with marks between them, peaks, the bytes before
+backward, and the tensors that are saved for it. CUDA's caching allocator keeps a history; the CPU's reports each
+allocation and free to torch's profiler."""
 
 from __future__ import annotations
 

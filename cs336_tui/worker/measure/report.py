@@ -15,7 +15,7 @@ from cs336_tui.worker.measure.failures import Cancelled, outcome_of
 from cs336_tui.worker.measure.kernels import profile_kernels
 from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.measure.oom import explain_oom
-from cs336_tui.worker.measure.report_parts import Enter
+from cs336_tui.worker.measure.reporter import Enter
 from cs336_tui.worker.measure.settings import no_garbage_collection, restored_settings
 from cs336_tui.worker.place import ALONE, Place
 from cs336_tui.worker.ranks.group import Group

@@ -1,5 +1,5 @@
-"""Steps that several ranks share, by torch's own classes or by a user's; their all-gathers, and the module that uses what
-each gathers."""
+"""Steps that several ranks share, by torch's own classes or by a user's; their all-gathers, and the module that uses
+what each gathers."""
 
 from __future__ import annotations
 
