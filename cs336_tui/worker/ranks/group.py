@@ -1,5 +1,5 @@
-"""The process group of a cell's ranks, joined through a file, over nodes through torch's TCP store; and the workload of a
-collective in it: one operation of `torch.distributed` on a message, timed as a step of one phase."""
+"""The process group of a cell's ranks, joined through a file, over nodes through torch's TCP store; and the workload of
+a collective in it: one operation of `torch.distributed` on a message, timed as a step of one phase."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""torch.compile and CUDA graphs: their requirements, the compiled form of a model and counts of its work, and the capture
-of a whole step as one graph, which the host launches once: the time left is the device's own."""
+"""torch.compile and CUDA graphs: their requirements, the compiled form of a model and counts of its work, and the
+capture of a whole step as one graph, which the host launches once: the time left is the device's own."""
 
 from __future__ import annotations
 
