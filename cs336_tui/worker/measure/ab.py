@@ -15,7 +15,7 @@ from cs336_tui.worker.measure import settings
 from cs336_tui.worker.measure.cell import CellRun, measured
 from cs336_tui.worker.measure.failures import Cancelled
 from cs336_tui.worker.measure.preparing import fresh_compiler
-from cs336_tui.worker.place import ALONE, ENDED_THE_ROUND, Place
+from cs336_tui.worker.ranks import ALONE, ENDED_THE_ROUND, Place
 from cs336_tui.worker.workload.building import threads_of
 from cs336_tui.worker.workload.compile_and_capture import forget_sizes
 from cs336_tui.worker.workload.imported.finding import UserModules, attach_user_modules, detach_user_modules

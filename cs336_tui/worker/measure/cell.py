@@ -24,7 +24,7 @@ from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compile
 from cs336_tui.worker.measure.process import RunQueueMeter
 from cs336_tui.worker.measure.reporter import CellReporter
 from cs336_tui.worker.measure.timing import L2Flush, StepTime, StepTimer, WindowTiming, clock_for
-from cs336_tui.worker.place import ALONE, Place
+from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import Workload, build, collect_garbage, configure_torch
 from cs336_tui.worker.workload.compile_and_capture import ReadyStep

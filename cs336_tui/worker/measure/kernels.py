@@ -30,7 +30,7 @@ from cs336_tui.worker.measure import reporter
 from cs336_tui.worker.measure.kernel_events import RawEvent, StepRead, kind_of, phase_times, read_step
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
 from cs336_tui.worker.measure.timing import Clock, clock_for
-from cs336_tui.worker.place import ALONE, Place
+from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.passes import Step

@@ -19,7 +19,7 @@ from cs336_tui.events.memory_report import RankMemoryReport, RankMoment
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.measure import reporter
 from cs336_tui.worker.measure.cell_memory import CpuRecorder, Recording
-from cs336_tui.worker.place import ALONE, Place
+from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import let_gloo_settle
 from cs336_tui.worker.ranks.parallel import bucket_bytes, gathered, held_by, shards, share
 from cs336_tui.worker.workload.building import Workload, build, configure_torch

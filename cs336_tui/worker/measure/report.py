@@ -35,7 +35,7 @@ from cs336_tui.worker.measure.oom import explain_oom
 from cs336_tui.worker.measure.preparing import fresh_compiler
 from cs336_tui.worker.measure.reporter import Enter, header
 from cs336_tui.worker.measure.settings import no_garbage_collection, restored_settings
-from cs336_tui.worker.place import ALONE, Place
+from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.imported.problems import raise_interrupt
@@ -199,12 +199,6 @@ def _rank_memory(request: ReportRequest, enter: Enter, place: Place = ALONE) -> 
     from cs336_tui.worker.measure.rank_memory import record_rank_memory  # it imports much
 
     return record_rank_memory(request, enter, place)
-
-
-def _agreement(request: ReportRequest, enter: Enter) -> Report:
-    from cs336_tui.worker.measure.report import sketch_agreement  # only a race asks for it
-
-    return sketch_agreement(request, enter)
 
 
 _MAKERS: Mapping[ReportKind, Callable[..., Report]] = {

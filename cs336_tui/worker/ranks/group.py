@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from cs336_tui.config.environment_variables import environment
 from cs336_tui.config.ranks import BYTES_OF_ELEMENT
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.worker.place import STACK_SIGNAL, Place
+from cs336_tui.worker.ranks import STACK_SIGNAL, Place
 from cs336_tui.worker.workload.building import ModelFacts, Workload
 from cs336_tui.worker.workload.passes import Shared, Step, cross_entropy
 from cs336_tui.worker.workload.precision import RECIPES, autocast_for
