@@ -18,8 +18,8 @@ from cs336_tui.worker.measure.preparing import fresh_compiler
 from cs336_tui.worker.ranks import ALONE, ENDED_THE_ROUND, Place
 from cs336_tui.worker.workload.building import threads_of
 from cs336_tui.worker.workload.compile_and_capture import forget_sizes
-from cs336_tui.worker.workload.imported.finding import UserModules, attach_user_modules, detach_user_modules
-from cs336_tui.worker.workload.imported.problems import raise_interrupt
+from cs336_tui.worker.workload.import_problems import raise_interrupt
+from cs336_tui.worker.workload.imported_modules import UserModules, attach_user_modules, detach_user_modules
 
 
 def run_round(

@@ -28,7 +28,7 @@ from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import Workload, build, collect_garbage, configure_torch
 from cs336_tui.worker.workload.compile_and_capture import ReadyStep
-from cs336_tui.worker.workload.imported.problems import raise_interrupt
+from cs336_tui.worker.workload.import_problems import raise_interrupt
 from cs336_tui.worker.workload.passes import Shared, Step
 from cs336_tui.worker.workload.ranges import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
 

@@ -37,7 +37,7 @@ from cs336_tui.worker.workload.compile_and_capture import (
     compilations,
     forget_compiled,
 )
-from cs336_tui.worker.workload.imported.problems import ImportProblem, is_users_file
+from cs336_tui.worker.workload.import_problems import ImportProblem, is_users_file
 from cs336_tui.worker.workload.passes import Step
 
 LEAST_RUNS, LEAST_CAPTURING_RUNS, MOST_RUNS = 2, 3, 8

@@ -38,7 +38,7 @@ from cs336_tui.worker.measure.settings import no_garbage_collection, restored_se
 from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
-from cs336_tui.worker.workload.imported.problems import raise_interrupt
+from cs336_tui.worker.workload.import_problems import raise_interrupt
 from cs336_tui.worker.workload.model_parts import StandIn
 from cs336_tui.worker.workload.passes import logits_of
 from cs336_tui.worker.workload.precision import RECIPES, dtype_name

@@ -27,7 +27,7 @@ from cs336_tui.worker.measure.process import RunQueueDelay, effective_malloc, se
 from cs336_tui.worker.measure.timing import StepTime
 from cs336_tui.worker.workload.building import Workload
 from cs336_tui.worker.workload.compile_and_capture import ReadyStep, effective_compiler
-from cs336_tui.worker.workload.imported.problems import ImportProblem, raise_interrupt
+from cs336_tui.worker.workload.import_problems import ImportProblem, raise_interrupt
 from cs336_tui.worker.workload.passes import Training
 from cs336_tui.worker.workload.precision import (
     dtype_name,

@@ -27,9 +27,9 @@ from torch.utils.hooks import RemovableHandle
 from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short
-from cs336_tui.worker.workload.imported.argument_binding import parameters_of, required, signature_text
-from cs336_tui.worker.workload.imported.finding import find, hint_of_import
-from cs336_tui.worker.workload.imported.problems import ImportProblem, explained, kind_of, message_of
+from cs336_tui.worker.workload.import_problems import ImportProblem, explained, kind_of, message_of
+from cs336_tui.worker.workload.imported_arguments import parameters_of, required, signature_text
+from cs336_tui.worker.workload.imported_modules import find, hint_of_import
 from cs336_tui.worker.workload.model_parts import blocks_of
 from cs336_tui.worker.workload.passes import Hook, Shared, Step
 from cs336_tui.worker.workload.ranges import READY

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from cs336_tui.config.values import CAPTURING, Compile
-from cs336_tui.worker.workload.imported.problems import in_one_line
+from cs336_tui.worker.workload.import_problems import in_one_line
 from cs336_tui.worker.workload.passes import Step, Training
 
 _OFF = "or choose --compile off"
