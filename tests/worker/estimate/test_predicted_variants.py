@@ -12,10 +12,8 @@ from cs336_tui.analysis.memory import activation_peak
 from cs336_tui.config.flops import step_flops
 from cs336_tui.config.spec import ARCHES, CellSpec
 from cs336_tui.config.values import OPTIMIZERS
-from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.estimate.predict import predict
-from cs336_tui.worker.measure.memory_record import record_memory
-from tests.worker.measure.cells import small_spec
+from tests.worker.measure.cells import memory_of, small_spec
 
 
 def checkpointed(every: int, **changes: object) -> CellSpec:
@@ -45,7 +43,7 @@ def test_the_peak_of_recomputed_blocks_is_what_the_allocator_counts(
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_memory_report_of_recomputed_blocks_agrees_with_both(arch: str) -> None:
     spec = checkpointed(2, arch=arch)
-    report = record_memory(ReportRequest(kind="memory", spec=spec), lambda _stage: None)
+    report = memory_of(spec)
     assert report.prediction
     assert report.peak_bytes == report.allocator_peak_bytes == pytest.approx(report.prediction.peak_bytes, abs=64)
     assert report.activation_peak_bytes == pytest.approx(report.prediction.activation_peak_bytes, abs=64)

@@ -16,7 +16,7 @@ from cs336_tui.events.events import Notice
 from cs336_tui.worker.measure import cell as cell_module
 from cs336_tui.worker.measure.timing import StepEstimate, StepTimer, WindowTiming, estimate_step, time_window
 from tests.worker.measure.cells import run, small_spec
-from tests.worker.measure.test_cell_counts import notices, run_scripted
+from tests.worker.measure.test_cell import notices, run_scripted
 from tests.worker.measure.test_timing import Device, Step, always
 
 

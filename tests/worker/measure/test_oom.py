@@ -13,8 +13,7 @@ from cs336_tui.events.prediction import CATEGORIES
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.estimate.predict import rehearse
 from cs336_tui.worker.measure.oom import explain_oom, may_try, predicted_moment
-from tests.worker.measure.cells import small_spec
-from tests.worker.measure.little_memory import at_most, linux_only
+from tests.worker.measure.cells import at_most, linux_only, small_spec
 
 GB = 10**9
 
