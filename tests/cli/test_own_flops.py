@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import call
-from tests.worker.workload.own_models import PLAIN
+from tests.worker.workload.own_code import PLAIN
 
 SMALL = (
     "--d-model 32 --d-ff 64 --num-layers 1 --num-heads 2 --vocab-size 64 --context 8 --batch 2 --warmup 1 "

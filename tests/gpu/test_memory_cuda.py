@@ -24,16 +24,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 def gpu_spec(**changes: Any) -> CellSpec:
     fields = {
-        "d_model": 512,
-        "d_ff": 2048,
-        "num_layers": 4,
-        "num_heads": 8,
-        "vocab_size": 10_000,
-        "context_length": 256,
-        "batch_size": 4,
-        "device": "cuda:0",
-        "threads": None,
-    }
+        "d_model": 512, "d_ff": 2048, "num_layers": 4, "num_heads": 8, "vocab_size": 10_000, "context_length": 256,
+        "batch_size": 4, "device": "cuda:0", "threads": None,
+    }  # fmt: skip
     return small_spec(**(fields | changes))
 
 

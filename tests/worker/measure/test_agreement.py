@@ -17,8 +17,7 @@ from cs336_tui.events.reports import AgreementReport, ReportRequest, Sketch
 from cs336_tui.worker.measure.report import BUCKETS, hashed, make_report, named_parameters, sketch
 from cs336_tui.worker.workload.building import build
 from tests.worker.measure.cells import small_spec
-from tests.worker.workload.own_code import Folder
-from tests.worker.workload.own_models import GPT
+from tests.worker.workload.own_code import GPT, Folder
 
 ATTENTIONS = """
 import torch

@@ -24,8 +24,7 @@ from cs336_tui.worker.measure.oom import attempt, explain_oom
 from cs336_tui.worker.measure.reporter import COMPILE_LEFT_OUT
 from cs336_tui.worker.workload.building import build
 from tests.worker.measure.cells import compiles, kernels_of, memory_of, small_spec
-from tests.worker.workload.own_code import Folder
-from tests.worker.workload.own_models import BASICS, GPT, PLAIN
+from tests.worker.workload.own_code import BASICS, GPT, PLAIN, Folder
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from cs336_tui.config.values import Nesting
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.model_parts import block_groups, block_list, blocks_of, checkpoint_blocks
 from cs336_tui.worker.workload.transformer import Block
-from tests.worker.measure.cells import small_spec
+from tests.worker.measure.cells import run_step, small_spec
 
 CPU = torch.device("cpu")
 
@@ -26,10 +26,7 @@ CPU = torch.device("cpu")
 def a_step(spec: CellSpec) -> tuple[Workload, list[Tensor]]:
     """One step of the spec: the workload and its gradients."""
     workload = build(spec, CPU)
-    step = workload.step(spec)
-    step.prepare()
-    for phase in step.phases:
-        step.run(phase)
+    run_step(workload, spec)
     return workload, [p.grad.clone() for p in workload.model.parameters() if p.grad is not None]
 
 
