@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, Event, ModelBuilt, StageChanged, StepsTimed
@@ -22,7 +23,7 @@ from cs336_tui.worker.measure.ab import run_round
 from cs336_tui.worker.measure.cell import run_cell
 from cs336_tui.worker.measure.kernels import profile_kernels
 from cs336_tui.worker.measure.memory_record import record_memory
-from cs336_tui.worker.workload.building import Workload
+from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
 from cs336_tui.worker.workload.passes import Step
 from tests import watching
@@ -176,6 +177,17 @@ def run_step(workload: Workload, spec: CellSpec) -> Step:
     for phase in step.phases:
         step.run(phase)
     return step
+
+
+def counted_flops(spec: CellSpec) -> dict[str, int]:
+    """FLOPs that torch's own counter counts in each phase of a real step."""
+    step = build(spec, configure_torch(spec)).step(spec)
+    found = {}
+    for phase in step.phases:
+        with FlopCounterMode(display=False) as counter:
+            step.run(phase)
+        found[phase] = counter.get_total_flops()
+    return found
 
 
 def kernels_of(spec: CellSpec, folder: str | None = None) -> KernelReport:

@@ -13,7 +13,7 @@ from cs336_tui.config.counts import steps_in
 from cs336_tui.config.spec import PASSES, Pass
 from cs336_tui.config.values import PHASES
 from cs336_tui.events.events import Notice
-from cs336_tui.worker.measure import cell as cell_module
+from cs336_tui.worker.measure import timing
 from cs336_tui.worker.measure.timing import StepEstimate, StepTimer, WindowTiming, estimate_step, time_window
 from tests.worker.measure.cells import run, small_spec
 from tests.worker.measure.test_cell import notices, run_scripted
@@ -146,7 +146,7 @@ def test_a_synchronised_step_is_flushed_before_it_begins() -> None:
 
 
 def estimated(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_module, "estimate_step", lambda _step, _clock, _flush: StepEstimate(seconds, 0.5))
+    monkeypatch.setattr(timing, "estimate_step", lambda _step, _clock, _flush: StepEstimate(seconds, 0.5))
 
 
 @pytest.mark.parametrize("pass_", PASSES)
