@@ -6,10 +6,13 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from cs336_tui.config import environment_variables
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.worker.estimate import predict
 from cs336_tui.worker.workload import import_problems
 from cs336_tui.worker.workload.imported_modules import look_in
 
@@ -50,4 +53,16 @@ def warm_cache(_warm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     # More threads would be processes that each import torch. torch's own way of undoing restores a setting; pytest's
     # may delete it.
     with config.patch(compile_threads=1):
+        yield
+
+
+@pytest.fixture(scope="module")
+def no_prediction() -> Iterator[None]:
+    """Leave the prediction out of reports, which takes a second."""
+
+    def predict_nothing(spec: CellSpec, **_: object) -> NoReturn:
+        raise NotImplementedError(f"no prediction of {spec.size}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predict, "rehearse", predict_nothing)
         yield

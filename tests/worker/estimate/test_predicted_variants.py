@@ -1,5 +1,4 @@
-"""Predictions of cells with checkpointing, a model's own too, or other optimizers, against the CPU allocator's count.
-"""
+"""Predictions of cells with checkpointing, a model's own too, or other optimizers, against the allocator of a CPU."""
 
 from __future__ import annotations
 

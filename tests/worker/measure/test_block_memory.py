@@ -21,6 +21,7 @@ from tests.worker.workload.own_code import Folder
 D, F, H, B, T = 48, 80, 2, 2, 24
 N = B * T
 FP32 = 4
+pytestmark = pytest.mark.usefixtures("no_prediction")
 NUMBER = 8
 """Bytes of a number that scales a tensor. Autograd keeps it, unseen by hooks on saved tensors."""
 

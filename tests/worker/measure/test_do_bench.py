@@ -200,25 +200,28 @@ def test_a_cold_start_is_not_claimed_after_an_estimate() -> None:
     assert any("the first step is not cold: 6 steps ran to estimate its time" in text for text in notices(report))
 
 
-def test_steps_run_until_they_come_to_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = small_spec(warmup_for=0.35, warmup_steps=100, steps_for=1.0, measure_steps=100)
-    report = run_scripted(spec, [0.25] + [0.125] * 50, monkeypatch)
-    assert report.times_s("warm-up") == [0.25, 0.125]
-    assert report.times_s() == [0.125] * 8
-    assert notices(report) == []
-
-
-def test_a_step_longer_than_the_time_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = small_spec(warmup_for=0.35, warmup_steps=100, steps_for=1.0, measure_steps=100)
-    report = run_scripted(spec, [4.0] * 2, monkeypatch)
-    assert (report.times_s("warm-up"), report.times_s()) == ([4.0], [4.0])
-
-
-def test_the_most_steps_end_a_time_before_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = small_spec(warmup_steps=0, steps_for=10.0, measure_steps=6)
-    report = run_scripted(spec, [0.5] * 6, monkeypatch)
-    assert len(report.times_s()) == 6
-    assert notices(report) == ["cell 8: 6 measured steps, the limit, took 3 s of 10s; raise the most with 10s:MAX"]
+@pytest.mark.parametrize(
+    ("counts", "script", "warmup", "measured"),
+    [
+        (
+            {"warmup_for": 0.35, "warmup_steps": 100, "steps_for": 1.0, "measure_steps": 100},
+            [0.25] + [0.125] * 50,
+            2,
+            8,
+        ),
+        ({"warmup_for": 0.35, "warmup_steps": 100, "steps_for": 1.0, "measure_steps": 100}, [4.0] * 2, 1, 1),
+        ({"warmup_steps": 0, "steps_for": 10.0, "measure_steps": 6}, [0.5] * 6, 0, 6),
+    ],
+    ids=["until they come to their time", "a longer one once", "the most"],
+)
+def test_steps_run_until_they_come_to_their_time(
+    counts: dict[str, Any], script: list[float], warmup: int, measured: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = run_scripted(small_spec(**counts), script, monkeypatch)
+    assert report.times_s("warm-up") == script[:warmup]
+    assert report.times_s() == script[warmup : warmup + measured]
+    ended = "cell 8: 6 measured steps, the limit, took 3 s of 10s; raise the most with 10s:MAX"
+    assert notices(report) == ([ended] if measured == 6 else [])
 
 
 def test_the_most_steps_end_a_window_before_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

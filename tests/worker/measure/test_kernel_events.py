@@ -6,7 +6,7 @@ Forward runs on thread 1, backward on thread 2; kernels run long after their lau
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -35,16 +35,8 @@ class Made:
 
 
 def at_host(name: str, begin: int, end: int, *, activity: str = "cpu_op", thread: int = 1, **values: Any) -> Made:
-    return Made(
-        name=name,
-        start_ns=begin,
-        end_ns=end,
-        activity_type=activity,
-        device_type="DeviceType.CPU",
-        start_thread_id=thread,
-        is_user_annotation=activity == "user_annotation",
-        **values,
-    )
+    values |= {"device_type": "DeviceType.CPU", "start_thread_id": thread, "activity_type": activity}
+    return Made(name=name, start_ns=begin, end_ns=end, is_user_annotation=activity == "user_annotation", **values)
 
 
 def named(name: str, begin: int, end: int) -> Made:
@@ -59,16 +51,8 @@ def node(name: str, begin: int, end: int, sequence: int) -> tuple[Made, Made]:
 
 
 def on_gpu(name: str, begin: int, end: int, *, activity: str = "kernel", **values: Any) -> Made:
-    annotation = activity == "gpu_user_annotation"
-    return Made(
-        name=name,
-        start_ns=begin,
-        end_ns=end,
-        activity_type=activity,
-        device_type="DeviceType.CUDA",
-        is_user_annotation=annotation,
-        **values,
-    )
+    values |= {"device_type": "DeviceType.CUDA", "activity_type": activity}
+    return Made(name=name, start_ns=begin, end_ns=end, is_user_annotation=activity == "gpu_user_annotation", **values)
 
 
 HOST = (
@@ -159,10 +143,8 @@ def test_only_kernels_copies_and_fills_of_the_counted_phases_are_counted() -> No
         on_gpu("Memcpy DtoD (Device -> Device)", 1010, 1020, activity="gpu_memcpy", linked_correlation_id=2),
         on_gpu("loss_gradient", 1030, 1040, linked_correlation_id=4),
     )
-    assert [name for name, _, _ in placed(*gpu, phases=("forward",))] == [
-        "mul_kernel",
-        "Memcpy DtoD (Device -> Device)",
-    ]
+    names = [name for name, _, _ in placed(*gpu, phases=("forward",))]
+    assert names == ["mul_kernel", "Memcpy DtoD (Device -> Device)"]
 
 
 def test_a_torch_that_does_not_tell_activities_apart_is_read_by_names() -> None:
@@ -234,11 +216,8 @@ def test_where_no_kernel_is_seen_operators_are_shown_and_the_note_says_why(devic
 def test_where_kernels_are_seen_they_are_what_is_shown() -> None:
     seen = [*HOST, on_gpu("mul_kernel", 1000, 1010, linked_correlation_id=1)]
     read = read_step(seen, ("forward", "loss", "backward"), "cuda")
-    assert (read.activity, read.note, [launch.name for launch in read.profile.launches]) == (
-        "kernels",
-        "",
-        ["mul_kernel"],
-    )
+    names = [launch.name for launch in read.profile.launches]
+    assert (read.activity, read.note, names) == ("kernels", "", ["mul_kernel"])
 
 
 def test_gloo_on_its_threads_is_communication_beside_torchs_operators() -> None:
@@ -338,10 +317,13 @@ def on_gloo() -> list[Made]:
     ]
 
 
+def gathers_in(events: list[Made], known: Sequence[Found]) -> tuple[AllGather, ...]:
+    phases = ("forward", "backward")
+    return traffic_of(events, read_step(events, phases, "cpu"), phases, 0, known).all_gathers
+
+
 def test_an_all_gather_ended_before_its_pass_or_is_waited_for() -> None:
-    events = on_gloo()
-    read = read_step(events, ("forward", "backward"), "cpu")
-    found = traffic_of(events, read, ("forward", "backward"), 0, FOUND).all_gathers
+    found = gathers_in(on_gloo(), FOUND)
     assert found == (
         AllGather(module="embedding, head", pass_="forward", bytes=80, begin_ns=20, end_ns=100, alone_ns=80,
                   ready_ns=10, waited_ns=90),
@@ -355,18 +337,14 @@ def test_an_all_gather_ended_before_its_pass_or_is_waited_for() -> None:
 
 
 def test_all_gathers_that_are_not_those_of_the_step_before_have_their_times_alone() -> None:
-    events = on_gloo()
-    read = read_step(events, ("forward", "backward"), "cpu")
-    found = traffic_of(events, read, ("forward", "backward"), 0, FOUND[:3]).all_gathers
+    found = gathers_in(on_gloo(), FOUND[:3])
     assert [(each.module, each.bytes, each.ready_ns, each.waited_ns) for each in found] == [("", None, None, None)] * 4
 
 
 def test_a_phase_drawn_on_the_gpu_is_not_taken_for_the_hosts() -> None:
     """The GPU is at the forward's kernels while the host is at the backward's mark."""
     drawn = on_gpu(f"{PHASE}forward", 1650, 1800, activity="gpu_user_annotation")
-    events = [*on_gloo(), drawn]
-    read = read_step(events, ("forward", "backward"), "cpu")
-    found = traffic_of(events, read, ("forward", "backward"), 0, FOUND).all_gathers
+    found = gathers_in([*on_gloo(), drawn], FOUND)
     assert [each.waited_ns for each in found] == [90, 0, 20, None]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -32,6 +32,7 @@ from tests.worker.measure.cells import kernels_of, small_spec
 
 PREDICT = predict.predict
 REHEARSE = predict.rehearse
+pytestmark = pytest.mark.usefixtures("no_prediction")
 
 
 def spec_of(**changes: Any) -> CellSpec:
@@ -40,20 +41,8 @@ def spec_of(**changes: Any) -> CellSpec:
     return small_spec(**(wide | changes))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def no_prediction() -> Iterator[None]:
-    """Leave the prediction of FLOPs out, which takes a second."""
-
-    def predict_nothing(spec: CellSpec, **_: object) -> NoReturn:
-        raise NotImplementedError(f"no prediction of {spec.size}")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(predict, "rehearse", predict_nothing)
-        yield
-
-
 @pytest.fixture(scope="module")
-def reports() -> dict[str, KernelReport]:
+def reports(no_prediction: None) -> dict[str, KernelReport]:  # noqa: ARG001
     """One report of each pass."""
     return {pass_: kernels_of(spec_of(pass_=pass_)) for pass_ in PASSES}
 

@@ -203,10 +203,7 @@ def test_blocks_of_a_user_s_model_save_for_backward(folder: Folder, gpt: str) ->
 
 
 def test_a_model_without_blocks_is_one_row(folder: Folder, plain: str) -> None:
-    for spec in (
-        spec_of(folder, f"{plain}:Odd"),
-        spec_of(folder, workload="attention", pass_="backward"),
-    ):
+    for spec in (spec_of(folder, f"{plain}:Odd"), spec_of(folder, workload="attention", pass_="backward")):
         (row,) = memory_findings.saved_summary(memory_of(spec))
         assert row.modules == "model"
         assert row.bytes > 0

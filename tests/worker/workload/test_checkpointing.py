@@ -32,25 +32,24 @@ def a_step(spec: CellSpec) -> tuple[Workload, list[Tensor]]:
 
 @pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
 @pytest.mark.parametrize(
-    ("pass_", "precision"),
-    [("forward+backward", "fp32"), ("backward", "bf16"), ("train-step", "bf16-mixed"), ("train-step", "fp16-mixed")],
+    ("pass_", "precision", "nesting", "layers", "groups"),
+    [
+        ("forward+backward", "fp32", "off", 5, (1, 2, 5)),
+        ("backward", "bf16", "off", 5, (1, 2, 5)),
+        ("train-step", "bf16-mixed", "off", 5, (1, 2, 5)),
+        ("train-step", "fp16-mixed", "off", 5, (1, 2, 5)),
+        ("forward+backward", "fp32", "halves", 7, (1, 2, 3, 7)),
+        ("train-step", "bf16-mixed", "halves", 7, (1, 2, 3, 7)),
+    ],
 )
-def test_gradients_are_those_of_the_model_as_it_is(pass_: str, precision: str, arch: str) -> None:
-    changes: dict[str, Any] = {"pass_": pass_, "precision": precision, "arch": arch, "num_layers": 5}
+def test_gradients_are_those_of_the_model_as_it_is(
+    pass_: str, precision: str, nesting: Nesting, layers: int, groups: tuple[int, ...], arch: str
+) -> None:
+    changes: dict[str, Any] = {"pass_": pass_, "precision": precision, "arch": arch, "num_layers": layers}
     _, expected = a_step(small_spec(**changes))
     assert expected
-    for every in (1, 2, 5):
-        _, found = a_step(small_spec(checkpoint=every, **changes))
-        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True)), every
-
-
-@pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
-@pytest.mark.parametrize(("pass_", "precision"), [("forward+backward", "fp32"), ("train-step", "bf16-mixed")])
-def test_gradients_of_nested_groups_are_those_of_the_model_as_it_is(pass_: str, precision: str, arch: str) -> None:
-    changes: dict[str, Any] = {"pass_": pass_, "precision": precision, "arch": arch, "num_layers": 7}
-    _, expected = a_step(small_spec(**changes))
-    for every in (1, 2, 3, 7):
-        _, found = a_step(small_spec(checkpoint=every, nesting="halves", **changes))
+    for every in groups:
+        _, found = a_step(small_spec(checkpoint=every, nesting=nesting, **changes))
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True)), every
 
 

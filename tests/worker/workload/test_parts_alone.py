@@ -149,22 +149,6 @@ def test_facts_say_how_many_numbers_and_how() -> None:
     assert built(attention="math").facts.attention == "math (scores materialised)"
 
 
-def test_a_users_function_gets_what_the_courses_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "theirs_alone.py").write_text(
-        "import torch\n"
-        "def attend(q, k, v, is_causal=False):\n"
-        "    assert q.dim() == 3, q.shape\n"
-        "    scores = q @ k.mT / q.shape[-1] ** 0.5\n"
-        "    if is_causal:\n"
-        "        scores = scores + torch.full_like(scores, float('-inf')).triu(1)\n"
-        "    return scores.softmax(-1) @ v\n"
-    )
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    theirs = built(attention="theirs_alone:attend", model_path=(str(tmp_path),))
-    ours = built()
-    torch.testing.assert_close(theirs.model(theirs.batch.inputs), ours.model(ours.batch.inputs))
-
-
 OWN_NORMS = """
 import torch
 SEEN = []

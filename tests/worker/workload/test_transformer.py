@@ -132,8 +132,7 @@ def test_a_token_changes_only_itself_and_its_future(arch: Arch, changed: int) ->
 
 
 @pytest.mark.parametrize(
-    ("size", "edition", "millions"),
-    [("small", "2026", 120.95), ("medium", "2026", 412.94), ("large", "2026", 956.61)],
+    ("size", "edition", "millions"), [("small", "2026", 120.95), ("medium", "2026", 412.94), ("large", "2026", 956.61)]
 )
 def test_parameter_counts_less_the_head_are_the_published_ones(size: str, edition: str, millions: float) -> None:
     model = Transformer(dims_of(size, edition), arch="swiglu-rope", context_length=512, device="meta")
