@@ -36,7 +36,6 @@ def test_each_ranks_gpu_is_sampled_and_holds_its_memory(tmp_path: Path) -> None:
     finally:
         bench.close()
     (cell,) = watch.state.cells.values()
-    assert cell.finished is not None
     assert (cell.status, cell.finished.error) == ("ok", None)
     several = [event for event in watch.of(DeviceSampled) if event.other_gpus]
     assert several
@@ -62,7 +61,6 @@ def test_a_rank_uses_no_gpu_but_its_own(tmp_path: Path, parallel: str) -> None:
         (cell,) = runner.run(msgspec.structs.replace(spec, device="cuda:1"))
     finally:
         runner.bench.close()
-    assert cell.finished is not None
     assert (cell.status, cell.finished.error) == ("ok", None)
 
 

@@ -265,7 +265,6 @@ def test_the_probe_finds_the_gpu() -> None:
     (found,) = (device for device in probe().devices if device.name == "cuda:0")
     assert found.label == torch.cuda.get_device_name(0)
     assert found.memory_bytes == torch.cuda.get_device_properties(0).total_memory
-    assert found.uuid
     assert found.uuid.startswith(("GPU-", "MIG-"))
     assert {"fp32", "fp16-mixed"} <= set(found.precisions)
     assert ("bf16" in found.precisions) == torch.cuda.is_bf16_supported(including_emulation=False)

@@ -34,10 +34,8 @@ def test_each_side_tells_what_a_cell_alone_tells() -> None:
         assert all(len(event.phases_s) == phases and len(event.host_s) == 1 for event in side.steps("measured"))
         assert side.finished.status == "ok"
         assert side.finished.warmup_steps_done == 2
-        assert side.finished.summary is not None
         assert side.finished.summary.mean_s == pytest.approx(sum(side.times_s()) / 3)
         measured_for_s = side.finished.measured_for_s
-        assert measured_for_s is not None
         assert measured_for_s > sum(done.a.times_s()) + sum(done.b.times_s()), "the time of both"
     assert [type(event) for event in done.events[-2:]] == [CellFinished, CellFinished]
     assert all(from_line(to_line(event)) == event for event in done.events)

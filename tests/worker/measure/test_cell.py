@@ -78,7 +78,6 @@ def test_the_model_is_the_one_asked_for() -> None:
     assert built.cell == 7
     assert built.num_params_without_head == 3 * (4 * 24**2 + 3 * 24 * 40 + 2 * 24) + 30 * 24 + 24
     assert built.num_params == built.num_params_without_head + 30 * 24
-    assert built.in_force.device_name
     assert built.in_force.device_name.startswith("CPU")
 
 
@@ -182,7 +181,6 @@ def test_measuring_ends_when_the_mean_is_known_and_says_why(monkeypatch: pytest.
     assert (len(report.times_s("warm-up")), len(report.times_s())) == (2, 20)
     (notice,) = notices(report)
     assert notice.startswith("cell 8: stopped after 20 steps: the mean is known to ± 0.")
-    assert report.finished.summary is not None
     assert report.finished.summary.n == 20
 
 

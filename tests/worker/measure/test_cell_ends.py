@@ -54,7 +54,6 @@ def test_out_of_memory_while_building_is_a_result() -> None:
     assert report.outline == ["building", "finishing", "CellFinished"]
     finished = report.finished
     assert (finished.status, finished.stage, finished.step) == ("oom", "building", None)
-    assert finished.error
     assert finished.error.startswith(
         "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4398046511104 b"
     )
@@ -82,7 +81,6 @@ def test_a_failure_is_one_line_and_its_traceback_goes_to_standard_error(capfd: p
     report = run(small_spec(device="cuda:99"))
     finished = report.finished
     assert (finished.status, finished.stage, finished.step) == ("failed", "building", None)
-    assert finished.error
     assert len(finished.error.splitlines()) == 1
     assert "Traceback (most recent call last)" in capfd.readouterr().err
     assert report.outline == ["building", "finishing", "CellFinished"]
@@ -248,7 +246,6 @@ def test_a_model_that_replaces_every_clock_is_timed_as_any_other(folder: Path, m
     assert time.perf_counter is not exact
     finished = report.finished
     assert (finished.status, finished.error) == ("ok", None)
-    assert finished.measured_for_s is not None
     assert sum(report.times_s()) <= finished.measured_for_s <= took_s
     assert [event.at for event in report.events if not began_at <= event.at <= ended_at] == []
 

@@ -81,7 +81,6 @@ def test_categories_add_up_to_the_total_at_every_event(train_step: MemoryReport)
 
 
 def test_a_training_step_begins_with_its_state_and_the_gradients_of_the_one_before(train_step: MemoryReport) -> None:
-    assert train_step.prediction
     parameters = FP32 * train_step.prediction.num_params
     begin = Timeline(train_step).at(0).by_category
     assert begin["parameters"] == parameters
@@ -99,7 +98,6 @@ def test_the_gradients_come_in_backward_and_go_in_zero_grad(train_step: MemoryRe
     assert gradients[spans["zero_grad"].end - 1] == gradients[spans["loss"].end - 1] == 0
     assert gradients[spans["backward"].end - 1] == gradients[0]
     assert train_step.forward_end_bytes == timeline.live_total[spans["forward"].end - 1]
-    assert train_step.prediction
     assert train_step.forward_end_bytes == pytest.approx(train_step.prediction.forward_end_bytes, rel=0.001)
 
 

@@ -45,7 +45,6 @@ def test_the_blocks_of_a_second_attempt_are_those_that_were_seen() -> None:
     assert hidden
     assert all(block.site.frame.startswith("transformer.py:") for block in hidden)
     assert len(report.largest) == 20
-    assert report.prediction
     assert report.prediction.peak_bytes > 8 * GB
 
 
@@ -74,7 +73,6 @@ def test_a_second_attempt_that_fits_says_so_and_predicts() -> None:
     assert stages == ["predicting", "second attempt", "looking for the moment"]
     assert not report.observed
     assert "A second attempt fitted" in report.note
-    assert report.prediction
     assert report.live_bytes == report.prediction.peak_bytes
 
 

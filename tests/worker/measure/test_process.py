@@ -114,7 +114,6 @@ print(effective_malloc(), faults(), faults(), sep="|")
 def test_what_the_environment_sets_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
     said = effective_allocator(CPU)
-    assert said is not None
     assert said.endswith(", MALLOC_TRIM_THRESHOLD_=65536")
 
 

@@ -132,7 +132,6 @@ def test_a_compiled_step_has_phases_but_its_model_no_parts(folder: Folder) -> No
     assert any("fused" in group.name for group in report.groups if group.kind == "elementwise")
     assert all(split.fused and split.softmax_ns is None for split in attention_split(report))
     assert "torch.compile has fused the model" in report.note
-    assert report.prediction is not None
     assert sum(report.prediction.flops.values()) > 0
 
 
@@ -289,7 +288,6 @@ def test_an_attempt_s_blocks_are_the_user_s_own(folder: Folder, gpt: str, monkey
 
     monkeypatch.setattr("torch.nn.functional.cross_entropy", refuse)
     moment = attempt(spec_of(folder, gpt), torch.device("cpu"))
-    assert moment is not None
     assert moment.phase == "loss"
     stem = gpt.partition(":")[0]
     assert any(block.site.frame.startswith(f"{stem}.py:") for block in moment.largest)

@@ -93,7 +93,6 @@ def test_measuring_ends_when_the_interval_is_narrow() -> None:
         times_s = noisy(1000, 0.01, seed)
         count = steps_of(times_s, 0.01)
         interval = mean_interval(times_s[:count])
-        assert interval is not None
         assert 2 * interval.half_share < 0.01
         assert count < 60
         why = why_stopped(times_s[:count], 0.01)
@@ -141,7 +140,6 @@ def test_stopping_when_it_looks_good_costs_little_coverage(
         times_s = noisy(1000, std, seed, correlation)
         counts.append(steps_of(times_s, 0.01))
         interval = mean_interval(times_s[: counts[-1]])
-        assert interval is not None
         held += interval.low <= STEP_S <= interval.high
     with capsys.disabled():
         print(f"\n{std:.1%} noise, correlation {correlation}: {held / runs:.0%} held, {sum(counts) / runs:.0f} steps")

@@ -124,7 +124,6 @@ def test_fsdp_shards_on_the_cells_device_in_its_own_process_group(monkeypatch: p
 
 def test_what_shards_is_known_by_its_parameters_not_by_its_name() -> None:
     found, _ = shared("adapters:Zero3", CODE)
-    assert found.whole is not None
     assert found.whole()["weight"].shape == (8, 4)
     assert shared("adapters:get_ddp", CODE)[0].whole is None  # though fsdp_gather_full_params stands beside it
 

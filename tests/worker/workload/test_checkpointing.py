@@ -124,7 +124,6 @@ def test_the_blocks_are_found_behind_what_stands_in_for_them(every: int) -> None
     blocks = blocks_of(workload.model)
     assert [type(block) for block in blocks] == [Block] * 3
     listed = block_list(workload.model)
-    assert listed is not None
     assert len(listed) == 3
     assert listed[1].attention is blocks[1].attention  # as model code may ask for it
 
