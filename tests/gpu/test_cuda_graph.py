@@ -13,7 +13,13 @@ from torch import Tensor, nn
 from cs336_tui.config.spec import CellSpec, Pass
 from cs336_tui.events.events import ModelPrepared
 from cs336_tui.worker.workload.building import build
-from cs336_tui.worker.workload.compile_and_capture import WARMUP_STEPS, CaptureError, captured, why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import (
+    WARMUP_STEPS,
+    CaptureError,
+    captured,
+    run_whole,
+    why_cannot_compile,
+)
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.transformer import random_batch
 from tests.gpu.cells import assert_ok, forget_workspaces, low_precision, needs
@@ -77,8 +83,7 @@ def test_replays_train_the_model_as_steps_do(precision: str) -> None:
         ready = captured(step, DEVICE) if capture else step
         for _ in range(steps):
             ready.prepare()
-            for phase in ready.phases:
-                ready.run(phase)
+            run_whole(ready)
             ready.clear()
         torch.cuda.synchronize()
         return [parameter.detach().clone() for parameter in workload.model.parameters()]

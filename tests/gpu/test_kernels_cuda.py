@@ -20,6 +20,7 @@ from cs336_tui.events.events import CellsQueued, ReportFinished, ReportStarted
 from cs336_tui.worker.measure.kernel_events import kernels_of
 from cs336_tui.worker.measure.kernels import raw_events
 from cs336_tui.worker.workload.building import build, configure_torch
+from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.ranges import name_step
 from tests.gpu.cells import LAYERS, assert_ok, gpu_spec, needs, needs_memory, profiled, shallow_spec
 from tests.samples import START, state_of
@@ -56,12 +57,10 @@ def test_the_sum_over_kernels_is_the_profilers_own_total() -> None:
     workload = build(spec, configure_torch(spec))
     step = workload.step(spec)
     name_step(step, workload.model, record_function)
-    for phase in step.phases:
-        step.run(phase)
+    run_whole(step)
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        for phase in step.phases:
-            step.run(phase)
+        run_whole(step)
         torch.cuda.synchronize()
     ours = kernels_of(raw_events(profiler), step.phases)
     if not ours.launches:

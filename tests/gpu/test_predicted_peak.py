@@ -10,6 +10,7 @@ from cs336_tui.config.spec import PASSES, Pass, Precision
 from cs336_tui.config.values import OPTIMIZERS
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.building import build, configure_torch
+from cs336_tui.worker.workload.compile_and_capture import run_whole
 from tests.gpu.cells import assert_peak_as_predicted, forget_workspaces, gpu_spec, low_precision
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -37,8 +38,7 @@ def test_the_predicted_end_of_forward_is_what_is_allocated_then() -> None:
     forget_workspaces()
     step = build(spec, configure_torch(spec)).step(spec)
     for _ in range(2):
-        for phase in step.phases:
-            step.run(phase)
+        run_whole(step)
     step.run("zero_grad")
     step.run("forward")
     measured = torch.cuda.memory_allocated()
@@ -77,8 +77,7 @@ def test_gradients_of_recomputed_blocks_under_autocast() -> None:
         spec = gpu_spec(pass_="forward+backward", **fields)
         workload = build(spec, configure_torch(spec))
         step = workload.step(spec)
-        for phase in step.phases:
-            step.run(phase)
+        run_whole(step)
         return [parameter.grad for parameter in workload.model.parameters() if parameter.grad is not None]
 
     for every, nesting in ((1, "off"), (2, "off"), (1, "halves")):

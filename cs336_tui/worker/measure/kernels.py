@@ -33,6 +33,7 @@ from cs336_tui.worker.measure.timing import Clock, clock_for
 from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import build, configure_torch
+from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import PHASE, READY, name_step
 
@@ -322,8 +323,7 @@ def _warm_up(step: Step, clock: Clock, enter: reporter.Enter) -> None:
 def _run(step: Step, clock: Clock) -> None:
     step.prepare()
     clock.synchronize()
-    for phase in step.phases:
-        step.run(phase)
+    run_whole(step)
     clock.synchronize()
 
 

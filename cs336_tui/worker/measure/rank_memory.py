@@ -6,7 +6,6 @@ import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import accumulate
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -220,14 +219,6 @@ def without_lost_frees(found: Iterable[_Counted], tensors: Iterable[int]) -> lis
 def counted(recording: Recording) -> list[_Counted]:
     """Allocations since the recording began, at each of its marks. Frees of what was there before do not
     count."""
-    sizes: dict[int, int] = {}
-    changes: list[int] = []
-    for event in recording.events:
-        change = -sizes.pop(event.address, 0)
-        if event.bytes > 0:
-            sizes[event.address] = event.bytes
-            change += event.bytes
-        changes.append(change)
-    live = list(accumulate(changes, initial=0))
+    live = recording.live_bytes()
     ends = recording.marks
     return [_Counted(live[end], max(live[begin : end + 1])) for begin, end in zip((0, *ends), ends, strict=False)]

@@ -14,6 +14,7 @@ from cs336_tui.events.memory_report import TensorForm
 from cs336_tui.events.prediction import CATEGORIES
 from cs336_tui.worker.estimate.tracker import MODEL_FILES, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.workload.building import Workload, build
+from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.ranges import name_parts
 from tests.worker.measure.cells import small_spec
 
@@ -25,8 +26,7 @@ def track(workload: Workload, tracker: MemoryTracker) -> TrackedTimeline:
     """One step of a workload that has run a step before."""
     name_parts(workload.model, tracker.range)
     step = workload.step(SPEC)
-    for phase in step.phases:
-        step.run(phase)
+    run_whole(step)
     states = workload.training.optimizer.state.values()
     tracker.claim("parameters", workload.model.parameters())
     tracker.claim("buffers", [*workload.model.buffers(), *workload.batch])

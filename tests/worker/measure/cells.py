@@ -24,7 +24,7 @@ from cs336_tui.worker.measure.cell import run_cell
 from cs336_tui.worker.measure.kernels import profile_kernels
 from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
-from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import run_whole, why_cannot_compile
 from cs336_tui.worker.workload.passes import Step
 from tests import watching
 
@@ -174,8 +174,7 @@ def run_step(workload: Workload, spec: CellSpec) -> Step:
     """A step of the workload, which has run once; its gradients are there."""
     step = workload.step(spec)
     step.prepare()
-    for phase in step.phases:
-        step.run(phase)
+    run_whole(step)
     return step
 
 

@@ -19,6 +19,7 @@ from cs336_tui.worker.measure import cell as cell_module
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, saved_for_backward, spilled
 from cs336_tui.worker.measure.preparing import fresh_compiler
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
+from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.passes import Step
 from tests.attention_cells import attention_spec
 from tests.worker.measure.cells import compiles, run, small_spec
@@ -151,8 +152,7 @@ def test_the_scores_are_what_makes_naive_attention_large() -> None:
 def test_compiled_code_is_seen_too() -> None:
     with fresh_compiler("default"):
         step, workload = a_step(attention_spec(compile="default", causal=False, context_length=96))
-        for phase in step.phases:
-            step.run(phase)
+        run_whole(step)
         step.clear()
         found = before_backward_bytes(step, workload, CPU)
     inputs_and_output = 5 * 2 * 96 * 8 * 4
@@ -169,8 +169,7 @@ def test_nothing_is_left_and_the_step_can_go_on(pass_: str) -> None:
     assert before_backward_bytes(step, workload, CPU) == before_backward_bytes(step, workload, CPU)
     assert all(parameter.grad is None for parameter in workload.model.parameters())
     step.prepare()
-    for phase in step.phases:
-        step.run(phase)
+    run_whole(step)
     assert all(parameter.grad is not None for parameter in workload.model.parameters())
 
 

@@ -19,7 +19,7 @@ from cs336_tui.config import environment_variables
 from cs336_tui.events.events import ModelPrepared, StepsTimed
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
 from cs336_tui.worker.workload.building import make_optimizer
-from cs336_tui.worker.workload.compile_and_capture import compiled, why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import compiled, run_whole, why_cannot_compile
 from cs336_tui.worker.workload.passes import Step, Training
 from cs336_tui.worker.workload.transformer import random_batch
 from tests.worker.measure.cells import PLAIN, Report, Rounded, can_compile, compiles, run, small_spec
@@ -135,8 +135,7 @@ def test_a_compiled_step_comes_to_what_the_same_step_as_written_comes_to() -> No
         plain = Step("train-step", written, random_batch(2, 4, 40, device="cpu", seed=0), nullcontext, training)
         for each in (step, plain):
             for _ in range(2):
-                for phase in each.phases:
-                    each.run(phase)
+                run_whole(each)
         for mine, other in zip(model.parameters(), written.parameters(), strict=True):
             assert torch.allclose(mine, other, atol=1e-5)
             assert not torch.equal(mine, torch.zeros_like(mine))

@@ -26,6 +26,7 @@ from cs336_tui.worker.measure.kernel_events import operators_of
 from cs336_tui.worker.measure.kernels import raw_events
 from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.building import build, configure_torch
+from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_step
 from tests.worker.measure.cells import kernels_of, small_spec
@@ -52,8 +53,7 @@ def warm_step(spec: CellSpec) -> Step:
     workload = build(spec, configure_torch(spec))
     step = workload.step(spec)
     name_step(step, workload.model, record_function)
-    for phase in step.phases:
-        step.run(phase)
+    run_whole(step)
     return step
 
 
@@ -96,8 +96,7 @@ def test_sums_agree_with_one_another(reports: dict[str, KernelReport], pass_: st
 def test_the_sum_over_rows_is_the_profilers_own_total(arch: Any, precision: Any) -> None:
     step = warm_step(spec_of(pass_="train-step", arch=arch, precision=precision))
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        for phase in step.phases:
-            step.run(phase)
+        run_whole(step)
     ours = operators_of(raw_events(profiler), step.phases)
     theirs = [each for each in profiler.key_averages() if not each.is_user_annotation]
     assert len(ours.launches) == sum(each.count for each in theirs)  # each in exactly one phase

@@ -26,6 +26,7 @@ from cs336_tui.worker.ranks.parallel import (
     share,
 )
 from cs336_tui.worker.workload.building import build
+from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.import_problems import ImportProblem
 from cs336_tui.worker.workload.passes import Shared
 from cs336_tui.worker.workload.ranges import READY
@@ -194,8 +195,7 @@ def followed(container) -> tuple[tuple[Gathered, ...], nn.Module, list[str]]:
     found = follow_gathers(step, workload.model)
     mark_begins(workload.model, found)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        for phase in step.phases:
-            step.run(phase)
+        run_whole(step)
     names = [each.name() for each in sorted(profiler.profiler.kineto_results.events(), key=lambda e: e.start_ns())]
     return found, workload.model, [name.removeprefix(READY) for name in names if name.startswith(READY)]
 

@@ -16,6 +16,7 @@ from torch import nn
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.variants import RANGES
 from cs336_tui.worker.workload.building import Workload, build
+from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.import_problems import ImportProblem
 from cs336_tui.worker.workload.model_parts import part_of_each
 from cs336_tui.worker.workload.ranges import name_parts
@@ -59,9 +60,7 @@ def entered(spec: CellSpec) -> Entered:
     """One step's forward, loss and backward of a model whose parts are named."""
     seen, workload = Entered(), built(spec)
     name_parts(workload.model, seen.around, spec.annotations)
-    step = workload.step(spec)
-    for phase in step.phases:
-        step.run(phase)
+    run_whole(workload.step(spec))
     return seen
 
 
