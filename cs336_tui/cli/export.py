@@ -25,8 +25,7 @@ from cs336_tui.cli.table_choice import TableChoice, pairs_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.drawing import Absent, Drawing
-from cs336_tui.export.file_formats import FormatError, check_markdown, format_of
-from cs336_tui.export.files import figures_beside, make_folder, write_atomically
+from cs336_tui.export.files import FormatError, check_markdown, figures_beside, format_of, make_folder, write_atomically
 from cs336_tui.export.folder import Source, figures_of, write_summary
 from cs336_tui.export.formats import notes_text, pandas_text
 from cs336_tui.export.problems import WITHOUT_FILES, export_problem

@@ -169,7 +169,7 @@ def of_setting(context: click.Context, incomplete: str) -> Iterable[Value]:
         case "low_bandwidth":
             return ("true", "false")
         case "export_format":
-            from cs336_tui.export.file_formats import FILE_FORMATS
+            from cs336_tui.export.files import FILE_FORMATS
 
             return FILE_FORMATS
         case "columns":

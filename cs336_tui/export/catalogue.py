@@ -20,8 +20,7 @@ from cs336_tui.config.problems.all_problems import every_problem
 from cs336_tui.config.reading import UNREADABLE, read_small, write_quietly
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.drawing import FIGURE_FORMATS, Drawing
-from cs336_tui.export.file_formats import FORMATS, SUFFIXES
-from cs336_tui.export.files import check_free, figures_beside, make_folder, write_atomically
+from cs336_tui.export.files import FORMATS, SUFFIXES, check_free, figures_beside, make_folder, write_atomically
 from cs336_tui.export.folder import Source, figures_of, write_summary
 from cs336_tui.export.formats import answer, pandas_text
 from cs336_tui.export.pivot import pivot_table

@@ -36,7 +36,7 @@ from cs336_tui.export.drawing import (
     wrapped,
 )
 from cs336_tui.export.footnotes import std_kind
-from cs336_tui.export.rank_scaling import SCALING, beside, several_ranks, times_of_one_rank
+from cs336_tui.export.scaling import SCALING, beside, several_ranks, times_of_one_rank
 from cs336_tui.export.texts import untaken
 from cs336_tui.export.tuning import BASELINE
 from cs336_tui.session.state import SessionState

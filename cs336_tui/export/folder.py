@@ -23,8 +23,7 @@ from cs336_tui.events.peaks import PeakCache
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.drawing import FIGURE_FORMATS, Absent, Drawing
 from cs336_tui.export.figures import drawings, race_figures
-from cs336_tui.export.file_formats import SUFFIXES
-from cs336_tui.export.files import AlreadyThere, ExportError, problem_of
+from cs336_tui.export.files import SUFFIXES, AlreadyThere, ExportError, problem_of
 from cs336_tui.export.formats import page, render_all
 from cs336_tui.export.narrow import without_breaks
 from cs336_tui.export.pivot import pivot_table

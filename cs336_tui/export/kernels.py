@@ -20,16 +20,18 @@ from cs336_tui.export.kernel_use import (
     copy_table,
     footnotes,
     gap_table,
+    gathers_of,
+    gathers_table,
     milliseconds,
     nouns,
     one,
     percent,
     step_table,
     time_column,
+    traffic_table,
     use_record,
     use_table,
 )
-from cs336_tui.export.rank_traffic import gathers_of, gathers_table, traffic_table
 from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
 from cs336_tui.stats.quantities import FLOPS, NONE, count
 

@@ -3,7 +3,7 @@ backward changes what is live."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,14 +12,12 @@ from cs336_tui.analysis.estimates import stream_derivation, stream_text
 from cs336_tui.events.memory_report import MemoryReport, PhaseSpan, SavedTensor
 from cs336_tui.events.prediction import ALL_CATEGORIES, CATEGORIES, UNKNOWN_USE, MemoryBlock, Site
 from cs336_tui.export.estimates import CATEGORIES_MEAN
-from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
-from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known, report_table
+from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
 from cs336_tui.stats.quantities import NONE, ByteUnit, Units, counted
 
 if TYPE_CHECKING:
-    from cs336_tui.analysis.memory import AlikeBlocks, BlockRow, PhasePeaks, SavedRow, Timeline
+    from cs336_tui.analysis.memory import AlikeBlocks, BlockRow, SavedRow, Timeline
 
-from cs336_tui.events.memory_report import OomReport
 
 SIZES: Units = (("MB", 1e6), ("GB", 1e9))
 MOST_ROWS = 50
@@ -43,45 +41,6 @@ def memory_tables(report: MemoryReport, *, min_bytes: int = 0) -> tuple[Table, .
     )
     blocks = (block_table(report),) if report.blocks else ()
     return (*found, *((saved_table(report),) if report.saved else ()), *blocks)
-
-
-def peaks_table(reports: Sequence[MemoryReport]) -> Table:
-    """A row for each report: the peak of each phase and of the step, recorded, counted and predicted."""
-    from cs336_tui.analysis.memory import phase_peaks
-
-    found = phase_peaks(reports)
-    unit = ByteUnit.for_largest(max((row.step for row in found), default=0))
-    sizes = (
-        "forward", "backward", "optimizer", "step", "activations", "allocator",
-        "predicted_forward", "predicted_step", "predicted_activations",
-    )  # fmt: skip
-    titles = {name: name.replace("_", " ") for name in sizes} | {"allocator": "allocator's count"}
-
-    def record(row: PhasePeaks) -> dict[str, Value]:
-        ratio = row.predicted_step / row.step if row.predicted_step and row.step else None
-        amounts = {f"{name}_bytes": getattr(row, name) for name in sizes}
-        return cell_record(row.spec) | {"peak_bytes": row.step} | amounts | {"predicted_over_recorded": ratio}
-
-    columns: tuple[Column[PhasePeaks], ...] = (
-        Column("size", left=True, text=lambda row: " · ".join((row.spec.size_label, *row.spec.variants))),
-        Column("context"),
-        Column("batch"),
-        Column("pass", left=True),
-        Column("precision", left=True),
-        *(size_column(f"{name}_bytes", title, unit) for name, title in titles.items()),
-        Column("predicted_over_recorded", "predicted / recorded", show=known("{:.3f}", NONE)),
-    )
-    if all(report.spec.recording for report in reports):  # of these there is no choice, no count and no prediction
-        measured = [column for column in columns[5:] if "predicted" not in column.key and "allocator" not in column.key]
-        columns = (Column("recording", left=True), Column("device", left=True), *measured)
-    return Table.of(
-        found,
-        columns,
-        record=record,
-        caption="Peak memory by phase",
-        footnotes=_peaks_notes(reports),
-        label="memory-peaks",
-    )
 
 
 def _phase_table(report: MemoryReport, timeline: Timeline) -> Table:
@@ -323,18 +282,6 @@ def footnotes(report: MemoryReport) -> tuple[str, ...]:
     )
 
 
-def _peaks_notes(reports: Iterable[MemoryReport]) -> Iterator[str]:
-    yield "forward: the peak while forward runs; step: the peak of the whole recorded step"
-    yield ACTIVATIONS_MEAN
-    own = [report for report in reports if not report.spec.recording]
-    if own:
-        yield "recorded after warm-up, apart from timing; a training step begins with the gradients of the one before"
-    yield "recorders: " + ", ".join(dict.fromkeys(report.recorder for report in reports))
-    yield "devices: " + ", ".join(dict.fromkeys(f"{r.device_name}, torch {r.torch}" for r in reports))
-    yield from dict.fromkeys(report.note for report in reports if report.note)
-    yield UNITS
-
-
 def _forward_end(report: MemoryReport) -> int:
     return max((span.end - 1 for span in report.phases if span.phase == "forward"), default=0)
 
@@ -384,43 +331,3 @@ def spaced(name: str) -> str:
 def size_column(key: str, title: str, unit: ByteUnit, short: str = "") -> Column[Any]:
     """Bytes, in a unit that a screen names above the table."""
     return Column(key, f"{title} ({unit.name})", show=unit.fixed, short=short or title)
-
-
-def oom_table(report: OomReport) -> Table:
-    """The size asked for, live memory by category, the largest live allocations, and the prediction beside it."""
-    unit = ByteUnit.for_largest(max(report.live_bytes, report.capacity_bytes or 0))
-    seen = "seen in a second attempt" if report.observed else "predicted, not seen"
-    return Table.of(
-        _oom_records(report),
-        (
-            Column("what", left=True),
-            Column("bytes", unit.name, show=unit.fixed),
-            Column("where", rank=1, left=True, show=known("{}", "")),
-        ),
-        record=lambda each: cell_record(report.spec) | {"observed": report.observed} | each,
-        caption=f"Out of memory: {report.spec.title} · batch {report.spec.batch_size}",
-        footnotes=(f"what was live: {seen}", UNITS, *([report.note] if report.note else [])),
-        label=f"oom-{report.spec.title}",
-    )
-
-
-def _oom_records(report: OomReport) -> Iterator[dict[str, Value]]:
-    def record(what: str, kind: str, size: int | None, where: str | None = None) -> dict[str, Value]:
-        return {"what": what, "kind": kind, "bytes": size, "where": where}
-
-    phase = {None: None, "building": "while the model was built"}.get(report.phase, f"in {report.phase}")
-    yield record("asked for", "request", report.request_bytes, phase)
-    yield record("live", "live", report.live_bytes)
-    yield record("the device has", "capacity", report.capacity_bytes)
-    if report.prediction:
-        found = report.prediction
-        yield record("predicted peak", "prediction", found.peak_bytes, f"in {found.peak_phase}")
-        if found.activation_peak_bytes is not None:
-            where = f"in {found.activation_peak_phase}"
-            yield record("predicted activation peak", "prediction", found.activation_peak_bytes, where)
-    for category in CATEGORIES:
-        yield record(f"live: {spaced(category)}", "category", report.by_category.get(category, 0))
-    for number, block in enumerate(report.largest, 1):
-        site = block.site
-        parts = (site.range, site.frame, operation(site), tensor_text(block))
-        yield record(f"block {number}: {spaced(block.category)}", "block", block.bytes, " · ".join(filter(None, parts)))

@@ -16,7 +16,7 @@ def checked(found: Found, themes: Collection[str]) -> Found:
     settings = found.settings
     if settings.theme not in themes:
         found = found.without("theme", f"{settings.theme}: expected one of {', '.join(themes)}")
-    from cs336_tui.export.file_formats import FORMATS, canonical
+    from cs336_tui.export.files import FORMATS, canonical
 
     if canonical(settings.export_format) not in FORMATS:
         found = found.without("export_format", f"{settings.export_format}: expected one of {', '.join(FORMATS)}")

@@ -13,8 +13,7 @@ import pytest
 from cs336_tui.cli.selftest import device_of, publish, run_selftest, selftest_command, text_of
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.environment import DeviceInfo
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.files import ExportError
+from cs336_tui.export.files import FORMATS, ExportError
 from cs336_tui.export.selftest import Selftest, sentence
 from cs336_tui.selftest import programs
 from cs336_tui.selftest.programs import APP, BENCH, CONTROL, UNSAMPLED, SelftestCell, programs_of

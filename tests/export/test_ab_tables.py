@@ -17,7 +17,7 @@ from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellStarted, Event
 from cs336_tui.export.comparison import turns_table
-from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.files import FORMATS
 from cs336_tui.export.formats import plain_text, render
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.summary import summary_markdown

@@ -20,8 +20,7 @@ from cs336_tui.export.catalogue import (
     usual_name,
     write,
 )
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.files import AlreadyThere
+from cs336_tui.export.files import FORMATS, AlreadyThere
 from cs336_tui.export.folder import Source
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.session.state import SessionState

@@ -17,7 +17,7 @@ from cs336_tui.export.estimates import (
     fit_table,
     prediction_tables,
 )
-from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.files import FORMATS
 from cs336_tui.export.formats import render_all
 from cs336_tui.export.tables import Table
 from tests.made_predictions import MIB, made_prediction

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
-from cs336_tui.export.file_formats import FORMATS, SUFFIXES
+from cs336_tui.export.files import FORMATS, SUFFIXES
 from cs336_tui.export.formats import answer, latex_escape, page, render, render_all
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.texts import markdown_escape

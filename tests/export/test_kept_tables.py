@@ -27,9 +27,9 @@ from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.estimates import category_table, communication_table, estimate_table, prediction_tables
 from cs336_tui.export.folder import figures_of, tables_of
 from cs336_tui.export.formats import plain_text, render_all
-from cs336_tui.export.peaks import PeakRow, peak_table
 from cs336_tui.export.problems import Needs, export_problem, problems_table
 from cs336_tui.export.reports import drawings_of_reports, report_tables, tables_of_reports
+from cs336_tui.export.roofline import PeakRow, peak_table
 from cs336_tui.export.scaling import limit_table, plan_figure, rank_table
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.tables import Table

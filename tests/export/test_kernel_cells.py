@@ -9,7 +9,7 @@ import pytest
 from cs336_tui.analysis.kernel_cells import kernel_cells
 from cs336_tui.analysis.merge import merge
 from cs336_tui.config.spec import recorded_spec
-from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.files import FORMATS
 from cs336_tui.export.formats import render, render_all
 from cs336_tui.export.kernel_cells import kernel_cells_table
 from cs336_tui.export.reports import report_sections, report_tables

@@ -8,7 +8,7 @@ import re
 import msgspec
 import pytest
 
-from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.files import FORMATS
 from cs336_tui.export.formats import render, render_all
 from cs336_tui.export.kernels import (
     attention_table,

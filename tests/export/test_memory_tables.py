@@ -10,16 +10,10 @@ import pytest
 from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import CATEGORIES
 from cs336_tui.export.drawing import FIGURE_FORMATS
-from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.files import FORMATS
 from cs336_tui.export.formats import render, render_all
-from cs336_tui.export.memory import (
-    MOST_ROWS,
-    memory_document,
-    memory_tables,
-    oom_table,
-    peaks_table,
-)
-from cs336_tui.export.memory_figures import memory_figure
+from cs336_tui.export.memory import MOST_ROWS, memory_document, memory_tables
+from cs336_tui.export.memory_peaks import memory_figure, oom_table, peaks_table
 from cs336_tui.export.reports import document_of_reports
 from cs336_tui.export.tables import Table
 from tests.export.grids import MAGIC, unranked

@@ -10,7 +10,7 @@ from cs336_tui.analysis.pivot import VALUES, pivot
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import ReportFinished, ReportStarted
 from cs336_tui.export.comparison import comparison_table
-from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.files import FORMATS
 from cs336_tui.export.formats import render_all
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.reference import reference_table, reference_tables

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cs336_tui.events.reports import PrecisionReport
-from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.files import FORMATS
 from cs336_tui.export.formats import render_all
 from cs336_tui.export.precision import (
     EXPERIMENTS,

@@ -21,7 +21,7 @@ from cs336_tui.events.events import CellsQueued, SessionAnnotated, TuningEnded
 from cs336_tui.export.catalogue import Choice, offers, text_of
 from cs336_tui.export.drawing import Absent, Drawing
 from cs336_tui.export.figures import MOST_ROWS, race_figure
-from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.files import FORMATS
 from cs336_tui.export.findings import findings
 from cs336_tui.export.folder import figures_of, tables_of
 from cs336_tui.export.pivot import pivot_table

@@ -10,7 +10,7 @@ from cs336_tui.config.flops import least_bytes, step_flops
 from cs336_tui.events.environment import GpuSample, HostSample
 from cs336_tui.events.events import DeviceSampled, StepsTimed
 from cs336_tui.events.peaks import peak_key
-from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.files import FORMATS
 from cs336_tui.export.formats import render
 from cs336_tui.export.results import TableError, results_table
 from cs336_tui.export.results_columns import COLUMNS

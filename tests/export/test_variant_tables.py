@@ -22,7 +22,7 @@ from cs336_tui.events.events import (
     StageChanged,
     StepsTimed,
 )
-from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.files import FORMATS
 from cs336_tui.export.formats import render
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.record import document_of

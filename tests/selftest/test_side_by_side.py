@@ -14,7 +14,7 @@ from cs336_tui.cli.selftest import lanes_asked, run_lanes
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import Lane
-from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.files import FORMATS
 from cs336_tui.export.formats import answer
 from cs336_tui.export.selftest import SideBySide, lanes_sentence, lanes_table
 from cs336_tui.runner.lanes import cores_here

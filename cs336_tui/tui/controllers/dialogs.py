@@ -75,7 +75,7 @@ def export(app: Host, *, what: str | None = None, format_: str | None = None) ->
     """Ask what of the session goes where, at first what was exported last; `what` and `format_`, where they are given,
     are chosen already."""
     from cs336_tui.export.catalogue import RESULTS, Choice, fitted, formats_of, last_choice, offers
-    from cs336_tui.export.file_formats import canonical
+    from cs336_tui.export.files import canonical
     from cs336_tui.export.folder import Source
     from cs336_tui.tui.dialogs.export import ExportDialog, Written
 

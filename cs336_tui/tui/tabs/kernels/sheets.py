@@ -18,7 +18,16 @@ from cs336_tui.export.kernel_cells import (
     notes,
     results_of,
 )
-from cs336_tui.export.kernel_use import gap_table
+from cs336_tui.export.kernel_use import (
+    GATHERS,
+    SHADES,
+    TRAFFIC,
+    gap_table,
+    gather_sums,
+    gathers_of,
+    shades,
+    traffic_table,
+)
 from cs336_tui.export.kernels import (
     ATTENTION,
     UNNAMED,
@@ -29,7 +38,6 @@ from cs336_tui.export.kernels import (
     kind_shares,
     range_table,
 )
-from cs336_tui.export.rank_traffic import GATHERS, SHADES, TRAFFIC, gather_sums, gathers_of, shades, traffic_table
 from cs336_tui.export.tables import Column, Table, known
 from cs336_tui.stats.quantities import FLOP_RATES, NONE, counted, scale, time_text
 from cs336_tui.tui import format
