@@ -12,7 +12,7 @@ from cs336_tui.config.presets import QUICK, to_toml
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellsPredicted, Event, ReportFinished, ReportStarted, SessionAnnotated
 from cs336_tui.events.reports import REPORTS, Report
-from cs336_tui.export.files import FORMATS
+from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.tui.themes import _COLORS as COLOURS
 from cs336_tui.tui.themes import VARIABLE_DEFAULTS
 from tests.made_kernels import a_kernel_report

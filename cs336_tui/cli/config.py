@@ -14,7 +14,7 @@ from cs336_tui.cli.help import Group, heading
 from cs336_tui.cli.suggestions import of_setting, offer
 from cs336_tui.config import settings
 from cs336_tui.config.settings import KEYS, Found, SettingError
-from cs336_tui.export.texts import one_line
+from cs336_tui.export.writing.texts import one_line
 
 
 @click.group("config", cls=Group, invoke_without_command=True)

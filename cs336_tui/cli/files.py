@@ -13,7 +13,7 @@ from cs336_tui.cli.flags import FILE
 from cs336_tui.cli.help import under
 from cs336_tui.cli.streams import TERMINAL, remember_verbose
 from cs336_tui.config.reading import is_file
-from cs336_tui.export.files import (
+from cs336_tui.export.writing.files import (
     FORMATS,
     AlreadyThere,
     canonical,

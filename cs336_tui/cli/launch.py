@@ -41,7 +41,7 @@ def open_app(
     if replay is not None and not is_file(replay):
         raise click.UsageError(f"--replay {replay}: no such file; expected a session log (.jsonl)")
     if summary is not None:
-        from cs336_tui.export.files import check_markdown, check_writable
+        from cs336_tui.export.writing.files import check_markdown, check_writable
 
         check_markdown("--summary", summary)
         check_writable(summary)

@@ -18,7 +18,7 @@ from cs336_tui.cli.targets import Counter, child_processes, deliver, read_machin
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakError, peak_key
-from cs336_tui.export.roofline import PeakRow, peak_table
+from cs336_tui.export.subjects.roofline import PeakRow, peak_table
 
 Measure = Callable[[str, Precision], DevicePeak]
 """Measures a device (torch's name) in a precision; raises `PeakError`."""

@@ -14,7 +14,7 @@ from cs336_tui.cli.help import Group
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.config.choices import command_of
 from cs336_tui.config.presets import all_presets, to_toml, user_preset_dir
-from cs336_tui.export.texts import one_line
+from cs336_tui.export.writing.texts import one_line
 
 
 @click.group("presets", cls=Group, invoke_without_command=True)

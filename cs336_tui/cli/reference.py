@@ -15,8 +15,8 @@ from cs336_tui.cli.files import file_options
 from cs336_tui.cli.flags import options, session_argument, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.targets import deliver
-from cs336_tui.export.formats import answer
 from cs336_tui.export.reference import reference_tables
+from cs336_tui.export.writing.formats import answer
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import counted

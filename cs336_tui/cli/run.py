@@ -27,8 +27,8 @@ from cs336_tui.events.events import (
     ReportFinished,
     SessionEnded,
 )
-from cs336_tui.export.files import ExportError, LivingFile
-from cs336_tui.export.verdicts import get_ready
+from cs336_tui.export.writing.files import ExportError, LivingFile
+from cs336_tui.export.writing.verdicts import get_ready
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.trust import Import
 from cs336_tui.session.log import default_session_dir
@@ -198,7 +198,7 @@ def renderer(format_: str) -> Render:
 
 
 def _results_on_terminal(state: SessionState) -> str:
-    from cs336_tui.export.results import results_parts
+    from cs336_tui.export.subjects.results import results_parts
 
     return on_terminal(results_parts(state))
 

@@ -11,13 +11,13 @@ from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.pivot import pivot
 from cs336_tui.export.catalogue import axes_of
-from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.reference import reference_tables
-from cs336_tui.export.results import results_table
-from cs336_tui.export.tables import Table
-from cs336_tui.export.verdicts import trust_notes
+from cs336_tui.export.subjects.comparison import comparison_table
+from cs336_tui.export.subjects.results import results_table
 from cs336_tui.export.writeups import layout_tables
+from cs336_tui.export.writing.tables import Table
+from cs336_tui.export.writing.verdicts import trust_notes
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import Notation, Unit
 

@@ -45,8 +45,7 @@ from cs336_tui.events.events import (
     StepsTimed,
     TuningStarted,
 )
-from cs336_tui.export.formats import plain_text
-from cs336_tui.export.tuning import (
+from cs336_tui.export.subjects.tuning import (
     factor_words,
     failure_lines,
     finding,
@@ -55,6 +54,7 @@ from cs336_tui.export.tuning import (
     race_document,
     race_table,
 )
+from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session import store

@@ -21,8 +21,8 @@ from cs336_tui.cli.targets import (
 from cs336_tui.config.tuned_sweep import Search
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.gpus import GpuModel, find_gpu
-from cs336_tui.export.formats import plain_text
-from cs336_tui.export.tuning import plan_document, plan_heading, plan_table
+from cs336_tui.export.subjects.tuning import plan_document, plan_heading, plan_table
+from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.session.state import SessionState
 
 

@@ -19,9 +19,12 @@ from cs336_tui.analysis.grouping import shared
 from cs336_tui.analysis.measures import MEASURES, Runs, allocated_bytes
 from cs336_tui.analysis.merge import RECORDED, Result, grouped, measured, merge, without_visits
 from cs336_tui.analysis.merge import title_of as session_title
-from cs336_tui.export import provenance
 from cs336_tui.export.findings import CI, NamedCells, findings, short_names
-from cs336_tui.export.footnotes import (
+from cs336_tui.export.reports import head, report_sections, report_tables
+from cs336_tui.export.subjects.results import NO_RESULTS, TableError, results_table
+from cs336_tui.export.subjects.results_columns import COLUMNS
+from cs336_tui.export.writing import provenance
+from cs336_tui.export.writing.footnotes import (
     FAILED,
     ending_of,
     has_result,
@@ -32,14 +35,11 @@ from cs336_tui.export.footnotes import (
     std_kind,
     title_of,
 )
-from cs336_tui.export.formats import noted_once
-from cs336_tui.export.narrow import markdown_rows, narrow, paged
-from cs336_tui.export.reports import head, report_sections, report_tables
-from cs336_tui.export.results import NO_RESULTS, TableError, results_table
-from cs336_tui.export.results_columns import COLUMNS
-from cs336_tui.export.tables import Column, Table
-from cs336_tui.export.texts import bullets, code_block, markdown_escape
-from cs336_tui.export.verdicts import Names, judgement_of, verdict_table
+from cs336_tui.export.writing.formats import noted_once
+from cs336_tui.export.writing.narrow import markdown_rows, narrow, paged
+from cs336_tui.export.writing.tables import Column, Table
+from cs336_tui.export.writing.texts import bullets, code_block, markdown_escape
+from cs336_tui.export.writing.verdicts import Names, judgement_of, verdict_table
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.session.store import session_time, standing_of

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from cs336_tui.export.texts import one_line
+from cs336_tui.export.writing.texts import one_line
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.store import SessionInfo, info_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 
-from cs336_tui.export import texts
+from cs336_tui.export.writing import texts
 from cs336_tui.stats import quantities
 
 NOT_YET = "–"

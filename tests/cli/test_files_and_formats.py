@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from markdown_it import MarkdownIt
 
 from cs336_tui.cli.main import COMMANDS, cli
-from cs336_tui.export.files import FILE_FORMATS, FORMATS, SUFFIXES, FormatError, settled_format
+from cs336_tui.export.writing.files import FILE_FORMATS, FORMATS, SUFFIXES, FormatError, settled_format
 from tests.export.html_reader import Reader
 
 DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cs336_tui.export.kernel_use import shades
+from cs336_tui.export.subjects.kernel_use import shades
 from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.tabs.kernels import sheets
 from cs336_tui.tui.widgets.lines import width_of

@@ -14,7 +14,7 @@ from textual.command import Command, CommandList, CommandPalette
 from textual.widgets import OptionList
 
 from cs336_tui.config.presets import all_presets
-from cs336_tui.export.files import FILE_FORMATS
+from cs336_tui.export.writing.files import FILE_FORMATS
 from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.controllers import dialogs
 from cs336_tui.tui.help import ABOUT, ACTIONS, bindings_by_id, of_pane, printed, told_of

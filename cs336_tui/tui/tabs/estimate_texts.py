@@ -10,7 +10,7 @@ from cs336_tui.analysis.fitting import Fit
 from cs336_tui.analysis.targets import Target
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import MemoryBlock, Prediction
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.keys import key_name

@@ -13,7 +13,7 @@ from textual.binding import BindingType
 from cs336_tui.analysis.eta import Ends, Outlook, ends_s, eta_words, takes_words
 from cs336_tui.analysis.prices import Prices
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.export.tables import Column
+from cs336_tui.export.writing.tables import Column
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats import quantities

@@ -13,7 +13,7 @@ from textual.binding import BindingType
 from textual.containers import Container
 from textual.events import Resize
 
-from cs336_tui.export.formats import render
+from cs336_tui.export.writing.formats import render
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.tui.background import in_background

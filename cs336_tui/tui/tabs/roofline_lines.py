@@ -11,8 +11,8 @@ from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.roofline import AGAIN, Ceiling, PeakLookup, RooflinePoint, doubt, points
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, peak_key
-from cs336_tui.export.roofline import NOISY, left_out, roofline_table
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.subjects.roofline import NOISY, left_out, roofline_table
+from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import NONE, NOT_MEASURED, Rate, bandwidth
 from cs336_tui.tui import format

@@ -15,10 +15,10 @@ from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, VALUES, Key, Pivot, PivotError, pivot, select, suggest
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import LANGUAGE_MODEL
-from cs336_tui.export.comparison import pair_columns
 from cs336_tui.export.pivot import default_caption, figure_text, substitute_of
-from cs336_tui.export.tables import Column
-from cs336_tui.export.verdicts import doubt_notes, judged
+from cs336_tui.export.subjects.comparison import pair_columns
+from cs336_tui.export.writing.tables import Column
+from cs336_tui.export.writing.verdicts import doubt_notes, judged
 from cs336_tui.tui import format
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.status import OUTCOMES

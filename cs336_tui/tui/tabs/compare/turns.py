@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from cs336_tui.analysis.ab import Turns, runs_in_turns, turns_of
 from cs336_tui.analysis.communication import NO_COMMUNICATION
 from cs336_tui.analysis.merge import Result
-from cs336_tui.export.comparison import exposed_words, turns_table
-from cs336_tui.export.data_parallel import in_turns_command
+from cs336_tui.export.subjects.comparison import exposed_words, turns_table
+from cs336_tui.export.subjects.data_parallel import in_turns_command
 from cs336_tui.tui import format
 from cs336_tui.tui.tabs.status import OUTCOMES
 from cs336_tui.tui.widgets.columns import table_lines

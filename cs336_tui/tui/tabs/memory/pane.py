@@ -113,7 +113,7 @@ class MemoryPane(ReportPane):
     def draw(self, report: ReportState) -> None:
         record = report.content
         if isinstance(record, RankMemoryReport):
-            from cs336_tui.export.memory_peaks import unit_of  # not for the first frame
+            from cs336_tui.export.subjects.memory_peaks import unit_of  # not for the first frame
 
             told = reports_beside(self.subject.state.contents(RankMemoryReport), record.spec) or [record]
             drawn = rank_lines(told, self.content_size.width, self.columns_page)

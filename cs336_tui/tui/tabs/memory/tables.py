@@ -13,9 +13,9 @@ from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.config.variants import short
 from cs336_tui.events.memory_report import MemoryReport, RankMemoryReport
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.export.memory import block_table, saved_table, spaced, unit_of_blocks
-from cs336_tui.export.memory_peaks import rank_memory_table
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.subjects.memory import block_table, saved_table, spaced, unit_of_blocks
+from cs336_tui.export.subjects.memory_peaks import rank_memory_table
+from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import NONE, ByteUnit, counted

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cs336_tui.events.memory_report import MemoryReport, OomReport
 from cs336_tui.events.prediction import CATEGORIES, UNKNOWN_USE, MemoryBlock, Prediction
-from cs336_tui.export.memory import spaced, tensor_text
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.subjects.memory import spaced, tensor_text
+from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import NONE, ByteUnit
 from cs336_tui.tui import format

@@ -12,9 +12,9 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
-from cs336_tui.export.comparison import side_mean, side_record
-from cs336_tui.export.footnotes import std_kind
-from cs336_tui.export.tables import (
+from cs336_tui.export.subjects.comparison import side_mean, side_record
+from cs336_tui.export.writing.footnotes import std_kind
+from cs336_tui.export.writing.tables import (
     Column,
     Source,
     Table,

@@ -17,10 +17,10 @@ from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.reports import AgreementReport
-from cs336_tui.export.footnotes import provenance_notes, std_kind
-from cs336_tui.export.results_columns import LEFT
-from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, ratio_record, summary_record
-from cs336_tui.export.verdicts import doubt_word
+from cs336_tui.export.subjects.results_columns import LEFT
+from cs336_tui.export.writing.footnotes import provenance_notes, std_kind
+from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record, ratio_record, summary_record
+from cs336_tui.export.writing.verdicts import doubt_word
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, counted
 from cs336_tui.stats.ratio import FROM_ONE_ROUND, Ratio
 from cs336_tui.stats.summaries import Summary

@@ -11,10 +11,10 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
 from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport, RankMoment
 from cs336_tui.events.prediction import CATEGORIES, COMMUNICATION, PhaseMemory
-from cs336_tui.export.drawing import Drawing
-from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
-from cs336_tui.export.memory import UNITS, operation, size_column, spaced, tensor_text
-from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known
+from cs336_tui.export.subjects.memory import UNITS, operation, size_column, spaced, tensor_text
+from cs336_tui.export.writing.drawing import Drawing
+from cs336_tui.export.writing.footnotes import ACTIVATIONS_MEAN
+from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record, known
 from cs336_tui.stats.quantities import NONE, ByteUnit
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from cs336_tui.analysis.measures import MEASURES, Runs
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, pooled
 from cs336_tui.analysis.scaling import PASSES, STRATEGIES, Limit, PassTime, Plan, RankRow, Strategy, StrategyTime
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.export.data_parallel import POOLED, ROWS_BY, SLOWEST, names, step_columns
-from cs336_tui.export.drawing import LOOKS, Drawing, plain_ticks
-from cs336_tui.export.layout import layout_column, measure_column, not_timed, tables_of
-from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Column, Table, Value, attributes
+from cs336_tui.export.subjects.data_parallel import POOLED, ROWS_BY, SLOWEST, names, step_columns
+from cs336_tui.export.subjects.layout import layout_column, measure_column, not_timed, tables_of
+from cs336_tui.export.subjects.results import TableError
+from cs336_tui.export.writing.drawing import LOOKS, Drawing, plain_ticks
+from cs336_tui.export.writing.tables import Column, Table, Value, attributes
 from cs336_tui.stats.quantities import NONE, Notation, Rate, Scale, bandwidth, counted, gigabytes, percent, scale
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ Ones = Mapping[tuple[CellSpec, str], float]
 
 
 def scaling_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
-    """As `cs336_tui.export.layout.WriteUp.make`: a table for weak and one for strong scaling, in each a row for each
+    """As `subjects.layout.WriteUp.make`: a table for weak and one for strong scaling, in each a row for each
     wrapper and number of ranks, below the cells of one rank. Raises `TableError` where nothing is to be shown."""
     ones = times_of_one_rank(results)
     tables: list[Table] = []

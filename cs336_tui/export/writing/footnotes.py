@@ -13,8 +13,8 @@ from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.spec import AXES
 from cs336_tui.events.environment import Environment
-from cs336_tui.export import provenance
-from cs336_tui.export.verdicts import trust_notes
+from cs336_tui.export.writing import provenance
+from cs336_tui.export.writing.verdicts import trust_notes
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import MILLISECONDS, Notation, counted, duration, gigabytes

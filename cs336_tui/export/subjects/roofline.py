@@ -18,9 +18,9 @@ from cs336_tui.analysis.roofline import Ceiling, RooflinePoint, doubt, sheet_cei
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.peaks import WRONG_PEAK, DevicePeak
-from cs336_tui.export.drawing import LOOKS, Absent, Drawing, plain_ticks
-from cs336_tui.export.results_columns import percent_of_measured
-from cs336_tui.export.tables import Column, Source, Table, Value, attributes, cell_record
+from cs336_tui.export.subjects.results_columns import percent_of_measured
+from cs336_tui.export.writing.drawing import LOOKS, Absent, Drawing, plain_ticks
+from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, cell_record
 from cs336_tui.stats.quantities import NOT_MEASURED, UNKNOWN, UNSTATED, Rate, bandwidth, counted, percent
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from cs336_tui.analysis.measures import allocated_bytes
 from cs336_tui.analysis.targets import Target
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import CATEGORIES, COMMUNICATION, Collective, Prediction
-from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
-from cs336_tui.export.tables import Column, Source, Table, Value, as_text, attributes, cell_record
+from cs336_tui.export.writing.footnotes import ACTIVATIONS_MEAN
+from cs336_tui.export.writing.tables import Column, Source, Table, Value, as_text, attributes, cell_record
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import UNKNOWN, ByteUnit, counted, fixed_milliseconds, gigabytes, named
 

@@ -14,18 +14,18 @@ from cs336_tui.analysis.merge import Result, grouped, merge, title_of
 from cs336_tui.analysis.roofline import PeakLookup, why_unknown
 from cs336_tui.config.axis import UserError
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.export.footnotes import (
+from cs336_tui.export.subjects.results_columns import COLUMNS, ResultRow
+from cs336_tui.export.subjects.roofline import ceiling_notes
+from cs336_tui.export.writing.footnotes import (
     has_result,
     machine_marks,
     results_notes,
     shows_allocated,
     shows_rss,
 )
-from cs336_tui.export.formats import render
-from cs336_tui.export.results_columns import COLUMNS, ResultRow
-from cs336_tui.export.roofline import ceiling_notes
-from cs336_tui.export.tables import Table
-from cs336_tui.export.verdicts import trust_notes, without_numbers
+from cs336_tui.export.writing.formats import render
+from cs336_tui.export.writing.tables import Table
+from cs336_tui.export.writing.verdicts import trust_notes, without_numbers
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import (
     MILLISECONDS,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import KernelRow
 from cs336_tui.events.kernel_report import KINDS, AllGather, Gap, KernelReport, RankTraffic
-from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known, report_table
+from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record, known, report_table
 from cs336_tui.stats.quantities import NONE, TIMES, Scale, counted, time_text
 
 _ROOM = len("12345.67")

@@ -9,7 +9,7 @@ from cs336_tui.analysis.fields import FIELDS, NUMBERS, num_params, threads_words
 from cs336_tui.analysis.measures import BANDWIDTH, FLOP_RATE, MEASURES, QUANTILES, SIZE, Measure, Runs
 from cs336_tui.analysis.merge import Result
 from cs336_tui.events.peaks import WRONG_PEAK
-from cs336_tui.export.tables import Column, Value
+from cs336_tui.export.writing.tables import Column, Value
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import MILLISECONDS, NOT_MEASURED, UNKNOWN, UNSTATED, Notation, Rate, bandwidth, percent
 from cs336_tui.stats.summaries import Summary
@@ -50,7 +50,7 @@ class ResultRow(NamedTuple):
 
     @property
     def judgement(self) -> Judgement | None:
-        from cs336_tui.export.verdicts import judgement_of  # late: the app starts with the columns alone
+        from cs336_tui.export.writing.verdicts import judgement_of  # late: the app starts with the columns alone
 
         return judgement_of(self.cell, self.result.state)
 
@@ -144,7 +144,7 @@ def _show_bandwidth(row: ResultRow) -> str:
 
 
 def _status(row: ResultRow) -> str:
-    from cs336_tui.export.footnotes import status_of  # late, as the judgement
+    from cs336_tui.export.writing.footnotes import status_of  # late, as the judgement
 
     return status_of(row.cell)
 

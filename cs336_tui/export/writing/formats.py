@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from cs336_tui.export.narrow import piped, slim
-from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.export.texts import bullets, csv_text, markdown_escape, one_line, untaken
+from cs336_tui.export.writing.narrow import piped, slim
+from cs336_tui.export.writing.tables import Column, Table, Value
+from cs336_tui.export.writing.texts import bullets, csv_text, markdown_escape, one_line, untaken
 
 if TYPE_CHECKING:
-    from cs336_tui.export.drawing import Drawing
+    from cs336_tui.export.writing.drawing import Drawing
 
 _OWN_NOTES = ("†", "‡", "§", "¶", "the first ")
 LATEX_PREAMBLE = "% needs \\usepackage{booktabs}"

@@ -9,12 +9,12 @@ from cs336_tui.analysis.grouping import SHARED, TELLING, shared, telling
 from cs336_tui.analysis.kernel_cells import CellPart
 from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.events.kernel_report import FUSED, KernelReport
-from cs336_tui.export.footnotes import provenance_notes
-from cs336_tui.export.kernel_use import percent as share
-from cs336_tui.export.kernel_use import time_column
-from cs336_tui.export.results_columns import data_value
-from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known
-from cs336_tui.export.verdicts import doubt_word
+from cs336_tui.export.subjects.kernel_use import percent as share
+from cs336_tui.export.subjects.kernel_use import time_column
+from cs336_tui.export.subjects.results_columns import data_value
+from cs336_tui.export.writing.footnotes import provenance_notes
+from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record, known
+from cs336_tui.export.writing.verdicts import doubt_word
 from cs336_tui.stats.quantities import MILLISECONDS, NONE
 
 CAPTION = "Kernels of all cells: profiled beside timed"

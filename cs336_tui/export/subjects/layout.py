@@ -10,10 +10,10 @@ from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import SHARED, TELLING, groups, label, shared, shown, telling
 from cs336_tui.analysis.measures import MEASURES, TIME, Measure, Runs
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured
-from cs336_tui.export.footnotes import provenance_notes
-from cs336_tui.export.results_columns import LEFT, data_value
-from cs336_tui.export.tables import Column, Source, Table, Value, as_text
-from cs336_tui.export.verdicts import doubt_word
+from cs336_tui.export.subjects.results_columns import LEFT, data_value
+from cs336_tui.export.writing.footnotes import provenance_notes
+from cs336_tui.export.writing.tables import Column, Source, Table, Value, as_text
+from cs336_tui.export.writing.verdicts import doubt_word
 from cs336_tui.stats.quantities import NONE, Notation, Unit, gigabytes, percent
 from cs336_tui.stats.summaries import Summary
 

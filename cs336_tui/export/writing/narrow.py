@@ -10,8 +10,8 @@ from textwrap import wrap
 
 import msgspec
 
-from cs336_tui.export.tables import Column, Table, fitted
-from cs336_tui.export.texts import markdown_escape, one_line
+from cs336_tui.export.writing.tables import Column, Table, fitted
+from cs336_tui.export.writing.texts import markdown_escape, one_line
 
 PAGE = 90
 """Characters of a line of a page, the gaps between columns included."""

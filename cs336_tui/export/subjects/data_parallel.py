@@ -29,7 +29,7 @@ from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.events.memory_report import RankMemoryReport
-from cs336_tui.export.layout import (
+from cs336_tui.export.subjects.layout import (
     layout_column,
     measure_column,
     not_timed,
@@ -40,8 +40,8 @@ from cs336_tui.export.layout import (
     tables_of,
     time_column,
 )
-from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Column, Table, known
+from cs336_tui.export.subjects.results import TableError
+from cs336_tui.export.writing.tables import Column, Table, known
 from cs336_tui.stats.quantities import NONE, Notation, counted
 from cs336_tui.stats.summaries import Summary
 
@@ -66,7 +66,7 @@ class _Cells(NamedTuple):
 
 
 def data_parallel_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
-    """As `cs336_tui.export.layout.WriteUp.make`: a row for each wrapper and size of its buckets. Raises `TableError`
+    """As `subjects.layout.WriteUp.make`: a row for each wrapper and size of its buckets. Raises `TableError`
     where nothing is to be shown."""
     cells, notation = _cells("data-parallel", results), Notation("ms", decimals)
     columns = (
@@ -338,7 +338,7 @@ _UNUSED = ("edition", "arch", "vocab", "workload")
 
 
 def collective_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
-    """As `cs336_tui.export.layout.WriteUp.make`: a table for each operation, backend, device and precision. Raises
+    """As `subjects.layout.WriteUp.make`: a table for each operation, backend, device and precision. Raises
     `TableError` where nothing is to be shown."""
     kept = [result for result in results if result.spec.is_collective]
     if not kept:

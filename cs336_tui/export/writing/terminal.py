@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 import msgspec
 from rich.cells import cell_len
 
-from cs336_tui.export.tables import Column, Table, fitted
-from cs336_tui.export.texts import one_line, plain
+from cs336_tui.export.writing.tables import Column, Table, fitted
+from cs336_tui.export.writing.texts import one_line, plain
 from cs336_tui.stats.quantities import NONE, UNKNOWN, UNSTATED, counted
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from cs336_tui.analysis.kernels import Phases, RangeShare, TimeShare, has_totals
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.config.spec import known_choices
 from cs336_tui.events.kernel_report import FUSED, KernelGroup, KernelReport
-from cs336_tui.export.footnotes import std_kind
-from cs336_tui.export.kernel_use import (
+from cs336_tui.export.subjects.kernel_use import (
     NSYS,
     copy_table,
     footnotes,
@@ -32,7 +31,8 @@ from cs336_tui.export.kernel_use import (
     use_record,
     use_table,
 )
-from cs336_tui.export.tables import Column, Table, Value, attributes, known, report_table
+from cs336_tui.export.writing.footnotes import std_kind
+from cs336_tui.export.writing.tables import Column, Table, Value, attributes, known, report_table
 from cs336_tui.stats.quantities import FLOPS, NONE, count
 
 UNPHASED = "(no phase)"

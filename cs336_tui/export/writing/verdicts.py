@@ -12,7 +12,7 @@ from cs336_tui.analysis.fields import VARIANTS
 from cs336_tui.analysis.grouping import TELLING, label, shared, telling
 from cs336_tui.analysis.judgement import Judgement, limited_note
 from cs336_tui.analysis.merge import Result, grouped
-from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
+from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.intervals import MeanInterval

@@ -12,10 +12,10 @@ from cs336_tui.analysis.measures import Runs
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config.flops import NORM_MOVES, Accounting, accounting_of, least_bytes
 from cs336_tui.config.spec import AXES, PASSES, CellSpec
-from cs336_tui.export.layout import layout_column, part_column, setting, size_column, tables_of
-from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Column, Table
-from cs336_tui.export.verdicts import trust_notes
+from cs336_tui.export.subjects.layout import layout_column, part_column, setting, size_column, tables_of
+from cs336_tui.export.subjects.results import TableError
+from cs336_tui.export.writing.tables import Column, Table
+from cs336_tui.export.writing.verdicts import trust_notes
 from cs336_tui.stats.quantities import NONE, Notation, counted
 
 _ROWS = {"attention": ("size", "context"), "norm": ("size", "context", "batch")}
@@ -49,7 +49,7 @@ _BASES = {workload: Method(AXES[workload].default, "off") for workload in _ROWS}
 
 
 def tables_alone(workload: str, results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
-    """As `cs336_tui.export.layout.WriteUp.make`: for each setting a table of step times, of a norm one of its
+    """As `subjects.layout.WriteUp.make`: for each setting a table of step times, of a norm one of its
     bandwidth, and one of the memory that is held before the backward where a pass has one. Raises `TableError` where
     nothing is to be shown."""
     kept = [result for result in results if result.spec.workload == workload]

@@ -17,8 +17,7 @@ from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled,
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import ModelPrepared
 from cs336_tui.events.memory_report import MemoryReport
-from cs336_tui.export.footnotes import ACTIVATIONS_MEAN, Signs
-from cs336_tui.export.layout import (
+from cs336_tui.export.subjects.layout import (
     PLACES,
     Kept,
     Layout,
@@ -32,8 +31,9 @@ from cs336_tui.export.layout import (
     time_column,
     value,
 )
-from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Column, Source, Table, Value, attributes, known
+from cs336_tui.export.subjects.results import TableError
+from cs336_tui.export.writing.footnotes import ACTIVATIONS_MEAN, Signs
+from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, known
 from cs336_tui.stats.quantities import NONE, UNKNOWN, ByteUnit, Notation, counted, gigabytes
 from cs336_tui.stats.ratio import LEVEL, Ratio, ratio_of
 from cs336_tui.stats.summaries import Summary
@@ -42,7 +42,7 @@ _WRITTEN = "off"
 
 
 def compiled_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
-    """As `cs336_tui.export.layout.WriteUp.make`: for each mode and place a table with a row for each pass, and for
+    """As `subjects.layout.WriteUp.make`: for each mode and place a table with a row for each pass, and for
     whatever else differs; of a model that was run in this mode, beside the same as it is written.
 
     Raises `TableError` where nothing was compiled.
@@ -283,7 +283,7 @@ class _Point(NamedTuple):
 
 
 def checkpointing_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
-    """As `cs336_tui.export.layout.WriteUp.make`: a row for each number of blocks, a table for all else that differs.
+    """As `subjects.layout.WriteUp.make`: a row for each number of blocks, a table for all else that differs.
     Raises `TableError` where nothing is to be shown."""
     apart = telling(results, but=_ROWS_BY)
     kinds = list(groups(results, apart).values())

@@ -17,7 +17,7 @@ from cs336_tui.config.choices import command_of
 from cs336_tui.config.spec import AXES
 from cs336_tui.config.tuned_sweep import sweep_of_candidate
 from cs336_tui.config.tuning import COSTS, Goal, LeftOut, choice_words
-from cs336_tui.export.tables import Column, Source, Table, Value, attributes, known
+from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, known
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import TOO_NOISY, UNKNOWN, counted, duration, gigabytes, named
 

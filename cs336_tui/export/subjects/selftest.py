@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from cs336_tui.events.environment import Environment
-from cs336_tui.export.tables import Column, Source, Table, Value, attributes, known
+from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, known
 from cs336_tui.selftest.programs import APP, BARE, SAMPLING_S, SelftestCell
 from cs336_tui.selftest.ratios import ProgramRatio, SelftestResult, Tolerances
 from cs336_tui.selftest.side_by_side import LaneCost, LaneRun
