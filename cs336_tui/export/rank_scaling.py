@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from cs336_tui.analysis.communication import efficiency, one_rank_of, speed_up
+from cs336_tui.analysis.effects import efficiency, one_rank_of, speed_up
 from cs336_tui.analysis.fields import machine
 from cs336_tui.analysis.grouping import telling
 from cs336_tui.analysis.measures import MEASURES, Runs
