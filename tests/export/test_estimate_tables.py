@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cs336_tui.analysis.estimates import Estimate, Unpredicted, judge_all
-from cs336_tui.analysis.fitting import search
-from cs336_tui.analysis.targets import named_target
+from cs336_tui.analysis.targets import named_target, search
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.prediction import CATEGORIES
 from cs336_tui.export.subjects.estimates import (

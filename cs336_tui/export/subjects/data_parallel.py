@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.analysis.communication import (
+from cs336_tui.analysis.effects import (
     FEWEST_REPEATS,
     NO_COMMUNICATION,
     GradientSync,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from cs336_tui.analysis.comparison import NONE, SETTINGS_IN_FORCE, mixed_provenance
 from cs336_tui.analysis.fields import OWN, shown_of, threads_words
 from cs336_tui.analysis.merge import Result, title_of
-from cs336_tui.analysis.provenance import NONE, SETTINGS_IN_FORCE, mixed_provenance
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment

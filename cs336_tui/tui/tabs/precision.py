@@ -7,8 +7,8 @@ from functools import partial
 from typing import ClassVar
 
 from cs336_tui.analysis.comparison import Side
+from cs336_tui.analysis.effects import SpeedUp, mixed_speedups
 from cs336_tui.analysis.merge import merge, title_of
-from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.events.reports import PrecisionReport, ReportKind
 from cs336_tui.export.subjects.precision import (
     ADDEND_NOTE,

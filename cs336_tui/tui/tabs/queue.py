@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import msgspec
 from textual.binding import BindingType
 
-from cs336_tui.analysis.eta import Ends, Outlook, ends_s, eta_words, takes_words
-from cs336_tui.analysis.prices import Prices
+from cs336_tui.analysis.eta import Ends, Outlook, Prices, ends_s, eta_words, takes_words
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.writing.tables import Column
 from cs336_tui.session.state import SessionState

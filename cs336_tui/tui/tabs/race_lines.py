@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from cs336_tui.analysis.agreement import COMPARED, agreement_key
-from cs336_tui.analysis.gains import gains_of, together
+from cs336_tui.analysis.findings import gains_of, together
 from cs336_tui.analysis.tuning import Entry, Race
 from cs336_tui.config.choices import command_of
 from cs336_tui.config.spec import AXES, CellSpec

@@ -10,12 +10,12 @@ import msgspec
 from textual.binding import BindingType
 
 from cs336_tui.analysis.comparison import overlap
+from cs336_tui.analysis.effects import Trace, warmup_groups
 from cs336_tui.analysis.merge import Result, grouped, measured, merge
 from cs336_tui.analysis.pivot import VALUES, PivotError, select, varying
 from cs336_tui.analysis.published import ReferenceFileError, own, published
 from cs336_tui.analysis.reference import matching, remark_on, sentence
 from cs336_tui.analysis.reference_profiles import Said, profiles_said
-from cs336_tui.analysis.warmup import Trace, warmup_groups
 from cs336_tui.config.axis import UserError
 from cs336_tui.export.writing.tables import Table
 from cs336_tui.tui import format

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cs336_tui.analysis.ab import Turns, runs_in_turns, turns_of
-from cs336_tui.analysis.communication import NO_COMMUNICATION
+from cs336_tui.analysis.effects import NO_COMMUNICATION
 from cs336_tui.analysis.merge import Result
 from cs336_tui.export.subjects.comparison import exposed_words, turns_table
 from cs336_tui.export.subjects.data_parallel import in_turns_command

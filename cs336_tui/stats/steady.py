@@ -21,10 +21,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from cs336_tui.stats.course import SHORTEST, Course, Series, course
+from cs336_tui.stats.patterns import Modes, Wave, clock_tick, find_levels, find_wave, teeth, two_modes
 from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.ratio import MARGIN
-from cs336_tui.stats.steadiness.course import SHORTEST, Course, Series, course
-from cs336_tui.stats.steadiness.patterns import Modes, Wave, clock_tick, find_levels, find_wave, teeth, two_modes
 
 Class = Literal["flat", "warm-up", "slowdown", "drift", "bimodal", "periodic", "quantised", "outliers", "too-few"]
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cs336_tui.stats.steadiness.course import (
+from cs336_tui.stats.course import (
     CORRELATIONS,
     RESOLUTION,
     Course,

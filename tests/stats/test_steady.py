@@ -25,7 +25,7 @@ from benchmarks.steady_state import (
     shares,
     synthetic,
 )
-from cs336_tui.stats.steadiness.steady import classify, enough_warmup, limit_spikes
+from cs336_tui.stats.steady import classify, enough_warmup, limit_spikes
 
 SEEDS = range(30)
 """A part of the 200 seeds of `python -m benchmarks.steady_state`."""

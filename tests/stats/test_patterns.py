@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.steady_state import autoregression
-from cs336_tui.stats.steadiness.course import SHORTEST, CourseTerm, _Search, course
-from cs336_tui.stats.steadiness.patterns import _periods, clock_tick, find_levels, find_wave, teeth
-from cs336_tui.stats.steadiness.steady import classify
+from cs336_tui.stats.course import SHORTEST, CourseTerm, _Search, course
+from cs336_tui.stats.patterns import _periods, clock_tick, find_levels, find_wave, teeth
+from cs336_tui.stats.steady import classify
 
 
 def noise(steps: int, std: float = 0.01, seed: int = 0) -> np.ndarray:
