@@ -25,8 +25,8 @@ from cs336_tui.tui.dialogs.window import text_reader
 from cs336_tui.tui.judging import give_way
 from cs336_tui.tui.keys import bind, bind_keys, key_name, tab_name
 from cs336_tui.tui.requests import requests_of
-from cs336_tui.tui.tabs.compare import pages
-from cs336_tui.tui.tabs.compare.pages import PivotChoice
+from cs336_tui.tui.tabs import compare_pages
+from cs336_tui.tui.tabs.compare_pages import PivotChoice
 from cs336_tui.tui.tabs.sessions import Compared
 from cs336_tui.tui.tabs.status import settled_of
 from cs336_tui.tui.widgets.columns import Copied
@@ -114,9 +114,9 @@ class ComparePane(Rows):
             return lambda: message(f"{_OF_RECORDINGS} {shares}; {_KERNEL_BY_KERNEL}.", width)
         match self.view:
             case "pivot":
-                return lambda: pages.pivot_page(choice, results, width)
+                return lambda: compare_pages.pivot_page(choice, results, width)
             case "turns":
-                return partial(_giving_way, partial(_turns_page, results, width, self._columns_page))
+                return partial(_giving_way, partial(compare_pages.turns_page, results, width, self._columns_page))
             case "warm-up":
                 return lambda: warmup_page(results, width)
             case "reference":
@@ -126,7 +126,7 @@ class ComparePane(Rows):
             a, b = sides
             if overlap(a, b):
                 return lambda: message("A and B are the same; mark another session or cell.", width)
-            return partial(_giving_way, partial(pages.pairs_page, a, b, width, self._columns_page))
+            return partial(_giving_way, partial(compare_pages.pairs_page, a, b, width, self._columns_page))
         why = f"{marked} sessions are marked; two can be compared." if marked > 2 else (
             f"{_mark_two()}, to compare them here."
         )  # fmt: skip
@@ -151,7 +151,9 @@ class ComparePane(Rows):
         self._take(of, page)
         if of == self._made_of and self._results and not self._is_recorded:
             choice, results, width = self.choice, self._results, max(self.content_size.width, 12)
-            make = partial(_giving_way, lambda: pages.pivot_page(choice, results, width, pages.doubts_of(results)))
+            make = partial(
+                _giving_way, lambda: compare_pages.pivot_page(choice, results, width, compare_pages.doubts_of(results))
+            )
             in_background(self, make, partial(self._take, of))
 
     def _take(self, of: tuple[object, ...], page: Page) -> None:
@@ -177,7 +179,7 @@ class ComparePane(Rows):
 
     def action_baseline(self, by: int) -> None:
         try:
-            self.choice = pages.next_baseline(self.choice, self._results, by)
+            self.choice = compare_pages.next_baseline(self.choice, self._results, by)
         except PivotError as error:
             self._page = message(f"! {error}", self.content_size.width, "caution")
             self._paint_page()
@@ -185,7 +187,7 @@ class ComparePane(Rows):
             self.show(self._compared)
 
     def action_swap(self) -> None:
-        rows, columns = pages.rows_and_columns(self.choice, self._results)
+        rows, columns = compare_pages.rows_and_columns(self.choice, self._results)
         self._choose(rows=columns, columns=rows, first_column=0)
 
     def action_columns(self, by: int) -> None:
@@ -216,15 +218,17 @@ class ComparePane(Rows):
 
         def check(text: str) -> str:
             wanted = partial(msgspec.structs.replace, value="mean")
-            return problem_of(lambda: pages.make(wanted(pages.from_text(text, choice)), results), PivotError)
+            return problem_of(
+                lambda: compare_pages.make(wanted(compare_pages.from_text(text, choice)), results), PivotError
+            )
 
         def entered(text: str | None) -> None:
             if text is not None:
-                self.choice = pages.from_text(text, self.choice)
+                self.choice = compare_pages.from_text(text, self.choice)
                 self.show(self._compared)
 
         about = f"Rows by columns, perhaps where field=value and ...; fields that vary: {', '.join(varying(results))}"
-        self.app.push_screen(AskText("Pivot", about, pages.as_text(choice, results), check=check), entered)
+        self.app.push_screen(AskText("Pivot", about, compare_pages.as_text(choice, results), check=check), entered)
 
 
 def _markdown(
@@ -243,7 +247,7 @@ def _markdown(
     def tables() -> Iterator[Table]:
         match view:
             case "pivot":
-                yield pivot_table(pages.make(choice, results), select(results, choice.where))
+                yield pivot_table(compare_pages.make(choice, results), select(results, choice.where))
             case "warm-up":
                 yield from layout_tables(results, "warm-up")
             case "reference":
@@ -267,12 +271,6 @@ def _mark_two() -> str:
 def _giving_way(make: Callable[[], Page]) -> Page:
     give_way()
     return make()
-
-
-def _turns_page(results: Sequence[Result], width: int, columns_page: int) -> Page:
-    from cs336_tui.tui.tabs.compare.turns import turns_page  # with what writes commands
-
-    return turns_page(results, width, columns_page)
 
 
 def warmup_page(results: Sequence[Result], width: int) -> Page:

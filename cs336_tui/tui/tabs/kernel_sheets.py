@@ -43,7 +43,7 @@ from cs336_tui.stats.quantities import FLOP_RATES, NONE, counted, scale, time_te
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import phase_role
 from cs336_tui.tui.keys import key_name
-from cs336_tui.tui.tabs.kernels.listing import (
+from cs336_tui.tui.tabs.kernel_listing import (
     NAME_WIDTH,
     NO_PART,
     model_phases,

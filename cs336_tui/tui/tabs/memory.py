@@ -12,17 +12,18 @@ from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryRe
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.session.states import CellState, ReportState
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.charts.memory_timeline import EventWindow
 from cs336_tui.tui.dialogs.window import Reader, text_reader
 from cs336_tui.tui.keys import bind, bind_keys, key_name
-from cs336_tui.tui.tabs.memory import views
-from cs336_tui.tui.tabs.memory.tables import blocks_page, peaks_page, rank_lines, reports_beside, saved_page
+from cs336_tui.tui.tabs import memory_tables, memory_timeline
+from cs336_tui.tui.tabs.memory_tables import blocks_page, peaks_page, rank_lines, reports_beside, saved_page
+from cs336_tui.tui.tabs.memory_timeline import EventWindow
 from cs336_tui.tui.tabs.report import ReportPane, Subject
 from cs336_tui.tui.widgets.lines import Line, Span, joined, views_line, wrapped
 from cs336_tui.tui.widgets.rows import Page
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.memory import Timeline  # which imports numpy
+
 
 MemoryView = Literal["timeline", "peaks", "largest", "blocks", "saved", "OOM"]
 VIEWS: tuple[MemoryView, ...] = ("timeline", "peaks", "largest", "blocks", "saved")
@@ -62,7 +63,7 @@ class MemoryPane(ReportPane):
         bind("farther", "level(1)", "Level", "memory.level_up", show=False),
         bind_keys("enter", "choose", "Details", "memory.details"),
         # After the keys of the timeline, so that those come first in it.
-        bind("further", "columns(1)", "Columns", views.COLUMNS, first="right", show=False),
+        bind("further", "columns(1)", "Columns", memory_tables.COLUMNS, first="right", show=False),
         bind("further-back", "columns(-1)", "Previous columns", "memory.columns_before", first="left", show=False),
     ]
 
@@ -149,15 +150,15 @@ class MemoryPane(ReportPane):
     def _show_timeline(self, timeline: Timeline) -> None:
         width, height = self.content_size
         record = timeline.report
-        room = max(views.columns_in(width), 1)
+        room = max(memory_timeline.columns_in(width), 1)
         window = self.window or EventWindow.whole(record.events, room)
         self.window = window.in_room(room)
-        heading = [*self.above(), views.summary(record, self._prediction(record), width)]
-        if height >= (_TALL_WIDE if width >= views.BESIDE else _TALL):
-            heading += views.about(record, width)
+        heading = [*self.above(), memory_timeline.summary(record, self._prediction(record), width)]
+        if height >= (_TALL_WIDE if width >= memory_timeline.BESIDE else _TALL):
+            heading += memory_timeline.about(record, width)
         elif record.note and height >= _LOW:
             heading += wrapped(record.note, width, "muted")[:1]
-        make = partial(views.timeline_page, timeline, self.window, self.event, width, height - len(heading))
+        make = partial(memory_timeline.timeline_page, timeline, self.window, self.event, width, height - len(heading))
         page = self._cached((timeline, self.window, self.event, width, height, len(heading)), make)
         self.fill(page.rows, [*heading, *page.heading])
 
@@ -168,10 +169,10 @@ class MemoryPane(ReportPane):
             "saved": partial(saved_page, record),
             "blocks": partial(blocks_page, record),
         }
-        make = makers.get(self.view, partial(views.largest_page, timeline, level))
+        make = makers.get(self.view, partial(memory_tables.largest_page, timeline, level))
         turned = self.columns_page
         page = self._cached((timeline, self.view, level, width, turned), lambda: make(width, turned))
-        self._fill(page, [views.summary(record, self._prediction(record), width)] if height >= _LOW else [])
+        self._fill(page, [memory_timeline.summary(record, self._prediction(record), width)] if height >= _LOW else [])
 
     def _show_peaks(self) -> None:
         state, spec, width = self.subject.state, self.subject.spec, self.content_size.width
@@ -187,12 +188,12 @@ class MemoryPane(ReportPane):
         assert cell is not None
         latest, prediction = state.report_of("oom", cell.spec), state.prediction_of(cell.spec)
         if latest is None or not isinstance(latest.content, OomReport):
-            told = [*views.failure_lines(cell, prediction, width), (), *self._unexplained(latest, width)]
+            told = [*memory_tables.failure_lines(cell, prediction, width), (), *self._unexplained(latest, width)]
             self.fill((), [*self.above(), *told])
             return
         report = latest.content
         turned = self.columns_page
-        make = partial(views.oom_page, report, prediction, width, turned)
+        make = partial(memory_tables.oom_page, report, prediction, width, turned)
         page = self._cached(("OOM", report, prediction, width, turned), make)
         self._fill(page)
 
@@ -271,7 +272,7 @@ class MemoryPane(ReportPane):
     def action_zoom(self, factor: float) -> None:
         """Show `factor` times as many events around the cursor."""
         if self._shown is not None and self.window is not None:
-            room = max(views.columns_in(self.content_size.width), 1)
+            room = max(memory_timeline.columns_in(self.content_size.width), 1)
             self.window = self.window.zoomed(factor, self.event, room)
             self.show(self.subject)
 
@@ -308,7 +309,7 @@ class MemoryPane(ReportPane):
             if detail := self._page.details.get(self.cursor):
                 self.app.push_screen(text_reader("Memory", detail))
         elif timeline is not None:
-            self.app.push_screen(Reader("Live memory", partial(views.moment_details, timeline, event)))
+            self.app.push_screen(Reader("Live memory", partial(memory_timeline.moment_details, timeline, event)))
 
 
 def _read(record: MemoryReport) -> Timeline:

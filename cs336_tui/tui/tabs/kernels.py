@@ -21,8 +21,8 @@ from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.questions import AskText, ChoiceList
 from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.keys import bind, bind_keys, key_name
-from cs336_tui.tui.tabs.kernels import listing, sheets
-from cs336_tui.tui.tabs.kernels.listing import Selection
+from cs336_tui.tui.tabs import kernel_listing, kernel_sheets
+from cs336_tui.tui.tabs.kernel_listing import Selection
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.status import settled_of
 from cs336_tui.tui.widgets.columns import Laid, Sheet
@@ -35,11 +35,11 @@ _OF_RANKS: tuple[KernelsView, ...] = ("ranks",)
 _WITHOUT_REPORT: tuple[KernelsView, ...] = ("kernels", "cells")
 """The views of a cell that has no report, where another one has."""
 _SHEETS: dict[KernelsView, Callable[[KernelReport], Sheet]] = {
-    "kinds": sheets.kinds_sheet,
-    "parts": sheets.parts_sheet,
-    "attention": sheets.attention_sheet,
-    "gaps": sheets.gaps_sheet,
-    "ranks": sheets.ranks_sheet,
+    "kinds": kernel_sheets.kinds_sheet,
+    "parts": kernel_sheets.parts_sheet,
+    "attention": kernel_sheets.attention_sheet,
+    "gaps": kernel_sheets.gaps_sheet,
+    "ranks": kernel_sheets.ranks_sheet,
 }
 _AT_ONCE = 100
 """Most cells whose kernels are set side by side within a frame; those of more are on a thread."""
@@ -104,7 +104,7 @@ class KernelsPane(ReportPane):
             return
         page = self.columns_page
         self._laid = laid = (
-            self._laid.at(width, page) if self._laid else Laid(sheets.cells_sheet(self._cells), width, page)
+            self._laid.at(width, page) if self._laid else Laid(kernel_sheets.cells_sheet(self._cells), width, page)
         )
         self.pages = laid.pages
         heading = [*joined([*first, *laid.above], room), *wrapped(laid.sheet.lead, width, "strong"), laid.heading]
@@ -149,7 +149,7 @@ class KernelsPane(ReportPane):
         assert isinstance(content, KernelReport)
         if content is not self._shown:
             self._shown, self._laid = content, None
-            self.selection = listing.still_valid(content, self.selection)
+            self.selection = kernel_listing.still_valid(content, self.selection)
             if self.view not in self._views:
                 self.view = "kernels"
         self._laid = laid = (
@@ -159,7 +159,7 @@ class KernelsPane(ReportPane):
         )
         self.pages = laid.pages
         heading = self._heading(content, laid)
-        below = [*sheets.timelines(content, width)] if self.view == "ranks" else []
+        below = [*kernel_sheets.timelines(content, width)] if self.view == "ranks" else []
 
         def lines(first: int, last: int) -> tuple[Sequence[Line], Sequence[Line]]:
             after = below[max(first - len(laid), 0) : max(last - len(laid), 0)]
@@ -171,15 +171,15 @@ class KernelsPane(ReportPane):
         if self.view != "kernels":
             self._selected = self.view
             return _SHEETS[self.view](content)
-        found = listing.select(content, self.selection)
-        self._selected = listing.described(content, self.selection, found)
-        return listing.kernels_sheet(content, self.selection, found)
+        found = kernel_listing.select(content, self.selection)
+        self._selected = kernel_listing.described(content, self.selection, found)
+        return kernel_listing.kernels_sheet(content, self.selection, found)
 
     def _heading(self, content: KernelReport, laid: Laid) -> list[Line]:
         width, tall = self.content_size.width, self.content_size.height >= _TALL
         room = width - len("  000–000 of 000")  # the rows in sight
         lines = joined([self.title(), views_line(self._views, self.view, "kernels.view")], room)
-        shorter, *longer = accumulate(sheets.summary(content), "{} · {}".format)
+        shorter, *longer = accumulate(kernel_sheets.summary(content), "{} · {}".format)
         about = line(max((text for text in longer if len(text) <= width), key=len, default=shorter))
         chosen, *more = (line((part, "strong")) for part in self._selected.split(" · "))
         filters = [facts(chosen, more, room)] if self.view == "kernels" else []
@@ -187,7 +187,7 @@ class KernelsPane(ReportPane):
         if self.view in _OF_RANKS:  # which tells of all ranks, and of their traces
             pass
         elif tall:
-            lines += listing.remarks(content, width)
+            lines += kernel_listing.remarks(content, width)
         elif content.note:
             lines.append(line((f"! {format.plain(content.note)}", "caution")))
         lines += wrapped(laid.sheet.lead, width, "strong") if laid.sheet.lead else []
@@ -210,7 +210,10 @@ class KernelsPane(ReportPane):
     def action_next(self, field: str, by: int) -> None:
         """Take the next choice of a filter, or of the order; after the first, if the present one is gone."""
         if self._shown:
-            choices, present = listing.choices(self._shown, self.selection, field), getattr(self.selection, field)
+            choices, present = (
+                kernel_listing.choices(self._shown, self.selection, field),
+                getattr(self.selection, field),
+            )
             at = choices.index(present) if present in choices else 0
             is_reversed = self.selection.reversed and field != "sort"
             self._select(**{field: choices[(at + by) % len(choices)]}, reversed=is_reversed)
@@ -248,7 +251,7 @@ class KernelsPane(ReportPane):
                 self._select(within=names[place - 1] if place else "")
 
         at = names.index(self.selection.within) + 1 if self.selection.within in names else 0
-        told = [("all", "kernels of every range"), *listing.range_choices(self._shown, names)]
+        told = [("all", "kernels of every range"), *kernel_listing.range_choices(self._shown, names)]
         self.app.push_screen(ChoiceList("Kernels within a range", told, at), chosen)
 
     def action_clear(self) -> None:
@@ -260,17 +263,17 @@ class KernelsPane(ReportPane):
         if self.view == "cells":
             if self._cells and self._laid and self.cursor < len(self._cells):
                 part = self._cells[self.cursor]
-                self.app.push_screen(Reader("Kernels of a cell", lambda width: sheets.cell_detail(part, width)))
+                self.app.push_screen(Reader("Kernels of a cell", lambda width: kernel_sheets.cell_detail(part, width)))
             return
         if self.report is None or content is None or self._laid is None or self.cursor >= len(self._laid.sheet.keys):
             return
         key = self._laid.sheet.keys[self.cursor]
         if self.view == "kernels" and key is not None:
-            title = listing.noun(content, 1).capitalize()
-            self.app.push_screen(Reader(title, lambda width: listing.detail(content, key, phase, width)))
+            title = kernel_listing.noun(content, 1).capitalize()
+            self.app.push_screen(Reader(title, lambda width: kernel_listing.detail(content, key, phase, width)))
         elif self.view == "ranks" and key is not None:
             rank = int(key)
-            self.app.push_screen(Reader(f"Rank {rank}", lambda width: sheets.rank_detail(content, rank, width)))
+            self.app.push_screen(Reader(f"Rank {rank}", lambda width: kernel_sheets.rank_detail(content, rank, width)))
         elif field := {"kinds": "kind", "parts": "range"}.get(self.view):
             self.selection = msgspec.structs.replace(self.selection.cleared(), **{field: key})
             self._open("kernels")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -11,9 +11,9 @@ from cs336_tui.config.order import is_as_predicted
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.config.variants import short
-from cs336_tui.events.memory_report import MemoryReport, RankMemoryReport
-from cs336_tui.events.prediction import Prediction
-from cs336_tui.export.subjects.memory import block_table, saved_table, spaced, unit_of_blocks
+from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
+from cs336_tui.events.prediction import CATEGORIES, UNKNOWN_USE, MemoryBlock, Prediction
+from cs336_tui.export.subjects.memory import block_table, saved_table, spaced, tensor_text, unit_of_blocks
 from cs336_tui.export.subjects.memory_peaks import rank_memory_table
 from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
@@ -22,15 +22,23 @@ from cs336_tui.stats.quantities import NONE, ByteUnit, counted
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import needs_of, run_alike
 from cs336_tui.tui.keys import key_name
-from cs336_tui.tui.tabs.memory.views import COLUMNS, difference
+from cs336_tui.tui.tabs.status import how_it_ended
 from cs336_tui.tui.titles import cell_columns, told_variants
 from cs336_tui.tui.widgets.columns import TableLines, on_screen, shown_table, table_lines
-from cs336_tui.tui.widgets.lines import Span, bar, line, wrapped
+from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
 if TYPE_CHECKING:
-    from cs336_tui.analysis.memory import PhasePeaks
+    from cs336_tui.analysis.memory import Allocation, PhasePeaks, Timeline
 
+COLUMNS = "memory.columns"
+"""The binding that turns pages of columns: the keys of other tables move in the timeline here."""
+_BACKWARD = "∂"
+"""Marks the backward of a place in the code."""
+_CLOSE = 0.03
+"""A prediction within this share of the measured peak is good."""
+_MOST = 1_000
+"""Most allocations that are listed."""
 _BLOCKS_EXPLAINED = (
     "expected: gradients come, saved tensors go · diff: change less expected, in bytes · live: before and after"
 )
@@ -265,3 +273,179 @@ def rank_lines(reports: Sequence[RankMemoryReport], width: int, columns_page: in
     notes = ("params: parameters, state: optimizer state, comm.: communication", *table.footnotes)
     drawn = table_lines(table, width, page=columns_page, binding=COLUMNS)
     return drawn._replace(rows=[*drawn.rows, (), *(row for note in notes for row in wrapped(note, width, "muted"))])
+
+
+def difference(predicted: int, measured: int) -> Span:
+    """The error of a prediction as a share of the measured peak: ``(+0.7 %)``."""
+    if not measured:
+        return Span("")
+    share = predicted / measured - 1
+    percent = f"{share * 100:+.1f}"
+    return Span(f"({percent.replace('-0.0', '+0.0')} %)", "good" if abs(share) <= _CLOSE else "caution")
+
+
+class _Alike(NamedTuple):
+    """Allocations that differ only in their moments, and when they live."""
+
+    block: MemoryBlock
+    lives: str
+    allocations: tuple[Allocation, ...] = ()
+
+
+def largest_page(timeline: Timeline, level_mb: int, width: int, columns_page: int) -> Page:
+    """The allocations of at least `level_mb` MB; those that differ only in their moments are one row."""
+    report = timeline.report
+    least = level_mb * 10**6
+    allocations = timeline.allocations(least, _MOST)
+    total = sum(map(least.__le__, report.bytes))
+    groups: dict[_Alike, list[Allocation]] = {}
+    for found in allocations:
+        begins = found.phase or "before"
+        ends = "after" if found.died is None else timeline.phase_at(found.died) or "after"
+        lives = begins if begins == ends else f"{begins} → {ends}"
+        groups.setdefault(_Alike(found.block, lives), []).append(found)
+    rows = [alike._replace(allocations=tuple(each)) for alike, each in groups.items()]
+    unit = ByteUnit.for_largest(max(report.bytes, default=0))
+    size, *others = _block_columns(unit, Column("lives", left=True, rank=3), tensor_rank=4)
+    times = Column[_Alike]("times", "×", text=lambda row: str(len(row.allocations)))
+    drawn = table_lines(shown_table(rows, (size, times, *others)), width, page=columns_page, binding=COLUMNS)
+    listed = f"the largest {len(allocations):,} of {total:,}" if total > len(allocations) else f"{total:,}"
+    above = f"Allocations of at least {level_mb} MB" if level_mb else "All allocations"
+    keys = key_name("memory.level", "memory.level_up")
+    told = line((above, "strong"), (f"  {keys}", "key"), (f" · {listed}; {len(report.bytes):,} in all", "muted"))
+    none = f"No allocation that large; {key_name('memory.level')} shows smaller ones."
+    details = {place: _lives(row.block, row.allocations, report) for place, row in enumerate(rows)}
+    return Page((told, *drawn.heading), tuple(drawn.rows) or (line((none, "muted")),), details, drawn.pages)
+
+
+def _lives(block: MemoryBlock, alike: Sequence[Allocation], report: MemoryReport) -> str:
+    together = sum(found.block.bytes for found in alike)
+    lines = [f"{len(alike)} alike, {together:,} bytes if all were live at once; they are live from"]
+    for found in alike:
+        begins = f"event {found.born + 1:,}" if found.born else f"before the {report.subject}"
+        ends = f"event {found.died + 1:,}" if found.died is not None else f"after the {report.subject}"
+        lines.append(f"  {begins} to {ends}")
+    return "\n".join([block_details(block), "", *lines, f"of {report.events:,} events"])
+
+
+def where(block: MemoryBlock) -> str:
+    """The place in the model's code, else the operation; its backward is marked."""
+    site = block.site
+    place = format.plain(site.frame or site.op) or (format.NOT_AVAILABLE if site.phase else _before(block))
+    return f"{_BACKWARD} {place}" if site.backward else place
+
+
+def _before(block: MemoryBlock) -> str:
+    return f"before the {'recording' if block.category == UNKNOWN_USE else 'step'}"
+
+
+def _block_columns(unit: ByteUnit, when: Column[_Alike], *, tensor_rank: int) -> list[Column[_Alike]]:
+    """The columns of an allocation; `when`: the column that tells when it lives."""
+
+    def text(key: str, title: str | None, rank: int, show: Callable[[MemoryBlock], str]) -> Column[_Alike]:
+        return Column(key, title, left=True, rank=rank, text=lambda row: show(row.block))
+
+    return [
+        Column("bytes", unit.name, text=lambda row: unit.figure(row.block.bytes)),
+        text("category", "held for", 2, lambda block: spaced(block.category)),
+        text("range", "part", 1, lambda block: block.site.range or NONE),
+        text("tensor", None, tensor_rank, lambda block: tensor_text(block) or NONE),
+        when,
+        text("operation", None, 5, lambda block: format.plain(block.site.op) or NONE),
+        text("where", f"where ({_BACKWARD} in backward)", 0, where),
+    ]
+
+
+def blocks_table(
+    blocks: Sequence[MemoryBlock], unit: ByteUnit, width: int, columns_page: int | None = None
+) -> TableLines:
+    """A row for each allocation."""
+    columns = _block_columns(unit, Column("lives", "phase", left=True, rank=4), tensor_rank=3)
+    rows = [_Alike(block, block.site.phase or NONE) for block in blocks]
+    return table_lines(shown_table(rows, columns), width, page=columns_page, binding=COLUMNS)
+
+
+def block_details(block: MemoryBlock) -> str:
+    site = block.site
+    facts = {
+        "size": f"{block.bytes:,} bytes ({ByteUnit.for_largest(block.bytes).text(block.bytes)})",
+        "held for": spaced(block.category),
+        "tensor": tensor_text(block) or "unknown, such as a workspace",
+        "operation": site.op or format.NOT_AVAILABLE,
+        "first frame": site.frame or "unknown",
+        "part of the model": site.range or "none",
+        "phase": site.phase or _before(block),
+        "in backward": "yes; the frame is the forward operation's" if site.backward else "no",
+    }
+    return "\n".join(f"{name}: {value}" for name, value in facts.items())
+
+
+def failure_lines(cell: CellState, prediction: Prediction | None, width: int) -> list[Line]:
+    """The end of the cell, and its predicted peak."""
+    lines = wrapped(how_it_ended(cell) or cell.status, width, "caution")
+    if cell.finished and cell.finished.error:
+        lines += wrapped(cell.finished.error, width)
+    if prediction:
+        lines += wrapped(_expected(prediction, None, ByteUnit.for_largest(prediction.peak_bytes)), width)
+    return lines
+
+
+def oom_page(report: OomReport, prediction: Prediction | None, width: int, columns_page: int) -> Page:
+    """Live memory by category when memory ran out, beside the prediction, and the largest live allocations."""
+    predicted = report.prediction or prediction
+    unit = ByteUnit.for_largest(max(report.live_bytes, report.capacity_bytes or 0))
+    why = (
+        "Observed: a second run was out of memory, too." if report.observed
+        else "Predicted, not observed: live memory up to the point where it no longer fits."
+    )  # fmt: skip
+    known = wrapped(f"{why} {report.note}", width, "muted")
+    expected = wrapped(_expected(predicted, report.capacity_bytes, unit), width) if predicted else []
+    happened = wrapped(_what_happened(report, unit), width, "strong")
+    held = _categories(report, predicted, unit, width, columns_page)
+    rows = [*happened, *known, *expected, (), *held.lines]
+    largest = blocks_table(report.largest, unit, width, columns_page)
+    if largest.rows:
+        how = "observed" if report.observed else "predicted"
+        rows += [(), line((f"Largest live allocations · {how}", "title")), *largest.heading]
+    details = {place: block_details(block) for place, block in enumerate(report.largest, len(rows))}
+    return Page((), (*rows, *largest.rows), details, max(held.pages, largest.pages, key=len))
+
+
+def _what_happened(report: OomReport, unit: ByteUnit) -> str:
+    where = {None: "", "building": " while the model was built"}.get(report.phase, f" in {report.phase}")
+    asked = (
+        f"{unit.text(report.request_bytes)} was asked for" if report.request_bytes is not None else "more was asked for"
+    )
+    has = f" of the device's {unit.text(report.capacity_bytes)}" if report.capacity_bytes else ""
+    return f"Memory ran out{where}: {asked} with {unit.text(report.live_bytes)}{has} live."
+
+
+def _expected(predicted: Prediction, capacity_bytes: int | None, unit: ByteUnit) -> str:
+    beyond = ""
+    if capacity_bytes:
+        over = predicted.peak_bytes - capacity_bytes
+        beyond = f", {unit.text(abs(over))} {'more' if over > 0 else 'less'} than the device has"
+    whole = f"The whole step is predicted to need {unit.text(predicted.peak_bytes)} in {predicted.peak_phase}{beyond}."
+    if predicted.activation_peak_bytes is None:
+        return whole
+    return f"{whole} Activations alone: {unit.text(predicted.activation_peak_bytes)}."
+
+
+def _categories(
+    report: OomReport, predicted: Prediction | None, unit: ByteUnit, width: int, columns_page: int
+) -> TableLines:
+    def row(name: str, live: int, share: str, peak: int) -> tuple[str, ...]:
+        return name, unit.figure(live), share, unit.figure(peak) if predicted else format.NOT_YET
+
+    columns = (
+        Column("held for", left=True),
+        Column(f"live, {unit.name}"),
+        Column("share", rank=2),
+        Column("predicted peak", rank=1),
+    )
+    whole, live = report.live_bytes, {category: report.by_category.get(category, 0) for category in CATEGORIES}
+    shares = {category: format.percent(held / whole if whole else None) for category, held in live.items()}
+    peaks = predicted.by_category if predicted else {}
+    rows = [row(spaced(name), live[name], shares[name], peaks.get(name, 0)) for name in CATEGORIES]
+    rows.append(row("all", whole, "", predicted.peak_bytes if predicted else 0))
+    return table_lines(Table(columns=columns, rows=tuple(rows)), width, page=columns_page, binding=COLUMNS)
