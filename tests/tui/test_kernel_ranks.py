@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cs336_tui.export.rank_traffic import shades
-from cs336_tui.tui.dialogs.window import Reader
+from cs336_tui.tui.dialogs.windows import Reader
 from cs336_tui.tui.tabs.kernels import sheets
 from cs336_tui.tui.widgets.lines import width_of
 from tests.made_kernels import a_kernel_report

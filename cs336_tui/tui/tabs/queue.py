@@ -19,10 +19,10 @@ from cs336_tui.session.states import CellState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import Cells
+from cs336_tui.tui.format import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.keys import bind, key_name
 from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs import beside, status
-from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.widgets.columns import Copied, Layout, copied_table, lay_out, shown_table
 from cs336_tui.tui.widgets.lines import Line, Span, line, width_of
 from cs336_tui.tui.widgets.rows import WideRows

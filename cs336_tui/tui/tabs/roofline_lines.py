@@ -18,10 +18,10 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import NONE, NOT_MEASURED, Rate, bandwidth
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.roofline import CellPoint, Roof, roofline_chart
+from cs336_tui.tui.format import told_variants
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.requests import WantedPeak
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.titles import told_variants
 from cs336_tui.tui.widgets.columns import Sheet, on_screen
 from cs336_tui.tui.widgets.lines import Line, Span, joined, wrapped
 
