@@ -90,9 +90,9 @@ def _checked(found: Found) -> Found:
     from cs336_tui.cli.launch import theme_dir
     from cs336_tui.config.presets import all_presets
     from cs336_tui.config.spec import SpecError
-    from cs336_tui.tui import preferences, themes
+    from cs336_tui.tui import preferences
 
-    own = (*themes.load_bundled().themes, *themes.load_user(theme_dir()).themes)
+    own = (*preferences.load_bundled().themes, *preferences.load_user(theme_dir()).themes)
     found = preferences.checked(found, [*(theme.name for theme in own), *BUILTIN_THEMES])
     try:
         all_presets().find(found.settings.preset)

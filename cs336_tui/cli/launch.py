@@ -120,7 +120,7 @@ def _run(app: Cs336App) -> int:
         app.run()
     finally:
         app.close()
-    from cs336_tui.tui.farewell import say
+    from cs336_tui.tui.ending import say
 
     say(app.farewell())
     for problem in app.log_problems:

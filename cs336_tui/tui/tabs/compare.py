@@ -20,8 +20,7 @@ from cs336_tui.config.axis import UserError
 from cs336_tui.export.writing.tables import Table
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.dialogs.questions import AskText, problem_of
-from cs336_tui.tui.dialogs.window import text_reader
+from cs336_tui.tui.dialogs.windows import AskText, problem_of, text_reader
 from cs336_tui.tui.judging import give_way
 from cs336_tui.tui.keys import bind, bind_keys, key_name, tab_name
 from cs336_tui.tui.requests import requests_of

@@ -22,9 +22,9 @@ from cs336_tui.export.subjects.comparison import exposed_words, pair_columns, tu
 from cs336_tui.export.writing.tables import Column
 from cs336_tui.export.writing.verdicts import doubt_notes, judged
 from cs336_tui.tui import format
+from cs336_tui.tui.format import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.status import OUTCOMES
-from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.widgets.columns import hidden_words, lay_out, shown_table, table_lines, without_shared
 from cs336_tui.tui.widgets.lines import Line, Span, joined, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Page, message

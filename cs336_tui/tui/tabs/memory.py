@@ -12,7 +12,7 @@ from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryRe
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.session.states import CellState, ReportState
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.dialogs.window import Reader, text_reader
+from cs336_tui.tui.dialogs.windows import Reader, text_reader
 from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.tabs import memory_tables, memory_timeline
 from cs336_tui.tui.tabs.memory_tables import blocks_page, peaks_page, rank_lines, reports_beside, saved_page

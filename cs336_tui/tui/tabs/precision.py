@@ -25,11 +25,11 @@ from cs336_tui.stats import quantities
 from cs336_tui.stats.ratio import LEVEL
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.dialogs.window import text_reader
+from cs336_tui.tui.dialogs.windows import text_reader
+from cs336_tui.tui.format import cell_columns
 from cs336_tui.tui.keys import key_name, tab_name
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.status import OUTCOMES, settled_of
-from cs336_tui.tui.titles import cell_columns
 from cs336_tui.tui.widgets.columns import TableLines, on_screen, shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import Page

@@ -28,11 +28,11 @@ from cs336_tui.stats.quantities import NONE, NOT_MEASURED, Rate, bandwidth
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.charts.roofline import Bandwidths, CellPoint, Roof, roofline_chart
+from cs336_tui.tui.format import told_variants
 from cs336_tui.tui.keys import bind, key_name, tab_name
 from cs336_tui.tui.requests import WantedPeak, requests_of
 from cs336_tui.tui.sources import PeakView
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.titles import told_variants
 from cs336_tui.tui.widgets.columns import Laid, Sheet, on_screen
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, joined, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Rows, WideRows
