@@ -6,7 +6,7 @@ import pytest
 
 from cs336_tui.export.subjects.kernel_use import shades
 from cs336_tui.tui.dialogs.windows import Reader
-from cs336_tui.tui.tabs.kernels import sheets
+from cs336_tui.tui.tabs import kernel_sheets
 from cs336_tui.tui.widgets.lines import width_of
 from tests.made_kernels import a_kernel_report
 from tests.made_ranks import a_traffic_report

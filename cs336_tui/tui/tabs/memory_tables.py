@@ -23,7 +23,6 @@ from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import needs_of, run_alike
 from cs336_tui.tui.format import cell_columns, told_variants
 from cs336_tui.tui.keys import key_name
-from cs336_tui.tui.tabs.memory.views import COLUMNS, difference
 from cs336_tui.tui.widgets.columns import TableLines, on_screen, shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
 from cs336_tui.tui.widgets.rows import Page, message

@@ -18,8 +18,7 @@ from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.roofline import AGAIN, Ceiling, PeakLookup, RooflinePoint, doubt, points
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, peak_key
-from cs336_tui.export.roofline import left_out
-from cs336_tui.export.subjects.roofline import NOISY, roofline_table
+from cs336_tui.export.subjects.roofline import NOISY, left_out, roofline_table
 from cs336_tui.export.writing.formats import render
 from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
