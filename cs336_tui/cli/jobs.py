@@ -40,10 +40,7 @@ from cs336_tui.session.log import new_session_id
 from cs336_tui.stats.quantities import counted
 
 _OF_CHOICE = ("launcher", "partition", "nodes", "gpus_per_node", "time", "parameters", "form")
-_FIELDS = {
-    "slurm": "parameters",
-    "as": "form",
-}
+_FIELDS = {"slurm": "parameters", "as": "form"}
 """Fields of a choice, by their options, where these are called otherwise."""
 OF_REQUEST = ("ddof", "timeout_s", "explain_oom", "check_fit", "nvtx")
 """Options of a run that jobs take as they are."""
@@ -224,11 +221,7 @@ def resume_jobs(
 
 
 def _queued(
-    sweeps: Sequence[Sweep],
-    choice: LaunchChoice,
-    repeats: int,
-    order: Order | None,
-    ddof: int,
+    sweeps: Sequence[Sweep], choice: LaunchChoice, repeats: int, order: Order | None, ddof: int
 ) -> list[ev.CellsQueued]:
     """The cells of the sweeps as a session queues them; nothing is asked of this machine."""
     found: list[ev.CellsQueued] = []
