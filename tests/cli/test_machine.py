@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cs336_tui.cli.doctor import gpus_of, lanes_row, missing, ranks_row, sampled_gpus
+from cs336_tui.cli.machine import gpus_of, lanes_row, missing, ranks_row, sampled_gpus
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.runner.device.nvml import NO_LIBRARY, nvml_report
 from tests.runner.device import fake_nvml as fake
