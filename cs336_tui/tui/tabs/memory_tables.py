@@ -23,6 +23,7 @@ from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import needs_of, run_alike
 from cs336_tui.tui.format import cell_columns, told_variants
 from cs336_tui.tui.keys import key_name
+from cs336_tui.tui.tabs.status import how_it_ended
 from cs336_tui.tui.widgets.columns import TableLines, on_screen, shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
 from cs336_tui.tui.widgets.rows import Page, message

@@ -12,7 +12,6 @@ from textual.binding import BindingType
 
 from cs336_tui.analysis.eta import Ends, Outlook, Prices, ends_s, eta_words, takes_words
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.export.subjects.scaling import beside
 from cs336_tui.export.writing.tables import Column
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
