@@ -11,7 +11,7 @@ import click
 from cs336_tui.cli.flags import device_interval_option
 from cs336_tui.cli.jobs import OF_REQUEST
 from cs336_tui.cli.run import HeadlessRun, Outputs
-from cs336_tui.runner.jobs import folder as files
+from cs336_tui.runner.jobs.job import log_path, read_request
 
 
 @click.command("run-job", hidden=True)
@@ -25,9 +25,9 @@ def run_job(request: Path, node: int, *, trusted: bool) -> int:
     from cs336_tui.runner.jobs.run import allocation_of, await_log, nodes_of, while_wanted, work_here, work_over_nodes
     from cs336_tui.runner.trust import check_log
 
-    asked = files.read_request(request)
+    asked = read_request(request)
     check_log(asked.session, (cell.spec for cell in asked.cells), trusted=trusted)
-    log = files.log_path(request.parent, asked.job, node)
+    log = log_path(request.parent, asked.job, node)
     run = HeadlessRun()
     options = {
         "session_dir": log.parent,

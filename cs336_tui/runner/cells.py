@@ -35,10 +35,9 @@ from cs336_tui.runner.lanes import LaneFault, fault_of, in_lane
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.machine import device_fault
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.predictor import PredictionError, Predictor
+from cs336_tui.runner.predictor import PredictionError, Predictor, SessionPredictions
 from cs336_tui.runner.queue import WaitingReport
 from cs336_tui.runner.ranks import MOST_PACE_S, RankFold, ReportFold, here, run_ranks
-from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.supervise import PACE_S, Supervisor
 from cs336_tui.runner.trust import Trust
 from cs336_tui.session.log import FILES_SUFFIX, SessionRecorder

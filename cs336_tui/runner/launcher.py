@@ -22,9 +22,8 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Lane
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.runner import child
-from cs336_tui.runner.fork_server import WATCH, Start
-from cs336_tui.runner.leftovers import end_offspring, end_orphans, offspring_of
 from cs336_tui.runner.pipes import FrameReader, StopSignal, enlarge, last_line
+from cs336_tui.runner.processes import WATCH, Start, end_offspring, end_orphans, offspring_of
 from cs336_tui.runner.trust import Trust
 from cs336_tui.worker import worker_entry
 from cs336_tui.worker.worker_entry import Place

@@ -30,10 +30,9 @@ from cs336_tui.events.events import (
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.events.reports import Report
-from cs336_tui.runner.hanging import STACKS_S, Pulse, Stuck, ask_for_stacks, stuck_ranks, told
 from cs336_tui.runner.launcher import Rank
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.supervise import PACE_S, Supervisor
+from cs336_tui.runner.supervise import PACE_S, STACKS_S, Pulse, Stuck, Supervisor, ask_for_stacks, stuck_ranks, told
 from cs336_tui.stats.summaries import skews, summarize
 from cs336_tui.worker.worker_entry import ENDED_THE_ROUND
 

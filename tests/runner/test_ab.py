@@ -23,9 +23,8 @@ from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.prediction_cache import PredictionCache
-from cs336_tui.runner.predictor import Predictor
+from cs336_tui.runner.predictor import Predictor, SessionPredictions
 from cs336_tui.runner.queue import CellQueue
-from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.trust import Trust
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader, SessionRecorder

@@ -10,8 +10,7 @@ import pytest
 from cs336_tui.config.presets import preset
 from cs336_tui.config.spec import SpecError
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.events.environment import DeviceInfo, Environment
-from cs336_tui.runner.capabilities import without_impossible
+from cs336_tui.events.environment import DeviceInfo, Environment, without_impossible
 from tests.samples import ENVIRONMENT
 
 

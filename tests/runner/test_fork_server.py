@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from cs336_tui.config.processes import lives
-from cs336_tui.runner import fork_server, launcher
+from cs336_tui.runner import launcher, processes
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.fork_server import server_pid
 from cs336_tui.runner.launcher import STOPPED_BY_USER, Launcher, StartError
+from cs336_tui.runner.processes import server_pid
 from cs336_tui.session.state import SessionState
 from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec
 
@@ -113,7 +113,7 @@ def test_a_stop_ends_the_wait_for_a_server_that_imports(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("torch")
 def test_a_server_that_never_loads_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork_server, "LOADS_WITHIN_S", 1.0)
+    monkeypatch.setattr(processes, "LOADS_WITHIN_S", 1.0)
     made = Launcher(tmp_path)
     made.start()
     with pytest.raises(StartError, match="the fork server did not answer within 1 s"):
@@ -149,7 +149,7 @@ def end_server() -> None:
 APP = """
 import sys
 from pathlib import Path
-from cs336_tui.runner.fork_server import server_pid
+from cs336_tui.runner.processes import server_pid
 from cs336_tui.runner.launcher import Launcher
 from tests.runner.test_fork_server import answers
 launcher = Launcher(Path(sys.argv[1]))

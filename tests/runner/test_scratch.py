@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.runner.leftovers import end_scratch, make_scratch
+from cs336_tui.runner.processes import end_scratch, make_scratch
 
-MAKE = "from cs336_tui.runner.leftovers import make_scratch; print(make_scratch(), flush=True); input()"
+MAKE = "from cs336_tui.runner.processes import make_scratch; print(make_scratch(), flush=True); input()"
 
 
 @pytest.fixture(autouse=True)

@@ -24,8 +24,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment
-from cs336_tui.runner.jobs import folder as files
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError, shares
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError, log_path, shares, write_file
 from cs336_tui.runner.lanes import lanes_of, pool_of
 from cs336_tui.runner.nodes import ENDING_S, LOOK_S, SILENT_S, START_S, Node, NodeLost, NodeProcess, Nodes
 from cs336_tui.session.lock import writer_of
@@ -50,7 +49,7 @@ def begin_log(log: Path, request: JobRequest) -> bool:
     started = ev.SessionStarted(at=time.time(), schema=ev.SCHEMA, session=request.session, app=__version__)
     events: list[ev.Event] = [started, *queued(request)]
     try:
-        files.write_file(log, b"".join(map(to_line, events)))  # a job that is killed here leaves no half log
+        write_file(log, b"".join(map(to_line, events)))  # a job that is killed here leaves no half log
     except OSError as error:
         raise LogError(f"{log}: {error.strerror}") from None
     return False
@@ -148,7 +147,7 @@ def work_over_nodes(
     A job that was started again goes on with the logs that are there. Raises like `work_here`."""
     folder, job = path.parent, request.job
     environment = bench.probe()
-    logs = [files.log_path(folder, job, number) for number in range(len(allocation.nodes))]
+    logs = [log_path(folder, job, number) for number in range(len(allocation.nodes))]
     wide = tuple(cell for cell in request.cells if nodes.ranks_here(cell.spec, environment))
     take_over = begin_log(logs[0], msgspec.structs.replace(request, cells=wide))
     known = {cell for event in LogReader(logs[0]) if isinstance(event, ev.CellsQueued) for cell in _numbers(event)}

@@ -11,9 +11,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cs336_tui.events import events as ev
-from cs336_tui.runner.jobs import folder as files
 from cs336_tui.runner.jobs.fold import FollowedJob, JobFold, JobLog, Numbering
-from cs336_tui.runner.jobs.job import JobLauncher, JobRequest, JobStatus, LaunchError
+from cs336_tui.runner.jobs.job import (
+    JobLauncher,
+    JobRequest,
+    JobStatus,
+    LaunchError,
+    log_path,
+    output_path,
+    read_shared,
+    withdraw,
+    withdraw_others,
+    write_request,
+)
 from cs336_tui.session.lock import lock_path
 from cs336_tui.session.log import FILES_SUFFIX
 from cs336_tui.session.state import SessionState
@@ -86,7 +96,7 @@ class Watcher:
         self._asked_at = float("-inf")
         self._problem = ""
         self._jobs: dict[str, FollowedJob] = {}
-        self._last_job, withdrawn = files.withdraw_others(folder, state.jobs)
+        self._last_job, withdrawn = withdraw_others(folder, state.jobs)
         for job in withdrawn:
             text = f"job {job} is withdrawn: its submitter ended before recording it"
             record([ev.Notice(at=time.time(), text=text)])
@@ -106,12 +116,12 @@ class Watcher:
     def submit(self, requests: Sequence[JobRequest]) -> None:
         """Start jobs and watch them too. Raises `LaunchError`, and OSError when requests cannot be written."""
         for request in requests:
-            files.write_request(self._folder, request)
+            write_request(self._folder, request)
         try:
             ids = self._aside.call(lambda: self._launcher.submit(requests, self._folder)).result()
         except BaseException:
             for request in requests:
-                files.withdraw(self._folder, request.job)
+                withdraw(self._folder, request.job)
             raise
         submitted = [
             ev.JobSubmitted(
@@ -194,7 +204,7 @@ class Watcher:
         for node in range(submitted.nodes):
             tag = f"{name}.{node}" if node else name
             of_log = set(left) if settled else left
-            path = files.log_path(self._folder, name, node)
+            path = log_path(self._folder, name, node)
             saved = path.with_suffix(FILES_SUFFIX)
             fold = JobFold(tag, name, of_log, self._numbering, again=again, settled=settled, files=saved)
             logs.append(JobLog(path, fold))
@@ -292,7 +302,7 @@ class Watcher:
                 events.append(ev.ReportFinished(at=time.time(), report=report, status=ending, error=error))
         events += self._endings(job, status, error)
         if job.left:  # whatever lives of it stops
-            files.withdraw(self._folder, name)
+            withdraw(self._folder, name)
             if not job.over_at:
                 self._aside.call(lambda: self._launcher.cancel([job.submitted.id])).add_done_callback(self._say_problem)
 
@@ -311,10 +321,10 @@ class Watcher:
 
     def _last_words(self, name: str) -> str:
         """The last line of a job's output."""
-        path = files.output_path(self._folder, name)
+        path = output_path(self._folder, name)
         try:
             size = path.stat().st_size
-            lines = files.read_shared(path, max(size - _LAST_WORDS, 0)).decode(errors="replace").split("\n")
+            lines = read_shared(path, max(size - _LAST_WORDS, 0)).decode(errors="replace").split("\n")
         except (OSError, LaunchError):
             return ""
         return next((line.strip()[:_LONGEST_WORD] for line in reversed(lines) if line.strip()), "")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
-from cs336_tui.runner.jobs.folder import folder_of, log_path, write_request
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchError
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchError, folder_of, log_path, write_request
 from cs336_tui.runner.jobs.watcher import Watcher
 from cs336_tui.session.state import SessionState, fold
 from tests.samples import ENVIRONMENT

@@ -15,8 +15,15 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.runner.jobs.bench import JobsBench, make_launcher
-from cs336_tui.runner.jobs.folder import log_path, request_path, write_choice, write_request
-from cs336_tui.runner.jobs.job import JobRequest, LaunchChoice, LaunchError
+from cs336_tui.runner.jobs.job import (
+    JobRequest,
+    LaunchChoice,
+    LaunchError,
+    log_path,
+    request_path,
+    write_choice,
+    write_request,
+)
 from cs336_tui.session.log import LogError
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import delete, load

@@ -9,8 +9,7 @@ import pytest
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import HostSample
-from cs336_tui.runner.jobs.folder import output_path, request_path, write_request
-from cs336_tui.runner.jobs.job import JobStatus
+from cs336_tui.runner.jobs.job import JobStatus, output_path, request_path, write_request
 from cs336_tui.session.lock import lock_path
 from tests.runner.jobs.made import END, RESUMED, RUNNING, Made, ended, started, steps
 from tests.samples import ENVIRONMENT
