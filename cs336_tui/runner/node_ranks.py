@@ -137,8 +137,8 @@ class _Node:
         if problem := self._environment.refusal(work.spec, work.place.here):
             raise StartError(str(problem))
         if work.report:
-            return self._launcher.start_report_of_ranks(work.number, work.report, work.place)
-        return self._launcher.start_ranks(work.number, work.spec, nvtx=work.nvtx, like=work.place)
+            return self._launcher.start_report(work.number, work.report, work.place)
+        return self._launcher.start_cell(work.number, work.spec, nvtx=work.nvtx, like=work.place)
 
     def _look_at(self, work: Work, ranks: Sequence[Rank]) -> None:
         """Sample the processes and the GPUs of these ranks."""

@@ -195,10 +195,8 @@ _TORCHS_OWN = "torch/_inductor/compile_worker"
 
 def end_orphans(living: Container[int]) -> list[str]:
     """Kill children of the fork server not in `living`, and their orphans; returns names. Takes 50 µs without any."""
-    known: Any = forkserver._forkserver
-    server: int | None = known._forkserver_pid
     ended: list[str] = []
-    if server is None:
+    if (server := server_pid()) is None:
         return ended
     give_up_at = time.monotonic() + _GIVE_UP_S
     while orphans := [pid for pid in _children_of(server) if pid not in living]:

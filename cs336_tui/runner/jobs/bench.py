@@ -112,11 +112,6 @@ class JobsBench:
         return self._state.ended is not None
 
     @property
-    def is_follower(self) -> bool:
-        """True if another process writes the session."""
-        return self._tail is not None
-
-    @property
     def jobs_going_on(self) -> int:
         """The number of jobs that are not over."""
         return sum(job.stage != "over" for job in self._state.jobs.values())
@@ -164,7 +159,15 @@ class JobsBench:
             if self._closing.is_set():
                 return ()
             self._check_whole()
-            self._open(sink, take_over=take_over)
+            self._recorder.open(resume=True, take_over=take_over)
+            try:
+                with uncollected():
+                    history = list(LogReader(self._log))
+            except LogError:
+                self._recorder.close()
+                raise
+            (sink or self._recorder.pass_on)(history)
+            self._apply(history)
             specs = [cell.asked_spec for cell in self._state.cells.values() if self._is_left(cell, failed=failed)]
             try:
                 show(check_log(self.session, specs, trusted=self._trusted))
@@ -172,7 +175,8 @@ class JobsBench:
             except Untrusted:
                 self.close()
                 raise
-            watcher = self._become_writer(launcher, [ev.SessionResumed(at=time.time(), app=__version__)])
+            self._record([ev.SessionResumed(at=time.time(), app=__version__)])
+            self._watcher = watcher = Watcher(self._record, launcher, self._folder, self._state)
             watcher.settle_down(self._closing)
             if self._closing.is_set():
                 return ()
@@ -278,7 +282,7 @@ class JobsBench:
         if self.is_over:
             self._recorder.close()
         else:
-            self._become_writer(launcher)
+            self._watcher = Watcher(self._record, launcher, self._folder, self._state)
 
     def _check_whole(self) -> None:
         """Raises `LaunchError` for a log that was cut before its cells were whole: whoever writes it would withdraw
@@ -297,24 +301,6 @@ class JobsBench:
                 "withdrawn; put a whole copy of the log in its place, or give the session up, which ends its jobs: "
                 f"cs336-tui delete {name}"
             )
-
-    def _open(self, sink: Sink | None, *, take_over: bool) -> None:
-        """Become the writer of the log, and fold what it holds."""
-        self._recorder.open(resume=True, take_over=take_over)
-        try:
-            with uncollected():
-                history = list(LogReader(self._log))
-        except LogError:
-            self._recorder.close()
-            raise
-        (sink or self._recorder.pass_on)(history)
-        self._apply(history)
-
-    def _become_writer(self, launcher: JobLauncher, first: Sequence[ev.Event] = ()) -> Watcher:
-        if first:
-            self._record(first)
-        self._watcher = Watcher(self._record, launcher, self._folder, self._state)
-        return self._watcher
 
     def _launcher(self) -> JobLauncher:
         """Raises `LaunchError`, also for a session without jobs, and `Untrusted`."""

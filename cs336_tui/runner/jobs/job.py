@@ -208,11 +208,6 @@ def folder_of(log: Path) -> Path:
     return log.with_suffix(JOBS_SUFFIX)
 
 
-def log_of(folder: Path) -> Path:
-    """The log of the session whose jobs have this folder."""
-    return folder.with_suffix(".jsonl")
-
-
 def request_path(folder: Path, job: str) -> Path:
     return folder / f"{job}{_REQUEST}"
 

@@ -109,6 +109,11 @@ class Made:
         self._await_launcher()
         self.watcher.step()
 
+    def end(self) -> None:
+        """Have the watcher look until it has no more patience with a job that is over."""
+        self.step()
+        self.step(after_s=6.0)
+
     def _await_launcher(self) -> None:
         answered = threading.Event()
         self.watcher._aside.call(answered.set)
