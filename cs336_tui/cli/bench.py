@@ -32,9 +32,9 @@ from cs336_tui.config.problems.all_problems import problem_of_preset
 from cs336_tui.config.ranks import BYTES_OF_ELEMENT
 from cs336_tui.config.spec import AXES, CellSpec, SpecError
 from cs336_tui.config.sweep import LaneCount, Sweep
+from cs336_tui.events.environment import fields_of_preset
 from cs336_tui.events.events import Event
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.session import store
 from cs336_tui.stats.quantities import counted
 

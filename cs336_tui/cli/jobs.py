@@ -33,9 +33,8 @@ from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events import events as ev
-from cs336_tui.runner.jobs import folder as files
 from cs336_tui.runner.jobs.bench import JobsBench, make_launcher
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, is_array, split
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, folder_of, is_array, read_choice, split
 from cs336_tui.session.log import new_session_id
 from cs336_tui.stats.quantities import counted
 
@@ -132,7 +131,7 @@ def run_in_jobs(
     if dry_run:
         cells = [cell for each in queued for cell in _cells_of(each)]
         requests = split(cells, choice, request)
-        click.echo(launcher.plan(requests, files.folder_of(log.absolute())))
+        click.echo(launcher.plan(requests, folder_of(log.absolute())))
         return EXIT_OK
     run = HeadlessRun()
     bench = JobsBench(run.sink, log)
@@ -189,7 +188,7 @@ def follow(bench: JobsBench, run: HeadlessRun, begin: Callable[[], object], outp
 
 def has_jobs(log: Path) -> bool:
     """True if the cells of the session run in jobs."""
-    return files.read_choice(files.folder_of(log.absolute())) is not None
+    return read_choice(folder_of(log.absolute())) is not None
 
 
 def resume_jobs(
