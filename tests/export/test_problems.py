@@ -15,8 +15,8 @@ from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.problems import Material, progress_of
 from cs336_tui.config.presets import preset
-from cs336_tui.config.problems.all_problems import every_problem, problem_named
-from cs336_tui.config.problems.problem import Problem
+from cs336_tui.config.problem import Problem
+from cs336_tui.config.problems import every_problem, problem_named
 from cs336_tui.config.spec import recorded_spec
 from cs336_tui.config.tuning import Over
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted

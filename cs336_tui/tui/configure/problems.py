@@ -8,8 +8,8 @@ from typing import NamedTuple
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.problems import Progress, progress_of
 from cs336_tui.config.presets import Preset
-from cs336_tui.config.problems.all_problems import every_problem
-from cs336_tui.config.problems.problem import Problem
+from cs336_tui.config.problem import Problem
+from cs336_tui.config.problems import every_problem
 from cs336_tui.session.state import SessionState
 
 OTHERS = "Other presets"
