@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.config.environment_variables import CACHE_FOLDER
+from cs336_tui.config.processes import CACHE_FOLDER
 from cs336_tui.worker.workload.compiling import why_cannot_compile
 
 WHY = why_cannot_compile("cpu")

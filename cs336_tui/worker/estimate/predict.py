@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from cs336_tui.config.environment_variables import segments_expand
 from cs336_tui.config.flops import least_bytes, recomputed_blocks, unread_rows
+from cs336_tui.config.processes import segments_expand
 from cs336_tui.config.ranks import WITH_BUCKETS, sharing_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import PHASES, prepared_phases

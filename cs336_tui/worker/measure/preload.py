@@ -20,8 +20,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from cs336_tui.config import environment_variables
-from cs336_tui.config.environment_variables import environment
-from cs336_tui.config.processes import lives
+from cs336_tui.config.processes import environment, lives
 from cs336_tui.worker.measure.process import driver_initialised
 
 OUTPUT_VARIABLE, APP_VARIABLE = "CS336_TUI_SERVER_OUTPUT", "CS336_TUI_SERVER_APP"
