@@ -15,9 +15,9 @@ from cs336_tui.config.axis import SpecError
 from cs336_tui.config.choices import command_of, sweep_from, sweep_of
 from cs336_tui.config.order import in_order, needs_at_least, rough_peak_bytes
 from cs336_tui.config.presets import Preset, from_toml, preset, to_toml
-from cs336_tui.config.ranks import bytes_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.values import bytes_of
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.prediction import prediction_key
 from cs336_tui.runner.capabilities import fields_of_preset, without_impossible
