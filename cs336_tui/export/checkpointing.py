@@ -10,7 +10,7 @@ from cs336_tui.analysis.grouping import groups, telling
 from cs336_tui.analysis.measures import Runs, largest, resident_bytes, tensor_bytes
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.memory_report import MemoryReport
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN, Signs
 from cs336_tui.export.layout import layout_column, not_timed, size_column, tables_of, time_column
 from cs336_tui.export.results import TableError

@@ -28,7 +28,7 @@ from cs336_tui.config.choices import command_of, sweep_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import sharing_of
 from cs336_tui.config.variants import is_imported, short
-from cs336_tui.events.memory_report import RankMemoryReport
+from cs336_tui.events.reports import RankMemoryReport
 from cs336_tui.export.layout import (
     layout_column,
     measure_column,

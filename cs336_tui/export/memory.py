@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cs336_tui.analysis.estimates import stream_derivation, stream_text
-from cs336_tui.events.memory_report import MemoryReport, PhaseSpan, SavedTensor
 from cs336_tui.events.prediction import ALL_CATEGORIES, CATEGORIES, UNKNOWN_USE, MemoryBlock, Site
+from cs336_tui.events.reports import MemoryReport, PhaseSpan, SavedTensor
 from cs336_tui.export.estimates import CATEGORIES_MEAN
 from cs336_tui.export.footnotes import ACTIVATIONS_MEAN
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, known, report_table
@@ -19,7 +19,7 @@ from cs336_tui.stats.quantities import NONE, ByteUnit, Units, counted
 if TYPE_CHECKING:
     from cs336_tui.analysis.memory import AlikeBlocks, BlockRow, PhasePeaks, SavedRow, Timeline
 
-from cs336_tui.events.memory_report import OomReport
+from cs336_tui.events.reports import OomReport
 
 SIZES: Units = (("MB", 1e6), ("GB", 1e9))
 MOST_ROWS = 50

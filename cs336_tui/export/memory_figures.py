@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from cs336_tui.events.memory_report import MemoryReport
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.drawing import Drawing
 from cs336_tui.stats.quantities import ByteUnit
 

@@ -16,9 +16,8 @@ from cs336_tui.analysis.pivot import PivotError, pivot, suggest
 from cs336_tui.analysis.problems import Material, Progress, editions_of, is_answered
 from cs336_tui.config.problem import Answer, Part, Problem
 from cs336_tui.config.problems import every_problem, problem_named
-from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.events.reports import Report
+from cs336_tui.events.reports import MemoryReport, Report
 from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.folder import figures_of
 from cs336_tui.export.formats import Section, render_sections

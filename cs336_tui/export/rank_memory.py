@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
-from cs336_tui.events.memory_report import RankMemoryReport, RankMoment
 from cs336_tui.events.prediction import COMMUNICATION, PhaseMemory
+from cs336_tui.events.reports import RankMemoryReport, RankMoment
 from cs336_tui.export.memory import UNITS, size_column, spaced
 from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
 from cs336_tui.stats.quantities import ByteUnit

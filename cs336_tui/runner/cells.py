@@ -26,9 +26,8 @@ from cs336_tui.events.events import (
     StageChanged,
     Status,
 )
-from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.events.prediction import COMMUNICATION, Prediction
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import RankMemoryReport, ReportRequest
 from cs336_tui.runner.child import IMPOSSIBLE
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.lanes import LaneFault, fault_of, in_lane

@@ -28,8 +28,7 @@ from cs336_tui.events.events import (
     StepsTimed,
 )
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.memory_report import RankMemoryReport
-from cs336_tui.events.reports import Report
+from cs336_tui.events.reports import RankMemoryReport, Report
 from cs336_tui.runner.hanging import STACKS_S, Pulse, Stuck, ask_for_stacks, stuck_ranks, told
 from cs336_tui.runner.launcher import Rank
 from cs336_tui.runner.pipes import StopSignal

@@ -9,9 +9,8 @@ from typing import NamedTuple, TypeVar
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment, GpuSample
-from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import Prediction, predicted_for, prediction_key, report_key
-from cs336_tui.events.reports import Report, ReportKind
+from cs336_tui.events.reports import MemoryReport, Report, ReportKind
 from cs336_tui.session.states import CellState, JobState, LaneState, RaceState, ReportState
 
 DEVICE_HISTORY = 1200

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import CATEGORIES
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.drawing import FIGURE_FORMATS
 from cs336_tui.export.file_formats import FORMATS
 from cs336_tui.export.formats import render, render_all

@@ -28,8 +28,8 @@ from cs336_tui.events.events import (
     StepsTimed,
 )
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import report_key
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.record import document_of
 from cs336_tui.session import state as state_module
 from cs336_tui.session.load import load

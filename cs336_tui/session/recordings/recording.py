@@ -14,7 +14,7 @@ import msgspec
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import recorded_spec
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.memory_report import MemoryReport
+from cs336_tui.events.reports import MemoryReport
 
 INFLATED = 1 << 28
 """Bytes that any gzipped file may hold."""

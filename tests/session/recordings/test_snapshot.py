@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cs336_tui.analysis.memory import Timeline
-from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import ALL_CATEGORIES
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.memory import memory_document, memory_tables, peaks_table
 from cs336_tui.session.recordings import recording, safe_pickle, snapshot
 from cs336_tui.session.recordings.opening import read

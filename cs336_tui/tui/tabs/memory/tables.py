@@ -11,8 +11,8 @@ from cs336_tui.config.order import is_as_predicted
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.config.variants import short
-from cs336_tui.events.memory_report import MemoryReport, RankMemoryReport
 from cs336_tui.events.prediction import Prediction
+from cs336_tui.events.reports import MemoryReport, RankMemoryReport
 from cs336_tui.export.memory import block_table, saved_table, spaced, unit_of_blocks
 from cs336_tui.export.rank_memory import rank_memory_table
 from cs336_tui.export.tables import Column, Table

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from cs336_tui.events.memory_report import MemoryReport, OomReport
 from cs336_tui.events.prediction import CATEGORIES, UNKNOWN_USE, MemoryBlock, Prediction
+from cs336_tui.events.reports import MemoryReport, OomReport
 from cs336_tui.export.memory import spaced, tensor_text
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.session.states import CellState
