@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cs336_tui.config.variants import RANGES
+from cs336_tui.events.device_timeline import busy, extent, gaps_of, overlap_of
+from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
 from cs336_tui.events.kernel_report import KernelGroup, KernelReport, Overlap
-from cs336_tui.events.kernels import busy, extent, gaps_of, kernel_kind, operator_kind, overlap_of
 from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.session.recordings.recording import USUAL_PHASES, Opening, Recorded, check_time, header, phase_finder
 from cs336_tui.session.recordings.trace import KERNEL, OPERATOR, USER_RANGE, DeviceFacts, Ints, Spans, Trace

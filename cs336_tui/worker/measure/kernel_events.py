@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from cs336_tui.config.variants import RANGES
+from cs336_tui.events.device_timeline import busy, extent, gaps_of, overlap_of
+from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
 from cs336_tui.events.kernel_report import Gaps, KernelGroup, KernelKind, Overlap
-from cs336_tui.events.kernels import busy, extent, gaps_of, kernel_kind, operator_kind, overlap_of
 from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.stats.quantities import counted, time_text
 from cs336_tui.worker.workload.ranges import PHASE, RANGE
