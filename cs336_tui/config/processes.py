@@ -1,5 +1,5 @@
-"""Processes: whether one lives; environment variables that change step times, recorded with each cell; and the folder of
-torch.compile's caches.
+"""Processes: whether one lives; environment variables that change step times, recorded with each cell; and the folder
+of torch.compile's caches.
 
 torch sets `CACHE_FOLDER` itself as soon as a part of it is imported. So this module is imported before torch, in the
 app as in the fork server, and `USERS_CACHE_FOLDER` is what the user set; None where that is nothing.

@@ -1,5 +1,5 @@
-"""The kinds of reports on cells, with their commands and tabs, the request of one, and the contents of all kinds but that
-of kernels. Sizes are bytes.
+"""The kinds of reports on cells, with their commands and tabs, the request of one, and the contents of all kinds but
+that of kernels. Sizes are bytes.
 
 A child process of its own makes each, never while a cell is timed; `cs336_tui.analysis` derives tables.
 """

@@ -18,8 +18,7 @@ from cs336_tui.events.events import (
     SessionResumed,
     TuningStarted,
 )
-from cs336_tui.session.state import SessionState, fold
-from cs336_tui.session.visits import visit_cells, visits_of
+from cs336_tui.session.state import SessionState, fold, visit_cells, visits_of
 from tests.made_race import race_events
 from tests.samples import START, a_spec
 

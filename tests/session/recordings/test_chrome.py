@@ -13,8 +13,7 @@ import pytest
 
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.session.recordings import chrome, recording, trace
-from cs336_tui.session.recordings.opening import read
-from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, RecordingError
+from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, RecordingError, read
 from tests.session.recordings import made_traces as made
 from tests.session.recordings.made_traces import launch, op, span, trace_of, user, write
 

@@ -20,8 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.session.recordings.opening import read
-from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, Recorded, RecordingError
+from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, Recorded, RecordingError, read
 from tests.session.recordings.nsys_exports import (
     A_STEP,
     NEW,

@@ -18,8 +18,7 @@ from cs336_tui.events.prediction import ALL_CATEGORIES
 from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.memory import memory_document, memory_tables, peaks_table
 from cs336_tui.session.recordings import recording, safe_pickle, snapshot
-from cs336_tui.session.recordings.opening import read
-from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, RecordingError
+from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, RecordingError, read
 from tests.session.recordings.recordings import FOLDER
 from tests.session.recordings.test_snapshot_blocks import BASE, MIB, a_segment, an_event
 
