@@ -16,12 +16,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks import reporting
 from cs336_tui.events.events import CellFinished, CellStarted, SessionEnded, StepsTimed
 from cs336_tui.session.log import LogReader, SessionLog
 from cs336_tui.tui.signals import LIMIT_S
 from tests.commands import COMMAND
 from tests.samples import START, lanes_session
-from tests.terminal import Terminal
+from tests.terminal import Terminal, painted
 from tests.watching import wait_gone
 
 TINY = "--size tiny --context 16 --batch 1 --warmup 2 --steps 5 --pass forward,train-step --threads 1".split()
@@ -302,3 +303,23 @@ def test_watch_opens_the_app_on_a_terminal_and_leaves_the_session_as_it_is(tmp_p
             terminal.close()
     events = list(LogReader(sessions / "s.jsonl"))
     assert len(events) == len(lanes_session()) + 1
+
+
+COLUMNS, ROWS = 120, 40
+MOST_BYTES = 20_000
+
+
+@pytest.mark.timeout(120)
+def test_the_first_screen_is_painted_once_in_at_most_20_kb(tmp_path: Path) -> None:
+    env = {"XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    terminal = Terminal([*reporting.app(), "--session-dir", str(tmp_path)], columns=COLUMNS, rows=ROWS, env=env)
+    try:
+        terminal.until("Commands")  # the last row
+        first = bytes(terminal.raw)
+        terminal.until(lambda text: "torch" in text and "predicting" not in text)
+        assert terminal.bytes_written <= MOST_BYTES
+        cells = COLUMNS * ROWS
+        assert "Choose on the left" in first.decode(), "the panes are filled before they are painted"
+        assert cells <= painted(bytes(terminal.raw)) <= 1.3 * cells, "what came later is what has changed"
+    finally:
+        terminal.close()
