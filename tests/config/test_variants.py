@@ -20,8 +20,7 @@ from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.tuned_sweep import search_of
 from cs336_tui.config.variants import is_imported, is_well_formed, short
-from cs336_tui.events.environment import DeviceInfo, Environment
-from tests.samples import ENVIRONMENT, a_spec
+from tests.samples import a_spec
 
 OWN = "mine.model:Net"
 
@@ -264,32 +263,6 @@ def test_a_file_with_a_wrong_variant_is_refused(text: str, said: str) -> None:
 def test_a_pair_without_its_value_is_refused() -> None:
     with pytest.raises(click.BadParameter, match="NAME=VALUE"):
         chosen(f"--model {OWN} --model-arg rope_theta")
-
-
-def machine(**facts: Any) -> Environment:
-    device = DeviceInfo(name="cpu", label="A CPU", precisions=("fp32",), **facts)
-    return msgspec.structs.replace(ENVIRONMENT, devices=(device,))
-
-
-@pytest.mark.parametrize(
-    ("facts", "changes", "said"),
-    [
-        ({"attentions": ("naive", "sdpa")}, {"attention": "cudnn"}, "attention cudnn: cpu (A CPU) can do naive, sdpa"),
-        ({"cannot_compile": "no C++ compiler"}, {"compile": "default"}, "compile default: no C++ compiler"),
-        ({}, {"cuda_graph": "step"}, "cuda graph step: cpu (A CPU) has none; only cuda has"),
-    ],
-)
-def test_what_a_machine_lacks_is_told_before_anything_runs(
-    facts: dict[str, Any], changes: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(SpecError) as refused:
-        machine(**facts).check(a_spec(device="cpu", **changes))
-    assert str(refused.value) == said
-
-
-def test_a_machine_of_which_nothing_is_known_refuses_no_variant() -> None:
-    machine().check(a_spec(device="cpu", attention="flash", compile="default"))
-    machine(attentions=("naive",)).check(a_spec(device="cpu", attention="mine:fn"))
 
 
 def test_logs_of_before_have_no_variants() -> None:
