@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cs336_tui.config.environment_variables import CACHE_FOLDER
+from cs336_tui.config.processes import CACHE_FOLDER
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.worker.workload.compiling import why_cannot_compile
 from tests.runner.running import Running

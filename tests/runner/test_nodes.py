@@ -20,7 +20,7 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import DeviceInfo
-from cs336_tui.events.memory_report import RankMemoryReport
+from cs336_tui.events.reports import RankMemoryReport
 from cs336_tui.runner import nodes as module
 from cs336_tui.runner.launcher import STOPPED_BY_USER, Launcher, StartError
 from cs336_tui.runner.nodes import Node, NodeProcess, Nodes, Spread, Word, Work, split

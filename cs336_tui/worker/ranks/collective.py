@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cs336_tui.config.ranks import BYTES_OF_ELEMENT
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import BYTES_OF_ELEMENT
 from cs336_tui.worker.workload.building import ModelFacts, Workload
 from cs336_tui.worker.workload.passes import Shared, Step, cross_entropy
 from cs336_tui.worker.workload.precision import RECIPES, autocast_for

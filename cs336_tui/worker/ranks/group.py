@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from cs336_tui.config.environment_variables import environment
+from cs336_tui.config.processes import environment
 from cs336_tui.worker.place import STACK_SIGNAL, Place
 
 _Number = TypeVar("_Number", bool, int)
