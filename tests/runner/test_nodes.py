@@ -27,6 +27,7 @@ from cs336_tui.runner.nodes import Node, NodeProcess, Nodes, Spread, Word, Work,
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.session.states import CellState
 from cs336_tui.worker.ranks import Place
+from tests.runner.running import Running
 from tests.samples import ENVIRONMENT
 from tests.watching import PATIENCE_S, endless_spec, small_spec, wait_gone
 
