@@ -11,7 +11,7 @@ from cs336_tui.cli.selftest import lanes_asked, run_lanes
 from cs336_tui.cli.targets import read_machine
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.events.events import DeviceSampled
-from cs336_tui.export.selftest import lanes_sentence
+from cs336_tui.export.subjects.selftest import lanes_sentence
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.lanes import lanes_of
 from cs336_tui.selftest.programs import SelftestCell

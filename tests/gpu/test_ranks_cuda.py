@@ -11,7 +11,8 @@ import torch
 
 from cs336_tui.events.kernel_report import KernelReport, RankTraffic
 from tests.gpu.cells import LAYERS, gpu_spec, low_precision, needs_compiler, shallow_spec, trained_spec
-from tests.runner.test_ranks import CODE, WRONG, Runner
+from tests.runner.running import Running
+from tests.runner.test_ranks import CODE, WRONG
 from tests.worker.measure.trace_overlap import times_in_trace
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
@@ -30,21 +31,21 @@ FORMS: tuple[dict[str, object], ...] = (
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    made = Runner(tmp_path_factory.mktemp("ranks"))
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    made = Running(tmp_path_factory.mktemp("ranks"))
     yield made
     made.bench.close()
 
 
 @pytest.mark.numbers
-def test_every_form_trains_what_one_process_does(runner: Runner) -> None:
+def test_every_form_trains_what_one_process_does(runner: Running) -> None:
     """Each is compared with one process before it is timed."""
     cells = runner.run(*(trained_spec(model_path=(str(CODE),), **form) for form in FORMS))
     assert [cell.finished.error for cell in cells if cell.status != "ok"] == []
     assert all(len(cell.finished.rank_peak_bytes) == 2 for cell in cells)
 
 
-def test_a_wrong_one_is_named_before_it_is_timed(runner: Runner) -> None:
+def test_a_wrong_one_is_named_before_it_is_timed(runner: Running) -> None:
     (cell,) = runner.run(trained_spec(model_path=(str(CODE),), parallel="adapters:Sums"))
     assert (cell.status, cell.step_times_s) == ("failed", [])
     assert "of its norm" in cell.finished.error
@@ -55,17 +56,17 @@ WAYS = ("ddp", "ddp:1MB", "zero1", "fsdp2", "adapters:get_ddp", "adapters:get_fs
 
 @pytest.mark.numbers
 @pytest.mark.parametrize("changes", [{}, {"precision": low_precision}, {"dropout": 0.1}])
-def test_every_way_trains_what_one_process_does(runner: Runner, changes: dict[str, object]) -> None:
+def test_every_way_trains_what_one_process_does(runner: Running, changes: dict[str, object]) -> None:
     _train_in_every_way(runner, {name: value() if callable(value) else value for name, value in changes.items()})
 
 
 @pytest.mark.real_numbers
-def test_every_way_trains_what_one_process_does_compiled(runner: Runner) -> None:
+def test_every_way_trains_what_one_process_does_compiled(runner: Running) -> None:
     needs_compiler("default")
     _train_in_every_way(runner, {"compile": "default"})
 
 
-def _train_in_every_way(runner: Runner, changes: dict[str, object]) -> None:
+def _train_in_every_way(runner: Running, changes: dict[str, object]) -> None:
     specs = (trained_spec(parallel=way, model_path=(str(CODE),), **changes) for way in WAYS)
     cells = dict(zip(WAYS, runner.run(*specs), strict=True))
     assert {way: cell.finished and cell.finished.error for way, cell in cells.items() if cell.status != "ok"} == {}
@@ -74,7 +75,7 @@ def _train_in_every_way(runner: Runner, changes: dict[str, object]) -> None:
         assert cell.step_times_s == [max(times) for times in zip(*cell.times.rank_s, strict=True)]
 
 
-def test_wrong_wrappers_fail_before_anything_is_timed(runner: Runner) -> None:
+def test_wrong_wrappers_fail_before_anything_is_timed(runner: Running) -> None:
     specs = (trained_spec(parallel=way, model_path=(str(CODE),)) for way in WRONG)
     for cell in runner.run(*specs):
         assert (cell.status, cell.step_times_s, cell.warmup_times_s) == ("failed", [], [])
@@ -86,7 +87,7 @@ PHASES = {"after forward": "loss", "before optimizer": "backward", "after optimi
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "zero1", "fsdp2"])
-def test_uses_add_up_and_are_as_predicted(runner: Runner, parallel: str) -> None:
+def test_uses_add_up_and_are_as_predicted(runner: Running, parallel: str) -> None:
     report = runner.memory(gpu_spec(ranks=2, parallel=parallel, pass_="train-step", **DIMS))
 
     assert report.recorder == "CUDA allocator"
@@ -108,7 +109,7 @@ def test_uses_add_up_and_are_as_predicted(runner: Runner, parallel: str) -> None
 BLOCKS = [f"layers.{number}" for number in range(LAYERS)]
 
 
-def traffic(runner: Runner, parallel: str) -> tuple[RankTraffic, ...]:
+def traffic(runner: Running, parallel: str) -> tuple[RankTraffic, ...]:
     """Of a train-step, whose report is of kernels; each rank's times are those of its Chrome trace."""
     spec = shallow_spec(ranks=2, parallel=parallel, pass_="train-step", model_path=(str(CODE),))
     runner.bench.trust.name(spec)
@@ -125,7 +126,7 @@ def traffic(runner: Runner, parallel: str) -> tuple[RankTraffic, ...]:
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "ddp:1MB", "adapters:get_ddp"])
-def test_all_reduces_run_beside_the_backward(runner: Runner, parallel: str) -> None:
+def test_all_reduces_run_beside_the_backward(runner: Running, parallel: str) -> None:
     for each in traffic(runner, parallel):
         assert sum(count for name, count in each.operations.items() if "AllReduce" in name) >= 1
         assert each.all_gathers == ()
@@ -134,7 +135,7 @@ def test_all_reduces_run_beside_the_backward(runner: Runner, parallel: str) -> N
             assert each.overlapped_ns < each.communication_ns
 
 
-def test_each_all_gather_of_fully_shard_ended_before_its_pass_or_was_waited_for(runner: Runner) -> None:
+def test_each_all_gather_of_fully_shard_ended_before_its_pass_or_was_waited_for(runner: Running) -> None:
     for each in traffic(runner, "fsdp2"):
         assert any("ReduceScatter" in name for name in each.operations)
         found = [(it.module, it.pass_) for it in each.all_gathers]
@@ -146,7 +147,7 @@ def test_each_all_gather_of_fully_shard_ended_before_its_pass_or_was_waited_for(
         assert sum(it.early_ns is not None for it in each.all_gathers) > 0, "all-gathers are issued ahead"
 
 
-def test_all_gathers_of_ones_own_are_of_the_modules_that_use_them(runner: Runner) -> None:
+def test_all_gathers_of_ones_own_are_of_the_modules_that_use_them(runner: Running) -> None:
     for each in traffic(runner, "adapters:get_fsdp"):
         modules = {it.module for it in each.all_gathers}
         assert {"token_embedding", "layers.0.attention.query", "head"} <= modules
@@ -154,7 +155,7 @@ def test_all_gathers_of_ones_own_are_of_the_modules_that_use_them(runner: Runner
 
 
 @pytest.mark.numbers
-def test_gradient_sync_is_kept_of_each_rank_and_is_a_part_of_its_step(runner: Runner) -> None:
+def test_gradient_sync_is_kept_of_each_rank_and_is_a_part_of_its_step(runner: Running) -> None:
     (cell,) = runner.run(trained_spec(parallel="adapters:get_ddp", model_path=(str(CODE),)))
     assert cell.status == "ok"
     assert [len(syncs_s) for syncs_s in cell.times.rank_sync_s] == [len(cell.step_times_s)] * 2

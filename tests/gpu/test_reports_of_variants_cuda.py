@@ -14,8 +14,7 @@ from cs336_tui.analysis.kernels import by_range, named_share
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished
 from cs336_tui.events.kernel_report import FUSED
-from cs336_tui.events.memory_report import MemoryReport
-from cs336_tui.events.reports import PrecisionReport, ReportRequest
+from cs336_tui.events.reports import MemoryReport, PrecisionReport, ReportRequest
 from cs336_tui.worker.measure.dtypes import toy_by_cuda_rules, toy_dtypes
 from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from cs336_tui.config import environment_variables
+from cs336_tui.config import processes
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
@@ -262,7 +262,7 @@ class _SingleRun(CellRun):
             self.reporter.enter("building")
             around.enter_context(fresh_compiler(self.spec.compile, always=self.spec.within is not None))
             if self.spec.within is not None:
-                self.reporter.cache_folder = environment_variables.USERS_CACHE_FOLDER
+                self.reporter.cache_folder = processes.USERS_CACHE_FOLDER
             around.enter_context(self.group.joined(self.spec.backend_in_use))
             self.check_ranks(self.spec)
             # The allocator's memory is given back so that a first step finds it as a plain script leaves it.

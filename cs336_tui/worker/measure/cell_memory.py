@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, kineto_available, profile
 
-from cs336_tui.events.memory_report import SavedBlock, SavedTensor
 from cs336_tui.events.prediction import NO_RANGE
+from cs336_tui.events.reports import SavedBlock, SavedTensor
 from cs336_tui.stats.quantities import gigabytes
 from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.workload.building import Workload

@@ -18,12 +18,11 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import sharing_of
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.device_timeline import busy, is_communication, overlap, shares_over_time
-from cs336_tui.events.kernel_kinds import computes
-from cs336_tui.events.kernel_report import FUSED, AllGather, KernelGroup, KernelReport, RankTraffic
+from cs336_tui.events.kernel_report import FUSED, AllGather, KernelGroup, KernelReport, RankTraffic, computes
 from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.measure import reporter

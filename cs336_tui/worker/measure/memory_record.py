@@ -17,9 +17,8 @@ from torch.utils._pytree import tree_leaves
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import PHASES, prepared_phases
-from cs336_tui.events.memory_report import BlockMemory, MemoryReport, SavedBlock
 from cs336_tui.events.prediction import CATEGORIES, Site
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import BlockMemory, MemoryReport, ReportRequest, SavedBlock
 from cs336_tui.worker.estimate.tracker import Allocation, Args, Kwargs, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.measure import reporter
 from cs336_tui.worker.measure.cell_memory import (

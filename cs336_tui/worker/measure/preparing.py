@@ -18,7 +18,7 @@ from typing import NamedTuple
 import psutil
 import torch
 
-from cs336_tui.config import environment_variables
+from cs336_tui.config import processes
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD, Compile
 from cs336_tui.config.variants import is_imported
@@ -69,21 +69,19 @@ class Preparation(NamedTuple):
 def fresh_compiler(*modes: Compile, always: bool = False) -> Iterator[None]:
     """Run cells with these modes with empty caches, in memory and on disk, so that compiling takes its full time; only
     if one of them compiles, or `always`, for what user code compiles itself. If the user names a folder for torch's
-    caches (`environment_variables.USERS_CACHE_FOLDER`), it is used as it is."""
+    caches (`processes.USERS_CACHE_FOLDER`), it is used as it is."""
     if set(modes) <= {"off"} and not always:
         yield
         return
     forget_compiled()
     with ExitStack() as around:
         around.callback(forget_compiled)
-        if (folder := environment_variables.USERS_CACHE_FOLDER) is None:
+        if (folder := processes.USERS_CACHE_FOLDER) is None:
             # A killed child leaves the folder: the runner makes children create theirs inside its own.
             made = tempfile.TemporaryDirectory(prefix="compile-", ignore_cleanup_errors=True)
             folder = around.enter_context(made)
             within = {name: os.path.join(folder, inner) for name, inner in _WITHIN_CACHE.items()}  # noqa: PTH118
-            around.enter_context(
-                environment_variables.environment({environment_variables.CACHE_FOLDER: folder, **within})
-            )
+            around.enter_context(processes.environment({processes.CACHE_FOLDER: folder, **within}))
         around.enter_context(_headers_in(folder))
         yield
 

@@ -14,7 +14,7 @@ import torch
 from msgspec.structs import replace
 from torch import distributed
 
-from cs336_tui.config.environment_variables import set_variables, slowing
+from cs336_tui.config.processes import set_variables, slowing
 from cs336_tui.config.spec import ModelDims, Precision
 from cs336_tui.events.environment import DeviceInfo, TorchEnvironment
 from cs336_tui.worker.workload.attention import attentions_on

@@ -14,8 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
 from torch.profiler import kineto_available
 
-from cs336_tui.events.memory_report import RankMemoryReport, RankMoment
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import RankMemoryReport, RankMoment, ReportRequest
 from cs336_tui.worker.measure import reporter
 from cs336_tui.worker.measure.cell_memory import CpuRecorder, Recording
 from cs336_tui.worker.ranks import ALONE, Place

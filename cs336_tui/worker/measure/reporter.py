@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import torch
 
-from cs336_tui.config.environment_variables import ALLOCATOR, set_variables
+from cs336_tui.config.processes import ALLOCATOR, set_variables
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events
 from cs336_tui.stats.quantities import gigabytes

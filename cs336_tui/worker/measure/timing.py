@@ -28,8 +28,8 @@ from cs336_tui.config.counts import FEWEST, duration_words
 from cs336_tui.stats.intervals import MeanInterval, mean_interval, t_interval
 from cs336_tui.stats.quantities import TOO_NOISY, counted, is_too_noisy
 from cs336_tui.stats.ratio import MARGIN
-from cs336_tui.stats.steadiness.steady import FEWEST as FEWEST_TO_TELL
-from cs336_tui.stats.steadiness.steady import Class, classify
+from cs336_tui.stats.steady import FEWEST as FEWEST_TO_TELL
+from cs336_tui.stats.steady import Class, classify
 from cs336_tui.worker.workload.compile_and_capture import ReadyStep, run_whole
 
 

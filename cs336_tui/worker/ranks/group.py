@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cs336_tui.config.environment_variables import environment
-from cs336_tui.config.ranks import BYTES_OF_ELEMENT
+from cs336_tui.config.processes import environment
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import BYTES_OF_ELEMENT
 from cs336_tui.worker.ranks import STACK_SIGNAL, Place
 from cs336_tui.worker.workload.building import ModelFacts, Workload
 from cs336_tui.worker.workload.passes import Shared, Step, cross_entropy

@@ -24,8 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import sharing_of
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.worker.workload.import_problems import ImportProblem, explained, kind_of, message_of
 from cs336_tui.worker.workload.imported_arguments import parameters_of, required, signature_text

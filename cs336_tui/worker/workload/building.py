@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import NO_MODEL
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.worker.workload.attention import core_of
 from cs336_tui.worker.workload.attention_only import AttentionOnly, attention_loss, attention_shape

@@ -17,8 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, Event, ModelBuilt, StageChanged, StepsTimed
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.memory_report import MemoryReport
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import MemoryReport, ReportRequest
 from cs336_tui.worker.measure.ab import run_round
 from cs336_tui.worker.measure.cell import run_cell
 from cs336_tui.worker.measure.kernels import profile_kernels

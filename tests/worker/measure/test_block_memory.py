@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cs336_tui.analysis.memory import BlockRow, block_rows
-from cs336_tui.events.memory_report import MemoryReport
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.worker.measure import memory_record
 from tests.worker.measure.cells import memory_of, small_spec
 from tests.worker.workload.own_code import Folder

@@ -13,7 +13,7 @@ import torch
 
 from cs336_tui.config.flops import accounting_of
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.memory_report import SavedBlock
+from cs336_tui.events.reports import SavedBlock
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure import cell as cell_module
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, saved_for_backward, spilled

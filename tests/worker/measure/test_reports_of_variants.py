@@ -16,8 +16,7 @@ from cs336_tui.analysis import memory as memory_findings
 from cs336_tui.analysis.kernel_cells import attention_split
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.kernel_report import FUSED, KernelReport
-from cs336_tui.events.memory_report import MemoryReport
-from cs336_tui.events.reports import PrecisionReport, ReportKind, ReportRequest
+from cs336_tui.events.reports import MemoryReport, PrecisionReport, ReportKind, ReportRequest
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure.dtypes import bytes_at_most, read_dtypes
 from cs336_tui.worker.measure.oom import attempt, explain_oom
