@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.worker.estimate.several import fake_ranks
 from cs336_tui.worker.ranks.parallel import (
     Gathered,
     _Follower,
@@ -77,9 +77,8 @@ class Container(nn.Module):
 
 @pytest.fixture(scope="module", autouse=True)
 def two_ranks() -> Iterator[None]:
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    yield
-    dist.destroy_process_group()
+    with fake_ranks(2):
+        yield
 
 
 @pytest.fixture(scope="module")
