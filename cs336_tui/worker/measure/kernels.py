@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, compress
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import torch
@@ -36,6 +36,9 @@ from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import PHASE, READY, name_step
 
+if TYPE_CHECKING:
+    from cs336_tui.worker.ranks.parallel import Gathered
+
 PARTS = 60
 """Equal parts of a step, of each of which the share is known."""
 _GLOO = "gloo:"
@@ -49,19 +52,6 @@ class Span(NamedTuple):
     name: str
     begin_ns: int
     end_ns: int
-
-
-class Gathered(Protocol):
-    """An all-gather of such a step, in the order in which they are issued, as `ranks.gathers` finds it."""
-
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def unit(self) -> str | None: ...
-    @property
-    def pass_(self) -> str: ...
-    @property
-    def module(self) -> str: ...
 
 
 class Lines(NamedTuple):

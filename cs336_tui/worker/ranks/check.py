@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -69,7 +68,7 @@ def check_ranks(
         _check_each_is_used(workload.model, expected.shapes)
     step = workload.step(spec)
     whole = workload.shared.whole
-    parameters = whole or partial(_named, workload.model)
+    parameters = whole or (lambda: dict(workload.model.named_parameters()))
     with _unscaled(workload):
         step.run_trial()
         if not whole:
@@ -126,10 +125,6 @@ def _unscaled(workload: Workload) -> Iterator[None]:
         yield
     finally:
         training.scaler = scaler
-
-
-def _named(model: nn.Module) -> Mapping[str, Tensor]:
-    return dict(model.named_parameters())
 
 
 def _check_alike(spec: CellSpec, device: torch.device, group: Group) -> None:

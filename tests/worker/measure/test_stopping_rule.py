@@ -134,7 +134,7 @@ def test_short_steps_go_on_for_half_a_second() -> None:
 def test_stopping_when_it_looks_good_costs_little_coverage(
     std: float, correlation: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The interval at the stop is to hold the true mean nearly as often as it says; see `measure.enough`."""
+    """The interval at the stop is to hold the true mean nearly as often as it says; see `measure.timing`."""
     runs, held, counts = 100, 0, []
     for seed in range(runs):
         times_s = noisy(1000, std, seed, correlation)
