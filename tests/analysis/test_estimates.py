@@ -1,4 +1,4 @@
-"""Estimates from a prediction on a device: fit, time, and the basis of both."""
+"""Estimates from a prediction on a device, or from measured cells: fit, time, and the basis of both."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cs336_tui.analysis.estimates import (
     NOT_MEASURED,
+    Estimate,
     duration_range,
     for_target,
     judge,
@@ -24,14 +25,14 @@ from cs336_tui.analysis.estimates import (
 from cs336_tui.analysis.eta import remaining_s
 from cs336_tui.analysis.published import published
 from cs336_tui.analysis.targets import CONTEXT_BYTES, Target, named_target, target_here
-from cs336_tui.config.spec import PRECISIONS, dims_of
+from cs336_tui.config.spec import PRECISIONS, CellSpec, dims_of
 from cs336_tui.events.environment import DeviceInfo, GpuProcess, GpuSample, HostSample, RankSample
 from cs336_tui.events.events import CellsPredicted, DeviceSampled
 from cs336_tui.events.gpus import find_gpu, gpu_of_label
 from cs336_tui.events.prediction import Collective
 from cs336_tui.session.state import SessionState
 from tests.attention_cells import attention_spec
-from tests.made_predictions import made_prediction
+from tests.made_predictions import made_prediction, on
 from tests.samples import ENVIRONMENT, START, a_spec, state_of, without_gaps
 from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, events_of, session_of
 
@@ -193,7 +194,6 @@ def test_no_published_step_was_faster_than_the_data_sheet_allows() -> None:
         spec = a_spec(context_length=row.context, batch_size=row.batch, pass_=row.pass_, precision=row.precision,
                       arch=row.arch, **dims)  # fmt: skip
         bound_s = judge(made_prediction(spec, min_bytes_moved=0), named_target(gpu)).low_s
-        assert bound_s is not None
         shares.append(bound_s / (row.mean_ms / 1e3))
     assert len(shares) >= 50
     assert max(shares) < 1
@@ -290,7 +290,6 @@ def test_a_cell_without_a_prediction_tells_nothing() -> None:
 def test_what_backward_does_not_time_takes_time_in_a_sweep() -> None:
     spec = a_spec(pass_="backward", warmup_steps=1, measure_steps=1)
     found = judge(made_prediction(spec), H100)
-    assert found.low_s is not None
     assert found.run_low_s == pytest.approx(found.low_s * 2 * 1.5)
 
 
@@ -298,7 +297,6 @@ def test_the_spec_that_was_asked_for_counts_its_own_steps() -> None:
     long = a_spec(measure_steps=96)
     found = judge(made_prediction(a_spec()), H100, None, long)
     assert found.spec == long
-    assert found.low_s is not None
     assert found.run_low_s == pytest.approx(found.low_s * 98)
 
 
@@ -372,3 +370,74 @@ def test_in_lanes_a_sweep_takes_as_long_as_the_lane_that_ends_last() -> None:
     assert alone == pytest.approx((10 + 5 + 5 + 3) * 0.1)
     assert total_s(each, 2)[0] == pytest.approx((5 + 5 + 3) * 0.1), "the longest first, then the one that is free"
     assert total_s(each, 8)[0] == pytest.approx(10 * 0.1)
+
+
+HERE = target_here(ENVIRONMENT.devices[1], ENVIRONMENT)
+TRAIN = a_spec(pass_="train-step")
+
+
+def judged(spec: CellSpec, *measured: Cell) -> Estimate:
+    """The estimate of a cell in a session of these."""
+    return judge_all([made_prediction(spec)], HERE, predicted(*measured), [spec])[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"compile": "default"},
+        {"cuda_graph": "step"},
+        {"optimizer": "adamw-fused"},
+        {"attention": "sdpa"},
+        {"checkpoint": 1},
+        {"loss": "mine:loss"},
+        {"model": "mine:Model"},
+    ],
+)
+def test_only_cells_of_the_same_variant_are_experience_where_there_are_any(changes: dict[str, Any]) -> None:
+    other = on(TRAIN, **changes)
+    cells = [cell([0.1] * 3, pass_="train-step"), cell([0.9] * 3, pass_="train-step", **changes)]
+    larger = judged(on(TRAIN, batch_size=8), *cells)
+    assert larger.low_s == larger.high_s == pytest.approx(0.2)
+    assert larger.basis.startswith("from 1 measured cell: ")
+    assert judged(on(other, batch_size=8), *cells).low_s == pytest.approx(1.8)
+    assert not larger.by_others
+
+
+@pytest.mark.parametrize("changes", [{"compile": "default"}, {"cuda_graph": "step"}])
+def test_a_cell_that_runs_another_way_is_not_this_cell(changes: dict[str, Any]) -> None:
+    """Both need the same memory, but one of them was not measured."""
+    found = judged(on(TRAIN, **changes), cell([0.1] * 3, pass_="train-step"))
+    assert not found.measured
+    assert found.by_others
+    assert found.basis.startswith("from 1 measured cell of other variants (as written): ")
+
+
+def test_without_one_alike_it_is_said_which_they_were() -> None:
+    cells = [
+        cell([0.1] * 3, pass_="train-step", compile="default"),
+        cell([0.2] * 3, pass_="train-step", attention="sdpa"),
+        cell([0.2] * 3, pass_="train-step", attention="sdpa", batch_size=8),
+    ]
+    found = judged(TRAIN, *cells)
+    assert found.basis.startswith("from 3 measured cells of other variants (compiled; sdpa): ")
+    many = judged(on(TRAIN, checkpoint=1), *cells, cell([0.1] * 3, pass_="train-step"),
+                  cell([0.1] * 3, pass_="train-step", attention="flash"))  # fmt: skip
+    assert "of other variants (compiled; sdpa; as written; ...)" in many.basis
+
+
+def test_the_same_variant_in_another_pass_goes_before_another_variant_in_the_same_pass() -> None:
+    cells = [cell([0.1] * 3, pass_="forward", compile="default"), cell([0.9] * 3, pass_="inference")]
+    found = judged(a_spec(pass_="inference", compile="default"), *cells)
+    assert found.low_s == pytest.approx(0.1)
+    assert "from 1 measured cell of other passes: " in found.basis
+    neither = judged(a_spec(pass_="backward", attention="sdpa"), *cells)
+    assert "of other passes and variants (compiled; as written): " in neither.basis
+
+
+def test_attention_alone_is_another_variant_than_a_model() -> None:
+    alone = a_spec(workload="attention", num_heads=1)
+    found = judged(a_spec(), cell([0.1] * 3, workload="attention", num_heads=1))
+    assert "of other variants (attention alone, naive)" in found.basis
+    assert judged(on(alone, batch_size=8), cell([0.1] * 3, workload="attention", num_heads=1)).low_s == (
+        pytest.approx(0.2)
+    )

@@ -23,8 +23,9 @@ from cs336_tui.analysis.kernels import (
     top_kernel,
 )
 from cs336_tui.config.variants import RANGES
-from cs336_tui.events.kernel_report import FUSED, KINDS
+from cs336_tui.events.kernel_report import FUSED, KINDS, KernelGroup
 from cs336_tui.events.prediction import NO_RANGE
+from cs336_tui.export.kernels import attention_table
 from tests.made_kernels import (
     ADAM,
     ADD,
@@ -135,12 +136,10 @@ def test_attention_without_a_prediction_has_times_only() -> None:
 
 def test_the_top_kernel_says_how_often_a_forward_launches_it() -> None:
     top = top_kernel(REPORT, "backward")
-    assert top is not None
     assert (top.row.name, top.row.instances, top.per_forward) == (GEMM, 6, 7)
     assert top_kernel(REPORT, "zero_grad") is None
     backward = a_kernel_report(groups=(a_group(ADD, "elementwise", "backward", "head", (1.0,), backward=True),))
     alone = top_kernel(backward)
-    assert alone is not None
     assert alone.per_forward is None
 
 
@@ -263,3 +262,40 @@ def test_what_is_compiled_is_in_no_named_range_but_told_apart_from_what_has_none
 def test_of_a_name_without_end_a_beginning_is_looked_at() -> None:
     """Its patterns take a time that grows with the square of the length."""
     assert len(short_name(f"k<{'a, ' * 100_000}>")) < 5_000
+
+
+WRITTEN_OUT = (
+    a_group("aten::addmm", "matrix multiply", "forward", "QKV projections", (9.0,)),
+    a_group("aten::bmm", "matrix multiply", "forward", "attention rest", (3.0, 4.0)),
+    a_group("aten::_softmax", "softmax", "forward", "attention rest", (2.0,)),
+    a_group("aten::masked_fill", "elementwise", "forward", "attention rest", (8.0,)),
+)
+"""A forward, in µs."""
+
+
+def test_products_and_softmax_are_told_by_their_kinds() -> None:
+    report = a_kernel_report(groups=WRITTEN_OUT)
+    prediction = a_prediction_for(report.spec)
+    flops = msgspec.structs.replace(prediction, flops_by_range={"attention rest": (7, 14)})
+    report = a_kernel_report(groups=WRITTEN_OUT, prediction=flops)
+    (forward,) = attention_split(report)
+    assert (forward.matmul_ns, forward.softmax_ns) == (7_000, 2_000)
+    assert (forward.matmul_flops, forward.softmax_flops) == (7, prediction.softmax_flops[0])
+    assert forward.by_kind
+    assert not forward.unnamed
+    notes = " ".join(attention_table(report).footnotes)
+    assert "softmax: its kernels, " in notes
+    assert "kernels of these kinds that its forward launches, without projections" in notes
+
+
+def test_without_named_projections_their_products_could_be_among_them() -> None:
+    assert is_nothing_told(WRITTEN_OUT[1:])
+
+
+def test_a_softmax_that_is_no_kernel_of_its_own_is_not_told() -> None:
+    assert is_nothing_told((*WRITTEN_OUT[:2], WRITTEN_OUT[3]))
+
+
+def is_nothing_told(groups: tuple[KernelGroup, ...]) -> bool:
+    (forward,) = attention_split(a_kernel_report(groups=groups))
+    return forward.unnamed and (forward.matmul_ns, forward.softmax_ns) == (None, None)

@@ -47,7 +47,6 @@ def test_a_short_period_has_no_harmonic() -> None:
     """At 2 samples a period or fewer a harmonic is another frequency."""
     t = np.arange(100)
     wave = find_wave(1 + 0.02 * np.sin(2 * np.pi * t / 3.5) + 0.02 * np.sin(4 * np.pi * t / 3.5) + noise(100, 0.002))
-    assert wave is not None
     assert wave.period == pytest.approx(3.5, rel=0.01)
     sine = 2 * np.cos(2 * np.pi / wave.period) * wave.values[1:-1]
     assert wave.values[2:] + wave.values[:-2] == pytest.approx(sine, abs=1e-9)
@@ -90,7 +89,6 @@ def test_one_shift_has_no_teeth_and_equal_resets_have() -> None:
     t = np.arange(100)
     assert teeth(course(1 + 0.06 * (t >= 50) + noise(100, 0.003))) is None
     wave = teeth(course(sawtooth(100, 27, 0.08) + noise(100, 0.001)))
-    assert wave is not None
     assert wave.period == pytest.approx(27, abs=0.5)
     assert wave.size == pytest.approx(0.08, abs=0.01)
     rising_unevenly = 1 + 0.002 * t - 0.06 * ((t >= 20).astype(float) + (t >= 32) + (t >= 80))
