@@ -122,49 +122,41 @@ def test_a_named_gpu_has_all_that_torch_shows_of_its_memory() -> None:
     assert H100.gpu is find_gpu("H100")
 
 
-def test_what_others_use_on_the_gpu_is_not_free() -> None:
-    idle = target_here(GPU, ENVIRONMENT, [(sampled(used=5 * GIB), None)])
-    assert idle.capacity_bytes == GPU.memory_bytes
-    assert idle.free_bytes == GPU.memory_bytes - 5 * GIB
-    assert idle.source == "free now"
-    assert idle.gpu is find_gpu("H100")
+USED = 100 * 10**9
+UNTOLD = [
+    (sampled(used=60 * GIB), 0),
+    (sampled(used=60 * GIB, others=(None,)), 0),
+    (sampled(used=9 * GIB, uuid="GPU-7"), None),
+]
+"""Samples that cannot tell whose memory it is: these give way to an older one."""
+RANKS = tuple(RankSample(pid=rank, rss_bytes=20 * 10**9) for rank in range(3))
+MPS = DeviceInfo(name="mps", label="Some GPU", precisions=("fp32",), memory_bytes=400 * 10**9)
 
 
-def test_what_the_running_cell_uses_will_be_free() -> None:
-    running = target_here(GPU, ENVIRONMENT, [(sampled(used=60 * GIB, others=(2 * GIB, GIB)), 3)])
-    assert running.free_bytes == GPU.memory_bytes - 3 * GIB
-    assert running.source == "free once the running cell is over"
-
-
-def test_a_sample_that_cannot_tell_whose_memory_it_is_gives_way_to_an_older_one() -> None:
-    samples = [
-        (sampled(used=GIB), None),
-        (sampled(used=60 * GIB), 0),
-        (sampled(used=60 * GIB, others=(None,)), 0),
-        (sampled(used=9 * GIB, uuid="GPU-7"), None),
-    ]
-    assert target_here(GPU, ENVIRONMENT, samples).free_bytes == GPU.memory_bytes - GIB
-    unseen = target_here(GPU, ENVIRONMENT)
-    assert unseen.free_bytes == unseen.capacity_bytes
-    assert "not known" in unseen.source
-
-
-def test_the_hosts_free_memory_counts_for_the_cpu() -> None:
-    here = target_here(CPU, ENVIRONMENT, [(sampled(memory_used_bytes=100 * 10**9), None)])
-    assert (here.kind, here.gpu, here.capacity_bytes) == ("cpu", None, ENVIRONMENT.memory_bytes)
-    assert here.free_bytes == ENVIRONMENT.memory_bytes - 100 * 10**9
-    running = target_here(CPU, ENVIRONMENT, [(sampled(memory_used_bytes=100 * 10**9, child_rss_bytes=40 * 10**9), 0)])
-    assert running.free_bytes == ENVIRONMENT.memory_bytes - 60 * 10**9
-    ranks = tuple(RankSample(pid=rank, rss_bytes=20 * 10**9) for rank in range(3))
-    several = sampled(memory_used_bytes=100 * 10**9, child_rss_bytes=20 * 10**9, ranks=ranks)
-    assert target_here(CPU, ENVIRONMENT, [(several, 0)]).free_bytes == ENVIRONMENT.memory_bytes - 40 * 10**9
-
-
-def test_mps_has_what_it_may_use_and_the_host_has_free() -> None:
-    mps = DeviceInfo(name="mps", label="Some GPU", precisions=("fp32",), memory_bytes=400 * 10**9)
-    assert target_here(mps, ENVIRONMENT).free_bytes == 400 * 10**9
-    full = target_here(mps, ENVIRONMENT, [(sampled(memory_used_bytes=500 * 10**9), None)])
-    assert full.free_bytes == 12 * 10**9
+@pytest.mark.parametrize(
+    ("device", "samples", "free", "source"),
+    [
+        (GPU, [], GPU.memory_bytes, "all of it; what is in use is not known"),
+        (GPU, [(sampled(used=5 * GIB), None)], GPU.memory_bytes - 5 * GIB, "free now"),
+        (GPU, [(sampled(used=60 * GIB, others=(2 * GIB, GIB)), 3)], GPU.memory_bytes - 3 * GIB,
+         "free once the running cell is over"),
+        (GPU, [(sampled(used=GIB), None), *UNTOLD], GPU.memory_bytes - GIB, "free now"),
+        (CPU, [(sampled(memory_used_bytes=USED), None)], ENVIRONMENT.memory_bytes - USED, "free now"),
+        (CPU, [(sampled(memory_used_bytes=USED, child_rss_bytes=40 * 10**9), 0)],
+         ENVIRONMENT.memory_bytes - 60 * 10**9, "free once the running cell is over"),
+        (CPU, [(sampled(memory_used_bytes=USED, child_rss_bytes=20 * 10**9, ranks=RANKS), 0)],
+         ENVIRONMENT.memory_bytes - 40 * 10**9, "free once the running cell is over"),
+        (MPS, [], 400 * 10**9, "all of it; what is in use is not known"),
+        (MPS, [(sampled(memory_used_bytes=500 * 10**9), None)], 12 * 10**9, "free now"),
+    ],
+)  # fmt: skip
+def test_what_others_use_is_not_free_and_what_the_running_cell_uses_will_be(
+    device: DeviceInfo, samples: Any, free: int, source: str
+) -> None:
+    here = target_here(device, ENVIRONMENT, samples)
+    assert (here.kind, here.free_bytes, here.source) == (device.name.partition(":")[0], free, source)
+    assert here.capacity_bytes == (device.memory_bytes or ENVIRONMENT.memory_bytes)
+    assert here.gpu is (find_gpu("H100") if device is GPU else None)
 
 
 def test_without_measurements_the_data_sheet_bounds_a_step_from_below() -> None:

@@ -58,12 +58,22 @@ def test_a_queued_cell_is_priced_by_its_work() -> None:
     assert remaining_s(state_of(events)) == pytest.approx(bigger.total_steps * 0.2)
 
 
-def test_cells_of_the_same_precision_set_the_price_before_others() -> None:
-    specs = [a_spec(), a_spec(precision="bf16-mixed"), a_spec(batch_size=8)]
-    events = [*session_start(specs)]
+@pytest.mark.parametrize(
+    ("first", "third", "price_s"),
+    [
+        ({}, {"batch_size": 8}, 0.8),
+        ({}, {"optimizer": "adamw-fused", "batch_size": 8}, 0.8),  # of a pass without an optimizer
+        ({"pass_": "train-step"}, {"pass_": "train-step", "optimizer": "adamw-fused"}, 0.4),  # the first of its variant
+    ],
+)
+def test_cells_that_come_near_set_the_price_before_others(
+    first: dict[str, Any], third: dict[str, Any], price_s: float
+) -> None:
+    """The first cell's steps take 0.4 s, those of another precision 0.1 s."""
+    events = session_start([a_spec(**first), a_spec(precision="bf16-mixed"), a_spec(**third)])
     for cell, time_s in ((0, 0.4), (1, 0.1)):
         events += [*cell_start(cell), *steps(cell, (time_s,) * 2, (time_s,) * 4), cell_end(cell)]
-    assert remaining_s(state_of(events)) == pytest.approx(6 * 0.8)
+    assert remaining_s(state_of(events)) == pytest.approx(6 * price_s)
 
 
 @pytest.mark.parametrize(
@@ -87,26 +97,6 @@ def test_cells_of_the_same_variant_set_the_price_before_others(changes: dict[str
     for cell, step_s in ((0, 0.1), (1, 10 * per_work * relative_work(slow))):
         events += [*cell_start(cell), *steps(cell, (step_s,) * 2, (step_s,) * 4), cell_end(cell)]
     assert remaining_s(state_of(events)) == pytest.approx(6 * 0.2)
-
-
-def test_the_optimizer_of_a_pass_without_one_does_not_matter() -> None:
-    specs = [a_spec(), a_spec(precision="bf16-mixed"), a_spec(optimizer="adamw-fused", batch_size=8)]
-    events = session_start(specs)
-    for cell, time_s in ((0, 0.4), (1, 0.1)):
-        events += [*cell_start(cell), *steps(cell, (time_s,) * 2, (time_s,) * 4), cell_end(cell)]
-    assert remaining_s(state_of(events)) == pytest.approx(6 * 0.8)
-
-
-def test_before_any_of_its_variant_was_timed_a_cell_is_priced_by_what_comes_near() -> None:
-    specs = [
-        a_spec(pass_="train-step"),
-        a_spec(precision="bf16-mixed"),
-        a_spec(pass_="train-step", optimizer="adamw-fused"),
-    ]
-    events = session_start(specs)
-    for cell, time_s in ((0, 0.4), (1, 0.1)):
-        events += [*cell_start(cell), *steps(cell, (time_s,) * 2, (time_s,) * 4), cell_end(cell)]
-    assert remaining_s(state_of(events)) == pytest.approx(6 * 0.4)
 
 
 def test_cells_that_are_over_cost_nothing_more() -> None:
@@ -187,8 +177,7 @@ def test_the_share_of_the_time_that_has_passed() -> None:
 
 
 def test_counts_by_time_take_their_time() -> None:
-    spec = a_spec(warmup_for=2.0, warmup_steps=10**5, steps_for=6.0, measure_steps=10**5)
-    start = [*session_start([spec, spec]), *cell_start(0)]
+    start = [*session_start([by_time(), by_time()]), *cell_start(0)]
     into_first = [*start, *steps(0, (0.1,) * 20, (0.1,) * 10)]
     assert remaining_s(state_of(into_first)) == pytest.approx(5.0 + 8.0, abs=0.3)
     late = [*start, *steps(0, (0.1,) * 20, (0.1,) * 61)]

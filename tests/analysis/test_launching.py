@@ -4,7 +4,6 @@ model of the driver's launch queue: never given if the host waits."""
 from __future__ import annotations
 
 import random
-import re
 from typing import Any
 
 import pytest
@@ -13,15 +12,12 @@ from hypothesis import strategies as st
 
 from benchmarks.launch_queue import H100_BF16, H100_FP32, Device, Launch, random_step, simulate, training_step
 from benchmarks.launch_queue import judged as judged_launches
-from cs336_tui.analysis.pivot import pivot
 from cs336_tui.analysis.verdicts import FULL_S, LEAST_SHARE, Phase, enqueuing, judge, launching
 from cs336_tui.config.spec import dims_of
 from cs336_tui.events.environment import GpuSample
 from cs336_tui.events.events import Event
-from cs336_tui.export.pivot import pivot_table
 from tests.analysis.judging import FLAT, ON_CPU, a_cell, events_of_cell, evidence, judged, sample
 from tests.samples import state_of
-from tests.session.made import cell, results_of
 
 QUEUES = (1000, 1024, 2048)
 
@@ -119,20 +115,6 @@ def test_of_a_window_the_first_step_tells_whose_queue_is_empty_when_it_begins() 
 
 
 STEPS = [0.0100, 0.0101, 0.0099, 0.0100, 0.0100, 0.0101, 0.0099, 0.0100]
-
-
-def test_a_pivot_by_cuda_graph_shows_what_launching_cost() -> None:
-    results = results_of(
-        cell([0.020, 0.021], device="cuda:0", pass_="train-step"),
-        cell([0.010, 0.0105], device="cuda:0", pass_="train-step", cuda_graph="step"),
-        cell([0.009, 0.0091], device="cuda:0", pass_="inference"),
-        cell([0.003, 0.0031], device="cuda:0", pass_="inference", cuda_graph="step"),
-    )
-    made = pivot(results, ["pass"], ["cuda-graph"], "speedup", {"cuda-graph": "off"})
-    assert made.column_keys == (("off",), ("step",))
-    table = pivot_table(made, results)
-    assert [row[:2] for row in table.rows] == [("inference", "1 (baseline)"), ("train-step", "1 (baseline)")]
-    assert [re.match(r"\d\.\d", row[2])[0] for row in table.rows] == ["2.9", "2.0"]  # type: ignore[index]
 
 
 def launch_bound(host_share: float, **spec: Any) -> tuple[str, str]:

@@ -229,43 +229,7 @@ def test_a_ceiling_is_the_lower_of_its_two_sides() -> None:
     assert (half.ridge, half.bound(1.0), half.attainable(1000.0)) == (None, None, 10_000.0)
 
 
-PEAKS = {peak_key(ENVIRONMENT, "cuda:0", "fp32"): made_peak(50e12, 2.5e12)}
-
-
-def limit(spec: CellSpec, peaks: dict[PeakKey, DevicePeak] | None = None) -> RooflinePoint:
-    (result,) = results_of(Cell(spec, [0.1, 0.1]))
-    found = point_of(result, (peaks or {}).get)
-    work = work_of(result)
-    assert found.flops == work.flops
-    return found
-
-
-def test_a_cell_of_a_session_without_predictions_has_its_shares() -> None:
-    spec = a_spec()
-    found = limit(spec, PEAKS)
-    assert found.flops == step_flops(spec)
-    assert found.flops_per_s == pytest.approx(step_flops(spec) / 0.1)
-    assert found.share_of_sheet == pytest.approx(step_flops(spec) / 0.1 / 67e12)
-    assert found.share_of_measured == pytest.approx(step_flops(spec) / 0.1 / 50e12)
-    assert (found.bound, found.share_of_bandwidth) == ("compute", None)
-
-
-def test_bandwidth_is_a_share_where_it_is_the_bound() -> None:
-    found = limit(a_spec(batch_size=1, context_length=1, pass_="forward"), PEAKS)
-    assert found.bound == "bandwidth"
-    assert found.bytes_per_s
-    assert found.share_of_bandwidth == pytest.approx(found.bytes_per_s / 2.5e12)
-
-
-def test_no_ceiling_is_guessed() -> None:
-    found = limit(a_spec(device="cpu"))
-    assert found.flops_per_s
-    assert (found.sheet, found.measured, found.share_of_sheet, found.share_of_measured, found.bound) == (None,) * 5
-
-
-def test_a_cell_without_timings_achieved_nothing_that_is_known() -> None:
-    spec = a_spec()
-    (result,) = results_of(Cell(spec, [], status="oom"))
-    work = work_of(result)
-    assert point_of(result, PEAKS.get) is None
-    assert work.flops == step_flops(spec)
+def test_a_cell_without_timings_achieved_nothing_though_its_work_is_known() -> None:
+    (result,) = results_of(Cell(a_spec(), [], status="oom"))
+    assert point_of(result, {}.get) is None
+    assert work_of(result).flops == step_flops(a_spec())
