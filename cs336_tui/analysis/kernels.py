@@ -202,10 +202,10 @@ def by_step(report: KernelReport) -> tuple[StepUse, ...]:
     for group in report.groups:
         for name in {*group.path} & report.steps_ns.keys():
             within_step[name].append(group)
-    found = []
-    for step, groups in within_step.items():
-        found.append(StepUse(step, report.steps_ns[step], _instances(groups), total_ns(groups), matmul_share(groups)))
-    return tuple(found)
+    return tuple(
+        StepUse(step, report.steps_ns[step], _instances(groups), total_ns(groups), matmul_share(groups))
+        for step, groups in within_step.items()
+    )
 
 
 def launches_per_s(report: KernelReport) -> float | None:

@@ -16,7 +16,6 @@ from cs336_tui.analysis.fields import (
     field_named,
     in_common,
     in_words,
-    select,
     values,
     values_meant,
     varies,
@@ -91,20 +90,6 @@ def _chosen(named: Sequence[str], taken: Mapping[str, Sequence[str]], wanted: Ma
         chosen[field.key] = meant[0]
     return chosen
 
-
-__all__ = [
-    "SPEEDUP",
-    "UNDOUBTED",
-    "VALUES",
-    "Figure",
-    "Key",
-    "Pivot",
-    "PivotError",
-    "pivot",
-    "select",
-    "suggest",
-    "varying",
-]
 
 SPEEDUP = "speedup"
 """The value that compares two figures; all others are measures of one."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cs336_tui.analysis.fields import FIELDS, in_common, shown_of, steps_done, values, varies, warmup_done
+from cs336_tui.analysis.fields import FIELDS, in_common, select, shown_of, steps_done, values, varies, warmup_done
 from cs336_tui.analysis.merge import ddof_of, measured, merge, pooled
-from cs336_tui.analysis.pivot import pivot, select
+from cs336_tui.analysis.pivot import pivot
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.stats.summaries import summarize
 from tests.attention_cells import attention_spec

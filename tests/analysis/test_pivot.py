@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.analysis.fields import FIELDS, values
+from cs336_tui.analysis.fields import FIELDS, PivotError, select, values
 from cs336_tui.analysis.merge import Result, measured, merge
-from cs336_tui.analysis.pivot import Figure, PivotError, pivot, select, suggest, varying
+from cs336_tui.analysis.pivot import Figure, pivot, suggest, varying
 from cs336_tui.config.spec import PASSES, PRECISIONS
 from cs336_tui.stats.summaries import summarize
 from tests.samples import ENVIRONMENT, a_spec, sized

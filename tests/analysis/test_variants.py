@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from cs336_tui.analysis.comparison import compare, mixed_provenance
-from cs336_tui.analysis.fields import FIELDS, VARIANTS, in_common, shown_of, varies
+from cs336_tui.analysis.fields import FIELDS, VARIANTS, PivotError, in_common, select, shown_of, varies
 from cs336_tui.analysis.grouping import label, telling
 from cs336_tui.analysis.merge import Result, merge
-from cs336_tui.analysis.pivot import Pivot, PivotError, pivot, select, suggest, varying
+from cs336_tui.analysis.pivot import Pivot, pivot, suggest, varying
 from cs336_tui.analysis.reference import matching
 from cs336_tui.events.events import CellFinished, EffectiveSettings, Event, ModelBuilt, ModelPrepared
 from cs336_tui.export.footnotes import results_notes
@@ -270,8 +270,8 @@ def test_a_table_has_a_column_for_what_is_not_as_usual() -> None:
 
 
 def test_published_figures_are_no_match_without_a_word() -> None:
-    plain = matching(a_spec(pass_="forward"), inexact_too=True)
-    sdpa = matching(a_spec(pass_="forward", attention="sdpa"), inexact_too=True)
+    plain = matching(a_spec(pass_="forward"))
+    sdpa = matching(a_spec(pass_="forward", attention="sdpa"))
     assert plain
     assert len(plain) == len(sdpa)
     assert not any(match.differences == 0 for match in sdpa)

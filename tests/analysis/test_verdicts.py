@@ -240,7 +240,7 @@ def test_energy_of_several_ranks_is_of_all_their_gpus() -> None:
 
     spec = {"ranks": 2, "parallel": "ddp", "batch_size": 4, "context_length": 128}
     found = energy_of(a_cell([2.0] * 10, samples=[at(0, 10, 500), at(10, 110, 900)], spec=spec))
-    assert (found.mean_power_w, found.joules_per_step) == (50, 100)
+    assert found.joules_per_step == 100
     assert found.tokens_per_joule == pytest.approx(2 * 4 * 128 / 100)
 
 
