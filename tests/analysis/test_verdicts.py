@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -45,6 +46,11 @@ from tests.analysis.judging import (
     series,
 )
 from tests.samples import a_spec, session_start, state_of
+
+
+def noisy(spread: float, n: int = 20) -> list[float]:
+    """Steps without any course, whose mean the noise leaves open."""
+    return [0.1 * math.exp(spread * value) for value in np.random.default_rng(5).normal(size=n)]
 
 
 def test_a_quiet_cell_is_steady_and_every_verdict_was_looked_for() -> None:
@@ -115,17 +121,21 @@ def test_of_steps_that_drift_no_number_of_warmup_steps_is_given() -> None:
     assert found.warmup_advice == "not known: the steps drift"
 
 
-def noisy(spread: float, n: int = 20) -> list[float]:
-    """Steps without any course, whose mean the noise leaves open."""
-    return [0.1 * math.exp(spread * value) for value in np.random.default_rng(5).normal(size=n)]
-
-
-def test_too_few_automatic_steps_are_not_answered_with_automatic_steps() -> None:
-    for automatic, advice in ((None, "more steps, such as --steps auto"),
-                              (0.01, "a quieter machine, or a larger --steps auto:MAX")):  # fmt: skip
-        found = judged(a_cell(noisy(0.4), spec={"steps_auto": automatic, "measure_steps": 20}))
-        (check,) = (check for check in found.holding if check.name == "too-few-steps")
-        assert (check.advice, check.evidence.startswith("95 % CI ± ")) == (advice, True)
+@pytest.mark.parametrize(
+    ("times_s", "spec", "advice"),
+    [
+        (noisy(0.4), {}, "more steps, such as --steps auto"),
+        (noisy(0.4), {"steps_auto": 0.01}, "a quieter machine, or a larger --steps auto:MAX"),
+        ([0.1] * 3, {"steps_for": 0.1, "measure_steps": 100_000, "warmup_for": 0.025, "warmup_steps": 100_000},
+         "--steps above 100ms"),
+    ],
+)  # fmt: skip
+def test_too_few_steps_are_not_answered_with_what_was_asked_for(
+    times_s: list[float], spec: dict[str, Any], advice: str
+) -> None:
+    (check,) = (check for check in judged(a_cell(times_s, spec=spec)).holding if check.name == "too-few-steps")
+    assert check.advice == advice
+    assert check.evidence.startswith("95 % CI ± " if len(times_s) > 3 else "3 measured steps, and at least 10")
 
 
 def test_a_mean_that_is_open_by_half_of_itself_is_not_fixed() -> None:
@@ -200,13 +210,6 @@ def test_a_long_cell_is_judged_quickly() -> None:
     began = time.process_time()
     assert judged(cell).is_doubted
     assert time.process_time() - began < 3, "the mark is 1 s; `python -m benchmarks.judging` measures it"
-
-
-def test_too_few_steps_by_time_want_more_time() -> None:
-    by_time = {"steps_for": 0.1, "measure_steps": 100_000, "warmup_for": 0.025, "warmup_steps": 100_000}
-    found = judged(a_cell([0.1] * 3, spec=by_time))
-    (check,) = (check for check in found.holding if check.name == "too-few-steps")
-    assert check.advice == "--steps above 100ms"
 
 
 def several_gpus(*others: GpuSample, at: float = AT, energy_j: float = 0.0) -> DeviceSampled:
