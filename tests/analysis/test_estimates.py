@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -159,18 +160,25 @@ def test_what_others_use_is_not_free_and_what_the_running_cell_uses_will_be(
     assert here.gpu is (find_gpu("H100") if device is GPU else None)
 
 
-def test_without_measurements_the_data_sheet_bounds_a_step_from_below() -> None:
-    prediction = made_prediction(a_spec(precision="bf16-mixed"), flops={"forward": 989_400_000_000})
-    found = judge(prediction, H100)
-    assert found.low_s == pytest.approx(1e-3)
-    assert found.high_s is None
-    assert found.basis == "lower bound from the data sheet's peak; no cell measured yet"
-    assert found.step_time == "at least 1.00 ms"
+SHEET = "lower bound from the data sheet's peak; no cell measured yet"
 
 
-def test_a_step_takes_at_least_as_long_as_its_bytes_need() -> None:
-    prediction = made_prediction(a_spec(), flops={"forward": 1}, min_bytes_moved=3_350_000_000)
-    assert judge(prediction, H100).low_s == pytest.approx(1e-3)
+@pytest.mark.parametrize(
+    ("spec", "made", "where", "low_s", "basis", "said"),
+    [
+        ({"precision": "bf16-mixed"}, {"flops": {"forward": 989_400_000_000}}, H100, 1e-3, SHEET, "at least 1.00 ms"),
+        ({}, {"flops": {"forward": 1}, "min_bytes_moved": 3_350_000_000}, H100, 1e-3, SHEET, "at least 1.00 ms"),
+        ({}, {"flops": {"forward": 10**12}, "min_bytes_moved": 0}, target(10**12, stated_flops=1e12), 1.0,
+         "lower bound from the stated peak; no cell measured yet", "at least 1000 ms"),
+        ({"device": "cpu"}, {}, target_here(CPU, ENVIRONMENT), None, NOT_MEASURED, "n/a"),
+    ],
+)  # fmt: skip
+def test_without_measurements_a_peak_and_a_bandwidth_bound_a_step_from_below(
+    spec: dict[str, Any], made: dict[str, Any], where: Target, low_s: float | None, basis: str, said: str
+) -> None:
+    found = judge(made_prediction(a_spec(**spec), **made), where)
+    assert (found.low_s, found.high_s) == (low_s and pytest.approx(low_s), None)
+    assert (found.run_low_s is None, found.basis, found.step_time) == (low_s is None, basis, said)
 
 
 def test_no_published_step_was_faster_than_the_data_sheet_allows() -> None:
@@ -190,19 +198,6 @@ def test_no_published_step_was_faster_than_the_data_sheet_allows() -> None:
     assert len(shares) >= 50
     assert max(shares) < 1
     assert max(shares) > 0.5  # some come near it: the bound is no idle one
-
-
-def test_a_stated_peak_goes_before_the_data_sheets() -> None:
-    prediction = made_prediction(a_spec(), flops={"forward": 10**12}, min_bytes_moved=0)
-    found = judge(prediction, target(10**12, stated_flops=1e12))
-    assert found.low_s == pytest.approx(1)
-    assert "the stated peak" in found.basis
-
-
-def test_where_nothing_is_known_nothing_is_said() -> None:
-    found = judge(made_prediction(a_spec(device="cpu")), target_here(CPU, ENVIRONMENT))
-    assert (found.low_s, found.high_s, found.run_low_s, found.basis) == (None, None, None, NOT_MEASURED)
-    assert found.step_time == "n/a"
 
 
 def test_measured_cells_of_the_device_give_the_range() -> None:
@@ -267,15 +262,12 @@ def test_other_devices_precisions_and_threads_tell_nothing(changes: dict[str, An
     assert "no cell measured" in judge(made_prediction(a_spec()), target_here(GPU, ENVIRONMENT), state).basis
 
 
-def test_a_cell_of_another_machine_tells_of_its_own_device_only() -> None:
+def test_a_cell_of_another_machine_tells_of_its_own_device_only_and_none_without_a_prediction() -> None:
     state = predicted(cell([0.1] * 3), environment=OTHER_GPU)
     assert measured_cells(state, target_here(GPU, ENVIRONMENT)) == ()
     assert len(measured_cells(state, named_target(find_gpu("A100")))) == 1
     assert len(measured_cells(predicted(cell([0.1] * 3)), H100)) == 1
     assert measured_cells(predicted(cell([0.1] * 3, device="mps"), environment=LAPTOP), H100) == ()
-
-
-def test_a_cell_without_a_prediction_tells_nothing() -> None:
     assert measured_cells(session_of(cell([0.1] * 3)), H100) == ()
 
 
@@ -319,25 +311,22 @@ def test_the_sweep_agrees_with_the_forecast_of_a_running_session(batches: list[i
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "said"),
+    ("words", "low", "high", "said"),
     [
-        (None, None, "n/a"),
-        (0.0123, None, "at least 12.3 ms"),
-        (0.0123, 0.0156, "12.3 to 15.6 ms"),
-        (0.0123, 0.0123, "12.3 ms"),
-        (12.3, 15.6, "12300 to 15600 ms"),
-        (12.3e-6, 15.6e-6, "0.0123 to 0.0156 ms"),
+        (time_range, None, None, "n/a"),
+        (time_range, 0.0123, None, "at least 12.3 ms"),
+        (time_range, 0.0123, 0.0156, "12.3 to 15.6 ms"),
+        (time_range, 0.0123, 0.0123, "12.3 ms"),
+        (time_range, 12.3, 15.6, "12300 to 15600 ms"),
+        (time_range, 12.3e-6, 15.6e-6, "0.0123 to 0.0156 ms"),
+        (duration_range, 65, 80, "1:05 to 1:20"),
+        (duration_range, 65, None, "at least 1:05"),
+        (duration_range, 65.1, 65.2, "1:05"),
+        (duration_range, None, None, "n/a"),
     ],
 )
-def test_times_of_a_step_in_words(low: float | None, high: float | None, said: str) -> None:
-    assert time_range(low, high) == said
-
-
-def test_longer_times_in_words() -> None:
-    assert duration_range(65, 80) == "1:05 to 1:20"
-    assert duration_range(65, None) == "at least 1:05"
-    assert duration_range(65.1, 65.2) == "1:05"
-    assert duration_range(None, None) == "n/a"
+def test_times_in_words(words: Callable[..., str], low: float | None, high: float | None, said: str) -> None:
+    assert words(low, high) == said
 
 
 @pytest.mark.parametrize(("torch", "workspace"), [("2.11.0+cu128", 8_519_680), ("2.12.0+cu130", 32 * 2**20)])
