@@ -23,7 +23,7 @@ from cs336_tui.analysis.published import (
     arch_of,
     own,
     own_path,
-    published,
+    points,
     write,
 )
 from cs336_tui.config.ranks import bytes_of, sharing_of
@@ -75,10 +75,9 @@ def matching(
     must be the cell's, not the name of its size; `any_pass` lets another pass be a caveat. If no row is exact, those
     with the fewest differences are given. `in_force` are the cell's effective settings, if known; `rows` are the
     published and own ones unless given."""
-    rows = (*published(), *own()) if rows is None else rows
     is_of = _is_operation if spec.is_collective else _is_model
     found = []
-    for row in filter(lambda row: row.holds(figure), rows):
+    for row in filter(lambda row: row.holds(figure), points(rows)):
         if is_of(row, spec) and (spec.is_collective or any_pass or _is_pass(row.pass_, spec)):
             differences = tuple(_differences(spec, in_force, row, figure))
             found.append(Match(row, (*differences, *_remarks(spec, row)), len(differences)))
