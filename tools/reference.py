@@ -27,11 +27,11 @@ from cs336_tui.events.events import SCHEMA, Event, Status
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.reports import Report
-from cs336_tui.export.estimates import Fitted, fit_document
 from cs336_tui.export.record import SessionDocument, to_csv
 from cs336_tui.export.reports import document_of_reports
-from cs336_tui.export.results_columns import COLUMNS
-from cs336_tui.export.scaling import plan_document
+from cs336_tui.export.subjects.estimates import Fitted, fit_document
+from cs336_tui.export.subjects.results_columns import COLUMNS
+from cs336_tui.export.subjects.scaling import plan_document
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo

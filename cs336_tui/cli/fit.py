@@ -19,7 +19,7 @@ from cs336_tui.cli.targets import Counter, Machine, Predicts, deliver, predictin
 from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import Prediction, prediction_key
-from cs336_tui.export.estimates import Fitted, fit_document, fit_table
+from cs336_tui.export.subjects.estimates import Fitted, fit_document, fit_table
 from cs336_tui.session.state import SessionState
 
 EXIT_FITS, EXIT_DOES_NOT = 0, 1

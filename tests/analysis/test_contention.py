@@ -14,7 +14,7 @@ from cs336_tui.analysis.judgement import Judgement
 from cs336_tui.events.environment import Environment, GpuProcess, GpuSample
 from cs336_tui.events.events import CellsQueued, CellStarted, Event, Lane, LanesOpened, ModelBuilt
 from cs336_tui.export.record import to_csv, to_json
-from cs336_tui.export.verdicts import trust_notes
+from cs336_tui.export.writing.verdicts import trust_notes
 from cs336_tui.session.state import SessionState
 from tests.analysis.judging import AT, FLAT, GPU, ON_CPU, a_cell, events_of_cell, evidence, host, judged, sample
 from tests.export.grids import merged

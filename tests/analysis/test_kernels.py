@@ -25,7 +25,7 @@ from cs336_tui.analysis.kernels import (
 from cs336_tui.config.variants import RANGES
 from cs336_tui.events.kernel_report import FUSED, KINDS, KernelGroup
 from cs336_tui.events.prediction import NO_RANGE
-from cs336_tui.export.kernels import attention_table
+from cs336_tui.export.subjects.kernels import attention_table
 from tests.made_kernels import (
     ADAM,
     ADD,

@@ -17,12 +17,12 @@ from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.pivot import Pivot, pivot, suggest, varying
 from cs336_tui.analysis.reference import matching
 from cs336_tui.events.events import CellFinished, EffectiveSettings, Event, ModelBuilt, ModelPrepared
-from cs336_tui.export.footnotes import results_notes
-from cs336_tui.export.provenance import variant_notes
 from cs336_tui.export.record import document_of, to_csv
-from cs336_tui.export.results import results_table
-from cs336_tui.export.verdicts import verdict_table
+from cs336_tui.export.subjects.results import results_table
 from cs336_tui.export.writeups import layout_tables
+from cs336_tui.export.writing.footnotes import results_notes
+from cs336_tui.export.writing.provenance import variant_notes
+from cs336_tui.export.writing.verdicts import verdict_table
 from cs336_tui.session.state import SessionState
 from tests.samples import a_spec, state_of
 from tests.session.made import Cell, cell, events_of, results_of
