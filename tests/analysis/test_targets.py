@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.analysis.targets import largest, search
+from cs336_tui.analysis.targets import FIELD, Dimension, largest, search
 from cs336_tui.config.spec import CellSpec
 from tests.samples import a_spec
 
@@ -49,61 +53,44 @@ def test_any_need_that_does_not_fall_will_do(rises: list[int], room: int, start:
     assert found == (sum(need <= room for need in needs) or None)
 
 
-def test_what_is_linear_takes_few_questions() -> None:
-    need = Needs(16_000_000, 300_123.4)
-    assert largest(need, 80_000_000_000, start=4, limit=10_000_000) == 266_503
-    assert need.asked == [4, 8, 266_504, 266_503]
+@pytest.mark.parametrize(
+    ("need", "start", "limit", "step", "found", "asked"),
+    [
+        (Needs(16_000_000, 300_123.4), 4, 10_000_000, 1, 266_503, [4, 8, 266_504, 266_503]),
+        (Needs(2_000_000_000, 40_000, power=2.0), 128, 131_072, 16, 1392, [128, 256, 5168, 1392, 1408]),
+    ],
+    ids=["linear", "quadratic"],
+)
+def test_a_usual_need_takes_few_questions(
+    need: Needs, start: int, limit: int, step: int, found: int, asked: list[int]
+) -> None:
+    assert largest(need, 80_000_000_000, start=start, limit=limit, step=step) == found
+    assert need.asked == asked
 
 
-def test_what_is_quadratic_takes_a_dozen_at_most() -> None:
-    need = Needs(2_000_000_000, 40_000, power=2.0)
-    assert largest(need, 80_000_000_000, start=128, limit=131_072, step=16) == 1392
-    assert need.asked == [128, 256, 5168, 1392, 1408]
-    assert len(need.asked) <= 12
+OF_RANKS = a_spec(pass_="train-step", ranks=3, parallel="ddp", batch_is="global", batch_size=6, accumulate=2)
 
 
-def test_a_search_changes_nothing_but_the_batch_and_tells_of_each_try() -> None:
-    told = []
-    fit = search(
-        a_spec(), "batch", lambda spec: spec.batch_size * 10, 95, on_try=lambda spec, fits: told.append((spec, fits))
-    )
-    assert fit.largest == 9
-    assert fit.spec == a_spec(batch_size=9)
-    assert fit.next_spec == a_spec(batch_size=10)
+@pytest.mark.parametrize(
+    ("spec", "by", "need", "room", "limit", "step", "found", "following"),
+    [
+        (a_spec(), "batch", lambda spec: spec.batch_size * 10, 95, None, 1, 9, 10),
+        (a_spec(context_length=100), "context", lambda spec: spec.context_length, 1000, None, 16, 992, 1008),
+        (a_spec(), "batch", lambda spec: spec.batch_size, 10**9, 48, 1, 48, None),  # the limit ends it
+        (a_spec(), "batch", lambda spec: 10 + spec.batch_size, 10, None, 1, None, 1),  # not even one fits
+        (OF_RANKS, "batch", lambda spec: spec.batch_size, 29, 64, 6, 24, 30),  # that ranks and micro-batches divide
+    ],
+)
+def test_a_search_changes_nothing_but_its_dimension_and_tells_of_each_try(
+    spec: CellSpec, by: Dimension, need: Callable[[CellSpec], int], room: int, limit: int | None, step: int,
+    found: int | None, following: int | None,
+) -> None:  # fmt: skip
+    def at(value: int | None) -> CellSpec | None:
+        return None if value is None else msgspec.structs.replace(spec, **{FIELD[by]: value})
+
+    told: list[tuple[CellSpec, bool]] = []
+    fit = search(spec, by, need, room, limit=limit, on_try=lambda each, fits: told.append((each, fits)))
+    assert (fit.largest, fit.spec, fit.next_spec) == (found, at(found), at(following))
     assert fit.predictions == len(told)
-    assert all(fits == (spec.batch_size <= 9) for spec, fits in told)
-
-
-def test_contexts_are_tried_in_multiples_of_16() -> None:
-    asked = []
-    fit = search(a_spec(context_length=100), "context", lambda spec: spec.context_length, 1000,
-                 on_try=lambda spec, _: asked.append(spec.context_length))  # fmt: skip
-    assert fit.largest == 992
-    assert fit.next_spec.context_length == 1008
-    assert all(context % 16 == 0 for context in asked)
-
-
-def test_a_limit_ends_the_search_and_nothing_larger_is_known() -> None:
-    fit = search(a_spec(), "batch", lambda spec: spec.batch_size, 10**9, limit=48)
-    assert (fit.largest, fit.next_spec) == (48, None)
-
-
-def test_where_not_even_one_fits_there_is_none() -> None:
-    fit = search(a_spec(), "batch", lambda spec: 10 + spec.batch_size, 10)
-    assert (fit.largest, fit.spec) == (None, None)
-    assert fit.next_spec == a_spec(batch_size=1)
-
-
-def test_batches_are_those_that_ranks_and_micro_batches_divide() -> None:
-    spec = a_spec(pass_="train-step", ranks=3, parallel="ddp", batch_is="global", batch_size=6, accumulate=2)
-    tried: list[int] = []
-
-    def need(candidate: CellSpec) -> int:
-        tried.append(candidate.batch_size)
-        return candidate.batch_size
-
-    found = search(spec, "batch", need, 29, limit=64)
-
-    assert found.largest == 24
-    assert found.next_spec.batch_size == 30
-    assert all(batch % 6 == 0 for batch in tried)
+    assert all(fits == (need(each) <= room) for each, fits in told)
+    assert all(each == at(getattr(each, FIELD[by])) and getattr(each, FIELD[by]) % step == 0 for each, _ in told)
