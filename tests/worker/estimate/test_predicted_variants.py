@@ -129,7 +129,7 @@ def test_the_peak_of_nested_groups_is_what_the_allocator_counts(pass_: str, prec
 
 
 def _saved_by_a_block(batch: int, length: int, d_model: int, d_ff: int, heads: int) -> int:
-    """Bytes in fp32: norms, projections, attention and feed-forward as in `test_saved_tensors`."""
+    """Bytes in fp32: norms, projections, attention and feed-forward as in `test_cell_memory`."""
     tokens = batch * length
     return 4 * (10 * tokens * d_model + 2 * tokens + batch * heads * length**2 + 4 * tokens * d_ff)
 

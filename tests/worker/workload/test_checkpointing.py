@@ -30,6 +30,10 @@ def a_step(spec: CellSpec) -> tuple[Workload, list[Tensor]]:
     return workload, [p.grad.clone() for p in workload.model.parameters() if p.grad is not None]
 
 
+def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
 @pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
 @pytest.mark.parametrize(
     ("pass_", "precision", "nesting", "layers", "groups"),
@@ -49,8 +53,7 @@ def test_gradients_are_those_of_the_model_as_it_is(
     _, expected = a_step(small_spec(**changes))
     assert expected
     for every in groups:
-        _, found = a_step(small_spec(checkpoint=every, nesting=nesting, **changes))
-        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True)), every
+        assert_same(a_step(small_spec(checkpoint=every, nesting=nesting, **changes))[1], expected)
 
 
 def forwards(model: nn.Module, inputs: Tensor) -> tuple[int, int]:
@@ -232,8 +235,7 @@ def made(
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_nested_groups_of_any_model_have_its_gradients(every: int) -> None:
     for through, layer in ((by_iterating, Layer), (by_index, Layer), (by_iterating, Noisy)):
-        found, expected = gradients(made(through, layer, every, "halves")), gradients(made(through, layer))
-        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+        assert_same(gradients(made(through, layer, every, "halves")), gradients(made(through, layer)))
 
 
 @pytest.mark.parametrize(("through", "layer"), [(with_something_between, Layer), (by_iterating, Pair)])
@@ -264,31 +266,27 @@ def test_halves_hold_each_block_once_and_groups_of_no_more_than_asked_for(layers
 @pytest.mark.parametrize("through", [by_iterating, by_index])
 @pytest.mark.parametrize("every", [1, 2, 5])
 def test_a_model_may_go_through_its_blocks_as_it_likes(through: Callable[[Any, Tensor], Any], every: int) -> None:
-    found, expected = gradients(made(through, every=every)), gradients(made(through))
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert_same(gradients(made(through, every=every)), gradients(made(through)))
 
 
 @pytest.mark.parametrize("through", [with_something_of_each, with_something_between])
 def test_blocks_that_are_not_called_alike_are_recomputed_one_by_one_or_not_at_all(
     through: Callable[[Any, Tensor], Any],
 ) -> None:
-    found, expected = gradients(made(through, every=1)), gradients(made(through))
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert_same(gradients(made(through, every=1)), gradients(made(through)))
     with pytest.raises(ValueError, match=r"^checkpoint 2: blocks of Layer are not called .* use checkpoint 1$"):
         gradients(made(through, every=2))
 
 
 def test_blocks_that_return_several_things_cannot_be_grouped() -> None:
-    found, expected = gradients(made(by_iterating, Pair, every=1)), gradients(made(by_iterating, Pair))
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert_same(gradients(made(by_iterating, Pair, every=1)), gradients(made(by_iterating, Pair)))
     with pytest.raises(ValueError, match=r"^checkpoint 3: blocks of Pair return tuple, .* use checkpoint 1$"):
         gradients(made(by_iterating, Pair, every=3))
 
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_random_numbers_are_drawn_again_alike(every: int) -> None:
-    found, expected = gradients(made(by_iterating, Noisy, every=every)), gradients(made(by_iterating, Noisy))
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert_same(gradients(made(by_iterating, Noisy, every=every)), gradients(made(by_iterating, Noisy)))
 
 
 def test_a_sequential_is_a_list_of_blocks_too() -> None:
