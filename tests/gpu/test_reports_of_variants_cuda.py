@@ -20,7 +20,7 @@ from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
 from tests.gpu.cells import forget_workspaces, low_precision, profiled, shallow_spec
 from tests.worker.measure.cells import memory_of, small_spec
-from tests.worker.measure.other_toy import by_hand
+from tests.worker.other_dtypes import by_hand
 from tests.worker.workload.own_code import BASICS, Folder
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

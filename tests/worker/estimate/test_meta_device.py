@@ -24,7 +24,7 @@ from cs336_tui.worker.estimate.meta_device import (
     _keeps_copies_in_inference,
 )
 from cs336_tui.worker.workload.transformer import Transformer
-from tests.worker.cuda_autocast import cuda_autocast
+from tests.worker.other_dtypes import cuda_autocast
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {

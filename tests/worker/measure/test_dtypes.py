@@ -22,9 +22,8 @@ from cs336_tui.worker.measure import dtypes
 from cs336_tui.worker.measure.dtypes import DtypeWatch, accumulate, bytes_at_most, collapsed, toy_dtypes
 from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.building import build
-from tests.worker.cuda_autocast import cuda_autocast
 from tests.worker.measure.cells import small_spec
-from tests.worker.measure.other_toy import by_hand, name
+from tests.worker.other_dtypes import by_hand, cuda_autocast, name
 
 CPU = torch.device("cpu")
 PARAMETER = {"bf16": "bfloat16"}
