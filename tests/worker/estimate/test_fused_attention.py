@@ -8,14 +8,13 @@ import torch.nn.functional as F
 from msgspec.structs import replace
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.config.spec import PASSES, CellSpec
 from cs336_tui.worker.estimate.meta_device import MetaAttention
 from cs336_tui.worker.estimate.predict import predict
 from tests.attention_cells import attention_spec
-from tests.worker.measure.cells import small_spec
+from tests.worker.measure.cells import Operations, small_spec
 
 GPU = "cuda:0"
 
@@ -23,16 +22,6 @@ GPU = "cuda:0"
 def wide_spec(**changes: object) -> CellSpec:
     """A cell whose sequences are so long that the attention scores take most of the memory."""
     return small_spec(**{"d_model": 32, "num_heads": 2, "context_length": 256, **changes})
-
-
-class Operations(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
 
 
 def kernel_of(device_type: str, capability: tuple[int, int] = (9, 0), **options: object) -> str:

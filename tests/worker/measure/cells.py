@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from cs336_tui.config.spec import CellSpec
@@ -125,6 +126,7 @@ def run(
     *,
     cancelled: Callable[[], bool] = lambda: False,
     watch: Callable[[Event], None] = lambda _event: None,
+    nvtx: bool = False,
 ) -> Report:
     """Run the cell here; `watch` sees each event as it is emitted."""
     events: list[Event] = []
@@ -133,7 +135,7 @@ def run(
         events.append(event)
         watch(event)
 
-    run_cell(spec, 7, emit, cancelled)
+    run_cell(spec, 7, emit, cancelled, nvtx=nvtx)
     return Report(events)
 
 
@@ -167,6 +169,18 @@ class Rounded:
     def order(self, kind: str = "measured") -> str:
         steps = [event for event in self.events if isinstance(event, StepsTimed) and event.kind == kind]
         return "".join("AB"[event.cell - A] for event in steps)
+
+
+class Operations(TorchDispatchMode):
+    """Names of all that torch runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
 
 
 def run_step(workload: Workload, spec: CellSpec) -> Step:

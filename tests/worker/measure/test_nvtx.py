@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
-from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import Event, Notice
-from cs336_tui.worker.measure.cell import run_cell
-from tests.worker.measure.cells import Report, small_spec
+from cs336_tui.events.events import Notice
+from tests.worker.measure.cells import run, small_spec
 
 
 class Library:
@@ -41,17 +37,6 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
 @pytest.fixture(autouse=True)
 def not_under_nsys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NSYS_PROFILING_SESSION_ID", raising=False)
-
-
-def run(spec: CellSpec, *, nvtx: bool = False, watch: Callable[[Event], None] = lambda _event: None) -> Report:
-    events: list[Event] = []
-
-    def emit(event: Event) -> None:
-        events.append(event)
-        watch(event)
-
-    run_cell(spec, 0, emit, lambda: False, nvtx=nvtx)
-    return Report(events)
 
 
 def test_warm_up_steps_and_phases_are_ranges(library: Library) -> None:

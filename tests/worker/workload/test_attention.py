@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cs336_tui.config.spec import ARCHES, CellSpec
 from cs336_tui.config.values import ATTENTIONS
@@ -22,7 +21,7 @@ from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.attention import attentions_on, core_of, first_reason
 from cs336_tui.worker.workload.building import Workload, build
 from tests.attention_cells import attention_spec
-from tests.worker.measure.cells import small_spec
+from tests.worker.measure.cells import Operations, small_spec
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 ON_CPU = ("sdpa", "flash", "math")
@@ -75,18 +74,6 @@ def step_of(spec: CellSpec) -> tuple[Workload, Tensor, list[Tensor]]:
         logits = workload.model(workload.batch.inputs)
         loss = workload.loss(logits, workload.batch.targets)
     return workload, logits, list(torch.autograd.grad(loss, list(workload.model.parameters())))
-
-
-class Operations(TorchDispatchMode):
-    """Names of all that runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture
