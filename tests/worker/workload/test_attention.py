@@ -120,8 +120,9 @@ def test_a_shorter_sequence_than_the_context_is_causal_too(attention: str) -> No
         ("math", False, "math (scores materialised)"),
     ],
 )
-def test_what_is_said_to_run_is_what_runs(attention: str, said: str, *, fused: bool) -> None:
-    workload = build(spec := small_spec(attention=attention), CPU)
+@pytest.mark.parametrize("arch", ARCHES)
+def test_what_is_said_to_run_is_what_runs(attention: str, said: str, arch: str, *, fused: bool) -> None:
+    workload = build(spec := small_spec(attention=attention, arch=arch), CPU)
     with Operations() as seen:
         workload.model(workload.batch.inputs)
     kernels = [name for name in seen.names if "flash_attention" in name]
