@@ -38,7 +38,6 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Seen, ...]:
 @pytest.mark.parametrize("parallel", SHARED)
 def test_calls_and_bytes_are_those_of_real_ranks(parallel: str, ranks: tuple[Seen, ...]) -> None:
     found = {AS_GLOO[each.op]: each for each in predict(spec_of(parallel)).communication}
-
     for seen in ranks:
         assert {name: each.calls for name, each in found.items()} == seen[parallel]["calls"]
         assert bytes_as_gloo(found) == seen[parallel]["bytes"]
@@ -52,7 +51,6 @@ def bytes_as_gloo(found: Seen) -> dict[str, int]:
 @pytest.mark.parametrize("parallel", ["none", "ddp", "ddp:1MB", "zero1"])
 def test_the_peak_is_that_of_the_real_rank_with_most(parallel: str, ranks: tuple[Seen, ...]) -> None:
     most = max(min(seen[parallel]["peaks"]) for seen in ranks)  # others hold more of gloo's and of Python's
-
     assert predict(spec_of(parallel)).peak_bytes == pytest.approx(most, rel=0.02)
 
 
@@ -62,14 +60,12 @@ def test_the_sharded_peak_is_that_of_steps_in_which_gloo_frees_a_copy_late(
 ) -> None:
     predicted = predict(spec_of(parallel)).peak_bytes
     shares = [peak / predicted for seen in ranks for peak in seen[parallel]["peaks"]]
-
     assert min(abs(share - 1) for share in shares) <= 0.02
     assert max(shares) <= 1.05
 
 
 def test_categories_of_a_sharded_step_add_up() -> None:
     found = predict(spec_of("fsdp2"))
-
     assert sum(found.by_category.values()) == found.peak_bytes
     assert sum(found.forward_end_by_category.values()) == found.forward_end_bytes
 
@@ -77,7 +73,6 @@ def test_categories_of_a_sharded_step_add_up() -> None:
 def test_sharding_divides_what_is_kept_by_the_number_of_ranks() -> None:
     alone = predict(spec_of("none"))
     found = predict(spec_of("fsdp2"))
-
     assert found.by_category["optimizer_state"] == pytest.approx(alone.by_category["optimizer_state"] / 2, rel=0.001)
     assert found.flops == alone.flops
     assert not dist.is_initialized()
@@ -87,7 +82,6 @@ def test_weights_that_are_tied_stay_tied_when_they_are_sharded() -> None:
     alone, found = (
         predict(msgspec.structs.replace(spec_of(parallel), weight_tying="on")) for parallel in ("none", "fsdp2")
     )
-
     assert found.by_category["optimizer_state"] == pytest.approx(alone.by_category["optimizer_state"] / 2, rel=0.001)
 
 
@@ -99,7 +93,6 @@ def test_a_sharded_step_keeps_the_activations_of_cudas_kernels(precision: str) -
         predict(msgspec.structs.replace(spec_of(parallel), precision=precision, **dims))
         for parallel in ("none", "fsdp2")
     )
-
     kept = alone.forward_end_by_category["activations"]
     assert found.forward_end_by_category["activations"] == pytest.approx(kept, rel=0.01)
 
@@ -109,7 +102,6 @@ def test_scaled_gradients_are_predicted_as_if_none_overflowed(parallel: str) -> 
     """The gradient scaler asks for the value of a tensor. It keeps a scale, a count and a mark of overflow."""
     mixed = {name: msgspec.structs.replace(spec_of(parallel), precision=name) for name in ("fp16-mixed", "bf16-mixed")}
     scaled, unscaled = predict(mixed["fp16-mixed"]), predict(mixed["bf16-mixed"])
-
     assert scaled.peak_phase == unscaled.peak_phase
     assert 0 < scaled.peak_bytes - unscaled.peak_bytes <= 16
     assert scaled.phases["optimizer"].by_category["optimizer_state"] == pytest.approx(
@@ -134,15 +126,12 @@ class Clipping(torch.optim.AdamW):
 def test_an_optimizer_of_ones_own_may_ask_for_a_value(parallel: str, tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     own = {"optimizer": f"{folder.write(CLIPPING)}:Clipping", "model_path": folder.paths}
-
     found = predict(msgspec.structs.replace(spec_of(parallel), **own))
-
     assert found.phases["optimizer"].by_category["optimizer_state"] > 0
 
 
 def test_many_ranks_are_predicted_as_two() -> None:
     found = predict(msgspec.structs.replace(spec_of("fsdp2"), ranks=64))
-
     assert [(each.op, each.calls) for each in found.communication] == [("all-gather", 5), ("reduce-scatter", 3)]
     assert found.peak_bytes < predict(spec_of("fsdp2")).peak_bytes
 
@@ -151,7 +140,6 @@ def test_many_ranks_are_predicted_as_two() -> None:
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
 def test_passes_without_optimizer_communicate_what_they_have(parallel: str, pass_: str) -> None:
     used = {each.op: each.calls for each in predict(spec_of(parallel, pass_)).communication}
-
     # Without a backward what is outside of blocks stays gathered from the first step on.
     gathers = {"forward": {"all-gather": 2}, "backward": {"all-gather": 5, "reduce-scatter": 3}}
     of_pass = "forward" if pass_ == "forward" else "backward"
@@ -163,7 +151,6 @@ def test_a_wrapper_of_ones_own_is_said_not_to_be_predicted() -> None:
     folder = str(Path(__file__).parents[2] / "runner" / "ranks")
     spec = msgspec.structs.replace(spec_of("none"), parallel="adapters:get_ddp", model_path=(folder,))
     found: Prediction = predict(spec)
-
     assert found.communication == ()
     assert "get_ddp" in found.note
     assert torch.is_grad_enabled()
@@ -171,14 +158,12 @@ def test_a_wrapper_of_ones_own_is_said_not_to_be_predicted() -> None:
 
 def test_micro_batches_are_reduced_once() -> None:
     found = predict(msgspec.structs.replace(spec_of("ddp"), accumulate=2))
-
     assert found.communication == predict(spec_of("ddp")).communication
 
 
 def test_the_copy_of_gloos_reduce_scatter_counts_from_the_first_one_on() -> None:
     blocks_last = msgspec.structs.replace(spec_of("fsdp2"), device="cuda:0")  # where either backend can be
     loss_first = msgspec.structs.replace(blocks_last, num_layers=1, vocab_size=4096, context_length=256)
-
     with_copy, without = (
         [predict(msgspec.structs.replace(spec, backend=backend)).peak_bytes for spec in (blocks_last, loss_first)]
         for backend in ("gloo", "nccl")

@@ -92,7 +92,6 @@ def test_steps_are_those_that_do_bench_times(warmup: float, rep: float, back_to_
     other = Log()
     cost = costs()
     expected = reference(other, lambda: other.work(next(cost), "fn"), lambda: None, warmup, rep)
-
     device = Log()
     step, clock = Falling(device, back_to_back=back_to_back), device.clock()
     step_s = estimate_step(step, clock, device.flush).step_s
@@ -100,7 +99,6 @@ def test_steps_are_those_that_do_bench_times(warmup: float, rep: float, back_to_
     time_window(step, clock, warmups, always, WindowTiming(whole=True))
     del device.done[: _place_of_nth(device.done, "drop", 6 + warmups)]
     times = time_window(step, clock, repetitions, always, WindowTiming(device.flush, whole=True))
-
     assert [time.total_s * 1e3 for time in times] == pytest.approx(expected)
     assert all(time.phases_s == (time.total_s,) for time in times)
     # One wait at the end, each repetition flushed after the gradients of the one before were dropped.

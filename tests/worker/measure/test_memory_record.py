@@ -287,7 +287,6 @@ def test_an_allocation_belongs_to_the_operation_that_it_was_made_in() -> None:
 def test_a_tensor_whose_free_is_not_seen_counts_until_the_next_moment() -> None:
     kept, copy, later = AllocatorEvent(1, 100), AllocatorEvent(2, 40), AllocatorEvent(3, 60)
     recording = Recording((kept, copy, later, AllocatorEvent(3, 0)), (1, 2, 4), {})  # The copy's free is lost
-
     assert [each.live for each in counted(recording)] == [100, 140, 140]
     found = without_lost_frees(counted(recording), [100, 100, 100])
     assert [each.live for each in found] == [100, 100, 100]
@@ -296,7 +295,6 @@ def test_a_tensor_whose_free_is_not_seen_counts_until_the_next_moment() -> None:
 
 def test_a_tensor_that_another_thread_allocated_is_part_of_the_peak() -> None:
     recording = Recording((AllocatorEvent(1, 100),), (1,), {})
-
     (found,) = without_lost_frees(counted(recording), [130])
     assert found.live == found.peak == 130
 
@@ -304,7 +302,6 @@ def test_a_tensor_that_another_thread_allocated_is_part_of_the_peak() -> None:
 def test_a_step_alone_has_each_use_from_the_moment_when_it_comes_to_be() -> None:
     spec = bench_spec(pass_="train-step")
     report = record_rank_memory(ReportRequest(kind="memory", spec=spec), lambda _stage: None)
-
     found = {(each.step, each.moment): each.by_category for each in report.moments}
     parameters = found[0, "initialised"]["parameters"]
     assert {uses["parameters"] for uses in found.values()} == {parameters}

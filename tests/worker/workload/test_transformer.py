@@ -207,7 +207,6 @@ def test_swiglu_and_gelu_are_torchs() -> None:
     gate, up, down = (part.weight for part in (swiglu.gate, swiglu.up, swiglu.down))
     plain = (nn.SiLU()(x @ gate.T) * (x @ up.T)) @ down.T
     assert_same_with_gradients(swiglu(x), plain, [x, gate, up, down])
-
     gelu = GELU(32, 48, device=CPU, dtype=torch.float32)
     initialise(gelu)
     plain = nn.GELU()(x @ gelu.up.weight.T) @ gelu.down.weight.T
