@@ -67,7 +67,7 @@ def matmuls(report: KernelReport) -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-def test_a_step_has_the_phases_of_its_pass_alone_nearly_all_in_named_ranges_and_sums_agree(
+def test_a_step_has_its_phases_alone_nearly_all_of_it_a_named_range_and_sums_agree(
     reports: dict[str, KernelReport], pass_: Any
 ) -> None:
     report = reports[pass_]
@@ -75,7 +75,6 @@ def test_a_step_has_the_phases_of_its_pass_alone_nearly_all_in_named_ranges_and_
     ran = {group.phase for group in report.groups}
     assert ran == set(PHASES[pass_]) - {"zero_grad"}  # which drops references and calls no operator
     assert all(group.backward == (group.phase == "backward") for group in report.groups)
-
     assert findings.named_share(report) >= 0.98
     assert report.activity == "operators"
     assert sum(sum(group.durations_ns) for group in report.groups) == report.total_ns
