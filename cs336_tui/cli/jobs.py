@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
+from cs336_tui.cli.files import Destination
 from cs336_tui.cli.flags import Parsed, device_interval_option
 from cs336_tui.cli.help import under
 from cs336_tui.cli.run import (
@@ -39,9 +41,9 @@ from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, is_arra
 from cs336_tui.session.log import new_session_id
 from cs336_tui.stats.quantities import counted
 
-_OF_CHOICE = ("launcher", "partition", "nodes", "gpus_per_node", "time", "parameters", "form")
-_FIELDS = {"slurm": "parameters", "as": "form"}
-"""Fields of a choice, by their options, where these are called otherwise."""
+_OF_CHOICE = ("launcher", "partition", "nodes", "gpus_per_node", "time", "form", "parameters")
+_OPTIONS = {"parameters": "slurm", "form": "as"}
+"""Options of the fields of a choice that are called otherwise."""
 OF_REQUEST = ("ddof", "timeout_s", "explain_oom", "check_fit", "nvtx")
 """Options of a run that jobs take as they are."""
 
@@ -54,44 +56,44 @@ def _sbatch_option(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-launch_options = (
-    under(
-        "Jobs elsewhere",
-        click.option(
-            "--launcher",
-            type=click.Choice(["slurm", "local"]),
-            metavar="slurm",
-            help="Run the cells as Slurm jobs, and watch them from here.",
-        ),
-        click.option("--partition", metavar="NAME", help="Slurm partition."),
-        click.option(
-            "--nodes", type=click.IntRange(1), metavar="N", help="Nodes of one allocation that runs all cells."
-        ),
-        click.option("--gpus-per-node", type=click.IntRange(0), metavar="N", help="GPUs of each node."),
-        click.option(
-            "--time",
-            metavar="LIMIT",
-            help="Time limit of a job, as Slurm writes it: 0:30 is half a minute, 1:00:00 an hour.",
-        ),
-        click.option(
-            "--slurm",
-            "parameters",
-            multiple=True,
-            type=Parsed("KEY[=VALUE]", _sbatch_option),
-            help="Another sbatch option, such as account=lab; may be repeated.",
-        ),
-        click.option(
-            "--as",
-            "form",
-            type=click.Choice(["array", "allocation"]),
-            help="array: one job per cell; allocation: one job for all cells, in lanes. "
-            "[default: array, unless nodes, GPUs or lanes are given]",
-        ),
-        click.option("--dry-run", is_flag=True, help="Only print what would be submitted."),
-        click.option("--detach", is_flag=True, help="Submit, print the session's name and return."),
+launch_options = under(
+    "Jobs elsewhere",
+    click.option(
+        "--launcher",
+        type=click.Choice(["slurm", "local"]),
+        metavar="slurm",
+        help="Run the cells as Slurm jobs, and watch them from here.",
     ),
+    click.option("--partition", metavar="NAME", help="Slurm partition."),
+    click.option("--nodes", type=click.IntRange(1), metavar="N", help="Nodes of one allocation that runs all cells."),
+    click.option("--gpus-per-node", type=click.IntRange(0), metavar="N", help="GPUs of each node."),
+    click.option(
+        "--time",
+        metavar="LIMIT",
+        help="Time limit of a job, as Slurm writes it: 0:30 is half a minute, 1:00:00 an hour.",
+    ),
+    click.option(
+        "--slurm",
+        "parameters",
+        multiple=True,
+        type=Parsed("KEY[=VALUE]", _sbatch_option),
+        help="Another sbatch option, such as account=lab; may be repeated.",
+    ),
+    click.option(
+        "--as",
+        "form",
+        type=click.Choice(["array", "allocation"]),
+        help="array: one job per cell; allocation: one job for all cells, in lanes. "
+        "[default: array, unless nodes, GPUs or lanes are given]",
+    ),
+    click.option("--dry-run", is_flag=True, help="Only print what would be submitted."),
+    click.option("--detach", is_flag=True, help="Submit, print the session's name and return."),
 )
 """Options of jobs."""
+
+
+def _option_of(field: str) -> str:
+    return f"--{_OPTIONS.get(field, field).replace('_', '-')}"
 
 
 def launch_choice(given: dict[str, Any]) -> LaunchChoice | None:
@@ -101,8 +103,7 @@ def launch_choice(given: dict[str, Any]) -> LaunchChoice | None:
         extra = [name for name, value in chosen.items() if value not in (None, ())]
         extra += [name for name in ("dry_run", "detach") if given[name]]
         if extra:
-            option = next((name for name, field in _FIELDS.items() if field == extra[0]), extra[0]).replace("_", "-")
-            raise click.UsageError(f"--{option} is for jobs; add --launcher slurm")
+            raise click.UsageError(f"{_option_of(extra[0])} is for jobs; add --launcher slurm")
         return None
     if chosen["launcher"] != "slurm" and (chosen["partition"] or chosen["parameters"]):
         raise click.UsageError("--partition and --slurm are for --launcher slurm")
@@ -130,23 +131,20 @@ def run_in_jobs(
     launcher = make_launcher(choice)
     queued = _queued(sweeps, choice, repeats, order, request.ddof)
     if dry_run:
-        cells = [cell for each in queued for cell in _cells_of(each)]
-        requests = split(cells, choice, request)
-        click.echo(launcher.plan(requests, files.folder_of(log.absolute())))
+        cells = [
+            JobCell(number, spec, repeat, each.reports)
+            for each in queued
+            for number, (spec, repeat) in enumerate(
+                zip(each.specs, each.repeats or (1,) * len(each.specs), strict=True), each.first
+            )
+        ]
+        click.echo(launcher.plan(split(cells, choice, request), files.folder_of(log.absolute())))
         return EXIT_OK
     run = HeadlessRun()
     bench = JobsBench(run.sink, log)
-
-    def begin() -> None:
-        bench.submit(queued, choice, request, launcher)
-
-    if detach:
-        begin()
-        bench.close()
-        click.echo(bench.session)
-        return EXIT_OK
-    code = follow(bench, run, begin, outputs)
-    over(bench.log_path)
+    code = follow(bench, run, lambda: bench.submit(queued, choice, request, launcher), outputs, detach=detach)
+    if not detach:
+        over(bench.log_path)
     return code
 
 
@@ -159,9 +157,16 @@ def settings_of(session: str, **given: Any) -> JobRequest:
     return JobRequest(session=session, job="", cells=(), skip_after_oom=skip is not False, **taken, **interval)
 
 
-def follow(bench: JobsBench, run: HeadlessRun, begin: Callable[[], object], outputs: Outputs) -> int:
+def follow(
+    bench: JobsBench, run: HeadlessRun, begin: Callable[[], object], outputs: Outputs, *, detach: bool = False
+) -> int:
     """Follow the jobs that `begin` submits or finds to their end, then print or write the data; the exit code. Ctrl-C
-    leaves the jobs alone."""
+    leaves the jobs alone. `detach`: only print the session's name once they are submitted."""
+    if detach:
+        begin()
+        bench.close()
+        click.echo(bench.session)
+        return EXIT_OK
 
     def stop() -> bool:
         run.stopped = True
@@ -171,7 +176,7 @@ def follow(bench: JobsBench, run: HeadlessRun, begin: Callable[[], object], outp
     try:
         with StopOnSignal(stop):
             for path, render in outputs.files(bench.session):
-                run.keep(path, render, overwrite=outputs.overwrite)
+                run.keep(path, render, overwrite=outputs.to.overwrite)
             begin()
             bench.work()
     finally:
@@ -179,7 +184,8 @@ def follow(bench: JobsBench, run: HeadlessRun, begin: Callable[[], object], outp
         bench.close()
         run.progress.clear()
     if run.stopped and going_on:
-        name = _name(bench.log_path)
+        found = name_of_log(bench.log_path)
+        name = bench.log_path.stem if found == "last" else found
         go, it = ("goes", "it") if going_on == 1 else ("go", "them")
         follow_it, cancel_it = f"`cs336-tui watch {name}` follows {it}", f"`cs336-tui cancel {name}` cancels {it}"
         click.echo(f"{counted(going_on, 'job')} {go} on; {follow_it}, {cancel_it}", err=True)
@@ -212,12 +218,7 @@ def resume_jobs(
         done = f"{counted(len(again), 'cell')} submitted anew" if again else "nothing left to submit"
         click.echo(f"session {path.stem}: {done}; jobs that are not over: {bench.jobs_going_on}", err=True)
 
-    if detach:
-        begin()
-        bench.close()
-        click.echo(bench.session)
-        return EXIT_OK
-    return follow(bench, run, begin, outputs)
+    return follow(bench, run, begin, outputs, detach=detach)
 
 
 def _queued(
@@ -259,32 +260,12 @@ def _devices(sweep: Sweep, choice: LaunchChoice) -> tuple[str, ...]:
 
 def words_of(choice: LaunchChoice) -> list[str]:
     """The options of a choice, as on a command line."""
-    import shlex
-
-    words = ["--launcher", choice.launcher]
-    for option, value in (
-        ("partition", choice.partition),
-        ("nodes", choice.nodes),
-        ("gpus-per-node", choice.gpus_per_node),
-        ("time", choice.time),
-        ("as", choice.form),
-    ):
-        words += [] if value is None else [f"--{option}", shlex.quote(str(value))]
-    for key, value in choice.parameters:
-        words += ["--slurm", shlex.quote(f"{key}={value}" if value else key)]
+    words: list[str] = []
+    for field in _OF_CHOICE:
+        given = getattr(choice, field)
+        several = [f"{key}={value}" if value else key for key, value in given] if field == "parameters" else [given]
+        words += [word for each in several if each is not None for word in (_option_of(field), shlex.quote(str(each)))]
     return words
-
-
-def _cells_of(queued: ev.CellsQueued) -> list[JobCell]:
-    repeats = queued.repeats or (1,) * len(queued.specs)
-    numbered = enumerate(zip(queued.specs, repeats, strict=True), queued.first)
-    return [JobCell(number, spec, repeat, queued.reports) for number, (spec, repeat) in numbered]
-
-
-def _name(path: Path) -> str:
-    """The session as commands find it."""
-    found = name_of_log(path)
-    return path.stem if found == "last" else found
 
 
 @click.command("run-job", hidden=True)
@@ -321,7 +302,7 @@ def run_job(request: Path, node: int, *, trusted: bool) -> int:
                 await_log(log)
             work = partial(work_here, asked, bench, run.recall, trusted=trusted)
         around.enter_context(while_wanted(request, bench.cancel))
-        return carry_out(bench, run, work, Outputs(lambda _: "", None, overwrite=False))
+        return carry_out(bench, run, work, Outputs(lambda _: "", Destination("")))
 
 
 @click.command("run-ranks", hidden=True)

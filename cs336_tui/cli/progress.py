@@ -12,23 +12,7 @@ from rich.cells import cell_len, set_cell_size
 
 from cs336_tui.analysis.eta import eta_words, remaining_s, share_done, steps_so_far
 from cs336_tui.cli.streams import StatusLines, is_verbose
-from cs336_tui.events.events import (
-    CellFinished,
-    CellSkipped,
-    CellStarted,
-    DeviceSampled,
-    Event,
-    JobChanged,
-    JobSubmitted,
-    LaneSetAside,
-    LanesOpened,
-    Notice,
-    ReportFinished,
-    ReportStage,
-    ReportStarted,
-    StageChanged,
-    StepsTimed,
-)
+from cs336_tui.events import events as ev
 from cs336_tui.export.texts import one_line
 from cs336_tui.export.verdicts import judgement_of
 from cs336_tui.runner.lanes import lane_words
@@ -64,32 +48,32 @@ class RunProgress:
         if self._live:  # later it would take time from a cell
             import rich.progress  # noqa: F401
 
-    def show(self, event: Event) -> None:
+    def show(self, event: ev.Event) -> None:
         """Say what `event` changed; the state already holds it."""
         match event:
-            case CellFinished():
+            case ev.CellFinished():
                 self._line(self._result(self._state.cells[event.cell]))
-            case CellSkipped():
+            case ev.CellSkipped():
                 cell = self._state.cells[event.cell]
                 self._line(f"{self._place(cell)} {cell.spec.title}: skipped: {event.reason}")
-            case LanesOpened():
+            case ev.LanesOpened():
                 self._line(f"{counted(len(event.lanes), 'lane')}: {', '.join(map(lane_words, event.lanes))}")
-            case LaneSetAside() if (lane := self._state.lanes.get(event.lane)) is not None:
+            case ev.LaneSetAside() if (lane := self._state.lanes.get(event.lane)) is not None:
                 self._line(f"lane {event.lane}, {lane_words(lane.lane)}, was set aside: {event.reason}")
-            case ReportFinished():
+            case ev.ReportFinished():
                 self._line(self._report(event))
-            case ReportStarted() | ReportStage() if self._live:
+            case ev.ReportStarted() | ev.ReportStage() if self._live:
                 report = self._state.reports[event.report]
                 self.say(f"{report.kind} of {report.spec.title} · {report.stage}")
-            case Notice():
+            case ev.Notice():
                 self._line(f"note: {event.text}")
-            case DeviceSampled() if self._live and (running := self._state.running_cell):
+            case ev.DeviceSampled() if self._live and (running := self._state.running_cell):
                 if any(each.stage in _SILENT for each in self._state.running_cells):
                     self._redraw(running)
-            case JobSubmitted() | JobChanged() if self._live:
+            case ev.JobSubmitted() | ev.JobChanged() if self._live:
                 if time.monotonic() - self._drawn_at >= _REDRAW_S:
                     self.say(self._jobs())
-            case CellStarted() | StageChanged() | StepsTimed() if self._live:
+            case ev.CellStarted() | ev.StageChanged() | ev.StepsTimed() if self._live:
                 self._redraw(self._state.cells[event.cell])
 
     def say(self, text: str) -> None:
@@ -104,7 +88,7 @@ class RunProgress:
         self.clear()
         print(text, file=self._stream, flush=True)
 
-    def _report(self, event: ReportFinished) -> str:
+    def _report(self, event: ev.ReportFinished) -> str:
         report = self._state.reports[event.report]
         took = duration(event.at - report.started_at)
         head = f"{report.kind} of {report.spec.title}"

@@ -11,13 +11,13 @@ from typing import TypeVar
 import click
 
 from cs336_tui.analysis.eta import eta_words
-from cs336_tui.cli.files import file_options
-from cs336_tui.cli.flags import LANES, options, session_dir_option
+from cs336_tui.cli.files import Destination, file_options, to_json
+from cs336_tui.cli.flags import LANES, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.run import StopOnSignal
 from cs336_tui.cli.streams import StatusLine, shown
 from cs336_tui.cli.suggestions import devices, offer, sizes
-from cs336_tui.cli.targets import deliver, read_machine, to_json
+from cs336_tui.cli.targets import read_machine
 from cs336_tui.config.spec import SpecError, canonical_device, dims_of
 from cs336_tui.config.sweep import LaneCount
 from cs336_tui.events.environment import Environment
@@ -40,6 +40,7 @@ LANES_FULL, LANES_QUICK = Plan(starts=4, rounds=4), Plan(starts=1, rounds=8)
 _USUAL_STEP_S = 0.05
 
 
+@command("selftest")
 @heading("How it runs")
 @click.option(
     "--device",
@@ -55,16 +56,14 @@ _USUAL_STEP_S = 0.05
     type=LANES,
     help="Measure what running side by side costs, in this many lanes; auto: one for each GPU or core.",
 )
-@options(*file_options("table"))
+@file_options("table")
 @session_dir_option
-def selftest_command(
+def selftest(
     *,
     device: str,
     size: str | None,
     quick: bool,
-    format_: str,
-    output: Path | None,
-    force: bool,
+    to: Destination,
     session_dir: Path,
     lanes: LaneCount | None = None,
 ) -> int:
@@ -83,17 +82,22 @@ def selftest_command(
     """
     if size is not None:
         dims_of(size, "2026")
-    if output is not None:
-        check_writable(output, overwrite=force)
-    keep = partial(_publish_lanes, format_=format_, output=output, session_dir=session_dir, force=force)
+    if to.file is not None:
+        check_writable(to.file, overwrite=to.overwrite)
     with StopOnSignal(lambda: False):
         environment = read_machine().environment
-        if lanes not in (None, 1):
-            return _side_by_side(lanes, device, size, environment, LANES_QUICK if quick else LANES_FULL, keep)
-        name = device_of(environment, device)
-        work = SelftestCell(size=size or ("tiny" if name == "cpu" else "small"), device=name)
+        several = lanes_asked(lanes, device, environment) if lanes not in (None, 1) else ()
+        name = several[0].device if several else device_of(environment, device)
+        work = SelftestCell(
+            size=size or ("tiny" if name == "cpu" else "small"), device=name.partition(":")[0] if several else name
+        )
+        if several:
+            found = run_lanes(work, several, LANES_QUICK if quick else LANES_FULL, environment)
+            _keep(found, session_dir / RAW_FOLDER)
+            click.echo(to.show([lanes_table(found)], "cs336-tui selftest --lanes"), nl=False)
+            return 0
         selftest = run_selftest(work, QUICK if quick else FULL, environment)
-    return publish(selftest, format_, output, session_dir, force=force)
+    return publish(selftest, to, session_dir)
 
 
 def lanes_asked(count: LaneCount, device: str, environment: Environment) -> tuple[Lane, ...]:
@@ -117,28 +121,6 @@ def run_lanes(work: SelftestCell, lanes: tuple[Lane, ...], plan: Plan, environme
     )
     run = _watched(lambda say: take_lane_turns(work, lanes, plan, say))
     return SideBySide(work=work, environment=environment, run=run, costs=costs_of(run))
-
-
-def _side_by_side(
-    count: LaneCount,
-    device: str,
-    size: str | None,
-    environment: Environment,
-    plan: Plan,
-    publish: Callable[[SideBySide], int],
-) -> int:
-    lanes = lanes_asked(count, device, environment)
-    name = lanes[0].device
-    work = SelftestCell(size=size or ("tiny" if name == "cpu" else "small"), device=name.partition(":")[0])
-    return publish(run_lanes(work, lanes, plan, environment))
-
-
-def _publish_lanes(found: SideBySide, *, format_: str, output: Path | None, session_dir: Path, force: bool) -> int:
-    _keep(found, session_dir / RAW_FOLDER)
-    click.echo(
-        deliver(shown([lanes_table(found)], format_, "cs336-tui selftest --lanes"), output, force=force), nl=False
-    )
-    return 0
 
 
 def _watched(take: Callable[[Callable[[TurnsProgress], None]], _Taken]) -> _Taken:
@@ -177,10 +159,10 @@ def run_selftest(work: SelftestCell, plan: Plan, environment: Environment, *, ke
     return Selftest(work=work, environment=environment, taken=taken, outcome=outcome, keep_memory=keep_memory)
 
 
-def publish(selftest: Selftest, format_: str, output: Path | None, session_dir: Path, *, force: bool) -> int:
+def publish(selftest: Selftest, to: Destination, session_dir: Path) -> int:
     """Print the result or write it to `output`, keep every step time; returns the exit code."""
     _keep(selftest, session_dir / RAW_FOLDER)
-    click.echo(deliver(text_of(selftest, format_), output, force=force), nl=False)
+    click.echo(to.deliver(text_of(selftest, to.format)), nl=False)
     return EXIT_CODES[selftest.outcome.judged]
 
 
@@ -213,6 +195,3 @@ def _show(progress: TurnsProgress, line: StatusLine) -> None:
         line.show(text)
     elif not progress.round or progress.start == progress.round == 1:
         click.echo(text, err=True)
-
-
-selftest = command("selftest")(selftest_command)

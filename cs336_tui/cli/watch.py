@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from cs336_tui.cli.files import data_options
-from cs336_tui.cli.flags import options, session_argument, session_dir_option, trust_option
+from cs336_tui.cli.files import Destination, data_options
+from cs336_tui.cli.flags import session_argument, session_dir_option, take_over_option, trust_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.jobs import follow, has_jobs
 from cs336_tui.cli.run import EXIT_OK, HeadlessRun, Outputs, StopOnSignal, renderer
@@ -29,11 +29,7 @@ _STOPS_WITHIN_S = 20.0
 @command("watch")
 @session_argument
 @heading("Session")
-@click.option(
-    "--take-over",
-    is_flag=True,
-    help="Write the session although another process is named as its writer; only if that one is gone.",
-)
+@take_over_option
 @trust_option
 @heading("The app")
 @click.option("--theme", metavar="NAME", help="Colour theme of the app.", shell_complete=offer(themes))
@@ -42,7 +38,7 @@ _STOPS_WITHIN_S = 20.0
     default=None,
     help="The app writes less to the terminal, for slow connections.",
 )
-@options(*data_options)
+@data_options
 @session_dir_option
 def watch(
     *,
@@ -52,10 +48,8 @@ def watch(
     trusted: bool,
     theme: str | None,
     low_bandwidth: bool | None,
-    format_: str,
-    output: Path | None,
+    to: Destination,
     summary: str | None,
-    force: bool,
 ) -> int:
     """Follow a session that another process runs, or its jobs: in the app on a terminal, else until all is over, then
     print its data.
@@ -74,7 +68,7 @@ def watch(
         return open_watch(path, theme=theme, low_bandwidth=low_bandwidth)
     run = HeadlessRun()
     bench = JobsBench(run.sink, path, trusted=trusted)
-    outputs = Outputs(renderer(format_), output, force, summary)
+    outputs = Outputs(renderer(to.format), to, summary)
     return follow(bench, run, lambda: bench.watch(run.recall, take_over=take_over), outputs)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import click
 import pytest
 
-from cs336_tui.cli.estimate import estimate_command
-from cs336_tui.cli.fit import fit_command
+from cs336_tui.cli import estimate as estimate_cli
+from cs336_tui.cli import fit as fit_cli
 from cs336_tui.cli.targets import AskedCells, Machine, predicting, read_machine, settle
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec, SpecError
@@ -40,7 +40,7 @@ def estimate(format_: str = "json", gpu: str | None = "H100", **more: Any) -> st
         "output": None, "force": False, "session_dir": None, "predictor": MadePredictor(), "read": here,
         "sizes": ("small",), "passes": ("train-step",),
     }  # fmt: skip
-    text = estimate_command(format_=format_, gpu=gpu, **(options | more))
+    text = estimate_cli.estimate.callback(format_=format_, gpu=gpu, **(options | more))
     assert isinstance(text, str), "a cell was not predicted"
     return text
 
@@ -51,7 +51,7 @@ def fit(gpu: str | None = "H100", **more: Any) -> int:
         "session_dir": None, "predictor": MadePredictor(), "read": here, "sizes": ("small",),
         "passes": ("train-step",),
     }  # fmt: skip
-    return fit_command(gpu=gpu, **(options | more))
+    return fit_cli.fit.callback(gpu=gpu, **(options | more))
 
 
 def the_estimate(**options: Any) -> Any:
@@ -216,7 +216,7 @@ def without_batch_2(spec: CellSpec) -> Prediction:
 def with_a_failure(format_: str, capsys: pytest.CaptureFixture[str], **more: Any) -> str:
     """The output if one of three cells could not be predicted."""
     options = {"batches": (1, 2, 4), "session_dir": None, "predictor": MadePredictor(without_batch_2)} | more
-    code = estimate_command(
+    code = estimate_cli.estimate.callback(
         gpu="H100", format_=format_, output=None, force=False, read=here, sizes=("small",), passes=("train-step",),
         **options,
     )  # fmt: skip
@@ -260,7 +260,7 @@ def test_where_none_can_be_predicted_each_row_says_why(format_: str, capsys: pyt
     def fails(spec: CellSpec) -> Prediction:
         raise PredictionError(f"not batch {spec.batch_size}")
 
-    code = estimate_command(
+    code = estimate_cli.estimate.callback(
         gpu="H100", format_=format_, output=None, force=False, session_dir=Path(), read=here, sizes=("small",),
         batches=(1, 2), passes=("forward",), predictor=MadePredictor(fails),
     )  # fmt: skip

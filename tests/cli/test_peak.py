@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from cs336_tui.cli.machine import peak_command
+from cs336_tui.cli import machine
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakError
 from cs336_tui.export.file_formats import FORMATS
@@ -43,7 +43,7 @@ def peak(measure: Any, cache: PeakCache, **more: Any) -> str:
         "devices": (), "precisions": ("fp32",), "format_": "json", "output": None, "force": False, "refresh": False,
         "read": lambda: ENVIRONMENT,
     }  # fmt: skip
-    return peak_command(measure=measure, cache=cache, **(options | more))
+    return machine.peak.callback(measure=measure, cache=cache, **(options | more))
 
 
 def test_the_best_device_in_every_precision_it_has(cache: PeakCache) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from cs336_tui.analysis.estimates import judge
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.main import cli
-from cs336_tui.cli.problems import problems_command
+from cs336_tui.cli.problems import problems
 from cs336_tui.cli.run import name_of_log
 from cs336_tui.cli.targets import Machine
 from cs336_tui.config.order import rough_peak_bytes
@@ -52,7 +52,7 @@ def said(folder: Path, **more: Any) -> str:
         "session": None, "edition": None, "gpu": None, "format_": "json", "output": None, "force": False,
         "session_dir": folder, "predictor": MadePredictor(), "read": here,
     }  # fmt: skip
-    return problems_command(**(options | more))
+    return problems.callback(**(options | more))
 
 
 def listed(folder: Path, **more: Any) -> list[dict[str, Any]]:

@@ -10,7 +10,9 @@ import click
 import msgspec
 import pytest
 
-from cs336_tui.cli.selftest import device_of, publish, run_selftest, selftest_command, text_of
+from cs336_tui.cli import selftest as selftest_cli
+from cs336_tui.cli.files import Destination
+from cs336_tui.cli.selftest import device_of, publish, run_selftest, text_of
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.export.file_formats import FORMATS
@@ -38,7 +40,7 @@ def test_a_real_run_has_all_rows_and_keeps_every_step(tmp_path: Path, capsys: py
     selftest = run_selftest(work, plan, ENVIRONMENT)
     assert "start 1/1, programs are starting" in capsys.readouterr().err
 
-    code = publish(selftest, "json", None, tmp_path, force=False)
+    code = publish(selftest, Destination("json"), tmp_path)
     printed = capsys.readouterr()
     found = json.loads(printed.out)
     assert [row["program"] for row in found["rows"]] == [CONTROL, BENCH, UNSAMPLED, APP]
@@ -93,7 +95,7 @@ def test_one_sentence_says_what_it_comes_to(
     begin: str,
 ) -> None:
     selftest = a_selftest(means, stds)
-    assert publish(selftest, "table", None, tmp_path, force=False) == code
+    assert publish(selftest, Destination("table"), tmp_path) == code
     last = capsys.readouterr().out.strip().splitlines()[-1]
     assert last == sentence(selftest)
     assert last.startswith(begin)
@@ -135,9 +137,9 @@ def test_what_cannot_be_is_refused_before_anything_runs(tmp_path: Path) -> None:
         "session_dir": tmp_path,
     }  # fmt: skip
     with pytest.raises(SpecError, match="size huge"):
-        selftest_command(**(options | {"size": "huge"}))
+        selftest_cli.selftest.callback(**(options | {"size": "huge"}))
     with pytest.raises(ExportError, match="does not exist"):
-        selftest_command(**(options | {"output": tmp_path / "missing" / "selftest.md"}))
+        selftest_cli.selftest.callback(**(options | {"output": tmp_path / "missing" / "selftest.md"}))
     assert list(tmp_path.iterdir()) == []
 
 

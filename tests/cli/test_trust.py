@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from cs336_tui.cli.problems import problems_command
+from cs336_tui.cli.problems import problems
 from cs336_tui.cli.targets import Machine
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.codec import to_line
@@ -101,7 +101,7 @@ def test_problems_predicts_nothing_of_a_foreign_log(foreign: Foreign, capsys: py
 
     def asked(*, trusted: bool) -> list[CellSpec]:
         predictor.asked.clear()
-        problems_command(
+        problems.callback(
             session=str(log), edition="2026", gpu=None, trusted=trusted, format_="json", output=None, force=False,
             session_dir=log.parent, predictor=predictor, read=lambda: here._replace(environment=on_cpu),
         )  # fmt: skip
