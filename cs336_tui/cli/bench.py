@@ -24,10 +24,19 @@ from cs336_tui.cli.flags import (
     trust_option,
 )
 from cs336_tui.cli.help import command, heading, option
-from cs336_tui.cli.jobs import has_jobs, launch_choice, launch_options, resume_jobs, run_in_jobs
-from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, name_of_log, renderer, say_imports
+from cs336_tui.cli.jobs import (
+    cells_of,
+    follow,
+    has_jobs,
+    launch_choice,
+    launch_options,
+    queued_cells,
+    rounds_of,
+    settings_of,
+)
+from cs336_tui.cli.run import EXIT_OK, HeadlessRun, Outputs, carry_out, name_of_log, renderer, say_imports
 from cs336_tui.config.choices import command_of, sweep_from
-from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
+from cs336_tui.config.order import Order
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems.all_problems import problem_of_preset
 from cs336_tui.config.ranks import BYTES_OF_ELEMENT
@@ -36,7 +45,11 @@ from cs336_tui.config.sweep import LaneCount, Sweep
 from cs336_tui.events.events import Event
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.capabilities import fields_of_preset
+from cs336_tui.runner.jobs.bench import JobsBench, make_launcher
+from cs336_tui.runner.jobs.folder import folder_of
+from cs336_tui.runner.jobs.job import split
 from cs336_tui.session import store
+from cs336_tui.session.log import new_session_id
 from cs336_tui.stats.quantities import counted
 
 _OF_BENCH = (
@@ -96,32 +109,27 @@ def run_sweeps(
             (choice, "--in-process is for cells that run here; leave out one of it and --launcher"),
         )
     others = list(_of_other_presets(also, given))
-    outputs = Outputs(renderer(to.format), to, summary)
+    run, outputs = HeadlessRun(), Outputs(renderer(to.format), to, summary)
     if choice is not None:
-        return run_in_jobs(
-            [sweep, *others],
-            choice,
-            session_dir=settings.pop("session_dir"),
-            repeats=repeats,
-            order=order,
-            outputs=outputs,
-            dry_run=dry_run,
-            detach=detach,
-            settings=settings,
-            over=lambda log: _say_parts(preset_name, log),
-        )
-    run = HeadlessRun()
+        log = settings.pop("session_dir") / f"{new_session_id()}.jsonl"
+        request, launcher = settings_of(log.stem, skip_after_oom=sweep.oom_skip, **settings), make_launcher(choice)
+        queued = queued_cells([sweep, *others], choice, repeats, order, request.ddof)
+        if dry_run:
+            click.echo(launcher.plan(split(cells_of(queued), choice, request), folder_of(log.absolute())))
+            return EXIT_OK
+        jobs = JobsBench(run.sink, log)
+        code = follow(jobs, run, lambda: jobs.submit(queued, choice, request, launcher), outputs, detach=detach)
+        if not detach:
+            _say_parts(preset_name, jobs.log_path)
+        return code
     runner = Bench(run.sink, skip_after_oom=sweep.oom_skip, **settings)
 
     def work() -> None:
         known: set[CellSpec] = set()
         for each in (sweep, *others):
             resolved = runner.resolve(each, may_leave_out=fields_of_preset(preset_name, given))
-            specs = [spec for spec in resolved.cells() if spec not in known]
-            known.update(specs)
-            cells = in_rounds(in_order(specs, order or usual_order(resolved.lanes)), repeats)
-            command, lanes = command_of(resolved, runner.ddof), runner.lanes_of(resolved)
-            runner.add(cells, command, resolved.reports, lanes=lanes)
+            cells, command = rounds_of(resolved, known, order, repeats), command_of(resolved, runner.ddof)
+            runner.add(cells, command, resolved.reports, lanes=runner.lanes_of(resolved))
             if len(resolved.checkpoints) > 1:  # their table holds measured peaks against predicted ones
                 runner.predict_now(resolved.cells(), run.progress.say)
         runner.work()
@@ -196,15 +204,15 @@ def resume(
     if has_jobs(path):
         if lanes is not None:
             raise click.UsageError(f"--lanes: session {path.stem} is of jobs, which go on with the lanes that they had")
-        return resume_jobs(
-            path,
-            failed=failed,
-            take_over=take_over,
-            trusted=trusted,
-            detach=detach,
-            outputs=outputs,
-            settings=settings | {"skip_after_oom": oom_skip},
-        )
+        request = settings_of(path.stem, skip_after_oom=oom_skip, **settings)
+        jobs = JobsBench(run.sink, path, trusted=trusted)
+
+        def begin() -> None:
+            again = jobs.resume(request, run.recall, failed=failed, take_over=take_over, show=say_imports)
+            done = f"{counted(len(again), 'cell')} submitted anew" if again else "nothing left to submit"
+            click.echo(f"session {path.stem}: {done}; jobs that are not over: {jobs.jobs_going_on}", err=True)
+
+        return follow(jobs, run, begin, outputs, detach=detach)
     if detach:
         raise click.UsageError(f"--detach is for sessions of jobs; session {path.stem} runs here")
     runner = Bench(run.sink, session_dir=path.parent, session=path.stem, skip_after_oom=oom_skip, **settings)

@@ -15,12 +15,10 @@ from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, merge, 
 from cs336_tui.analysis.published import own, published
 from cs336_tui.analysis.reference import add_from, matching, remark_on, sentence
 from cs336_tui.analysis.reference_profiles import profiles_said
-from cs336_tui.cli import suggestions
 from cs336_tui.cli.files import Destination, file_options, json_option, to_json
-from cs336_tui.cli.flags import session_argument, session_dir_option
+from cs336_tui.cli.flags import a_session, session_argument, session_dir_option
 from cs336_tui.cli.help import command, option
 from cs336_tui.cli.streams import TERMINAL, on_terminal
-from cs336_tui.cli.suggestions import offer
 from cs336_tui.config.reading import is_file
 from cs336_tui.export.comparison import SETTINGS, cell_title, comparison_table, doubt_of_pairs, pair_columns
 from cs336_tui.export.formats import answer
@@ -42,8 +40,8 @@ _OUTCOMES: Mapping[Outcome, str] = {
 
 
 @command("compare")
-@click.argument("a", shell_complete=offer(suggestions.sessions))
-@click.argument("b", shell_complete=offer(suggestions.sessions))
+@a_session("a")
+@a_session("b")
 @json_option
 @file_options("table")
 @session_dir_option

@@ -16,12 +16,11 @@ from cs336_tui.analysis.fields import field_named
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.pivot import VALUES, PivotError, pivot, select
 from cs336_tui.analysis.problems import Material
-from cs336_tui.cli import suggestions
 from cs336_tui.cli.files import Destination, file_options, say_written
-from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, refuse, session_dir_option
+from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, refuse, session_dir_option, sessions_argument
 from cs336_tui.cli.help import Command, command, heading, option
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
-from cs336_tui.cli.suggestions import offer
+from cs336_tui.cli.suggestions import columns, conditions, layouts, offer, pivots, problems
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.catalogue import axes_of
@@ -63,14 +62,14 @@ class _ListingLayouts(Command):
 
 
 @command("export", cls=_ListingLayouts)
-@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...", shell_complete=offer(suggestions.sessions))
+@sessions_argument
 @heading("Which table")
 @click.option(
     "--pivot",
     "pivot_on",
     metavar="ROWS:COLUMNS",
     help="Pivot table, such as size:pass or size,context:precision; auto chooses.",
-    shell_complete=offer(suggestions.pivots),
+    shell_complete=offer(pivots),
 )
 @click.option("--value", type=click.Choice(tuple(VALUES)), help="Content of the pivot. [default: mean]")
 @click.option(
@@ -78,19 +77,19 @@ class _ListingLayouts(Command):
     multiple=True,
     metavar="KEY=VALUE",
     help="Baseline of the speed-up, such as precision=fp32.",
-    shell_complete=offer(suggestions.conditions),
+    shell_complete=offer(conditions),
 )
 @click.option(
     "--layout",
     metavar="NAME",
     help="Table as found in write-ups; listed below.",
-    shell_complete=offer(suggestions.layouts),
+    shell_complete=offer(layouts),
 )
 @click.option(
     "--columns",
     type=WORDS,
     help="Columns of the results table, such as size,pass,mean,std.",
-    shell_complete=offer(suggestions.columns),
+    shell_complete=offer(columns),
 )
 @click.option("--reference", is_flag=True, help="Times, peaks and kernels beside published ones.")
 @click.option("--compare", is_flag=True, help="Comparison of the first of two sessions with the second.")
@@ -107,7 +106,7 @@ class _ListingLayouts(Command):
     "--problem",
     metavar="NAME",
     help="The tables and figures of a problem of the handouts, part by part; cs336-tui problems lists them.",
-    shell_complete=offer(suggestions.problems),
+    shell_complete=offer(problems),
 )
 @option(
     "Which cells",
@@ -115,7 +114,7 @@ class _ListingLayouts(Command):
     multiple=True,
     metavar="KEY=VALUE",
     help="Only these cells, such as precision=fp32.",
-    shell_complete=offer(suggestions.conditions),
+    shell_complete=offer(conditions),
 )
 @heading("Output")
 @click.option("--unit", type=click.Choice(UNITS), help="Unit of times in text. [default: ms]")
@@ -292,7 +291,7 @@ def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite:
 
 
 @command("summary")
-@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...", shell_complete=offer(suggestions.sessions))
+@sessions_argument
 @heading("Output")
 @click.option("-o", "--output", type=DIRECTORY, required=True, help="Folder to write; must not exist yet.")
 @click.option("--force", is_flag=True, help="Replace an earlier summary there.")

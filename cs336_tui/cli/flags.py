@@ -327,7 +327,15 @@ fit_check_option = option(
     show_default=True,
     help="On a CPU, skip cells whose predicted memory does not fit.",
 )
-session_argument = click.argument("session", default="last", shell_complete=offer(sessions))
+
+
+def a_session(name: str = "session", **attributes: Any) -> Callable[[F], F]:
+    """An argument that names a session, or several."""
+    return click.argument(name, shell_complete=offer(sessions), **attributes)
+
+
+session_argument = a_session(default="last")
+sessions_argument = a_session("sessions", nargs=-1, required=True, metavar="SESSION...")
 trust_option = option(
     "Session",
     "--trust",

@@ -28,7 +28,6 @@ from cs336_tui.cli.run import (
     carry_out,
     hand_over,
     name_of_log,
-    say_imports,
 )
 from cs336_tui.config.choices import command_of
 from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
@@ -36,9 +35,8 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs import folder as files
-from cs336_tui.runner.jobs.bench import JobsBench, make_launcher
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, is_array, split
-from cs336_tui.session.log import new_session_id
+from cs336_tui.runner.jobs.bench import JobsBench
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, is_array
 from cs336_tui.stats.quantities import counted
 
 _OF_CHOICE = ("launcher", "partition", "nodes", "gpus_per_node", "time", "form", "parameters")
@@ -111,43 +109,6 @@ def launch_choice(given: dict[str, Any]) -> LaunchChoice | None:
     return LaunchChoice(**chosen, lanes=lanes)
 
 
-def run_in_jobs(
-    sweeps: Sequence[Sweep],
-    choice: LaunchChoice,
-    *,
-    session_dir: Path,
-    repeats: int,
-    order: Order | None,
-    outputs: Outputs,
-    dry_run: bool,
-    detach: bool,
-    settings: dict[str, Any],
-    over: Callable[[Path], object],
-) -> int:
-    """Run the cells of these sweeps in jobs; wait for their end unless `detach`, print their data, and call `over` with
-    the session's log."""
-    log = session_dir / f"{new_session_id()}.jsonl"
-    request = settings_of(log.stem, skip_after_oom=sweeps[0].oom_skip, **settings)
-    launcher = make_launcher(choice)
-    queued = _queued(sweeps, choice, repeats, order, request.ddof)
-    if dry_run:
-        cells = [
-            JobCell(number, spec, repeat, each.reports)
-            for each in queued
-            for number, (spec, repeat) in enumerate(
-                zip(each.specs, each.repeats or (1,) * len(each.specs), strict=True), each.first
-            )
-        ]
-        click.echo(launcher.plan(split(cells, choice, request), files.folder_of(log.absolute())))
-        return EXIT_OK
-    run = HeadlessRun()
-    bench = JobsBench(run.sink, log)
-    code = follow(bench, run, lambda: bench.submit(queued, choice, request, launcher), outputs, detach=detach)
-    if not detach:
-        over(bench.log_path)
-    return code
-
-
 def settings_of(session: str, **given: Any) -> JobRequest:
     """A request with the settings of these options, and no cells. Jobs sample devices rarer unless told how often."""
     source = click.get_current_context().get_parameter_source("device_interval_s")
@@ -198,49 +159,35 @@ def has_jobs(log: Path) -> bool:
     return files.read_choice(files.folder_of(log.absolute())) is not None
 
 
-def resume_jobs(
-    path: Path,
-    *,
-    failed: bool,
-    take_over: bool,
-    trusted: bool,
-    detach: bool,
-    outputs: Outputs,
-    settings: dict[str, Any],
-) -> int:
-    """Submit anew the cells of a session of jobs that have no result, and follow them."""
-    run = HeadlessRun()
-    bench = JobsBench(run.sink, path, trusted=trusted)
-    request = settings_of(path.stem, **settings)
-
-    def begin() -> None:
-        again = bench.resume(request, run.recall, failed=failed, take_over=take_over, show=say_imports)
-        done = f"{counted(len(again), 'cell')} submitted anew" if again else "nothing left to submit"
-        click.echo(f"session {path.stem}: {done}; jobs that are not over: {bench.jobs_going_on}", err=True)
-
-    return follow(bench, run, begin, outputs, detach=detach)
+def rounds_of(
+    sweep: Sweep, known: set[CellSpec], order: Order | None, repeats: int
+) -> tuple[tuple[CellSpec, int], ...]:
+    """The cells of a sweep that are not known yet, in their order and each with its repeat; they are known from now."""
+    specs = [spec for spec in sweep.cells() if spec not in known]
+    known.update(specs)
+    return tuple(in_rounds(in_order(specs, order or usual_order(sweep.lanes)), repeats))
 
 
-def _queued(
+def queued_cells(
     sweeps: Sequence[Sweep], choice: LaunchChoice, repeats: int, order: Order | None, ddof: int
 ) -> list[ev.CellsQueued]:
-    """The cells of the sweeps as a session queues them; nothing is asked of this machine."""
+    """The cells of the sweeps as a session of jobs queues them; nothing is asked of this machine. The devices `auto`
+    and `every` are a GPU if GPUs are asked for."""
     found: list[ev.CellsQueued] = []
     known: set[CellSpec] = set()
-    first = 0
+    usual = "cuda:0" if choice.gpus_per_node else "cpu"
     for sweep in sweeps:
         if not is_array(choice):  # cells share the devices of a machine
             sweep = msgspec.structs.replace(sweep, lanes=choice.lanes or "auto")
-        resolved = sweep.with_devices(_devices(sweep, choice))
+        devices = dict.fromkeys(usual if name in UNRESOLVED else name for name in sweep.devices)
+        resolved = sweep.with_devices(tuple(devices))
         if words := resolved.once_words:
             click.echo(f"note: {words}", err=True)
-        specs = [spec for spec in resolved.cells() if spec not in known]
-        known.update(specs)
-        cells = in_rounds(in_order(specs, order or usual_order(resolved.lanes)), repeats)
+        cells = rounds_of(resolved, known, order, repeats)
         found.append(
             ev.CellsQueued(
                 at=time.time(),
-                first=first,
+                first=sum(len(each.specs) for each in found),
                 specs=tuple(spec for spec, _ in cells),
                 command=" ".join([command_of(resolved, ddof), *words_of(choice)]),
                 ddof=ddof,
@@ -248,14 +195,18 @@ def _queued(
                 reports=resolved.reports,
             )
         )
-        first += len(cells)
     return found
 
 
-def _devices(sweep: Sweep, choice: LaunchChoice) -> tuple[str, ...]:
-    """The devices of a sweep. `auto` and `every` are a GPU if GPUs are asked for."""
-    usual = "cuda:0" if choice.gpus_per_node else "cpu"
-    return tuple(dict.fromkeys(usual if name in UNRESOLVED else name for name in sweep.devices))
+def cells_of(queued: Sequence[ev.CellsQueued]) -> list[JobCell]:
+    """Queued cells as jobs have them."""
+    return [
+        JobCell(number, spec, repeat, each.reports)
+        for each in queued
+        for number, (spec, repeat) in enumerate(
+            zip(each.specs, each.repeats or (1,) * len(each.specs), strict=True), each.first
+        )
+    ]
 
 
 def words_of(choice: LaunchChoice) -> list[str]:

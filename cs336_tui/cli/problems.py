@@ -13,12 +13,10 @@ from cs336_tui.analysis.estimates import Estimate, judge_all
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.problems import editions_of, progress_of, sweeps_of
 from cs336_tui.analysis.targets import named_target
-from cs336_tui.cli import suggestions
 from cs336_tui.cli.estimate import complete, unpredicted
 from cs336_tui.cli.files import Destination, file_options
-from cs336_tui.cli.flags import gpu_option, session_dir_option, trust_option
+from cs336_tui.cli.flags import a_session, gpu_option, session_dir_option, trust_option
 from cs336_tui.cli.help import command, option
-from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, predicting, read_machine
 from cs336_tui.config.order import relative_work, rough_peak_bytes
 from cs336_tui.config.problems.all_problems import PROBLEMS, every_problem, problem_named
@@ -53,7 +51,7 @@ class _Here(NamedTuple):
 
 
 @command("problems")
-@click.argument("session", required=False, shell_complete=offer(suggestions.sessions))
+@a_session(required=False)
 @option(
     "What to run",
     "--edition",
@@ -134,18 +132,8 @@ def _needs(edition: str, problem: Problem, here: _Here, predicts: Predictor) -> 
     capacity = here.asked.targets[here.device].capacity_bytes
     fit = [cell for cell in can if capacity is None or rough_peak_bytes(cell) <= capacity]
     low_s, high_s = _times_s(largest, fit)
-    return Needs(
-        edition,
-        problem,
-        tuple(sweeps),
-        len(cells),
-        len(fit),
-        tuple(dict.fromkeys(report for sweep in sweeps.values() for report in sweep.reports)),
-        largest,
-        low_s,
-        high_s,
-        None,
-    )
+    reports = tuple(dict.fromkeys(report for sweep in sweeps.values() for report in sweep.reports))
+    return Needs(edition, problem, tuple(sweeps), len(cells), len(fit), reports, largest, low_s, high_s, None)
 
 
 def _times_s(largest: Estimate | None, cells: Sequence[CellSpec]) -> tuple[float | None, float | None]:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from io import StringIO
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
 
@@ -19,9 +19,6 @@ from cs336_tui.runner.lanes import lane_words
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted, duration, milliseconds
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _REDRAW_S = 0.25
 _MOST_NAMED = 8
@@ -179,23 +176,12 @@ def cut(title: str, end: str, width: int) -> str:
 
 def bar(share: float, told: str, width: int) -> str:
     """A bar that fills the width beside what it tells, by rich, in its colours unless ``NO_COLOR`` is set."""
+    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    console = _console(width)
-    columns = (BarColumn(None), TextColumn("{task.percentage:.0f} %"), TextColumn("{task.description}", markup=False))
-    bar = Progress(*columns, console=console, auto_refresh=False, expand=True)
-    bar.add_task(told, total=_WHOLE, completed=round(share * _WHOLE))
-    console.print(bar.get_renderable(), end="")
-    file = console.file
-    assert isinstance(file, StringIO)
-    return file.getvalue().rstrip("\n")
-
-
-def _console(width: int) -> Console:
-    from rich.console import Console
-
-    return Console(
-        file=StringIO(),
+    file = StringIO()
+    console = Console(
+        file=file,
         width=max(width, 20),
         force_terminal=True,
         color_system="standard",
@@ -203,3 +189,8 @@ def _console(width: int) -> Console:
         legacy_windows=False,
         _environ={},
     )
+    columns = (BarColumn(None), TextColumn("{task.percentage:.0f} %"), TextColumn("{task.description}", markup=False))
+    bar = Progress(*columns, console=console, auto_refresh=False, expand=True)
+    bar.add_task(told, total=_WHOLE, completed=round(share * _WHOLE))
+    console.print(bar.get_renderable(), end="")
+    return file.getvalue().rstrip("\n")

@@ -10,12 +10,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from cs336_tui.cli import suggestions
 from cs336_tui.cli.files import Destination, file_options, json_option
-from cs336_tui.cli.flags import session_argument, session_dir_option
+from cs336_tui.cli.flags import a_session, session_argument, session_dir_option, sessions_argument
 from cs336_tui.cli.help import command, option
 from cs336_tui.cli.streams import TERMINAL, StatusLine, on_terminal
-from cs336_tui.cli.suggestions import offer
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.tables import Column, Table, Value, attributes
 from cs336_tui.export.texts import in_brief, one_line
@@ -191,7 +189,7 @@ def _jobs_of(state: SessionState, info: SessionInfo) -> Iterator[tuple[str, str]
 
 
 @command("rename")
-@click.argument("session", shell_complete=offer(suggestions.sessions))
+@a_session()
 @click.argument("name")
 @session_dir_option
 def rename(session: str, name: str, session_dir: Path) -> str:
@@ -200,7 +198,7 @@ def rename(session: str, name: str, session_dir: Path) -> str:
 
 
 @command("annotate")
-@click.argument("session", shell_complete=offer(suggestions.sessions))
+@a_session()
 @click.argument("note")
 @session_dir_option
 def annotate(session: str, note: str, session_dir: Path) -> str:
@@ -216,7 +214,7 @@ def _annotated(session: str, session_dir: Path, **given: str) -> str:
 
 
 @command("delete")
-@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...", shell_complete=offer(suggestions.sessions))
+@sessions_argument
 @option("Session", "--yes", is_flag=True, help="Do not ask.")
 @session_dir_option
 def delete(sessions: tuple[str, ...], yes: bool, session_dir: Path) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from cs336_tui.export.tables import Table
-    from cs336_tui.export.terminal import Looks, Part
+    from cs336_tui.export.terminal import Part
 
 
 PATIENCE_S = 1.0
@@ -221,25 +221,20 @@ def shown(tables: Sequence[Table], format_: str, title: str = "cs336-tui") -> st
 
 
 def on_terminal(parts: Sequence[Part]) -> str:
-    """Tables, paragraphs and labelled texts laid out for this terminal."""
-    from cs336_tui.export.terminal import terminal_text
+    """Tables, paragraphs and labelled texts laid out for the terminal of standard output; ``COLUMNS``, ``NO_COLOR`` and
+    ``TERM`` are obeyed."""
+    from cs336_tui.export.terminal import Looks, terminal_text
 
-    return Styled(terminal_text(parts, looks_here()))
+    looks = Looks(
+        width=max(shutil.get_terminal_size().columns, 40),
+        styled=os.environ.get("TERM", "dumb") not in ("dumb", "unknown", ""),
+        coloured=not os.environ.get("NO_COLOR"),
+        verbose=is_verbose(),
+    )
+    return Styled(terminal_text(parts, looks))
 
 
 def is_verbose() -> bool:
     """True if the command that runs was given ``-v``."""
     context = click.get_current_context(silent=True)
     return bool(context and context.meta.get(_VERBOSE, False))
-
-
-def looks_here() -> Looks:
-    """The terminal of standard output; ``COLUMNS``, ``NO_COLOR`` and ``TERM`` are obeyed."""
-    from cs336_tui.export.terminal import Looks
-
-    return Looks(
-        width=max(shutil.get_terminal_size().columns, 40),
-        styled=os.environ.get("TERM", "dumb") not in ("dumb", "unknown", ""),
-        coloured=not os.environ.get("NO_COLOR"),
-        verbose=is_verbose(),
-    )

@@ -238,10 +238,6 @@ class RaceRun(HeadlessRun):
 @session_dir_option
 def tune(
     *,
-    over: Sequence[str],
-    goal: Goal,
-    within: Mapping[str, Any] | None,
-    budget_s: float,
     dry_run: bool,
     gpu: str | None,
     session: str | None,
@@ -249,7 +245,7 @@ def tune(
     save_preset: str | None,
     to: Destination,
     session_dir: Path,
-    **choices: Any,
+    **asked: Any,
 ) -> str | int:
     """Search the combination of choices whose step is fastest, by a race of real steps.
 
@@ -262,7 +258,7 @@ def tune(
     began = time.monotonic()
     if trusted and session is None:
         raise click.UsageError("--trust is for the log of a session; name it with --session")
-    search = asked_search(over, goal, within or {}, budget_s, choices)
+    search = asked_search(**asked)
     if save_preset:
         check_new(save_preset, overwrite=to.overwrite)
     if dry_run:
@@ -304,7 +300,7 @@ def race_text(state: SessionState, format_: str) -> str:
 
 
 def asked_search(
-    over: Sequence[str], goal: Goal, within: Mapping[str, Any], budget_s: float, choices: Mapping[str, Any]
+    *, over: Sequence[str], goal: Goal, within: Mapping[str, Any] | None, budget_s: float, **choices: Any
 ) -> Search:
     """The search that the options ask for. Raises `SpecError` for what can be seen to be wrong before it runs."""
     given = {name: value for name, value in choices.items() if value is not None and value != ()}
@@ -317,7 +313,7 @@ def asked_search(
     sweep = sweep_from(**given, of_another_too=_OWN if ":" in "".join(over) else ())
     texts = tuple(over) or (preset(named).over if named else ())
     own = {name: given[name] for name in _OWN if name in given}
-    search = search_of(sweep, texts, goal, budget_s, dict(within), visit=visit, **own)
+    search = search_of(sweep, texts, goal, budget_s, dict(within or {}), visit=visit, **own)
     search.check()
     return search
 

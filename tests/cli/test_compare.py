@@ -126,10 +126,6 @@ def test_two_copies_of_one_log_are_bad_usage(folder: Path) -> None:
         compared("2026-01-02", str(copy), folder)
 
 
-def test_two_cells_of_one_session_are_compared(folder: Path) -> None:
-    assert "outcome" in compared("last:1", "last:2", folder)
-
-
 def test_reference_points_beside_a_sessions_cells(tmp_path: Path) -> None:
     put(tmp_path, "one", cell([0.0161, 0.0161], pass_="forward", context_length=512, warmup_steps=5, measure_steps=10))
     own = tmp_path / "own.csv"

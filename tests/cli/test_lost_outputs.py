@@ -14,6 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -22,10 +23,10 @@ import pytest
 from cs336_tui.events.events import SessionEnded, SessionStarted, StepsTimed
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import LogReader
-from tests.commands import COMMAND, DIMS, call, run
+from tests.cli import DEMO
+from tests.commands import COMMAND, DIMS, call, once_measuring, run, running
 from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec, wait_gone
 
-DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
 MANY_STEPS = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 1000 --device cpu --threads 1 --pass forward".split()]
 FILE_LIMIT = 20_000
 
@@ -202,20 +203,14 @@ def test_a_module_name_that_no_file_can_have_fails_its_cell_only(tmp_path: Path)
 
 
 def test_a_fork_server_that_is_killed_each_time_is_named(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [COMMAND, "bench", *MANY_STEPS, "--session-dir", str(tmp_path)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while process.poll() is None:
-        for child in psutil.Process(process.pid).children():
-            with contextlib.suppress(psutil.Error):
-                if "forkserver" in " ".join(child.cmdline()):
-                    child.kill()
-        time.sleep(0.01)
-    out, err = process.communicate()
+    with running("bench", *MANY_STEPS, "--session-dir", str(tmp_path), cwd=tmp_path) as process:
+        while process.poll() is None:
+            for child in psutil.Process(process.pid).children():
+                with contextlib.suppress(psutil.Error):
+                    if "forkserver" in " ".join(child.cmdline()):
+                        child.kill()
+            time.sleep(0.01)
+        out, err = process.communicate()
     assert (process.returncode, out) == (1, "")
     assert err.startswith("cs336-tui: no child process can be started: the fork server ended: ")
     assert err.count("\n") == 1
@@ -233,15 +228,6 @@ def test_with_too_little_memory_for_torch_the_reason_is_one_line(kilobytes: int,
 ENDLESS = [*MANY_STEPS, "--steps", "10000000", "--session-dir", "s"]
 
 
-def once_measuring(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Wait until measured steps are logged."""
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not any(b'"kind":"measured"' in log.read_bytes() for log in folder.glob("*.jsonl")):
-        assert process.poll() is None
-        assert time.monotonic() < give_up_at
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("stalled", [os.openpty, os.pipe])
 def test_standard_error_that_takes_nothing_holds_up_neither_run_nor_end(
     stalled: Callable[[], tuple[int, int]], tmp_path: Path
@@ -252,39 +238,29 @@ def test_standard_error_that_takes_nothing_holds_up_neither_run_nor_end(
         while True:
             os.write(write, b"x" * 1000)
     os.set_blocking(write, True)
-    process = subprocess.Popen(
-        [COMMAND, "bench", *ENDLESS], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=write
-    )
-    try:
+    with running("bench", *ENDLESS, cwd=tmp_path, stderr=write) as process:
         once_measuring(process, tmp_path / "s")
         family = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
         out, _ = process.communicate(timeout=10.0)
-    finally:
-        process.kill()
     assert process.returncode == 130
-    assert b"cancelled" in out
+    assert "cancelled" in out
     assert all(wait_gone(each.pid) for each in family)
 
 
 def test_under_nohup_a_hang_up_is_not_heard(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        ["nohup", COMMAND, "bench", *ENDLESS],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    once_measuring(process, tmp_path / "s")
-    (log,) = (tmp_path / "s").glob("*.jsonl")
-    process.send_signal(signal.SIGHUP)
-    size = log.stat().st_size
-    give_up_at = time.monotonic() + PATIENCE_S
-    while process.poll() is None and log.stat().st_size < size + 1000 and time.monotonic() < give_up_at:
-        time.sleep(0.05)
-    assert process.poll() is None
-    process.terminate()
-    assert process.wait(PATIENCE_S) == 130
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    as_nohup = partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
+    with running("bench", *ENDLESS, cwd=tmp_path, preexec_fn=as_nohup, **silent) as process:
+        log = once_measuring(process, tmp_path / "s")
+        process.send_signal(signal.SIGHUP)
+        size = log.stat().st_size
+        give_up_at = time.monotonic() + PATIENCE_S
+        while process.poll() is None and log.stat().st_size < size + 1000 and time.monotonic() < give_up_at:
+            time.sleep(0.05)
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 130
     assert log.stat().st_size > size
 
 

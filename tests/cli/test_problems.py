@@ -14,21 +14,18 @@ from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.main import cli
 from cs336_tui.cli.problems import problems
 from cs336_tui.cli.run import name_of_log
-from cs336_tui.cli.targets import Machine
 from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems.all_problems import every_problem, problem_named
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.environment import HostSample
-from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.session.log import default_session_dir
+from tests.cli import here
 from tests.export.grids import MAGIC
 from tests.made_predictions import MadePredictor
 from tests.made_problems import problem_events
-from tests.samples import ENVIRONMENT, START
 
 FEW = ("--where", "context=128", "--where", "precision=fp32")
 """Two of the cells."""
@@ -41,10 +38,6 @@ def test_a_problem_in_the_place_of_a_session_is_told_from_one(name: str, tmp_pat
     said = found.stderr.splitlines()[-1]
     assert f"{name} is a problem, and what goes here is a session" in said
     assert "cs336-tui bench --preset 2026/nsys_profile, then cs336-tui export last --problem nsys_profile" in said
-
-
-def here() -> Machine:
-    return Machine(ENVIRONMENT, (DeviceSampled(at=START, host=HostSample(memory_used_bytes=12_000_000_000)),))
 
 
 def said(folder: Path, **more: Any) -> str:
