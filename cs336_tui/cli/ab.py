@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,9 +128,7 @@ class _AbProgress(RunProgress):
 class _AbRun(HeadlessRun):
     """The sink of two cells in turns."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.progress = _AbProgress(self.state, sys.stderr)
+    shows_by = _AbProgress
 
     @property
     def exit_code(self) -> int:

@@ -197,7 +197,9 @@ def export(
             tables = choice.tables(results, states)
         text = _text(tables, results, format_, choice, with_notes=with_notes)
     else:
-        text = _data(sources, results, format_)
+        chosen = [[result.cell for result in results if result.source == number] for number in range(len(sources))]
+        documents = [document_of(source.state, cells) for source, cells in zip(sources, chosen, strict=True)]
+        text = documents_to_json(documents) if format_ == "json" else documents_to_csv(documents)
     if notes:
         written[notes] = notes_text(tables)
     elif choice.style and not no_notes:
@@ -238,13 +240,6 @@ def _text(
         tables = [msgspec.structs.replace(table, footnotes=()) for table in tables]
     sessions = ", ".join(dict.fromkeys(result.session for result in results))
     return shown(tables, format_, choice.caption or f"cs336-tui: {sessions}")
-
-
-def _data(sources: Sequence[Source], results: Sequence[Result], format_: str) -> str:
-    """The records of the chosen cells, as `bench` prints them."""
-    chosen = [[result.cell for result in results if result.source == number] for number in range(len(sources))]
-    documents = [document_of(source.state, cells) for source, cells in zip(sources, chosen, strict=True)]
-    return documents_to_json(documents) if format_ == "json" else documents_to_csv(documents)
 
 
 def _reports(

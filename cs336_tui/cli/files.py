@@ -60,7 +60,8 @@ verbose_option = option(
     help="On a terminal: the notes on the numbers, too.",
 )
 _AS_JSON = "cs336_tui.as_json"
-_json = click.option(
+json_option = option(
+    "Output",
     "--json",
     is_flag=True,
     is_eager=True,
@@ -68,7 +69,6 @@ _json = click.option(
     callback=lambda context, _, given: context.meta.__setitem__(_AS_JSON, given),
     help="The same as --format json.",
 )
-json_option = under("Output", _json)
 
 
 def _text_or_json(context: click.Context, _: click.Parameter, asked: str | None) -> str:
@@ -88,7 +88,7 @@ text_or_json = under(
         callback=_text_or_json,
         help="Format of the output. [default: table]",
     ),
-    _json,
+    json_option,
 )
 """For what is a text, or JSON for programs."""
 

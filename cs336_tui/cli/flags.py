@@ -159,14 +159,12 @@ _PRESET = option(
 _UNTIL_STEPS = list(AXES)[: list(AXES).index("measure_steps") + 1]
 
 
-def _choices(*without: str) -> tuple[Callable[[F], F], ...]:
+def _choices(*without: str) -> Callable[[F], F]:
     """The options of all choices but these."""
     first = [field for field in _UNTIL_STEPS if field not in without]
     others = [field for field in AXES if field not in (*_UNTIL_STEPS, *_LAST, *without)]
-    return (
-        _PRESET, *_options_of(*first), _INTERVAL, *_options_of(*others), *_options_of("workload"), _HEAD_DIM,
-        *_options_of("causal"),
-    )  # fmt: skip
+    last = (*_options_of("workload"), _HEAD_DIM, *_options_of("causal"))
+    return options(_PRESET, *_options_of(*first), _INTERVAL, *_options_of(*others), *last)
 
 
 def choices_of(*fields: str) -> Callable[[F], F]:
@@ -226,9 +224,9 @@ comm_options = options(
     *_options_of("threads"),
 )
 """The options that choose collectives."""
-choice_options = options(*_choices())
+choice_options = _choices()
 """The options that choose what to run, the same for the app and headless."""
-start_options = options(*_choices("within"))
+start_options = _choices("within")
 """Those of a search's starting point, whose ``--within`` is a limit of memory."""
 session_dir_option = option(
     "Session",

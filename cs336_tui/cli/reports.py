@@ -20,7 +20,7 @@ from cs336_tui.cli.flags import (
     session_dir_option,
     timeout_option,
 )
-from cs336_tui.cli.help import command, under
+from cs336_tui.cli.help import command, option
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import shown
 from cs336_tui.config.choices import sweep_from, with_model
@@ -108,34 +108,31 @@ def _check_folder(folder: Path, *, overwrite: bool) -> None:
 
 _OWN_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "kernels": (
-        under(
+        option(
             "Which table",
-            click.option(
-                "--phase",
-                type=click.Choice(["zero_grad", "forward", "loss", "backward", "optimizer"]),
-                help="Only the kernels of this phase, as one table.",
-            ),
-            click.option(
-                "--part",
-                type=click.Choice((*RANGES, FUSED)),
-                help="Only the kernels of this part of the model, as one table.",
-            ),
+            "--phase",
+            type=click.Choice(["zero_grad", "forward", "loss", "backward", "optimizer"]),
+            help="Only the kernels of this phase, as one table.",
+        ),
+        option(
+            "Which table",
+            "--part",
+            type=click.Choice((*RANGES, FUSED)),
+            help="Only the kernels of this part of the model, as one table.",
         ),
         file_options(),
         fit_check_option,
     ),
     "memory": (
-        under(
+        option(
             "Output",
-            click.option(
-                "--min-mb",
-                type=click.FloatRange(min=0),
-                default=0.0,
-                metavar="MB",
-                help="Leave out allocations below this.",
-            ),
-            click.option("--figures", type=DIRECTORY, help="Also write the figures here, as SVG, PDF and PNG."),
+            "--min-mb",
+            type=click.FloatRange(min=0),
+            default=0.0,
+            metavar="MB",
+            help="Leave out allocations below this.",
         ),
+        option("Output", "--figures", type=DIRECTORY, help="Also write the figures here, as SVG, PDF and PNG."),
         file_options(),
         fit_check_option,
     ),

@@ -72,9 +72,11 @@ class _Kept(LivingFile):
 class HeadlessRun:
     """The sink of a headless run: folds events, shows progress, rewrites its files after every finished cell."""
 
+    shows_by: type[RunProgress] = RunProgress
+
     def __init__(self) -> None:
         self.state = SessionState()
-        self.progress = RunProgress(self.state, sys.stderr)
+        self.progress = self.shows_by(self.state, sys.stderr)
         self._files: list[_Kept] = []
         self.stopped = False
         """True if somebody stopped it before all was done."""

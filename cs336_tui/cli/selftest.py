@@ -15,7 +15,7 @@ from cs336_tui.cli.files import Destination, file_options, to_json
 from cs336_tui.cli.flags import LANES, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.run import StopOnSignal
-from cs336_tui.cli.streams import StatusLine, shown
+from cs336_tui.cli.streams import StatusLines, shown
 from cs336_tui.cli.suggestions import devices, offer, sizes
 from cs336_tui.cli.targets import read_machine
 from cs336_tui.config.spec import SpecError, canonical_device, dims_of
@@ -112,20 +112,21 @@ def lanes_asked(count: LaneCount, device: str, environment: Environment) -> tupl
 
 def run_lanes(work: SelftestCell, lanes: tuple[Lane, ...], plan: Plan, environment: Environment) -> SideBySide:
     """Run the cell in these lanes, alone and beside the others, in turns. Raises `click.ClickException`."""
-    about = duration(plan.lasts_s(2 * len(lanes) + 2, _USUAL_STEP_S))
-    click.echo(
-        f"selftest: {work.title}; {counted(len(lanes), 'lane')}, each alone and beside the others, "
-        f"{counted(plan.starts, 'start')} of {counted(plan.rounds, 'round')}: about {about}, "
-        "longer where steps are slow",
-        err=True,
-    )
+    _announce(work, f"{counted(len(lanes), 'lane')}, each alone and beside the others", plan, 2 * len(lanes) + 2)
     run = _watched(lambda say: take_lane_turns(work, lanes, plan, say))
     return SideBySide(work=work, environment=environment, run=run, costs=costs_of(run))
 
 
+def _announce(work: SelftestCell, what: str, plan: Plan, turns: int) -> None:
+    """Say what is run, and about how long it takes."""
+    about = duration(plan.lasts_s(turns, _USUAL_STEP_S))
+    often = f"{counted(plan.starts, 'start')} of {counted(plan.rounds, 'round')}"
+    click.echo(f"selftest: {work.title}; {what}, {often}: about {about}, longer where steps are slow", err=True)
+
+
 def _watched(take: Callable[[Callable[[TurnsProgress], None]], _Taken]) -> _Taken:
     """The measurement in turns, with its progress on standard error. Raises `click.ClickException`."""
-    status = StatusLine(sys.stderr)
+    status = StatusLines(sys.stderr)
     try:
         return take(partial(_show, line=status))
     except SelftestError as error:
@@ -148,12 +149,7 @@ def run_selftest(work: SelftestCell, plan: Plan, environment: Environment, *, ke
     With `keep_memory` the bare script keeps freed memory, as cells do.
     """
     programs = programs_of(work, Path())
-    about = duration(plan.lasts_s(len(programs), _USUAL_STEP_S))
-    click.echo(
-        f"selftest: {work.title}; {counted(len(programs), 'program')}, {counted(plan.starts, 'start')} of "
-        f"{counted(plan.rounds, 'round')}: about {about}, longer where steps are slow",
-        err=True,
-    )
+    _announce(work, counted(len(programs), "program"), plan, len(programs))
     taken = _watched(lambda say: take_turns(partial(programs_of, work, keep_memory=keep_memory), plan, say))
     outcome = judge(taken.starts, marks_for(work.device))
     return Selftest(work=work, environment=environment, taken=taken, outcome=outcome, keep_memory=keep_memory)
@@ -183,7 +179,7 @@ def _keep(selftest: Selftest | SideBySide, folder: Path) -> None:
         click.echo(f"every step time: {path}", err=True)
 
 
-def _show(progress: TurnsProgress, line: StatusLine) -> None:
+def _show(progress: TurnsProgress, line: StatusLines) -> None:
     """Redraw the line in place on a terminal; elsewhere write a line a start."""
     text = f"start {progress.start}/{progress.starts}, "
     text += f"round {progress.round}/{progress.rounds}" if progress.round else "programs are starting"
@@ -192,6 +188,6 @@ def _show(progress: TurnsProgress, line: StatusLine) -> None:
     if progress.left_s is not None:
         text += f", {eta_words(progress.left_s)}"
     if line.is_live:
-        line.show(text)
+        line.say(text)
     elif not progress.round or progress.start == progress.round == 1:
         click.echo(text, err=True)

@@ -13,7 +13,7 @@ import msgspec
 from cs336_tui.cli.files import Destination, file_options, json_option
 from cs336_tui.cli.flags import a_session, session_argument, session_dir_option, sessions_argument
 from cs336_tui.cli.help import command, option
-from cs336_tui.cli.streams import TERMINAL, StatusLine, on_terminal
+from cs336_tui.cli.streams import TERMINAL, StatusLines, on_terminal
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.tables import Column, Table, Value, attributes
 from cs336_tui.export.texts import in_brief, one_line
@@ -248,11 +248,11 @@ def open(*, files: Sequence[Path], phases: Sequence[str], session_dir: Path) -> 
     \f
     Raises `UserError`; then there is no new session.
     """
-    line = StatusLine(sys.stderr)
+    line = StatusLines(sys.stderr)
 
     def show_read(done: int, total: int) -> None:
         share = f" of {total / 1e6:,.0f} MB, {done / total:.0%}" if total else " MB"
-        line.show(f"reading {done / 1e6:,.0f}{share}")
+        line.say(f"reading {done / 1e6:,.0f}{share}")
 
     try:
         return open_recordings(files, session_dir, Opening(show_read, phases_of(phases))).stem

@@ -166,6 +166,12 @@ class StatusLines:
             self._redraw(lines)
             self._shown = len(lines)
 
+    def say(self, text: str) -> None:
+        """Draw one line, of a text that is made plain."""
+        from cs336_tui.export.texts import one_line
+
+        self.show([one_line(text)])
+
     def clear(self) -> None:
         if self._shown:
             self._redraw([])
@@ -176,22 +182,6 @@ class StatusLines:
         up = f"\x1b[{self._shown - 1}A" if self._shown > 1 else ""
         write(f"\r{up}\x1b[J" + "\n".join(lines))
         self._stream.flush()
-
-
-class StatusLine:
-    """One such line, of a text that is made plain."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._lines = StatusLines(stream)
-        self.is_live = self._lines.is_live
-
-    def show(self, text: str) -> None:
-        from cs336_tui.export.texts import one_line
-
-        self._lines.show([one_line(text)])
-
-    def clear(self) -> None:
-        self._lines.clear()
 
 
 def _encoding_of(stream: TextIO | None) -> tuple[str, str]:

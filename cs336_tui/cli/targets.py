@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from cs336_tui.analysis.targets import Target, named_target, target_here
-from cs336_tui.cli.streams import StatusLine
+from cs336_tui.cli.streams import StatusLines
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.environment import Environment, capability_pair
@@ -154,14 +154,14 @@ class Counter:
 
     def __init__(self, what: str, total: int | None = None) -> None:
         self._what, self._total, self._done = what, total, 0
-        self._line = StatusLine(sys.stderr)
+        self._line = StatusLines(sys.stderr)
 
     def __call__(self, *_: object) -> None:
         self._done += 1
         if self._done == self._total:
             self.clear()
         else:
-            self._line.show(f"{self._what} {self._done}" + (f"/{self._total}" if self._total else ""))
+            self._line.say(f"{self._what} {self._done}" + (f"/{self._total}" if self._total else ""))
 
     def clear(self) -> None:
         self._line.clear()

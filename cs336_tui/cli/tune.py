@@ -3,7 +3,6 @@ candidate that runs and the budget that is left. With `--dry-run` what would be 
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -165,11 +164,9 @@ _OWN = ("model_path", "model_args")
 class RaceRun(HeadlessRun):
     """The sink of a race, or of a session that may have one."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.progress = RaceProgress(self.state, sys.stderr)
-        self.went_on = False
-        """True if it goes on with the race of a session."""
+    shows_by = RaceProgress
+    went_on = False
+    """True if it goes on with the race of a session."""
 
     @property
     def is_of_race(self) -> bool:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from benchmarks import hostile
 from benchmarks.fuzz_inputs import RAW, a_home, ask
-from cs336_tui.cli.streams import StatusLine
+from cs336_tui.cli.streams import StatusLines
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.file_formats import FORMATS
@@ -127,8 +127,8 @@ def test_a_status_line_is_redrawn_and_shows_text_alone() -> None:
             return True
 
     screen = Screen()
-    line = StatusLine(screen)
-    line.show(f"cell {EVIL}")
+    line = StatusLines(screen)
+    line.say(f"cell {EVIL}")
     line.clear()
     line.clear()
     shown = screen.getvalue().split("\r\x1b[J")
