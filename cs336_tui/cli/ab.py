@@ -23,8 +23,8 @@ from cs336_tui.config.order import check_sides
 from cs336_tui.config.spec import PASSES, RAW_DIMS, CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
-from cs336_tui.export.comparison import turns_table
-from cs336_tui.export.results import results_of
+from cs336_tui.export.subjects.comparison import turns_table
+from cs336_tui.export.subjects.results import results_of
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState

@@ -38,16 +38,15 @@ from cs336_tui.cli.run import EXIT_OK, HeadlessRun, Outputs, carry_out, name_of_
 from cs336_tui.config.choices import command_of, sweep_from
 from cs336_tui.config.order import Order
 from cs336_tui.config.presets import preset
-from cs336_tui.config.problems.all_problems import problem_of_preset
-from cs336_tui.config.ranks import BYTES_OF_ELEMENT
+from cs336_tui.config.problems import problem_of_preset
 from cs336_tui.config.spec import AXES, CellSpec, SpecError
 from cs336_tui.config.sweep import LaneCount, Sweep
+from cs336_tui.config.values import BYTES_OF_ELEMENT
+from cs336_tui.events.environment import fields_of_preset
 from cs336_tui.events.events import Event
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.runner.jobs.bench import JobsBench, make_launcher
-from cs336_tui.runner.jobs.folder import folder_of
-from cs336_tui.runner.jobs.job import split
+from cs336_tui.runner.jobs.job import folder_of, split
 from cs336_tui.session import store
 from cs336_tui.session.log import new_session_id
 from cs336_tui.stats.quantities import counted

@@ -20,12 +20,12 @@ from cs336_tui.cli.flags import a_session, session_argument, session_dir_option
 from cs336_tui.cli.help import command, option
 from cs336_tui.cli.streams import TERMINAL, on_terminal
 from cs336_tui.config.reading import is_file
-from cs336_tui.export.comparison import SETTINGS, cell_title, comparison_table, doubt_of_pairs, pair_columns
-from cs336_tui.export.formats import answer
 from cs336_tui.export.reference import reference_tables
-from cs336_tui.export.tables import Table
-from cs336_tui.export.terminal import Notes, Part
-from cs336_tui.export.verdicts import trust_notes
+from cs336_tui.export.subjects.comparison import SETTINGS, cell_title, comparison_table, doubt_of_pairs, pair_columns
+from cs336_tui.export.writing.formats import answer
+from cs336_tui.export.writing.tables import Table
+from cs336_tui.export.writing.terminal import Notes, Part
+from cs336_tui.export.writing.verdicts import trust_notes
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import UNKNOWN, counted

@@ -20,7 +20,7 @@ from cs336_tui.config import settings
 from cs336_tui.config.choices import command_of
 from cs336_tui.config.presets import all_presets, to_toml, user_preset_dir
 from cs336_tui.config.settings import KEYS, Found, SettingError
-from cs336_tui.export.texts import one_line
+from cs336_tui.export.writing.texts import one_line
 
 
 @click.group("config", cls=Group, invoke_without_command=True)
@@ -95,9 +95,9 @@ def _checked(found: Found) -> Found:
     from cs336_tui.cli.launch import theme_dir
     from cs336_tui.config.presets import all_presets
     from cs336_tui.config.spec import SpecError
-    from cs336_tui.tui import preferences, themes
+    from cs336_tui.tui import preferences
 
-    own = (*themes.load_bundled().themes, *themes.load_user(theme_dir()).themes)
+    own = (*preferences.load_bundled().themes, *preferences.load_user(theme_dir()).themes)
     found = preferences.checked(found, [*(theme.name for theme in own), *BUILTIN_THEMES])
     try:
         all_presets().find(found.settings.preset)

@@ -24,21 +24,27 @@ from cs336_tui.cli.suggestions import columns, conditions, layouts, offer, pivot
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.catalogue import axes_of
-from cs336_tui.export.comparison import comparison_table
-from cs336_tui.export.drawing import Absent, Drawing
-from cs336_tui.export.file_formats import FormatError, check_markdown, format_of
-from cs336_tui.export.files import figures_beside, make_folder, write_atomically
 from cs336_tui.export.folder import Source, figures_of, write_summary
-from cs336_tui.export.formats import notes_text, pandas_text
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.problems import WITHOUT_FILES, export_problem
 from cs336_tui.export.record import document_of, documents_to_csv, documents_to_json
 from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.reports import report_tables
-from cs336_tui.export.results import results_table
-from cs336_tui.export.tables import Table
-from cs336_tui.export.verdicts import trust_notes
+from cs336_tui.export.subjects.comparison import comparison_table
+from cs336_tui.export.subjects.results import results_table
 from cs336_tui.export.writeups import layout_tables
+from cs336_tui.export.writing.drawing import Absent, Drawing
+from cs336_tui.export.writing.files import (
+    FormatError,
+    check_markdown,
+    figures_beside,
+    format_of,
+    make_folder,
+    write_atomically,
+)
+from cs336_tui.export.writing.formats import notes_text, pandas_text
+from cs336_tui.export.writing.tables import Table
+from cs336_tui.export.writing.verdicts import trust_notes
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState

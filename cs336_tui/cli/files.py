@@ -15,11 +15,20 @@ from cs336_tui.cli.flags import FILE
 from cs336_tui.cli.help import option, options, under
 from cs336_tui.cli.streams import TERMINAL, remember_verbose, shown
 from cs336_tui.config.reading import is_file
-from cs336_tui.export.file_formats import FORMATS, canonical, check_markdown, format_of, named_suffixes, settled_format
-from cs336_tui.export.files import AlreadyThere, NoRoom, write_atomically
+from cs336_tui.export.writing.files import (
+    FORMATS,
+    AlreadyThere,
+    NoRoom,
+    canonical,
+    check_markdown,
+    format_of,
+    named_suffixes,
+    settled_format,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
-    from cs336_tui.export.tables import Table
+    from cs336_tui.export.writing.tables import Table
 
 
 class _FormatChoice(click.Choice[str]):

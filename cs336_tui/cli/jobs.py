@@ -34,9 +34,17 @@ from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events import events as ev
-from cs336_tui.runner.jobs import folder as files
 from cs336_tui.runner.jobs.bench import JobsBench
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, is_array
+from cs336_tui.runner.jobs.job import (
+    JobCell,
+    JobRequest,
+    LaunchChoice,
+    folder_of,
+    is_array,
+    log_path,
+    read_choice,
+    read_request,
+)
 from cs336_tui.stats.quantities import counted
 
 _OF_CHOICE = ("launcher", "partition", "nodes", "gpus_per_node", "time", "form", "parameters")
@@ -156,7 +164,7 @@ def follow(
 
 def has_jobs(log: Path) -> bool:
     """True if the cells of the session run in jobs."""
-    return files.read_choice(files.folder_of(log.absolute())) is not None
+    return read_choice(folder_of(log.absolute())) is not None
 
 
 def rounds_of(
@@ -229,9 +237,9 @@ def run_job(request: Path, node: int, *, trusted: bool) -> int:
     from cs336_tui.runner.jobs.run import allocation_of, await_log, nodes_of, while_wanted, work_here, work_over_nodes
     from cs336_tui.runner.trust import check_log
 
-    asked = files.read_request(request)
+    asked = read_request(request)
     check_log(asked.session, (cell.spec for cell in asked.cells), trusted=trusted)
-    log = files.log_path(request.parent, asked.job, node)
+    log = log_path(request.parent, asked.job, node)
     run = HeadlessRun()
     options = {
         "session_dir": log.parent,

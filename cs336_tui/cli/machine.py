@@ -25,7 +25,7 @@ from cs336_tui.config.reading import exists
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment, GpuSample
 from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakError, peak_key
-from cs336_tui.export.peaks import PeakRow, peak_table
+from cs336_tui.export.subjects.roofline import PeakRow, peak_table
 from cs336_tui.runner.device.nvml import NO_LIBRARY, NvmlReport, nvml_report
 from cs336_tui.runner.lanes import Core, cores_here
 from cs336_tui.runner.launcher import Launcher

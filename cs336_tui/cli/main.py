@@ -104,7 +104,7 @@ class _Commands(Group):
         try:
             result = super().invoke(ctx)
         except UserError as error:
-            from cs336_tui.export.files import NoRoom
+            from cs336_tui.export.writing.files import NoRoom
 
             kind = click.UsageError if error.exit_code == 2 else click.ClickException
             raise kind(f"not written: {error}" if isinstance(error, NoRoom) else str(error)) from None
@@ -201,7 +201,7 @@ def _check_encodable(words: Sequence[str]) -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    from cs336_tui.export.texts import in_brief
+    from cs336_tui.export.writing.texts import in_brief
 
     click.echo(f"cs336-tui: {in_brief(message)}", err=True)
     sys.exit(code)

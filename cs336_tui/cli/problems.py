@@ -19,8 +19,8 @@ from cs336_tui.cli.flags import a_session, gpu_option, session_dir_option, trust
 from cs336_tui.cli.help import command, option
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, predicting, read_machine
 from cs336_tui.config.order import relative_work, rough_peak_bytes
-from cs336_tui.config.problems.all_problems import PROBLEMS, every_problem, problem_named
-from cs336_tui.config.problems.problem import Problem
+from cs336_tui.config.problem import Problem
+from cs336_tui.config.problems import PROBLEMS, every_problem, problem_named
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.export.problems import Needs, problems_table

@@ -13,8 +13,8 @@ from rich.cells import cell_len, set_cell_size
 from cs336_tui.analysis.eta import eta_words, remaining_s, share_done, steps_so_far
 from cs336_tui.cli.streams import StatusLines, is_verbose
 from cs336_tui.events import events as ev
-from cs336_tui.export.texts import one_line
-from cs336_tui.export.verdicts import judgement_of
+from cs336_tui.export.writing.texts import one_line
+from cs336_tui.export.writing.verdicts import judgement_of
 from cs336_tui.runner.lanes import lane_words
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState

@@ -21,8 +21,8 @@ from cs336_tui.cli.progress import RunProgress
 from cs336_tui.cli.streams import TERMINAL, on_terminal
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, Event, Notice, ReportFinished, SessionEnded
-from cs336_tui.export.files import ExportError, LivingFile
-from cs336_tui.export.verdicts import get_ready
+from cs336_tui.export.writing.files import ExportError, LivingFile
+from cs336_tui.export.writing.verdicts import get_ready
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.trust import Import
 from cs336_tui.session.log import default_session_dir
@@ -185,7 +185,7 @@ def renderer(format_: str) -> Render:
     """The writer of a session's results in one of `FILE_FORMATS`: its records as CSV and JSON, its table in the others.
     ``summary`` is the summary as markdown."""
     from cs336_tui.export.catalogue import results_document
-    from cs336_tui.export.results import results_parts
+    from cs336_tui.export.subjects.results import results_parts
     from cs336_tui.export.summary import summary_markdown
 
     if format_ == TERMINAL:

@@ -22,8 +22,8 @@ from cs336_tui.config.spec import SpecError, canonical_device, dims_of
 from cs336_tui.config.sweep import LaneCount
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import Lane
-from cs336_tui.export.files import ExportError, check_writable, write_atomically
-from cs336_tui.export.selftest import Selftest, SideBySide, lanes_table, selftest_table
+from cs336_tui.export.subjects.selftest import Selftest, SideBySide, lanes_table, selftest_table
+from cs336_tui.export.writing.files import ExportError, check_writable, write_atomically
 from cs336_tui.runner.lanes import cores_here, lanes_of, pool_of
 from cs336_tui.selftest.programs import SelftestCell, SelftestError, programs_of
 from cs336_tui.selftest.side_by_side import costs_of, take_lane_turns

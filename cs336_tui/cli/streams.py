@@ -23,8 +23,8 @@ import click
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from cs336_tui.export.tables import Table
-    from cs336_tui.export.terminal import Part
+    from cs336_tui.export.writing.tables import Table
+    from cs336_tui.export.writing.terminal import Part
 
 
 PATIENCE_S = 1.0
@@ -70,7 +70,7 @@ class _Plain(io.TextIOWrapper):
     """Takes out of each text, unless it is `Styled`, what a terminal would obey."""
 
     def write(self, text: str, /) -> int:
-        from cs336_tui.export.texts import plain  # late: the app starts without it
+        from cs336_tui.export.writing.texts import plain  # late: the app starts without it
 
         self.write_as_is(text if isinstance(text, Styled) else plain(text))
         return len(text)
@@ -168,7 +168,7 @@ class StatusLines:
 
     def say(self, text: str) -> None:
         """Draw one line, of a text that is made plain."""
-        from cs336_tui.export.texts import one_line
+        from cs336_tui.export.writing.texts import one_line
 
         self.show([one_line(text)])
 
@@ -205,7 +205,7 @@ def shown(tables: Sequence[Table], format_: str, title: str = "cs336-tui") -> st
     """Tables in one of the formats that ``--format`` takes, as `formats.answer`, or laid out for this terminal."""
     if format_ == TERMINAL:
         return on_terminal(tables)
-    from cs336_tui.export.formats import answer
+    from cs336_tui.export.writing.formats import answer
 
     return answer(tables, format_, title)
 
@@ -213,7 +213,7 @@ def shown(tables: Sequence[Table], format_: str, title: str = "cs336-tui") -> st
 def on_terminal(parts: Sequence[Part]) -> str:
     """Tables, paragraphs and labelled texts laid out for the terminal of standard output; ``COLUMNS``, ``NO_COLOR`` and
     ``TERM`` are obeyed."""
-    from cs336_tui.export.terminal import Looks, terminal_text
+    from cs336_tui.export.writing.terminal import Looks, terminal_text
 
     looks = Looks(
         width=max(shutil.get_terminal_size().columns, 40),

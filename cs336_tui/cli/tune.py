@@ -33,8 +33,7 @@ from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.gpus import GpuModel, find_gpu
-from cs336_tui.export.formats import plain_text
-from cs336_tui.export.tuning import (
+from cs336_tui.export.subjects.tuning import (
     factor_words,
     failure_lines,
     finding,
@@ -46,13 +45,13 @@ from cs336_tui.export.tuning import (
     race_document,
     race_table,
 )
+from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.predictor import Predictor
 from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session import store
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, is_race_alone, visits_of
 from cs336_tui.session.states import CellState
-from cs336_tui.session.visits import is_race_alone, visits_of
 from cs336_tui.stats.quantities import counted, duration
 
 _QUIET_S = 5.0

@@ -15,7 +15,7 @@ from cs336_tui.cli.main import COMMANDS, cli
 from cs336_tui.config.spec import size_names
 from cs336_tui.config.values import PASSES
 from cs336_tui.events.gpus import known_gpus
-from cs336_tui.export.results_columns import COLUMNS
+from cs336_tui.export.subjects.results_columns import COLUMNS
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.session import store
 from tests.cli import DEMO

@@ -19,7 +19,7 @@ from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.gpus import UnknownGpu
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError

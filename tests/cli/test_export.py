@@ -23,8 +23,8 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellsQueued, Event, ReportFinished, ReportStarted
 from cs336_tui.events.reports import REPORTS
-from cs336_tui.export.file_formats import FORMATS
 from cs336_tui.export.writeups import LAYOUTS
+from cs336_tui.export.writing.files import FORMATS
 from tests.attention_cells import attention_spec
 from tests.export.grids import LAPTOP, SMALL, by, grid_events
 from tests.made_kernels import a_group, a_kernel_report

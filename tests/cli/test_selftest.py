@@ -14,8 +14,8 @@ from cs336_tui.cli import selftest as selftest_cli
 from cs336_tui.cli.files import Destination
 from cs336_tui.cli.selftest import device_of, publish, run_selftest, text_of
 from cs336_tui.config.spec import SpecError
-from cs336_tui.export.files import ExportError
-from cs336_tui.export.selftest import Selftest, sentence
+from cs336_tui.export.subjects.selftest import Selftest, sentence
+from cs336_tui.export.writing.files import ExportError
 from cs336_tui.selftest import programs
 from cs336_tui.selftest.programs import APP, BENCH, CONTROL, UNSAMPLED, SelftestCell, programs_of
 from cs336_tui.selftest.turns import ON_CPU, Plan, Taken, judge

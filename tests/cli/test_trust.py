@@ -14,8 +14,7 @@ from cs336_tui.cli.problems import problems
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellFinished, Event, JobSubmitted
-from cs336_tui.runner.jobs.folder import folder_of, request_path, write_choice
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, folder_of, request_path, write_choice
 from tests.cli import here
 from tests.commands import SMALL, call
 from tests.made_predictions import MadePredictor

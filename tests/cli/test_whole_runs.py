@@ -13,7 +13,7 @@ import pytest
 from cs336_tui.analysis.merge import merge
 from cs336_tui.analysis.roofline import work_of
 from cs336_tui.config.flops import step_flops
-from cs336_tui.config.problems.all_problems import problem_named
+from cs336_tui.config.problems import problem_named
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import fold
 from tests.commands import DIMS, call
