@@ -80,21 +80,13 @@ json_option = option(
 )
 
 
-def _text_or_json(context: click.Context, _: click.Parameter, asked: str | None) -> str:
-    if context.meta.pop(_AS_JSON, False):
-        if asked == "table":
-            raise click.UsageError("--json and --format table contradict each other; leave one of them out")
-        return "json"
-    return asked or "table"
-
-
 text_or_json = under(
     "Output",
     click.option(
         "--format",
         "format_",
         type=_FormatChoice(("table", "json"), case_sensitive=False),
-        callback=_text_or_json,
+        callback=_settled("table"),
         help="Format of the output. [default: table]",
     ),
     json_option,

@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -46,10 +47,9 @@ def watch(
     session_dir: Path,
     take_over: bool,
     trusted: bool,
-    theme: str | None,
-    low_bandwidth: bool | None,
     to: Destination,
     summary: str | None,
+    **of_app: Any,
 ) -> int:
     """Follow a session that another process runs, or its jobs: in the app on a terminal, else until all is over, then
     print its data.
@@ -58,14 +58,13 @@ def watch(
     option of the data, such as --format, it follows without the app on a terminal, too.
     """
     opens_app = not (take_over or trusted) and _wants_app()
-    if not opens_app and (theme is not None or low_bandwidth is not None):
-        option = "--low-bandwidth" if theme is None else "--theme"
-        raise click.UsageError(f"{option} is of the app, which does not open here; leave it out")
+    if not opens_app and (name := next((name for name, value in of_app.items() if value is not None), None)):
+        raise click.UsageError(f"--{name.replace('_', '-')} is of the app, which does not open here; leave it out")
     path = store.find(session, session_dir)
     if opens_app:
         from cs336_tui.cli.launch import open_watch
 
-        return open_watch(path, theme=theme, low_bandwidth=low_bandwidth)
+        return open_watch(path, **of_app)
     run = HeadlessRun()
     bench = JobsBench(run.sink, path, trusted=trusted)
     outputs = Outputs(renderer(to.format), to, summary)

@@ -200,14 +200,3 @@ def test_each_cell_s_line_ends_with_its_verdict_and_a_doubt_is_explained(tmp_pat
         assert lines[place + 1].startswith("  too-few-steps: ")
     verdicts = [result["verdicts"] for result in json.loads(done.stdout)["runs"]]
     assert all("too-few-steps" in names for names in verdicts)
-
-
-def test_how_close_to_the_limit_a_bench_came_is_known_without_the_app(tmp_path: Path):
-    assert call_bench(*SMALL, "--pass", "forward", cwd=tmp_path).returncode == 0
-    (log,) = (tmp_path / "sessions").glob("*.jsonl")
-    where = ("--session-dir", str(tmp_path / "sessions"))
-    done = call("export", log.stem, *where, "--report", "roofline", "--format", "json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)["rows"]
-    assert row["flops_per_s"] == pytest.approx(row["flops"] / row["step_s"])
-    assert row["sheet_source"] is None

@@ -58,13 +58,8 @@ def test_every_such_command_has_all_formats_under_one_spelling(name: str) -> Non
     (option,) = (each for each in WRITERS[name].params if each.name == "format_")
     assert isinstance(option.type, click.Choice)
     assert set(option.type.choices) == set(FORMATS)
-    for spelling, meant in (
-        ("md", "markdown"),
-        ("tex", "latex"),
-        ("LaTeX", "latex"),
-        ("htm", "html"),
-        ("txt", "table"),
-    ):
+    spellings = {"md": "markdown", "tex": "latex", "LaTeX": "latex", "htm": "html", "txt": "table"}
+    for spelling, meant in spellings.items():
         assert option.type.convert(spelling, option, None) == meant
 
 
@@ -167,9 +162,8 @@ def test_a_file_that_is_there_is_refused_before_anything_runs(words: list[str], 
     file = tmp_path / "t.csv"
     file.write_text("mine")
     done = run(*words, "--format", "csv", "-o", str(file), folder=tmp_path)
-    assert "t.csv: already exists; choose another name, or overwrite it with --force" in done.output + str(
-        done.exception
-    )
+    said = done.output + str(done.exception)
+    assert "t.csv: already exists; choose another name, or overwrite it with --force" in said
     assert [each.name for each in tmp_path.iterdir()] == ["t.csv"]
     assert file.read_text() == "mine"
 
@@ -187,12 +181,6 @@ def test_a_name_without_suffix_gets_the_usual_format_and_the_command_says_so(tmp
     done = run("export", str(DEMO), "-o", str(file), folder=tmp_path)
     assert done.output == f"wrote {file}, as markdown\n"
     assert file.read_text().startswith("| size ")
-
-
-def test_json_has_one_spelling_more(tmp_path: Path) -> None:
-    words = ("compare", f"{DEMO}:1", f"{DEMO}:2")
-    assert run(*words, "--json", folder=tmp_path).output == run(*words, "--format", "json", folder=tmp_path).output
-    assert run(*words, "--json", "--format", "csv", folder=tmp_path).exit_code == 2
 
 
 def test_the_summary_is_a_folder_by_its_name(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from cs336_tui.export.reports import _EXPORTS, _FROM_CELLS
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.worker.measure.report import _MAKERS
+from tests.cli import DEMO
 from tests.commands import COMMAND, DIMS, call
 from tests.loading import loaded_with
 from tests.terminal import Terminal
@@ -125,9 +126,10 @@ def test_only_help_loads_its_library() -> None:
     assert loaded_with(modules, "cloup", "click.shell_completion") == set()
 
 
-@pytest.mark.parametrize("command", ["sessions", "doctor"])
+@pytest.mark.parametrize("command", ["sessions", "doctor", "compare"])
 def test_json_and_its_format_are_one(command: str, tmp_path: Path) -> None:
-    folder = ["--session-dir", str(tmp_path)] if command == "sessions" else ["--code", "json:loads"]
+    more = {"sessions": ["--session-dir", str(tmp_path)], "doctor": ["--code", "json:loads"]}
+    folder = more.get(command, [f"{DEMO}:1", f"{DEMO}:2"])
     found = [CliRunner().invoke(cli, [command, *folder, *words]) for words in (["--json"], ["--format", "json"])]
     assert found[0].exit_code == 0
     assert found[0].output == found[1].output

@@ -21,11 +21,7 @@ ENDLESS = [*SMALL, "--pass", "forward", "--steps", "10000000"]
 def test_a_dry_run_writes_nothing(tmp_path: Path):
     done = call_bench(*SMALL, *JOBS, "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert [line.rpartition("/")[2] for line in done.stdout.splitlines()] == [
-        "1.json --trust",
-        "2.json --trust",
-        "3.json --trust",
-    ]
+    assert [line.rpartition("/")[2] for line in done.stdout.splitlines()] == [f"{n}.json --trust" for n in (1, 2, 3)]
     assert list(tmp_path.iterdir()) == []
     as_one = call_bench(*SMALL, *JOBS, "--dry-run", "--as", "allocation", cwd=tmp_path)
     assert len(as_one.stdout.splitlines()) == 1

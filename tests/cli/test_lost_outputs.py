@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import resource
 import shlex
 import shutil
 import signal
@@ -28,22 +27,26 @@ from tests.commands import COMMAND, DIMS, call, once_measuring, run, running
 from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec, wait_gone
 
 MANY_STEPS = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 1000 --device cpu --threads 1 --pass forward".split()]
-FILE_LIMIT = 20_000
 
 
-def limited(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The command with files limited to `FILE_LIMIT` bytes, as on a full disk."""
+def on_streams(command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    words = command.replace("cs336-tui", shlex.quote(COMMAND)).replace("DEMO", shlex.quote(str(DEMO)))
     return subprocess.run(
-        [COMMAND, *words],
+        ["sh", "-c", words],
         cwd=cwd,
-        # Python would leave a module's bytecode cut off at the limit, which then no process can read.
-        env=os.environ | {"XDG_DATA_HOME": str(cwd / "data"), "PYTHONDONTWRITEBYTECODE": "1"},
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         stdin=subprocess.DEVNULL,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_LIMIT, FILE_LIMIT)),
     )
+
+
+def limited(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command with files limited to 20 kB, as on a full disk."""
+    # Python would leave a module's bytecode cut off at the limit, which then no process can read.
+    environment = {"XDG_DATA_HOME": str(cwd / "data"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return on_streams(f"ulimit -f 40; exec cs336-tui {shlex.join(words)}", cwd, **environment)
 
 
 def assert_said_and_printed(done: subprocess.CompletedProcess[str], steps: int, *files: str) -> None:
@@ -136,13 +139,6 @@ def test_a_folder_removed_during_a_run_is_noticed_and_nothing_is_lost(
     assert logged == watch.events[-len(logged) :]
     assert isinstance(logged[0], SessionStarted)
     assert isinstance(logged[-1], SessionEnded)
-
-
-def on_streams(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    words = command.replace("cs336-tui", shlex.quote(COMMAND)).replace("DEMO", shlex.quote(str(DEMO)))
-    return subprocess.run(
-        ["sh", "-c", words], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL
-    )
 
 
 @pytest.mark.parametrize(

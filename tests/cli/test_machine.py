@@ -132,9 +132,6 @@ def test_each_gpu_is_told_with_the_words_of_the_device_pane(install_nvml: Instal
     assert "limited software power cap" in told[2]
     assert "MIG instance: NVML tells utilisation, power, temperature and clocks of the whole GPU only" in told
     assert any(line.startswith("coherent memory: the GPU reaches the host's memory") for line in told)
-
-
-def test_a_machine_without_a_gpu_has_no_list_of_them() -> None:
     assert gpus_of(environment(CPU), ()) == []
 
 

@@ -139,9 +139,8 @@ def test_without_a_file_the_figures_are_offered(folder: Path, tmp_path: Path) ->
     result = export(folder, "--problem", "memory_profiling", *FEW)
     assert "2 figures: figures are written beside it with -o FILE" in result.stderr
     assert "![" not in result.stdout
-    result = export(
-        folder, "--problem", "memory_profiling", *FEW, "--figures", str(tmp_path / "here"), "--format", "latex"
-    )
+    figures = ("--figures", str(tmp_path / "here"), "--format", "latex")
+    result = export(folder, "--problem", "memory_profiling", *FEW, *figures)
     assert f"\\detokenize{{{(tmp_path / 'here').as_posix()}/memory-timeline-" in result.stdout
     assert len(list((tmp_path / "here").glob("*.pdf"))) == 2
 
