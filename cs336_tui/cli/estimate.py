@@ -21,13 +21,12 @@ from cs336_tui.analysis.estimates import (
     total_s,
 )
 from cs336_tui.analysis.merge import grouped
-from cs336_tui.cli import suggestions
 from cs336_tui.cli.files import Destination, file_options, to_json
 from cs336_tui.cli.flags import Parsed, choice_options, gpu_option, session_dir_option, trust_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.run import EXIT_CELL_FAILED
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
-from cs336_tui.cli.suggestions import offer
+from cs336_tui.cli.suggestions import offer, sessions
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, predicting, read_machine, settle
 from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.spec import CellSpec
@@ -81,7 +80,7 @@ _LARGEST_SHOWN = 8
     "--session",
     metavar="SESSION",
     help="Take the speed of the device from the measured cells of this session.",
-    shell_complete=offer(suggestions.sessions),
+    shell_complete=offer(sessions),
 )
 @trust_option
 @file_options("table")

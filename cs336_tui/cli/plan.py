@@ -14,12 +14,11 @@ from cs336_tui.analysis.roofline import IN_RINGS, PRECISIONS_OF, Format, LinkRat
 from cs336_tui.analysis.scaling import PARTS, Device, Part
 from cs336_tui.analysis.scaling import plan as planned
 from cs336_tui.analysis.targets import named_target
-from cs336_tui.cli import suggestions
 from cs336_tui.cli.export import write_figures
 from cs336_tui.cli.files import Destination, file_options, to_json
 from cs336_tui.cli.flags import DIRECTORY, Parsed, choices_of, gpu_option, session_dir_option
 from cs336_tui.cli.help import command, heading, option
-from cs336_tui.cli.suggestions import offer
+from cs336_tui.cli.suggestions import offer, sessions
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
@@ -62,7 +61,7 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
     "sessions",
     multiple=True,
     metavar="SESSION",
-    shell_complete=offer(suggestions.sessions),
+    shell_complete=offer(sessions),
     help="In place of --link the busbw of this session's collectives, in place of --gpu the FLOP/s of its cells or its "
     "device's measured peak; may be repeated.",
 )

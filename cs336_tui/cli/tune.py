@@ -383,14 +383,13 @@ def show_plan(
         found = shortlist(tuning, target, refusal, lambda specs: predictions_of(predicts, specs, counter), every=True)
         counter.clear()
     plan = plan_of(tuning, found, target, state)
+    if to.format == "json":
+        return to.deliver(to_json(plan_document(plan)))
     heading, table = plan_heading(plan), plan_table(plan)
-    match to.format:
-        case "json":
-            return to.deliver(to_json(plan_document(plan)))
-        case "table":
-            return to.deliver(f"{heading}\n\n{plain_text(table)}")
-        case format_ if format_ == TERMINAL:
-            return to.deliver(on_terminal([heading, table]))
+    if to.format == TERMINAL:
+        return to.deliver(on_terminal([heading, table]))
+    if to.format == "table":
+        return to.deliver(f"{heading}\n\n{plain_text(table)}")
     return to.show([table])
 
 

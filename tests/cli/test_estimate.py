@@ -192,15 +192,14 @@ def test_one_that_cannot_be_predicted_costs_its_own_row(capsys: pytest.CaptureFi
     assert rows[0][-3].strip().startswith("fits")
 
 
-def test_one_that_cannot_be_predicted_has_no_estimate_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_that_cannot_be_predicted_is_no_estimate_as_data_and_has_its_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = json.loads(with_a_failure("json", capsys))
     assert [each["spec"]["batch_size"] for each in found["estimates"]] == [1, 4]
     (failed,) = found["not_predicted"]
     assert (failed["spec"]["batch_size"], failed["why"]) == (2, "the process that predicts ended early")
     assert found["total_low_s"] == pytest.approx(sum(each["run_low_s"] for each in found["estimates"]))
-
-
-def test_one_that_cannot_be_predicted_has_a_record_of_the_same_keys(capsys: pytest.CaptureFixture[str]) -> None:
     rows = list(csv.DictReader(io.StringIO(with_a_failure("csv", capsys))))
     assert [row["not_predicted"] for row in rows] == ["", "the process that predicts ended early", ""]
     assert [bool(row["peak_bytes"]) for row in rows] == [True, False, True]
