@@ -113,19 +113,18 @@ def _type(axis: Axis) -> Any:
 def _option(axis: Axis) -> Callable[[F], F]:
     name = axis.sweep or axis.field
     if axis.kind is bool:
-        made = click.option(f"--{axis.option}/--no-{axis.option}", name, default=None, help=_text(axis))
-    else:
-        several = axis.kind is tuple
-        made = click.option(
-            f"--{axis.option}",
-            name,
-            type=_type(axis),
-            metavar=axis.metavar,
-            multiple=several,
-            help=_text(axis),
-            shell_complete=of_choice(axis.field, axis.values),
-        )
-    return under(axis.heading, made)
+        both = f"--{axis.option}/--no-{axis.option}"
+        return option(axis.heading, both, name, default=None, help=_text(axis))
+    return option(
+        axis.heading,
+        f"--{axis.option}",
+        name,
+        type=_type(axis),
+        metavar=axis.metavar,
+        multiple=axis.kind is tuple,
+        help=_text(axis),
+        shell_complete=of_choice(axis.field, axis.values),
+    )
 
 
 def _options_of(*fields: str) -> list[Callable[[F], F]]:

@@ -25,7 +25,6 @@ from cs336_tui.selftest.turns import (
     ON_GPU,
     SETTLE_S,
     Plan,
-    Round,
     Turn,
     TurnsProgress,
     judge,
@@ -151,62 +150,59 @@ def test_however_it_ends_no_process_and_no_file_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
-def judged(starts: list[list[Round]]) -> dict[str, tuple[str, str]]:
-    return {row.name: (row.means_judged, row.stds_judged) for row in judge(starts, ON_CPU).rows}
+FINE = ("pass", "pass")
+JUDGED = [
+    ({BENCH: 1.05}, {APP: 1.5}, "fail", ("fail", "pass"), ("pass", "fail"), (False, False)),
+    ({APP: 0.95}, {}, "fail", FINE, ("fail", "pass"), (False, False)),  # which tells no bare script's times either
+    ({}, {APP: 0.5}, "pass", FINE, FINE, (False, False)),  # less scatter is nothing to blame
+    ({BENCH: 1.02}, {}, "cannot tell", ("cannot tell", "pass"), FINE, (False, False)),
+    *(
+        (
+            {CONTROL: control, BENCH: 1.2},
+            {},
+            "cannot tell",
+            ("cannot tell", "pass"),
+            ("cannot tell", "pass"),
+            (True, False),
+        )
+        for control in (1.03, 0.97)
+    ),
+    *(
+        (
+            {},
+            {CONTROL: control, BENCH: 3},
+            "cannot tell",
+            ("pass", "cannot tell"),
+            ("pass", "cannot tell"),
+            (False, True),
+        )
+        for control in (1.4, 0.7)
+    ),
+    ({BENCH: 1.1}, {CONTROL: 2}, "fail", ("fail", "cannot tell"), ("pass", "cannot tell"), (False, True)),
+]
+"""Means and stds over the bare script's, then the judgement: of all, of means and stds of bench, those of the app, and
+the means and stds that are noisy, as two bare scripts differ by more than the mark."""
 
 
-def test_equal_programs_pass_though_the_machine_drifts() -> None:
+@pytest.mark.parametrize(("means", "stds", "whole", "bench", "app", "noisy"), JUDGED)
+def test_known_ratios_are_judged(means, stds, whole: str, bench: object, app: object, noisy: object) -> None:
+    outcome = judge(made(means, stds), ON_CPU)
+    assert [(row.means_judged, row.stds_judged) for row in outcome.rows] == [bench, app]
+    assert (outcome.judged, (outcome.noisy_means, outcome.noisy_stds)) == (whole, noisy)
+
+
+def test_equal_programs_pass_though_the_machine_drifts_and_known_ratios_are_found() -> None:
     outcome = judge(made(), ON_CPU)
     assert outcome.judged == "pass"
     assert [row.name for row in outcome.rows] == [BENCH, APP]
     assert outcome.control.name == CONTROL
     assert outcome.rows[0].steps == outcome.control.bare_steps == STARTS * ROUNDS * STEPS
     assert outcome.bare_std_s == pytest.approx(5.5e-4, rel=0.1), "the drift between turns is not in it"
-    assert (outcome.noisy_means, outcome.noisy_stds) == (False, False)
-
-
-def test_known_ratios_are_found() -> None:
-    outcome = judge(made({BENCH: 1.05}, {APP: 1.5}), ON_CPU)
-    bench, app = outcome.rows
+    bench, app = judge(made({BENCH: 1.05}, {APP: 1.5}), ON_CPU).rows
     assert bench.means is not None
     assert bench.means.low < 1.05 < bench.means.high < 1.06
     assert app.stds is not None
     assert app.stds.low < 1.5 < app.stds.high < 1.8
-    assert (bench.means_judged, bench.stds_judged) == ("fail", "pass")
-    assert (app.means_judged, app.stds_judged) == ("pass", "fail")
-    assert outcome.judged == "fail"
-
-
-def test_a_faster_tool_does_not_tell_the_bare_scripts_times_either() -> None:
-    assert judged(made({APP: 0.95}))[APP][0] == "fail"
-    assert judged(made(stds={APP: 0.5}))[APP][1] == "pass", "less scatter is nothing to blame"
-
-
-def test_an_interval_past_the_mark_cannot_tell() -> None:
-    starts = made({BENCH: 1.02})
-    assert judged(starts)[BENCH] == ("cannot tell", "pass")
-    assert judge(starts, ON_CPU).judged == "cannot tell"
-
-
-@pytest.mark.parametrize("control", [1.03, 0.97])
-def test_nothing_is_judged_where_two_bare_scripts_differ_by_more_than_the_mark(control: float) -> None:
-    outcome = judge(made({CONTROL: control, BENCH: 1.2}), ON_CPU)
-    assert outcome.noisy_means
-    assert not outcome.noisy_stds
-    assert outcome.judged == "cannot tell"
-    assert {row.stds_judged for row in outcome.rows} == {"pass"}
-
-
-@pytest.mark.parametrize("control", [1.4, 0.7])
-def test_noise_in_the_stds_of_bare_scripts(control: float) -> None:
-    outcome = judge(made(stds={CONTROL: control, BENCH: 3}), ON_CPU)
-    assert (outcome.noisy_means, outcome.noisy_stds) == (False, True)
-    assert outcome.judged == "cannot tell"
-    assert {row.means_judged for row in outcome.rows} == {"pass"}
-
-
-def test_a_failure_in_means_stands_though_stds_are_noisy() -> None:
-    assert judge(made({BENCH: 1.1}, {CONTROL: 2}), ON_CPU).judged == "fail"
 
 
 def test_the_interval_holds_the_true_ratio_as_often_as_it_says() -> None:
