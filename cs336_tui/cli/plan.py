@@ -108,7 +108,6 @@ def plan(
     figures: Path | None,
     to: Destination,
     session_dir: Path,
-    peaks: PeakCache | None = None,
     **choices: Any,
 ) -> str:
     """Find from how many ranks on communication is the limit of DP, FSDP, TP and FSDP+TP, and the best split.
@@ -129,7 +128,7 @@ def plan(
         if gpu is not None or flops_per_s is not None:
             speed, source = _speed(gpu, flops_per_s, precision)
         else:
-            speed, source = _measured_speed(found, spec, precision, link, peaks or PeakCache())
+            speed, source = _measured_speed(found, spec, precision, link, PeakCache())
         device = Device(speed, link.bytes_per_s, link.by_operation)
         sources = (source, *link.sources)
         plans.append(planned(spec, part, _BYTES[precision], device, ranks, shared_link=shared_link, sources=sources))
