@@ -10,6 +10,7 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
+from cs336_tui.config.axis import UserError
 from cs336_tui.events.events import CellFinished, Event, SessionEnded
 from cs336_tui.session.state import SessionState
 
@@ -53,6 +54,14 @@ def in_background(pump: Pump, work: Callable[[], _T], then: Callable[[_T], objec
     return over
 
 
+def tried(work: Callable[[], _T]) -> tuple[_T | None, str]:
+    """The result, and why there is none, in one line."""
+    try:
+        return work(), ""
+    except (UserError, OSError) as error:
+        return None, str(error)
+
+
 class SummaryAutosave:
     """Rewrites `path` after every finished cell, from states of its own: those on the screen belong to the event loop.
     `complain` is called from the thread with one line when the file cannot be written."""
@@ -84,12 +93,12 @@ class SummaryAutosave:
                 self._write(state)
 
     def _write(self, state: SessionState) -> None:
-        from cs336_tui.export.files import ExportError, LivingFile
+        from cs336_tui.export.files import LivingFile
         from cs336_tui.export.summary import summary_markdown
 
-        try:
-            if self._file is None:
-                self._file = LivingFile(self._path)
+        def write() -> None:
+            self._file = self._file or LivingFile(self._path)
             self._file.write(summary_markdown(state))
-        except ExportError as error:
-            self._complain(str(error))
+
+        if problem := tried(write)[1]:
+            self._complain(problem)

@@ -83,11 +83,6 @@ def help_page(width: int, *, replaying: bool, keymap: Mapping[str, str] | None =
     return Page(lines, starts)
 
 
-def help_lines(width: int, *, replaying: bool, keymap: Mapping[str, str] | None = None) -> Sequence[Line]:
-    """As `help_page`, the lines alone."""
-    return help_page(width, replaying=replaying, keymap=keymap).lines
-
-
 def _shown(name: str, bindings: Mapping[str, Binding]) -> str:
     """The keys of the bindings of these ids, each once; words as they are."""
     ids = name.split()
@@ -100,11 +95,6 @@ def told_of(binding: str | None, tab: str) -> str:
     """The line of help on a binding in a tab's section; empty if there is none."""
     found = (_TEXTS["tabs"].get(tab, {}), _TEXTS["tabs"]["reports"], *_TEXTS["tabs"].values())
     return next((about for entries in found for ids, about in entries.items() if binding in ids.split()), "")
-
-
-def described() -> frozenset[str]:
-    """The ids of the bindings of which the help tells."""
-    return frozenset(id for part in sections(replaying=True) for name, _ in part.entries for id in name.split())
 
 
 def bindings_by_id(keymap: Mapping[str, str] | None = None) -> dict[str, Binding]:
@@ -186,7 +176,6 @@ class HelpReader(Dialog[None]):
             yield _Search(placeholder="search", compact=True, id="search")
 
     def on_mount(self) -> None:
-        self._search.cursor_blink = False
         self._search.display = False
         self._rows.focus()
 

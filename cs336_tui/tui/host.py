@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from textual import on
 
 from cs336_tui.config.presets import Preset
 from cs336_tui.config.settings import Found, Settings
@@ -12,13 +16,16 @@ from cs336_tui.events.peaks import PeakCache
 from cs336_tui.runner.capabilities import LEFT_OUT
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
+from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.judging import Judging, is_timed
 from cs336_tui.tui.preferences import ThemeChoice
 from cs336_tui.tui.requests import Requests
 from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.session import Session
+from cs336_tui.tui.sources import Trouble
 from cs336_tui.tui.terminal import SteadyApp, in_time
+from cs336_tui.tui.widgets.lines import Lines
 
 
 class Host(SteadyApp):
@@ -35,6 +42,7 @@ class Host(SteadyApp):
         user_theme_dir: Path | None,
         peaks: PeakCache | None,
         settings: Found,
+        summary_path: Path | None,
     ) -> None:
         super().__init__()
         self._found = settings
@@ -49,6 +57,12 @@ class Host(SteadyApp):
         """True while cells run, reports are made, or a log is played."""
         self.stale = False
         """True if something else is to be shown than what was painted last; the next refresh shows it."""
+        self.inbox: deque[tuple[Session, Sequence[Event]]] = deque()
+        """Batches of events that were taken and not folded yet."""
+        self.autosave = (
+            SummaryAutosave(summary_path, lambda problem: self.post_message(Trouble(problem))) if summary_path else None
+        )
+        """Is told the events of `live`."""
         self.export_folder: Path | None = None
         """The folder that was exported to last; None: the one that the app was started in."""
 
@@ -90,12 +104,31 @@ class Host(SteadyApp):
         return self.run_in_progress and not self.replaying and any(map(is_timed, self.live.state.running_cells))
 
     def take(self, session: Session, events: Sequence[Event]) -> None:
-        """Take a batch of a session's events, from any thread, without waiting; the next refresh shows them."""
-        raise NotImplementedError
+        """Take a batch of a session's events, from any thread, without waiting; the next refresh shows them. A message
+        for each costs too much."""
+        if self.autosave is not None and session is self.live:
+            self.autosave.take(events, session)
+        self.inbox.append((session, events))
 
+    @on(Lines.Resized)
     def paint(self) -> None:
         """Show the newest state in every pane that is in sight; only what differs is sent to the terminal."""
-        raise NotImplementedError
+        if self.is_up:
+            self.main.fill()
+
+    def confirm(self, question: str, yes: str, no: str, then: Callable[[], object], *, q_means: bool = False) -> None:
+        """Ask a question, unless one is being asked; `yes` calls `then`."""
+        from cs336_tui.tui.dialogs.windows import Confirm
+
+        if not isinstance(self.screen, Confirm):
+            self.push_screen(Confirm(question, yes, no, q_means=q_means), lambda agreed: then() if agreed else None)
+
+    def ask_text(self, then: Callable[[str], object], title: str, about: str, value: str = "", **options: Any) -> None:
+        """Ask for a line of text, with the options of `AskText`; `then` is given it."""
+        from cs336_tui.tui.dialogs.windows import AskText
+
+        asked = AskText(title, about, value, **options)
+        self.push_screen(asked, lambda text: None if text is None else then(text))
 
     def refresh_panes(self) -> None:
         """Show the newest state as soon as what was asked for has been laid out."""

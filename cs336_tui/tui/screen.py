@@ -49,7 +49,7 @@ class MainScreen(Screen[None]):
         self, preset: Preset = QUICK, options: RunOptions | None = None, fill: Callable[[], object] = lambda: None
     ) -> None:
         super().__init__()
-        self._fill, self._filled = fill, False
+        self.fill, self._filled = fill, False
         self._compositor = TightCompositor()
         self._preset, self._options = preset, options
         self._preview = Preview(self, lambda: self.post_message(Lines.Resized()))
@@ -189,7 +189,7 @@ class MainScreen(Screen[None]):
             self._filled = True
             for lines in self.query(Lines):
                 lines.show_again()
-            self._fill()
+            self.fill()
         super()._compositor_refresh()
 
     @property

@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from cs336_tui.events.reports import ASKED_FOR, REPORTS
 from cs336_tui.session.states import CellState
-from cs336_tui.tui.configure.pane import ConfigurePane
+from cs336_tui.tui.configure.pane import ConfigurePane, Forecast
 from cs336_tui.tui.configure.preview import Cells
 from cs336_tui.tui.judging import Judging
 from cs336_tui.tui.keys import MEANINGS, bind, bind_keys, key_name, tab_name
@@ -61,8 +61,7 @@ class Frame(msgspec.Struct, frozen=True):
     """True while this app runs a race."""
     estimated: Callable[[], Estimated] | None = None
     """Content of the Estimate tab; None until an estimate is wanted, as `forecast`."""
-    forecast: Callable[[], tuple[str, str]] | None = None
-    """The end of Configure's summary, and its role."""
+    forecast: Callable[[], Forecast] | None = None
 
     @property
     def is_live(self) -> bool:
@@ -208,7 +207,7 @@ def _show_configure(pane: ConfigurePane, frame: Frame) -> None:
     pane.look_at(frame.shown.state)
     pane.offer_resume(frame.can_resume)
     if frame.forecast:
-        pane.foresee(*frame.forecast())
+        pane.foresee(frame.forecast())
 
 
 TABS = {

@@ -11,7 +11,7 @@ from cs336_tui.tui.tab_list import TABS
 from tests.export.html_reader import Reader
 from tests.samples import mixed_session
 from tests.tui.kept_sessions import MIXED, STOPPED, keep, stopped_session
-from tests.tui.watched import SMALL, demo, log_of, until
+from tests.tui.watched import SMALL, demo, on_screen, replaying, until
 
 COPIED = {
     "configure": ("The results", "size"),
@@ -32,9 +32,7 @@ def table_in(text: str) -> list[list[str]]:
 
 
 async def test_each_tab_copies_its_table_as_markdown_and_says_so(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
-    async with app.run_test(size=SMALL, notifications=True) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
+    async with on_screen(replaying(demo(), tmp_path), size=SMALL, notifications=True) as (app, pilot):
         for tab in TABS.values():
             if tab.id not in COPIED:
                 continue
@@ -57,9 +55,7 @@ async def test_each_tab_copies_its_table_as_markdown_and_says_so(tmp_path: Path)
 
 
 async def test_a_tab_without_a_table_says_so(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
-    async with app.run_test(size=SMALL, notifications=True) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
+    async with on_screen(replaying(demo(), tmp_path), size=SMALL, notifications=True) as (app, pilot):
         for tab in ("queue", "kernels", "memory", "precision"):
             await pilot.press(TABS[tab].key)
             await until(pilot, lambda _, tab=tab: app.main.open_pane == tab)
@@ -71,8 +67,7 @@ async def test_a_tab_without_a_table_says_so(tmp_path: Path) -> None:
 async def test_sessions_copies_its_list(tmp_path: Path) -> None:
     keep(tmp_path, MIXED, mixed_session())
     keep(tmp_path, STOPPED, stopped_session())
-    app = Cs336App(session_dir=tmp_path)
-    async with app.run_test(size=SMALL) as pilot:
+    async with on_screen(Cs336App(session_dir=tmp_path), size=SMALL) as (app, pilot):
         await pilot.press(TABS["sessions"].key)
         await until(pilot, "11-19")
         await pilot.press("c")

@@ -26,7 +26,7 @@ from cs336_tui.tui.controllers.estimates import BatchSearch
 from cs336_tui.tui.tabs.estimate import EstimateList, EstimatePane
 from tests.made_predictions import made_prediction
 from tests.samples import START, a_spec, mixed_session
-from tests.tui.watched import SMALL, WIDE, Benches, comes, log_of, screen_text, until
+from tests.tui.watched import SMALL, WIDE, Benches, comes, on_screen, replaying, screen_text, until
 from tests.watching import small_spec
 
 SWEEP = Sweep(sizes=("small",), contexts=(128, 256), passes=("forward", "train-step"), devices=("auto",))
@@ -67,8 +67,7 @@ async def asked(pilot, bench: Benches, times: int = 1) -> tuple[CellSpec, ...]: 
 async def test_the_choices_are_predicted_once_they_are_settled_and_the_summary_says_what_comes_of_it(
     bench: Benches,
 ) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         await until(pilot, lambda _: summary(app) == "4 cells · 60 steps · predicting ...")
         specs = await asked(pilot, bench)
         assert sorted((spec.context_length, spec.pass_, spec.device) for spec in specs) == [
@@ -84,8 +83,7 @@ async def test_the_choices_are_predicted_once_they_are_settled_and_the_summary_s
 
 
 async def test_the_summary_says_how_many_do_not_fit_and_when_it_is_tight(bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         await asked(pilot, bench)
         answer(app, bench, sized)
         await until(pilot, lambda _: "peak 90.0 GB · 1 of 4 does not fit" in summary(app))
@@ -98,8 +96,7 @@ async def test_the_summary_says_how_many_do_not_fit_and_when_it_is_tight(bench: 
 
 
 async def test_other_choices_are_asked_for_anew_but_not_those_that_need_the_same(bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         await asked(pilot, bench)
         answer(app, bench)
         await until(pilot, lambda _: "fits" in summary(app))
@@ -138,8 +135,7 @@ async def test_what_was_predicted_of_other_choices_is_not_shown_for_those_of_now
 
 
 async def test_a_change_of_the_choices_is_taken_up_without_another_event(bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         await asked(pilot, bench)
         app.load_preset(Preset("larger", "", msgspec.structs.replace(SWEEP, batches=(8,))))
         await comes(pilot, lambda: len(bench.predicted) == 2)
@@ -152,9 +148,7 @@ async def test_a_change_of_the_choices_is_taken_up_without_another_event(bench: 
 
 @pytest.mark.parametrize("size", [SMALL, WIDE, (200, 60), (40, 12)])
 async def test_every_cell_has_a_row_and_its_detail_is_a_key_away(size: tuple[int, int], bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with on_screen(Cs336App(bench, initial=SWEEP), size=size) as (app, pilot):
         await pilot.press("escape", "i")
         await asked(pilot, bench)
         answer(app, bench, sized)
@@ -178,9 +172,7 @@ async def test_every_cell_has_a_row_and_its_detail_is_a_key_away(size: tuple[int
 
 
 async def test_a_large_screen_shows_the_detail_of_the_cell_under_the_cursor(bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with on_screen(Cs336App(bench, initial=SWEEP), size=(200, 60)) as (app, pilot):
         await pilot.press("escape", "i")
         await asked(pilot, bench)
         answer(app, bench)
@@ -233,9 +225,7 @@ async def test_the_largest_batch_that_fits_an_a100_is_found_with_eight_keys(benc
 async def test_the_list_of_gpus_is_narrowed_by_words_and_has_their_memory(
     words: str, first: str, bench: Benches
 ) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with on_screen(Cs336App(bench, initial=SWEEP), size=SMALL) as (app, pilot):
         await pilot.press("i", "g")
         text = await until(pilot, "this machine")
         assert "79.1 GiB" in text
@@ -247,9 +237,7 @@ async def test_the_list_of_gpus_is_narrowed_by_words_and_has_their_memory(
 
 
 async def test_another_gpu_is_named_by_key_and_its_name_checked(bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         await pilot.press("escape", "i")
         await asked(pilot, bench)
 
@@ -277,9 +265,7 @@ async def test_what_ranks_communicate_and_how_long_that_takes_by_the_link_that_i
     choices = {"contexts": (128,), "passes": ("train-step",), "ranks": (4,), "parallels": ("ddp",), "devices": ("cpu",)}
     ranks = msgspec.structs.replace(SWEEP, **choices)
     used = Collective(op="all-reduce", calls=3, bytes=9 * GB)
-    app = Cs336App(bench, initial=ranks)
-    async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with on_screen(Cs336App(bench, initial=ranks), size=(200, 60)) as (app, pilot):
         await pilot.press("escape", "i")
         await asked(pilot, bench)
         answer(app, bench, lambda spec: made_prediction(spec, communication=(used,)))
@@ -316,9 +302,7 @@ async def test_ranks_that_have_no_gpus_here_are_predicted_on_a_named_one(bench: 
 async def test_the_cells_of_the_session_stand_beside_what_was_measured(tmp_path: Path) -> None:
     events = mixed_session()
     events.insert(3, CellsPredicted(at=START + 3, predictions=(made_prediction(a_spec()),)))
-    app = Cs336App(replay=log_of(events, tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
+    async with on_screen(replaying(events, tmp_path), "at its end") as (app, pilot):
         await pilot.press("i")
         pane = app.main.query_one(EstimatePane)
         await until(pilot, lambda _: "session's cells" in pane.text)
@@ -330,9 +314,7 @@ async def test_the_cells_of_the_session_stand_beside_what_was_measured(tmp_path:
 
 
 async def test_choices_and_session_are_switched_by_key(bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         bench.made[0].go_on.set()
         await pilot.press("escape", "r")
         await until(pilot, lambda _: len(app.state.finished_cells) == 4 and not app.run_in_progress)
@@ -346,9 +328,7 @@ async def test_choices_and_session_are_switched_by_key(bench: Benches) -> None:
 
 
 async def test_while_cells_run_predictions_are_said_to_wait(bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         await pilot.press("escape", "r")
         await until(pilot, "▶ running")
         await pilot.press("i")
@@ -362,8 +342,7 @@ def test_cells_that_need_the_same_are_counted_with_all_their_steps() -> None:
 
 
 async def test_a_cell_that_cannot_be_predicted_leaves_the_summary_to_the_others(bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         specs = await asked(pilot, bench)
         app.take(
             app.live, [CellsPredicted(at=START, predictions=tuple(map(made_prediction, specs[1:])), failed=specs[:1])]

@@ -16,7 +16,7 @@ from cs336_tui.tui.tabs.estimate import EstimateList, EstimatePane
 from tests.made_predictions import made_prediction, on
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, steps
 from tests.tui.test_estimate import GB, SWEEP, answer, asked, resized, summary
-from tests.tui.watched import WIDE, Benches, until
+from tests.tui.watched import WIDE, Benches, on_screen, until
 
 CONTEXTS = tuple(128 * number for number in range(1, MOST + 3))
 MANY = Sweep(sizes=("small",), contexts=CONTEXTS, passes=("forward",), devices=("auto",))
@@ -42,8 +42,7 @@ async def open_tab(pilot: Pilot[None]) -> EstimatePane:
 
 
 async def test_of_too_many_kinds_the_largest_are_predicted(bench: Benches) -> None:
-    app = Cs336App(bench, initial=MANY)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, initial=MANY)) as (app, pilot):
         specs = await asked(pilot, bench)
         assert [spec.context_length for spec in specs] == list(CONTEXTS[2:])
         answer(app, bench, longest_misfits)
@@ -55,8 +54,7 @@ async def test_of_too_many_kinds_the_largest_are_predicted(bench: Benches) -> No
 
 
 async def test_the_tab_says_that_it_lists_the_largest_only(bench: Benches) -> None:
-    app = Cs336App(bench, initial=MANY)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, initial=MANY)) as (app, pilot):
         await asked(pilot, bench)
         answer(app, bench)
         pane = await open_tab(pilot)
@@ -91,8 +89,7 @@ async def test_a_cell_that_cannot_be_predicted_costs_its_own_row_of_the_tab(benc
 
 
 async def test_cells_that_run_another_way_have_a_row_of_their_own(bench: Benches) -> None:
-    app = Cs336App(bench, initial=BOTH)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, initial=BOTH)) as (app, pilot):
         assert len(await asked(pilot, bench)) == 1
         answer(app, bench)
         pane = await open_tab(pilot)
@@ -103,8 +100,7 @@ async def test_cells_that_run_another_way_have_a_row_of_their_own(bench: Benches
 
 
 async def test_the_time_of_compiled_cells_is_not_said_to_be_that_of_cells_as_written(bench: Benches) -> None:
-    app = Cs336App(bench, initial=BOTH)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, initial=BOTH)) as (app, pilot):
         (spec,) = await asked(pilot, bench)
         app.take(
             app.live,

@@ -22,7 +22,7 @@ from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.controllers.commands import commands
 from cs336_tui.tui.dialogs.export import ExportDialog, Written
-from tests.tui.watched import SMALL, demo, log_of, until
+from tests.tui.watched import SMALL, demo, log_of, on_screen, until
 
 SESSION = "2026-11-20T14-03-42-demo"
 RESULTS = f"cs336-tui-results-{SESSION}.md"
@@ -305,8 +305,7 @@ async def test_c_copies_the_table(app: Cs336App, here: Path) -> None:
 
 
 async def test_without_results_there_is_nothing_to_export() -> None:
-    app = Cs336App()
-    async with app.run_test(size=SMALL, notifications=True) as pilot:
+    async with on_screen(Cs336App(), size=SMALL, notifications=True) as (app, pilot):
         await pilot.press("e")
         await until(pilot, "no results yet")
         assert ["run cells (r), or open" in each.message for each in app._notifications] == [True]

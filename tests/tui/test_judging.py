@@ -31,7 +31,19 @@ from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, START, a_spec, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, events_of, session_of
 from tests.tui.kept_sessions import STOPPED, keep
-from tests.tui.watched import SMALL, WIDE, Benches, comes, demo, in_the_middle, log_of, text, until
+from tests.tui.watched import (
+    SMALL,
+    WIDE,
+    Benches,
+    comes,
+    demo,
+    in_the_middle,
+    log_of,
+    on_screen,
+    replaying,
+    text,
+    until,
+)
 
 STEADY_S = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)]
 DRIFTING_S = [0.1 * (1 + 0.004 * step) for step in range(30)]
@@ -58,6 +70,12 @@ class Watched(App[None]):
 
     def _count(self) -> None:
         self.found += 1
+
+
+def known(judging_: Judging, cell: CellState) -> Assessment | None:
+    """The assessment of a cell, if it has been worked out."""
+    found = judging_._known.get(cell)
+    return found.found if found and found.of == judging._made_of(cell) else None
 
 
 async def judged(folder: Path, state: SessionState, number: int = 0) -> Assessment:
@@ -127,8 +145,8 @@ async def test_what_is_out_of_sight_again_is_not_judged(tmp_path: Path) -> None:
         app.judging.go_on()
         await comes(pilot, lambda: app.found)
         await pilot.pause(0.05)
-        assert app.judging.known(state, state.cells[1]) is not None
-        assert app.judging.known(state, state.cells[0]) is None
+        assert known(app.judging, state.cells[1]) is not None
+        assert known(app.judging, state.cells[0]) is None
 
 
 async def test_a_cell_that_ends_out_of_sight_is_judged_once_nothing_is_timed(tmp_path: Path) -> None:
@@ -145,7 +163,7 @@ async def test_a_cell_that_ends_out_of_sight_is_judged_once_nothing_is_timed(tmp
         app.judging.go_on()
         await comes(pilot, lambda: app.judging.is_settled)
         assert app.found == 2
-        assert all(app.judging.known(state, cell) for cell in state.cells.values())
+        assert all(known(app.judging, cell) for cell in state.cells.values())
 
 
 async def test_cells_that_end_out_of_sight_are_judged_one_by_one_while_another_is_timed(
@@ -170,16 +188,14 @@ async def test_finished_rows_of_a_resumed_session_are_judged_before_their_tab_is
     ends.append(CellFinished(at=START + 99, cell=2, status="cancelled", error="stopped"))
     specs = [a_spec(context_length=length) for length in (128, 256, 512)]
     keep(tmp_path, STOPPED, [*session_start(specs), *ended, *ends])
-    app = Cs336App(Benches(), session_dir=tmp_path)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with on_screen(Cs336App(Benches(), session_dir=tmp_path), size=SMALL) as (app, pilot):
         await pilot.press("7")
         await until(pilot, "2026-11-18")
         await pilot.press("u")
         await until(pilot, "cell 3/3")
         await comes(pilot, lambda: app.judging.is_settled)
         cells = app.live.state.cells
-        assert all(app.judging.known(app.live.state, cells[number]) for number in (0, 1))
+        assert all(known(app.judging, cells[number]) for number in (0, 1))
         await pilot.press("4")
         await pilot.pause()
         rows = app.query_one(ResultsPane).text
@@ -189,19 +205,17 @@ async def test_finished_rows_of_a_resumed_session_are_judged_before_their_tab_is
 
 async def test_of_a_long_session_only_rows_in_sight_are_judged(tmp_path: Path) -> None:
     cells = [Cell(a_spec(batch_size=1 + number), STEADY_S[:12]) for number in range(400)]
-    app = Cs336App(replay=log_of(events_of(*cells), tmp_path), speed=0)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "at its end")
+    async with on_screen(replaying(events_of(*cells), tmp_path), "at its end", size=SMALL) as (app, pilot):
         await pilot.press("4", "home")
         await until(pilot, lambda shown: shown.count("steady") >= 15 and "…" not in shown.split("1–")[-1])
         state = app.live.state
-        known = [cell.cell for cell in state.cells.values() if app.judging.known(state, cell) is not None]
-        assert {0, 1, 2} <= set(known)
-        assert len(known) < 60
+        found = [cell.cell for cell in state.cells.values() if known(app.judging, cell) is not None]
+        assert {0, 1, 2} <= set(found)
+        assert len(found) < 60
         await pilot.press("end")
         await until(pilot, lambda shown: "of 400" in shown and shown.count("steady") >= 15)
-        assert app.judging.known(state, state.cells[399]) is not None
-        assert app.judging.known(state, state.cells[200]) is None
+        assert known(app.judging, state.cells[399]) is not None
+        assert known(app.judging, state.cells[200]) is None
 
 
 async def test_what_there_is_nothing_to_say_of_is_never_worked_out(tmp_path: Path) -> None:
@@ -220,7 +234,7 @@ async def test_a_cell_that_is_run_again_is_judged_again(tmp_path: Path) -> None:
         await comes(pilot, lambda: app.judging.of(state, cell))
         for event in [*cell_start(0), *steps(0, (), STEADY_S), CellFinished(at=START + 99, cell=0, status="ok")]:
             state.apply(event)
-        assert app.judging.known(state, cell) is None
+        assert known(app.judging, cell) is None
         await comes(pilot, lambda: app.judging.of(state, cell))
         found = app.judging.of(state, cell)
         assert found is not None
@@ -334,8 +348,7 @@ def test_a_number_of_steps_that_is_not_fixed_says_at_most() -> None:
 
 async def test_results_say_how_far_judging_is_and_which_verdicts_hold(tmp_path: Path) -> None:
     cells = (Cell(a_spec(), STEADY_S), Cell(a_spec(batch_size=8), DRIFTING_S), Cell(a_spec(batch_size=16), [0.1] * 3))
-    app = Cs336App(replay=log_of(events_of(*cells), tmp_path), speed=0)
-    async with app.run_test(size=(200, 60)) as pilot:
+    async with on_screen(replaying(events_of(*cells), tmp_path), size=(200, 60)) as (app, pilot):
         await until(pilot, lambda shown: "too-few-steps" in shown and "…" not in app.query_one(ResultsPane).text)
         rows = app.query_one(ResultsPane).text.splitlines()
         assert "verdict" in rows[0]
@@ -352,9 +365,7 @@ async def test_results_say_how_far_judging_is_and_which_verdicts_hold(tmp_path: 
 
 async def test_a_finished_cell_of_a_run_gets_its_verdict() -> None:
     benches = Benches()
-    app = Cs336App(benches)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA H100 80GB HBM3")
+    async with on_screen(Cs336App(benches), "NVIDIA H100 80GB HBM3") as (_, pilot):
         await pilot.press("r")
         await until(pilot, "▶ running")
         benches.go_on.set()

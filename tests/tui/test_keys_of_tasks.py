@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cs336_tui.tui.app import Cs336App
-from tests.tui.watched import SMALL, Benches, until
+from tests.tui.watched import SMALL, Benches, on_screen, until
 
 MOST = 8
 """Keys after the first screen."""
@@ -22,9 +22,7 @@ async def test_two_sizes_at_two_contexts_are_chosen_and_run() -> None:
 
 
 async def test_a_run_is_stopped_and_resumed() -> None:
-    app = Cs336App(bench := Benches())
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "NVIDIA")
+    async with on_screen(Cs336App(bench := Benches()), "NVIDIA", size=SMALL) as (app, pilot):
         await pilot.press("r")
         await until(pilot, "cell 1/3")
         await pilot.press("s")
@@ -39,8 +37,7 @@ async def test_a_run_is_stopped_and_resumed() -> None:
 
 
 async def test_resume_is_a_button_while_cells_are_left() -> None:
-    app = Cs336App(bench := Benches())
-    async with app.run_test(size=SMALL) as pilot:
+    async with on_screen(Cs336App(bench := Benches()), size=SMALL) as (app, pilot):
         text = await until(pilot, "NVIDIA")
         assert "[ Run ]   Stop   [ Export ]" in text
         await pilot.press("r")

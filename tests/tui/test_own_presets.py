@@ -9,7 +9,7 @@ import pytest
 from cs336_tui.config import presets
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.pane import ConfigurePane
-from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, until
+from tests.tui.watched import SMALL, WIDE, Benches, demo, on_screen, replaying, until
 
 
 @pytest.fixture(autouse=True)
@@ -21,9 +21,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("size", [SMALL, WIDE, (40, 12)])
 async def test_w_keeps_the_choices_under_a_name(size: tuple[int, int], own: Path) -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with on_screen(Cs336App(Benches()), size=size) as (app, pilot):
         pane = app.query_one(ConfigurePane)
         pane.load(presets.preset("2026/warmup"))
         await pilot.press("w")
@@ -40,9 +38,7 @@ async def test_w_keeps_the_choices_under_a_name(size: tuple[int, int], own: Path
 
 async def test_replacing_one_needs_a_second_yes() -> None:
     presets.save(presets.Preset("mine", "about", presets.QUICK.sweep))
-    app = Cs336App(Benches())
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA")
+    async with on_screen(Cs336App(Benches()), "NVIDIA") as (app, pilot):
         app.query_one(ConfigurePane).load(presets.preset("2026/warmup"))
         await pilot.press("w", "ctrl+u", *"mine", "enter")
         await until(pilot, "Enter again")
@@ -54,17 +50,13 @@ async def test_replacing_one_needs_a_second_yes() -> None:
 
 
 async def test_a_name_that_cannot_be_is_told_and_wrong_choices_are_not_saved(own: Path) -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(pilot, "NVIDIA")
+    async with on_screen(Cs336App(Benches()), "NVIDIA", notifications=True) as (_, pilot):
         await pilot.press("w", "ctrl+u", *"../x", "enter")
         await until(pilot, "preset name '../x'")
         assert not list(own.rglob("*"))
 
 
 async def test_a_replay_saves_nothing(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
+    async with on_screen(replaying(demo(), tmp_path), "at its end") as (app, pilot):
         await pilot.press("w")
         assert len(app.screen_stack) == 1

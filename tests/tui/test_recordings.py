@@ -14,11 +14,11 @@ from cs336_tui.session.recordings.opening import open_recordings
 from cs336_tui.session.recordings.recording import Opening, PhaseError
 from cs336_tui.session.store import folder_sessions
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.controllers.recordings import wanted_in
+from cs336_tui.tui.controllers.library import wanted_in
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.session.recordings import made_traces as made
 from tests.session.recordings.made_traces import write
-from tests.tui.watched import WIDE, Benches, screen_text, until
+from tests.tui.watched import WIDE, Benches, on_screen, screen_text, until
 
 
 @pytest.fixture
@@ -63,8 +63,7 @@ async def test_a_dropped_file_opens_and_fills_every_pane(app: Cs336App, tmp_path
 
 async def test_a_replayed_recording_leaves_the_choices_alone(tmp_path: Path) -> None:
     log = open_recordings([write(tmp_path / "a.json", made.TRAINING)], tmp_path, Opening())
-    app = Cs336App(replay=log, speed=0, session_dir=tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(replay=log, speed=0, session_dir=tmp_path)) as (_, pilot):
         text = await until(pilot, "at its end")
         assert "✓ recorded" in text
         assert "■custom" not in text

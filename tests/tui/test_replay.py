@@ -13,7 +13,7 @@ from cs336_tui.session.load import Pace, replay
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.pane import ConfigurePane
 from tests.tui.make_log import DEMO_LOG, SWEEP, demo_events
-from tests.tui.watched import WIDE, demo, in_the_middle, log_of, screen_text, until
+from tests.tui.watched import WIDE, demo, in_the_middle, log_of, on_screen, replaying, screen_text, until
 from tests.watching import PATIENCE_S
 
 
@@ -40,9 +40,7 @@ async def test_keys_hold_and_change_the_pace(tmp_path: Path) -> None:
 
 
 async def test_a_replay_shows_its_choices_and_runs_nothing(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
+    async with on_screen(replaying(demo(in_the_middle), tmp_path), "at its end") as (app, pilot):
         pane = app.query_one(ConfigurePane)
         assert pane.sweep == SWEEP
         assert pane.disabled
@@ -63,9 +61,7 @@ async def test_a_replay_shows_its_choices_and_runs_nothing(tmp_path: Path) -> No
 async def test_a_damaged_log_is_told_and_what_is_whole_is_shown(damage, seen: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "x.jsonl"
     path.write_bytes(damage(DEMO_LOG.read_bytes()))
-    app = Cs336App(replay=path, speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
+    async with on_screen(Cs336App(replay=path, speed=0)) as (_, pilot):
         await pilot.press("5")
         await until(pilot, lambda text: seen in text.replace("\n", ""))
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.config.choices import sweep_from, sweep_of
-from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.pane import ConfigurePane
 from tests.samples import session_start
-from tests.tui.watched import WIDE, log_of, until
+from tests.tui.watched import on_screen, replaying, until
 
 OWN = {"model_path": (str(Path(__file__).parent),)}
 RUNS = {
@@ -36,9 +35,7 @@ def test_the_cells_make_the_choices_again(name: str) -> None:
 
 async def test_a_replay_shows_how_many_cells_there_were_and_what_was_unusual(tmp_path: Path) -> None:
     sweep = sweep_from(devices=("cpu",), passes=("forward",), compiles=("off", "default"))
-    app = Cs336App(replay=log_of(session_start(sweep.cells()), tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
+    async with on_screen(replaying(session_start(sweep.cells()), tmp_path), "at its end") as (app, pilot):
         await until(pilot, "2 cells")
         await until(pilot, "variants: compile off/default")
         assert app.query_one(ConfigurePane).sweep == sweep

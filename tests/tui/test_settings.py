@@ -13,7 +13,7 @@ from cs336_tui.tui.help import bindings_by_id
 from cs336_tui.tui.preferences import checked, keymap_of
 from tests.commands import COMMAND
 from tests.terminal import Terminal
-from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, until
+from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, on_screen, until
 
 THEMES = ("cs336-dark", "cs336-light")
 
@@ -29,9 +29,7 @@ async def listed(app: Cs336App, pilot: object) -> None:
 
 
 async def test_a_theme_is_on_while_the_cursor_is_on_it_and_enter_keeps_it_for_good() -> None:
-    app = Cs336App()
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: len(app.themes.names) > 1)
+    async with on_screen(Cs336App(), size=SMALL) as (app, pilot):
         await listed(app, pilot)
         seen = []
         for key in ("down", "t"):
@@ -43,16 +41,12 @@ async def test_a_theme_is_on_while_the_cursor_is_on_it_and_enter_keeps_it_for_go
         await pilot.press("enter")
         await until(pilot, lambda _: read_settings().settings.theme == seen[-1])
         assert app.theme == seen[-1]
-    again = Cs336App(settings=read_settings())
-    async with again.run_test(size=SMALL) as pilot:
-        await until(pilot, "1 Configure")
+    async with on_screen(Cs336App(settings=read_settings()), "1 Configure", size=SMALL) as (again, pilot):
         assert again.theme == seen[-1]
 
 
 async def test_escape_goes_back_to_the_theme_before_and_keeps_nothing() -> None:
-    app = Cs336App()
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: len(app.themes.names) > 1)
+    async with on_screen(Cs336App(), size=SMALL) as (app, pilot):
         await listed(app, pilot)
         await pilot.press("down")
         await until(pilot, lambda _: app.theme != "cs336-dark")
@@ -62,9 +56,7 @@ async def test_escape_goes_back_to_the_theme_before_and_keeps_nothing() -> None:
 
 
 async def test_the_palette_previews_a_theme_too() -> None:
-    app = Cs336App()
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda _: len(app.themes.names) > 1)
+    async with on_screen(Cs336App()) as (app, pilot):
         for last in ("escape", "enter"):
             await pilot.press("colon", *"Theme high")
             await until(pilot, lambda _: app.theme == "high-contrast")
@@ -77,9 +69,7 @@ async def test_the_palette_previews_a_theme_too() -> None:
 
 async def test_a_theme_that_cannot_be_kept_is_on_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
-    app = Cs336App()
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(pilot, lambda _: len(app.themes.names) > 1)
+    async with on_screen(Cs336App(), notifications=True) as (app, pilot):
         await listed(app, pilot)
         await pilot.press("down", "enter")
         await until(pilot, "is on, but not kept")
@@ -105,8 +95,7 @@ async def test_a_moved_key_works_and_the_old_one_does_no_more() -> None:
         Settings(keymap={"app.run": "f5", "queue.skip": "D", "app.open_results": "f4", "app.open_live": "f2"}),
         lines={"keymap.app.run": 2},
     )
-    app = Cs336App(Benches(), settings=found)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(Benches(), settings=found)) as (app, pilot):
         await until(pilot, lambda text: "NVIDIA" in text and "F5 Run" in text)
         await pilot.press("escape", "r")
         await pilot.pause()

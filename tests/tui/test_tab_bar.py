@@ -7,7 +7,7 @@ import pytest
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.widgets.menu_bars import TabBar, window
-from tests.tui.watched import Benches, until
+from tests.tui.watched import Benches, on_screen, until
 
 
 @pytest.mark.parametrize("middle", range(6))
@@ -32,9 +32,7 @@ def bar(app: Cs336App) -> TabBar:
 
 @pytest.mark.parametrize("width", [40, 60, 80])
 async def test_left_and_right_go_through_all_tabs_and_the_open_one_is_named(width: int) -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=(width, 24)) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with on_screen(Cs336App(Benches()), size=(width, 24)) as (app, pilot):
         bar(app).focus()
         offered = [tab for tab in TABS.values() if tab.id != "race"]  # which a session without a race does not offer
         for tab in [*offered[1:], offered[0]]:
@@ -48,9 +46,7 @@ async def test_left_and_right_go_through_all_tabs_and_the_open_one_is_named(widt
 
 
 async def test_a_click_on_an_arrow_opens_the_next_tab_that_is_not_in_sight() -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with on_screen(Cs336App(Benches()), size=(80, 24)) as (app, pilot):
         assert bar(app).text.endswith("│ 7 Sessions │›")
         await pilot.click("#tabs", offset=(len(bar(app).text) - 1, 0))
         await until(pilot, lambda _: app.main.open_pane == "compare")
@@ -60,8 +56,6 @@ async def test_a_click_on_an_arrow_opens_the_next_tab_that_is_not_in_sight() -> 
 
 
 async def test_every_tab_is_named_where_there_is_room() -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "l Roofline")
+    async with on_screen(Cs336App(Benches()), "l Roofline", size=(120, 40)) as (app, _):
         assert "‹" not in bar(app).text
         assert "›" not in bar(app).text

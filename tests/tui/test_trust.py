@@ -11,7 +11,7 @@ from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.samples import START, a_spec, session_start
 from tests.tui.kept_sessions import STOPPED, keep
-from tests.tui.watched import WIDE, Benches, until
+from tests.tui.watched import Benches, on_screen, until
 
 
 @pytest.fixture
@@ -34,8 +34,7 @@ async def resume(app: Cs336App, pilot) -> None:  # type: ignore[no-untyped-def]
 
 async def test_it_asks_and_runs_nothing_unless_it_is_told_to(folder: Path) -> None:
     bench = Benches()
-    app = Cs336App(bench, session_dir=folder)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, session_dir=folder)) as (app, pilot):
         await resume(app, pilot)
         text = await until(pilot, "would import evil:Net")
         assert "theirs/evil.py" in text
@@ -53,8 +52,7 @@ async def test_it_asks_and_runs_nothing_unless_it_is_told_to(folder: Path) -> No
 async def test_what_is_the_current_folder_s_own_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder / "theirs")
     bench = Benches()
-    app = Cs336App(bench, session_dir=folder)
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
+    async with on_screen(Cs336App(bench, session_dir=folder), notifications=True) as (app, pilot):
         await resume(app, pilot)
         said = f"evil:Net from {folder}/theirs/evil.py"
         await until(pilot, lambda _: said in [note.message for note in app._notifications])

@@ -12,7 +12,7 @@ from cs336_tui.session.log import SessionLog
 from cs336_tui.session.store import load
 from cs336_tui.tui.app import Cs336App
 from tests.samples import START, lanes_session
-from tests.tui.watched import SMALL, Benches, comes, until
+from tests.tui.watched import SMALL, Benches, comes, on_screen, until
 from tests.watching import Watch, small_spec
 
 
@@ -40,8 +40,7 @@ async def test_it_is_watched_from_the_list_of_sessions_too_until_it_is_over(tmp_
     path = tmp_path / "s.jsonl"
     with closing(SessionLog(path)) as log:
         log.write(lanes_session())
-        app = Cs336App(Benches(), session_dir=tmp_path)
-        async with app.run_test(size=SMALL) as pilot:
+        async with on_screen(Cs336App(Benches(), session_dir=tmp_path), size=SMALL) as (_, pilot):
             await pilot.press("7")
             await until(pilot, "▶ running")
             await pilot.press("enter")
@@ -61,15 +60,12 @@ async def test_a_session_of_jobs_is_watched_left_and_cancelled(tmp_path: Path) -
     bench.submit([queued], LaunchChoice(launcher="local", form="array"), settings)
     try:
         bench.close()
-        app = Cs336App(watch=path, session_dir=tmp_path)
-        async with app.run_test(size=SMALL) as pilot:
-            await until(pilot, "▶ measuring")
+        async with on_screen(Cs336App(watch=path, session_dir=tmp_path), "▶ measuring", size=SMALL) as (_, pilot):
             await pilot.press("s")
             await until(pilot, "Leave them")
             await pilot.press("escape")
             await until(pilot, "1 run")
-        again = Cs336App(Benches(), session_dir=tmp_path)
-        async with again.run_test(size=SMALL) as pilot:
+        async with on_screen(Cs336App(Benches(), session_dir=tmp_path), size=SMALL) as (again, pilot):
             await pilot.press("7")
             await until(pilot, "s  ")
             await pilot.press("enter")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +276,31 @@ def log_of(events: Iterable[Event], folder: Path) -> Path:
     path = folder / "session.jsonl"
     path.write_bytes(b"".join(map(to_line, events)))
     return path
+
+
+def replaying(events: Iterable[Event], folder: Path, **options: Any) -> Cs336App:
+    """An app that plays a log of these events without waiting."""
+    return Cs336App(replay=log_of(events, folder), speed=0, **options)
+
+
+def is_ready(app: Cs336App) -> bool:
+    """True if the app has read its machine and its themes, or has played its log to the end."""
+    read = app.live.source is None or app.live.state.environment is not None
+    return len(app.themes.names) > 1 and read and not app.run_in_progress
+
+
+@asynccontextmanager
+async def on_screen(
+    app: Cs336App,
+    seen: str | Callable[[Cs336App], bool] = is_ready,
+    size: tuple[int, int] = WIDE,
+    **options: bool,
+) -> AsyncIterator[tuple[Cs336App, Pilot[None]]]:
+    """An app in a terminal, from when its screen shows the text, or this holds of it; at once if empty."""
+    async with app.run_test(size=size, **options) as pilot:
+        if seen:
+            await until(pilot, seen if isinstance(seen, str) else lambda _: seen(app))
+        yield app, pilot
 
 
 def screen_text(app: Cs336App) -> str:

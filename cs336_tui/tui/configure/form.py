@@ -17,11 +17,12 @@ from cs336_tui.config.choices import DO_BENCH_USUAL, USUAL_ALONE, own_code_folde
 from cs336_tui.config.counts import INTERVAL, Auto, auto_of, duration_of, share_of, steps_words
 from cs336_tui.config.presets import RecentModel
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, ModelDims, dims_of
-from cs336_tui.config.sweep import UNRESOLVED, LaneCount, Sweep
+from cs336_tui.config.sweep import LaneCount, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
 from cs336_tui.stats.quantities import duration
+from cs336_tui.tui.configure.preview import device_problems, known_devices
 from cs336_tui.tui.format import plural
 from cs336_tui.tui.requests import RunOptions
 
@@ -68,44 +69,41 @@ class FormReader:
         for problem in problems:
             self.problems.setdefault(str(problem), problem)
 
-    def attempt(self, make: Callable[[], _T]) -> _T | None:
+    def attempt(self, make: Callable[[], _T], instead: _T) -> _T:
         try:
             return make()
         except SpecError as error:
             self.add(error)
-            return None
+            return instead
 
     def number(self, field: str, text: str, instead: Any, kind: type = int) -> Any:
         """A number of this kind; `instead` when it is none."""
-        value = self.attempt(lambda: _number(field, text, f"expected {NUMBERS[kind]}", kind))
-        return instead if value is None else value
+        return self.attempt(lambda: _number(field, text, f"expected {NUMBERS[kind]}", kind), instead)
 
     def lanes(self, text: str) -> LaneCount:
         """A number of lanes, or ``auto``."""
         if text.strip() == "auto":
             return "auto"
-        found = self.attempt(lambda: _number("lanes", text, "expected a whole number, at least 1, or auto"))
-        return 1 if found is None else found
+        return self.attempt(lambda: _number("lanes", text, "expected a whole number, at least 1, or auto"), 1)
 
     def warmups(self, text: str) -> Auto | tuple[int, ...]:
         """Warm-up steps, one or several, or ``auto`` or a time alone, with or without the most."""
         more = f"{_SEVERAL}, or auto alone, or a time as 10s"
-        found = self.attempt(lambda: auto_of("warmup_steps", text) or self.numbers("warmup_steps", text, more=more))
-        return (1,) if found is None else found
+        return self.attempt(
+            lambda: auto_of("warmup_steps", text) or self.numbers("warmup_steps", text, more=more), (1,)
+        )
 
     def steps(self, text: str) -> tuple[int | Auto, float | None]:
         """A number of measured steps; or an automatic one and the share to which the mean's interval is to narrow."""
-        return self.attempt(lambda: _measured_steps(text)) or (USUAL_STEPS, None)
+        return self.attempt(lambda: _measured_steps(text), (USUAL_STEPS, None))
 
     def numbers(self, field: str, text: str, kind: type = int, more: str = _SEVERAL) -> tuple[Any, ...]:
         """Numbers of this kind between commas; 1, which every field allows, if a text is none."""
         words = text.split(",")
         if not words[-1].strip():
             words.pop()
-        values = self.attempt(
-            lambda: tuple(_number(field, word, f"expected {NUMBERS[kind]}{more}", kind) for word in words)
-        )
-        return (kind(1),) if values is None else values
+        allowed = f"expected {NUMBERS[kind]}{more}"
+        return self.attempt(lambda: tuple(_number(field, word, allowed, kind) for word in words), (kind(1),))
 
     def pieces(self, field: str, text: str) -> tuple[str, ...]:
         """Texts between commas, without those that are empty; quotes and backslashes as a shell reads them."""
@@ -130,21 +128,18 @@ class FormReader:
 
     def dims(self, texts: dict[str, str]) -> ModelDims | None:
         """Dimensions of a custom model; None when they are wrong."""
-        values = {field: self.attempt(partial(_number, field, text, _WHOLE)) for field, text in texts.items()}
-        known = {field: value for field, value in values.items() if value is not None}
-        return self.attempt(lambda: ModelDims(**known)) if known.keys() == values.keys() else None
+        values = {field: self.attempt(partial(_number, field, text, _WHOLE), None) for field, text in texts.items()}
+        return None if None in values.values() else self.attempt(lambda: ModelDims(**values), None)
 
     def seconds(self, text: str) -> float | None:
         """A positive duration; None when empty."""
         if not text.strip():
             return None
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if 0 < value < math.inf:
-            return value
-        self.add(SpecError("timeout_s", " ".join(text.split()), "expected seconds, more than 0, or nothing"))
+        allowed = "expected seconds, more than 0, or nothing"
+        found = self.attempt(lambda: float(_number("timeout_s", text, allowed, float)), None)
+        if found is None or 0 < found < math.inf:
+            return found
+        self.add(SpecError("timeout_s", " ".join(text.split()), allowed))
         return None
 
 
@@ -388,7 +383,7 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     )
     if options.repeats < 1:
         reader.add(SpecError("repeats", options.repeats, "expected a whole number, at least 1"))
-    for problem in (*sweep.refusals_on(_known(sweep, environment)), *_device_problems(sweep, environment)):
+    for problem in (*sweep.refusals_on(known_devices(sweep, environment)), *device_problems(sweep, environment)):
         shown = {"size": "head_dim", "d_model": "head_dim", "num_heads": "heads"}.get(problem.field) if alone else None
         reader.add(SpecError(shown, problem.value, problem.allowed) if shown else problem)
     cells = len(sweep) * options.repeats
@@ -413,59 +408,6 @@ def _dimensions(entries: Entries, reader: FormReader) -> dict[str, Any]:
         return {"dims": dims}
     named = {"sizes": entries.size, "vocab_size": reader.number("vocab_size", entries.vocab_size, 1)}
     return named | ({"dims": dims} if dims else {})
-
-
-def _known(sweep: Sweep, environment: Environment | None) -> tuple[str, ...]:
-    """The devices that are meant, as far as that is known."""
-    try:
-        meant = devices_of(sweep, environment) if environment else sweep.devices
-    except SpecError:
-        return ()
-    return tuple(dict.fromkeys(device for device in meant if device not in UNRESOLVED))
-
-
-def devices_of(sweep: Sweep, environment: Environment) -> tuple[str, ...]:
-    """The devices of a sweep here; with lanes those that they share. Raises `SpecError`."""
-    if sweep.lanes == 1:
-        return environment.resolve(sweep.devices)
-    from cs336_tui.runner.lanes import pool_of
-
-    return pool_of(sweep.devices, environment)
-
-
-def lanes_here(sweep: Sweep, devices: tuple[str, ...]) -> int:
-    """The number of lanes of a sweep on these devices. Raises `SpecError` if there is no room for them."""
-    if sweep.lanes == 1:
-        return 1
-    from cs336_tui.runner.lanes import lanes_for
-
-    found = lanes_for(sweep.lanes, devices, ranks=max(sweep.ranks, default=1), threads=sweep.threads or 0)
-    return max(len(found), 1)
-
-
-def _device_problems(sweep: Sweep, environment: Environment | None) -> Iterator[SpecError]:
-    """Problems of the devices, and choices that known devices cannot run."""
-    named = tuple(device for device in sweep.devices if device not in UNRESOLVED)
-    try:
-        devices = devices_of(sweep, environment) if environment else named or ("cpu",)
-        if environment:
-            lanes_here(sweep, devices)
-    except SpecError as error:
-        yield error
-        return
-    unresolved = next((name for name in sweep.devices if name in UNRESOLVED), None)
-    if sweep.lanes != 1:
-        devices = devices[:1]  # they are alike
-    if unresolved and len(set(devices)) != len(devices):
-        here = ", ".join(environment.resolve((unresolved,)) if environment else ("one of them",))
-        yield SpecError("device", ",".join(sweep.devices), f"{unresolved} is {here} here, choose one of the two")
-    else:
-        yield from _PLAIN.with_devices(devices).problems()
-    if environment is None:
-        return
-    for device in devices:
-        values = {axis.field: getattr(sweep, axis.sweep) for axis in AXES.values() if axis.lacks}
-        yield from environment.refusals(device, values | {"ranks": sweep.ranks, "backend": sweep.backends})
 
 
 def _pairs_words(pairs: tuple[tuple[str, str], ...]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from textual import events
 from textual.app import ComposeResult
@@ -54,6 +54,13 @@ _SUMMARY_LINES = 5
 """Maximum height of the summary, as in its style."""
 
 
+class Forecast(NamedTuple):
+    """The predicted end of the summary; its role is ``text``, ``caution`` or ``bad``."""
+
+    text: str = ""
+    role: str = "text"
+
+
 class _Scroll(VerticalScroll, can_focus=False, inherit_bindings=False):
     """Scrolls the entries; takes neither focus nor keys from them."""
 
@@ -88,8 +95,8 @@ class ConfigurePane(Vertical):
         self._adding = self._stopping = False
         self._may_leave_out: Collection[str] = ()
         """Fields of the preset that lose what the machine lacks as soon as it is known."""
-        self._foreseen: tuple[str, str, CellChoices | None] = "", "text", None
-        """The predicted needs, their role, and the choices that they are of."""
+        self._foreseen: tuple[Forecast, CellChoices | None] = Forecast(), None
+        """The predicted needs, and the choices that they are of."""
         self._recent = recent_models()
         self._summary: list[str] = []
         self._was_in_hand = False
@@ -228,9 +235,9 @@ class ConfigurePane(Vertical):
                 self.query_one("#run").focus()
             stop.display, resume.display = not offered, offered
 
-    def foresee(self, text: str, role: str) -> None:
-        """Show the predicted needs behind the summary; role ``text``, ``caution`` or ``bad``."""
-        if (foreseen := (text, role, self.choices)) != self._foreseen:
+    def foresee(self, forecast: Forecast) -> None:
+        """Show the predicted needs behind the summary."""
+        if (foreseen := (forecast, self.choices)) != self._foreseen:
             self._foreseen = foreseen
             self._show_summary()
 
@@ -362,7 +369,7 @@ class ConfigurePane(Vertical):
         """Update the summary: cells, steps and predicted needs, or the problems."""
         problems = self.problems
         summary = self.query_one("#summary", Static)
-        foreseen, role, of = self._foreseen
+        (foreseen, role), of = self._foreseen
         if problems:
             foreseen, role = "", "bad"
         elif foreseen and of != self.choices:

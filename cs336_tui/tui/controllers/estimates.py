@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 from textual.timer import Timer
@@ -18,7 +17,7 @@ from cs336_tui.events.gpus import GpuModel, find_gpu
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
-from cs336_tui.tui.configure.pane import PREDICTING
+from cs336_tui.tui.configure.pane import PREDICTING, Forecast
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.tabs.estimate import Estimated, Whose
@@ -84,13 +83,6 @@ class BatchSearch:
         return self._found[spec]
 
 
-class Forecast(NamedTuple):
-    """The end of Configure's summary; its role is ``text``, ``caution`` or ``bad``."""
-
-    text: str = ""
-    role: str = "text"
-
-
 class EstimateController:
     """Serves the Estimate tab and Configure's summary; made when one of them is first in sight."""
 
@@ -111,7 +103,7 @@ class EstimateController:
 
     def summary(self) -> Forecast:
         """The end of Configure's summary: largest peak, whether all fit, and how long all take."""
-        state, chosen = self._app.live.state, self._chosen
+        state, chosen = self._app.live.state, self._app.main.chosen
         predicts = self._predicts and not self._app.run_in_progress
         wanted = chosen.largest
         if wanted and not self._app.main.has_chosen:  # they are those of the choices before
@@ -146,7 +138,6 @@ class EstimateController:
         state = self._app.state
         chosen = self._chosen_there if self._has_choices else Cells()
         of_session = self._cells_of(state)
-        both = bool(of_session.cells) and self._has_choices
         whose: Whose = (
             "session" if of_session.cells and (self._whose == "session" or not self._has_choices) else "chosen"
         )
@@ -176,7 +167,7 @@ class EstimateController:
             waiting=self._waiting,
             total=self._total(found, rows, more=cells.is_cut, lanes=1 if self._gpu else cells.lanes),
             part=f"the {MOST} largest of {cells.kinds} kinds" if cells.is_cut else "",
-            can_switch=both,
+            can_switch=bool(of_session.cells) and self._has_choices,
         )
 
     def _target(self, state: SessionState, rows: tuple[EstimateRow, ...]) -> str:
@@ -197,11 +188,9 @@ class EstimateController:
     def _largest(self, state: SessionState, spec: CellSpec, estimate: Estimate | None) -> Largest | None:
         if self._batches is None or self._refused(spec):
             return None
-        return (
-            self._batches.of(self._known_there(state), state.unpredictable, spec, estimate.target)
-            if estimate
-            else Largest()
-        )
+        if estimate is None:
+            return Largest()
+        return self._batches.of(self._known_there(state), state.unpredictable, spec, estimate.target)
 
     @staticmethod
     def _total(found: tuple[Need, ...], rows: tuple[EstimateRow, ...], *, more: bool, lanes: int) -> str:
@@ -243,13 +232,9 @@ class EstimateController:
         return self._has_choices and self._app.live.source is not None
 
     @property
-    def _chosen(self) -> Cells:
-        return self._app.main.chosen
-
-    @property
     def _chosen_there(self) -> Cells:
-        """As `_chosen`, on the named GPU where there is one."""
-        return self._chosen if self._gpu is None else self._app.main.chosen_elsewhere
+        """The cells of the choices, on the named GPU where there is one."""
+        return self._app.main.chosen if self._gpu is None else self._app.main.chosen_elsewhere
 
     def _cells_of(self, state: SessionState) -> Cells:
         of = (id(state), len(state.cells))
@@ -285,7 +270,7 @@ class EstimateController:
         if wanted == self._asked:
             return
         self._asked = wanted
-        source.bench.trust.name(*_specs(self._chosen.largest))
+        source.bench.trust.name(*(need.spec for need in self._app.main.chosen.largest))
         if self._timer is not None:
             self._timer.stop()
         self._timer = self._app.set_timer(SETTLED_S, self._ask_now)
@@ -303,12 +288,12 @@ class EstimateController:
 
     def _wanted(self) -> tuple[tuple[CellSpec, ...], tuple[CellSpec, ...]]:
         """The choices' cells, then the session's: here, and on the named GPU, where there is one."""
-        chosen, of_session = self._chosen.largest, self._cells_of(self._app.live.state).largest
+        chosen, of_session = self._app.main.chosen.largest, self._cells_of(self._app.live.state).largest
         tried = self._batches.missing if self._batches else ()
         if self._gpu is None:
-            return _each_need((*tried, *_specs(chosen), *_specs(of_session))), ()
+            return _each_need(tried, (*chosen, *of_session)), ()
         there = (*self._asked_of(self._chosen_there.largest), *self._asked_of(of_session))
-        return _each_need(_specs((*chosen, *of_session))), _each_need((*tried, *_specs(there)))
+        return _each_need((), (*chosen, *of_session)), _each_need(tried, there)
 
     def _known_there(self, state: SessionState) -> Mapping[CellSpec, Prediction]:
         """The predictions for the named GPU, or else for the devices of the session's machine."""
@@ -381,13 +366,9 @@ class EstimateController:
         return estimates
 
 
-def _specs(needs: Iterable[Need]) -> tuple[CellSpec, ...]:
-    return tuple(need.spec for need in needs)
-
-
-def _each_need(specs: Iterable[CellSpec]) -> tuple[CellSpec, ...]:
+def _each_need(tried: Iterable[CellSpec], needs: Iterable[Need]) -> tuple[CellSpec, ...]:
     """One of all specs that need the same."""
-    return tuple({needs_of(spec): spec for spec in specs}.values())
+    return tuple({needs_of(spec): spec for spec in (*tried, *(need.spec for need in needs))}.values())
 
 
 def whole_time(known: Sequence[tuple[Need, Estimate]], *, more: bool, from_s: float = 0.0, lanes: int = 1) -> str:

@@ -19,8 +19,8 @@ from cs336_tui.events.prediction import report_key
 from cs336_tui.events.reports import REPORTS, ReportKind
 from cs336_tui.session.states import CellState
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.configure.form import devices_of
 from cs336_tui.tui.configure.pane import ConfigurePane
+from cs336_tui.tui.configure.preview import devices_of
 from cs336_tui.tui.format import plural
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name, tab_name
