@@ -18,6 +18,7 @@ from cs336_tui.config.settings import NO_FILE, Found
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.runner.trust import Untrusted
+from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers import dialogs
 from cs336_tui.tui.controllers.running import PeakController, ReportController, RunController
@@ -26,7 +27,7 @@ from cs336_tui.tui.ending import EndOnSignals
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import printed_key
 from cs336_tui.tui.painter import Painter
-from cs336_tui.tui.preferences import VARIABLE_DEFAULTS, checked, keymap_of
+from cs336_tui.tui.preferences import VARIABLE_DEFAULTS, ThemeChoice, checked, keymap_of
 from cs336_tui.tui.requests import Requests, RunOptions
 from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.session import Replayed, ReplaySource, Session
@@ -79,15 +80,11 @@ class Cs336App(Host):
         peaks: PeakCache | None = None,
         settings: Found = NO_FILE,
     ) -> None:
-        super().__init__(
-            Session(watch or replay),
-            replaying=replay is not None or watch is not None,
-            theme=theme,
-            user_theme_dir=user_theme_dir,
-            peaks=peaks,
-            settings=settings,
-            summary_path=summary_path,
-        )
+        replaying = replay is not None or watch is not None
+        super().__init__(Session(watch or replay), settings, peaks, replaying=replaying)
+        self.themes = ThemeChoice(self, theme, settings.settings.theme, user_theme_dir)
+        if summary_path:
+            self.autosave = SummaryAutosave(summary_path, lambda problem: self.post_message(Trouble(problem)))
         self.animation_level = "none"
         self._preset, self._options = Preset(initial_name, "", initial) if initial else QUICK, options
         self._refresh_s = 1 / (min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz)

@@ -23,7 +23,6 @@ from cs336_tui.tui.preferences import ThemeChoice
 from cs336_tui.tui.requests import Requests
 from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.session import Session
-from cs336_tui.tui.sources import Trouble
 from cs336_tui.tui.terminal import SteadyApp, in_time
 from cs336_tui.tui.widgets.lines import Lines
 
@@ -32,24 +31,16 @@ class Host(SteadyApp):
     """An app without controllers, which `Cs336App` adds. `settings` are the person's, `theme` is the one in force."""
 
     requests: Requests
+    themes: ThemeChoice
+    autosave: SummaryAutosave | None = None
+    """Is told the events of `live`."""
 
-    def __init__(
-        self,
-        live: Session,
-        *,
-        replaying: bool,
-        theme: str | None,
-        user_theme_dir: Path | None,
-        peaks: PeakCache | None,
-        settings: Found,
-        summary_path: Path | None,
-    ) -> None:
+    def __init__(self, live: Session, settings: Found, peaks: PeakCache | None, *, replaying: bool) -> None:
         super().__init__()
         self._found = settings
         self.live = live
         """The session that the app runs or replays."""
         self._opened: Session | None = None  # another session, looked at instead
-        self.themes = ThemeChoice(self, theme, settings.settings.theme, user_theme_dir)
         self.judging = Judging(self, lambda: self.is_timing, self._judged, peaks)
         self.replaying = replaying
         """True if the app plays a log, or watches one that others write, instead of running cells."""
@@ -59,10 +50,6 @@ class Host(SteadyApp):
         """True if something else is to be shown than what was painted last; the next refresh shows it."""
         self.inbox: deque[tuple[Session, Sequence[Event]]] = deque()
         """Batches of events that were taken and not folded yet."""
-        self.autosave = (
-            SummaryAutosave(summary_path, lambda problem: self.post_message(Trouble(problem))) if summary_path else None
-        )
-        """Is told the events of `live`."""
         self.export_folder: Path | None = None
         """The folder that was exported to last; None: the one that the app was started in."""
 

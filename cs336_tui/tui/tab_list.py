@@ -11,7 +11,8 @@ from textual.widget import Widget
 
 from cs336_tui.events.reports import ASKED_FOR, REPORTS
 from cs336_tui.session.states import CellState
-from cs336_tui.tui.configure.pane import ConfigurePane, Forecast
+from cs336_tui.tui.configure.form import Forecast
+from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.configure.preview import Cells
 from cs336_tui.tui.judging import Judging
 from cs336_tui.tui.keys import MEANINGS, bind, bind_keys, key_name, tab_name

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
+from textual.pilot import Pilot
 from textual.widgets import Input
 
 from cs336_tui.analysis.targets import Target, named_target
@@ -62,6 +65,18 @@ def bench() -> Benches:
 async def asked(pilot, bench: Benches, times: int = 1) -> tuple[CellSpec, ...]:  # type: ignore[no-untyped-def]
     await until(pilot, lambda _: bool(bench.made) and len(bench.predicted) >= times)
     return bench.predicted[-1]
+
+
+@asynccontextmanager
+async def estimating(
+    bench: Benches, sweep: Sweep, size: tuple[int, int], made: Callable[[CellSpec], Prediction] = made_prediction
+) -> AsyncIterator[tuple[Cs336App, Pilot[None], EstimatePane]]:
+    """An app with the predictions of a sweep's cells, its Estimate tab open."""
+    async with on_screen(Cs336App(bench, initial=sweep), size=size) as (app, pilot):
+        await pilot.press("escape", "i")
+        await asked(pilot, bench)
+        answer(app, bench, made)
+        yield app, pilot, app.main.query_one(EstimatePane)
 
 
 async def test_the_choices_are_predicted_once_they_are_settled_and_the_summary_says_what_comes_of_it(
@@ -148,11 +163,7 @@ async def test_a_change_of_the_choices_is_taken_up_without_another_event(bench: 
 
 @pytest.mark.parametrize("size", [SMALL, WIDE, (200, 60), (40, 12)])
 async def test_every_cell_has_a_row_and_its_detail_is_a_key_away(size: tuple[int, int], bench: Benches) -> None:
-    async with on_screen(Cs336App(bench, initial=SWEEP), size=size) as (app, pilot):
-        await pilot.press("escape", "i")
-        await asked(pilot, bench)
-        answer(app, bench, sized)
-        pane = app.main.query_one(EstimatePane)
+    async with estimating(bench, SWEEP, size, sized) as (app, pilot, pane):
         rows = pane.query_one(EstimateList)
         await until(pilot, lambda _: "✓ fits" in pane.text)
         await until(pilot, lambda _: rows.has_focus)
@@ -172,10 +183,7 @@ async def test_every_cell_has_a_row_and_its_detail_is_a_key_away(size: tuple[int
 
 
 async def test_a_large_screen_shows_the_detail_of_the_cell_under_the_cursor(bench: Benches) -> None:
-    async with on_screen(Cs336App(bench, initial=SWEEP), size=(200, 60)) as (app, pilot):
-        await pilot.press("escape", "i")
-        await asked(pilot, bench)
-        answer(app, bench)
+    async with estimating(bench, SWEEP, (200, 60)) as (app, pilot, _):
         await until(pilot, "small · ctx 128 · forward · fp32")
         assert "forward has no gradients" in screen_text(app)
         await pilot.press("end")
@@ -237,15 +245,10 @@ async def test_the_list_of_gpus_is_narrowed_by_words_and_has_their_memory(
 
 
 async def test_another_gpu_is_named_by_key_and_its_name_checked(bench: Benches) -> None:
-    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
-        await pilot.press("escape", "i")
-        await asked(pilot, bench)
+    def large(spec: CellSpec) -> Prediction:
+        return resized(made_prediction(spec), 30 * GB)
 
-        def large(spec: CellSpec) -> Prediction:
-            return resized(made_prediction(spec), 30 * GB)
-
-        answer(app, bench, large)
-        pane = app.main.query_one(EstimatePane)
+    async with estimating(bench, SWEEP, WIDE, large) as (app, pilot, pane):
         await until(pilot, lambda _: "✓ fits" in pane.text)
         await pilot.press("g", *"nonsense", "enter")
         await until(pilot, "none has all of these words")
@@ -264,12 +267,8 @@ async def test_another_gpu_is_named_by_key_and_its_name_checked(bench: Benches) 
 async def test_what_ranks_communicate_and_how_long_that_takes_by_the_link_that_is_named(bench: Benches) -> None:
     choices = {"contexts": (128,), "passes": ("train-step",), "ranks": (4,), "parallels": ("ddp",), "devices": ("cpu",)}
     ranks = msgspec.structs.replace(SWEEP, **choices)
-    used = Collective(op="all-reduce", calls=3, bytes=9 * GB)
-    async with on_screen(Cs336App(bench, initial=ranks), size=(200, 60)) as (app, pilot):
-        await pilot.press("escape", "i")
-        await asked(pilot, bench)
-        answer(app, bench, lambda spec: made_prediction(spec, communication=(used,)))
-        pane = app.main.query_one(EstimatePane)
+    made = partial(made_prediction, communication=(Collective(op="all-reduce", calls=3, bytes=9 * GB),))
+    async with estimating(bench, ranks, (200, 60), made) as (app, pilot, pane):
         await until(pilot, lambda _: "unknown; L sets it" in pane.text)
         assert "of each rank" in pane.text
         await pilot.press("L", *"fast", "enter")
@@ -279,7 +278,7 @@ async def test_what_ranks_communicate_and_how_long_that_takes_by_the_link_that_i
         await until(pilot, lambda _: "all-reduce 3 calls, 9.00 GB, at least 270.000 ms" in pane.text)
         await pilot.press("L", "enter", "g", *"H100", "enter")
         await asked(pilot, bench, 2)
-        answer(app, bench, lambda spec: made_prediction(spec, communication=(used,)))
+        answer(app, bench, made)
         await until(pilot, lambda _: "at least 30.000 ms" in pane.text)
         assert "450 GB/s, NVLink of H100 SXM 80GB by its data sheet" in " ".join(pane.text.split())
 

@@ -15,7 +15,7 @@ from cs336_tui.tui.configure.preview import MOST, needs
 from cs336_tui.tui.tabs.estimate import EstimateList, EstimatePane
 from tests.made_predictions import made_prediction, on
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, steps
-from tests.tui.test_estimate import GB, SWEEP, answer, asked, resized, summary
+from tests.tui.test_estimate import GB, SWEEP, answer, asked, estimating, resized, summary
 from tests.tui.watched import WIDE, Benches, on_screen, until
 
 CONTEXTS = tuple(128 * number for number in range(1, MOST + 3))
@@ -54,10 +54,7 @@ async def test_of_too_many_kinds_the_largest_are_predicted(bench: Benches) -> No
 
 
 async def test_the_tab_says_that_it_lists_the_largest_only(bench: Benches) -> None:
-    async with on_screen(Cs336App(bench, initial=MANY)) as (app, pilot):
-        await asked(pilot, bench)
-        answer(app, bench)
-        pane = await open_tab(pilot)
+    async with estimating(bench, MANY, WIDE) as (_, pilot, pane):
         await until(pilot, lambda _: f"the {MOST} largest of {MOST + 2} kinds" in pane.text)
         await until(pilot, lambda _: "all steps more than " in pane.text)
 
@@ -89,10 +86,8 @@ async def test_a_cell_that_cannot_be_predicted_costs_its_own_row_of_the_tab(benc
 
 
 async def test_cells_that_run_another_way_have_a_row_of_their_own(bench: Benches) -> None:
-    async with on_screen(Cs336App(bench, initial=BOTH)) as (app, pilot):
-        assert len(await asked(pilot, bench)) == 1
-        answer(app, bench)
-        pane = await open_tab(pilot)
+    async with estimating(bench, BOTH, WIDE) as (_, pilot, pane):
+        assert len(bench.predicted[-1]) == 1
         await until(pilot, lambda _: pane.text.count("train-step") >= 2)
         rows = pane.query_one(EstimateList).text
         assert "default" in rows

@@ -22,7 +22,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.tui import judging
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.judging import NOTHING, Assessment, JudgeProcess, Judging
+from cs336_tui.tui.judging import NOTHING, Assessment, JudgeProcess, Judging, assess
 from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.live import live_lines
 from cs336_tui.tui.tabs.results import ResultsPane
@@ -294,8 +294,6 @@ async def test_live_tells_verdict_interval_and_limit_and_the_window_all_the_rest
 
 @pytest.mark.parametrize("width", [20, 41, 51, 80, 200])
 async def test_the_line_of_verdicts_fits_and_is_not_cut_without_a_sign(width: int) -> None:
-    from cs336_tui.tui.judging import assess
-
     state = session_of(Cell(a_spec(), DRIFTING_S, warmup_s=[0.3, 0.1]))
     found = assess(state, state.cells[0], PeakCache(Path("/nowhere")))
     assert found.judgement is not None
@@ -307,8 +305,6 @@ async def test_the_line_of_verdicts_fits_and_is_not_cut_without_a_sign(width: in
 
 
 async def test_the_window_of_a_cell_tells_limits_energy_settings_and_machine() -> None:
-    from cs336_tui.tui.judging import assess
-
     state = session_of(Cell(a_spec(steps_auto=0.02, measure_steps=50), STEADY_S))
     found = assess(state, state.cells[0], PeakCache(Path("/nowhere")))
     told = {" ".join(row.split()) for row in text(cell_detail(state, state.cells[0], 100, found)).splitlines()}
@@ -322,8 +318,6 @@ async def test_the_window_of_a_cell_tells_limits_energy_settings_and_machine() -
 @pytest.mark.parametrize("height", range(0, 40, 3))
 @pytest.mark.parametrize("width", [1, 10, 50, 200])
 async def test_it_fits_any_room(width: int, height: int) -> None:
-    from cs336_tui.tui.judging import assess
-
     state = session_of(Cell(a_spec(), DRIFTING_S))
     cell = state.cells[0]
     found = assess(state, cell, PeakCache(Path("/nowhere")))
@@ -361,15 +355,6 @@ async def test_results_say_how_far_judging_is_and_which_verdicts_hold(tmp_path: 
         await until(pilot, lambda shown: "verdict" in shown and "mean ms" in shown and "drifting" in shown)
         heading = app.query_one(ResultsPane).text.splitlines()[1]
         assert "verdict" in heading
-
-
-async def test_a_finished_cell_of_a_run_gets_its_verdict() -> None:
-    benches = Benches()
-    async with on_screen(Cs336App(benches), "NVIDIA H100 80GB HBM3") as (_, pilot):
-        await pilot.press("r")
-        await until(pilot, "▶ running")
-        benches.go_on.set()
-        await until(pilot, lambda shown: shown.count("too-few-steps") >= 3)
 
 
 def test_a_process_that_died_is_started_anew_and_an_error_of_judging_is_told() -> None:

@@ -13,7 +13,7 @@ from cs336_tui.tui.help import bindings_by_id
 from cs336_tui.tui.preferences import checked, keymap_of
 from tests.commands import COMMAND
 from tests.terminal import Terminal
-from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, on_screen, until
+from tests.tui.watched import SMALL, WIDE, Benches, on_screen, until
 
 THEMES = ("cs336-dark", "cs336-light")
 
@@ -167,18 +167,6 @@ def test_in_a_terminal_a_theme_lasts_a_moved_key_works_and_the_form_has_the_pres
     assert kept.settings.theme not in ("cs336-dark", "")
     assert kept.settings.preset == "2026/warmup"
     assert path.read_text().startswith("# mine\n")
-    terminal = Terminal([COMMAND, "--replay", str(log_of(demo(), tmp_path)), "--speed", "0", "--theme", "terminal"])
-    try:
-        terminal.until("F9 Theme")
-        terminal.send("\x1b[20~")
-        terminal.until("Enter keep for good")
-        terminal.send("\x1b")
-        terminal.until(lambda text: "Enter keep" not in text)
-        terminal.send("q")
-        assert terminal.wait() == 0
-    finally:
-        terminal.close()
-    assert read_settings(path) == kept, "a theme of the command line is for once"
 
 
 def test_options_of_the_command_line_win_and_a_wrong_preset_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,29 +1,27 @@
-"""The entries of the configure pane, as text and ticks, how their texts are read, and the sweep that they make."""
+"""The entries of the configure pane, as text and ticks, the sweep that they make, and its summary."""
 
 from __future__ import annotations
 
-import math
-import re
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from cs336_tui.config.axis import NUMBERS, Axis, SpecError
+from cs336_tui.config.axis import Axis, SpecError
 from cs336_tui.config.choices import DO_BENCH_USUAL, USUAL_ALONE, own_code_folders
-from cs336_tui.config.counts import INTERVAL, Auto, auto_of, duration_of, share_of, steps_words
+from cs336_tui.config.counts import steps_words
 from cs336_tui.config.presets import RecentModel
-from cs336_tui.config.spec import AXES, CUSTOM_SIZE, ModelDims, dims_of
-from cs336_tui.config.sweep import LaneCount, Sweep
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE, dims_of
+from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
 from cs336_tui.stats.quantities import duration
 from cs336_tui.tui.configure.preview import device_problems, known_devices
-from cs336_tui.tui.format import plural
+from cs336_tui.tui.configure.reading import FormReader, joined, names_of
+from cs336_tui.tui.format import cut_to_lines, plural
 from cs336_tui.tui.requests import RunOptions
 
 MAX_CELLS = 10_000
@@ -31,134 +29,12 @@ MAX_CELLS = 10_000
 AFTER_OOM = ("skip larger", "try all")
 """Treatment of waiting cells that need at least as much memory as one that ran out of it."""
 DIMS = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
+_SUMMARY_LINES = 5
+"""Maximum height of the summary, as in its style."""
 _OPTIONS = ("ddof", "timeout_s", "repeats")
 """Entries that are no part of a sweep."""
 _DIRECT = ("size", "vocab_size", "warmup_steps", "measure_steps", "model_path")
 """Choices that are read together with others."""
-USUAL_STEPS = 10
-"""Measured steps in place of those that cannot be read."""
-_WHOLE = f"expected {NUMBERS[int]}"
-_SEVERAL = ", or several as 1,2,4"
-_PAIRS = "expected name=value, several with commas; a value that holds a comma in quotes"
-_OPEN = "a quote or backslash is left open"
-_T = TypeVar("_T")
-
-
-def names_of(text: str) -> tuple[str, ...]:
-    """Names between commas, without those that are empty."""
-    return tuple(filter(None, map(str.strip, text.split(","))))
-
-
-def joined(pieces: Iterable[str]) -> str:
-    """Pieces as `FormReader.pieces` reads them: with commas, those in quotes that need it."""
-    return ", ".join(_quoted(piece) if set(piece) & set(",'\"\\") else piece for piece in pieces)
-
-
-def _quoted(piece: str) -> str:
-    """In quotes, as `shlex.quote` makes them, which leaves a lone comma bare."""
-    return "'" + piece.replace("'", "'\"'\"'") + "'"
-
-
-class FormReader:
-    """Reads text into numbers and collects what is wrong, each problem once."""
-
-    def __init__(self) -> None:
-        self.problems: dict[str, SpecError] = {}
-
-    def add(self, *problems: SpecError) -> None:
-        for problem in problems:
-            self.problems.setdefault(str(problem), problem)
-
-    def attempt(self, make: Callable[[], _T], instead: _T) -> _T:
-        try:
-            return make()
-        except SpecError as error:
-            self.add(error)
-            return instead
-
-    def number(self, field: str, text: str, instead: Any, kind: type = int) -> Any:
-        """A number of this kind; `instead` when it is none."""
-        return self.attempt(lambda: _number(field, text, f"expected {NUMBERS[kind]}", kind), instead)
-
-    def lanes(self, text: str) -> LaneCount:
-        """A number of lanes, or ``auto``."""
-        if text.strip() == "auto":
-            return "auto"
-        return self.attempt(lambda: _number("lanes", text, "expected a whole number, at least 1, or auto"), 1)
-
-    def warmups(self, text: str) -> Auto | tuple[int, ...]:
-        """Warm-up steps, one or several, or ``auto`` or a time alone, with or without the most."""
-        more = f"{_SEVERAL}, or auto alone, or a time as 10s"
-        return self.attempt(
-            lambda: auto_of("warmup_steps", text) or self.numbers("warmup_steps", text, more=more), (1,)
-        )
-
-    def steps(self, text: str) -> tuple[int | Auto, float | None]:
-        """A number of measured steps; or an automatic one and the share to which the mean's interval is to narrow."""
-        return self.attempt(lambda: _measured_steps(text), (USUAL_STEPS, None))
-
-    def numbers(self, field: str, text: str, kind: type = int, more: str = _SEVERAL) -> tuple[Any, ...]:
-        """Numbers of this kind between commas; 1, which every field allows, if a text is none."""
-        words = text.split(",")
-        if not words[-1].strip():
-            words.pop()
-        allowed = f"expected {NUMBERS[kind]}{more}"
-        return self.attempt(lambda: tuple(_number(field, word, allowed, kind) for word in words), (kind(1),))
-
-    def pieces(self, field: str, text: str) -> tuple[str, ...]:
-        """Texts between commas, without those that are empty; quotes and backslashes as a shell reads them."""
-        lexer = shlex.shlex(text, posix=True)
-        lexer.whitespace, lexer.whitespace_split, lexer.commenters = ",", True, ""
-        try:
-            return tuple(filter(None, map(str.strip, lexer)))
-        except ValueError:
-            self.add(SpecError(field, " ".join(text.split()), _OPEN))
-            return ()
-
-    def pairs(self, field: str, text: str) -> tuple[tuple[str, str], ...]:
-        """``name=value`` between commas."""
-        found: list[tuple[str, str]] = []
-        for piece in self.pieces(field, text):
-            name, equals, value = piece.partition("=")
-            if name.strip() and equals:
-                found.append((name.strip(), value.strip()))
-            else:
-                self.add(SpecError(field, " ".join(piece.split()), _PAIRS))
-        return tuple(found)
-
-    def dims(self, texts: dict[str, str]) -> ModelDims | None:
-        """Dimensions of a custom model; None when they are wrong."""
-        values = {field: self.attempt(partial(_number, field, text, _WHOLE), None) for field, text in texts.items()}
-        return None if None in values.values() else self.attempt(lambda: ModelDims(**values), None)
-
-    def seconds(self, text: str) -> float | None:
-        """A positive duration; None when empty."""
-        if not text.strip():
-            return None
-        allowed = "expected seconds, more than 0, or nothing"
-        found = self.attempt(lambda: float(_number("timeout_s", text, allowed, float)), None)
-        if found is None or 0 < found < math.inf:
-            return found
-        self.add(SpecError("timeout_s", " ".join(text.split()), allowed))
-        return None
-
-
-def _measured_steps(text: str) -> tuple[int | Auto, float | None]:
-    """Parse ``10``, ``auto``, ``auto:200``, ``auto 2%`` or ``30s``. Raises `SpecError`."""
-    if by_time := auto_of("measure_steps", text) if duration_of(text.partition(":")[0]) else None:
-        return by_time, None
-    count, _, share = " ".join(text.split()).partition(" ")
-    automatic = auto_of("measure_steps", count)
-    if automatic is None:
-        return _number("measure_steps", text, f"{_WHOLE}, or auto, or as auto 2%, or a time as 30s"), None
-    return automatic, share_of(share, "measure_steps") if share else INTERVAL
-
-
-def _number(field: str, text: str, allowed: str, kind: type = int) -> Any:
-    with suppress(ValueError):
-        if kind is not int or re.fullmatch(r"-?[0-9]{1,15}", text.strip(), re.ASCII):
-            return kind(text)
-    raise SpecError(field, " ".join(text.split()) or "(empty)", allowed)
 
 
 def entry_axes(workload: str | None = None) -> Iterator[Axis]:
@@ -289,6 +165,25 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         parts += ["cells that are alike run once"] if sweep.once_words else []
         lanes = "" if sweep.lanes == 1 else " in lanes" if sweep.lanes == "auto" else f" in {sweep.lanes} lanes"
         return " · ".join((plural(cells, "cell") + lanes, *parts))
+
+
+class Forecast(NamedTuple):
+    """The predicted end of the summary; its role is ``text``, ``caution`` or ``bad``."""
+
+    text: str = ""
+    role: str = "text"
+
+
+def summary_lines(said: str, foreseen: str, problems: Sequence[SpecError], width: int) -> list[str]:
+    """The first problem, or what is chosen (cells and steps) and what is predicted of it."""
+    if problems:
+        others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        return cut_to_lines(f"✗ {problems[0]}{others}", width, _SUMMARY_LINES)
+    said = f"{said} ·" if foreseen else said
+    if len(said) + 1 + len(foreseen) <= width:
+        return [f"{said} {foreseen}".rstrip()]
+    first = textwrap.wrap(said, width, break_on_hyphens=False)
+    return [*first, *cut_to_lines(foreseen, width, max(_SUMMARY_LINES - len(first), 1))]
 
 
 def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:

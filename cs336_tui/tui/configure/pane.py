@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -22,7 +21,7 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.runner.capabilities import LEFT_OUT, possible_here
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure import entries as parts
-from cs336_tui.tui.configure.form import AFTER_OOM, Entries, entries_of, entry_axes, read
+from cs336_tui.tui.configure.form import AFTER_OOM, Entries, Forecast, entries_of, entry_axes, read, summary_lines
 from cs336_tui.tui.configure.preview import CellChoices
 from cs336_tui.tui.format import cut_to_lines
 from cs336_tui.tui.keys import bind_keys, key_name
@@ -50,15 +49,6 @@ _BUTTONS = {
 """The action of each button, and of the key that does the same."""
 PREDICTING = "predicting ..."
 """In place of a prediction that is not there yet."""
-_SUMMARY_LINES = 5
-"""Maximum height of the summary, as in its style."""
-
-
-class Forecast(NamedTuple):
-    """The predicted end of the summary; its role is ``text``, ``caution`` or ``bad``."""
-
-    text: str = ""
-    role: str = "text"
 
 
 class _Scroll(VerticalScroll, can_focus=False, inherit_bindings=False):
@@ -418,15 +408,3 @@ def _about(focused: Widget | None, edition: str, environment: Environment | None
         does, binding = _BUTTONS[focused.id]
         return f"{does} ({key_name(binding)})."
     return ""
-
-
-def summary_lines(said: str, foreseen: str, problems: Sequence[SpecError], width: int) -> list[str]:
-    """The first problem, or what is chosen (cells and steps) and what is predicted of it."""
-    if problems:
-        others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        return cut_to_lines(f"✗ {problems[0]}{others}", width, _SUMMARY_LINES)
-    said = f"{said} ·" if foreseen else said
-    if len(said) + 1 + len(foreseen) <= width:
-        return [f"{said} {foreseen}".rstrip()]
-    first = textwrap.wrap(said, width, break_on_hyphens=False)
-    return [*first, *cut_to_lines(foreseen, width, max(_SUMMARY_LINES - len(first), 1))]

@@ -17,7 +17,8 @@ from cs336_tui.events.gpus import GpuModel, find_gpu
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
-from cs336_tui.tui.configure.pane import PREDICTING, Forecast
+from cs336_tui.tui.configure.form import Forecast
+from cs336_tui.tui.configure.pane import PREDICTING
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.tabs.estimate import Estimated, Whose
