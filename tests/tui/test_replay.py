@@ -9,18 +9,14 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.config.choices import sweep_from, sweep_of
+from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import Event
 from cs336_tui.session.load import Pace, replay
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.pane import ConfigurePane
 from tests.samples import session_start
-from tests.tui.make_log import DEMO_LOG, SWEEP, demo_events
-from tests.tui.watched import WIDE, demo, in_the_middle, log_of, on_screen, replaying, screen_text, until
+from tests.tui.watched import DEMO_LOG, WIDE, demo, in_the_middle, log_of, on_screen, replaying, screen_text, until
 from tests.watching import PATIENCE_S
-
-
-def test_the_demo_log_is_what_its_script_writes() -> None:
-    assert demo() == list(demo_events())
 
 
 async def test_keys_hold_and_change_the_pace(tmp_path: Path) -> None:
@@ -44,7 +40,9 @@ async def test_keys_hold_and_change_the_pace(tmp_path: Path) -> None:
 async def test_a_replay_shows_its_choices_and_runs_nothing(tmp_path: Path) -> None:
     async with on_screen(replaying(demo(in_the_middle), tmp_path), "at its end") as (app, pilot):
         pane = app.query_one(ConfigurePane)
-        assert pane.sweep == SWEEP
+        passes, precisions = ("forward", "forward+backward", "train-step"), ("fp32", "bf16-mixed")
+        sizes, devices = ("small", "large", "xl"), ("cuda:0",)
+        assert pane.sweep == Sweep(sizes=sizes, contexts=(512,), passes=passes, precisions=precisions, devices=devices)
         assert pane.disabled
         await pilot.press("r")
         await pilot.pause()

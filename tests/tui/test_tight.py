@@ -20,8 +20,7 @@ from cs336_tui.session.log import LogReader
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.compositor import Drawn, TightUpdate, _Piece
 from tests.terminal import Terminal
-from tests.tui.make_log import DEMO_LOG
-from tests.tui.watched import until
+from tests.tui.watched import DEMO_LOG, until
 
 WIDTH, HEIGHT = 120, 40
 

@@ -45,12 +45,12 @@ from cs336_tui.runner.trust import Import, Trust, check_log
 from cs336_tui.session.log import LogReader, Sink
 from cs336_tui.session.state import fold
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.widgets.lines import Line
 from tests.samples import ENVIRONMENT, START
-from tests.tui.make_log import DEMO_LOG
 from tests.watching import PATIENCE_S
 
+DEMO_LOG = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
+"""A session of synthetic data, shaped like one on an H100: no such run took place."""
 WIDE = (120, 40)
 SMALL = (80, 24)
 
@@ -306,12 +306,6 @@ async def on_screen(
 def screen_text(app: Cs336App) -> str:
     """Text of the terminal's screen, rows joined by newlines."""
     return "\n".join("".join(s.text for s in strip) for strip in app.screen._compositor.render_strips())
-
-
-def main(app: Cs336App) -> MainScreen:
-    screen = app.screen_stack[0]
-    assert isinstance(screen, MainScreen)
-    return screen
 
 
 LOOK_S, BUSY_S = 0.004, 0.0002
