@@ -23,7 +23,7 @@ from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers import dialogs
 from cs336_tui.tui.controllers.running import PeakController, ReportController, RunController
 from cs336_tui.tui.controllers.sessions import SessionController
-from cs336_tui.tui.ending import EndOnSignals
+from cs336_tui.tui.ending import EndOnSignals, farewell
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import printed_key
 from cs336_tui.tui.painter import Painter
@@ -210,8 +210,6 @@ class Cs336App(Host):
 
     def farewell(self) -> str:
         """The last words in the terminal, once the app is closed: its session, and how to go on with it."""
-        from cs336_tui.tui.ending import farewell
-
         return farewell(session.path for session in (self.live, self.shown) if session.path is not None)
 
     @property

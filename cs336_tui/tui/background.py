@@ -8,7 +8,9 @@ import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+
+from textual.message_pump import MessagePump
 
 from cs336_tui.config.axis import UserError
 from cs336_tui.events.events import CellFinished, Event, SessionEnded
@@ -20,13 +22,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class Pump(Protocol):
-    """A widget or an app, whose messages are handled one after another."""
-
-    def call_later(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
-        """Call a function among the messages; may be asked for from any thread."""
-
-
 @runtime_checkable
 class Loads(Protocol):
     """A pane whose rows come from a thread."""
@@ -35,9 +30,9 @@ class Loads(Protocol):
     """Set once they are there; None if none were asked for."""
 
 
-def in_background(pump: Pump, work: Callable[[], _T], then: Callable[[_T], object]) -> asyncio.Event:
-    """Call `work`, which must not raise, on a thread, then ``then(result)`` among the messages of `pump` if it runs.
-    The event is set after that."""
+def in_background(pump: MessagePump, work: Callable[[], _T], then: Callable[[_T], object]) -> asyncio.Event:
+    """Call `work`, which must not raise, on a thread, then ``then(result)`` among the messages of `pump`, a widget or
+    an app, if it runs. The event is set after that."""
     over = asyncio.Event()
     context = copy_context()  # in which texts find the app, and so its keys
 

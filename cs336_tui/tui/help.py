@@ -7,6 +7,7 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
+from itertools import chain
 from typing import ClassVar, NamedTuple
 
 from textual import on
@@ -99,20 +100,15 @@ def told_of(binding: str | None, tab: str) -> str:
 
 def bindings_by_id(keymap: Mapping[str, str] | None = None) -> dict[str, Binding]:
     """The keys of the app, of every tab and of the dialogs, those in the keymap as it says."""
-    return {
-        each.id: each.with_key(keymap[each.id]) if keymap and each.id in keymap else each
-        for each in (*APP_KEYS, *_of_classes())
-        if each.id
-    }
-
-
-def _of_classes() -> Iterator[Binding]:
-    for tab in TABS.values():
-        yield from of_pane(tab)
     from cs336_tui.tui.dialogs.export import ExportDialog
 
-    for dialog in (Reader, Confirm, ChoiceList, ExportDialog, ThemeList, HelpReader):
-        yield from _declared(dialog)
+    dialogs = (Reader, Confirm, ChoiceList, ExportDialog, ThemeList, HelpReader)
+    of_classes = chain(*map(of_pane, TABS.values()), *map(_declared, dialogs))
+    return {
+        each.id: each.with_key(keymap[each.id]) if keymap and each.id in keymap else each
+        for each in (*APP_KEYS, *of_classes)
+        if each.id
+    }
 
 
 def of_pane(tab: PaneTab) -> Iterator[Binding]:

@@ -41,7 +41,7 @@ class Host(SteadyApp):
         self.live = live
         """The session that the app runs or replays."""
         self._opened: Session | None = None  # another session, looked at instead
-        self.judging = Judging(self, lambda: self.is_timing, self._judged, peaks)
+        self.judging = Judging(self, self._is_timing, self._judged, peaks)
         self.replaying = replaying
         """True if the app plays a log, or watches one that others write, instead of running cells."""
         self.run_in_progress = False
@@ -85,8 +85,7 @@ class Host(SteadyApp):
         """The keys of the actions that were moved, by their ids."""
         return self._keymap
 
-    @property
-    def is_timing(self) -> bool:
+    def _is_timing(self) -> bool:
         """True if work on this machine would show in a cell's numbers; a replayed cell is long over."""
         return self.run_in_progress and not self.replaying and any(map(is_timed, self.live.state.running_cells))
 

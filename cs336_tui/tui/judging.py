@@ -176,6 +176,12 @@ class Judging:
             self._go_on_soon()
         return known.found if known and known.of == of else None
 
+    def known(self, state: SessionState, cell: CellState) -> Assessment | None:  # noqa: ARG002  # as `of`
+        """The same of a cell that is out of sight: nothing is worked out for it."""
+        of = _made_of(cell)
+        found = self._known.get(cell)
+        return NOTHING if of is None else found.found if found and found.of == of else None
+
     @property
     def is_settled(self) -> bool:
         """True if all that was asked for is known."""

@@ -26,6 +26,7 @@ from cs336_tui.events.events import Event
 from cs336_tui.events.peaks import DevicePeak, PeakError, PeakKey
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.trust import Untrusted
+from cs336_tui.tui.background import tried
 from cs336_tui.tui.requests import RunOptions, WantedPeak
 
 if TYPE_CHECKING:
@@ -113,7 +114,17 @@ class LiveSource:
         return bool(self._asked) or self._races or self.bench.queue.busy or len(self.bench.queue) > 0
 
     def begin(self) -> None:
-        thread("probe", self._probe)
+        """Read the machine."""
+
+        def probe() -> None:
+            try:
+                environment = self.bench.probe()
+                if not environment.devices and environment.problems:
+                    self._post(Trouble("; ".join(environment.problems)))
+            except Exception as error:  # the person must hear of it, whatever it was
+                self._post(Trouble(f"this machine could not be examined: {error or type(error).__name__}"))
+
+        thread("probe", probe)
 
     def run(self, sweep: Sweep, options: RunOptions) -> None:
         """Let the sweep's cells wait behind those that do, and run them; `Ended` is posted when all are over."""
@@ -224,14 +235,6 @@ class LiveSource:
                 tuner.stop()
             self.bench.close()
 
-    def _probe(self) -> None:
-        try:
-            environment = self.bench.probe()
-            if not environment.devices and environment.problems:
-                self._post(Trouble("; ".join(environment.problems)))
-        except Exception as error:  # the person must hear of it, whatever it was
-            self._post(Trouble(f"this machine could not be examined: {error or type(error).__name__}"))
-
     def _begin(
         self,
         name: str,
@@ -314,10 +317,8 @@ class WatchSource:
         """Have its jobs cancelled; their ends are told as they come."""
 
         def cancel() -> None:
-            try:
-                self.bench.cancel()
-            except (UserError, OSError) as error:
-                self._post(Trouble(str(error)))
+            if problem := tried(self.bench.cancel)[1]:
+                self._post(Trouble(problem))
 
         thread("cancel", cancel)
 

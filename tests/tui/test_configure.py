@@ -17,19 +17,6 @@ from tests.made_problems import problem_state
 from tests.tui.configuring import HERE, NARROW, WIDE, Hand, opened
 
 
-async def test_automatic_counts_are_typed_summed_up_and_corrected() -> None:
-    async with opened() as hand:
-        await hand.type("warmup_steps", "auto")
-        await hand.type("measure_steps", "auto")
-        assert hand.summary.strip() == "3 cells · at most 3300 steps"
-        assert "quick * ▾" in hand.seen(hand.pane.query_one(PresetEntry))
-        await hand.type("measure_steps", "auto:3")
-        assert "at least 20" in hand.seen(hand.entry("measure_steps", TextEntry))
-        assert hand.pane.sweep is None
-        await hand.type("measure_steps", "")
-        assert "10 or auto" in hand.seen(hand.entry("measure_steps", TextEntry))
-
-
 async def test_it_opens_on_the_quick_preset_and_needs_no_environment_to_run() -> None:
     async with opened(here=False) as hand:
         assert hand.pane.sweep == Sweep()
@@ -37,6 +24,8 @@ async def test_it_opens_on_the_quick_preset_and_needs_no_environment_to_run() ->
         assert hand.pane.problems == ()
         assert "quick ▾" in hand.seen()
         assert "■auto" in hand.seen(hand.entry("device", Chips))
+        assert [chip.value for chip in hand.entry("pass", Chips).chips] == list(spec.PASSES)
+        assert [chip.value for chip in hand.entry("precision", Chips).chips] == list(spec.PRECISIONS)
         assert hand.summary.strip() == "3 cells · 45 steps"
         await hand.go_to(hand.button("run"))
         await hand.press("enter")
@@ -233,21 +222,6 @@ async def test_escape_keeps_the_preset() -> None:
         await hand.press("enter")
         await hand.press("down", "escape")
         assert hand.pane.sweep == Sweep(batches=(12,))
-
-
-async def test_every_preset_loads_unchanged() -> None:
-    async with opened(NARROW, here=False) as hand:
-        for known in bundled():
-            hand.pane.load(known)
-            await hand.settle()
-            assert hand.pane.sweep == known.sweep
-            assert not hand.pane.query_one(PresetEntry).changed
-
-
-async def test_every_pass_and_precision_is_offered() -> None:
-    async with opened() as hand:
-        assert [chip.value for chip in hand.entry("pass", Chips).chips] == list(spec.PASSES)
-        assert [chip.value for chip in hand.entry("precision", Chips).chips] == list(spec.PRECISIONS)
 
 
 async def test_the_list_of_presets_tells_what_the_shown_session_has_of_each_problem() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 from textual.widgets import Input, OptionList
@@ -32,7 +32,7 @@ from cs336_tui.tui.preferences import (
     parse_theme,
 )
 from tests.terminal import Terminal
-from tests.tui.configuring import STYLES
+from tests.tui.configuring import Host
 
 BUNDLED = {theme.name: theme for theme in load_bundled().themes}
 IN_COLOUR = [theme for theme in BUNDLED.values() if not theme.ansi]
@@ -67,21 +67,16 @@ def contrast(one: Color, other: Color) -> float:
     return (lighter + 0.05) / (darker + 0.05)
 
 
-class Everything(App[None]):
+class Everything(Host):
     """Widgets whose styles use a theme's variables."""
 
-    CSS_PATH = STYLES
-
     def __init__(self, theme: Theme) -> None:
-        super().__init__()
+        super().__init__(ConfigurePane())
         self.register_theme(theme)
         self.theme = theme.name
 
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return VARIABLE_DEFAULTS
-
     def compose(self) -> ComposeResult:
-        yield ConfigurePane()
+        yield from super().compose()
         yield Input("text")
         yield OptionList("one", "two")
 

@@ -96,10 +96,6 @@ auto: a lane for each device, which the devices above share: each cell runs once
 1: one cell after the other, which measures best; neighbours take some of each other's time."""
 
 
-def lanes_entry(entries: Entries) -> Entry:
-    return TextEntry("lanes", "lanes", entries.lanes, hint="1, or auto", tooltip=LANES_TIP)
-
-
 def tips() -> Iterator[tuple[str, str]]:
     """The label and the tip of each entry of a choice that has one, in the form's order."""
     for axis in sorted(entry_axes(), key=lambda axis: _GROUPS.index(axis.group)):

@@ -122,7 +122,8 @@ class ConfigurePane(Vertical):
                 yield from self._what()
             with Vertical(classes="group", id="how"):
                 yield from parts.entries_in("how", self._entries)
-                yield parts.lanes_entry(self._entries)
+                lanes, tip = self._entries.lanes, parts.LANES_TIP
+                yield TextEntry("lanes", "lanes", lanes, hint="1, or auto", tooltip=tip)
                 yield Fold(id="fold-variants")
                 yield Vertical(classes="group", id="variants")
                 yield Fold(id="fold-more")

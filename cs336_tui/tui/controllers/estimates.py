@@ -107,7 +107,7 @@ class EstimateController:
         state, chosen = self._app.live.state, self._app.main.chosen
         predicts = self._predicts and not self._app.run_in_progress
         wanted = chosen.largest
-        if wanted and not self._app.main.has_chosen:  # they are those of the choices before
+        if wanted and not self._app.main.preview.is_current:  # they are those of the choices before
             return Forecast(PREDICTING if predicts else "")
         seen = tuple(need for need in wanted if needs_of(need.spec) not in state.unpredictable)
         if wanted and not seen and (why := state.unpredictable[needs_of(wanted[0].spec)]):
