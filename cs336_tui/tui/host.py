@@ -106,15 +106,22 @@ class Host(SteadyApp):
         """Ask a question, unless one is being asked; `yes` calls `then`."""
         from cs336_tui.tui.dialogs.windows import Confirm
 
+        def answered(agreed: bool | None) -> None:
+            if agreed:
+                then()
+
         if not isinstance(self.screen, Confirm):
-            self.push_screen(Confirm(question, yes, no, q_means=q_means), lambda agreed: then() if agreed else None)
+            self.push_screen(Confirm(question, yes, no, q_means=q_means), answered)
 
     def ask_text(self, then: Callable[[str], object], title: str, about: str, value: str = "", **options: Any) -> None:
         """Ask for a line of text, with the options of `AskText`; `then` is given it."""
         from cs336_tui.tui.dialogs.windows import AskText
 
-        asked = AskText(title, about, value, **options)
-        self.push_screen(asked, lambda text: None if text is None else then(text))
+        def entered(text: str | None) -> None:
+            if text is not None:
+                then(text)
+
+        self.push_screen(AskText(title, about, value, **options), entered)
 
     def refresh_panes(self) -> None:
         """Show the newest state as soon as what was asked for has been laid out."""

@@ -22,6 +22,7 @@ _SEVERAL = ", or several as 1,2,4"
 _PAIRS = "expected name=value, several with commas; a value that holds a comma in quotes"
 _OPEN = "a quote or backslash is left open"
 _T = TypeVar("_T")
+_I = TypeVar("_I")
 
 
 def names_of(text: str) -> tuple[str, ...]:
@@ -49,7 +50,7 @@ class FormReader:
         for problem in problems:
             self.problems.setdefault(str(problem), problem)
 
-    def attempt(self, make: Callable[[], _T], instead: _T) -> _T:
+    def attempt(self, make: Callable[[], _T], instead: _I) -> _T | _I:
         try:
             return make()
         except SpecError as error:
