@@ -21,8 +21,8 @@ from cs336_tui.config import spec
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
+from cs336_tui.tui.requests import Requests
 from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
-from tests.tui.requested import Asked, recording
 
 W = TypeVar("W", bound=Widget)
 STYLES = Path(tui.__file__).with_name("app.tcss")
@@ -186,3 +186,16 @@ def reachable(hand: Hand) -> list[Widget]:
     """Visible widgets that take the focus."""
     widgets = (widget for widget in hand.pane.query("*") if widget.focusable)
     return [widget for widget in widgets if all(each.display for each in widget.ancestors_with_self)]
+
+
+Asked = list[tuple[str, tuple[Any, ...]]]
+"""Names of requests, each with its arguments, in the order in which they came."""
+
+
+def recording(asked: Asked) -> Requests:
+    """Requests that are kept in `asked`."""
+
+    def keep(name: str) -> Any:
+        return lambda *arguments: asked.append((name, arguments))
+
+    return Requests(**{name: keep(name) for name in Requests.__struct_fields__})

@@ -25,6 +25,7 @@ from tests.tui.watched import (
     demo,
     in_the_middle,
     on_screen,
+    press,
     replaying,
     screen_text,
     until,
@@ -42,8 +43,7 @@ async def test_a_run_from_key_to_result(bench: Benches) -> None:
         assert bench.prepared
         assert "Choose on the left, then press r to run." in text
         assert "No results yet" in text
-        await pilot.press("r")
-        text = await until(pilot, "▶ running")
+        text = await press(pilot, "r", seen="▶ running")
         assert "s Stop" in text
         assert "r Run" not in text.splitlines()[-1]
         bench.go_on.set()
@@ -62,10 +62,8 @@ async def test_a_run_from_key_to_result(bench: Benches) -> None:
 async def test_a_run_that_cannot_begin_says_why_in_place(bench: Benches) -> None:
     async with on_screen(Cs336App(bench), "NVIDIA", notifications=True) as (app, pilot):
         bench.made[0].refuse = LogError("session log /x: Permission denied; choose another --session-dir")
-        await pilot.press("r")
-        await until(pilot, "Permission denied")
-        await pilot.press("5")
-        assert "! session log /x: Permission denied" in await until(pilot, "5 Log")
+        await press(pilot, "r", seen="Permission denied")
+        assert "! session log /x: Permission denied" in await press(pilot, "5", seen="5 Log")
         assert not app.run_in_progress
 
 
@@ -76,8 +74,7 @@ PANES = {"1": "preset", "2": "measuring 6/10", "3": "utilisation 0–100 %", "4"
 async def test_number_keys_open_every_pane(size: tuple[int, int], tmp_path: Path) -> None:
     async with on_screen(replaying(demo(in_the_middle), tmp_path), size=size) as (_, pilot):
         for key, seen in PANES.items():
-            await pilot.press(key)
-            await until(pilot, seen)
+            await press(pilot, key, seen=seen)
 
 
 async def test_resizing_down_and_up_survives(tmp_path: Path) -> None:
@@ -94,15 +91,11 @@ async def test_resizing_down_and_up_survives(tmp_path: Path) -> None:
 
 async def test_the_cursor_of_the_results_chooses_what_live_shows(tmp_path: Path) -> None:
     async with on_screen(replaying(demo(), tmp_path), "cell 19/19") as (app, pilot):
-        await pilot.press("4", "home")
-        await until(pilot, "cell 1/19")
-        await pilot.press("down", "down")
-        await until(pilot, "cell 3/19")
-        await pilot.press("enter")
-        text = await until(pilot, "Measured steps, ms")
+        await press(pilot, "4", "home", seen="cell 1/19")
+        await press(pilot, "down", "down", seen="cell 3/19")
+        text = await press(pilot, "enter", seen="Measured steps, ms")
         assert "small · ctx 512 · train-step" in text
-        await pilot.press("escape")
-        await until(pilot, "4 Results")
+        await press(pilot, "escape", seen="4 Results")
         assert app.query_one(ResultsPane).cursor == 2
 
 
@@ -117,16 +110,14 @@ async def test_a_click_opens_the_detail_of_the_row_under_the_cursor(tmp_path: Pa
 
 async def test_the_results_say_which_rows_are_in_sight(tmp_path: Path) -> None:
     async with on_screen(replaying(demo(), tmp_path), "cell 19/19") as (_, pilot):
-        await pilot.press("4", "home")
-        text = await until(pilot, "1–10 of 19")
+        text = await press(pilot, "4", "home", seen="1–10 of 19")
         assert "mean ms" in text
         assert "tokens/s" in text
 
 
 async def test_options_of_the_command_line_reach_the_form(bench: Benches) -> None:
     async with on_screen(Cs336App(bench, options=RunOptions(ddof=0, timeout_s=90.0)), "NVIDIA") as (_, pilot):
-        await pilot.press("r")
-        await until(pilot, "▶ running")
+        await press(pilot, "r", seen="▶ running")
         assert (bench.ddof, bench.timeout_s) == (0, 90.0)
 
 
@@ -137,40 +128,33 @@ async def test_the_log_tells_how_a_cell_in_the_middle_of_a_sweep_failed(tmp_path
 
     events = [died(event.at) if isinstance(event, CellFinished) and event.cell == 3 else event for event in demo()]
     async with on_screen(replaying(events, tmp_path), "cell 19/19", size=(200, 60)) as (_, pilot):
-        await pilot.press("5")
-        text = await until(pilot, "✗ process killed while measuring, at step 3")
+        text = await press(pilot, "5", seen="✗ process killed while measuring, at step 3")
         assert "   4 signal 9: memory of the host ran out" in text
         assert "▶ large · ctx 512 · forward · fp32" in text
-        await pilot.press("4", "home", "down", "down", "down", "enter")
-        assert "signal 9" in await until(pilot, "Cell 4")
+        assert "signal 9" in await press(pilot, "4", "home", "down", "down", "down", "enter", seen="Cell 4")
 
 
 async def test_run_pressed_before_all_is_ready_still_runs(bench: Benches) -> None:
     async with on_screen(Cs336App(bench), "") as (_, pilot):
-        await pilot.press("r")
-        await until(pilot, "▶ running")
+        await press(pilot, "r", seen="▶ running")
 
 
 async def test_the_log_follows_until_somebody_scrolls(bench: Benches) -> None:
     async with on_screen(Cs336App(bench), "1 Configure", size=SMALL) as (app, pilot):
         app.take(app.live, [ChildOutput(at=START, cell=None, text="".join(f"line {i} [b]x\n" for i in range(100)))])
-        await pilot.press("5")
-        assert "line 99 [b]x" in await until(pilot, "line 99")
-        await pilot.press("pageup", "pageup")
-        await until(pilot, lambda text: "line 99" not in text)
+        assert "line 99 [b]x" in await press(pilot, "5", seen="line 99")
+        await press(pilot, "pageup", "pageup", seen=lambda text: "line 99" not in text)
         app.take(app.live, [Notice(at=START, text="news")])
         await pilot.pause()
         app.query_one(LogPane).show(app.shown.book)
         assert "! news" not in app.query_one(LogPane).text
-        await pilot.press("end")
-        await until(pilot, "! news")
+        await press(pilot, "end", seen="! news")
 
 
 async def test_the_log_forgets_its_oldest_rows() -> None:
     async with on_screen(Cs336App(), size=SMALL) as (app, pilot):
         app.take(app.live, [ChildOutput(at=START, cell=None, text="x\n" * 20_000)])
-        await pilot.press("5")
-        await until(pilot, "  · x")
+        await press(pilot, "5", seen="  · x")
         assert len(app.query_one(LogPane).book.rows) == 5000
 
 
@@ -189,8 +173,7 @@ async def test_nothing_is_painted_when_nothing_happened(tmp_path: Path, monkeypa
 
 async def test_only_the_changed_columns_of_a_step_are_painted(bench: Benches, monkeypatch: pytest.MonkeyPatch) -> None:
     async with on_screen(Cs336App(bench), "NVIDIA") as (app, pilot):
-        await pilot.press("r")
-        await until(pilot, "▶ running")
+        await press(pilot, "r", seen="▶ running")
         app.take(app.live, [a_step(0, 0.1532)])
         await until(pilot, "153.2")
         written: list[str] = []
@@ -240,10 +223,8 @@ async def test_the_palette_offers_actions_presets_and_themes() -> None:
             "Preset 2026/warmup",
             "Theme cs336-light",
         } <= titles
-        await pilot.press("colon", *"2024/bench")
-        await until(pilot, "Preset 2024/benchmarking_script")
-        await pilot.press("ctrl+u", *"cs336-light", "enter")
-        await until(pilot, lambda _: app.theme == "cs336-light")
+        await press(pilot, "colon", *"2024/bench", seen="Preset 2024/benchmarking_script")
+        await press(pilot, "ctrl+u", *"cs336-light", "enter", seen=lambda _: app.theme == "cs336-light")
 
 
 async def test_keys_are_letters_while_typing(bench: Benches) -> None:
@@ -258,12 +239,9 @@ async def test_keys_are_letters_while_typing(bench: Benches) -> None:
 
 async def test_quitting_asks_while_cells_run(bench: Benches) -> None:
     async with on_screen(Cs336App(bench), size=SMALL) as (app, pilot):
-        await pilot.press("r")
-        await until(pilot, "cell 1/3")
-        await pilot.press("q")
-        await until(pilot, "Cells are still running")
-        await pilot.press("escape")
-        await until(pilot, "cell 1/3")
+        await press(pilot, "r", seen="cell 1/3")
+        await press(pilot, "q", seen="Cells are still running")
+        await press(pilot, "escape", seen="cell 1/3")
         await pilot.press("q", "q")
         await pilot.pause()
         assert not app.is_running

@@ -14,7 +14,7 @@ from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.widgets.lines import Line, Lines
 from cs336_tui.tui.widgets.menu_bars import KeyBar
 from tests.tui.test_keys import MOVES, every_binding
-from tests.tui.watched import SMALL, WIDE, Benches, comes, on_screen, until
+from tests.tui.watched import SMALL, WIDE, Benches, comes, on_screen, press, until
 
 ALONE = {"confirm.other"}
 """Arrows that do what they do everywhere."""
@@ -123,30 +123,21 @@ def text_in(app: Cs336App) -> str:
 @pytest.mark.parametrize("size", [SMALL, WIDE, (40, 12)])
 async def test_help_is_searched_while_one_types(size: tuple[int, int]) -> None:
     async with on_screen(Cs336App(), size=size) as (app, pilot):
-        await pilot.press("question_mark")
-        await until(pilot, "/ search")
-        await pilot.press("slash", *"rank")
-        await until(pilot, lambda _: found_at(app)[1] > 3)
+        await press(pilot, "question_mark", seen="/ search")
+        await press(pilot, "slash", *"rank", seen=lambda _: found_at(app)[1] > 3)
         many = found_at(app)[1]
-        await pilot.press("s")
-        await until(pilot, lambda _: 0 < found_at(app)[1] < many)
-        await pilot.press("x")
-        await until(pilot, "not found")
-        await pilot.press(*["backspace"] * 2)
-        await until(pilot, lambda _: found_at(app)[1] == many)
+        await press(pilot, "s", seen=lambda _: 0 < found_at(app)[1] < many)
+        await press(pilot, "x", seen="not found")
+        await press(pilot, *["backspace"] * 2, seen=lambda _: found_at(app)[1] == many)
         before, _ = found_at(app)
         for key in ("enter", "down"):
             await pilot.press(key)
         await until(pilot, lambda _: found_at(app)[0] == (before + 1) % many + 1)
-        await pilot.press("up", "up")
-        await until(pilot, lambda _: found_at(app)[0] == before)
-        await pilot.press("escape")
-        await until(pilot, "/ search")
+        await press(pilot, "up", "up", seen=lambda _: found_at(app)[0] == before)
+        await press(pilot, "escape", seen="/ search")
         assert isinstance(app.screen, HelpReader)
-        await pilot.press("end")
-        await until(pilot, "effective settings")
-        await pilot.press("escape")
-        await until(pilot, lambda _: len(app.screen_stack) == 1)
+        await press(pilot, "end", seen="effective settings")
+        await press(pilot, "escape", seen=lambda _: len(app.screen_stack) == 1)
 
 
 def found_at(app: Cs336App) -> tuple[int, int]:
@@ -160,8 +151,7 @@ async def test_the_last_row_shows_whole_keys_of_the_pane_first_and_always_help_a
     async with on_screen(Cs336App(Benches()), size=size) as (app, pilot):
         bar = app.main.query_one(KeyBar)
         for tab in TABS.values():
-            await pilot.press("escape", tab.key)
-            await until(pilot, lambda _, tab=tab: app.main.tab_at_focus == tab.id)
+            await press(pilot, "escape", tab.key, seen=lambda _, tab=tab: app.main.tab_at_focus == tab.id)
             shown = re.split(r"  +", bar.text.strip())
             assert shown[-2:] == ["? Help", "q Quit"], tab.id
             assert cell_len(bar.text) <= size[0]
@@ -175,12 +165,8 @@ async def test_the_last_row_shows_whole_keys_of_the_pane_first_and_always_help_a
 
 async def test_the_palette_does_what_keys_of_other_tabs_do_and_shows_the_settings() -> None:
     async with on_screen(Cs336App(Benches()), notifications=True) as (app, pilot):
-        await pilot.press("escape", "colon", *"Queue: OOM", "enter")
-        await until(pilot, "after OOM: try all")
-        await pilot.press("colon", *"Kernels: Search", "enter")
-        await until(pilot, "there is nothing to do this with here now")
+        await press(pilot, "escape", "colon", *"Queue: OOM", "enter", seen="after OOM: try all")
+        await press(pilot, "colon", *"Kernels: Search", "enter", seen="there is nothing to do this with here now")
         assert app.main.open_tab == "kernels"
-        await pilot.press("colon", *"Settings", "enter")
-        await until(pilot, 'theme = "cs336-dark"')
-        await pilot.press("escape", "colon", *"Show the Log tab", "enter")
-        await until(pilot, lambda _: app.main.open_tab == "log")
+        await press(pilot, "colon", *"Settings", "enter", seen='theme = "cs336-dark"')
+        await press(pilot, "escape", "colon", *"Show the Log tab", "enter", seen=lambda _: app.main.open_tab == "log")

@@ -33,13 +33,13 @@ from tests.session.made import Cell, events_of, session_of
 from tests.tui.kept_sessions import STOPPED, keep
 from tests.tui.watched import (
     SMALL,
-    WIDE,
     Benches,
     comes,
     demo,
     in_the_middle,
     log_of,
     on_screen,
+    press,
     replaying,
     text,
     until,
@@ -183,10 +183,8 @@ async def test_finished_rows_of_a_resumed_session_are_judged_before_their_tab_is
     specs = [a_spec(context_length=length) for length in (128, 256, 512)]
     keep(tmp_path, STOPPED, [*session_start(specs), *ended, *ends])
     async with on_screen(Cs336App(Benches(), session_dir=tmp_path), size=SMALL) as (app, pilot):
-        await pilot.press("7")
-        await until(pilot, "2026-11-18")
-        await pilot.press("u")
-        await until(pilot, "cell 3/3")
+        await press(pilot, "7", seen="2026-11-18")
+        await press(pilot, "u", seen="cell 3/3")
         await comes(pilot, lambda: app.judging.is_settled)
         cells = app.live.state.cells
         assert all(app.judging.known(app.live.state, cells[number]) for number in (0, 1))
@@ -206,8 +204,7 @@ async def test_of_a_long_session_only_rows_in_sight_are_judged(tmp_path: Path) -
         found = [cell.cell for cell in state.cells.values() if app.judging.known(state, cell) is not None]
         assert {0, 1, 2} <= set(found)
         assert len(found) < 60
-        await pilot.press("end")
-        await until(pilot, lambda shown: "of 400" in shown and shown.count("steady") >= 15)
+        await press(pilot, "end", seen=lambda shown: "of 400" in shown and shown.count("steady") >= 15)
         assert app.judging.known(state, state.cells[399]) is not None
         assert app.judging.known(state, state.cells[200]) is None
 
@@ -320,8 +317,7 @@ async def test_it_fits_any_room(width: int, height: int) -> None:
 
 async def test_a_running_cell_is_held_against_its_peak(tmp_path: Path) -> None:
     app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0, peaks=PeakCache(tmp_path / "peaks"))
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "53 % of spec")
+    async with on_screen(app, "53 % of spec"):
         assert "%" not in app.query_one(ResultsPane).text.splitlines()[7]  # nothing is final yet
 
 
@@ -345,8 +341,7 @@ async def test_results_say_how_far_judging_is_and_which_verdicts_hold(tmp_path: 
         assert "drifting" in rows[2]
         assert "% of spec" in rows[1]
         await pilot.resize_terminal(*SMALL)
-        await pilot.press("4")
-        await until(pilot, lambda shown: "verdict" in shown and "mean ms" in shown and "drifting" in shown)
+        await press(pilot, "4", seen=lambda shown: "verdict" in shown and "mean ms" in shown and "drifting" in shown)
         heading = app.query_one(ResultsPane).text.splitlines()[1]
         assert "verdict" in heading
 

@@ -1,5 +1,5 @@
-"""Keys: one meaning for each on every tab and in every dialog, the tabs' keys in the order of the screen, and texts
-that name keys where a keymap has moved them: no literal key is left in the source, and none on a screen."""
+"""Keys: one meaning for each on every tab and in every dialog, the tabs and their bar in the order of the screen, and
+texts that name keys where a keymap has moved them: no literal key is left in the source, and none on a screen."""
 
 from __future__ import annotations
 
@@ -24,9 +24,22 @@ from cs336_tui.tui.help import bindings_by_id, help_page, sections
 from cs336_tui.tui.keys import MEANINGS, key_name, printed_key, tab_name
 from cs336_tui.tui.preferences import checked
 from cs336_tui.tui.tab_list import TABS
+from cs336_tui.tui.widgets.menu_bars import TabBar, window
 from tests.made_race import race_events
 from tests.samples import mixed_session
-from tests.tui.watched import SMALL, WIDE, Benches, comes, demo, log_of, nothing_in_background, text, until
+from tests.tui.watched import (
+    SMALL,
+    WIDE,
+    Benches,
+    comes,
+    demo,
+    log_of,
+    nothing_in_background,
+    on_screen,
+    press,
+    text,
+    until,
+)
 
 MOVES = {"up", "down", "left", "right", "home", "end", "pageup", "pagedown", "tab", "enter", "space", "escape"}
 """Keys that move, choose or leave in any widget; with Shift too."""
@@ -182,8 +195,7 @@ async def test_no_screen_names_a_key_that_was_moved(session: str, size: tuple[in
             await comes(pilot, partial(is_at, app, tab.id))
             view = MOVED.get(f"{tab.id}.view")
             for key in [MOVED["rows.down"], *([view] * 6 if view else [])]:
-                await pilot.press(key)
-                shown = await until(pilot, lambda _: nothing_in_background())
+                shown = await press(pilot, key, seen=lambda _: nothing_in_background())
                 assert f"{MOVED[f'app.open_{tab.id}']} {tab.label}" in shown
                 told |= {f"{tab.id}: {row}" for row in shown.splitlines() if literal_keys(row.replace(OF_A_FIELD, ""))}
     assert not told, "\n".join(sorted(told))
@@ -225,3 +237,52 @@ def test_texts_ask_for_bindings_and_tabs_that_there_are() -> None:
     assert [id for id in named if id not in ids] == []
     assert len(tabs) > 8
     assert [id for id in tabs if id not in TABS] == []
+
+
+@pytest.mark.parametrize("middle", range(6))
+def test_a_window_holds_its_middle_fits_its_room_and_could_not_grow(middle: int) -> None:
+    widths = [9, 12, 7, 10, 8, 11]
+
+    def needed(first: int, end: int) -> int:
+        return sum(widths[first:end]) + 2 * ((first > 0) + (end < len(widths)))
+
+    for room in range(12, 80):
+        first, end = window(widths, middle, room, 2)
+        assert first <= middle < end
+        if end - first > 1:
+            assert needed(first, end) <= room
+        grown = [(first - 1, end)] * (first > 0) + [(first, end + 1)] * (end < len(widths))
+        assert all(needed(*more) > room for more in grown)
+
+
+def bar(app: Cs336App) -> TabBar:
+    return app.main.query_one(TabBar)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+async def test_left_and_right_go_through_all_tabs_and_the_open_one_is_named(width: int) -> None:
+    async with on_screen(Cs336App(Benches()), size=(width, 24)) as (app, pilot):
+        bar(app).focus()
+        offered = [tab for tab in TABS.values() if tab.id != "race"]  # which a session without a race does not offer
+        for tab in [*offered[1:], offered[0]]:
+            await press(pilot, "right", seen=lambda _, tab=tab: f"{tab.key} {tab.label}" in bar(app).text)
+            assert app.main.open_pane == tab.id
+            assert len(bar(app).text) <= width
+            assert bar(app).text.startswith("‹") == (tab.id != "configure" and "1 Configure" not in bar(app).text)
+        await press(pilot, "left", seen=lambda _: app.main.open_pane == "precision")
+
+
+async def test_a_click_on_an_arrow_opens_the_next_tab_that_is_not_in_sight() -> None:
+    async with on_screen(Cs336App(Benches()), size=(80, 24)) as (app, pilot):
+        assert bar(app).text.endswith("│ 7 Sessions │›")
+        await pilot.click("#tabs", offset=(len(bar(app).text) - 1, 0))
+        await until(pilot, lambda _: app.main.open_pane == "compare")
+        assert bar(app).text.startswith("‹│")
+        await pilot.click("#tabs", offset=(0, 0))
+        await until(pilot, lambda _: app.main.open_pane not in ("compare", "configure"))
+
+
+async def test_every_tab_is_named_where_there_is_room() -> None:
+    async with on_screen(Cs336App(Benches()), "l Roofline", size=(120, 40)) as (app, _):
+        assert "‹" not in bar(app).text
+        assert "›" not in bar(app).text

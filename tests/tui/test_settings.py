@@ -13,7 +13,7 @@ from cs336_tui.tui.help import bindings_by_id
 from cs336_tui.tui.preferences import checked, keymap_of
 from tests.commands import COMMAND
 from tests.terminal import Terminal
-from tests.tui.watched import SMALL, WIDE, Benches, on_screen, until
+from tests.tui.watched import SMALL, Benches, on_screen, press, until
 
 THEMES = ("cs336-dark", "cs336-light")
 
@@ -34,12 +34,10 @@ async def test_a_theme_is_on_while_the_cursor_is_on_it_and_enter_keeps_it_for_go
         seen = []
         for key in ("down", "t"):
             before = app.theme
-            await pilot.press(key)
-            await until(pilot, lambda _, before=before: app.theme != before)
+            await press(pilot, key, seen=lambda _, before=before: app.theme != before)
             seen.append(app.theme)
         assert len({"cs336-dark", *seen}) == 3
-        await pilot.press("enter")
-        await until(pilot, lambda _: read_settings().settings.theme == seen[-1])
+        await press(pilot, "enter", seen=lambda _: read_settings().settings.theme == seen[-1])
         assert app.theme == seen[-1]
     async with on_screen(Cs336App(settings=read_settings()), "1 Configure", size=SMALL) as (again, pilot):
         assert again.theme == seen[-1]
@@ -48,18 +46,15 @@ async def test_a_theme_is_on_while_the_cursor_is_on_it_and_enter_keeps_it_for_go
 async def test_escape_goes_back_to_the_theme_before_and_keeps_nothing() -> None:
     async with on_screen(Cs336App(), size=SMALL) as (app, pilot):
         await listed(app, pilot)
-        await pilot.press("down")
-        await until(pilot, lambda _: app.theme != "cs336-dark")
-        await pilot.press("escape")
-        await until(pilot, lambda _: app.theme == "cs336-dark")
+        await press(pilot, "down", seen=lambda _: app.theme != "cs336-dark")
+        await press(pilot, "escape", seen=lambda _: app.theme == "cs336-dark")
         assert not settings_path().exists()
 
 
 async def test_the_palette_previews_a_theme_too() -> None:
     async with on_screen(Cs336App()) as (app, pilot):
         for last in ("escape", "enter"):
-            await pilot.press("colon", *"Theme high")
-            await until(pilot, lambda _: app.theme == "high-contrast")
+            await press(pilot, "colon", *"Theme high", seen=lambda _: app.theme == "high-contrast")
             await pilot.press(last)
             if last == "escape":
                 await until(pilot, lambda _: app.theme == "cs336-dark")
@@ -71,8 +66,7 @@ async def test_a_theme_that_cannot_be_kept_is_on_and_told(monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
     async with on_screen(Cs336App(), notifications=True) as (app, pilot):
         await listed(app, pilot)
-        await pilot.press("down", "enter")
-        await until(pilot, "is on, but not kept")
+        await press(pilot, "down", "enter", seen="is on, but not kept")
         assert app.theme != "cs336-dark"
 
 
@@ -81,8 +75,7 @@ async def test_wrong_settings_are_told_by_line_and_the_app_starts_with_defaults(
     path.parent.mkdir()
     path.write_text('theme = "nowhere"\nexport_format = "docx"\n[keymap]\n"app.rn" = "x"\n')
     app = Cs336App(settings=read_settings())
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(pilot, "config.toml line 1, theme: nowhere")
+    async with on_screen(app, "config.toml line 1, theme: nowhere", notifications=True):
         told = "\n".join(each.message for each in app._notifications)
         assert "config.toml line 2, export_format: docx: expected one of markdown" in told
         assert "config.toml line 4, keymap.app.rn: no such action; near: app.run" in told
@@ -100,12 +93,10 @@ async def test_a_moved_key_works_and_the_old_one_does_no_more() -> None:
         await pilot.press("escape", "r")
         await pilot.pause()
         assert not app.run_in_progress
-        await pilot.press("f5")
-        await until(pilot, lambda _: app.run_in_progress)
+        await press(pilot, "f5", seen=lambda _: app.run_in_progress)
         await until(pilot, "F5 Add")
         await until(pilot, lambda text: "F4 Results │ 5 Log" in text and "─ F2 Live ─" in text)
-        await pilot.press("question_mark", "home")
-        await until(pilot, "F5")
+        await press(pilot, "question_mark", "home", seen="F5")
         await pilot.press("escape")
 
 

@@ -17,7 +17,7 @@ from tests.made_peaks import made_peak
 from tests.made_race import race_events
 from tests.samples import jobs_session, lanes_session, mixed_session, ranks_sampled, ranks_session
 from tests.tui.kept_sessions import MIXED, STOPPED, keep, stopped_session
-from tests.tui.watched import demo, in_the_middle, log_of, nothing_in_background, until
+from tests.tui.watched import demo, in_the_middle, log_of, nothing_in_background, press, until
 
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
 
@@ -143,8 +143,7 @@ def test_the_roofline(size: str, snap_compare: Any, tmp_path: Path) -> None:
     async def prepare(pilot: Pilot[None]) -> None:
         await after("l")(pilot)
         await until(pilot, "measured 702 TFLOP/s")
-        await pilot.press("home")
-        await until(pilot, lambda shown: "measured 48.2 TFLOP/s" in shown and "Press n" not in shown)
+        await press(pilot, "home", seen=lambda shown: "measured 48.2 TFLOP/s" in shown and "Press n" not in shown)
         await judged(pilot)
 
     assert snap_compare(app, terminal_size=SIZES[size], run_before=prepare)
@@ -160,8 +159,7 @@ def test_the_sessions_of_a_folder(size: str, snap_compare: Any, tmp_path: Path, 
 
     async def prepare(pilot: Pilot[None]) -> None:
         await until(pilot, "at its end")
-        await pilot.press("7")
-        await until(pilot, STOPPED)
+        await press(pilot, "7", seen=STOPPED)
         pilot.app.clear_notifications()
         await judged(pilot)
 

@@ -18,7 +18,7 @@ from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.samples import START, a_spec, session_start
 from tests.tui.kept_sessions import STOPPED, keep
-from tests.tui.watched import SMALL, WIDE, Benches, ScriptedBench, demo, on_screen, replaying, until
+from tests.tui.watched import SMALL, WIDE, Benches, ScriptedBench, demo, on_screen, press, replaying, until
 
 MOST = 8
 """Keys after the first screen."""
@@ -28,24 +28,19 @@ async def test_two_sizes_at_two_contexts_are_chosen_and_run() -> None:
     app = Cs336App(Benches())
     keys = ("tab", "right", "space", "tab", "right", "space", "r")
     assert len(keys) <= MOST
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "NVIDIA")
-        await pilot.press(*keys)
-        await until(pilot, lambda _: len(app.state.cells) == 12)
+    async with on_screen(app, "NVIDIA", size=SMALL) as (_, pilot):
+        await press(pilot, *keys, seen=lambda _: len(app.state.cells) == 12)
         found = {(cell.spec.size, cell.spec.context_length) for cell in app.state.cells.values()}
         assert found == {(size, context) for size in ("tiny", "small") for context in (128, 256)}
 
 
 async def test_a_run_is_stopped_and_resumed() -> None:
     async with on_screen(Cs336App(bench := Benches()), "NVIDIA", size=SMALL) as (app, pilot):
-        await pilot.press("r")
-        await until(pilot, "cell 1/3")
-        await pilot.press("s")
-        text = await until(pilot, "3 cells left, u resumes")
+        await press(pilot, "r", seen="cell 1/3")
+        text = await press(pilot, "s", seen="3 cells left, u resumes")
         assert "stopped at " in text.splitlines()[0]
         assert "u Resume" in text.splitlines()[-1]
-        await pilot.press("u")
-        await until(pilot, lambda _: app.run_in_progress)
+        await press(pilot, "u", seen=lambda _: app.run_in_progress)
         bench.go_on.set()
         await until(pilot, lambda _: all(cell.status == "ok" for cell in app.state.cells.values()))
         await until(pilot, lambda text: "u Resume" not in text)
@@ -55,12 +50,9 @@ async def test_resume_is_a_button_while_cells_are_left() -> None:
     async with on_screen(Cs336App(bench := Benches()), size=SMALL) as (app, pilot):
         text = await until(pilot, "NVIDIA")
         assert "[ Run ]   Stop   [ Export ]" in text
-        await pilot.press("r")
-        await until(pilot, "cell 1/3")
-        await pilot.press("s")
-        await until(pilot, "u resumes")
-        await pilot.press("1", "escape")
-        await until(pilot, "[ Run ] [ Resume ] [ Export ]")
+        await press(pilot, "r", seen="cell 1/3")
+        await press(pilot, "s", seen="u resumes")
+        await press(pilot, "1", "escape", seen="[ Run ] [ Resume ] [ Export ]")
         bench.go_on.set()
         await pilot.press("right", "enter")
         await until(pilot, lambda _: all(cell.status == "ok" for cell in app.state.cells.values()))
@@ -92,10 +84,8 @@ async def test_the_live_pane_says_that_the_run_waits_for_the_machine(size: tuple
         return made[-1]
 
     app = Cs336App(bench)  # type: ignore[arg-type]
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, "[ Run ]")
-        await pilot.press("escape", "r")
-        shown = await until(pilot, "Reading this machine; the run starts then.")
+    async with on_screen(app, "[ Run ]", size=size) as (_, pilot):
+        shown = await press(pilot, "escape", "r", seen="Reading this machine; the run starts then.")
         assert "press r" not in shown
         made[0].may_read.set()
         await until(pilot, "cell 1/")
@@ -113,12 +103,9 @@ async def test_w_keeps_the_choices_under_a_name(size: tuple[int, int], own: Path
     async with on_screen(Cs336App(Benches()), size=size) as (app, pilot):
         pane = app.query_one(ConfigurePane)
         pane.load(presets.preset("2026/warmup"))
-        await pilot.press("w")
-        await until(pilot, "Save as preset")
-        await pilot.press("ctrl+u", "enter")
-        await until(pilot, "a preset needs a name")
-        await pilot.press(*"mine", "enter")
-        await until(pilot, lambda _: len(app.screen_stack) == 1)
+        await press(pilot, "w", seen="Save as preset")
+        await press(pilot, "ctrl+u", "enter", seen="a preset needs a name")
+        await press(pilot, *"mine", "enter", seen=lambda _: len(app.screen_stack) == 1)
         assert (own / "mine.toml").exists()
         assert presets.preset("mine").sweep == presets.preset("2026/warmup").sweep
         assert pane.preset.name == "mine"
@@ -129,19 +116,16 @@ async def test_replacing_one_needs_a_second_yes() -> None:
     presets.save(presets.Preset("mine", "about", presets.QUICK.sweep))
     async with on_screen(Cs336App(Benches()), "NVIDIA") as (app, pilot):
         app.query_one(ConfigurePane).load(presets.preset("2026/warmup"))
-        await pilot.press("w", "ctrl+u", *"mine", "enter")
-        await until(pilot, "Enter again")
+        await press(pilot, "w", "ctrl+u", *"mine", "enter", seen="Enter again")
         assert presets.preset("mine").sweep == presets.QUICK.sweep
-        await pilot.press("enter")
-        await until(pilot, lambda _: len(app.screen_stack) == 1)
+        await press(pilot, "enter", seen=lambda _: len(app.screen_stack) == 1)
         kept = presets.preset("mine")
         assert (kept.about, kept.sweep) == ("about", presets.preset("2026/warmup").sweep)
 
 
 async def test_a_name_that_cannot_be_is_told_and_wrong_choices_are_not_saved(own: Path) -> None:
     async with on_screen(Cs336App(Benches()), "NVIDIA", notifications=True) as (_, pilot):
-        await pilot.press("w", "ctrl+u", *"../x", "enter")
-        await until(pilot, "preset name '../x'")
+        await press(pilot, "w", "ctrl+u", *"../x", "enter", seen="preset name '../x'")
         assert not list(own.rglob("*"))
 
 
@@ -175,13 +159,11 @@ async def test_it_asks_and_runs_nothing_unless_it_is_told_to(folder: Path) -> No
         await resume(app, pilot)
         text = await until(pilot, "would import evil:Net")
         assert "theirs/evil.py" in text
-        await pilot.press("escape")
-        await until(pilot, lambda _: not app.run_in_progress)
+        await press(pilot, "escape", seen=lambda _: not app.run_in_progress)
         assert not app.live.state.cells
         await resume(app, pilot)
         await until(pilot, "would import evil:Net")
-        await pilot.press("y")
-        await until(pilot, lambda _: [cell.status for cell in app.live.state.cells.values()] == ["running"])
+        await press(pilot, "y", seen=lambda _: [cell.status for cell in app.live.state.cells.values()] == ["running"])
         bench.made[-1].go_on.set()
         await until(pilot, lambda _: not app.run_in_progress)
 

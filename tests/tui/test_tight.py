@@ -20,7 +20,7 @@ from cs336_tui.session.log import LogReader
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.compositor import Drawn, TightUpdate, _Piece
 from tests.terminal import Terminal
-from tests.tui.watched import DEMO_LOG, until
+from tests.tui.watched import DEMO_LOG, on_screen, press, until
 
 WIDTH, HEIGHT = 120, 40
 
@@ -50,8 +50,7 @@ async def test_a_session_of_partial_updates_leaves_the_screen_that_was_meant(mon
     stream = pyte.Stream(terminal)
     app = Cs336App()
     app.console._color_system = ColorSystem.TRUECOLOR
-    async with app.run_test(size=(WIDTH, HEIGHT)) as pilot:
-        await until(pilot, "Nothing has run yet")
+    async with on_screen(app, "Nothing has run yet", size=(WIDTH, HEIGHT)) as (_, pilot):
         partial = 0
 
         def emulate(_: Any, update: Any) -> None:
@@ -70,8 +69,7 @@ async def test_a_session_of_partial_updates_leaves_the_screen_that_was_meant(mon
                 app.paint()
             if number == 120:
                 break
-        await pilot.press("5", "4", "down")
-        await until(pilot, "small")
+        await press(pilot, "5", "4", "down", seen="small")
         wanted, seen = meant(app), shown(terminal)
         # A blank has no visible foreground.
         differ = [

@@ -356,6 +356,12 @@ async def until(pilot: Pilot[None], seen: str | Callable[[str], bool]) -> str:
     raise AssertionError(f"{seen!r} did not appear; the screen was:\n{screen_text(app)}")
 
 
+async def press(pilot: Pilot[None], *keys: str, seen: str | Callable[[str], bool]) -> str:
+    """Press these keys, and let the app work `until` its screen shows what they bring."""
+    await pilot.press(*keys)
+    return await until(pilot, seen)
+
+
 def nothing_in_background() -> bool:
     """True if no thread works on what the screen shows."""
     return all(thread.name != "cs336-background" for thread in threading.enumerate())
