@@ -7,7 +7,8 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import ClassVar, NamedTuple
 
 from textual import on
@@ -269,10 +270,5 @@ def _marked(row: Line, text: str, role: str) -> Line:
     while at >= 0:
         roles[at : at + len(text)] = [role] * len(text)
         at = folded.find(text, at + len(text))
-    spans: list[Span] = []
-    for char, each in zip(plain, roles, strict=True):
-        if spans and spans[-1].role == each:
-            spans[-1] = Span(spans[-1].text + char, each)
-        else:
-            spans.append(Span(char, each))
-    return tuple(spans)
+    alike = groupby(zip(plain, roles, strict=True), key=itemgetter(1))
+    return tuple(Span("".join(char for char, _ in chars), each) for each, chars in alike)

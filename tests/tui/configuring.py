@@ -151,7 +151,6 @@ class Hand:
     async def unfold(self, name: str = "more") -> None:
         await self.go_to(self.fold(name))
         await self.press("enter")
-        await self.pilot.pause()
 
     def seen(self, widget: Widget | None = None) -> str:
         """Visible text of a widget, by default of the whole screen."""

@@ -112,7 +112,6 @@ async def test_a_custom_size_asks_for_its_dimensions_and_stands_beside_named_one
     async with opened(NARROW) as hand:
         await hand.tick("size", "custom")
         await hand.tick("size", "tiny")
-        await hand.pilot.pause()
         assert hand.entry("size", Chips).chosen == ("custom",)
         for field, text in {"d_model": "96", "d_ff": "200", "num_layers": "2", "num_heads": "6"}.items():
             await hand.type(field, text)
@@ -177,7 +176,6 @@ async def test_another_edition_offers_its_sizes_and_names_those_it_lacks() -> No
         await hand.tick("size", "10B")
         await hand.unfold()
         await hand.tick("edition", "2025")
-        await hand.pilot.pause()
         sizes = hand.entry("size", Chips)
         assert [chip.value for chip in sizes.chips] == [
             "tiny", "small", "medium", "large", "xl", "2.7B", "10B", "custom",
@@ -195,7 +193,6 @@ async def test_a_preset_is_picked_from_a_list_and_fills_everything() -> None:
         await hand.type("batch_size", "nonsense")
         await hand.go_to(hand.pane.query_one(PresetEntry))
         await hand.press("enter")
-        await hand.pilot.pause()
         choices = listed(bundled(), None)
         assert {each.preset for each in choices} == set(bundled())
         for each in choices:
@@ -204,7 +201,6 @@ async def test_a_preset_is_picked_from_a_list_and_fills_everything() -> None:
             assert each.heading in hand.seen()
         at = [each.preset.name for each in choices].index("2024/timeit")
         await hand.press("home", *["down"] * at, "enter")
-        await hand.pilot.pause()
         wanted = preset("2024/timeit").sweep
         assert hand.pane.sweep == wanted
         assert hand.entry("batch_size", TextEntry).value == "16"
@@ -229,7 +225,6 @@ async def test_the_list_of_presets_tells_what_the_shown_session_has_of_each_prob
         hand.pane.look_at(problem_state(*problem_named("2026/nsys_profile")))
         await hand.go_to(hand.pane.query_one(PresetEntry))
         await hand.press("enter")
-        await hand.pilot.pause()
         seen = hand.seen()
         assert "✓ 18 of 18 cells · data for a b c d e" in seen
         assert "◐ 6 of 15 cells · data for b" in seen, "benchmarking_script: two of five sizes, at context 512"

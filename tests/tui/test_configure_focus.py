@@ -27,7 +27,6 @@ async def test_tab_and_arrows_reach_everything(forward: str, back: str) -> None:
         await hand.unfold()
         await hand.unfold("variants")
         await hand.tick("size", "custom")
-        await hand.pilot.pause()
         stops = reachable(hand)
         await hand.go_to(stops[0])
         order = [stops[0]]
@@ -54,7 +53,6 @@ async def test_what_has_the_focus_is_in_sight(size: tuple[int, int]) -> None:
         await hand.tick("size", "custom")
         for widget in reachable(hand):
             await hand.go_to(widget)
-            await hand.pilot.pause()
             assert in_sight(hand, widget), widget
 
 
@@ -65,7 +63,6 @@ async def test_the_summary_and_the_buttons_are_always_in_sight(size: tuple[int, 
             assert name.capitalize() in hand.seen(hand.button(name))
         assert "cells" in hand.summary
         await hand.type("batch_size", "x")
-        await hand.pilot.pause()
         assert "✗ batch size x" in hand.summary
 
 
@@ -185,7 +182,6 @@ async def test_a_bad_number_is_explained_at_its_entry_and_beside_run(size: tuple
             ("timeout_s", "-1", "9", "-1: expected seconds, more than 0, or nothing"),
         ):
             await hand.type(field, text)
-            await hand.pilot.pause()
             entry = hand.entry(field, TextEntry)
             assert said in " ".join(hand.seen(entry).split())
             assert text in hand.seen(entry).splitlines()[0], "what was typed is still there"
@@ -205,7 +201,6 @@ async def test_nothing_chosen_is_a_problem_at_that_row() -> None:
         await hand.tick("pass", "forward")
         await hand.tick("pass", "forward+backward")
         await hand.tick("pass", "train-step")
-        await hand.pilot.pause()
         assert "✗ (none): choose at least one" in hand.seen(hand.entry("pass", Chips))
         assert "✗ pass (none): choose at least one" in hand.summary
 
@@ -214,7 +209,6 @@ async def test_several_problems_are_all_shown_and_counted() -> None:
     async with opened() as hand:
         await hand.type("batch_size", "x")
         await hand.type("measure_steps", "y")
-        await hand.pilot.pause()
         assert "✗ batch size x" in hand.summary
         assert "(and 1 more)" in " ".join(hand.summary.split())
         assert "✗ y: expected a whole number" in hand.seen(hand.entry("measure_steps", TextEntry))
@@ -226,7 +220,6 @@ async def test_a_problem_that_is_folded_away_marks_the_fold() -> None:
         await hand.type("seed", "x")
         await hand.go_to(hand.fold())
         await hand.press("space")
-        await hand.pilot.pause()
         assert "▸ ✗ more" in hand.seen(hand.fold())
         assert "seed x" in hand.summary
         await hand.press("space")
@@ -238,7 +231,6 @@ async def test_a_device_that_cannot_do_a_precision_says_what_it_can() -> None:
         await hand.tick("precision", "tf32")
         assert hand.pane.problems == ()
         await hand.tick("device", "cpu")
-        await hand.pilot.pause()
         seen = " ".join(hand.seen(hand.entry("precision", Chips)).split())
         assert "✗ tf32: cpu (a CPU) can do fp32, bf16-mixed" in seen
 
@@ -255,7 +247,6 @@ def test_whatever_is_pressed_there_is_a_sweep_or_a_reason(keys: list[str], size:
     async def play() -> None:
         async with opened(size) as hand:
             await hand.press(*keys)
-            await hand.pilot.pause()
             pane = hand.pane
             assert (pane.sweep is None) == bool(pane.problems)
             assert hand.button("run").disabled == bool(pane.problems)

@@ -72,14 +72,16 @@ class Watched(App[None]):
         self.found += 1
 
 
+def names(found: Assessment) -> tuple[str, ...]:
+    assert found.judgement is not None
+    return found.judgement.names
+
+
 async def judged(folder: Path, state: SessionState, number: int = 0) -> Assessment:
     """The assessment of a cell, worked out on the thread."""
     app, cell = Watched(folder), state.cells[number]
     async with app.run_test() as pilot:
-        await comes(pilot, lambda: app.judging.of(state, cell))
-        found = app.judging.of(state, cell)
-        assert found is not None
-        return found
+        return await comes(pilot, lambda: app.judging.of(state, cell))
 
 
 async def test_a_cell_is_judged_on_a_thread_of_its_own_and_once(
@@ -97,11 +99,8 @@ async def test_a_cell_is_judged_on_a_thread_of_its_own_and_once(
     app = Watched(tmp_path)
     async with app.run_test() as pilot:
         assert app.judging.of(state, state.cells[0]) is None
-        await comes(pilot, lambda: app.found)
-        found = app.judging.of(state, state.cells[0])
-        assert found is not None
-        assert found.judgement is not None
-        assert found.judgement.names == ("steady",)
+        found = await comes(pilot, lambda: app.judging.of(state, state.cells[0]))
+        assert names(found) == ("steady",)
         assert app.judging.of(state, state.cells[0]) is found
         await pilot.pause(0.05)
     assert len(threads) == 1
@@ -226,20 +225,14 @@ async def test_a_cell_that_is_run_again_is_judged_again(tmp_path: Path) -> None:
         for event in [*cell_start(0), *steps(0, (), STEADY_S), CellFinished(at=START + 99, cell=0, status="ok")]:
             state.apply(event)
         assert app.judging.known(state, cell) is None
-        await comes(pilot, lambda: app.judging.of(state, cell))
-        found = app.judging.of(state, cell)
-        assert found is not None
-        assert found.judgement is not None
-        assert found.judgement.names == ("steady",)
+        assert names(await comes(pilot, lambda: app.judging.of(state, cell))) == ("steady",)
 
 
 async def test_another_peak_changes_the_share_and_keeps_the_verdict_in_sight(tmp_path: Path) -> None:
     state = session_of(Cell(a_spec(), STEADY_S))
     cell, app = state.cells[0], Watched(tmp_path)
     async with app.run_test() as pilot:
-        await comes(pilot, lambda: app.judging.of(state, cell))
-        before = app.judging.of(state, cell)
-        assert before is not None
+        before = await comes(pilot, lambda: app.judging.of(state, cell))
         assert not before.peak_is_measured
         app.judging.take_peak(peak_key(ENVIRONMENT, "cuda:0", "fp32", 32), made_peak(50e12))
         assert app.judging.of(state, cell) is before  # until there is better

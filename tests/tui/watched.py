@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from textual._context import active_app
@@ -49,6 +49,7 @@ from cs336_tui.tui.widgets.lines import Line
 from tests.samples import ENVIRONMENT, START
 from tests.watching import PATIENCE_S
 
+_T = TypeVar("_T")
 DEMO_LOG = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
 """A session of synthetic data, shaped like one on an H100: no such run took place."""
 WIDE = (120, 40)
@@ -367,12 +368,13 @@ def nothing_in_background() -> bool:
     return all(thread.name != "cs336-background" for thread in threading.enumerate())
 
 
-async def comes(pilot: Pilot[None], seen: Callable[[], object]) -> None:
-    """Let an app, of whatever kind, work until this holds."""
+async def comes(pilot: Pilot[None], seen: Callable[[], _T | None]) -> _T:
+    """Let an app, of whatever kind, work until this holds, and return it."""
     give_up_at = time.monotonic() + PATIENCE_S
-    while not seen():
+    while not (found := seen()):
         assert time.monotonic() < give_up_at, "it did not come"
         await pilot.pause(0.01)
+    return found
 
 
 def text(lines: list[Line]) -> str:
