@@ -32,11 +32,6 @@ from tests.tui.watched import (
 )
 
 
-@pytest.fixture
-def bench() -> Benches:
-    return Benches()
-
-
 async def test_a_run_from_key_to_result(bench: Benches) -> None:
     async with on_screen(Cs336App(bench)) as (_, pilot):
         text = await until(pilot, "NVIDIA H100 80GB HBM3")

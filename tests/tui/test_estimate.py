@@ -57,11 +57,6 @@ def summary(app: Cs336App) -> str:
     return " ".join(str(app.main.query_one("#summary").render()).split())
 
 
-@pytest.fixture
-def bench() -> Benches:
-    return Benches()
-
-
 async def asked(pilot, bench: Benches, times: int = 1) -> tuple[CellSpec, ...]:  # type: ignore[no-untyped-def]
     await until(pilot, lambda _: bool(bench.made) and len(bench.predicted) >= times)
     return bench.predicted[-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 from textual.pilot import Pilot
 
 from cs336_tui.config.spec import CellSpec
@@ -29,11 +28,6 @@ def one_gigabyte(spec: CellSpec) -> Prediction:
 
 def longest_misfits(spec: CellSpec) -> Prediction:
     return resized(made_prediction(spec), 200 * GB if spec.context_length == CONTEXTS[-1] else GB)
-
-
-@pytest.fixture
-def bench() -> Benches:
-    return Benches()
 
 
 async def open_tab(pilot: Pilot[None]) -> EstimatePane:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -22,6 +21,7 @@ from cs336_tui.session.log import SessionLog, default_session_dir
 from cs336_tui.session.store import annotate
 from cs336_tui.tui.ending import farewell
 from tests.commands import COMMAND
+from tests.loading import loaded_with, python
 from tests.samples import ENVIRONMENT, START, mixed_session, session_start
 from tests.terminal import Terminal
 from tests.tui.kept_sessions import DEMO, STOPPED, keep, stopped_session
@@ -112,17 +112,9 @@ def test_the_screen_of_a_real_terminal_is_whole_after_many_partial_updates(
 
 
 def test_the_app_s_process_never_loads_what_measures() -> None:
-    code = """
-import sys
-import cs336_tui.tui.app, cs336_tui.tui.controllers.commands, cs336_tui.tui.controllers.estimates
-import cs336_tui.tui.help, cs336_tui.tui.background, cs336_tui.tui.ending
-import cs336_tui.tui.dialogs.export, cs336_tui.tui.dialogs.windows, cs336_tui.tui.tabs.cell_detail
-import cs336_tui.cli.launch
-heavy = {"torch", "numpy", "psutil", "pynvml", "multiprocessing"} & sys.modules.keys()
-sys.exit(f"loaded: {heavy}" if heavy else 0)
-"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
+    parts = "app controllers.commands controllers.estimates help background ending dialogs.export tabs.cell_detail"
+    modules = ["cs336_tui.cli.launch", *(f"cs336_tui.tui.{name}" for name in parts.split())]
+    assert loaded_with(modules, "torch", "numpy", "psutil", "pynvml", "multiprocessing") == set()
 
 
 EVIL = "\x1b]0;owned\x07\x9b31m\x1b[7m\x1b[3J\x1bP$q\x1b\\A\x08\x05B\r\nC"
@@ -147,8 +139,7 @@ def evil_session() -> list[Event]:
 
 def test_a_replayed_log_drives_no_terminal(tmp_path: Path) -> None:
     log = log_of(evil_session(), tmp_path)
-    terminal = Terminal([COMMAND, "--replay", str(log), "--speed", "0", "--session-dir", str(tmp_path)])
-    try:
+    with closing(Terminal([COMMAND, "--replay", str(log), "--speed", "0", "--session-dir", str(tmp_path)])) as terminal:
         terminal.until("at its end")
         for keys, seen in [("5", "notice"), ("7", "note AB"), ("3", "GPU"), ("4", "tokens/s"), (":", "Search")]:
             terminal.send(keys)
@@ -157,8 +148,6 @@ def test_a_replayed_log_drives_no_terminal(tmp_path: Path) -> None:
         terminal.until(lambda text: "Search" not in text)
         terminal.send("q")
         assert terminal.wait() == 0
-    finally:
-        terminal.close()
     raw = re.sub(rb"\x1b\]22;[a-z]+\x07", b"", bytes(terminal.raw))  # the mouse pointer's shape, which Textual sets
     assert b"GPU" in raw
     assert not re.search(rb"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9f]|\x1b[\]P]|\x1b\[7m|\x1b\[3J", raw)
@@ -189,7 +178,7 @@ complete()
 
 
 def test_what_is_left_out_at_the_start_is_there_when_it_is_used() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+    done = python(SCRIPT)
     assert done.returncode == 0, done.stderr
 
 

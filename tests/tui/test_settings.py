@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -141,8 +142,7 @@ def test_in_a_terminal_a_theme_lasts_a_moved_key_works_and_the_form_has_the_pres
     path = settings_path()
     path.parent.mkdir()
     path.write_text('# mine\npreset = "2026/warmup"\n[keymap]\n"app.theme" = "f9"  # a key that sends a sequence\n')
-    terminal = Terminal([COMMAND, "--session-dir", str(tmp_path)])
-    try:
+    with closing(Terminal([COMMAND, "--session-dir", str(tmp_path)])) as terminal:
         terminal.until(lambda text: "warmup" in text and "F9 Theme" in text)
         terminal.send("\x1b")
         terminal.send("\x1b[20~")  # F9
@@ -152,8 +152,6 @@ def test_in_a_terminal_a_theme_lasts_a_moved_key_works_and_the_form_has_the_pres
         terminal.until("kept in")
         terminal.send("q")
         assert terminal.wait() == 0
-    finally:
-        terminal.close()
     kept = read_settings(path)
     assert kept.settings.theme not in ("cs336-dark", "")
     assert kept.settings.preset == "2026/warmup"

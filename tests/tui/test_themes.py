@@ -129,8 +129,7 @@ def test_what_colour_blind_eyes_must_tell_apart_differs_in_lightness(one: str, o
 
 def test_the_terminals_own_colours_are_all_that_the_terminal_theme_sends() -> None:
     script = "from cs336_tui.tui.app import Cs336App; Cs336App(theme='terminal').run()"
-    terminal = Terminal([sys.executable, "-c", script], columns=110, rows=32)
-    try:
+    with contextlib.closing(Terminal([sys.executable, "-c", script], columns=110, rows=32)) as terminal:
         terminal.until("Configure")
         terminal.send("\t\t ")
         terminal.until("choose at least one")
@@ -145,8 +144,6 @@ def test_the_terminals_own_colours_are_all_that_the_terminal_theme_sends() -> No
         terminal.send("\x11")
         assert terminal.wait() == 0
         written = bytes(terminal.raw)
-    finally:
-        terminal.close()
     assert re.search(rb"\x1b\[(?:\d+;)*3[0-7][;m]", written), "no colour at all: the search below would prove nothing"
     assert re.findall(rb"\x1b\[(?:\d+;)*[34]8[;:][25][;:][^m]*m", written) == []
 

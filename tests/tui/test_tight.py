@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -118,12 +119,9 @@ def test_nothing_is_written_beyond_a_terminal_that_became_smaller_than_the_layou
 
 def test_a_key_and_another_size_draw_the_whole_screen_anew(tmp_path: Path) -> None:
     """The terminal may show something else than was written: it cuts what is written beyond its new size."""
-    terminal = Terminal([*app_command(), "--session-dir", str(tmp_path)], columns=80, rows=24)
-    try:
+    with closing(Terminal([*app_command(), "--session-dir", str(tmp_path)], columns=80, rows=24)) as terminal:
         terminal.until("Quit")  # the last row
         for again in (lambda: terminal.send("\x0c"), lambda: terminal.resize(78, 24)):
             terminal.look(lambda screen: screen.erase_in_display(2))
             again()
             terminal.until(lambda text: "cs336-tui" in text and "Quit" in text)
-    finally:
-        terminal.close()
