@@ -112,7 +112,7 @@ class EstimateController:
         seen = tuple(need for need in wanted if needs_of(need.spec) not in state.unpredictable)
         if wanted and not seen and (why := state.unpredictable[needs_of(wanted[0].spec)]):
             return Forecast(f"not predicted: {format.plain(why)}", "caution")
-        estimates = self._here(state, seen)
+        estimates = self._estimates(state, seen, None)
         known = [(need, found) for need, found in zip(seen, estimates, strict=True) if found]
         if len(known) < len(seen) or not seen:
             return Forecast(PREDICTING if predicts and seen else "")
@@ -144,7 +144,7 @@ class EstimateController:
         )
         cells = chosen if whose == "chosen" else of_session
         found = self._asked_of(cells.largest)
-        estimates = self._there(state, found)
+        estimates = self._estimates(state, found, self._gpu)
         measured = self._measured(state) if self._gpu is None else {}
         if self._batches:
             self._batches.missing = ()
@@ -191,7 +191,7 @@ class EstimateController:
             return None
         if estimate is None:
             return Largest()
-        return self._batches.of(self._known_there(state), state.unpredictable, spec, estimate.target)
+        return self._batches.of(self._known(state, self._gpu), state.unpredictable, spec, estimate.target)
 
     @staticmethod
     def _total(found: tuple[Need, ...], rows: tuple[EstimateRow, ...], *, more: bool, lanes: int) -> str:
@@ -280,7 +280,7 @@ class EstimateController:
         if (source := self._app.live.source) is None:
             return
         state, (here, there) = self._app.live.state, self._asked
-        known = self._known_there(state)
+        known = self._known(state, self._gpu)
         source.bench.predict(
             [spec for spec in here if needs_of(spec) not in state.predictions],
             [spec for spec in there if needs_of(spec) not in known],
@@ -296,11 +296,12 @@ class EstimateController:
         there = (*self._asked_of(self._chosen_there.largest), *self._asked_of(of_session))
         return _each_need((), (*chosen, *of_session)), _each_need(tried, there)
 
-    def _known_there(self, state: SessionState) -> Mapping[CellSpec, Prediction]:
-        """The predictions for the named GPU, or else for the devices of the session's machine."""
-        if self._gpu is None:
-            return state.predictions
-        return state.predictions_elsewhere.get(capability_pair(self._gpu.capability), {})
+    @staticmethod
+    def _known(state: SessionState, gpu: GpuModel | None) -> Mapping[CellSpec, Prediction]:
+        """The predictions for a GPU, or else for the devices of the session's machine."""
+        return (
+            state.predictions if gpu is None else state.predictions_elsewhere.get(capability_pair(gpu.capability), {})
+        )
 
     def _asked_of(self, needs: Sequence[Need]) -> tuple[Need, ...]:
         """These, on the named GPU where there is one."""
@@ -321,35 +322,19 @@ class EstimateController:
             known = self._targets[id(state), device] = now, target_here(info, state.environment, state.devices)
         return known[1]
 
-    def _here(self, state: SessionState, needs: Sequence[Need]) -> tuple[Estimate | None, ...]:
-        """Each on its device of the session's machine; None where the prediction or the device is not known."""
-        devices = dict.fromkeys(need.spec.device for need in needs)
-        targets = {device: self._target_of(state, device) for device in devices}
-        linked = {name: each and self._linked(each) for name, each in targets.items()}
-        return self._judge("here", state, state.predictions, needs, linked)
-
-    def _linked(self, target: Target) -> Target:
-        return msgspec.structs.replace(target, stated_link=self._link)
-
-    def _there(self, state: SessionState, needs: Sequence[Need]) -> tuple[Estimate | None, ...]:
-        """As `_here`, on the named GPU where there is one."""
-        if self._gpu is None:
-            return self._here(state, needs)
-        target = self._linked(named_target(self._gpu))
-        targets: dict[str, Target | None] = {need.spec.device: target for need in needs}
-        return self._judge("there", state, self._known_there(state), needs, targets)
-
-    def _judge(
-        self,
-        place: str,
-        state: SessionState,
-        known: Mapping[CellSpec, Prediction],
-        needs: Sequence[Need],
-        targets: dict[str, Target | None],
+    def _estimates(
+        self, state: SessionState, needs: Sequence[Need], gpu: GpuModel | None
     ) -> tuple[Estimate | None, ...]:
-        measured = sum(cell.is_over for cell in state.cells.values())
+        """Each on the GPU, or else on its device of the session's machine; None where the prediction or the device is
+        not known."""
+        targets: dict[str, Target] = {}
+        for device in dict.fromkeys(need.spec.device for need in needs):
+            if target := named_target(gpu) if gpu else self._target_of(state, device):
+                targets[device] = msgspec.structs.replace(target, stated_link=self._link)
+        known, measured = self._known(state, gpu), sum(cell.is_over for cell in state.cells.values())
         predictions = tuple(known.get(needs_of(need.spec)) for need in needs)
         of = (id(state), tuple(needs), predictions, targets, len(known), measured)
+        place = gpu.name if gpu else ""
         if place in self._judged and self._judged[place][0] == of:
             return self._judged[place][1]
         found: dict[CellSpec, Estimate] = {}
@@ -359,7 +344,7 @@ class EstimateController:
                 for need, prediction in zip(needs, predictions, strict=True)
                 if need.spec.device == device and prediction
             }
-            if target is not None and of_device:
+            if of_device:
                 specs = tuple(of_device)
                 found |= zip(specs, judge_all(tuple(of_device.values()), target, state, specs), strict=True)
         estimates = tuple(found.get(need.spec) for need in needs)
