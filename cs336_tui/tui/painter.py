@@ -102,12 +102,8 @@ class Painter:
         if not self._app.is_up:
             return
         self._app.live, session.playing = session, True
-        if session.state.queued:
-            self.react(session.state.queued)
-        if session.state.tuning:
-            self.react(session.state.tuning)
-        for notice in session.state.notices:
-            self.react(notice)
+        for event in filter(None, (session.state.queued, session.state.tuning, *session.state.notices)):
+            self.react(event)
         self._app.stale = True
 
     def react(self, event: Event) -> None:
@@ -192,7 +188,6 @@ class Painter:
             running=app.run_in_progress and not app.replaying,
             wide=main.wide,
             compared=self._sessions.compared,
-            marked_cells=self._sessions.marked_cells,
             reported=self._reports.about(app.shown),
             judging=app.judging,
             peaks=self._peaks.view,

@@ -50,9 +50,11 @@ class Library:
         among the messages of the app, which may wait for that."""
         return in_background(pane, self._list, lambda found: pane.take(*found))
 
-    def open(self, path: Path, then: Callable[[Session | str], object]) -> None:
-        """One session with all its results, or a line that says why it cannot be read."""
-        self._work(lambda: self._open(path), then)
+    def open(self, path: Path, then: Callable[[Session], object]) -> None:
+        """One session with all its results; tells why it cannot be read."""
+        self._work(
+            lambda: self._open(path), lambda read: self._app.report(read) if isinstance(read, str) else then(read)
+        )
 
     def change(self, act: Callable[[], None], then: Callable[[str], object]) -> None:
         """Name, annotate or delete a session by `act`; a line that says why not, empty when it was done."""

@@ -118,15 +118,15 @@ class SessionController:
         if session is not None and (source := session.watched) is not None:
             session.watched = None
             session.end_run()
-            in_background(self._app, source.close, lambda _: self._closed())
+            in_background(self._app, source.close, lambda _: self._app.is_up and self._reload_in_sight())
 
     def ask_trust(self, refused: Untrusted) -> None:
         """Ask whether what a session names is to be run, and do what was asked for."""
         question = f"This session {refused.what}. What you trust runs with your rights."
         self._app.confirm(question, "Trust it", "Leave it", self._trust)
 
-    def _closed(self) -> None:
-        if self._app.is_up and self._app.main.shows("sessions"):
+    def _reload_in_sight(self) -> None:
+        if self._app.main.shows("sessions"):
             self.reload()
 
     def ask_cancel(self, session: Session) -> None:
@@ -151,13 +151,10 @@ class SessionController:
         self.reload()
         self._library.open(path, self._opened)
 
-    def _opened(self, session: Session | str) -> None:
-        if isinstance(session, str):
-            self._app.report(session)
-        else:
-            self._app.look_at(session)
-            if session.problem:
-                self._app.report(session.problem)
+    def _opened(self, session: Session) -> None:
+        self._app.look_at(session)
+        if session.problem:
+            self._app.report(session.problem)
 
     def _ask_words(self, wish: Wish, info: SessionInfo) -> None:
         title, about, value = (
@@ -201,25 +198,17 @@ class SessionController:
                 self._library.open(path, partial(self._read, path))
         self._app.refresh_panes()
 
-    def _read(self, path: Path, session: Session | str) -> None:
-        if isinstance(session, str):
-            self._app.report(session)
-        elif path in self._pane.marked:
+    def _read(self, path: Path, session: Session) -> None:
+        if path in self._pane.marked:
             self._loaded[path] = session
             self._app.refresh_panes()
 
-    @property
-    def marked_cells(self) -> tuple[CellState, ...]:
-        """Up to two cells, of whatever sessions, that are to be compared."""
-        return tuple(cell for _, cell in self._cells)
-
     def mark_cell(self, cell: CellState) -> None:
         """Mark a cell of the shown session, or no longer; a third takes the place of the first."""
-        session = self._app.shown
-        if cell in self.marked_cells:
-            self._cells = [(source, other) for source, other in self._cells if other is not cell]
-        else:
-            self._cells = [*self._cells, ((session.title, session.state), cell)][-2:]
+        session, others = self._app.shown, [marked for marked in self._cells if marked[1] is not cell]
+        if len(others) == len(self._cells):
+            others = [*others, ((session.title, session.state), cell)][-2:]
+        self._cells = others
         self._app.paint()
 
     @property
@@ -253,11 +242,16 @@ class SessionController:
     def resume(self, info: SessionInfo, *, trusted: bool = False) -> None:
         """Run the session's cells that have no result, into its own log. Unless `trusted`, asks before it imports code
         that is not the current folder's own."""
-        app = self._app
+        app, nothing_left = self._app, f"Session {info.title} has nothing left to run."
         if info.path in self._watched:
             self._app.warn("That session is still running.")
         elif info.path.with_suffix(JOBS_SUFFIX).is_dir():
-            self._resume_jobs(info)
+            if info.writer:
+                app.warn(f"Session {info.title} is being written by {info.writer}.")
+            elif not info.left:
+                app.warn(nothing_left)
+            else:  # they are submitted anew, and watched
+                app.look_at(self._watch(Session(info.path), resume=True))
         elif app.replaying:
             self._app.warn("A replay or watch cannot run cells; start cs336-tui without them to resume a session.")
         elif app.run_in_progress:
@@ -265,7 +259,7 @@ class SessionController:
         elif info.path == app.live.path:
             self._resume_own()
         elif not (info.left or info.race_left):
-            self._app.warn(f"Session {info.title} has nothing left to run.")
+            app.warn(nothing_left)
         else:
             session = Session(info.path)
             session.news_since = time.time()
@@ -277,15 +271,6 @@ class SessionController:
             assert session.source is not None
             self._trust = partial(self.resume, info, trusted=True)
             session.source.resume(races=info.race_left, trusted=trusted)
-
-    def _resume_jobs(self, info: SessionInfo) -> None:
-        """Submit the session's cells anew that have no result, and watch them."""
-        if info.writer:
-            self._app.warn(f"Session {info.title} is being written by {info.writer}.")
-        elif not info.left:
-            self._app.warn(f"Session {info.title} has nothing left to run.")
-        else:
-            self._app.look_at(self._watch(Session(info.path), resume=True))
 
     def _resume_own(self) -> None:
         live, source = self._app.live, self._app.live.source
@@ -327,5 +312,4 @@ class SessionController:
             self._retire(self._app.live)
             self._app.live, self._before = self._before, None
             self._app.look_at(None)
-        if self._app.main.shows("sessions"):
-            self.reload()
+        self._reload_in_sight()
