@@ -15,6 +15,7 @@ from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.controllers.library import Library, RecordingController
 from cs336_tui.tui.controllers.running import RunController
+from cs336_tui.tui.format import plural
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.requests import Wish
@@ -142,8 +143,8 @@ class SessionController:
             source.cancel()
             self._app.notify("Cancel requested; cells end when the launcher reports it.", title="Cancelling", timeout=5)
 
-        count = f"{len(going_on)} job{'s' * (len(going_on) > 1)} of this session"
-        question = f"{count} pending or running. They keep running when this app is closed."
+        count = plural(len(going_on), "job")
+        question = f"{count} of this session pending or running. They keep running when this app is closed."
         self._app.confirm(question, "Cancel them", "Leave them", cancel)
 
     def _recorded(self, path: Path) -> None:
