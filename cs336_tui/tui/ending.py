@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from cs336_tui.export.texts import one_line
+from cs336_tui.export.writing.texts import one_line
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.store import SessionInfo, info_of
 

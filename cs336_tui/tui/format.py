@@ -14,9 +14,9 @@ from rich.cells import cell_len
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, shown_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
-from cs336_tui.export import texts
-from cs336_tui.export.results_columns import COLUMNS
-from cs336_tui.export.tables import Column
+from cs336_tui.export.subjects.results_columns import COLUMNS
+from cs336_tui.export.writing import texts
+from cs336_tui.export.writing.tables import Column
 from cs336_tui.stats import quantities
 
 NOT_YET = "–"

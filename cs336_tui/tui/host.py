@@ -11,9 +11,9 @@ from textual import on
 
 from cs336_tui.config.presets import Preset
 from cs336_tui.config.settings import Found, Settings
+from cs336_tui.events.environment import LEFT_OUT
 from cs336_tui.events.events import Event, Notice
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.runner.capabilities import LEFT_OUT
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.tui.background import SummaryAutosave

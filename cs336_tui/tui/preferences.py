@@ -203,12 +203,12 @@ def checked(found: Found, themes: Collection[str]) -> Found:
     settings = found.settings
     if settings.theme not in themes:
         found = found.without("theme", f"{settings.theme}: expected one of {', '.join(themes)}")
-    from cs336_tui.export.file_formats import FORMATS, canonical
+    from cs336_tui.export.writing.files import FORMATS, canonical
 
     if canonical(settings.export_format) not in FORMATS:
         found = found.without("export_format", f"{settings.export_format}: expected one of {', '.join(FORMATS)}")
     if settings.columns:
-        from cs336_tui.export.results_columns import COLUMNS
+        from cs336_tui.export.subjects.results_columns import COLUMNS
 
         if unknown := next((each for each in settings.columns if each not in COLUMNS), None):
             found = found.without("columns", f"{unknown}: expected some of {', '.join(COLUMNS)}")

@@ -21,8 +21,8 @@ from cs336_tui.session.state import fold
 from cs336_tui.stats.quantities import scale, time_text
 from cs336_tui.tui.dialogs.windows import Reader
 from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
-from cs336_tui.tui.tabs.kernels.listing import Selection, kernels_sheet, phases, select, still_valid
-from cs336_tui.tui.tabs.kernels.pane import VIEWS, KernelsPane
+from cs336_tui.tui.tabs.kernel_listing import Selection, kernels_sheet, phases, select, still_valid
+from cs336_tui.tui.tabs.kernels import VIEWS, KernelsPane
 from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.columns import Laid, middle
 from cs336_tui.tui.widgets.lines import Lines

@@ -15,7 +15,7 @@ from textual.notifications import SeverityLevel
 from textual.widgets import OptionList
 
 from cs336_tui.config.presets import all_presets
-from cs336_tui.export.file_formats import FILE_FORMATS
+from cs336_tui.export.writing.files import FILE_FORMATS
 from cs336_tui.tui.background import tried
 from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.controllers import dialogs

@@ -64,8 +64,8 @@ def export(app: Host, *, what: str | None = None, format_: str | None = None) ->
     """Ask what of the session goes where, at first what was exported last; `what` and `format_`, where they are given,
     are chosen already."""
     from cs336_tui.export.catalogue import RESULTS, Choice, fitted, formats_of, last_choice, offers
-    from cs336_tui.export.file_formats import canonical
     from cs336_tui.export.folder import Source
+    from cs336_tui.export.writing.files import canonical
     from cs336_tui.tui.dialogs.export import ExportDialog, Written
 
     if not (any(report.content for report in app.state.reports.values()) or _has_results(app)):
@@ -92,7 +92,7 @@ def export(app: Host, *, what: str | None = None, format_: str | None = None) ->
 def copy_table(app: Host) -> None:
     """The table of the tab to the clipboard of the terminal, also over SSH, as markdown; of tabs without a table the
     results."""
-    from cs336_tui.export.results import results_markdown
+    from cs336_tui.export.subjects.results import results_markdown
 
     tab = app.main.open_tab if app.main.wide else app.main.open_pane
     pane: object = next(iter(app.main.query(f"#{tab}")), None)

@@ -225,7 +225,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
     @on(Input.Changed, "#name")
     def _named(self) -> None:
         from cs336_tui.export.catalogue import formats_of
-        from cs336_tui.export.file_formats import format_of
+        from cs336_tui.export.writing.files import format_of
 
         self._named_by_hand = self._file.value != self._usual_name
         named = format_of(Path(self._file.value))
@@ -278,7 +278,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
     def action_save(self) -> None:
         """Write it, on a thread. On a refusal the dialog stays and says why."""
         from cs336_tui.export.catalogue import write
-        from cs336_tui.export.file_formats import format_of, why_unknown
+        from cs336_tui.export.writing.files import format_of, why_unknown
 
         path, choice = self.path, self._choice
         if self._writing:
@@ -308,7 +308,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         self.dismiss((path,))
 
     def _refuse(self, why: str) -> None:
-        from cs336_tui.export.texts import in_brief
+        from cs336_tui.export.writing.texts import in_brief
 
         self._problem.update(f"! {in_brief(why, most=200)}")
 

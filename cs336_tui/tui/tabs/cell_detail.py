@@ -10,7 +10,7 @@ from cs336_tui.config.counts import INTERVAL, steps_words, warmup_words
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import EffectiveSettings
-from cs336_tui.export.footnotes import limit_words
+from cs336_tui.export.writing.footnotes import limit_words
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import bandwidth, counted, percent

@@ -7,10 +7,10 @@ from functools import partial
 from typing import ClassVar
 
 from cs336_tui.analysis.comparison import Side
+from cs336_tui.analysis.effects import SpeedUp, mixed_speedups
 from cs336_tui.analysis.merge import merge, title_of
-from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.events.reports import PrecisionReport, ReportKind
-from cs336_tui.export.precision import (
+from cs336_tui.export.subjects.precision import (
     ADDEND_NOTE,
     BY_RULES,
     accumulation_table,
@@ -19,7 +19,7 @@ from cs336_tui.export.precision import (
     toy_table,
     toys,
 )
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.stats.ratio import LEVEL

@@ -75,8 +75,8 @@ class RacePane(Container):
         race, cells = self._shown.race, self._state.cells
 
         def make() -> str:
-            from cs336_tui.export.formats import render
-            from cs336_tui.export.tuning import race_table
+            from cs336_tui.export.subjects.tuning import race_table
+            from cs336_tui.export.writing.formats import render
 
             return render(race_table(race, cells), "markdown")
 

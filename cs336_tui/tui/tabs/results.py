@@ -11,7 +11,7 @@ from textual.binding import BindingType
 
 from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.events.events import CellFinished
-from cs336_tui.export.tables import Column
+from cs336_tui.export.writing.tables import Column
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.tui.format import told_variants

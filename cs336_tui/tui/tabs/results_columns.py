@@ -13,8 +13,8 @@ from cs336_tui.analysis.fields import FIELDS, shown_of, warmup_done
 from cs336_tui.analysis.measures import FLOP_RATE, MEASURES, QUANTILES, SIZE, Energy, Quantity, Runs, peak_bytes
 from cs336_tui.analysis.merge import Result
 from cs336_tui.events.peaks import WRONG_PEAK
-from cs336_tui.export.results_columns import COLUMNS, ResultRow
-from cs336_tui.export.tables import Column, Value
+from cs336_tui.export.subjects.results_columns import COLUMNS, ResultRow
+from cs336_tui.export.writing.tables import Column, Value
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import MILLISECONDS
