@@ -151,23 +151,13 @@ class ScriptedBench:
     def stop_running(self) -> None:
         self.queue.stop_running()
 
-    def resume(
-        self,
-        sink: Sink | None = None,
-        *,
-        failed: bool = False,
-        take_over: bool = False,
-        trusted: bool = False,
-        show: Callable[[Sequence[Import]], object] = lambda _: None,
-    ) -> tuple[int, ...]:
-        del sink, take_over
+    def resume(self, *, trusted: bool, show: Callable[[Sequence[Import]], object]) -> tuple[int, ...]:
         if self.refuse:
             raise self.refuse
         history = list(LogReader(self.log_path))
         state = fold(history)
-        again = ("cancelled", "failed", "killed") if failed else ("cancelled",)
         went_on: list[Event] = [SessionResumed(at=time.time(), app="0")]
-        went_on += [CellRequeued(at=time.time(), cell=c.cell) for c in state.cells.values() if c.status in again]
+        went_on += [CellRequeued(at=time.time(), cell=c.cell) for c in state.cells.values() if c.status == "cancelled"]
         for event in went_on:
             state.apply(event)
         show(check_log("s", left_of(state), trusted=trusted))
@@ -197,8 +187,7 @@ class ScriptedBench:
         while (taken := self.queue.take()) is not None:
             if isinstance(taken, WaitingPeak):
                 self.peaks_measured.append((taken.device, taken.precision))
-                while not (self.go_on.is_set() or self._stop.is_set() or self._permits.acquire(timeout=0.005)):
-                    pass
+                self._wait()
                 taken.tell(self.peak)
                 continue
             if isinstance(taken, WaitingReport):
@@ -206,8 +195,7 @@ class ScriptedBench:
                 continue
             cell = taken.cell
             self.sink([CellStarted(at=START + 1, cell=cell, pid=1)])
-            while not (self.go_on.is_set() or self._stop.is_set() or self._permits.acquire(timeout=0.005)):
-                pass
+            self._wait()
             self.may_stop.wait(10)
             status = "cancelled" if self._stop.is_set() else self.outcomes.get(cell, "ok")
             steps = [a_step(cell, 0.1532)] if status == "ok" else []
@@ -217,13 +205,16 @@ class ScriptedBench:
         number, self.reports = self.reports, self.reports + 1
         self.sink([ReportStarted(at=START + 1, report=number, kind=asked.kind, spec=asked.spec, cell=asked.cell)])
         self.sink([ReportStage(at=START + 1, report=number, stage="warm-up")])
-        while not (self.go_on.is_set() or self._stop.is_set() or self._permits.acquire(timeout=0.005)):
-            pass
+        self._wait()
         self.may_stop.wait(10)
         ended = self.report_ends
         if self._stop.is_set():
             ended = ReportFinished(at=START + 2, report=number, status="cancelled")
         self.sink([msgspec.structs.replace(ended, report=number)])
+
+    def _wait(self) -> None:
+        while not (self.go_on.is_set() or self._stop.is_set() or self._permits.acquire(timeout=0.005)):
+            pass
 
     def finish_one(self) -> None:
         """Let the running cell or report end, or the next that runs."""
