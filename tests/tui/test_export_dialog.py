@@ -177,21 +177,11 @@ async def test_everything_is_offered(app: Cs336App, here: Path) -> None:  # noqa
 async def test_a_pivot_of_chosen_rows_columns_and_value(app: Cs336App, here: Path) -> None:
     async with exporting(app) as pilot:
         await choose(pilot, app, "pivot")
-        dialog(app).query_one("#axes", Input).value = "size:precision"
-        await press(pilot, "enter", seen=is_shown("different cells"))
-        assert not list(here.iterdir())
         dialog(app).query_one("#axes", Input).value = "size,pass:precision"
         await pilot.press("enter")
         await written(pilot, app)
     text = (here / f"cs336-tui-pivot-{SESSION}.md").read_text()
     assert re.search(r"\| size +\| pass +\| +fp32[^|]*\| +bf16-mixed", text)
-
-
-async def test_what_a_layout_has_nothing_of_is_refused_and_nothing_written(app: Cs336App, here: Path) -> None:
-    async with exporting(app) as pilot:
-        await choose(pilot, app, "layout attention")
-        await press(pilot, "enter", seen=is_shown("no cell of attention alone"))
-        assert not any(here.iterdir())
 
 
 async def test_an_existing_file_needs_a_second_yes(app: Cs336App, here: Path) -> None:
@@ -215,14 +205,6 @@ async def test_another_name_asks_again(app: Cs336App, here: Path) -> None:
             await press(pilot, "ctrl+s", seen=f"{name} already exists")
         await pilot.press("escape")
     assert (here / "a.md").read_text() == (here / "b.md").read_text() == "mine"
-
-
-async def test_a_folder_that_is_not_there_leaves_the_dialog_open_and_says_what_to_do(app: Cs336App, here: Path) -> None:
-    async with exporting(app) as pilot:
-        dialog(app).query_one("#folder", Input).value = "no/such/folder"
-        await press(pilot, "ctrl+s", seen=is_shown("does not exist; create it or choose another path"))
-        assert len(app.screen_stack) == 2
-    assert not list(here.iterdir())
 
 
 async def test_letters_typed_into_a_name_are_letters_and_its_suffix_is_the_format(app: Cs336App, here: Path) -> None:
@@ -251,14 +233,20 @@ async def test_another_format_keeps_a_name_of_ones_own_and_takes_its_suffix(app:
         assert field.value == "mine.typ"
 
 
-async def test_a_name_that_says_another_thing_is_refused(app: Cs336App, here: Path) -> None:
+async def test_what_cannot_be_written_is_refused_and_nothing_is_written(app: Cs336App, here: Path) -> None:
     async with exporting(app) as pilot:
-        dialog(app).query_one("#name", Input).value = "t.xlsx"
-        await pilot.pause()
-        await press(pilot, "ctrl+s", seen=is_shown("spreadsheets open .csv"))
-        dialog(app).query_one("#name", Input).value = ""
-        await pilot.pause()
-        await press(pilot, "ctrl+s", seen="a name is needed")
+        for what, field, text, said in (
+            ("layout attention", "#folder", ".", "no cell of attention alone"),
+            ("pivot", "#axes", "size:precision", "different cells"),
+            ("results", "#folder", "no/such/folder", "does not exist; create it or choose another path"),
+            ("results", "#name", "t.xlsx", "spreadsheets open .csv"),
+            ("results", "#name", "", "a name is needed"),
+        ):
+            await choose(pilot, app, what)
+            dialog(app).query_one(field, Input).value = text
+            await pilot.pause()
+            await press(pilot, "ctrl+s", seen=is_shown(said))
+            assert len(app.screen_stack) == 2
     assert not list(here.iterdir())
 
 

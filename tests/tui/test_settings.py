@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 
 from cs336_tui.config.settings import Found, Settings, read_settings, settings_path
 from cs336_tui.tui.app import Cs336App
@@ -24,13 +25,16 @@ def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
-async def listed(app: Cs336App, pilot: object) -> None:
-    await pilot.press("t")  # type: ignore[attr-defined]
-    await until(pilot, lambda _: isinstance(app.screen, ThemeList))  # type: ignore[arg-type]
+async def listed(app: Cs336App, pilot: Pilot[None]) -> None:
+    await press(pilot, "t", seen=lambda _: isinstance(app.screen, ThemeList))
 
 
-async def test_a_theme_is_on_while_the_cursor_is_on_it_and_enter_keeps_it_for_good() -> None:
+async def test_a_theme_is_on_while_the_cursor_is_on_it_escape_goes_back_and_enter_keeps_it_for_good() -> None:
     async with on_screen(Cs336App(), size=SMALL) as (app, pilot):
+        await listed(app, pilot)
+        await press(pilot, "down", seen=lambda _: app.theme != "cs336-dark")
+        await press(pilot, "escape", seen=lambda _: app.theme == "cs336-dark")
+        assert not settings_path().exists()
         await listed(app, pilot)
         seen = []
         for key in ("down", "t"):
@@ -42,14 +46,6 @@ async def test_a_theme_is_on_while_the_cursor_is_on_it_and_enter_keeps_it_for_go
         assert app.theme == seen[-1]
     async with on_screen(Cs336App(settings=read_settings()), "1 Configure", size=SMALL) as (again, pilot):
         assert again.theme == seen[-1]
-
-
-async def test_escape_goes_back_to_the_theme_before_and_keeps_nothing() -> None:
-    async with on_screen(Cs336App(), size=SMALL) as (app, pilot):
-        await listed(app, pilot)
-        await press(pilot, "down", seen=lambda _: app.theme != "cs336-dark")
-        await press(pilot, "escape", seen=lambda _: app.theme == "cs336-dark")
-        assert not settings_path().exists()
 
 
 async def test_the_palette_previews_a_theme_too() -> None:
