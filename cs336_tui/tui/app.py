@@ -91,11 +91,9 @@ class Cs336App(Host):
         self._watches = watch is not None
         self._styled_for = self.theme, self.get_css_variables()
         self.stylesheet.set_variables(self._styled_for[1])
-        self._replay = (
-            ReplaySource(replay, lambda events: self.take(self.live, events), self.post_message, speed)
-            if replay
-            else None
-        )
+        self._replay: ReplaySource | None = None
+        if replay:
+            self._replay = ReplaySource(replay, lambda events: self.take(self.live, events), self.post_message, speed)
         self._reports, self._peaks = ReportController(self), PeakController(self)
         self._runs = RunController(self, self._reports, bench_factory)
         self._sessions = SessionController(self, self._runs, session_dir)

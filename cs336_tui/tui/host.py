@@ -28,7 +28,7 @@ from cs336_tui.tui.widgets.lines import Lines
 
 
 class Host(SteadyApp):
-    """An app without controllers, which `Cs336App` adds. `settings` are the person's, `theme` is the one in force."""
+    """An app without controllers, which `Cs336App` adds. `settings` are the person's."""
 
     requests: Requests
     themes: ThemeChoice
