@@ -23,6 +23,7 @@ from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
 from cs336_tui.tui.requests import Requests
 from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
+from tests.tui.watched import frame_waits
 
 W = TypeVar("W", bound=Widget)
 STYLES = Path(tui.__file__).with_name("app.tcss")
@@ -110,17 +111,9 @@ class Hand:
 
     def drawing_waits(self) -> bool:
         """True if an animation, layout, scroll, repaint or a call after a refresh is still to come."""
-        screen = self.host.screen
-        pumps = (self.host, *screen.walk_children(with_self=True))
-        return bool(
-            self.host.animator._animations
-            or screen._layout_required
-            or screen._scroll_required
-            or screen._repaint_required
-            or screen._dirty_widgets
-            or screen._callbacks
-            or any(pump._next_callbacks for pump in pumps)
-        )
+        pumps = (self.host, *self.host.screen.walk_children(with_self=True))
+        animated = bool(self.host.animator._animations)
+        return animated or frame_waits(self.host) or any(pump._next_callbacks for pump in pumps)
 
     def entry(self, field: str, kind: type[W]) -> W:
         return self.pane.query_one(f"#entry-{field.replace('_', '-')}", kind)
