@@ -272,8 +272,11 @@ async def test_left_and_right_go_through_all_tabs_and_the_open_one_is_named(widt
         await press(pilot, "left", seen=lambda _: app.main.open_pane == "precision")
 
 
-async def test_a_click_on_an_arrow_opens_the_next_tab_that_is_not_in_sight() -> None:
+async def test_a_click_on_a_tab_opens_it_and_one_on_an_arrow_the_next_that_is_not_in_sight() -> None:
     async with on_screen(Cs336App(Benches()), size=(80, 24)) as (app, pilot):
+        await pilot.click("#tabs", offset=(bar(app).text.index("2 Live"), 0))
+        await until(pilot, lambda _: app.main.open_pane == "live")
+        await pilot.press("1")
         assert bar(app).text.endswith("│ 7 Sessions │›")
         await pilot.click("#tabs", offset=(len(bar(app).text) - 1, 0))
         await until(pilot, lambda _: app.main.open_pane == "compare")
