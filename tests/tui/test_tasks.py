@@ -112,21 +112,17 @@ async def test_w_keeps_the_choices_under_a_name(size: tuple[int, int], own: Path
         assert "Preset mine" in {command.title for command in app.get_system_commands(app.screen)}
 
 
-async def test_replacing_one_needs_a_second_yes() -> None:
+async def test_a_name_that_cannot_be_is_told_and_replacing_a_preset_needs_a_second_yes(own: Path) -> None:
     presets.save(presets.Preset("mine", "about", presets.QUICK.sweep))
-    async with on_screen(Cs336App(Benches()), "NVIDIA") as (app, pilot):
+    async with on_screen(Cs336App(Benches()), "NVIDIA", notifications=True) as (app, pilot):
         app.query_one(ConfigurePane).load(presets.preset("2026/warmup"))
+        await press(pilot, "w", "ctrl+u", *"../x", "enter", seen="preset name '../x'")
+        assert [path.name for path in own.rglob("*")] == ["mine.toml"]
         await press(pilot, "w", "ctrl+u", *"mine", "enter", seen="Enter again")
         assert presets.preset("mine").sweep == presets.QUICK.sweep
         await press(pilot, "enter", seen=lambda _: len(app.screen_stack) == 1)
         kept = presets.preset("mine")
         assert (kept.about, kept.sweep) == ("about", presets.preset("2026/warmup").sweep)
-
-
-async def test_a_name_that_cannot_be_is_told_and_wrong_choices_are_not_saved(own: Path) -> None:
-    async with on_screen(Cs336App(Benches()), "NVIDIA", notifications=True) as (_, pilot):
-        await press(pilot, "w", "ctrl+u", *"../x", "enter", seen="preset name '../x'")
-        assert not list(own.rglob("*"))
 
 
 async def test_a_replay_saves_nothing(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from cs336_tui.tui.configure import entries as parts
 from cs336_tui.tui.configure.form import AFTER_OOM, Entries, Forecast, entries_of, entry_axes, read, summary_lines
 from cs336_tui.tui.configure.preview import CellChoices
 from cs336_tui.tui.format import cut_to_lines
-from cs336_tui.tui.keys import bind_keys, key_name
+from cs336_tui.tui.keys import bind_keys
 from cs336_tui.tui.requests import RunOptions, requests_of
 from cs336_tui.tui.widgets.entries import Chips, Entry, Fold, PushButton, TextEntry
 
@@ -39,13 +39,6 @@ _READ_S = 12.0
 """Seconds for which choices left out of a preset are shown."""
 _TWO_COLUMNS_FROM = 64
 """Width at which the entries stand in two columns."""
-_BUTTONS = {
-    "run": ("Runs these cells, or adds them to the queue", "app.run"),
-    "stop": ("Stops the run; Resume continues it later", "app.stop"),
-    "resume": ("Continues the stopped run, in the same log", "app.resume"),
-    "export": ("Writes tables, figures and the summary to files", "app.export"),
-}
-"""The action of each button, and of the key that does the same."""
 PREDICTING = "predicting ..."
 """In place of a prediction that is not there yet."""
 
@@ -164,7 +157,7 @@ class ConfigurePane(Vertical):
     def _show_about(self) -> None:
         """Say what the entry under the cursor is, and what the choice under it means."""
         focused, width = self.screen.focused, max(self.content_size.width, 12)
-        text, about = _about(focused, self._entries.edition, self._environment), self.query_one("#about", Static)
+        text, about = parts.about(focused, self._entries.edition, self._environment), self.query_one("#about", Static)
         about.update("\n".join(cut_to_lines(text, width, _ABOUT_LINES)))
         if about.display != (shown := self.has_focus_within and self.size.height >= _ABOUT_FROM):
             about.display = shown
@@ -390,21 +383,3 @@ class ConfigurePane(Vertical):
         """Offer the edition's sizes and the machine's devices, beside those that are chosen."""
         self.query_one("#entry-size", Chips).chips = parts.size_chips(self._entries)
         self.query_one("#entry-device", Chips).chips = parts.device_chips(self._entries, self._environment)
-
-
-def _about(focused: Widget | None, edition: str, environment: Environment | None) -> str:
-    """Words on the entry or button with the focus, with its unit, and on the choice under its cursor."""
-    from cs336_tui.config.meanings import meaning
-
-    entry = next((each for each in focused.ancestors_with_self if isinstance(each, Entry)), None) if focused else None
-    if isinstance(entry, Chips) and entry.under_cursor:
-        device = environment.device(entry.under_cursor) if environment else None
-        return meaning(entry.field, entry.under_cursor, edition, device.label if device else "")
-    if isinstance(entry, Entry):
-        return meaning(entry.field)
-    if isinstance(focused, Fold):
-        return "Enter hides these entries." if focused.open else "Enter shows more entries."
-    if isinstance(focused, PushButton) and focused.id in _BUTTONS:
-        does, binding = _BUTTONS[focused.id]
-        return f"{does} ({key_name(binding)})."
-    return ""
