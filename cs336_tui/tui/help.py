@@ -14,7 +14,6 @@ from typing import ClassVar, NamedTuple
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.widgets import Input
 
 from cs336_tui.tui.dialogs.windows import ChoiceList, Confirm, Dialog, Reader, ThemeList
@@ -167,8 +166,7 @@ class HelpReader(Dialog[None]):
         self._match = 0
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title, box.border_subtitle = "Help", _reading()
+        with self.box("Help", _reading()):
             yield self._rows
             yield _Search(placeholder="search", compact=True, id="search")
 

@@ -259,13 +259,11 @@ class LiveSource:
                 stopped()
                 return
             with self._asking:
-                if self._asked:
+                if goes_on := bool(self._asked):
                     self._asked -= 1
                     add(prepared)
-                    goes_on = True
                 else:
                     stopped()
-                    goes_on = False
             if goes_on:
                 then(prepared)
 

@@ -102,12 +102,9 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         from cs336_tui.stats.quantities import UNITS
 
         choice = self._choice
-        with Vertical(id="box") as box:
-            box.border_title = "Export"
-            box.border_subtitle = (
-                f"↑↓ what · {key_name('export.format_before', 'export.format_next')} format · Enter save · "
-                f"{key_name('export.copy')} copy · {key_name('export.cancel')} cancel"
-            )
+        turn, copy = key_name("export.format_before", "export.format_next"), key_name("export.copy")
+        leave = key_name("export.cancel")
+        with self.box("Export", f"↑↓ what · {turn} format · Enter save · {copy} copy · {leave} cancel"):
             with Horizontal(id="choices"):
                 yield OptionList(*self._options(), id="what", compact=True)
                 with Vertical(id="how"):
@@ -337,9 +334,8 @@ class Written(Dialog[None]):
         self._paths, self._copy = [str(path.absolute()) for path in paths], copy
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title = "Written"
-            box.border_subtitle = f"{key_name('written.copy')} copy the path · {key_name('written.close')} close"
+        copy, close = key_name("written.copy"), key_name("written.close")
+        with self.box("Written", f"{copy} copy the path · {close} close"):
             for path in self._paths:
                 yield Label(path, markup=False)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.widgets import Button, Label
 
 from cs336_tui.config.sweep import Sweep
@@ -48,10 +48,8 @@ class TuneDialog(Dialog[Search | None]):
         self._problem = Label("", id="problem", markup=False)
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title = "Tune: race these choices"
-            move, leave = key_name("tune.previous", "tune.next"), key_name("tune.cancel")
-            box.border_subtitle = f"{move} move · Enter race · {leave} leave"
+        move, leave = key_name("tune.previous", "tune.next"), key_name("tune.cancel")
+        with self.box("Tune: race these choices", f"{move} move · Enter race · {leave} leave"):
             yield Chips("goal", "goal", [Chip(goal, goal) for goal in COSTS], [self._entered["goal"]], multiple=False)
             yield TextEntry("within", "within", "", hint="no limit; 70GB, or 80%")
             yield TextEntry("budget", "budget", BUDGET, hint="90s, 10m, 2h")

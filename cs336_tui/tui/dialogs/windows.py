@@ -37,6 +37,13 @@ class Dialog(ModalScreen[ScreenResultType]):
         super().__init__()
         self._compositor = TightCompositor()
 
+    @staticmethod
+    def box(title: str, keys: str) -> Vertical:
+        """The ``#box``, with its title above and what its keys do below."""
+        box = Vertical(id="box")
+        box.border_title, box.border_subtitle = title, keys
+        return box
+
     def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
         return super().dismiss(result) if self.app.screen is self else AwaitComplete()
 
@@ -122,9 +129,7 @@ class AskText(Dialog[str | None]):
         self._problem = Label("", id="problem", markup=False)
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title = self._title
-            box.border_subtitle = f"Enter take · {key_name('ask.cancel')} leave"
+        with self.box(self._title, f"Enter take · {key_name('ask.cancel')} leave"):
             if self._about:
                 yield Label(self._about, markup=False)
             yield InputLine(self._value, compact=True, max_length=self._longest)
@@ -265,11 +270,8 @@ class Pick(Dialog[str | None]):
         self._problem = Label("", id="problem", markup=False)
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title = self._title
-            box.border_subtitle = (
-                f"type to narrow · {key_name('pick.up', 'pick.down')} · Enter choose · {key_name('pick.close')} keep"
-            )
+        move, leave = key_name("pick.up", "pick.down"), key_name("pick.close")
+        with self.box(self._title, f"type to narrow · {move} · Enter choose · {leave} keep"):
             yield InputLine(placeholder="all", compact=True, max_length=100)
             options = OptionList()
             options.can_focus = False
