@@ -22,7 +22,7 @@ from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.export.writing.texts import as_data, in_brief, one_line, plain
 from tests.cli.test_progress import Terminal
 from tests.commands import COMMAND
-from tests.tui.test_hostile_session import EVIL, evil_session
+from tests.tui.test_process import EVIL, evil_session
 
 SESSION, OTHER = "2026-01-01T00-00-00-evil", "2026-01-01T00-00-01-good"
 COMMANDS = [

@@ -1,20 +1,26 @@
-"""Opens what others recorded: asks for a file or takes a pasted path, reads it on a thread, then shows its session."""
+"""The folder of sessions: reads its logs on threads, and opens into it what others recorded: asks for a file or takes a
+pasted path, reads it on a thread, then shows its session."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.reading import exists, is_file
-from cs336_tui.tui.background import in_background
+from cs336_tui.session import store
+from cs336_tui.session.lock import writer_of
+from cs336_tui.session.store import SessionInfo
+from cs336_tui.tui.background import in_background, tried
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name
+from cs336_tui.tui.session import Session, read_session
 from cs336_tui.tui.tabs.sessions import SessionsPane
 
 REFRESH_S = 0.25
@@ -24,24 +30,96 @@ _ABOUT = (
 )
 
 
+_T = TypeVar("_T")
+_Known = dict[Path, tuple[tuple[object, ...], _T]]
+"""A part that was read of a log, with the log's time and size then."""
+
+
+class Library:
+    """Reads logs of the sessions folder on threads. Every method returns at once; what it read goes to `then`, among
+    the messages of the app while it is up."""
+
+    def __init__(self, app: Host, folder: Path | None) -> None:
+        self._app, self.folder = app, folder
+        self._reading = threading.Lock()
+        self._infos: _Known[SessionInfo] = {}
+        self._sessions: _Known[Session] = {}
+
+    def list(self, pane: SessionsPane) -> asyncio.Event:
+        """Show all sessions in the pane, newest first, or why they cannot be listed; the event is set then. Not
+        among the messages of the app, which may wait for that."""
+        return in_background(pane, self._list, lambda found: pane.take(*found))
+
+    def open(self, path: Path, then: Callable[[Session], object]) -> None:
+        """One session with all its results; tells why it cannot be read."""
+        self._work(
+            lambda: self._open(path), lambda read: self._app.report(read) if isinstance(read, str) else then(read)
+        )
+
+    def change(self, act: Callable[[], None], then: Callable[[str], object]) -> None:
+        """Name, annotate or delete a session by `act`; a line that says why not, empty when it was done."""
+        self._work(lambda: tried(act)[1], then)
+
+    def _work(self, work: Callable[[], _T], then: Callable[[_T], object]) -> None:
+        in_background(self._app, work, lambda found: then(found) if self._app.is_up else None)
+
+    def _list(self) -> tuple[tuple[SessionInfo, ...], str]:
+        if self.folder is None:
+            return (), "no session folder is set"
+        with self._reading:
+            try:
+                found = tuple(self._info(path) for path in reversed(store.folder_sessions(self.folder)))
+            except OSError as error:
+                return (), f"{self.folder}: {error.strerror}"
+            self._infos = {info.path: self._infos[info.path] for info in found}
+            return found, ""
+
+    def _info(self, path: Path) -> SessionInfo:
+        return _newest(path, self._infos, store.info_of, writer_of(path))  # who may go and leave the log as it was
+
+    def _open(self, path: Path) -> Session | str:
+        with self._reading:
+            try:
+                return _newest(path, self._sessions, read_session)
+            except OSError as error:
+                return f"{path.name}: {error.strerror}"
+            except Exception as error:  # on a thread: nobody else would hear of it
+                return f"{path.name}: cannot be read: {type(error).__name__}: {error}"
+
+
+def _newest(path: Path, known: _Known[_T], read: Callable[[Path], _T], *decides: object) -> _T:
+    """The answer of `read` to a log, read anew only when the log has grown, or what else `decides` is another. Raises
+    OSError."""
+    stat = path.stat()
+    stamp = stat.st_mtime_ns, stat.st_size, *decides
+    if path not in known or known[path][0] != stamp:
+        known[path] = stamp, read(path)
+    return known[path][1]
+
+
 class RecordingController:
     """Opens files one after another, never while cells are timed: reading takes a core. `opened` shows a session."""
 
-    def __init__(self, app: Host, folder: Callable[[], Path | None], opened: Callable[[Path], object]) -> None:
-        self._app, self._folder, self._opened = app, folder, opened
+    def __init__(self, app: Host, library: Library, opened: Callable[[Path], object]) -> None:
+        self._app, self._library, self._opened = app, library, opened
         self._stop: threading.Event | None = None
         """Stops the reading that is in progress."""
 
     def take(self, text: str) -> None:
         """Open what a terminal pasted when files were dropped on it; ask for a path if that is empty."""
-        if text:
-            self._open_pasted(text)
-        else:
+        if not text:
             self._ask()
+            return
+        wanted = Wanted(tuple(map(_path, _words_in(text))))
+        if missing := [path for path in wanted.paths if not is_file(path)]:
+            self._app.warn(
+                f"{missing[0]}: no such file on this machine; a dropped file opens if the terminal runs here."
+            )
+        else:
+            self.open(wanted)
 
     def _ask(self) -> None:
         from cs336_tui.session.recordings.recording import PhaseError
-        from cs336_tui.tui.dialogs.windows import AskText
 
         def check(text: str) -> str:
             try:
@@ -53,24 +131,15 @@ class RecordingController:
                 return "no file"
             return f"no such file: {missing[0]}" if missing else ""
 
-        def entered(text: str | None) -> None:
-            if text and (wanted := wanted_in(text)).paths:
-                self.open(wanted)
-
-        self._app.push_screen(AskText("Open a recording", _ABOUT, check=check, longest=8000), entered)
-
-    def _open_pasted(self, text: str) -> None:
-        wanted = Wanted(tuple(map(_path, _words_in(text))))
-        if missing := [path for path in wanted.paths if not is_file(path)]:
-            self._app.warn(
-                f"{missing[0]}: no such file on this machine; a dropped file opens if the terminal runs here."
-            )
-        elif wanted.paths:
-            self.open(wanted)
+        self._app.ask_text(
+            lambda text: self.open(wanted_in(text)), "Open a recording", _ABOUT, check=check, longest=8000
+        )
 
     def open(self, wanted: Wanted) -> None:
-        """Read the files into a new session."""
-        paths, folder = wanted.paths, self._folder()
+        """Read the files, if there are any, into a new session."""
+        paths, folder = wanted.paths, self._library.folder
+        if not paths:
+            return
         if folder is None:
             self._app.warn("No folder of sessions is known here.")
         elif self._stop is not None:
