@@ -20,7 +20,7 @@ from tests.commands import SMALL, call
 from tests.made_predictions import MadePredictor
 from tests.samples import ENVIRONMENT, START, cell_start, session_start, steps
 from tests.watching import small_spec
-from tests.worker.workload.own_models import PLAIN
+from tests.worker.workload.own_code import PLAIN
 
 
 class Foreign(NamedTuple):
