@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.events.events import Event, ModelPrepared
@@ -16,6 +17,7 @@ from cs336_tui.export.subjects.variants import compiled_tables
 from cs336_tui.export.writing.formats import render_all
 from cs336_tui.export.writing.tables import Table
 from tests.export.grids import MEDIUM, SMALL
+from tests.export.keeping import kept
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
 
 BREAK = "own.py, line 8: trace builtin operator `print`"
@@ -42,26 +44,18 @@ def cells_of(table: Table) -> list[dict[str, str]]:
     return [dict(zip([column.header for column in table.columns], row, strict=True)) for row in table.rows]
 
 
-def test_a_row_sets_a_pass_as_written_beside_the_same_compiled() -> None:
-    (table,) = compiled_tables(
+def test_a_row_sets_a_pass_as_written_beside_the_same_compiled(snapshot: SnapshotAssertion) -> None:
+    tables = compiled_tables(
         results(
             ({"pass_": "forward"}, (0.010, 0.012) * 5),
             ({"pass_": "train-step"}, (0.040, 0.044) * 5),
             ({"pass_": "forward", "compile": "default"}, (0.005, 0.006) * 5),
             ({"pass_": "train-step", "compile": "default"}, (0.021, 0.021) * 5),
+            recompiled=3,
         ),
         None,
     )
-    forward, train = cells_of(table)
-    assert (forward["pass"], train["pass"]) == ("forward", "train-step")
-    assert forward["as written (ms)"] == "11.0 ± 1.1"
-    assert forward["compiled (ms)"] == "5.50 ± 0.53"
-    assert forward["speed-up"].startswith("2 [")
-    assert train["speed-up"].startswith("2 [")
-    assert (forward["compile (s)"], forward["graphs"], forward["graph breaks"]) == ("12.3", "2", "1")
-    assert table.caption == "Step time as written and under torch.compile, mode default"
-    assert f"graph break in small · forward: {BREAK}" in table.footnotes
-    assert any("without compile time, unless a line below says so" in note for note in table.footnotes)
+    assert kept(*tables) == snapshot
 
 
 def test_every_mode_has_a_table_beside_the_same_model_as_written() -> None:
@@ -119,25 +113,11 @@ def test_a_side_without_times_says_why_and_leaves_no_speedup() -> None:
     assert table.records[1]["compiled mean (ms)"] == pytest.approx(10.0)
 
 
-def test_recompilations_are_told_below_the_table() -> None:
-    (table,) = compiled_tables(results(({}, (0.01, 0.02)), ({"compile": "default"}, (0.01, 0.02)), recompiled=3), None)
-    assert not any("without a run as written" in note for note in table.footnotes)
-    assert any("compiled again 3 times during warm-up and measuring" in note for note in table.footnotes)
-
-
 def test_records_of_all_modes_fit_one_csv() -> None:
-    found = results(
-        ({}, (0.01, 0.02)), ({"compile": "default"}, (0.01,) * 2), ({"compile": "max-autotune"}, (0.02,) * 2)
-    )
-    rows = list(csv.DictReader(io.StringIO(render_all(compiled_tables(found, None), "csv"))))
+    cells = [({"compile": mode}, (0.01, 0.02)) for mode in ("off", "default", "max-autotune")]
+    rows = list(csv.DictReader(io.StringIO(render_all(compiled_tables(results(*cells), None), "csv"))))
     assert [row["compile"] for row in rows] == ["default", "max-autotune"]
     assert float(rows[0]["compile (s)"]) == 12.34
-    assert float(rows[0]["compiled std (ms)"]) == 0.0
-
-
-def test_nothing_compiled_is_an_error_that_says_what_to_run() -> None:
-    with pytest.raises(TableError, match="--compile off,default"):
-        compiled_tables(results(({}, (0.01, 0.02))), None)
 
 
 @pytest.mark.parametrize(("warmup", "told"), [(0, True), (5, False)])
@@ -145,3 +125,5 @@ def test_a_first_compiled_step_without_warmup_is_said_not_to_be_cold(warmup: int
     cells = [({"compile": mode, "warmup_steps": warmup}, (0.01, 0.01)) for mode in ("off", "default")]
     (table,) = compiled_tables(results(*cells), None)
     assert any(note.startswith("warm-up 0: ") for note in table.footnotes) == told
+    with pytest.raises(TableError, match="--compile off,default"):
+        compiled_tables(results(cells[0]), None)
