@@ -1,7 +1,9 @@
-"""Tables and figures as texts that tests keep in `__snapshots__`."""
+"""Tables and figures as texts that tests keep in `__snapshots__`, and as rows by heading."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterable, Mapping
 
 from matplotlib.figure import Figure
@@ -30,6 +32,21 @@ def as_text(tables: Tables) -> str:
 def kept(*tables: Table) -> str:
     """As `as_text`, each by its number."""
     return as_text({f"table {number}": [table] for number, table in enumerate(tables, 1)})
+
+
+def csv_rows(text: str) -> list[dict[str, str]]:
+    """The rows of a CSV, by heading."""
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def by_header(table: Table) -> list[dict[str, str]]:
+    """The texts of each row, by heading."""
+    return [dict(zip((column.header for column in table.columns), row, strict=True)) for row in table.rows]
+
+
+def shown(table: Table, header: str) -> list[str]:
+    """The texts of a column."""
+    return [row[header] for row in by_header(table)]
 
 
 def as_drawn(drawing: Drawing | Absent) -> str:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
-import msgspec
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import ModelBuilt
 from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.writeups import layout_tables
 from cs336_tui.export.writing.formats import render_all
 from tests.attention_cells import attention_spec
-from tests.export.grids import by, grid, merged
-from tests.export.keeping import kept
+from tests.export.grids import by, grid, merged, with_in_force
+from tests.export.keeping import csv_rows, kept
 from tests.samples import cell_end, cell_start, session_start, state_of, steps
 
 MIB = 2**20
@@ -94,7 +90,7 @@ def test_other_settings_have_tables_of_their_own() -> None:
     assert len({table.label for table in tables}) == 8
     masks = [any("(mask)" in note for note in table.footnotes) for table in tables if "memory" in table.caption]
     assert masks == [True, True, False, False]
-    rows = list(csv.DictReader(io.StringIO(render_all([t for t in tables if "time" in t.caption], "csv"))))
+    rows = csv_rows(render_all([t for t in tables if "time" in t.caption], "csv"))
     assert len({tuple(row.values()) for row in rows}) == 8, "no two rows look alike"
 
 
@@ -119,15 +115,9 @@ def test_language_models_are_left_out_and_alone_refused() -> None:
 
 def test_where_torch_chose_the_kernel_that_is_not_fused_that_one_is_accounted_for() -> None:
     cells = specs(d_model=[16], context_length=[256], attention=["sdpa"], compile=["off"], pass_=["backward"])
-    events = [
-        msgspec.structs.replace(
-            event, in_force=msgspec.structs.replace(event.in_force, attention="sdpa: math (scores materialised)")
-        )
-        if isinstance(event, ModelBuilt)
-        else event
-        for event in [*session_start(cells), *cell_start(0), *steps(0, (), (0.1, 0.1)), cell_end(0)]
-    ]
-    _, memory = layout_tables(merged(state_of(events)), "attention")
+    events = [*session_start(cells), *cell_start(0), *steps(0, (), (0.1, 0.1)), cell_end(0)]
+    chosen = with_in_force(events, attention="sdpa: math (scores materialised)")
+    _, memory = layout_tables(merged(state_of(chosen)), "attention")
     assert memory.records[0]["sdpa: accounted (MiB)"] == (7 * 8 * 256 * 16 + 8 * 256**2) * 4 / MIB
 
 

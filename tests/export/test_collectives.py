@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 
 import pytest
@@ -21,7 +19,7 @@ from cs336_tui.export.subjects.results import TableError, results_table
 from cs336_tui.export.writing.drawing import Absent
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import summarize
-from tests.export.keeping import as_drawn, kept
+from tests.export.keeping import as_drawn, csv_rows, kept
 from tests.samples import ENVIRONMENT, HEADER
 
 TIMES_S = {("1MB", 2): 1e-3, ("1MB", 4): 2e-3, ("100MB", 2): 50e-3, ("100MB", 4): 200e-3}
@@ -94,7 +92,7 @@ def test_data_of_a_collective_have_no_stand_ins_for_what_it_lacks():
     assert run["spec"]["workload"] == "collective"
     unknown = ("num_params", "num_params_without_head", "tokens_per_s", "flops_per_s")
     assert [run[name] for name in unknown] == [None] * 4
-    (row,) = csv.DictReader(io.StringIO(to_csv(state)))
+    (row,) = csv_rows(to_csv(state))
     assert {row[name] for name in (*lacking, "num_params", "tokens_per_s")} == {""}
     assert (row["rank_0_times_s"], row["rank_1_times_s"]) == ("0.001;0.001;0.001", "0.0005;0.0005;0.0005")
     assert float(row["skew_mean_s"]) == pytest.approx(0.5e-3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +13,8 @@ from cs336_tui.events.events import Event, ModelPrepared
 from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.subjects.variants import compiled_tables
 from cs336_tui.export.writing.formats import render_all
-from cs336_tui.export.writing.tables import Table
 from tests.export.grids import MEDIUM, SMALL
-from tests.export.keeping import kept
+from tests.export.keeping import by_header, csv_rows, kept
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
 
 BREAK = "own.py, line 8: trace builtin operator `print`"
@@ -38,10 +35,6 @@ def results(*cells: tuple[dict[str, Any], Sequence[float] | None], recompiled: i
         events += steps(cell, (), times_s)
         events.append(cell_end(cell, recompilations=recompiled if is_compiled else 0))
     return merge([("one", state_of(events))])
-
-
-def cells_of(table: Table) -> list[dict[str, str]]:
-    return [dict(zip([column.header for column in table.columns], row, strict=True)) for row in table.rows]
 
 
 def test_a_row_sets_a_pass_as_written_beside_the_same_compiled(snapshot: SnapshotAssertion) -> None:
@@ -104,7 +97,7 @@ def test_a_side_without_times_says_why_and_leaves_no_speedup() -> None:
         ),
         None,
     )
-    forward, train = cells_of(table)
+    forward, train = by_header(table)
     assert forward["as written (ms)"] == "not run"
     assert train["as written (ms)"] == "OOM"
     assert train["speed-up"] == "n/a"
@@ -115,7 +108,7 @@ def test_a_side_without_times_says_why_and_leaves_no_speedup() -> None:
 
 def test_records_of_all_modes_fit_one_csv() -> None:
     cells = [({"compile": mode}, (0.01, 0.02)) for mode in ("off", "default", "max-autotune")]
-    rows = list(csv.DictReader(io.StringIO(render_all(compiled_tables(results(*cells), None), "csv"))))
+    rows = csv_rows(render_all(compiled_tables(results(*cells), None), "csv"))
     assert [row["compile"] for row in rows] == ["default", "max-autotune"]
     assert float(rows[0]["compile (s)"]) == 12.34
 

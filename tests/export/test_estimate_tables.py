@@ -1,4 +1,4 @@
-"""Predictions and estimates as tables: for people and as data."""
+"""Predictions and estimates as tables: for people and as data; of several sessions each names its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from syrupy.assertion import SnapshotAssertion
 from cs336_tui.analysis.estimates import Estimate, Unpredicted, judge_all
 from cs336_tui.analysis.fitting import search
 from cs336_tui.analysis.targets import named_target
+from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.gpus import find_gpu
+from cs336_tui.export.reports import report_tables
 from cs336_tui.export.subjects.estimates import (
     Fitted,
     estimate_table,
@@ -15,10 +17,13 @@ from cs336_tui.export.subjects.estimates import (
     fit_table,
     prediction_tables,
 )
+from cs336_tui.export.writing.formats import render_all
 from cs336_tui.export.writing.tables import Table
-from tests.export.keeping import kept
+from cs336_tui.session.state import SessionState
+from tests.export.grids import LAPTOP, SMALL, by, grid_events, merged
+from tests.export.keeping import csv_rows, kept, shown
 from tests.made_predictions import MIB, made_prediction
-from tests.samples import a_spec
+from tests.samples import START, a_spec, state_of
 from tests.session.made import Cell, session_of
 
 H100 = named_target(find_gpu("H100"))
@@ -26,11 +31,6 @@ H100 = named_target(find_gpu("H100"))
 
 def estimates(*changes: dict[str, object]) -> tuple[Estimate, ...]:
     return judge_all([made_prediction(a_spec(**each)) for each in changes], H100)
-
-
-def shown(table: Table, header: str) -> list[str]:
-    place = [column.header for column in table.columns].index(header)
-    return [row[place] for row in table.rows]
 
 
 def test_what_was_not_predicted_is_counted_apart_from_what_does_not_fit() -> None:
@@ -90,3 +90,30 @@ def test_a_fit_names_its_variants() -> None:
     table = fit_table([result])
     assert table.records[0]["variants"] == "sdpa"
     assert any(note.startswith("small, train-step, fp32, sdpa: not even batch 1 fits") for note in table.footnotes)
+
+
+SPECS = by([SMALL], pass_=["forward"], device=["cpu"])
+
+
+def predicted(session: str) -> SessionState:
+    predictions = CellsPredicted(at=START, predictions=tuple(map(made_prediction, SPECS)))
+    return state_of([*grid_events(SPECS, session=session, environment=LAPTOP), predictions])
+
+
+def tables(*sessions: str) -> tuple[Table, ...]:
+    states = [predicted(session) for session in sessions]
+    return report_tables(states, merged(*states))["predictions"]
+
+
+def test_predictions_of_several_sessions_name_theirs() -> None:
+    found = tables("one", "two")
+    assert [table.caption.rpartition(", session ")[2] for table in found] == ["one", "one", "two", "two"]
+    assert len({table.label for table in found}) == len(found)
+    for rows in (found[::2], found[1::2]):
+        read = csv_rows(render_all(rows, "csv"))
+        assert {row["session"] for row in read} == {"one", "two"}
+
+
+def test_predictions_of_one_session_need_no_name() -> None:
+    found = tables("one")
+    assert not any("session" in table.caption or "session" in table.records[0] for table in found)

@@ -15,6 +15,7 @@ from cs336_tui.export.writing.formats import answer, latex_escape, page, render,
 from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.export.writing.texts import bullets, markdown_escape, one_line, untaken
 from tests.export.html_reader import Reader
+from tests.export.keeping import csv_rows
 from tests.loading import loaded_with
 
 HOSTILE = r'50 % & #1 a_b {x} ~ ^ $ \ <b> | "q" `c` *d* [e]'
@@ -79,7 +80,7 @@ def test_typst_holds_strings_that_nothing_in_them_can_end() -> None:
 
 
 def test_csv_has_the_records_in_base_units() -> None:
-    first, second = csv.DictReader(io.StringIO(render(TABLE, "csv")))
+    first, second = csv_rows(render(TABLE, "csv"))
     assert first == {"size": "small", "n": "10", "mean_s": "0.0161", "note": "", "times_s": "0.1;0.2"}
     assert second == {"size": HOSTILE, "n": "", "mean_s": "", "note": "OOM", "times_s": ""}
 

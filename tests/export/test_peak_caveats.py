@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from cs336_tui.export.writing.formats import render
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.judging import assess
 from cs336_tui.tui.tabs.live import live_lines
+from tests.export.keeping import csv_rows
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, a_spec
 from tests.session.made import Cell, session_of
@@ -62,7 +61,7 @@ def test_the_data_and_the_summary_of_a_session_have_the_caveat(
     state, peak = on_cpu(0.9, flops)
     monkeypatch.setattr(PeakCache, "get", lambda *_: peak)
     (run,) = json.loads(to_json(state))["runs"]
-    (row,) = csv.DictReader(io.StringIO(to_csv(state)))
+    (row,) = csv_rows(to_csv(state))
     for found in (run["measured_peak_doubt"], row["measured_peak_doubt"]):
         assert found == "may be too low: other processes used the cores" or found.startswith("this peak is wrong: ")
         assert found.startswith("this peak is wrong") == (case == "wrong")

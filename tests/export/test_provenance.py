@@ -77,18 +77,13 @@ def test_everything_that_was_read_back_counts(changes: dict[str, Any], line: str
 
 @pytest.mark.parametrize("name", ["interop_threads", "attention", "allocator", "model_revision"])
 def test_what_old_logs_do_not_tell_is_no_mixture(name: str) -> None:
+    assert getattr(msgspec.convert({"matmul_precision": "highest"}, EffectiveSettings), name) is None
     known, other = {"interop_threads": (1, 2)}.get(name, ("this", "that"))
     assert mixed(session({}, {name: known})) == ()
     (line,) = mixed(session({name: known}, {name: other}))
     assert line.endswith(f"{known} (cell 1), {other} (cell 2)")
-
-
-def test_values_with_commas_stay_apart() -> None:
-    state = session({"allocator": "native, default settings"}, {"allocator": "cudaMallocAsync, default settings"})
-    (line,) = mixed(state)
-    assert line == (
-        "mixed provenance: allocator native, default settings (cell 1); cudaMallocAsync, default settings (cell 2)"
-    )
+    (line,) = mixed(session({"allocator": "native, some"}, {"allocator": "other, some"}))
+    assert line == "mixed provenance: allocator native, some (cell 1); other, some (cell 2)", "commas stay apart"
 
 
 def test_what_a_choice_entails_is_no_mixture() -> None:
@@ -141,26 +136,15 @@ MIXED = session({"threads": 2}, {"threads": 4})
 LINE = "mixed provenance: threads 2 (cell 1), 4 (cell 2)"
 
 
-def test_results_tables_say_it() -> None:
-    assert results_table(results(("one", MIXED))).footnotes.count(LINE) == 1
-
-
-def test_the_settings_of_a_session_say_it() -> None:
-    assert next(setting_notes(MIXED, list(MIXED.cells.values()))) == LINE
-
-
-def test_the_summary_says_it() -> None:
-    assert LINE in summary_markdown(MIXED)
-
-
-def test_pivots_say_it() -> None:
+def test_tables_of_all_kinds_the_summary_and_the_settings_of_a_session_say_it() -> None:
     found = results(("one", MIXED))
-    table = pivot_table(pivot(found, ["seed"], [], "mean"), found)
-    assert table.footnotes.count(LINE) == 1
-
-
-def test_references_say_it() -> None:
-    assert reference_table(results(("one", MIXED)), []).footnotes.count(LINE) == 1
+    pivoted = pivot_table(pivot(found, ["seed"], [], "mean"), found)
+    for table in (results_table(found), pivoted, reference_table(found, [])):
+        assert table.footnotes.count(LINE) == 1
+    compared = comparison_table(compare(results(("a", MIXED)), results(("b", session({}, {})))))
+    assert saying(compared.footnotes) == [f"A: {LINE}"]
+    assert next(setting_notes(MIXED, list(MIXED.cells.values()))) == LINE
+    assert LINE in summary_markdown(MIXED)
 
 
 @pytest.mark.parametrize("layout", PLAIN_LAYOUTS)
@@ -176,12 +160,6 @@ def test_every_write_up_says_it_of_the_cells_it_shows(layout: str) -> None:
         assert bool(saying(table.footnotes)) == shows_both
 
 
-def test_comparisons_say_it_of_each_side() -> None:
-    whole = session({}, {})
-    table = comparison_table(compare(results(("a", MIXED)), results(("b", whole))))
-    assert saying(table.footnotes) == [f"A: {LINE}"]
-
-
 def test_a_cell_without_a_result_mixes_nothing() -> None:
     state = session_of(cell(TIMES), cell(status=None, seed=1), cell(TIMES, seed=2))
     assert saying(provenance_notes(results(("one", state)))) == []
@@ -194,20 +172,13 @@ AGREED = {
 }
 
 
-def test_what_was_in_force_everywhere_is_one_line() -> None:
-    notes = provenance_notes(results(("one", session(AGREED, AGREED))))
-    assert (
-        "effective settings (cuda:0): threads 32; inter-op threads 16; attention naive (scores materialised); "
-        "allocator native, default settings"
-    ) in notes
-
-
-def test_what_is_mixed_is_not_said_to_be_in_force_everywhere() -> None:
-    notes = provenance_notes(results(("one", session(AGREED, AGREED | {"threads": 2}))))
-    (line,) = saying(notes, "effective settings")
-    assert "threads 16" in line
-    assert "threads 32" not in line
-    assert " threads 2" not in line
+def test_what_was_in_force_everywhere_is_one_line_without_what_is_mixed() -> None:
+    both = AGREED | {"model_revision": "4f2a91c"}
+    (line,) = saying(provenance_notes(results(("one", session(both, both)))), "effective settings")
+    said = "inter-op threads 16; attention naive (scores materialised); allocator native, default settings"
+    assert line == f"effective settings (cuda:0): threads 32; {said}; model revision 4f2a91c"
+    (line,) = saying(provenance_notes(results(("one", session(AGREED, AGREED | {"threads": 2})))), "effective settings")
+    assert line == f"effective settings (cuda:0): {said}"
 
 
 def test_nothing_is_said_of_what_is_unknown() -> None:
@@ -216,11 +187,6 @@ def test_nothing_is_said_of_what_is_unknown() -> None:
     text = "\n".join(note for note in notes if "not observable" not in note)
     for word in ("effective settings", "clock", "persistence", "allocator", "attention", "revision", "None", "unknown"):
         assert word not in text
-
-
-def test_the_revision_of_an_imported_model_is_said() -> None:
-    (line,) = saying(provenance_notes(results(("one", session({"model_revision": "4f2a91c"})))), "revision")
-    assert line.endswith("model revision 4f2a91c")
 
 
 def test_one_line_a_precision_however_much_else_differs() -> None:
@@ -253,12 +219,6 @@ def test_persistence_mode_is_said_and_may_be_mixed() -> None:
     assert line.endswith("persistence mode on")
     sampled(state, 1, "measuring", 1755, persistence_mode=False)
     assert mixed(state) == ("mixed provenance: persistence mode on (cell 1), off (cell 2)",)
-
-
-def test_logs_of_before_still_decode_to_unknown() -> None:
-    """Fields that an older log lacks are unknown and have no default value."""
-    old = msgspec.convert({"matmul_precision": "highest"}, EffectiveSettings)
-    assert (old.attention, old.allocator, old.interop_threads, old.model_revision) == (None,) * 4
 
 
 def test_each_mode_of_compiling_has_what_its_own_cells_took() -> None:

@@ -1,7 +1,5 @@
 """The record of a cell, as JSON and CSV: the fields that others script against, which any parser reads."""
 
-import csv
-import io
 import json
 import math
 from typing import Any, get_args
@@ -20,6 +18,7 @@ from cs336_tui.events.peaks import peak_key
 from cs336_tui.export.record import document_of, record_of, to_csv, to_json
 from cs336_tui.session.state import SessionState
 from tests.export.grids import moved_session
+from tests.export.keeping import csv_rows
 from tests.made_peaks import made_peak
 from tests.samples import (
     ENVIRONMENT,
@@ -127,7 +126,7 @@ def no_constants(name: str) -> Any:
 
 
 def parsed_csv(state: SessionState) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(to_csv(state))))
+    return csv_rows(to_csv(state))
 
 
 def test_json_is_the_promised_document() -> None:
