@@ -4,8 +4,8 @@ import random
 import re
 import statistics
 
-import msgspec
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Notice, ReportFinished, ReportStarted, SessionEnded
@@ -35,88 +35,13 @@ def told(*states: SessionState) -> dict[str, str]:
     return found
 
 
-def test_the_fastest_and_the_slowest_are_named_and_ratios_stand_along_each_choice() -> None:
-    said = told(grid(by([SMALL], precision=["fp32", "bf16-mixed"], pass_=["forward", "train-step"]), times=series))
-    assert said["Fastest"].startswith("forward · bf16-mixed: 2.500 ms (95 % CI 2.4")
-    assert said["Slowest"].startswith("train-step · fp32: 30.00 ms (95 % CI 29.")
-    found = re.search(r"; 12\.00 \[(11\.\d+), (12\.\d+)\] times the fastest\.$", said["Slowest"])
-    assert found
-    assert float(found[1]) < 12 < float(found[2])
-    assert re.fullmatch(
-        r"bf16-mixed is 4\.000 \[3\.9\d+, 4\.0\d+\] \(\S+\) to 4\.000 \[3\.9\d+, 4\.0\d+\] \(\S+\) times as fast as "
-        r"fp32, in both pairs\.",
-        said["Precision"],
-    )
-    assert said["Pass"].startswith("train-step takes 3.000 [2.9")
-    assert said["Pass"].endswith(" times as long as forward, in both pairs.")
+def mixed(spec: CellSpec) -> list[float]:
+    faster = spec.precision == "bf16-mixed" and spec.context_length == 512
+    return [0.01 * (0.5 if faster else 1) * (1 + each / 10) for each in NOISE]
 
 
-def test_times_that_no_interval_parts_are_called_the_same_or_open() -> None:
-    said = told(grid(by([SMALL], precision=["fp32", "tf32"], pass_=["forward"]), times=series))
-    assert said["Precision"] == "tf32 takes as long as fp32 within 1 %."
-    assert "Fastest" not in said
-    assert said["Step time"].startswith("The intervals tell no cell from the fastest: 10.000 ms")
-
-
-def test_without_intervals_no_order_is_claimed() -> None:
-    said = told(grid(by([SMALL], precision=["fp32", "bf16-mixed"], pass_=["forward"])))
-    assert "Which is faster is not settled: 4 steps are fewer than the 10 a side that are needed" in said["Step time"]
-    assert said["Precision"].startswith("bf16-mixed against fp32: step-time ratio 0.5, no interval: 4 steps are fewer")
-    assert not {"Fastest", "Slowest"} & set(said)
-    assert not any(" times as " in text for text in said.values())
-
-
-def test_pairs_that_disagree_are_counted_by_their_outcome() -> None:
-    def mixed(spec: CellSpec) -> list[float]:
-        faster = spec.precision == "bf16-mixed" and spec.context_length == 512
-        return [0.01 * (0.5 if faster else 1) * (1 + each / 10) for each in NOISE]
-
-    said = told(grid(by([SMALL], precision=["fp32", "bf16-mixed"], context_length=[128, 512]), times=mixed))
-    assert said["Precision"].startswith("bf16-mixed against fp32, 2 pairs: faster in 1, the same within 1 % in 1; ")
-
-
-def test_doubted_cells_failures_and_notices_are_said_where_numbers_are_read() -> None:
-    specs = by([SMALL], precision=["fp32", "bf16-mixed"], context_length=[128, 512])
-    wild = {0: 0.05, 1: 0.01, 2: 0.02, 3: 0.01}
-
-    def times(spec: CellSpec) -> list[float]:
-        return [wild[step % 4] for step in range(12)] if spec.context_length == 512 else series(spec)
-
-    state = grid(specs, times=times, oom=[0])
-    state.apply(Notice(at=START, text="the log was cut"))
-    said = told(state)
-    assert re.match(r"2 of 3 timed cells: .*too-few-steps: 2 cells \(context 512 · ", said["In doubt"])
-    assert said["OOM"] == "context 128 · fp32: in stage building: CUDA out of memory."
-    assert said["Notice"] == "the log was cut"
-    assert "a cell is in doubt" in said["Precision"]
-
-
-def test_peak_memory_is_named_with_its_share_of_the_device() -> None:
-    said = told(grid(by([SMALL], context_length=[128, 512])))
-    assert said["Peak memory"] == (
-        "At most 4.00 GB allocated on the device (context 512, 4.7 % of the 85.0 GB of cuda:0), at least 1.00 GB "
-        "(context 128)."
-    )
-
-
-def test_sessions_are_compared_as_whole_places() -> None:
-    specs = by([SMALL], pass_=["forward", "train-step"])
-    slow = [msgspec.structs.replace(spec, device="mps") for spec in specs]
-    box = grid(specs, session="box", times=series)
-    laptop = grid(slow, session="laptop", environment=LAPTOP, times=lambda spec: [2 * s for s in series(spec)])
-    said = told(box, laptop)
-    assert re.match(
-        r"laptop takes 2\.000 \[1\.9\d+, 2\.0\d+\] \(\S+\) to 2\.000 .* times as long as box", said["Session"]
-    )
-    assert "Device" not in said
-    assert "laptop (laptop)" in said["Not made alike"]
-
-
-def test_the_largest_kernel_of_a_profiled_step_is_named() -> None:
-    state = grid([a_spec()])
-    state.apply(ReportStarted(at=START, report=0, kind="kernels", spec=a_spec()))
-    state.apply(ReportFinished(at=START, report=0, status="ok", content=a_kernel_report(a_spec())))
-    assert re.search(r"largest \S+.* with [\d.]+ % of [\d.]+ ms of kernel time", told(state)["Kernels"])
+def wild(spec: CellSpec) -> list[float]:
+    return [(0.05, 0.01, 0.02, 0.01)[step % 4] for step in range(12)] if spec.context_length == 512 else series(spec)
 
 
 def test_of_very_many_cells_both_ends_stand_in_the_table() -> None:
@@ -154,3 +79,46 @@ def test_a_session_without_any_result_says_so_alone() -> None:
     state = state_of(session_start([a_spec()]))
     assert told(state) == {}
     assert first_table(merged(state)) is None
+
+
+def doubled(spec: CellSpec) -> list[float]:
+    return [2 * time_s for time_s in series(spec)]
+
+
+def profiled() -> SessionState:
+    state = grid([a_spec()])
+    state.apply(ReportStarted(at=START, report=0, kind="kernels", spec=a_spec()))
+    state.apply(ReportFinished(at=START, report=0, status="ok", content=a_kernel_report(a_spec())))
+    return state
+
+
+def doubted() -> SessionState:
+    state = grid(by([SMALL], **BOTH, context_length=[128, 512]), times=wild, oom=[0])
+    state.apply(Notice(at=START, text="the log was cut"))
+    return state
+
+
+BOTH = {"precision": ["fp32", "bf16-mixed"]}
+
+
+PASSES = {"pass_": ["forward", "train-step"]}
+
+
+SAID: dict[str, tuple[SessionState, ...]] = {
+    "fastest, slowest, and ratios along each choice": (grid(by([SMALL], **BOTH, **PASSES), times=series),),
+    "times that no interval parts": (grid(by([SMALL], precision=["fp32", "tf32"], pass_=["forward"]), times=series),),
+    "without intervals no order is claimed": (grid(by([SMALL], **BOTH, pass_=["forward"])),),
+    "pairs that disagree": (grid(by([SMALL], **BOTH, context_length=[128, 512]), times=mixed),),
+    "doubted cells, failures and notices": (doubted(),),
+    "peak memory and its share of the device": (grid(by([SMALL], context_length=[128, 512])),),
+    "sessions as whole places": (
+        grid(by([SMALL], **PASSES), session="box", times=series),
+        grid(by([SMALL], **PASSES, device=["mps"]), session="laptop", environment=LAPTOP, times=doubled),
+    ),
+    "the largest kernel of a profiled step": (profiled(),),
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_findings_of_sessions(case: str, snapshot: SnapshotAssertion) -> None:
+    assert told(*SAID[case]) == snapshot
