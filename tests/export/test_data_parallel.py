@@ -167,11 +167,11 @@ def test_repeats_round_after_round_give_it_too_with_an_interval_as_wide_as_they_
 
 
 def test_the_command_in_turns_keeps_the_cell_but_for_its_wrapper() -> None:
-    words = shlex.split(in_turns_command(ranks_spec("my.adapters:get_ddp", model_path=("/here",))))
-    assert words[2:6] == ["--a", "--parallel my.adapters:get_ddp", "--b", "--parallel none"]
-    assert "--parallel" not in words[6:]
-    assert words[words.index("--ranks") + 1] == "2"
-    assert words[words.index("--model-path") + 1] == "/here"
+    command = in_turns_command(ranks_spec("my.adapters:get_ddp", model_path=("/here",)))
+    assert command.startswith("cs336-tui ab --a '--parallel my.adapters:get_ddp' --b '--parallel none' ")
+    assert command.count("--parallel") == 2
+    assert " --ranks 2 " in command
+    assert "--model-path /here" in command
 
 
 def test_an_exposed_number_of_another_session_stands_beside_the_row_of_this_one() -> None:

@@ -52,13 +52,15 @@ def saying(lines: Sequence[str], word: str = "mixed provenance") -> list[str]:
     return [line for line in lines if word in line]
 
 
-def test_cells_that_agree_are_not_mixed() -> None:
-    assert mixed(session({}, {}, {})) == ()
-
-
-def test_a_mixture_names_the_values_and_their_cells() -> None:
-    state = session({"threads": 2}, {"threads": 2}, {"threads": 2}, {"threads": 4}, {"threads": 2})
-    assert mixed(state) == ("mixed provenance: threads 2 (cells 1–3, 5), 4 (cell 4)",)
+def test_what_a_choice_entails_is_none() -> None:
+    """Two precisions in one table are its subject; a precision that was not in force would be a mixture."""
+    state = session_of(cell(TIMES), cell(TIMES, precision="bf16-mixed"), cell(TIMES, device="cpu"))
+    for number, changes in enumerate(
+        ({"allocator": "native"}, {"allocator": "native", "autocast_dtype": "bfloat16"}, {"allocator": "malloc"})
+    ):
+        found = state.cells[number]
+        found.in_force = msgspec.structs.replace(found.in_force, **changes)
+    assert mixed(state) == ()
 
 
 @pytest.mark.parametrize(
@@ -86,50 +88,45 @@ def test_what_old_logs_do_not_tell_is_no_mixture(name: str) -> None:
     assert line == "mixed provenance: allocator native, some (cell 1); other, some (cell 2)", "commas stay apart"
 
 
-def test_what_a_choice_entails_is_no_mixture() -> None:
-    """Two precisions in one table are its subject; a precision that was not in force would be a mixture."""
-    state = session_of(cell(TIMES), cell(TIMES, precision="bf16-mixed"), cell(TIMES, device="cpu"))
-    for number, changes in enumerate(
-        ({"allocator": "native"}, {"allocator": "native", "autocast_dtype": "bfloat16"}, {"allocator": "malloc"})
-    ):
-        found = state.cells[number]
-        found.in_force = msgspec.structs.replace(found.in_force, **changes)
-    assert mixed(state) == ()
+def with_gpu(uuid: str) -> Environment:
+    gpu = msgspec.structs.replace(ENVIRONMENT.devices[1], uuid=uuid)
+    return msgspec.structs.replace(ENVIRONMENT, devices=(ENVIRONMENT.devices[0], gpu))
 
 
-def test_things_that_fall_apart_alike_are_told_together() -> None:
-    state = session({"threads": 2}, {"threads": 4, "interop_threads": 8}, {"threads": 4})
-    state.cells[0].in_force = msgspec.structs.replace(state.cells[0].in_force, interop_threads=1)
-    state.cells[2].in_force = msgspec.structs.replace(state.cells[2].in_force, interop_threads=8)
-    assert mixed(state) == (
-        "mixed provenance: threads 2, inter-op threads 1 (cell 1); threads 4, inter-op threads 8 (cells 2–3)",
-    )
+MIXTURES: dict[str, tuple[tuple[Result, ...], tuple[str, ...]]] = {
+    "cells that agree": (results(("one", session({}, {}, {}))), ()),
+    "values and their cells": (
+        results(("one", session({"threads": 2}, {"threads": 2}, {"threads": 2}, {"threads": 4}, {"threads": 2}))),
+        ("threads 2 (cells 1–3, 5), 4 (cell 4)",),
+    ),
+    "things that fall apart alike": (
+        results(("one", session(*({"threads": 2 * n, "interop_threads": 8 if n > 1 else 1} for n in (1, 2, 2))))),
+        ("threads 2, inter-op threads 1 (cell 1); threads 4, inter-op threads 8 (cells 2–3)",),
+    ),
+    "a session that went on elsewhere": (
+        results(("one", session_of(cell(TIMES), Cell(cell(seed=1).spec, TIMES, on=NEW_TORCH)))),
+        ("torch 2.13.0 (cell 1), 2.14.0 (cell 2)",),
+    ),
+    "another GPU of the same kind": (
+        results(("one", session_of(cell(TIMES), Cell(cell(seed=1).spec, TIMES, on=with_gpu("GPU-1"))))),
+        ("GPU GPU-0 (cell 1), GPU-1 (cell 2)",),
+    ),
+    "sessions are named, and cells only where a session is torn": (
+        results(("a", session({"threads": 2}, {"threads": 4})), ("b", session({"threads": 4}, {"threads": 4}))),
+        ("threads 2 (a, cell 1), 4 (a, cell 2, b)",),
+    ),
+    "sessions of two machines": (
+        results(("box", session({})), ("laptop", session_of(cell(TIMES), environment=LAPTOP))),
+        ("host gpu-box, torch 2.13.0 (box); host laptop, torch 2.9.0 (laptop)",),
+    ),
+}
 
 
-def test_a_session_that_went_on_elsewhere_is_mixed() -> None:
-    state = session_of(cell(TIMES), Cell(cell(seed=1).spec, TIMES, on=NEW_TORCH))
-    assert mixed(state) == ("mixed provenance: torch 2.13.0 (cell 1), 2.14.0 (cell 2)",)
-
-
-def test_another_gpu_of_the_same_kind_is_another() -> None:
-    def with_gpu(uuid: str) -> Environment:
-        gpu = msgspec.structs.replace(ENVIRONMENT.devices[1], uuid=uuid)
-        return msgspec.structs.replace(ENVIRONMENT, devices=(ENVIRONMENT.devices[0], gpu))
-
-    state = session_of(cell(TIMES), Cell(cell(seed=1).spec, TIMES, on=with_gpu("GPU-1")))
-    assert mixed(state) == ("mixed provenance: GPU GPU-0 (cell 1), GPU-1 (cell 2)",)
-
-
-def test_sessions_are_named_and_cells_only_where_a_session_is_torn() -> None:
-    a, b = session({"threads": 2}, {"threads": 4}), session({"threads": 4}, {"threads": 4})
-    (line,) = mixed_provenance(results(("a", a), ("b", b)))
-    assert line == "mixed provenance: threads 2 (a, cell 1), 4 (a, cell 2, b)"
-
-
-def test_a_merged_table_says_that_its_machines_differ() -> None:
-    notes = results_notes(results(("box", session({})), ("laptop", session_of(cell(TIMES), environment=LAPTOP))))
-    (line,) = saying(notes)
-    assert line == ("mixed provenance: host gpu-box, torch 2.13.0 (box); host laptop, torch 2.9.0 (laptop)")
+@pytest.mark.parametrize("case", MIXTURES)
+def test_a_mixture_names_the_values_and_their_cells(case: str) -> None:
+    found, said = MIXTURES[case]
+    assert mixed_provenance(found) == tuple(f"mixed provenance: {line}" for line in said)
+    assert saying(results_notes(found)) == [f"mixed provenance: {line}" for line in said]
 
 
 MIXED = session({"threads": 2}, {"threads": 4})
