@@ -112,8 +112,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     yield f"interval: {comparison.level * 100:g} %, of the ratio of the means"
     yield from dict.fromkeys(f"method: {pair.ratio.method}" for pair in comparison.pairs if pair.ratio)
     yield outcome_note(comparison.margin)
-    ddofs = {side.summary.ddof for pair in comparison.pairs for side in (pair.a, pair.b) if side.summary}
-    yield from (f"std: {std_kind(ddof)}" for ddof in sorted(ddofs))
+    yield from std_notes(side for pair in comparison.pairs for side in (pair.a, pair.b))
     yield from (f"in every pair, A | B: {note}" for note in comparison.notes)
     yield from (
         f"{cell_title(pair.a.spec)}, A | B: {'; '.join(pair.differs)}" for pair in comparison.pairs if pair.differs
@@ -121,6 +120,11 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     yield from comparison.mixed
     yield from _alone("A", comparison.only_a)
     yield from _alone("B", comparison.only_b)
+
+
+def std_notes(sides: Iterable[Side]) -> Iterator[str]:
+    """The kinds of their stds."""
+    yield from (f"std: {std_kind(ddof)}" for ddof in sorted({side.summary.ddof for side in sides if side.summary}))
 
 
 def outcome_note(margin: float) -> str:

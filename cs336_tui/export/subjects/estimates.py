@@ -268,16 +268,11 @@ def sweep_note(cells: Sequence[Estimate | Unpredicted]) -> str:
     too_large = sum(estimate.fits is False for estimate in estimates)
     counts = ((unpredicted, "not predicted"), (too_large, "too large"))
     left_out = ", ".join(f"{number} {what}" for number, what in counts if number)
-    if too_large + unpredicted == len(cells):
-        return (
-            f"of {counted(len(cells), 'cell')} {left_out}"
-            if unpredicted
-            else f"none of {counted(len(cells), 'cell')} fits"
-        )
-    if unpredicted:
-        fitting = f"of {counted(len(cells), 'cell')} {left_out}; the others"
-    else:
-        fitting = f"{too_large} of {counted(len(cells), 'cell')} do not fit; the others" if too_large else "all cells"
+    total, fits_none = counted(len(cells), "cell"), too_large + unpredicted == len(cells)
+    lost = f"of {total} {left_out}" if unpredicted else f"{too_large} of {total} do not fit"
+    if fits_none:
+        return lost if unpredicted else f"none of {total} fits"
+    fitting = f"{lost}; the others" if unpredicted or too_large else "all cells"
     return f"{fitting}, warm-up and measured steps: {duration_range(*total_s(estimates))}"
 
 

@@ -12,8 +12,7 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
-from cs336_tui.export.subjects.comparison import side_mean, side_record
-from cs336_tui.export.writing.footnotes import std_kind
+from cs336_tui.export.subjects.comparison import side_mean, side_record, std_notes
 from cs336_tui.export.writing.tables import (
     Column,
     Source,
@@ -105,8 +104,7 @@ def toy_table(report: PrecisionReport) -> Table:
         footnotes=(
             "fc1 (10 wide, no bias), ReLU, layer norm, fc2 (no bias); as hooks saw them in one forward and backward",
             *rules_of(report),
-            f"read on {report.device_name}, torch {report.torch}; autocast rules differ on other devices",
-            *([report.toy_note] if report.toy_note else []),
+            *_provenance(report, report.toy_note),
         ),
         label="toy-dtypes",
     )
@@ -163,7 +161,7 @@ def modules_table(report: PrecisionReport) -> Table:
             f"logits {report.logits}, loss {report.loss}",
             "parameters and gradients: the module's own, without those of its submodules",
             *_reading(report.modules),
-            *_provenance(report),
+            *_provenance(report, report.note),
         ),
         label="module-dtypes",
     )
@@ -208,10 +206,10 @@ def speedup_table(results: Sequence[Result], *, notation: Notation = MILLISECOND
     )
 
 
-def _provenance(report: PrecisionReport) -> Iterator[str]:
+def _provenance(report: PrecisionReport, note: str) -> Iterator[str]:
     yield f"read on {report.device_name}, torch {report.torch}; autocast rules differ on other devices"
-    if report.note:
-        yield report.note
+    if note:
+        yield note
 
 
 def _cell_name(spec: CellSpec) -> str:
@@ -226,8 +224,7 @@ def _speedup_notes(speedups: Sequence[SpeedUp]) -> Iterator[str]:
         f"faster and slower: the whole interval on one side of 1 and the times at least {MARGIN * 100:g} % apart; "
         f"same: the whole interval within {MARGIN * 100:g} % of 1; else ambiguous"
     )
-    ddofs = {side.summary.ddof for each in speedups for side in (each.fp32, each.other) if side.summary}
-    yield from (f"std: {std_kind(ddof)}" for ddof in sorted(ddofs))
+    yield from std_notes(side for each in speedups for side in (each.fp32, each.other))
     yield (
         "1 GB is 10⁹ bytes; peak allocated is counted after warm-up; on a device that does not count it, it is that of "
         "the cell's memory report, where one was made"
