@@ -63,8 +63,9 @@ def as_drawn(drawing: Drawing | Absent) -> str:
         found += [
             ", ".join(tick.get_text() for tick in ticks) for ticks in (axis.get_xticklabels(), axis.get_yticklabels())
         ]
-        shapes = [line.get_xydata() for line in axis.lines] + [patch.get_path().vertices for patch in axis.patches]
-        shapes += [path.vertices for collection in axis.collections for path in collection.get_paths()]
-        found += [f"{len(shape)} points, mean {', '.join(f'{x:.5g}' for x in shape.mean(0))}" for shape in shapes]
-    legends = [*figure.legends, *filter(None, (axis.get_legend() for axis in figure.axes))]
-    return "\n".join([*found, *(f"legend: {text.get_text()}" for legend in legends for text in legend.get_texts())])
+        shapes = [(line.get_xydata(), f", line {line.get_linestyle()}") for line in axis.lines]
+        shapes += [(patch.get_path().vertices, "") for patch in axis.patches]
+        shapes += [(path.vertices, "") for collection in axis.collections for path in collection.get_paths()]
+        found += [f"{len(at)} points, mean {', '.join(f'{x:.5g}' for x in at.mean(0))}{how}" for at, how in shapes]
+    texts = [text for legend in figure.legends for text in (*legend.get_texts(), legend.get_title())]
+    return "\n".join([*found, *(f"legend: {text.get_text()}" for text in texts if text.get_text())])

@@ -1,7 +1,8 @@
-"""Tables of ways to share a step and of scaling, of sessions whose times are known."""
+"""Tables and figures of ways to share a step, of scaling and of collectives, of sessions whose times are known."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -10,9 +11,13 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from cs336_tui.analysis.collectives import published_curves
 from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.analysis.published import published
 from cs336_tui.cli.ab import ab
+from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events import events as ev
 from cs336_tui.events.events import (
     CellFinished,
     CellsQueued,
@@ -23,14 +28,22 @@ from cs336_tui.events.events import (
     ReportStarted,
     StepsTimed,
 )
-from cs336_tui.export.figures import by_ranks
-from cs336_tui.export.reference import reference_table
-from cs336_tui.export.subjects.data_parallel import data_parallel_tables, in_turns_command, sharding_tables
-from cs336_tui.export.subjects.results import TableError
+from cs336_tui.export.figures import by_message, by_ranks, passes_by_size
+from cs336_tui.export.record import to_csv, to_json
+from cs336_tui.export.reference import reference_table, reference_tables
+from cs336_tui.export.subjects.data_parallel import (
+    collective_tables,
+    data_parallel_tables,
+    in_turns_command,
+    sharding_tables,
+)
+from cs336_tui.export.subjects.results import TableError, results_table
 from cs336_tui.export.subjects.scaling import scaling_tables
 from cs336_tui.export.writing.drawing import Absent
 from cs336_tui.export.writing.tables import Table
-from tests.export.keeping import as_drawn, kept
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.summaries import summarize
+from tests.export.keeping import as_drawn, csv_rows, kept
 from tests.made_ranks import a_rank_memory_report
 from tests.samples import ENVIRONMENT, HEADER, a_spec, sized, state_of
 
@@ -249,3 +262,84 @@ def test_the_own_row_beside_published_steps_tells_its_gradient_sync() -> None:
 def test_a_session_of_one_rank_has_no_such_table(make: Any) -> None:
     with pytest.raises(TableError, match="no cell of several ranks; run some with --ranks"):
         make(results_of([Ran(ranks_spec("none", 1), 0.4, 0.4)]), None)
+
+
+TIMES_S = {("1MB", 2): 1e-3, ("1MB", 4): 2e-3, ("100MB", 2): 50e-3, ("100MB", 4): 200e-3}
+
+
+def known(**choices: object) -> tuple[Result, ...]:
+    """A session of all-reduces whose steps took `TIMES_S`, and one rank half of that."""
+    sweep = sweep_from(
+        **{"workload": "collective", "devices": ("cpu",), "sizes": ("100MB", "1MB"), "ranks": (4, 2)} | choices
+    )
+    state = SessionState()
+    state.apply(HEADER)
+    state.apply(ev.EnvironmentRead(at=0.0, environment=ENVIRONMENT))
+    for number, spec in enumerate(sweep.cells()):
+        time_s = TIMES_S[spec.size, spec.ranks]
+        state.apply(ev.CellsQueued(at=0.0, first=number, specs=(spec,)))
+        state.apply(ev.CellStarted(at=0.0, cell=number))
+        ranks = ((time_s,) * 3, *((time_s / 2,) * 3 for _ in range(spec.ranks - 1)))
+        steps = ev.StepsTimed(at=1.0, cell=number, kind="measured", first=0, times_s=(time_s,) * 3, rank_times_s=ranks)
+        state.apply(steps)
+        skew = summarize([time_s / 2] * 3)
+        state.apply(ev.CellFinished(at=2.0, cell=number, status="ok", skew=skew))
+    return merge([("s", state)])
+
+
+def test_sizes_stand_below_each_other_and_ranks_side_by_side_and_results_have_skew_and_bandwidths(snapshot):
+    (table,), results = collective_tables(known(), None), results_table(known(ranks=(4,)))
+    # 1 MB in 1 ms over 2 ranks: 1 GB/s x 2/2; 100 MB in 200 ms over 4: 0.5 GB/s x 6/4.
+    assert [record["2 ranks busbw (GB/s)"] for record in table.records] == pytest.approx([1.0, 2.0])
+    assert [record["4 ranks busbw (GB/s)"] for record in table.records] == pytest.approx([0.75, 0.75])
+    assert kept(table, results) == snapshot
+
+
+def test_the_figure_is_of_bandwidth_over_size_with_what_others_published_of_the_same(snapshot):
+    figure = by_message(known())
+    assert as_drawn(figure) == snapshot
+    assert isinstance(by_message(known(sizes=("1MB",))), Absent)
+    assert isinstance(passes_by_size(known()), Absent)
+
+
+def test_published_busbw_is_that_of_the_published_time():
+    by_ranks = {result.spec.ranks: result.spec for result in known()}
+    (found,) = published_curves(by_ranks[4], published())
+    # 10 MiB in 15.07 ms over 4 ranks, 100 MiB in 58.17 ms, by 6/4
+    assert [point.size for point in found.points] == ["1MiB", "10MiB", "100MiB", "1000MiB"]
+    assert found.points[1].busbw == pytest.approx(10 * 2**20 / 15.07e-3 * 1.5)
+    assert found.points[2].busbw == pytest.approx(100 * 2**20 / 58.17e-3 * 1.5)
+
+
+def test_tables_set_published_times_beside_ones_own():
+    (table,) = reference_tables(known(ranks=(2,), sizes=("1MB",)))
+    own, there = table.rows
+    assert own[0].startswith("all-reduce · 1MB · fp32 · cpu · 2 ranks · gloo")
+    assert (there[1], there[3]) == ("0.57", "1.75")  # 1 ms here, 0.57 ms there
+    assert {record["reference_mean_s"] for record in table.records} == {0.57e-3}
+    assert {record["pass"] for record in table.records} == {None}
+    assert not any("TF32" in note for note in table.footnotes)
+
+
+def test_data_of_a_collective_have_no_stand_ins_for_what_it_lacks():
+    state = known(ranks=(2,), sizes=("1MB",))[0].state
+    (run,) = json.loads(to_json(state))["runs"]
+    lacking = (
+        "pass", "context_length", "batch_size", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "edition",
+        "arch", "attention", "norm", "optimizer", "loss", "parallel", "batch_is",
+    )  # fmt: skip
+    assert {name: run["spec"][name] for name in lacking} == dict.fromkeys(lacking)
+    held = {"size": "1MB", "collective": "all-reduce", "ranks": 2, "precision": "fp32", "device": "cpu"}
+    assert held.items() <= run["spec"].items()
+    assert run["spec"]["workload"] == "collective"
+    unknown = ("num_params", "num_params_without_head", "tokens_per_s", "flops_per_s")
+    assert [run[name] for name in unknown] == [None] * 4
+    (row,) = csv_rows(to_csv(state))
+    assert {row[name] for name in (*lacking, "num_params", "tokens_per_s")} == {""}
+    assert (row["rank_0_times_s"], row["rank_1_times_s"]) == ("0.001;0.001;0.001", "0.0005;0.0005;0.0005")
+    assert float(row["skew_mean_s"]) == pytest.approx(0.5e-3)
+
+
+def test_a_session_without_collectives_has_no_such_table():
+    with pytest.raises(TableError, match="run some with cs336-tui comm"):
+        collective_tables((), None)

@@ -1,6 +1,9 @@
-"""The session summary: complete, readable at any moment, measurements only."""
+"""The session summary: complete, readable at any moment, measurements only. What the sentences and the table of its
+first page say is so, and no more than is known."""
 
+import random
 import re
+import statistics
 
 import pytest
 from hypothesis import given
@@ -8,10 +11,14 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from syrupy.assertion import SnapshotAssertion
 
-from cs336_tui.events.events import ChildOutput, Event, Notice, StepsTimed
-from cs336_tui.export.summary import OUTPUT_LINES, SPARKLINE_BARS, summary_markdown
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.events import ChildOutput, Event, Notice, ReportFinished, ReportStarted, SessionEnded, StepsTimed
+from cs336_tui.export.findings import findings
+from cs336_tui.export.summary import MOST_ROWS, OUTPUT_LINES, SPARKLINE_BARS, first_table, summary_markdown
 from cs336_tui.session.state import SessionState
-from tests.samples import a_spec, cell_end, cell_start, mixed_session, session_start, state_of, steps
+from tests.export.grids import LAPTOP, SMALL, by, grid, grid_events, merged
+from tests.made_kernels import a_kernel_report
+from tests.samples import START, a_spec, cell_end, cell_start, mixed_session, session_start, state_of, steps
 from tests.strategies import any_event
 
 
@@ -97,3 +104,111 @@ def test_any_session_has_a_summary(events: list[Event]) -> None:
     text = summary_markdown(state_of(events))
     assert text.startswith("# cs336-tui session ")
     assert "\x1b" not in text
+
+
+_RANDOM = random.Random(7)
+_DRAWN = [_RANDOM.gauss(0, 0.01) for _ in range(40)]
+NOISE = [each - statistics.fmean(_DRAWN) for each in _DRAWN]
+"""Of mean 0, so that a series has exactly the mean that it is to have."""
+FACTORS = {"fp32": 1.0, "tf32": 1.001, "bf16-mixed": 0.25, "forward": 1.0, "forward+backward": 2.0, "train-step": 3.0}
+
+
+def series(spec: CellSpec) -> list[float]:
+    mean_s = 0.01 * FACTORS[spec.precision] * FACTORS[spec.pass_] * spec.context_length / 128
+    return [mean_s * (1 + each) for each in NOISE]
+
+
+def told(*states: SessionState) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in findings(merged(*states), states):
+        found[each.topic] = f"{found[each.topic]} {each.text}" if each.topic in found else each.text
+    return found
+
+
+def mixed(spec: CellSpec) -> list[float]:
+    faster = spec.precision == "bf16-mixed" and spec.context_length == 512
+    return [0.01 * (0.5 if faster else 1) * (1 + each / 10) for each in NOISE]
+
+
+def wild(spec: CellSpec) -> list[float]:
+    return [(0.05, 0.01, 0.02, 0.01)[step % 4] for step in range(12)] if spec.context_length == 512 else series(spec)
+
+
+def test_of_very_many_cells_both_ends_stand_in_the_table() -> None:
+    contexts = range(128, 128 * 41, 128)
+    table = first_table(merged(grid(by([SMALL], pass_=["forward"], context_length=contexts))))
+    assert table is not None
+    assert len(table.rows) == MOST_ROWS // 2
+    assert (table.rows[0][0], table.rows[-1][0]) == ("context 128", "context 5120")
+    assert table.footnotes[0] == "the 6 fastest and the 6 slowest of 40 timed cells; all are under Cells"
+
+
+def test_cells_that_never_came_to_a_time_have_their_ending() -> None:
+    table = first_table(merged(grid(by([SMALL], context_length=[128, 256]), oom=[0, 1])))
+    assert table is not None
+    assert table.rows == (("context 128", "oom", "building"), ("context 256", "oom", "building"))
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_partial_session_says_how_far_it_came(ended: bool) -> None:
+    from cs336_tui.export.summary import summary_markdown
+
+    specs = by([SMALL], context_length=[128, 256, 512])
+    events: list[Event] = [event for event in grid_events(specs) if getattr(event, "cell", 0) == 0]
+    events += [SessionEnded(at=START + 100, reason="cancelled")] if ended else cell_start(1)
+    text = summary_markdown(state_of(events))
+    state = (
+        r"stopped at \d+/\d+ steps.*, `cs336-tui resume sample` runs what is left"
+        if ended
+        else "the session has not ended"
+    )
+    assert re.search(rf"\*\*Partial: 1 of 3 cells finished\*\* \(1 ok\); {state}\.", text)
+
+
+def test_a_session_without_any_result_says_so_alone() -> None:
+    state = state_of(session_start([a_spec()]))
+    assert told(state) == {}
+    assert first_table(merged(state)) is None
+
+
+def doubled(spec: CellSpec) -> list[float]:
+    return [2 * time_s for time_s in series(spec)]
+
+
+def profiled() -> SessionState:
+    state = grid([a_spec()])
+    state.apply(ReportStarted(at=START, report=0, kind="kernels", spec=a_spec()))
+    state.apply(ReportFinished(at=START, report=0, status="ok", content=a_kernel_report(a_spec())))
+    return state
+
+
+def doubted() -> SessionState:
+    state = grid(by([SMALL], **BOTH, context_length=[128, 512]), times=wild, oom=[0])
+    state.apply(Notice(at=START, text="the log was cut"))
+    return state
+
+
+BOTH = {"precision": ["fp32", "bf16-mixed"]}
+
+
+PASSES = {"pass_": ["forward", "train-step"]}
+
+
+SAID: dict[str, tuple[SessionState, ...]] = {
+    "fastest, slowest, and ratios along each choice": (grid(by([SMALL], **BOTH, **PASSES), times=series),),
+    "times that no interval parts": (grid(by([SMALL], precision=["fp32", "tf32"], pass_=["forward"]), times=series),),
+    "without intervals no order is claimed": (grid(by([SMALL], **BOTH, pass_=["forward"])),),
+    "pairs that disagree": (grid(by([SMALL], **BOTH, context_length=[128, 512]), times=mixed),),
+    "doubted cells, failures and notices": (doubted(),),
+    "peak memory and its share of the device": (grid(by([SMALL], context_length=[128, 512])),),
+    "sessions as whole places": (
+        grid(by([SMALL], **PASSES), session="box", times=series),
+        grid(by([SMALL], **PASSES, device=["mps"]), session="laptop", environment=LAPTOP, times=doubled),
+    ),
+    "the largest kernel of a profiled step": (profiled(),),
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_findings_of_sessions(case: str, snapshot: SnapshotAssertion) -> None:
+    assert told(*SAID[case]) == snapshot
