@@ -17,10 +17,9 @@ import msgspec
 from cs336_tui.analysis.comparison import Comparison
 from cs336_tui.analysis.estimates import judge
 from cs336_tui.analysis.fields import FIELDS
-from cs336_tui.analysis.fitting import Fit
 from cs336_tui.analysis.judgement import DESCRIBING, VerdictName
 from cs336_tui.analysis.scaling import Device, plan
-from cs336_tui.analysis.targets import named_target
+from cs336_tui.analysis.targets import Fit, named_target
 from cs336_tui.cli.estimate import document as estimate_document
 from cs336_tui.cli.help import HEADINGS, record_of, under_headings
 from cs336_tui.cli.main import cli

@@ -14,14 +14,7 @@ from cs336_tui.analysis.ab import ratio_of_rounds, rounds_found, turns_of
 from cs336_tui.analysis.eta import steps_so_far
 from cs336_tui.analysis.merge import Result
 from cs336_tui.cli.files import file_options
-from cs336_tui.cli.flags import (
-    Parsed,
-    choice_options,
-    options,
-    reword,
-    session_dir_option,
-    timeout_option,
-)
+from cs336_tui.cli.flags import Parsed, choice_options, options, reword, session_dir_option, timeout_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.progress import RunProgress
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out

@@ -9,8 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from cs336_tui.analysis.fitting import Dimension, search
-from cs336_tui.analysis.targets import Target
+from cs336_tui.analysis.targets import Dimension, Target, search
 from cs336_tui.cli.files import file_options
 from cs336_tui.cli.flags import choice_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.help import command, heading

@@ -12,7 +12,7 @@ from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.reading import is_file
 from cs336_tui.config.settings import Settings, read_settings
-from cs336_tui.runner.capabilities import fields_of_preset
+from cs336_tui.events.environment import fields_of_preset
 from cs336_tui.session.log import Sink
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _run(app: Cs336App) -> int:
         app.run()
     finally:
         app.close()
-    from cs336_tui.tui.farewell import say
+    from cs336_tui.tui.ending import say
 
     say(app.farewell())
     for problem in app.log_problems:

@@ -20,13 +20,7 @@ from cs336_tui.cli.files import say_written
 from cs336_tui.cli.progress import RunProgress
 from cs336_tui.cli.streams import TERMINAL, on_terminal
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import (
-    CellFinished,
-    Event,
-    Notice,
-    ReportFinished,
-    SessionEnded,
-)
+from cs336_tui.events.events import CellFinished, Event, Notice, ReportFinished, SessionEnded
 from cs336_tui.export.writing.files import ExportError, LivingFile
 from cs336_tui.export.writing.verdicts import get_ready
 from cs336_tui.runner.bench import Bench

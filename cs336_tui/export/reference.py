@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from cs336_tui.analysis.communication import gradient_sync
+from cs336_tui.analysis.effects import gradient_sync
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled
 from cs336_tui.analysis.published import Published

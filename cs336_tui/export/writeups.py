@@ -13,11 +13,11 @@ from functools import partial
 
 import msgspec
 
+from cs336_tui.analysis.effects import Trace, array, trace
 from cs336_tui.analysis.fields import headless_params
 from cs336_tui.analysis.grouping import groups, label, settled, shown, telling
 from cs336_tui.analysis.measures import Runs
 from cs336_tui.analysis.merge import Result, measured
-from cs336_tui.analysis.warmup import Trace, array, trace
 from cs336_tui.export.subjects.alone import tables_alone
 from cs336_tui.export.subjects.data_parallel import collective_tables, data_parallel_tables, sharding_tables
 from cs336_tui.export.subjects.layout import (

@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cs336_tui.analysis.comparison import compare
+from cs336_tui.analysis.comparison import compare, mixed_provenance
 from cs336_tui.analysis.fields import FIELDS, shown_of
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.pivot import PivotError, pivot
-from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.analysis.reference import matching
 from cs336_tui.events.events import CellFinished, EffectiveSettings, Event, ModelBuilt, ModelPrepared
 from cs336_tui.export.record import document_of

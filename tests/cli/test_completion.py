@@ -181,11 +181,7 @@ def test_the_script_says_where_to_put_it(monkeypatch: pytest.MonkeyPatch) -> Non
     assert call("completion").stderr == "cs336-tui: name a shell: bash, zsh, fish\n"
 
 
-START = {
-    "bash": ["--norc", "--noprofile", "-i"],
-    "zsh": ["-f", "-i"],
-    "fish": ["--no-config", "-i"],
-}
+START = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"], "fish": ["--no-config", "-i"]}
 SET_UP = {
     "bash": "bind 'set enable-bracketed-paste off'; PS1='> '; . ./script",
     "zsh": "unsetopt zle_bracketed_paste; PS1='> '; autoload -Uz compinit; compinit -u -D; . ./script",

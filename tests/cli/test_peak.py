@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from cs336_tui.cli.peak import peak_command
+from cs336_tui.cli.machine import peak_command
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakError
 from cs336_tui.export.writing.files import FORMATS, AlreadyThere

@@ -17,8 +17,7 @@ from cs336_tui.export.subjects.selftest import Selftest, sentence
 from cs336_tui.export.writing.files import FORMATS, ExportError
 from cs336_tui.selftest import programs
 from cs336_tui.selftest.programs import APP, BENCH, CONTROL, UNSAMPLED, SelftestCell, programs_of
-from cs336_tui.selftest.ratios import ON_CPU, judge
-from cs336_tui.selftest.turns import Plan, Taken
+from cs336_tui.selftest.turns import ON_CPU, Plan, Taken, judge
 from tests.samples import ENVIRONMENT
 from tests.selftest.made import made
 

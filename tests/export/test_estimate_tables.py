@@ -5,8 +5,7 @@ from __future__ import annotations
 from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.estimates import Estimate, Unpredicted, judge_all
-from cs336_tui.analysis.fitting import search
-from cs336_tui.analysis.targets import named_target
+from cs336_tui.analysis.targets import named_target, search
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.export.reports import report_tables

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from cs336_tui.events.memory_report import MemoryReport, RankMoment
 from cs336_tui.events.prediction import PhaseMemory
+from cs336_tui.events.reports import MemoryReport, RankMoment
 from cs336_tui.export.reports import document_of_reports
 from cs336_tui.export.subjects.memory import MOST_ROWS, memory_document, memory_tables
 from cs336_tui.export.subjects.memory_peaks import memory_figure, oom_table, peaks_table, rank_memory_table

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cs336_tui.analysis.comparison import compare
+from cs336_tui.analysis.comparison import compare, mixed_provenance
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.pivot import pivot
-from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.events.environment import Environment, GpuSample, HostSample
 from cs336_tui.events.events import DeviceSampled, EffectiveSettings, ModelPrepared
 from cs336_tui.export.pivot import pivot_table

@@ -19,7 +19,7 @@ from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.preview import Cells
 from cs336_tui.tui.judging import Assessment, Judging
-from cs336_tui.tui.tabs.kernels.listing import Selection, kernels_sheet, select
+from cs336_tui.tui.tabs.kernel_listing import Selection, kernels_sheet, select
 from cs336_tui.tui.tabs.queue import QueuePane, QueueView
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.sessions import SessionsPane

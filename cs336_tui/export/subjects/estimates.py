@@ -15,9 +15,8 @@ from cs336_tui.analysis.estimates import (
     timed_flops,
     total_s,
 )
-from cs336_tui.analysis.fitting import FIELD, Fit, step_of
 from cs336_tui.analysis.measures import allocated_bytes
-from cs336_tui.analysis.targets import Target
+from cs336_tui.analysis.targets import FIELD, Fit, Target, step_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import CATEGORIES, COMMUNICATION, Collective, Prediction
 from cs336_tui.export.writing.footnotes import ACTIVATIONS_MEAN

@@ -9,8 +9,7 @@ import msgspec
 
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernel_cells import AttentionSplit, attention_split, profiled, tells_attention
-from cs336_tui.analysis.kernel_names import short_name
-from cs336_tui.analysis.kernels import Phases, RangeShare, TimeShare, has_totals_alone, whole
+from cs336_tui.analysis.kernels import Phases, RangeShare, TimeShare, has_totals_alone, short_name, whole
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.config.spec import known_choices
 from cs336_tui.events.kernel_report import FUSED, KernelGroup, KernelReport

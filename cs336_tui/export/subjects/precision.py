@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from cs336_tui.analysis.effects import SpeedUp, mixed_speedups
 from cs336_tui.analysis.fields import warmup_value
 from cs336_tui.analysis.merge import Result
-from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
 from cs336_tui.export.subjects.comparison import side_mean, side_record, std_notes

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cs336_tui.analysis.communication import efficiency, one_rank_of, speed_up
+from cs336_tui.analysis.effects import efficiency, one_rank_of, speed_up
 from cs336_tui.analysis.fields import machine
 from cs336_tui.analysis.grouping import telling
 from cs336_tui.analysis.measures import MEASURES, Runs

@@ -10,9 +10,8 @@ import msgspec
 from cs336_tui.events.environment import Environment
 from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, known
 from cs336_tui.selftest.programs import APP, BARE, SAMPLING_S, SelftestCell
-from cs336_tui.selftest.ratios import ProgramRatio, SelftestResult, Tolerances
 from cs336_tui.selftest.side_by_side import LaneCost, LaneRun
-from cs336_tui.selftest.turns import SETTLE_S, Taken
+from cs336_tui.selftest.turns import SETTLE_S, ProgramRatio, SelftestResult, Taken, Tolerances
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, counted
 from cs336_tui.stats.ratio import Ratio
 

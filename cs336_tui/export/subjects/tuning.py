@@ -9,7 +9,7 @@ import msgspec
 
 from cs336_tui.analysis.agreement import COMPARED
 from cs336_tui.analysis.estimates import duration_range, time_range, timed_flops
-from cs336_tui.analysis.gains import Factor, Gain, gains_of, together
+from cs336_tui.analysis.findings import Factor, Gain, gains_of, together
 from cs336_tui.analysis.next_step import NONE_LEFT, first_round_s
 from cs336_tui.analysis.shortlist import Plan, Planned, TimeRule, measured_rule
 from cs336_tui.analysis.tuning import BARRED, Entry, EntryStatus, Race

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from cs336_tui.analysis.comparison import mixed_provenance
 from cs336_tui.analysis.fields import warmup_done
 from cs336_tui.analysis.measures import MEASURES, allocated_bytes, resident_bytes
 from cs336_tui.analysis.merge import RECORDED, Result, grouped
-from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.spec import AXES
 from cs336_tui.events.environment import Environment

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from cs336_tui.analysis.comparison import NONE, SETTINGS_IN_FORCE, mixed_provenance
 from cs336_tui.analysis.fields import OWN, shown_of, threads_words
 from cs336_tui.analysis.merge import Result, title_of
-from cs336_tui.analysis.provenance import NONE, SETTINGS_IN_FORCE, mixed_provenance
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import EffectiveSettings
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, visit_cells
 from cs336_tui.session.states import CellState
-from cs336_tui.session.visits import visit_cells
 from cs336_tui.stats.quantities import count, counted, gigabytes
 
 SETTINGS: Mapping[str, Callable[[CellSpec], str]] = {

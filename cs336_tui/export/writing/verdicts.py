@@ -60,7 +60,7 @@ def get_ready() -> None:
     from cs336_tui.analysis.kernels import profiled_idle  # noqa: F401
     from cs336_tui.analysis.verdicts import judge  # noqa: F401
     from cs336_tui.stats.intervals import mean_interval
-    from cs336_tui.stats.steadiness.steady import enough_warmup
+    from cs336_tui.stats.steady import enough_warmup
 
     times_s = [0.1 + 0.001 * (step % 3) for step in range(20)]
     enough_warmup(times_s[:5], times_s)

@@ -23,7 +23,7 @@ from textual.widgets.option_list import Option
 from cs336_tui.config.reading import exists
 from cs336_tui.stats.quantities import counted
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.dialogs.window import Dialog
+from cs336_tui.tui.dialogs.windows import Dialog
 from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.widgets.entries import Chip, Chips, InputLine
 

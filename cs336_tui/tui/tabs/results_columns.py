@@ -20,9 +20,9 @@ from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import MILLISECONDS
 from cs336_tui.stats.summaries import Summary
 from cs336_tui.tui import format
+from cs336_tui.tui.format import CELL_KEYS, cell_columns, unique_names
 from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.tabs.status import VERDICT_ROOM, verdict
-from cs336_tui.tui.titles import CELL_KEYS, cell_columns, unique_names
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.roofline import RooflinePoint
