@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from cs336_tui.analysis.merge import Result
 from cs336_tui.config.flops import least_bytes, step_flops
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import GpuSample, HostSample
@@ -69,33 +70,14 @@ def test_times_are_written_in_the_unit_and_digits_asked_for(notation: Notation, 
     assert f"times: {notation.symbol} per step" in "\n".join(table.footnotes)
 
 
-def test_sessions_of_two_machines_are_told_apart() -> None:
-    box = grid(by([SMALL], pass_=["forward"]), session="box")
-    laptop = grid(by([SMALL], pass_=["forward"], device=["mps"]), session="laptop", environment=LAPTOP)
-    table = results_table(merged(box, laptop))
-    rows = by_header(table)
-    assert [row["session"] for row in rows] == ["box", "laptop"]
-    assert "H100" in rows[0]["machine"]
-    assert "laptop" in rows[1]["machine"]
-    notes = "\n".join(table.footnotes)
-    assert notes.count("std: sample standard deviation") == 1, "what both say is said once"
-    assert "box: cuda:0: NVIDIA H100" in notes
-    assert "laptop: mps: Some Laptop GPU" in notes
-    assert "session" not in by_header(results_table(merged(box)))[0]
+def test_one_session_is_not_named_and_what_two_both_say_is_said_once() -> None:
+    table = results_table(merged(BOX, ON_LAPTOP))
+    assert "\n".join(table.footnotes).count("std: sample standard deviation") == 1
+    assert "session" not in by_header(results_table(merged(BOX)))[0]
 
 
-def test_the_same_cell_twice_is_two_rows() -> None:
-    state = grid(by([SMALL], pass_=["forward"]))
-    assert [row["session"] for row in by_header(results_table(merged(state, state)))] == ["sample", "sample (2)"]
-
-
-def test_a_cell_that_ran_on_another_machine_is_marked() -> None:
-    table = results_table(merged(moved_session()))
-    assert [row["size"] for row in by_header(table)] == ["small", "small †"]
-    note = table.footnotes[0]
-    assert note.startswith("† ")
-    for words in ("torch 2.14.0 instead of 2.13.0", "NVIDIA A100 instead of NVIDIA H100"):
-        assert words in note
+def test_a_sign_marks_only_cells_that_ran_on_another_machine() -> None:
+    assert results_table(merged(moved_session())).footnotes[0].startswith("† ")
     assert not any("†" in note for note in results_table(merged(state_of(mixed_session()))).footnotes)
 
 
@@ -113,13 +95,6 @@ def test_shares_of_both_peaks_can_be_asked_for_and_bandwidth_where_it_is_the_bou
     least = least_bytes(a_spec(pass_="forward", batch_size=1, context_length=1))
     assert narrow.records[0]["min_bytes_per_s"] == pytest.approx(least / 0.1)
     assert kept(table, narrow) == snapshot
-
-
-def test_a_peak_that_is_not_known_is_said_to_be_so_and_never_guessed() -> None:
-    (row,) = by_header(table := limits("cpu"))
-    assert (row["% of data sheet"], row["% of measured peak"]) == ("unknown", "not measured")
-    assert table.records[0]["share_of_sheet_peak"] is table.records[0]["share_of_measured_peak"] is None
-    assert any("run cs336-tui peak" in note for note in table.footnotes)
 
 
 def test_verdict_interval_and_advice_are_columns(snapshot: SnapshotAssertion) -> None:
@@ -144,40 +119,16 @@ def with_energy() -> SessionState:
     return state
 
 
-def test_energy_is_shown_where_it_is_known() -> None:
-    table = results_table(merged(with_energy()))
-    (row,) = by_header(table)
-    assert (row["energy (J/step)"], row["tokens/J"]) == ("50", "10.2")
-    assert table.records[0]["joules_per_step"] == pytest.approx(50)
-    assert any(note.startswith("energy: mean power") for note in table.footnotes)
+def test_energy_that_is_not_known_is_no_column() -> None:
+    assert "energy (J/step)" not in by_header(results_table(results_of(Cell(a_spec(device="cpu"), [0.1]))))[0]
 
 
-def test_energy_that_is_not_known_is_no_column_and_says_why_when_asked_for() -> None:
-    results = results_of(Cell(a_spec(device="cpu"), [0.1]))
-    assert "energy (J/step)" not in by_header(results_table(results))[0]
-    table = results_table(results, columns=["energy"])
-    assert table.rows == (("n/a",),)
-    assert any(note.startswith("energy unknown on cpu: ") for note in table.footnotes)
-
-
-def test_every_reason_for_an_unknown_energy_is_given_with_its_count() -> None:
+def with_and_without_energy() -> tuple[Result, ...]:
+    """Two cells of which no energy is known, one as it ran in turns, and one with it."""
     turns, alone = a_spec(), a_spec(seed=2)
     results = merged(session_of(Cell(turns, [0.1]), Cell(alone, [0.1]), Cell(a_spec(seed=3), [0.1])), with_energy())
     results[0].cell.in_turns = True
-    said = [note for note in results_table(results, columns=["energy"]).footnotes if note.startswith("energy unknown")]
-    assert [note.rpartition(", of ")[2] for note in said] == ["2 of 3 such cells", "1 of 3 such cells"]
-    assert "in turns" in said[1]
-
-
-def test_runs_of_one_spec_are_told_apart() -> None:
-    specs = by([SMALL], pass_=["forward"]) * 2
-    assert [row["repeat"] for row in by_header(results_table(merged(grid(specs, repeats=(1, 2)))))] == ["1", "2"]
-
-
-def test_cells_of_several_ranks_show_ranks_sharing_and_skew_and_say_what_a_step_is(snapshot: SnapshotAssertion) -> None:
-    table = results_table(merged(state_of(ranks_session(4))))
-    assert table.records[1]["skew_s"] == pytest.approx((3 + 3 + 13) / 3 * 1e-3)
-    assert kept(table) == snapshot
+    return results
 
 
 ADDED: dict[str, tuple[object, object]] = {
@@ -251,3 +202,27 @@ def test_the_layout_of_devices_has_the_machines_side_by_side() -> None:
     (table,) = layout_tables(merged(ran_on("gpu1", "gpu2")), "devices")
     groups = {column.group.rpartition(" · ")[2].rstrip(")") for column in table.columns if column.group}
     assert groups == {"gpu1", "gpu2"}
+
+
+BOX = grid(by([SMALL], pass_=["forward"]), session="box")
+
+
+ON_LAPTOP = grid(by([SMALL], pass_=["forward"], device=["mps"]), session="laptop", environment=LAPTOP)
+
+
+TABLES: dict[str, Table] = {
+    "sessions of two machines": results_table(merged(BOX, ON_LAPTOP)),
+    "the same cell twice": results_table(merged(BOX, BOX)),
+    "runs of one spec": results_table(merged(grid(by([SMALL], pass_=["forward"]) * 2, repeats=(1, 2)))),
+    "a cell that ran on another machine": results_table(merged(moved_session())),
+    "several ranks: the skew is the mean of 3, 3 and 13 ms": results_table(merged(state_of(ranks_session(4)))),
+    "a peak that is not known is never guessed": limits("cpu"),
+    "energy that is known": results_table(merged(with_energy())),
+    "energy that is not known": results_table(results_of(Cell(a_spec(device="cpu"), [0.1])), columns=["energy"]),
+    "every reason for an unknown energy, with its count": results_table(with_and_without_energy(), columns=["energy"]),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_tables_of_results(case: str, snapshot: SnapshotAssertion) -> None:
+    assert kept(TABLES[case]) == snapshot
