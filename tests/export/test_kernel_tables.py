@@ -185,24 +185,24 @@ def test_a_row_says_what_was_profiled_what_was_timed_and_the_difference_of_both(
     assert kept(table, operators) == snapshot
 
 
-def test_cells_without_a_profile_have_dashes_and_why() -> None:
+def test_cells_without_a_profile_fused_attention_and_recordings(snapshot: SnapshotAssertion) -> None:
+    """Dashes and why; attention that has no softmax of its own; files in place of choices that nobody knows."""
     cells = [cell([0.1], pass_="forward"), Cell(TRAIN, status="oom"), cell([0.1], pass_="backward")]
     of_forward = a_kernel_report(cells[0].spec, groups=tuple(group for group in STEP if group.phase == "forward"))
-    state = a_session(*report(of_forward), *report(None, TRAIN, error="no room"), cells=cells)
-    table = table_of(state)
-    step = row(table, "step")
-    assert (step["kernels (ms)"], step["top kernel"], step["softmax"], step["timed (ms)"]) == ("–", "–", "–", "OOM")
-    notes = "\n".join(table.footnotes)
-    assert f"{TRAIN.title}: no profile, its report ran out of memory" in notes
-    assert "cells without a profile have dashes" in notes
-    assert {record["profile"] for record in table.records} == {"ok", "oom", "none"}
-
-
-def test_a_fused_attention_has_no_softmax_of_its_own() -> None:
-    groups = (a_group("flash_fwd_kernel", "other", "forward", "attention core", (2.0,)),)
-    table = table_of(a_session(*report(a_kernel_report(a_spec(pass_="forward"), groups=groups))))
-    assert row(table, "forward")["softmax"] == "fused"
-    assert table.records[0]["softmax_share"] is None
+    lost = a_session(*report(of_forward), *report(None, TRAIN, error="no room"), cells=cells)
+    fused = (a_group("flash_fwd_kernel", "other", "forward", "attention core", (2.0,)),)
+    spec = recorded_spec("a.json.gz", "cuda:0")
+    recorded = report(a_kernel_report(spec))
+    states = (
+        lost,
+        a_session(*report(a_kernel_report(a_spec(pass_="forward"), groups=fused))),
+        a_session(*recorded),
+        a_session(*recorded, *report(a_kernel_report(TRAIN)), cells=[Cell(TRAIN)]),
+    )
+    tables = [table_of(state) for state in states]
+    assert {record["profile"] for record in tables[0].records} == {"ok", "oom", "none"}
+    assert tables[1].records[0]["softmax_share"] is None
+    assert kept(*tables) == snapshot
 
 
 def test_it_is_a_report_of_the_session_and_in_its_summary() -> None:
@@ -212,13 +212,3 @@ def test_it_is_a_report_of_the_session_and_in_its_summary() -> None:
     assert "Kernels over cells" in dict(report_sections([state], results_of(state)))
     plain = a_session(cells=[cell([0.1])])
     assert "kernels-over-cells" not in report_tables([plain], results_of(plain))
-
-
-def test_recordings_are_named_by_their_file_and_not_by_choices_that_nobody_knows() -> None:
-    spec = recorded_spec("a.json.gz", "cuda:0")
-    table = table_of(a_session(*report(a_kernel_report(spec))))
-    assert [column.key for column in table.columns][:2] == ["recording", "part"]
-    assert table.rows[0][0] == "a.json.gz"
-    assert any("recorded on NVIDIA H100" in note for note in table.footnotes)
-    both = table_of(a_session(*report(a_kernel_report(spec)), *report(a_kernel_report(TRAIN)), cells=[Cell(TRAIN)]))
-    assert {"size", "recording"} <= {column.key for column in both.columns}

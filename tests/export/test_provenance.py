@@ -135,7 +135,7 @@ LINE = "mixed provenance: threads 2 (cell 1), 4 (cell 2)"
 def test_tables_of_all_kinds_the_summary_and_the_settings_of_a_session_say_it() -> None:
     found = results(("one", MIXED))
     pivoted = pivot_table(pivot(found, ["seed"], [], "mean"), found)
-    for table in (results_table(found), pivoted, reference_table(found, [])):
+    for table in (results_table(found), pivoted, reference_table(found)):
         assert table.footnotes.count(LINE) == 1
     compared = comparison_table(compare(results(("a", MIXED)), results(("b", session({}, {})))))
     assert saying(compared.footnotes) == [f"A: {LINE}"]

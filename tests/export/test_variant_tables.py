@@ -32,7 +32,7 @@ from cs336_tui.export.writeups import layout_tables
 from cs336_tui.export.writing.formats import render_all
 from cs336_tui.export.writing.tables import Table
 from tests.export.grids import MEDIUM, SMALL
-from tests.export.keeping import by_header, csv_rows, kept, shown
+from tests.export.keeping import csv_rows, kept, shown
 from tests.made_memory import a_memory_report, a_prediction
 from tests.samples import ENVIRONMENT, SCHEMA, START, a_spec, cell_end, cell_start, session_start, state_of, steps
 
@@ -213,73 +213,41 @@ def results(*cells: tuple[dict[str, Any], Sequence[float] | None], recompiled: i
     return merge([("one", state_of(events))])
 
 
-def test_a_row_sets_a_pass_as_written_beside_the_same_compiled(snapshot: SnapshotAssertion) -> None:
-    tables = compiled_tables(
-        results(
-            ({"pass_": "forward"}, (0.010, 0.012) * 5),
-            ({"pass_": "train-step"}, (0.040, 0.044) * 5),
-            ({"pass_": "forward", "compile": "default"}, (0.005, 0.006) * 5),
-            ({"pass_": "train-step", "compile": "default"}, (0.021, 0.021) * 5),
-            recompiled=3,
-        ),
-        None,
-    )
+COMPILED: dict[str, tuple[Result, ...]] = {
+    "a pass as written beside the same compiled": results(
+        ({"pass_": "forward"}, (0.010, 0.012) * 5),
+        ({"pass_": "train-step"}, (0.040, 0.044) * 5),
+        ({"pass_": "forward", "compile": "default"}, (0.005, 0.006) * 5),
+        ({"pass_": "train-step", "compile": "default"}, (0.021, 0.021) * 5),
+        recompiled=3,
+    ),
+    "a table for each mode, without medium, of which nothing was compiled": results(
+        ({}, (0.010, 0.012) * 5),
+        ({"compile": "default"}, (0.005, 0.006) * 5),
+        ({"compile": "reduce-overhead"}, (0.0025, 0.003) * 5),
+        (MEDIUM, (0.1, 0.1)),
+    ),
+    "what else differs is a column": results(
+        *(
+            (size | {"context_length": context, "compile": mode}, (time_s, time_s * 1.1))
+            for size in (SMALL, MEDIUM)
+            for context, time_s in ((128, 0.01), (256, 0.02))
+            for mode in ("off", "default")
+        )
+    ),
+    "a side without times leaves no speed-up": results(
+        ({"pass_": "forward", "compile": "default"}, (0.01, 0.01)),
+        ({"pass_": "train-step"}, None),
+        ({"pass_": "train-step", "compile": "default"}, (0.01, 0.01)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", COMPILED)
+def test_a_row_sets_a_pass_as_written_beside_the_same_compiled(case: str, snapshot: SnapshotAssertion) -> None:
+    tables = compiled_tables(COMPILED[case], None)
+    assert len({table.label for table in tables}) == len(tables)
     assert kept(*tables) == snapshot
-
-
-def test_every_mode_has_a_table_beside_the_same_model_as_written() -> None:
-    tables = compiled_tables(
-        results(
-            ({}, (0.010, 0.012) * 5),
-            ({"compile": "default"}, (0.005, 0.006) * 5),
-            ({"compile": "reduce-overhead"}, (0.0025, 0.003) * 5),
-            (MEDIUM, (0.1, 0.1)),
-        ),
-        None,
-    )
-    assert [table.caption.rpartition(" ")[2] for table in tables] == ["default", "reduce-overhead"]
-    for table, speedup in zip(tables, (2.0, 4.0), strict=True):
-        (row,) = table.records  # nothing of medium was compiled
-        assert row["size"] == "small"
-        assert row["speed-up"] == pytest.approx(speedup)
-        assert row["speed-up low"] < speedup < row["speed-up high"]
-    assert len({table.label for table in tables}) == 2
-
-
-def test_what_else_differs_is_a_column_and_never_put_together() -> None:
-    (table,) = compiled_tables(
-        results(
-            *(
-                (size | {"context_length": context, "compile": mode}, (time_s, time_s * 1.1))
-                for size in (SMALL, MEDIUM)
-                for context, time_s in ((128, 0.01), (256, 0.02))
-                for mode in ("off", "default")
-            )
-        ),
-        None,
-    )
-    assert [(row["size"], row["context"]) for row in table.records] == [
-        ("small", 128), ("small", 256), ("medium", 128), ("medium", 256),
-    ]  # fmt: skip
-    assert all(row["speed-up"] == pytest.approx(1.0) for row in table.records)
-
-
-def test_a_side_without_times_says_why_and_leaves_no_speedup() -> None:
-    (table,) = compiled_tables(
-        results(
-            ({"pass_": "forward", "compile": "default"}, (0.01, 0.01)),
-            ({"pass_": "train-step"}, None),
-            ({"pass_": "train-step", "compile": "default"}, (0.01, 0.01)),
-        ),
-        None,
-    )
-    forward, train = by_header(table)
-    assert forward["as written (ms)"] == "not run"
-    assert train["as written (ms)"] == "OOM"
-    assert train["speed-up"] == "n/a"
-    assert "no speed-up without a run as written; add --compile off,default" in table.footnotes
-    assert table.records[1]["speed-up"] is table.records[1]["as written mean (ms)"] is None
-    assert table.records[1]["compiled mean (ms)"] == pytest.approx(10.0)
 
 
 def test_records_of_all_modes_fit_one_csv() -> None:

@@ -23,7 +23,7 @@ from cs336_tui.export.writing.tables import (
     known,
     ratio_record,
 )
-from cs336_tui.stats.quantities import MILLISECONDS, NONE, Notation, gigabytes
+from cs336_tui.stats.quantities import MILLISECONDS, NONE, gigabytes
 from cs336_tui.stats.ratio import LEVEL, MARGIN
 
 _PEAK = "peak_allocated_bytes"
@@ -176,18 +176,17 @@ def _reading(modules: Sequence[ModuleDtypes]) -> Iterator[str]:
         yield "methods are attention's own steps: score, weigh (the softmax), mix, or attend, which is all three"
 
 
-def speedup_table(results: Sequence[Result], *, notation: Notation = MILLISECONDS) -> Table:
+def speedup_table(results: Sequence[Result]) -> Table:
     """Every cell measured in fp32 and another precision: times, speed-up, peaks. Without rows where there is none."""
     speedups = mixed_speedups(results)
-    unit = notation.symbol
     columns: tuple[Source[SpeedUp], ...] = (
         lambda each: cell_record(each.spec, "size", "context", "batch", "pass", "variants", "device"),
         lambda each: {"machine": each.machine, "warmup": warmup_value(each.spec)},
         Column("cell", left=True, text=lambda each: _cell_name(each.spec)),
         Column("precision", left=True, read=lambda each: each.spec.precision),
         lambda each: side_record("fp32", each.fp32, _PEAK) | side_record("other", each.other, _PEAK),
-        Column("fp32", f"fp32 ± std ({unit})", text=lambda each: side_mean(each.fp32, notation)),
-        Column("other", f"± std ({unit})", text=lambda each: side_mean(each.other, notation)),
+        Column("fp32", "fp32 ± std (ms)", text=lambda each: side_mean(each.fp32, MILLISECONDS)),
+        Column("other", "± std (ms)", text=lambda each: side_mean(each.other, MILLISECONDS)),
         lambda each: attributes(each.ratio, speedup="ratio") | ratio_record(each.ratio),
         Column("speedup", "speed-up", show=known("{:.4g}")),
         Column("interval", rank=1, text=lambda each: each.ratio.bounds(".4g") if each.ratio else ""),
