@@ -75,18 +75,13 @@ def test_what_fits_and_what_no_longer_does_where_it_ended_and_how_it_went(snapsh
     assert fit_document(none)["spec"] is None
 
 
-def test_a_variant_that_all_cells_have_is_named() -> None:
+def test_a_variant_that_all_cells_have_is_named_and_a_fit_names_its_variants() -> None:
     own = {"model": "mine:GPT", "model_path": ("/somewhere",)}
     for table in (estimate_table(estimates(own)), *prediction_tables([made_prediction(a_spec(**own))])):
         assert set(shown(table, "variant")) == {"GPT"}
         assert {record["variants"] for record in table.records} == {"GPT"}
     assert "variant" not in [column.header for column in estimate_table(estimates({}, {"batch_size": 8})).columns]
-
-
-def test_a_fit_names_its_variants() -> None:
-    spec = a_spec(pass_="train-step", attention="sdpa")
-    result = fitted(room=1)._replace(asked=spec)
-    table = fit_table([result])
+    table = fit_table([fitted(room=1)._replace(asked=a_spec(pass_="train-step", attention="sdpa"))])
     assert table.records[0]["variants"] == "sdpa"
     assert any(note.startswith("small, train-step, fp32, sdpa: not even batch 1 fits") for note in table.footnotes)
 

@@ -171,17 +171,13 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     assert (tmp_path / "old.md").read_text() == "old"
 
 
-def test_a_living_file_is_rewritten_again_and_again(tmp_path: Path) -> None:
-    living = LivingFile(tmp_path / "summary.md")
+def test_a_living_file_is_rewritten_again_and_again_but_refuses_an_existing_one_before_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    living = LivingFile(path)
     assert names(tmp_path) == []
     for number in range(3):
         living.write(f"{number} cells")
-        assert (tmp_path / "summary.md").read_text() == f"{number} cells"
-
-
-def test_a_living_file_refuses_an_existing_one_before_the_run(tmp_path: Path) -> None:
-    path = tmp_path / "summary.md"
-    path.write_text("mine")
+        assert path.read_text() == f"{number} cells"
     with pytest.raises(AlreadyThere):
         LivingFile(path)
     LivingFile(path, overwrite=True).write("new")
