@@ -30,7 +30,7 @@ from cs336_tui.export.writing.terminal import Looks, terminal_text
 from cs336_tui.session.state import SessionState, fold
 from tests.analysis.racing import Made
 from tests.analysis.test_agreement import report_of
-from tests.analysis.test_gains import a_race as with_gains
+from tests.analysis.test_findings import a_race as with_gains
 from tests.export.keeping import kept
 from tests.made_race import made_tuning, race_events
 
