@@ -309,9 +309,7 @@ def test_a_user_cache_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_what_the_first_run_takes_beside_the_step_can_be_left_out_of_the_peaks() -> None:
     """Autotuning is over after it, and graphs are recorded in the next."""
     log: list[str] = []
-    step: Any = SimpleNamespace(
-        prepare=lambda: log.append("runs"), phases=(), run=lambda _phase: None, end_trial=lambda: None
-    )
+    step: Any = SimpleNamespace(run_trial=lambda: log.append("runs"), end_trial=lambda: None)
     compile_ahead(step, CPU, "max-autotune", lambda: None, compiled=lambda: log.append("compiled"))
     assert log == ["runs", "compiled", "runs"]
 
