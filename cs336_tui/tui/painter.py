@@ -102,7 +102,8 @@ class Painter:
         if not self._app.is_up:
             return
         self._app.live, session.playing = session, True
-        for event in filter(None, (session.state.queued, session.state.tuning, *session.state.notices)):
+        told: tuple[Event | None, ...] = (session.state.queued, session.state.tuning, *session.state.notices)
+        for event in filter(None, told):
             self.react(event)
         self._app.stale = True
 
