@@ -103,8 +103,9 @@ class Painter:
             return
         self._app.live, session.playing = session, True
         told: tuple[Event | None, ...] = (session.state.queued, session.state.tuning, *session.state.notices)
-        for event in filter(None, told):
-            self.react(event)
+        for event in told:
+            if event is not None:
+                self.react(event)
         self._app.stale = True
 
     def react(self, event: Event) -> None:
