@@ -34,7 +34,6 @@ from cs336_tui.config.sweep import LaneCount, Sweep
 from cs336_tui.config.values import BYTES_OF_ELEMENT
 from cs336_tui.events.events import Event
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.session import store
 from cs336_tui.stats.quantities import counted
 

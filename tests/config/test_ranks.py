@@ -17,9 +17,8 @@ from cs336_tui.config.presets import Preset, from_toml, preset, to_toml
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import bytes_of
-from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.events.environment import DeviceInfo, fields_of_preset, without_impossible
 from cs336_tui.events.prediction import prediction_key
-from cs336_tui.runner.capabilities import fields_of_preset, without_impossible
 from tests.samples import ENVIRONMENT
 
 
