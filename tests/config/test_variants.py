@@ -103,22 +103,6 @@ def test_attention_alone_is_called_so() -> None:
     assert (cell.d_model, cell.num_heads, cell.num_layers, cell.batch_size) == (32, 1, 1, 8)
 
 
-def test_every_variant_is_an_axis_of_the_product() -> None:
-    sweep = chosen(
-        "--device cpu --pass train-step --attention naive,sdpa --compile off,default --checkpoint 0,1,2 "
-        "--optimizer adamw,adamw-fused --cuda-graph off"
-    )
-    cells = sweep.cells()
-    assert len(cells) == len(sweep) == 2 * 2 * 3 * 2
-    assert {(c.attention, c.compile, c.checkpoint, c.optimizer) for c in cells} == {
-        (attention, compile_, checkpoint, optimizer)
-        for attention in ("naive", "sdpa")
-        for compile_ in ("off", "default")
-        for checkpoint in (0, 1, 2)
-        for optimizer in ("adamw", "adamw-fused")
-    }
-
-
 def test_own_code_is_looked_for_in_the_current_folder_unless_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
