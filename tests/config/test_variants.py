@@ -37,20 +37,13 @@ def chosen(line: str) -> Sweep:
         return sweep_from(**context.params)
 
 
-@pytest.mark.parametrize("name", ["a:B", "pack.age.module:Class", "m:Outer.inner", "_a1.b:_c"])
-def test_a_name_of_ones_own(name: str) -> None:
-    assert is_imported(name)
-    assert is_well_formed(name)
-
-
-@pytest.mark.parametrize("name", ["a", "a:", ":B", "a/b:C", "a:B:C", "a b:C", "1a:B", "a.:B", "a:B."])
-def test_what_is_no_such_name(name: str) -> None:
-    assert not is_well_formed(name)
-
-
-def test_short_names() -> None:
-    assert short("pack.age:Class") == "Class"
-    assert short("adamw") == "adamw"
+def test_names_of_ones_own() -> None:
+    for name in ("a:B", "pack.age.module:Class", "m:Outer.inner", "_a1.b:_c"):
+        assert is_imported(name)
+        assert is_well_formed(name)
+    for name in ("a", "a:", ":B", "a/b:C", "a:B:C", "a b:C", "1a:B", "a.:B", "a:B."):
+        assert not is_well_formed(name)
+    assert (short("pack.age:Class"), short("adamw")) == ("Class", "adamw")
 
 
 @pytest.mark.parametrize(
@@ -72,6 +65,15 @@ def test_short_names() -> None:
         ({"workload": "attention", "pass_": "train-step"}, "nothing to train"),
         ({"workload": "attention", "pass_": "forward", "model": OWN}, "workload attention has none"),
         ({"workload": "attention", "pass_": "forward", "checkpoint": 1}, "workload attention has none"),
+        (
+            {"timer": "do_bench", "warmup_auto": True, "warmup_steps": 100},
+            "warmup steps auto: timer do_bench looks at no step",
+        ),
+        (
+            {"timer": "do_bench", "steps_auto": 0.01, "measure_steps": 100},
+            "measure steps auto: timer do_bench looks at no step",
+        ),
+        ({"timer": "do_bench", "sync": "pipelined"}, "sync pipelined: timer do_bench synchronises once"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_a_line(changes: dict[str, Any], said: str) -> None:
@@ -82,7 +84,7 @@ def test_what_cannot_be_run_is_refused_in_a_line(changes: dict[str, Any], said: 
 
 
 def test_a_cell_says_what_is_not_as_usual() -> None:
-    assert a_spec().variants == ()
+    assert a_spec().variants == a_spec(pass_="forward", optimizer="adamw-fused").variants == ()
     spec = a_spec(pass_="train-step", attention="sdpa", compile="default", checkpoint=2, optimizer="adamw-fused")
     assert spec.variants == ("sdpa", "compiled", "checkpoint every 2", "adamw-fused")
     assert spec.title == f"{a_spec(pass_='train-step').title} · sdpa · compiled · checkpoint every 2 · adamw-fused"
@@ -90,10 +92,6 @@ def test_a_cell_says_what_is_not_as_usual() -> None:
     assert a_spec(model=OWN).brings_own_code
     assert a_spec(attention="a.b:f").brings_own_code
     assert not spec.brings_own_code
-
-
-def test_an_optimizer_is_no_variant_of_a_pass_that_has_none() -> None:
-    assert a_spec(pass_="forward", optimizer="adamw-fused").variants == ()
 
 
 def test_attention_alone_is_called_so() -> None:
@@ -121,48 +119,33 @@ def test_a_folder_that_is_none_is_refused_before_anything_runs(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("my_gpt/model.py:GPT", "that is a path; write my_gpt.model:GPT"),
-        ("./my_gpt/model.py", "that is a path; write my_gpt.model:Class"),
-        ("~nobody-here/model.py", "that is a path; write package.module:name"),
-        ("/", "that is a path; write package.module:name"),
-        (f"/{'x' * 5000}", "that is a path; write "),
-        ("a\0/b", "that is a path; write package.module:name"),
-        ("../repo/my_gpt/model.py:GPT", "that is a path; write my_gpt.model:GPT, and give the folder"),
-        ("my-gpt/model.py:GPT", "that is a path; write package.module:name"),
-        ("my_gpt.model.GPT", "write my_gpt.model:GPT"),
-        ("model.py", "write model:Class"),
-        ("my-scripts.net-v2:AdamW", "Python imports no module with a dash in its name"),
-        ("GPT", "expected one of reference, or package.module:name"),
-    ],
-)
-def test_what_was_likely_meant_by_a_name_is_said(name: str, said: str) -> None:
-    with pytest.raises(SpecError) as refused:
-        chosen(f"--model {name}")
-    assert str(refused.value).startswith(f"model {name}: {said}")
-
-
-@pytest.mark.parametrize(
-    ("argument", "option"),
-    [
-        ("n_layer", "--num-layers"),
-        ("d_model", "--d-model"),
-        ("block_size", "--context"),
-        ("batch_size", "--batch"),
-        ("dtype", "--precision"),
-        ("device", "--device"),
-        ("seed", "--seed"),
-    ],
-)
-def test_a_dimension_is_no_argument_of_a_model(argument: str, option: str) -> None:
-    with pytest.raises(SpecError, match=f"{argument} comes from {option}; leave --model-arg {argument} out$"):
-        chosen(f"--model {OWN} --model-arg {argument}=3")
-
-
-@pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("--model my_gpt/model.py:GPT", "that is a path; write my_gpt.model:GPT"),
+        ("--model ./my_gpt/model.py", "that is a path; write my_gpt.model:Class"),
+        ("--model ~nobody-here/model.py", "that is a path; write package.module:name"),
+        ("--model /", "that is a path; write package.module:name"),
+        (f"--model /{'x' * 5000}", "that is a path; write "),
+        ("--model a\0/b", "that is a path; write package.module:name"),
+        ("--model ../repo/my_gpt/model.py:GPT", "that is a path; write my_gpt.model:GPT, and give the folder"),
+        ("--model my-gpt/model.py:GPT", "that is a path; write package.module:name"),
+        ("--model my_gpt.model.GPT", "model my_gpt.model.GPT: write my_gpt.model:GPT"),
+        ("--model model.py", "model model.py: write model:Class"),
+        ("--model my-scripts.net-v2:AdamW", "Python imports no module with a dash in its name"),
+        ("--model GPT", "model GPT: expected one of reference, or package.module:name"),
+        *(
+            (f"--model {OWN} --model-arg {name}=3", f"{name} comes from {option}; leave --model-arg {name} out")
+            for name, option in (
+                ("n_layer", "--num-layers"),
+                ("d_model", "--d-model"),
+                ("block_size", "--context"),
+                ("batch_size", "--batch"),
+                ("dtype", "--precision"),
+                ("device", "--device"),
+                ("seed", "--seed"),
+            )
+        ),
+        (f"--model {OWN} --model-arg rope_theta", "NAME=VALUE"),
         ("--model-arg x=1", "only a model of your own has arguments"),
         ("--loss a.b:loss --model-arg x=1", "only a model of your own has arguments"),
         ("--model-path /", "nothing of your own to look for there"),
@@ -171,9 +154,10 @@ def test_a_dimension_is_no_argument_of_a_model(argument: str, option: str) -> No
         ("--no-causal", "only with --workload attention"),
     ],
 )
-def test_an_option_without_effect_is_refused(line: str, said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_what_was_likely_meant_or_has_no_effect_is_said(line: str, said: str) -> None:
+    with pytest.raises((SpecError, click.BadParameter)) as refused:
         chosen(line)
+    assert said in str(refused.value)
 
 
 def test_what_has_no_effect_in_a_file_is_harmless() -> None:
@@ -242,11 +226,6 @@ def test_a_file_with_a_wrong_variant_is_refused(text: str, said: str) -> None:
     with pytest.raises(PresetError) as refused:
         from_toml("x", text)
     assert said in str(refused.value)
-
-
-def test_a_pair_without_its_value_is_refused() -> None:
-    with pytest.raises(click.BadParameter, match="NAME=VALUE"):
-        chosen(f"--model {OWN} --model-arg rope_theta")
 
 
 def test_logs_of_before_have_no_variants() -> None:
