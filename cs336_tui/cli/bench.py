@@ -32,6 +32,7 @@ from cs336_tui.config.problems import problem_of_preset
 from cs336_tui.config.spec import AXES, CellSpec, SpecError
 from cs336_tui.config.sweep import LaneCount, Sweep
 from cs336_tui.config.values import BYTES_OF_ELEMENT
+from cs336_tui.events.environment import fields_of_preset
 from cs336_tui.events.events import Event
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session import store

@@ -34,7 +34,17 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs.bench import JobsBench, make_launcher
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, folder_of, is_array, read_choice, split
+from cs336_tui.runner.jobs.job import (
+    JobCell,
+    JobRequest,
+    LaunchChoice,
+    folder_of,
+    is_array,
+    log_path,
+    read_choice,
+    read_request,
+    split,
+)
 from cs336_tui.session.log import new_session_id
 from cs336_tui.stats.quantities import counted
 
@@ -296,9 +306,9 @@ def run_job(request: Path, node: int, *, trusted: bool) -> int:
     from cs336_tui.runner.jobs.run import allocation_of, await_log, nodes_of, while_wanted, work_here, work_over_nodes
     from cs336_tui.runner.trust import check_log
 
-    asked = files.read_request(request)
+    asked = read_request(request)
     check_log(asked.session, (cell.spec for cell in asked.cells), trusted=trusted)
-    log = files.log_path(request.parent, asked.job, node)
+    log = log_path(request.parent, asked.job, node)
     run = HeadlessRun()
     options = {
         "session_dir": log.parent,

@@ -15,18 +15,6 @@ from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import DeviceInfo, Environment
-from cs336_tui.events.events import (
-    CellFinished,
-    CellStarted,
-    DeviceSampled,
-    Event,
-    Lane,
-    ReportFinished,
-    ReportStage,
-    ReportStarted,
-    StageChanged,
-    Status,
-)
 from cs336_tui.events.prediction import COMMUNICATION, Prediction
 from cs336_tui.events.reports import RankMemoryReport, ReportRequest
 from cs336_tui.runner.child import IMPOSSIBLE

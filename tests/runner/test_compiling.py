@@ -20,7 +20,7 @@ import pytest
 
 from cs336_tui.config.processes import CACHE_FOLDER
 from cs336_tui.runner.launcher import Launcher
-from cs336_tui.worker.workload.compiling import why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
 from tests.runner.running import Running
 from tests.watching import PATIENCE_S, is_gone, small_spec
 

@@ -26,7 +26,7 @@ from cs336_tui.runner.launcher import STOPPED_BY_USER, Launcher, StartError
 from cs336_tui.runner.nodes import Node, NodeProcess, Nodes, Spread, Word, Work, split
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.session.states import CellState
-from cs336_tui.worker.place import Place
+from cs336_tui.worker.ranks import Place
 from tests.runner.running import Running
 from tests.samples import ENVIRONMENT
 from tests.watching import PATIENCE_S, endless_spec, small_spec, wait_gone

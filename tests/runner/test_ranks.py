@@ -18,7 +18,6 @@ from cs336_tui.config.processes import lives
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.events import ChildOutput, Notice
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.reports import RankMemoryReport
 from cs336_tui.runner import ranks
 from cs336_tui.worker.workload.building import build
 from tests.runner.running import Running

@@ -12,14 +12,12 @@ from cs336_tui.analysis.estimates import stream_derivation, stream_text
 from cs336_tui.events.prediction import ALL_CATEGORIES, CATEGORIES, UNKNOWN_USE, MemoryBlock, Site
 from cs336_tui.events.reports import MemoryReport, PhaseSpan, SavedTensor
 from cs336_tui.export.subjects.estimates import CATEGORIES_MEAN
-from cs336_tui.export.writing.footnotes import ACTIVATIONS_MEAN
-from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record, known, report_table
+from cs336_tui.export.writing.tables import Column, Table, Value, attributes, known, report_table
 from cs336_tui.stats.quantities import NONE, ByteUnit, Units, counted
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.memory import AlikeBlocks, BlockRow, SavedRow, Timeline
 
-from cs336_tui.events.reports import OomReport
 
 SIZES: Units = (("MB", 1e6), ("GB", 1e9))
 MOST_ROWS = 50

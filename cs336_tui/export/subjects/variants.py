@@ -15,12 +15,27 @@ from cs336_tui.analysis.grouping import groups, label, telling
 from cs336_tui.analysis.measures import Runs, allocated_bytes, largest, mean_of, resident_bytes, tensor_bytes
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, runs_of
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.events import ModelPrepared
 from cs336_tui.events.reports import MemoryReport
-from cs336_tui.export.subjects.layout import layout_column, not_timed, size_column, tables_of, time_column
+from cs336_tui.export.subjects.layout import (
+    PLACES,
+    Kept,
+    Layout,
+    Maker,
+    layout_column,
+    not_timed,
+    setting,
+    share_column,
+    size_column,
+    tables_of,
+    time_column,
+    value,
+)
 from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.writing.footnotes import ACTIVATIONS_MEAN, Signs
-from cs336_tui.export.writing.tables import Column, Table, known
-from cs336_tui.stats.quantities import NONE, ByteUnit, Notation, counted
+from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, known
+from cs336_tui.stats.quantities import NONE, UNKNOWN, ByteUnit, Notation, counted, gigabytes
+from cs336_tui.stats.ratio import LEVEL, Ratio, ratio_of
 from cs336_tui.stats.summaries import Summary
 
 _WRITTEN = "off"

@@ -26,7 +26,7 @@ from cs336_tui.events.prediction import ACTIVE_PHASES, CATEGORIES, NO_RANGE, OF_
 from cs336_tui.events.reports import PhaseSpan, TensorForm
 from cs336_tui.worker.workload import attention_only, norms, passes, transformer
 from cs336_tui.worker.workload.building import Workload
-from cs336_tui.worker.workload.imported.problems import is_users_file
+from cs336_tui.worker.workload.import_problems import is_users_file
 from cs336_tui.worker.workload.precision import dtype_name
 
 MODEL_FILES = frozenset(each.__file__ for each in (transformer, attention_only, norms, passes))

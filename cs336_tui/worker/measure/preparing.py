@@ -27,9 +27,17 @@ from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.measure.failures import chain_of, says_out_of_memory
 from cs336_tui.worker.measure.timing import ESTIMATING_RUNS, clock_for
 from cs336_tui.worker.workload.building import collect_garbage
-from cs336_tui.worker.workload.compiling import break_reasons, captures, compilations, forget_compiled
-from cs336_tui.worker.workload.cuda_graph import WARMUP_STEPS, CapturedStep, ReadyStep, captured
-from cs336_tui.worker.workload.imported.problems import ImportProblem, is_users_file
+from cs336_tui.worker.workload.compile_and_capture import (
+    WARMUP_STEPS,
+    CapturedStep,
+    ReadyStep,
+    break_reasons,
+    captured,
+    captures,
+    compilations,
+    forget_compiled,
+)
+from cs336_tui.worker.workload.import_problems import ImportProblem, is_users_file
 from cs336_tui.worker.workload.passes import Step
 
 LEAST_RUNS, LEAST_CAPTURING_RUNS, MOST_RUNS = 2, 3, 8

@@ -19,7 +19,7 @@ from cs336_tui.events.events import Event, ModelPrepared, StepsTimed
 from cs336_tui.worker.measure.ab import run_round
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
 from cs336_tui.worker.workload.building import make_optimizer
-from cs336_tui.worker.workload.compiling import compiled, why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import compiled, why_cannot_compile
 from cs336_tui.worker.workload.passes import Step, Training
 from cs336_tui.worker.workload.transformer import random_batch
 from tests.worker.measure.cells import PLAIN, Report, run, small_spec
@@ -276,7 +276,7 @@ def test_without_a_compiler_one_line_says_what_to_do() -> None:
     source = """
 import os
 import sys
-from cs336_tui.worker.workload.compiling import why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
 from cs336_tui.worker.measure.probe import probe
 for compiler in (None, "no-such-compiler"):
     if compiler:

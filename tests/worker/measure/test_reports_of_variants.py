@@ -21,7 +21,7 @@ from cs336_tui.worker.measure.dtypes import bytes_at_most, read_dtypes
 from cs336_tui.worker.measure.kernels import profile_kernels
 from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.measure.oom import attempt, explain_oom
-from cs336_tui.worker.measure.report_parts import COMPILE_LEFT_OUT
+from cs336_tui.worker.measure.reporter import COMPILE_LEFT_OUT
 from tests.worker.measure.cells import small_spec
 from tests.worker.workload.own_code import Folder
 from tests.worker.workload.own_models import BASICS, GPT, PLAIN
