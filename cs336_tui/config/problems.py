@@ -389,10 +389,8 @@ def problem_named(name: str, editions: tuple[str, ...] = ()) -> tuple[Problem, s
     for edition in (asked,) if slash else (*editions, *sorted(rows, reverse=True)):
         if edition in rows:
             return rows[edition], edition
-    known = ", ".join(dict.fromkeys(row.name for row in PROBLEMS if not slash or asked in row.editions))
-    if slash and not known:
-        known = ", ".join(dict.fromkeys(row.name for row in PROBLEMS))
-    raise SpecError("problem", name, f"expected one of {known}")
+    known = [row.name for row in PROBLEMS if not slash or asked in row.editions] or [row.name for row in PROBLEMS]
+    raise SpecError("problem", name, f"expected one of {', '.join(dict.fromkeys(known))}")
 
 
 def problem_of_preset(name: str) -> str:

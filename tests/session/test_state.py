@@ -255,18 +255,20 @@ def on_devices(*uuids: str | None) -> Environment:
         ("cuda:0", [None, "GPU-1"], "GPU-0", "whether cuda:0 was sampled is not known"),
         ("cuda:1", [None], "GPU-0", "whether cuda:1 was sampled is not known"),
         ("cuda:0", [], "GPU-0", "whether cuda:0 was sampled is not known"),
+        ("cuda:0", None, "GPU-0", "whether cuda:0 was sampled is not known"),  # the machine was not read yet
         ("cpu", ["GPU-0"], "GPU-0", ""),
         ("mps", ["GPU-0"], "GPU-0", ""),
     ],
 )
 def test_a_cell_takes_what_is_of_its_own_gpu(
-    device: str, uuids: list[str | None], sampled: str | None, why_not: str | None, tmp_path: Path
+    device: str, uuids: list[str | None] | None, sampled: str | None, why_not: str | None, tmp_path: Path
 ) -> None:
     """Live and from its log alike; `why_not` is None where the GPU is the cell's."""
     gpu = GpuSample(uuid=sampled, sm_clock_mhz=1000, clock_reasons=(), energy_j=1.0, other_processes=())
     sample = DeviceSampled(at=START + 11, host=HostSample(load_1m=2.0), gpu=gpu)
+    machine = None if uuids is None else on_devices(*uuids)
     events = [
-        *session_start([a_spec(device=device)], environment=on_devices(*uuids)), *cell_start(0),
+        *session_start([a_spec(device=device)], environment=machine), *cell_start(0),
         StageChanged(at=START + 11, cell=0, stage="measuring"), sample, cell_end(0), sample,
     ]  # fmt: skip
     path = tmp_path / "s.jsonl"
@@ -278,14 +280,6 @@ def test_a_cell_takes_what_is_of_its_own_gpu(
         assert (found.reasons_known, found.others_known, found.counts_energy) == (own, own, own)
         assert (found.clock_after_mhz, found.lowest_clock_mhz) == ((1000, 1000) if own else (None, None))
         assert found.why == (why_not or None)
-
-
-def test_no_gpu_is_a_cells_own_before_the_machine_is_known() -> None:
-    events = [*session_start([a_spec()], environment=None), *cell_start(0)]
-    events.append(StageChanged(at=1.0, cell=0, stage="measuring"))
-    gpu = GpuSample(uuid="GPU-0", clock_reasons=())
-    (cell,) = state_of([*events, DeviceSampled(at=1.0, host=HostSample(), gpu=gpu)]).cells.values()
-    assert (cell.surroundings.samples, cell.surroundings.reasons_known) == (1, 0)
 
 
 def test_a_report_that_is_made_again_hides_no_earlier_one() -> None:
