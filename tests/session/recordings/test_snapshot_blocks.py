@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cs336_tui.session.recordings.snapshot_blocks import History, SnapshotError, history_of
 from cs336_tui.worker.estimate.caching_allocator import CachingAllocator
-from tests.session.recordings.recordings import FOLDER
+from tests.session.recordings.recordings import recording
 
 BASE = 2**45
 MIB = 2**20
@@ -213,10 +213,7 @@ def test_what_cannot_be_is_refused(entry: Any) -> None:
 
 def test_sizes_from_addresses_alone_are_those_of_real_segments() -> None:
     """Every block of a real step that lives to its end: as found, and as its segment has it."""
-    path = FOLDER / "medium-256-training.memory-snapshot.pickle"
-    if not path.is_file():
-        pytest.skip("the recordings are not here")
-    content = pickle.loads(path.read_bytes())
+    content = pickle.loads(recording("medium-256-training.memory-snapshot.pickle").read_bytes())
     (trace,), segments = content["device_traces"], content["segments"]
     known = {b["address"]: b["size"] for s in segments for b in s["blocks"] if b["state"] == "active_allocated"}
     empty = [segment | {"blocks": [{"size": segment["total_size"], "state": "inactive"}]} for segment in segments]
