@@ -200,7 +200,7 @@ def test_device_samples_are_of_all_cells_that_run_and_of_the_last_that_did() -> 
     state.apply(DeviceSampled(at=2.0, host=HostSample(), gpu=GpuSample(sm_clock_mhz=700)))
     assert [state.cells[cell].surroundings.samples for cell in (0, 1, 2)] == [2, 1, 0]
     state.apply(CellStarted(at=3.0, cell=2))
-    assert [cell.cell for cell, _ in state.surrounded] == [2], "the next cell's samples are not the last ones'"
+    assert [cell.cell for cell, _ in state.surrounded()] == [2], "the next cell's samples are not the last ones'"
 
 
 def test_the_clock_after_a_cell_that_no_sample_fell_into_is_that_of_the_next_sample() -> None:
@@ -232,7 +232,7 @@ def test_a_session_that_goes_on_begins_all_interrupted_cells_anew() -> None:
 def test_nothing_runs_after_the_end_nor_a_cell_that_waits_again_or_is_skipped(event: Event, left: list[int]) -> None:
     state = two_running()
     state.apply(event)
-    assert [cell.cell for cell in state.running_cells] == [cell.cell for cell, _ in state.surrounded] == left
+    assert [cell.cell for cell in state.running_cells] == [cell.cell for cell, _ in state.surrounded()] == left
     assert state.current == (left[0] if left else None)
 
 
