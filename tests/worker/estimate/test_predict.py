@@ -178,8 +178,8 @@ def test_the_least_that_a_step_moves(pass_: str, times: int) -> None:
 # Any cell, anywhere
 
 
-def test_a_size_that_nothing_can_hold_is_predicted_all_the_same() -> None:
-    found = predict(named_spec("10B", pass_="train-step", device="cuda:3", context_length=1024))
+def test_a_cell_that_nothing_can_hold_is_predicted_all_the_same() -> None:
+    found = predict(named_spec("tiny", pass_="train-step", device="cuda:3", context_length=1024, batch_size=10_000))
     assert found.peak_bytes > 250 * GB
 
 
