@@ -175,7 +175,7 @@ class CellRunner:
         timeout_s: float | None,
     ) -> None:
         """Run a cell or make a report with its ranks spread over nodes, which sample their devices."""
-        from cs336_tui.runner.nodes import Work
+        from cs336_tui.runner.node_process import Work
 
         work = Work(number, spec, report, nvtx=self._nvtx)
         record = self._with_prediction if report else self.record

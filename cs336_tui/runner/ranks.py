@@ -141,8 +141,10 @@ def run_ranks(
     def note(number: int, events: Sequence[ev.Event]) -> None:
         with folding:
             pulse.feel(events)
-            marked = [_of_rank(number, event) for event in events]
-            found = [each for event in marked for each in by_cell.get(_cell_of(event), first).add(number, event)]
+            found: list[ev.Event] = []
+            for event in events:
+                fold = by_cell.get(getattr(event, "cell", None), first)
+                found += fold.add(number, _of_rank(number, event))
             if found:
                 record(found)
             if any(fold.has_failed for fold in folds):
@@ -207,10 +209,6 @@ def _of_rank(number: int, event: ev.Event) -> ev.Event:
     if isinstance(event, ev.ChildOutput):
         return msgspec.structs.replace(event, text=indent(event.text, f"[rank {number}] "))
     return event
-
-
-def _cell_of(event: ev.Event) -> int | None:
-    return getattr(event, "cell", None)
 
 
 _Number = TypeVar("_Number", int, float)

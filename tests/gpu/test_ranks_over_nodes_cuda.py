@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.nodes import Node, Nodes
+from cs336_tui.runner.node_process import Node
+from cs336_tui.runner.nodes import Nodes
 from tests.gpu.cells import trained_spec
 from tests.runner.test_nodes import command
 from tests.watching import Watch

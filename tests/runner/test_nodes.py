@@ -21,9 +21,11 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.memory_report import RankMemoryReport
+from cs336_tui.runner import node_process
 from cs336_tui.runner import nodes as module
 from cs336_tui.runner.launcher import STOPPED_BY_USER, Launcher, StartError
-from cs336_tui.runner.nodes import Node, NodeProcess, Nodes, Spread, Word, Work, split
+from cs336_tui.runner.node_process import Node, NodeProcess, Word, Work
+from cs336_tui.runner.nodes import Nodes, Spread, split
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.session.states import CellState
 from cs336_tui.worker.place import Place
@@ -188,7 +190,8 @@ def test_a_stop_ends_all_ranks(runner: OnNodes) -> None:
 def test_a_lost_node_ends_its_cell_and_is_left_out_after_the_second_time(
     runner: OnNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SILENT_S", 4.0)
+    for of in (module, node_process):
+        monkeypatch.setattr(of, "SILENT_S", 4.0)
     monkeypatch.setattr(module, "ENDING_S", 0.5)
     for by, why in ((signal.SIGKILL, "its process ended by signal 9"), (signal.SIGSTOP, "silent for 4 s")):
         runner.begin_endless()

@@ -232,7 +232,7 @@ def test_a_session_goes_on_in_the_lanes_that_it_had(made: Begin) -> None:
     assert not alone.watch.state.cells[0].lanes
 
 
-def test_eight_devices_do_eight_times_the_work(made: Begin) -> None:
+def test_eight_devices_do_eight_times_the_work_and_a_stop_ends_all_at_once(made: Begin) -> None:
     """Far less is asked for than `benchmarks.lanes` does on a quiet machine."""
     run = made()
     began = time.monotonic()
@@ -242,14 +242,10 @@ def test_eight_devices_do_eight_times_the_work(made: Begin) -> None:
     assert sum(cell.whole_run_s or 0.0 for cell in run.watch.state.cells.values()) > 3 * took
     lanes_used = [event.lanes for event in run.watch.of(CellStarted)]
     assert set(lanes_used) == {(n,) for n in range(8)}
-
-
-def test_a_stop_ends_eight_cells_at_once(made: Begin) -> None:
-    run = made()
     run.begin_in(EIGHT, *[waiting_spec(0.05, measure_steps=1_000_000)] * 9)
     pids = run.pids(8)
     began = time.monotonic()
     run.bench.cancel()
-    assert set(run.end().values()) == {"cancelled"}
+    assert set(list(run.end().values())[16:]) == {"cancelled"}
     assert time.monotonic() - began < PATIENCE_S / 10  # 2 s on an idle machine
     assert all(map(is_gone, pids))

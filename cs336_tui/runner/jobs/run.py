@@ -26,7 +26,8 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError, log_path, shares, write_file
 from cs336_tui.runner.jobs.slurm import run_command
 from cs336_tui.runner.lanes import lanes_of, pool_of
-from cs336_tui.runner.nodes import ENDING_S, LOOK_S, SILENT_S, START_S, Node, NodeLost, NodeProcess, Nodes
+from cs336_tui.runner.node_process import LOOK_S, Node, NodeLost, NodeProcess
+from cs336_tui.runner.nodes import ENDING_S, START_S, Nodes
 from cs336_tui.runner.pipes import beside
 from cs336_tui.runner.queue import queued
 from cs336_tui.session.lock import writer_of
@@ -201,13 +202,13 @@ class _Elsewhere:
         words = ["run-job", str(path), "--node", str(number), *(["--trust"] if trusted else [])]
         command = allocation.command(self._node, *words)
         self._process = NodeProcess(self._node, command, log.with_suffix(".out"))
-        self._stopped = threading.Event()
+        self._process.expect_word(START_S)
         self._thread = threading.Thread(target=self._follow, name=f"node-{number}")
         self._thread.start()
 
     def stop(self) -> None:
         """Have it stop what runs."""
-        self._stopped.set()
+        self._process.expect_end(ENDING_S)
         self._process.hang_up()
 
     def join(self, bench: Bench | None = None) -> None:
@@ -216,22 +217,13 @@ class _Elsewhere:
             self._thread.join(LOOK_S)
 
     def _follow(self) -> None:
-        silent_at, stopped = time.monotonic() + START_S, False
         try:
-            while True:
-                words = self._process.words(LOOK_S)
-                if any(word.over for word in words):
-                    break
-                if words:
-                    silent_at = time.monotonic() + SILENT_S
-                if self._stopped.is_set() and not stopped:
-                    stopped, silent_at = True, time.monotonic() + ENDING_S
-                if time.monotonic() > silent_at:
-                    raise NodeLost("it does not answer" if stopped else f"silent for {SILENT_S:g} s")
+            while not any(word.over for word in self._process.hear()):
+                pass
             self._process.close(ENDING_S)
         except NodeLost as error:
             self._process.close()
-            if not stopped:
+            if not self._process.is_ending:
                 _tell_lost(self._log, f"node {self._node.name} was lost: {error}")
 
 
