@@ -11,8 +11,7 @@ import click
 
 from benchmarks.reporting import publish, spread, table, verdict
 from cs336_tui.analysis.memory import Ints, Timeline
-from cs336_tui.tui.charts.memory_timeline import EventWindow
-from cs336_tui.tui.tabs.memory.views import columns_in, timeline_page
+from cs336_tui.tui.tabs.memory_timeline import EventWindow, columns_in, timeline_page
 from tests.made_memory import many_events
 
 COLUMNS = 200

@@ -16,8 +16,8 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.reports import ReportRequest
-from cs336_tui.export.formats import render_all
-from cs336_tui.export.kernels import kernel_tables
+from cs336_tui.export.subjects.kernels import kernel_tables
+from cs336_tui.export.writing.formats import render_all
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.ranks import ReportFold, run_here

@@ -99,7 +99,7 @@ def problems(_context: click.Context, _incomplete: str) -> Iterator[Value]:
 
 
 def columns(_context: click.Context, _incomplete: str) -> Iterable[Value]:
-    from cs336_tui.export.results_columns import COLUMNS
+    from cs336_tui.export.subjects.results_columns import COLUMNS
 
     return COLUMNS
 
@@ -169,7 +169,7 @@ def of_setting(context: click.Context, incomplete: str) -> Iterable[Value]:
         case "low_bandwidth":
             return ("true", "false")
         case "export_format":
-            from cs336_tui.export.file_formats import FILE_FORMATS
+            from cs336_tui.export.writing.files import FILE_FORMATS
 
             return FILE_FORMATS
         case "columns":

@@ -19,16 +19,16 @@ from cs336_tui.config.problems.problem import Answer, Part, Problem
 from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.reports import Report
-from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.folder import figures_of
-from cs336_tui.export.formats import Section, render_sections
-from cs336_tui.export.memory import ALLOCATOR_COUNTS
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.reports import drawings_of_reports, report_tables
-from cs336_tui.export.results import TableError, results_table
-from cs336_tui.export.tables import Column, Source, Table, Value, attributes, cell_record
-from cs336_tui.export.texts import untaken
+from cs336_tui.export.subjects.memory import ALLOCATOR_COUNTS
+from cs336_tui.export.subjects.results import TableError, results_table
 from cs336_tui.export.writeups import layout_tables
+from cs336_tui.export.writing.drawing import Drawing
+from cs336_tui.export.writing.formats import Section, render_sections
+from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, cell_record
+from cs336_tui.export.writing.texts import untaken
 from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, gigabytes
 from cs336_tui.stats.summaries import Summary, summarize
 

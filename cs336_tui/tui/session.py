@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from cs336_tui.analysis.eta import Outlook, outlook_of, takes_s
-from cs336_tui.analysis.prices import Prices
+from cs336_tui.analysis.eta import Outlook, Prices, outlook_of, takes_s
 from cs336_tui.events.events import (
     CellFinished,
     CellRequeued,
@@ -34,9 +33,9 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo, Standing, describe, session_time, standing_of
 from cs336_tui.tui.sources import Post, RunEnded, Sink, thread
-from cs336_tui.tui.tabs.beside import by_lane
 from cs336_tui.tui.tabs.device import Run
 from cs336_tui.tui.tabs.log import LogBook
+from cs336_tui.tui.tabs.status import by_lane
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.tuning import Race

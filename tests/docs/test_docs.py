@@ -18,7 +18,7 @@ from markdown_it import MarkdownIt
 
 from cs336_tui.analysis.judgement import VerdictName
 from cs336_tui.export.record import to_csv
-from cs336_tui.export.results_columns import COLUMNS
+from cs336_tui.export.subjects.results_columns import COLUMNS
 from cs336_tui.session.state import SessionState
 from tools import reference
 

@@ -18,7 +18,7 @@ import pytest
 
 from cs336_tui.events.events import CellFinished, CellStarted, SessionEnded, StepsTimed
 from cs336_tui.session.log import LogReader, SessionLog
-from cs336_tui.tui.signals import LIMIT_S
+from cs336_tui.tui.ending import LIMIT_S
 from tests.commands import COMMAND
 from tests.samples import START, lanes_session
 from tests.terminal import Terminal

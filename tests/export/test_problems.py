@@ -22,8 +22,8 @@ from cs336_tui.config.tuning import Over
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.events.kernel_report import KINDS, KernelReport
 from cs336_tui.events.memory_report import MemoryReport
-from cs336_tui.export.file_formats import FORMATS
 from cs336_tui.export.problems import Exported, export_problem, figures_for, tables_of
+from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import summarize
 from tests.analysis.racing import Made

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
-from cs336_tui.analysis.fitting import search
+from cs336_tui.analysis.targets import search
 from cs336_tui.config.environment_variables import segments_expand
 from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, CellSpec
 from cs336_tui.config.values import NORMS, OPTIMIZERS

@@ -10,8 +10,8 @@ from cs336_tui.analysis.merge import merge
 from cs336_tui.analysis.pivot import PivotError
 from cs336_tui.events.events import Event
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.tabs.compare.pages import Doubts, PivotChoice, as_text, doubts_of, from_text, pairs_page, pivot_page
-from cs336_tui.tui.tabs.compare.pane import ComparePane, reference_page
+from cs336_tui.tui.tabs.compare import ComparePane, reference_page
+from cs336_tui.tui.tabs.compare_pages import Doubts, PivotChoice, as_text, doubts_of, from_text, pairs_page, pivot_page
 from tests.samples import a_spec, cell_end, cell_start, session_start, sized, state_of, steps
 from tests.session.made import Cell, results_of, session_of
 from tests.tui.kept_sessions import DEMO, keep

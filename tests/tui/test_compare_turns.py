@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cs336_tui.tui.tabs.compare.turns import turns_page
+from cs336_tui.tui.tabs.compare_pages import turns_page
 from cs336_tui.tui.widgets.lines import width_of
 from tests.export.grids import merged
 from tests.export.test_ab_tables import RANKS, A, a_round, flat, rounds_of

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from cs336_tui.session.state import SessionState
-from cs336_tui.tui.dialogs.window import Reader
-from cs336_tui.tui.tabs.kernels import pane as kernels_pane
+from cs336_tui.tui.configure import pane as kernels_pane
+from cs336_tui.tui.dialogs.windows import Reader
 from cs336_tui.tui.tabs.report import Subject
 from tests.analysis.test_kernel_cells import TRAIN, a_session, report, timed, train_state
 from tests.made_kernels import GEMM, STEP, a_kernel_report

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cs336_tui.export.rank_traffic import shades
-from cs336_tui.tui.dialogs.window import Reader
-from cs336_tui.tui.tabs.kernels import sheets
+from cs336_tui.export.subjects.kernel_use import shades
+from cs336_tui.tui.dialogs.windows import Reader
+from cs336_tui.tui.tabs import kernel_sheets
 from cs336_tui.tui.widgets.lines import width_of
 from tests.made_kernels import a_kernel_report
 from tests.made_ranks import a_traffic_report
@@ -32,7 +32,7 @@ async def test_ranks_stand_above_their_lines_of_time_and_enter_opens_one() -> No
 
 
 def ranks_lines(rank: int) -> list[str]:
-    return ["".join(span.text for span in row) for row in sheets.rank_detail(a_traffic_report(), rank, 76)]
+    return ["".join(span.text for span in row) for row in kernel_sheets.rank_detail(a_traffic_report(), rank, 76)]
 
 
 async def test_a_step_of_one_rank_has_no_such_view() -> None:
@@ -50,8 +50,8 @@ async def test_a_step_of_one_rank_has_no_such_view() -> None:
 @pytest.mark.parametrize("width", [30, 78, 198])
 def test_lines_of_time_fit(width: int) -> None:
     report = a_traffic_report(ranks=8)
-    assert all(width_of(row) <= width for row in sheets.timelines(report, width))
-    assert all(width_of(row) <= max(width, 60) for row in sheets.rank_detail(report, 7, width)[2:])
+    assert all(width_of(row) <= width for row in kernel_sheets.timelines(report, width))
+    assert all(width_of(row) <= max(width, 60) for row in kernel_sheets.rank_detail(report, 7, width)[2:])
 
 
 def test_a_line_of_time_of_another_length_has_the_same_shares() -> None:
@@ -63,5 +63,5 @@ def test_a_line_of_time_of_another_length_has_the_same_shares() -> None:
 
 def test_ranks_that_did_not_communicate_say_so() -> None:
     alone = a_traffic_report(communication_ns=0, overlapped_ns=0, operations={}, all_gathers=())
-    assert sheets.ranks_sheet(alone).lead == "No communication between ranks in this step."
-    assert "gathers in time" not in [column.header for column in sheets.ranks_sheet(alone).table.columns]
+    assert kernel_sheets.ranks_sheet(alone).lead == "No communication between ranks in this step."
+    assert "gathers in time" not in [column.header for column in kernel_sheets.ranks_sheet(alone).table.columns]

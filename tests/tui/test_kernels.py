@@ -19,10 +19,10 @@ from cs336_tui.events.events import Event, ReportFinished, ReportStage, ReportSt
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.session.state import fold
 from cs336_tui.stats.quantities import scale, time_text
-from cs336_tui.tui import themes
-from cs336_tui.tui.dialogs.window import Reader
-from cs336_tui.tui.tabs.kernels.listing import Selection, kernels_sheet, phases, select, still_valid
-from cs336_tui.tui.tabs.kernels.pane import VIEWS, KernelsPane
+from cs336_tui.tui.dialogs.windows import Reader
+from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
+from cs336_tui.tui.tabs.kernel_listing import Selection, kernels_sheet, phases, select, still_valid
+from cs336_tui.tui.tabs.kernels import VIEWS, KernelsPane
 from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.columns import Laid, middle
 from cs336_tui.tui.widgets.lines import Lines
@@ -58,7 +58,7 @@ class OnePane(App[None]):
         self.requests = recording(self.asked)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        return themes.VARIABLE_DEFAULTS
+        return VARIABLE_DEFAULTS
 
     def compose(self) -> ComposeResult:
         yield KernelsPane()

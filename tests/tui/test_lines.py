@@ -14,7 +14,7 @@ class Page(App[None]):
         yield Lines()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        from cs336_tui.tui.themes import VARIABLE_DEFAULTS
+        from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
 
         return VARIABLE_DEFAULTS
 
@@ -59,7 +59,7 @@ async def test_markup_in_data_is_text() -> None:
 
 
 async def test_every_role_has_a_style_in_every_bundled_theme() -> None:
-    from cs336_tui.tui.themes import load_bundled
+    from cs336_tui.tui.preferences import load_bundled
     from cs336_tui.tui.widgets.lines import _ROLES
 
     app = Page()

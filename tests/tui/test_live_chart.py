@@ -19,9 +19,9 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import ByteUnit
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.charts.bars import phase_bars, phase_lines, phase_role
-from cs336_tui.tui.charts.memory_timeline import Picture, memory_timeline
 from cs336_tui.tui.charts.steps import step_chart
 from cs336_tui.tui.tabs.live import live_lines
+from cs336_tui.tui.tabs.memory_timeline import Picture, memory_timeline
 from cs336_tui.tui.widgets.lines import width_of
 from tests.samples import START, ranks_session, state_of
 from tests.tui.make_log import DEMO_LOG

@@ -9,10 +9,10 @@ from cs336_tui.analysis.memory import phase_peaks
 from cs336_tui.config.spec import recorded_spec
 from cs336_tui.events.events import CellsPredicted, Event
 from cs336_tui.session.state import SessionState
-from cs336_tui.tui.dialogs.window import Reader
-from cs336_tui.tui.tabs.memory.pane import LEVELS_MB
-from cs336_tui.tui.tabs.memory.tables import blocks_page, peaks_page
-from cs336_tui.tui.tabs.memory.views import difference, summary
+from cs336_tui.tui.dialogs.windows import Reader
+from cs336_tui.tui.tabs.memory import LEVELS_MB
+from cs336_tui.tui.tabs.memory_tables import blocks_page, difference, peaks_page
+from cs336_tui.tui.tabs.memory_timeline import summary
 from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.rows import Rows
 from tests.made_memory import MB, MemoryMaker, a_memory_report, a_prediction

@@ -6,7 +6,7 @@ import pytest
 
 from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import CATEGORIES
-from cs336_tui.tui.dialogs.window import Reader
+from cs336_tui.tui.dialogs.windows import Reader
 from cs336_tui.tui.widgets.rows import Rows
 from tests.made_memory import a_memory_report, many_events
 from tests.tui.memory_tab import COMPACT, LARGE, PANEL, Tab, pressed, recorded

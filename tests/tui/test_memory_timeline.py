@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.stats.quantities import ByteUnit
-from cs336_tui.tui.charts.memory_timeline import (
+from cs336_tui.tui.tabs.memory_timeline import (
     EventMark,
     EventWindow,
     Picture,

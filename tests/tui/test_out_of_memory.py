@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from cs336_tui.events.events import ReportStage
-from cs336_tui.tui.dialogs.window import Reader
+from cs336_tui.tui.dialogs.windows import Reader
 from tests.made_memory import an_oom_report
 from tests.samples import START
 from tests.tui.memory_tab import COMPACT, Tab, out_of_memory, pressed, recorded, report_events

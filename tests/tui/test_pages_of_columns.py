@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.stats.quantities import TIMES, scale
-from cs336_tui.tui.tabs.kernels.pane import KernelsPane
-from cs336_tui.tui.tabs.memory.pane import MemoryView
+from cs336_tui.tui.tabs.kernels import KernelsPane
+from cs336_tui.tui.tabs.memory import MemoryView
 from cs336_tui.tui.tabs.precision import PrecisionPane
 from cs336_tui.tui.widgets.columns import lay_out, on_screen
 from cs336_tui.tui.widgets.lines import Lines

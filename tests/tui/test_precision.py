@@ -7,7 +7,7 @@ from textual.app import App, ComposeResult
 
 from cs336_tui.events.events import ReportFinished, ReportStarted
 from cs336_tui.session.state import SessionState, fold
-from cs336_tui.tui.dialogs.window import Reader
+from cs336_tui.tui.dialogs.windows import Reader
 from cs336_tui.tui.tabs import precision
 from cs336_tui.tui.tabs.precision import PrecisionPane
 from cs336_tui.tui.tabs.report import Subject
@@ -31,7 +31,7 @@ class Page(App[None]):
         yield PrecisionPane()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        from cs336_tui.tui.themes import VARIABLE_DEFAULTS
+        from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
 
         return VARIABLE_DEFAULTS
 

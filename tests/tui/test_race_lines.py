@@ -11,7 +11,7 @@ from cs336_tui.analysis.agreement import Agreement, agreement_key
 from cs336_tui.analysis.tuning import Race, race_of
 from cs336_tui.config.tuning import candidate
 from cs336_tui.events.events import CellsQueued, CellStarted, Event, ReportStarted
-from cs336_tui.tui.charts.intervals import Scale, axis_line, interval_line, scale_of
+from cs336_tui.tui.charts.bars import Scale, axis_line, interval_line, scale_of
 from cs336_tui.tui.tabs import race_lines
 from cs336_tui.tui.tabs.race_lines import Order, Raced, raced
 from cs336_tui.tui.widgets.lines import width_of

@@ -11,8 +11,7 @@ from cs336_tui.analysis.roofline import Ceiling
 from cs336_tui.events.peaks import PeakCache, PeakError, peak_key
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.charts.roofline import CellPoint, Roof, roofline_chart
-from cs336_tui.tui.tabs.roofline import RooflinePane
-from cs336_tui.tui.tabs.roofline_lines import chart_lines, doubts, roofline_of
+from cs336_tui.tui.tabs.roofline import RooflinePane, chart_lines, doubts, roofline_of
 from cs336_tui.tui.widgets.columns import Laid
 from cs336_tui.tui.widgets.lines import Line, Lines
 from cs336_tui.tui.widgets.rows import Rows

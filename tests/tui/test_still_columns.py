@@ -11,7 +11,7 @@ from textual.geometry import Size
 from cs336_tui.analysis.eta import outlook_of
 from cs336_tui.analysis.judgement import Check, Judgement
 from cs336_tui.events.events import DeviceSampled, Event, StepsTimed
-from cs336_tui.export.tables import Column
+from cs336_tui.export.writing.tables import Column
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
@@ -19,7 +19,7 @@ from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.preview import Cells
 from cs336_tui.tui.judging import Assessment, Judging
-from cs336_tui.tui.tabs.kernels.listing import Selection, kernels_sheet, select
+from cs336_tui.tui.tabs.kernel_listing import Selection, kernels_sheet, select
 from cs336_tui.tui.tabs.queue import QueuePane, QueueView
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.sessions import SessionsPane

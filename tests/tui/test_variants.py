@@ -18,11 +18,11 @@ from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.entries import RecentEntry, fold_label
 from cs336_tui.tui.configure.form import entries_of
 from cs336_tui.tui.configure.pane import ConfigurePane
+from cs336_tui.tui.format import title_rows, told_variants
 from cs336_tui.tui.tabs.cell_detail import cell_detail
-from cs336_tui.tui.tabs.compare.pages import pairs_page
-from cs336_tui.tui.tabs.compare.pane import ComparePane
+from cs336_tui.tui.tabs.compare import ComparePane
+from cs336_tui.tui.tabs.compare_pages import pairs_page
 from cs336_tui.tui.tabs.live import live_lines
-from cs336_tui.tui.titles import title_rows, told_variants
 from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, session_of

@@ -41,7 +41,7 @@ class RecordingController:
 
     def _ask(self) -> None:
         from cs336_tui.session.recordings.recording import PhaseError
-        from cs336_tui.tui.dialogs.questions import AskText
+        from cs336_tui.tui.dialogs.windows import AskText
 
         def check(text: str) -> str:
             try:

@@ -15,7 +15,7 @@ from cs336_tui.session.states import CellState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import graph, marks, nice_ceiling, window
-from cs336_tui.tui.tabs import beside, status
+from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.device_rows import device_rows, places, sample_of, table, table_of_gpus
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, labelled, line, paragraphs, wrapped
 
@@ -152,7 +152,7 @@ def lines_of_several(
     host = sample.host
     load = format.NOT_AVAILABLE if host.load_1m is None else f"{host.load_1m:.1f}"
     lines.append(line(("host ", "muted"), f"CPU {format.percent(host.cpu)}, load {load}"))
-    about = [line((f"cell {status.number(followed)}, {beside.where(state, followed)}", "title"))]
+    about = [line((f"cell {status.number(followed)}, {status.where(state, followed)}", "title"))]
     if sample.gpu and height - len(lines) > least + len(_DETAILS):
         about += [found for found in _gpu(sample.gpu, None, width) if found[0].text.strip() in _DETAILS]
     uuid = sample.gpu.uuid if sample.gpu else None

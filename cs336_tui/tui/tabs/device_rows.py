@@ -13,7 +13,7 @@ from cs336_tui.events.events import DeviceSampled
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState, LaneState
 from cs336_tui.tui import format
-from cs336_tui.tui.tabs import beside, status
+from cs336_tui.tui.tabs import status
 from cs336_tui.tui.widgets.columns import middle
 from cs336_tui.tui.widgets.lines import Line, line
 
@@ -85,7 +85,7 @@ def _of_lane(state: SessionState, lane: LaneState) -> DeviceRow:
     if cell is None:
         return row
     rank = cell.lanes.index(lane.lane.lane) if lane.lane.lane in cell.lanes else 0
-    machine = row.machine or beside.node_of(state, cell)
+    machine = row.machine or status.node_of(state, cell)
     return row._replace(cell=cell, rank=rank, sample=state.samples.get(cell.cell), machine=machine)
 
 
@@ -93,8 +93,8 @@ def _of_rank(state: SessionState, place: Place) -> DeviceRow:
     assert place.cell is not None
     cell = state.cells[place.cell]
     _, _, index = cell.spec.device.partition(":")
-    node = beside.node_of(state, cell) if index else ""  # a process on a CPU is named by its job
-    name = str(int(index) + place.rank) if index else beside.job_of(state, cell)
+    node = status.node_of(state, cell) if index else ""  # a process on a CPU is named by its job
+    name = str(int(index) + place.rank) if index else status.job_of(state, cell)
     return DeviceRow(name, node, cell, place.rank, state.samples.get(cell.cell))
 
 

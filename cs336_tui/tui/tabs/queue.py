@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import msgspec
 from textual.binding import BindingType
 
-from cs336_tui.analysis.eta import Ends, Outlook, ends_s, eta_words, takes_words
-from cs336_tui.analysis.prices import Prices
+from cs336_tui.analysis.eta import Ends, Outlook, Prices, ends_s, eta_words, takes_words
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.export.tables import Column
+from cs336_tui.export.writing.tables import Column
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import Cells
+from cs336_tui.tui.format import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.keys import bind, key_name
 from cs336_tui.tui.requests import requests_of
-from cs336_tui.tui.tabs import beside, status
-from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
+from cs336_tui.tui.tabs import status
 from cs336_tui.tui.widgets.columns import Copied, Layout, copied_table, lay_out, shown_table
 from cs336_tui.tui.widgets.lines import Line, Span, line, width_of
 from cs336_tui.tui.widgets.rows import WideRows
@@ -80,11 +79,11 @@ def _columns(variants: Mapping[str, set[str]], state: SessionState | None = None
     ranks = {"context": 3, "batch": 7, "precision": 2, "device": 9, "warmup": 6}
     more: list[Column[_QueueRow]] = []
     if state and state.lanes:
-        more.append(Column("lane", text=of_cell(beside.lanes_of), room=_LANE))
+        more.append(Column("lane", text=of_cell(status.lanes_of), room=_LANE))
         ranks["device"] = 1
     if state and state.jobs:
-        more.append(Column("job", rank=1, text=of_cell(beside.job_of), room=_JOB))
-        more.append(Column("node", left=True, rank=1, text=of_cell(beside.node_of), room=_JOB))
+        more.append(Column("job", rank=1, text=of_cell(status.job_of), room=_JOB))
+        more.append(Column("node", left=True, rank=1, text=of_cell(status.node_of), room=_JOB))
     if more and len({cell.spec.pass_ for cell in state.cells.values()} if state else ()) == 1:
         ranks["pass"] = 1
     of_spec = cell_columns(lambda row: row.spec, ranks, as_shown(variants), (*CELL_KEYS, "warmup"))
@@ -144,7 +143,7 @@ class QueuePane(WideRows):
         if before is None or (view.queue, view.running) != (before.queue, before.running):
             self.refresh_bindings()
         state = view.state
-        self._at_work = beside.by_lane(state) if state.side_by_side else [*filter(None, [state.running_cell])]
+        self._at_work = status.by_lane(state) if state.side_by_side else [*filter(None, [state.running_cell])]
         self._waiting = [state.cells[number] for number in state.waiting]
         self._left_out = [cell for cell in state.cells.values() if cell.status in LEFT_OUT]
         self._done = [cell for cell in state.cells.values() if cell.status in DONE] if state.side_by_side else ()
@@ -198,7 +197,7 @@ class QueuePane(WideRows):
         else:
             parts = [Span(f"{format.plural(waiting, 'cell')} wait{'s' * (waiting == 1)}", "strong")]
             if view.state.side_by_side:
-                parts = [Span(beside.totals(view.state), "strong")]
+                parts = [Span(status.totals(view.state), "strong")]
             held = view.queue is not None and view.queue.paused
             if (left := self._ends.last_s) is not None and (waiting or self._at_work) and not held:
                 parts.append(Span(f" · {eta_words(left)}"))
@@ -349,7 +348,7 @@ def _set_aside(state: SessionState) -> list[Line]:
     """The lanes that run no more cells, each with its reason."""
     lanes = [lane for lane in state.lanes.values() if lane.set_aside is not None]
     found = [
-        line((f"lane {each.lane.lane}, {beside.place(each.lane)}, set aside: {format.plain(each.set_aside or '')}",
+        line((f"lane {each.lane.lane}, {status.place(each.lane)}, set aside: {format.plain(each.set_aside or '')}",
               "caution"))
         for each in lanes[:_MOST_SET_ASIDE]
     ]  # fmt: skip
@@ -359,7 +358,7 @@ def _set_aside(state: SessionState) -> list[Line]:
 
 def _why(cell: CellState | None, state: SessionState) -> tuple[Span, ...]:
     if cell is not None and state.side_by_side and cell.status in ("queued", "running"):
-        return (beside.stage_of(state, cell),)
+        return (status.stage_of(state, cell),)
     if cell is None or cell.status == "queued":
         return ()
     mark = status.status(cell)

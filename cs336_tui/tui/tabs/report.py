@@ -108,8 +108,8 @@ class ReportPane(WideRows):
             return None
 
         def make() -> str:
-            from cs336_tui.export.formats import render_all
             from cs336_tui.export.reports import tables_of_reports
+            from cs336_tui.export.writing.formats import render_all
 
             return render_all(tables_of_reports([content]), "markdown")
 

@@ -20,8 +20,8 @@ from cs336_tui.config.counts import FEWEST, duration_words
 from cs336_tui.stats.intervals import MeanInterval, mean_interval, t_interval
 from cs336_tui.stats.quantities import TOO_NOISY, counted, is_too_noisy
 from cs336_tui.stats.ratio import MARGIN
-from cs336_tui.stats.steadiness.steady import FEWEST as FEWEST_TO_TELL
-from cs336_tui.stats.steadiness.steady import Class, classify
+from cs336_tui.stats.steady import FEWEST as FEWEST_TO_TELL
+from cs336_tui.stats.steady import Class, classify
 
 AFTER_LOOK = 2  # Warm-up steps after the last look, so that its pause does not affect the first measured step
 LEAST_S = 0.5  # Minimum sum of measured steps for an automatic count to end
@@ -37,7 +37,7 @@ def warmup_looks(most: int) -> Iterator[int]:
 
 def why_not_warm(times_s: Sequence[float]) -> str:
     """The reason for which the last of these warm-up steps are not steady; empty if they are: the detector
-    (`steadiness.steady`) finds no drift, and the mean stays within 1 % of its last value for the last 10 steps or more.
+    (`stats.steady`) finds no drift, and the mean stays within 1 % of its last value for the last 10 steps or more.
     It sees steep changes only, so the median of their first half must not be 1 % above the second's either."""
     found = classify(times_s)
     if "too-few" in found.classes:

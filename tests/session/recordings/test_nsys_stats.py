@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cs336_tui.analysis import kernels
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.export.kernels import kernel_document, kernel_table, kernel_tables
+from cs336_tui.export.subjects.kernels import kernel_document, kernel_table, kernel_tables
 from cs336_tui.session.recordings import nsys_stats, recording
 from cs336_tui.session.recordings.opening import read
 from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, Recorded, RecordingError

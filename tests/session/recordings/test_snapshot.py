@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from cs336_tui.analysis.memory import Timeline
 from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import ALL_CATEGORIES
-from cs336_tui.export.memory import memory_document, memory_tables, peaks_table
+from cs336_tui.export.subjects.memory import memory_document, memory_tables
+from cs336_tui.export.subjects.memory_peaks import peaks_table
 from cs336_tui.session.recordings import recording, safe_pickle, snapshot
 from cs336_tui.session.recordings.opening import read
 from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, RecordingError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.analysis.kernel_names import short_name
+from cs336_tui.analysis.kernels import short_name
 from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
 
 ROOT = Path(__file__).parents[3]
