@@ -20,7 +20,7 @@ from cs336_tui.config.reading import is_folder
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import Environment, TorchEnvironment
 from cs336_tui.events.peaks import DevicePeak, PeakError
-from cs336_tui.runner.child import PeakAnswer, ProbeReport, TriedDevice, peak, probe, tried
+from cs336_tui.runner.child import Answer, ProbeReport, peak, probe, tried
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal, last_line
 from cs336_tui.runner.queue import STOPPED
@@ -143,7 +143,7 @@ def device_fault(
         if stop and stop.is_set():
             return None
         if answer is not None:
-            return msgspec.json.decode(answer, type=TriedDevice).error
+            return msgspec.json.decode(answer, type=Answer[None]).error
         return f"a process that used {device} ended early: {last_line(child.output) or 'it printed nothing'}"
 
 
@@ -157,10 +157,10 @@ def measure_peak(
         raise PeakError(str(error)) from None
     with closing(child):
         for payload in child.messages(stop=stop):
-            answer = msgspec.json.decode(payload, type=PeakAnswer)
-            if answer.peak is None:
+            answer = msgspec.json.decode(payload, type=Answer[DevicePeak])
+            if answer.found is None:
                 raise PeakError(answer.error or "no reason was given")
-            return with_others(answer.peak, child.process.pid)
+            return with_others(answer.found, child.process.pid)
         raise PeakError(STOPPED if stop and stop.is_set() else "the process that measures ended early")
 
 

@@ -19,7 +19,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.codec import to_line, unpack
 from cs336_tui.events.environment import Environment, RankSample
 from cs336_tui.events.events import CellFinished, DeviceSampled, Event, ReportFinished, StageChanged, Status
-from cs336_tui.runner.child import StoreAnswer, store
+from cs336_tui.runner.child import Answer, store
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.launcher import STOPPED_BY_USER, Child, Launcher, Rank, StartError
 from cs336_tui.runner.machine import probe_machine
@@ -253,7 +253,8 @@ def _store(launcher: Launcher) -> tuple[Child, int]:
     child = launcher.start_answers("store", store)
     with contextlib.suppress(TimeoutError):
         for payload in child.messages(STORE_S):
-            return child, msgspec.json.decode(payload, type=StoreAnswer).port
+            if port := msgspec.json.decode(payload, type=Answer[int]).found:
+                return child, port
     why = last_line(child.output) or "torch's store does not answer"
     child.close()
     raise StartError(f"no store can be served: {why}")

@@ -67,10 +67,10 @@ class OnNodes(Running):
         nodes = [Node("n1", "127.0.0.1"), Node("n2", "localhost")]
         super().__init__(folder, nodes=Nodes(nodes, command, cores=2))
 
-    def begin_endless(self) -> None:
+    def begin_endless(self, spec: CellSpec | None = None) -> None:
         """Run a cell on another thread; returns once it has measured steps."""
         number = len(self.cells)
-        self.begin(over_nodes("ddp", measure_steps=10_000_000))
+        self.begin(msgspec.structs.replace(spec or over_nodes("ddp"), measure_steps=10_000_000))
         self.watch.until(lambda state: number in state.cells and len(state.cells[number].step_times_s) > 1)
 
     def of_node(self, name: str) -> psutil.Process:
@@ -146,15 +146,12 @@ def test_ranks_over_nodes_train_what_one_process_does_and_find_what_torchrun_tel
     assert re.match(r"rank \d on n[12]: .* all are 4 times as large", wrong.finished.error)
 
 
-def test_a_report_and_a_collective_have_all_ranks(runner: OnNodes) -> None:
+def test_a_report_has_all_ranks(runner: OnNodes) -> None:
     runner.bench.ask_report("memory", over_nodes("zero1"))
     runner.bench.work()
     (report,) = runner.watch.state.reports.values()
     assert isinstance(report.content, RankMemoryReport), report.error
     assert {moment.rank for moment in report.content.moments} == {0, 1, 2, 3}
-    asked = {"ranks": (4,), "sizes": ("1KB",), "devices": ("cpu",), "threads": 1}
-    (cell,) = runner.run(*sweep_from(workload="collective", **asked).cells())
-    assert (cell.status, len(cell.times.rank_s)) == ("ok", 4)
 
 
 def test_a_rank_killed_on_another_node_is_named_with_it(runner: OnNodes) -> None:
@@ -180,11 +177,12 @@ def test_a_rank_that_hangs_is_named_with_its_node(runner: OnNodes) -> None:
     assert re.search(r"rank 3 on n2 hangs in \w+ \(adapters.py:\d+\); rank 0 on n1 waits in", cell.finished.error)
 
 
-def test_a_stop_ends_all_ranks(runner: OnNodes) -> None:
-    runner.begin_endless()
+def test_a_collective_has_all_ranks_and_a_stop_ends_them(runner: OnNodes) -> None:
+    asked = {"ranks": (4,), "sizes": ("1KB",), "devices": ("cpu",), "threads": 1}
+    runner.begin_endless(*sweep_from(workload="collective", **asked).cells())
     runner.bench.cancel()
     runner.finish()
-    assert runner.last.status == "cancelled"
+    assert (runner.last.status, len(runner.last.times.rank_s)) == ("cancelled", 4)
 
 
 def test_a_lost_node_ends_its_cell_and_is_left_out_after_the_second_time(

@@ -87,9 +87,7 @@ def test_a_log_that_never_comes_ends_its_cells_with_the_launchers_reason(unbegun
 
 
 @pytest.mark.parametrize("reason", ["", "FAILED: exit code 1"])
-def test_a_job_that_failed_is_named_by_the_launcher_if_it_says_anything_and_its_last_words(
-    unbegun: Made, reason: str
-):
+def test_a_job_that_failed_is_named_by_the_launcher_if_it_says_anything_and_its_last_words(unbegun: Made, reason: str):
     output_path(unbegun.folder, "1").write_text("Traceback ...\nImportError: no torch here\n\n")
     unbegun.over("1", JobStatus("over", reason, ending="failed"))
     unbegun.end()
