@@ -12,8 +12,8 @@ from cs336_tui.analysis.measures import allocated_bytes, largest
 from cs336_tui.analysis.merge import Result, grouped, measured, without_cells
 from cs336_tui.analysis.published import PARTS, Figure, Published, own, published
 from cs336_tui.analysis.reference import Match, matching
-from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import report_key
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import counted, gigabytes
 

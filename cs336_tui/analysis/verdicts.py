@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple
 from cs336_tui.analysis.contention import Finding, contention, milliseconds, percent, ran_beside, unseen
 from cs336_tui.analysis.judgement import Check, Judgement, VerdictName, limited_note
 from cs336_tui.config.counts import duration_words
-from cs336_tui.config.environment_variables import BLOCKING, slowing
+from cs336_tui.config.processes import BLOCKING, slowing
 from cs336_tui.events.gpus import ORDINARY_REASONS
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.intervals import MeanInterval, mean_interval

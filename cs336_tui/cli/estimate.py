@@ -40,8 +40,8 @@ from cs336_tui.cli.targets import (
     to_json,
 )
 from cs336_tui.config.choices import sweep_from, with_model
-from cs336_tui.config.ranks import bytes_per_s_of
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import bytes_per_s_of
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.prediction import Prediction, prediction_key
 from cs336_tui.export.subjects.estimates import (

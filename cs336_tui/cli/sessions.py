@@ -21,8 +21,7 @@ from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.writing.tables import Column, Table, Value, attributes
 from cs336_tui.export.writing.texts import in_brief, one_line
 from cs336_tui.session import store
-from cs336_tui.session.recordings.opening import FORMATS, open_recordings
-from cs336_tui.session.recordings.recording import Opening, phases_of
+from cs336_tui.session.recordings.recording import FORMATS, Opening, open_recordings, phases_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.stats.quantities import counted

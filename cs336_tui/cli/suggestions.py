@@ -92,7 +92,7 @@ def gpus(_context: click.Context, _incomplete: str) -> Iterator[Value]:
 
 
 def problems(_context: click.Context, _incomplete: str) -> Iterator[Value]:
-    from cs336_tui.config.problems.all_problems import PROBLEMS
+    from cs336_tui.config.problems import PROBLEMS
 
     for problem in PROBLEMS:
         yield problem.name, problem.title

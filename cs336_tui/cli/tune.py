@@ -63,9 +63,8 @@ from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session import store
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, is_race_alone, visits_of
 from cs336_tui.session.states import CellState
-from cs336_tui.session.visits import is_race_alone, visits_of
 from cs336_tui.stats.quantities import counted, duration
 
 _QUIET_S = 5.0

@@ -16,7 +16,7 @@ from cs336_tui.analysis.merge import Result, measured, title_of
 from cs336_tui.analysis.pivot import VALUES, pivot, suggest
 from cs336_tui.analysis.problems import Material, editions_of, progress_of
 from cs336_tui.config.axis import UserError
-from cs336_tui.config.problems.all_problems import every_problem
+from cs336_tui.config.problems import every_problem
 from cs336_tui.config.reading import UNREADABLE, read_small, write_quietly
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.folder import Source, figures_of, write_summary

@@ -18,10 +18,18 @@ from cs336_tui.analysis.targets import target_here
 from cs336_tui.analysis.tuning import race_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.events.prediction import Prediction, prediction_key
-from cs336_tui.events.reports import REPORTS, AgreementReport, PrecisionReport, Report, ReportType
+from cs336_tui.events.reports import (
+    REPORTS,
+    AgreementReport,
+    MemoryReport,
+    OomReport,
+    PrecisionReport,
+    RankMemoryReport,
+    Report,
+    ReportType,
+)
 from cs336_tui.export.subjects.comparison import agreement_tables, turns_table
 from cs336_tui.export.subjects.estimates import category_table, estimate_table, prediction_tables
 from cs336_tui.export.subjects.kernel_cells import kernel_cells_table

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal
 from cs336_tui import __version__
 from cs336_tui.config.choices import check_code
 from cs336_tui.config.order import check_sides, rounds_of
-from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import CellSpec, Precision, SpecError
 from cs336_tui.config.sweep import NO_OOM_SKIP, REPORTS_OF_RANKS, LaneCount, Sweep
+from cs336_tui.config.values import NO_MODEL
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment, capability_pair, without_impossible
 from cs336_tui.events.peaks import PeakError

@@ -15,9 +15,8 @@ from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import DeviceInfo, Environment
-from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.events.prediction import COMMUNICATION, Prediction
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import RankMemoryReport, ReportRequest
 from cs336_tui.runner.child import IMPOSSIBLE
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.lanes import LaneFault, fault_of, in_lane

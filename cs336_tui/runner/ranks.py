@@ -16,8 +16,7 @@ import msgspec
 
 from cs336_tui.events import events as ev
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.memory_report import RankMemoryReport
-from cs336_tui.events.reports import Report
+from cs336_tui.events.reports import RankMemoryReport, Report
 from cs336_tui.runner.launcher import Rank
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.supervise import PACE_S, STACKS_S, Pulse, Stuck, Supervisor, ask_for_stacks, stuck_ranks, told

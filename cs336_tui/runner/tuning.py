@@ -17,9 +17,8 @@ from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.pipes import beside
 from cs336_tui.runner.queue import WaitingReport
 from cs336_tui.runner.resume import BROKEN_OFF
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, check_s, visit_s, visits_of
 from cs336_tui.session.states import CellState
-from cs336_tui.session.visits import check_s, visit_s, visits_of
 from cs336_tui.stats.quantities import duration
 
 _OVERTIME, _STOPS_IN_S = 0.1, 2.0

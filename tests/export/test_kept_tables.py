@@ -18,7 +18,7 @@ from cs336_tui.analysis.merge import merge
 from cs336_tui.analysis.problems import Material, progress_of
 from cs336_tui.analysis.scaling import Device, plan
 from cs336_tui.analysis.targets import named_target
-from cs336_tui.config.problems.all_problems import problem_named
+from cs336_tui.config.problems import problem_named
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.prediction import Collective
 from cs336_tui.events.reports import Report

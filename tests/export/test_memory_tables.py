@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import CATEGORIES
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.reports import document_of_reports
 from cs336_tui.export.subjects.memory import MOST_ROWS, memory_document, memory_tables
 from cs336_tui.export.subjects.memory_peaks import memory_figure, oom_table, peaks_table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from cs336_tui.events.memory_report import RankMoment
 from cs336_tui.events.prediction import PhaseMemory
+from cs336_tui.events.reports import RankMoment
 from cs336_tui.export.subjects.memory_peaks import rank_memory_table
 from cs336_tui.stats.quantities import NONE
 from tests.made_predictions import made_prediction

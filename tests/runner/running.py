@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.memory_report import RankMemoryReport
+from cs336_tui.events.reports import RankMemoryReport
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState

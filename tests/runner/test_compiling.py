@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 import pytest
 
-from cs336_tui.config.environment_variables import CACHE_FOLDER
+from cs336_tui.config.processes import CACHE_FOLDER
 from cs336_tui.runner.launcher import Launcher
-from cs336_tui.worker.workload.compiling import why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
 from tests.runner.running import Running
 from tests.watching import PATIENCE_S, is_gone, small_spec
 

@@ -20,7 +20,7 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import DeviceInfo
-from cs336_tui.events.memory_report import RankMemoryReport
+from cs336_tui.events.reports import RankMemoryReport
 from cs336_tui.runner import node_process
 from cs336_tui.runner import nodes as module
 from cs336_tui.runner.launcher import STOPPED_BY_USER, Launcher, StartError
@@ -28,7 +28,7 @@ from cs336_tui.runner.node_process import Node, NodeProcess, Word, Work
 from cs336_tui.runner.nodes import Nodes, Spread, split
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.session.states import CellState
-from cs336_tui.worker.place import Place
+from cs336_tui.worker.ranks import Place
 from tests.runner.running import Running
 from tests.samples import ENVIRONMENT
 from tests.watching import PATIENCE_S, endless_spec, small_spec, wait_gone

@@ -303,7 +303,7 @@ def test_predictions_on_disk_depend_on_files_that_exist() -> None:
         "worker/estimate/tracker.py",
         "worker/estimate/predict.py",
         "worker/workload/transformer.py",
-        "worker/workload/imported/components.py",
+        "worker/workload/imported_components.py",
         "events/prediction.py",
         "config/flops.py",
     }

@@ -17,8 +17,7 @@ from cs336_tui.config.spec import SpecError
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellFinished, CellStarted, Event, ReportFinished, ReportStage, ReportStarted
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.memory_report import OomReport, RankMemoryReport
-from cs336_tui.events.reports import AgreementReport, PrecisionReport
+from cs336_tui.events.reports import AgreementReport, OomReport, PrecisionReport, RankMemoryReport
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.cells import CellRunner
 from cs336_tui.runner.pipes import StopSignal

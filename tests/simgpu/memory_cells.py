@@ -23,7 +23,7 @@ import msgspec
 import torch
 
 from cs336_tui.analysis.targets import search
-from cs336_tui.config.environment_variables import segments_expand
+from cs336_tui.config.processes import segments_expand
 from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, CellSpec
 from cs336_tui.config.values import NORMS, OPTIMIZERS
 from cs336_tui.events.events import CellFinished

@@ -10,8 +10,7 @@ from textual.pilot import Pilot
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
-from cs336_tui.events.memory_report import MemoryReport, OomReport
-from cs336_tui.events.reports import Report
+from cs336_tui.events.reports import MemoryReport, OomReport, Report
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
 from cs336_tui.tui.tabs.memory import MemoryPane

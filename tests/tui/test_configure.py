@@ -7,7 +7,7 @@ from textual.widgets import Static
 
 from cs336_tui.config import spec
 from cs336_tui.config.presets import bundled, preset
-from cs336_tui.config.problems.all_problems import problem_named
+from cs336_tui.config.problems import problem_named
 from cs336_tui.config.spec import ModelDims
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.tui.configure.entries import PresetEntry, RecentEntry, listed

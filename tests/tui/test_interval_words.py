@@ -8,7 +8,6 @@ from cs336_tui.events.peaks import PeakCache
 from cs336_tui.tui.help import help_lines
 from cs336_tui.tui.judging import assess
 from cs336_tui.tui.tabs.cell_detail import cell_detail
-from cs336_tui.worker.measure.stopping_rule import why_stopped
 from tests.analysis.judging import a_cell, judged
 from tests.samples import a_spec
 from tests.session.made import Cell, session_of
@@ -26,7 +25,6 @@ def told(**spec: object) -> str:
 def test_the_level_of_an_interval_stands_apart_from_its_sign() -> None:
     noisy = list(0.1 * np.random.default_rng(5).lognormal(0.0, 0.5, 30))
     assert "95 % CI ± 23 % of the mean" in judged(a_cell(noisy)).sentence
-    assert why_stopped(STEADY_S, 0.01).endswith("(95 %)")
     assert "of the mean (95 %)" in told()
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import CATEGORIES
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.tui.dialogs.windows import Reader
 from cs336_tui.tui.widgets.rows import Rows
 from tests.made_memory import a_memory_report, many_events

@@ -25,10 +25,10 @@ from cs336_tui.analysis.grouping import telling
 from cs336_tui.analysis.measures import MEASURES, Runs, allocated_bytes, largest, resident_bytes
 from cs336_tui.analysis.merge import Result, grouped, measured
 from cs336_tui.config.choices import command_of, sweep_of
-from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import sharing_of
 from cs336_tui.config.variants import is_imported, short
-from cs336_tui.events.memory_report import RankMemoryReport
+from cs336_tui.events.reports import RankMemoryReport
 from cs336_tui.export.subjects.layout import (
     layout_column,
     measure_column,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cs336_tui.analysis.estimates import stream_derivation, stream_text
-from cs336_tui.events.memory_report import MemoryReport, PhaseSpan, SavedTensor
 from cs336_tui.events.prediction import ALL_CATEGORIES, CATEGORIES, UNKNOWN_USE, MemoryBlock, Site
+from cs336_tui.events.reports import MemoryReport, PhaseSpan, SavedTensor
 from cs336_tui.export.subjects.estimates import CATEGORIES_MEAN
 from cs336_tui.export.writing.tables import Column, Table, Value, attributes, known, report_table
 from cs336_tui.stats.quantities import NONE, ByteUnit, Units, counted

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
-from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport, RankMoment
 from cs336_tui.events.prediction import CATEGORIES, COMMUNICATION, PhaseMemory
+from cs336_tui.events.reports import MemoryReport, OomReport, RankMemoryReport, RankMoment
 from cs336_tui.export.subjects.memory import UNITS, operation, size_column, spaced, tensor_text
 from cs336_tui.export.writing.drawing import Drawing
 from cs336_tui.export.writing.footnotes import ACTIVATIONS_MEAN

@@ -16,7 +16,7 @@ from cs336_tui.analysis.measures import Runs, allocated_bytes, largest, mean_of,
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, runs_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import ModelPrepared
-from cs336_tui.events.memory_report import MemoryReport
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.subjects.layout import (
     PLACES,
     Kept,

@@ -15,9 +15,8 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import EffectiveSettings
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, visit_cells
 from cs336_tui.session.states import CellState
-from cs336_tui.session.visits import visit_cells
 from cs336_tui.stats.quantities import count, counted, gigabytes
 
 SETTINGS: Mapping[str, Callable[[CellSpec], str]] = {

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from cs336_tui.config.spec import CellSpec
     from cs336_tui.events.kernel_report import KernelReport
-    from cs336_tui.events.memory_report import MemoryReport
+    from cs336_tui.events.reports import MemoryReport
     from cs336_tui.stats.ratio import Ratio
     from cs336_tui.stats.summaries import Summary
 

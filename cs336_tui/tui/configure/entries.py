@@ -28,7 +28,7 @@ from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.problems import Progress
-    from cs336_tui.config.problems.problem import Problem
+    from cs336_tui.config.problem import Problem
 
 _LONG = 4_000
 """Maximum length of a text that may be a list of paths."""
@@ -292,7 +292,7 @@ def listed(presets: Sequence[Preset], state: SessionState | None) -> tuple[Liste
 def _of_problems(presets: dict[str, Preset], state: SessionState | None) -> Iterator[Listed]:
     from cs336_tui.analysis.merge import merge, title_of
     from cs336_tui.analysis.problems import progress_of
-    from cs336_tui.config.problems.all_problems import every_problem
+    from cs336_tui.config.problems import every_problem
 
     results = merge([(title_of(state), state)]) if state else ()
     for edition, problem in every_problem():

@@ -89,8 +89,7 @@ class RecordingController:
 
     def _read(self, wanted: Wanted, folder: Path, stop: threading.Event) -> Path | str:
         """The log of the new session, or why there is none; empty if it was stopped."""
-        from cs336_tui.session.recordings.opening import open_recordings
-        from cs336_tui.session.recordings.recording import Opening, OpeningCancelled
+        from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, open_recordings
 
         paths, shown_at = wanted.paths, 0.0
 

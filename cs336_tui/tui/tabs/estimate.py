@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
 
-from cs336_tui.config.ranks import bytes_per_s_of
+from cs336_tui.config.values import bytes_per_s_of
 from cs336_tui.events.gpus import gpu_of_label, known_gpus
 from cs336_tui.tui.dialogs.windows import AskText, Reader, problem_of
 from cs336_tui.tui.keys import bind, bind_keys

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual.binding import BindingType
 
-from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.events.prediction import Prediction
+from cs336_tui.events.reports import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.session.states import CellState, ReportState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.windows import Reader, text_reader

@@ -11,8 +11,8 @@ from cs336_tui.config.order import is_as_predicted
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.config.variants import short
-from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.events.prediction import CATEGORIES, UNKNOWN_USE, MemoryBlock, Prediction
+from cs336_tui.events.reports import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.export.subjects.memory import block_table, saved_table, spaced, tensor_text, unit_of_blocks
 from cs336_tui.export.subjects.memory_peaks import rank_memory_table
 from cs336_tui.export.writing.tables import Column, Table

@@ -9,8 +9,8 @@ from typing import ClassVar
 import msgspec
 from textual.binding import BindingType
 
-from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import NO_MODEL
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import ReportState

@@ -18,7 +18,7 @@ from torch import nn
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import ALIASES, short
-from cs336_tui.worker.workload.imported.problems import ImportProblem
+from cs336_tui.worker.workload.import_problems import ImportProblem
 
 Given = tuple[tuple[str, str], ...]  # Arguments as a user wrote them: names and texts
 Parameters = Mapping[str, inspect.Parameter]

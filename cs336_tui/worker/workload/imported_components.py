@@ -16,12 +16,19 @@ from torch.overrides import TorchFunctionMode
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
-from cs336_tui.worker.workload.compiling import nothing_compiled
-from cs336_tui.worker.workload.imported import argument_binding as binding
-from cs336_tui.worker.workload.imported import problems
-from cs336_tui.worker.workload.imported.argument_binding import signature_text
-from cs336_tui.worker.workload.imported.finding import find
-from cs336_tui.worker.workload.imported.problems import ImportProblem, explained, kind_of
+from cs336_tui.worker.workload import imported_arguments as binding
+from cs336_tui.worker.workload.compile_and_capture import nothing_compiled
+from cs336_tui.worker.workload.import_problems import (
+    ImportProblem,
+    explained,
+    in_one_line,
+    kind_of,
+    message_of,
+    of_code,
+    raise_interrupt,
+)
+from cs336_tui.worker.workload.imported_arguments import signature_text
+from cs336_tui.worker.workload.imported_modules import find
 from cs336_tui.worker.workload.norms import NormFunction
 from cs336_tui.worker.workload.transformer import Batch, Loss
 
@@ -39,14 +46,14 @@ def import_model(spec: CellSpec, device: torch.device, dtype: torch.dtype, rank:
     line with the user's own frame."""
     factory = find(spec.model, spec.model_path)
     name = short(spec.model)
-    with problems.of_code(spec.model):
+    with of_code(spec.model):
         if not callable(factory) or isinstance(factory, nn.Module):
             kind = kind_of(factory)
             raise ImportProblem(f"{spec.model} is {kind}, expected a class or a function that makes a model")
     values = binding.values_of(spec, device, dtype)
     torch.manual_seed(spec.seed)
     where = _OnMeta() if device.type == "meta" else nullcontext()
-    with problems.of_code(spec.model), explained(name, partial(_hint, factory, device)), torch.device(device), where:
+    with of_code(spec.model), explained(name, partial(_hint, factory, device)), torch.device(device), where:
         made = binding.call(spec.model, factory, values, spec.model_args)
     model, make_batch = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
@@ -117,7 +124,7 @@ def _batch(
 
 
 def _hint(factory: Callable[..., Any], device: torch.device, error: BaseException) -> str:
-    said = problems.message_of(error)
+    said = message_of(error)
     if device.type != "cuda" and ("CUDA" in said or "NVIDIA driver" in said):
         return f"; it asks for CUDA itself, though this cell runs on {device}: let it take device as an argument"
     takes_any = any(p.kind is p.VAR_KEYWORD for p in (binding.parameters_of(factory) or {}).values())
@@ -279,8 +286,8 @@ def _tried(name: str, loss: Loss, logits: Tensor, targets: Tensor) -> tuple[floa
         with torch.no_grad():
             found: Any = loss(logits, targets)
     except BaseException as error:
-        problems.raise_interrupt(error)
-        problem = ImportProblem(f"loss {short(name)}: {problems.in_one_line(error)}")
+        raise_interrupt(error)
+        problem = ImportProblem(f"loss {short(name)}: {in_one_line(error)}")
         problem.__cause__ = error
         return None, problem
     if not isinstance(found, Tensor):
@@ -291,7 +298,7 @@ def _tried(name: str, loss: Loss, logits: Tensor, targets: Tensor) -> tuple[floa
 
 
 def _hint_of_ranks(error: BaseException) -> str:
-    if "process group" in problems.message_of(error):
+    if "process group" in message_of(error):
         return "; it is for several ranks: give --ranks 2 or more, or another optimizer"
     return ""
 
