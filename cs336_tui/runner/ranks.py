@@ -142,8 +142,9 @@ def run_ranks(
             pulse.feel(events)
             found: list[ev.Event] = []
             for event in events:
-                fold = by_cell.get(getattr(event, "cell", None), first)
-                found += fold.add(number, _of_rank(number, event))
+                if isinstance(event, ev.ChildOutput):
+                    event = msgspec.structs.replace(event, text=indent(event.text, f"[rank {number}] "))
+                found += by_cell.get(getattr(event, "cell", None), first).add(number, event)
             if found:
                 record(found)
             if any(fold.has_failed for fold in folds):
@@ -201,13 +202,6 @@ def _stuck(parts: Sequence[Part]) -> list[Stuck]:
         part.ask()
     until = time.monotonic() + STACKS_S
     return [each for part in parts for each in part.stuck(until)]
-
-
-def _of_rank(number: int, event: ev.Event) -> ev.Event:
-    """The event; the lines of a rank's output begin with its number."""
-    if isinstance(event, ev.ChildOutput):
-        return msgspec.structs.replace(event, text=indent(event.text, f"[rank {number}] "))
-    return event
 
 
 _End = TypeVar("_End", ev.CellFinished, ev.ReportFinished)
