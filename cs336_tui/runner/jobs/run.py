@@ -134,7 +134,7 @@ def work_over_nodes(
     logs = [log_path(folder, job, number) for number in range(len(allocation.nodes))]
     wide = tuple(cell for cell in request.cells if nodes.ranks_here(cell.spec, environment))
     take_over = begin_log(logs[0], msgspec.structs.replace(request, cells=wide))
-    known = {cell for event in LogReader(logs[0]) if isinstance(event, ev.CellsQueued) for cell in _numbers(event)}
+    known = _cells_in(logs[0])
     waiting = bench.resume(recall, take_over=take_over, checked=False, trusted=trusted)
     if {cell.cell for cell in wide} & set(waiting):
         bench.work()
@@ -159,8 +159,12 @@ def work_over_nodes(
             each.join()
 
 
-def _numbers(queued: ev.CellsQueued) -> range:
-    return range(queued.first, queued.first + len(queued.specs))
+def _cells_in(log: Path) -> set[int]:
+    """The cells that a log has; none of one that cannot be read."""
+    with contextlib.suppress(LogError):
+        queues = (event for event in LogReader(log) if isinstance(event, ev.CellsQueued))
+        return {cell for queue in queues for cell in range(queue.first, queue.first + len(queue.specs))}
+    return set()
 
 
 def _parts(request: JobRequest, wide: Sequence[JobCell], logs: Sequence[Path]) -> list[Sequence[JobCell]]:
@@ -169,15 +173,9 @@ def _parts(request: JobRequest, wide: Sequence[JobCell], logs: Sequence[Path]) -
     if not any(log.exists() for log in logs[1:]):
         rest = [cell for cell in request.cells if cell.cell not in apart]
         return [*shares(rest, len(logs))]
-    found: list[Sequence[JobCell]] = []
-    for log in logs[1:]:
-        with contextlib.suppress(LogError):
-            own = {n for event in LogReader(log) if isinstance(event, ev.CellsQueued) for n in _numbers(event)}
-            apart |= own
-            found.append([cell for cell in request.cells if cell.cell in own])
-            continue
-        found.append([])
-    return [[cell for cell in request.cells if cell.cell not in apart], *found]
+    there = [_cells_in(log) for log in logs[1:]]
+    here = {cell.cell for cell in request.cells} - apart.union(*there)
+    return [[cell for cell in request.cells if cell.cell in own] for own in (here, *there)]
 
 
 def _begin(log: Path, cells: Sequence[JobCell], request: JobRequest) -> bool:
