@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.tui.help import help_lines
+from cs336_tui.tui.help import help_page
 from cs336_tui.tui.judging import assess
 from cs336_tui.tui.tabs.cell_detail import cell_detail
 from tests.analysis.judging import a_cell, judged
@@ -34,6 +34,6 @@ def test_half_of_the_width_that_was_asked_for_is_said_as_plus_and_minus() -> Non
 
 
 def test_the_help_says_how_well_the_mean_is_known_by_default() -> None:
-    shown = " ".join(text(help_lines(100, replaying=False)).split())
+    shown = " ".join(text(help_page(100, replaying=False).lines).split())
     assert "the mean is known to ± 0.5 %" in shown
     assert "auto 2%: until ± 1 %" in shown

@@ -39,8 +39,7 @@ from tests.made_kernels import (
 )
 from tests.made_ranks import a_traffic_report
 from tests.samples import a_spec
-from tests.tui.configuring import STYLES
-from tests.tui.requested import Asked, recording
+from tests.tui.configuring import STYLES, Asked, recording
 
 COMPACT, WIDE, LOWER_PANEL = (78, 21), (198, 20), (118, 8)
 """Sizes of the pane: at 80x24, at 200x60, and below the panes of 120x40."""

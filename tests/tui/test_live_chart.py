@@ -24,8 +24,7 @@ from cs336_tui.tui.tabs.live import live_lines
 from cs336_tui.tui.tabs.memory_timeline import Picture, memory_timeline
 from cs336_tui.tui.widgets.lines import width_of
 from tests.samples import START, ranks_session, state_of
-from tests.tui.make_log import DEMO_LOG
-from tests.tui.watched import SMALL, WIDE, Benches, a_step, demo, in_the_middle, log_of, text, until
+from tests.tui.watched import DEMO_LOG, SMALL, WIDE, Benches, a_step, demo, in_the_middle, log_of, text, until
 
 IN_SMALL = (51, 20)
 """The pane in a terminal of 80x24."""

@@ -8,7 +8,7 @@ import pytest
 from cs336_tui.events.environment import GpuProcess, GpuSample, HostSample, RankSample
 from cs336_tui.events.events import CellFinished, CellsQueued, ChildOutput, DeviceSampled, Notice, StageChanged
 from cs336_tui.session.state import SessionState
-from cs336_tui.tui.help import help_lines
+from cs336_tui.tui.help import help_page
 from cs336_tui.tui.screen import heading
 from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.device import Run, device_lines
@@ -94,7 +94,7 @@ def test_panes_fit_any_room(width: int, height: int) -> None:
     live(state, 5, width, height)
     device_lines(state, state.devices[-1][0], Run(START), 10.0, width, height)
     cell_detail(state, state.cells[5], width)
-    help_lines(width, replaying=True)
+    help_page(width, replaying=True)
     heading(state, "", "", width)
 
 

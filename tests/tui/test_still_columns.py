@@ -27,8 +27,7 @@ from cs336_tui.tui.widgets.columns import Laid, Sort, lay_out
 from cs336_tui.tui.widgets.lines import width_of
 from tests.made_kernels import a_kernel_report
 from tests.samples import jobs_session, lanes_session, mixed_session, ranks_session, state_of
-from tests.tui.make_log import DEMO_LOG
-from tests.tui.watched import demo, until
+from tests.tui.watched import DEMO_LOG, demo, until
 
 WIDTHS = (40, 78, 100, 118, 198)
 
