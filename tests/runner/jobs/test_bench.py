@@ -116,7 +116,7 @@ def test_a_job_is_watched_taken_over_killed_resumed_and_cancelled(tmp_path: Path
     folder = log.with_suffix(".jobs")
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
     assert modes == dict.fromkeys(modes, 0o600)
-    assert modes.keys() >= {"launcher.json", "1.json", "1.jsonl", "1.out"}
+    assert modes.keys() >= {"launcher.json", "1.withdrawn", "1.jsonl", "1.out"}
     assert folder.stat().st_mode & 0o777 == 0o700
     assert wait_gone(again.state.cells[0].pid)
 
