@@ -15,7 +15,7 @@ from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.made_memory import a_memory_report
 from tests.samples import START, session_start
 from tests.tui.kept_sessions import DEMO, keep
-from tests.tui.memory_tab import report_events
+from tests.tui.one_pane import report_events
 from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, until
 
 

@@ -20,7 +20,7 @@ from cs336_tui.tui.tabs.report import Subject
 from tests.made_memory import MB, a_prediction
 from tests.made_predictions import made_prediction
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
-from tests.tui.memory_tab import LARGE, Tab, pressed
+from tests.tui.one_pane import LARGE, Tab, pressed
 from tests.tui.watched import WIDE, Benches, log_of, until
 
 WRITTEN = a_spec(pass_="train-step")

@@ -21,7 +21,7 @@ from cs336_tui.tui.widgets.columns import lay_out, on_screen
 from cs336_tui.tui.widgets.lines import Lines
 from tests.made_kernels import a_kernel_report
 from tests.made_memory import an_oom_report
-from tests.tui.memory_tab import Tab, out_of_memory, recorded, report_events
+from tests.tui.one_pane import Tab, out_of_memory, recorded, report_events
 from tests.tui.test_kernels import OnePane, made, turn_to
 from tests.tui.test_precision import Page, session, subject
 from tests.tui.test_roofline import app_of
