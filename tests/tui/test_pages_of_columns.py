@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,15 +17,14 @@ from textual.pilot import Pilot
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import TIMES, scale
 from cs336_tui.tui.tabs.kernels import KernelsPane
-from cs336_tui.tui.tabs.memory import MemoryView
-from cs336_tui.tui.tabs.precision import PrecisionPane
+from cs336_tui.tui.tabs.memory import MemoryPane
 from cs336_tui.tui.widgets.columns import lay_out, on_screen
 from cs336_tui.tui.widgets.lines import Lines
 from tests.made_kernels import a_kernel_report
 from tests.made_memory import an_oom_report
-from tests.tui.one_pane import Tab, out_of_memory, recorded, report_events
-from tests.tui.test_kernels import OnePane, made, turn_to
-from tests.tui.test_precision import Page, session, subject
+from tests.tui import test_precision
+from tests.tui.one_pane import out_of_memory, recorded, report_events, showing
+from tests.tui.test_kernels import made
 from tests.tui.test_roofline import app_of
 from tests.tui.watched import SMALL, until
 
@@ -92,71 +93,52 @@ async def seen_by_turning(pilot: Pilot[None], pane: Lines, further: str, back: s
     return "\n".join(pages)
 
 
-@pytest.mark.parametrize(("further", "back"), KEYS)
-@pytest.mark.parametrize(
-    ("view", "columns"),
-    [
-        (
-            "peaks",
-            "size,ctx,pass,forward,pred. forward,backward,optimizer,step,pred. step,timed,diff,activ.,pred. activ.",
-        ),
-        ("largest", "MB,×,held for,part,tensor,lives,operation,where"),
-        ("blocks", "block,gradients,saved,expected,change,diff,change + saved,live before,live after,peak,in forward"),
-        ("saved", "%,saved by,part,tensor"),
-    ],
-)
-async def test_memory(view: MemoryView, columns: str, further: str, back: str) -> None:
-    async with Tab(recorded()).run_test(size=SMALL) as pilot:
-        assert isinstance(pilot.app, Tab)
-        pane = pilot.app.pane
-        pane.focus()
-        while pane.view != view:
+TURNED = {
+    "memory peaks": (
+        "size,ctx,pass,forward,pred. forward,backward,optimizer,step,pred. step,timed,diff,activ.,pred. activ."
+    ),
+    "memory largest": "MB,×,held for,part,tensor,lives,operation,where",
+    "memory blocks": "block,gradients,saved,expected,change,diff,change + saved,live before,live after,peak,in forward",
+    "memory saved": "%,saved by,part,tensor",
+    "memory OOM": "held for,part,tensor,operation,where",
+    "precision": "ctx,batch,device,fp32 → this, ms,interval,memory,class,count,inputs,gradients",
+    "kernels kernels": "Time %,Total,Instances,Avg,Med,Min,Max,StdDev,Kind,Name",
+    "kernels kinds": "kind,whole step,forward,backward,optimizer",
+}
+"""The columns of a tab, with a view of it, that pages show."""
+
+
+def shown_tab(tab: str) -> AbstractAsyncContextManager[tuple[Pilot[None], Any, Any]]:
+    match tab.split():
+        case ["memory", "OOM"]:
+            return showing(MemoryPane(), out_of_memory(*report_events(an_oom_report())), SMALL)
+        case ["memory", _]:
+            return recorded(size=SMALL)
+        case ["kernels", _]:
+            return showing(KernelsPane(), made(a_kernel_report()), SMALL)
+        case _:
+            return test_precision.showing(test_precision.session(), SMALL)
+
+
+@pytest.mark.parametrize("tab", TURNED)
+async def test_each_column_is_on_a_page(tab: str) -> None:
+    async with shown_tab(tab) as (pilot, pane, _):
+        while (view := tab.partition(" ")[2]) and pane.view != view:
             await pilot.press("v")
         await pilot.pause()
-        seen = await seen_by_turning(pilot, pane, further, back)
-        assert [name for name in columns.split(",") if name not in seen] == []
-        await pilot.press("v")
-        assert not re.search(r"columns \d/", pane.text)
-
-
-async def test_in_the_timeline_of_memory_the_keys_move_in_time() -> None:
-    async with Tab(recorded()).run_test(size=SMALL) as pilot:
-        assert isinstance(pilot.app, Tab)
-        pane = pilot.app.pane
-        pane.focus()
-        await pilot.press("home")
-        for key in ("right", "full_stop"):
-            before = pane.event
-            await pilot.press(key)
-            assert pane.event > before
-
-
-async def test_memory_of_a_cell_that_ran_out_of_it() -> None:
-    async with Tab(out_of_memory(*report_events(an_oom_report()))).run_test(size=SMALL) as pilot:
-        assert isinstance(pilot.app, Tab)
-        pane = pilot.app.pane
-        pane.focus()
-        await pilot.pause()
-        seen = await seen_by_turning(pilot, pane, *KEYS[0])
-        assert [name for name in ("held for", "part", "tensor", "operation", "where") if name not in seen] == []
-
-
-@pytest.mark.parametrize(("further", "back"), KEYS)
-async def test_precision(further: str, back: str) -> None:
-    async with Page().run_test(size=SMALL) as pilot:
-        pane = pilot.app.query_one(PrecisionPane)
-        pane.focus()
-        pane.show(subject(session()))
-        seen = await seen_by_turning(pilot, pane, further, back)
-        columns = "ctx,batch,device,fp32 → this, ms,interval,memory,class,count,inputs,gradients"
-        assert [name for name in columns.split(",") if name not in seen] == []
+        for further, back in KEYS:
+            pane.columns_page = 0
+            pane.resort()
+            await pilot.pause()
+            seen = await seen_by_turning(pilot, pane, further, back)
+            assert [name for name in TURNED[tab].split(",") if name not in seen] == []
+        if view:
+            await pilot.press("v")
+            assert not re.search(r"columns \d/", pane.text), "another view begins with its first page"
 
 
 async def test_enter_opens_the_row_under_the_cursor_on_every_page() -> None:
-    async with Page().run_test(size=SMALL) as pilot:
-        pane = pilot.app.query_one(PrecisionPane)
-        pane.focus()
-        pane.show(subject(session()))
+    async with test_precision.showing(test_precision.session(), SMALL) as (pilot, pane, _):
         for _ in range(3):
             place = next(at for at, row in enumerate(pane.text.splitlines()) if "▼ faster" in row)
             pane.cursor = place - 1  # below the title
@@ -166,31 +148,11 @@ async def test_enter_opens_the_row_under_the_cursor_on_every_page() -> None:
 
 
 async def test_the_modules_of_a_precision_report_stay_when_it_is_painted_again() -> None:
-    async with Page().run_test(size=(200, 60)) as pilot:
-        pane, state = pilot.app.query_one(PrecisionPane), session()
-        pane.show(subject(state))
+    async with test_precision.showing(test_precision.session(), (200, 60)) as (_, pane, app):
         before = pane.text
-        pane.show(subject(state))
+        app.paint()
         assert "dtypes in this cell's model" in before
         assert pane.text == before
-
-
-@pytest.mark.parametrize(
-    ("view", "columns"),
-    [
-        ("kernels", "Time %,Total,Instances,Avg,Med,Min,Max,StdDev,Kind,Name"),
-        ("kinds", "kind,whole step,forward,backward,optimizer"),
-    ],
-)
-async def test_kernels(view: str, columns: str) -> None:
-    app = OnePane(made(a_kernel_report()))
-    async with app.run_test(size=SMALL) as pilot:
-        pane = app.query_one(KernelsPane)
-        pane.focus()
-        await pilot.pause()
-        await turn_to(pilot, pane, view)
-        seen = await seen_by_turning(pilot, pane, *KEYS[0])
-        assert [name for name in columns.split(",") if name not in seen] == []
 
 
 async def test_roofline(tmp_path: Path) -> None:
