@@ -13,12 +13,12 @@ from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.charts.roofline import CellPoint, Roof, roofline_chart
 from cs336_tui.tui.tabs.roofline import RooflinePane, chart_lines, doubts, roofline_of
 from cs336_tui.tui.widgets.columns import Laid
-from cs336_tui.tui.widgets.lines import Line, Lines
+from cs336_tui.tui.widgets.lines import Line
 from cs336_tui.tui.widgets.rows import Rows
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, a_spec
 from tests.session.made import Cell, events_of, session_of
-from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, until
+from tests.tui.watched import SMALL, WIDE, Benches, log_of, until
 
 UNIT = ("TFLOP/s", 1e12)
 CEILING = Ceiling(flops_per_s=50e12, bytes_per_s=2.5e12, source="made")  # ridge at 20 FLOP/B
@@ -106,24 +106,6 @@ def app_of(folder: Path, *, measured: bool = True) -> Cs336App:
     return Cs336App(replay=log_of(events_of(*CELLS), folder), speed=0, peaks=peaks)
 
 
-@pytest.mark.parametrize("size", [SMALL, WIDE, (200, 60)], ids=str)
-async def test_drawing_and_table_are_in_sight_at_every_size(size: tuple[int, int], tmp_path: Path) -> None:
-    app = app_of(tmp_path)
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, "at its end")
-        await pilot.press("l", "home")
-        shown = await until(pilot, lambda shown: "── measured 50 TFLOP/s, 2500 GB/s" in shown and "% peak" in shown)
-        assert "NVIDIA H100 80GB HBM3 · fp32" in shown
-        assert "╌╌ data sheet 67 TFLOP/s, 3350 GB/s" in shown
-        assert "FLOP/B" in shown
-        assert "●" in app.query_one("#roofline-chart", Lines).text
-        table = app.query_one("#roofline-rows", Rows).text.splitlines()
-        assert table[0].split()[0] == "#"
-        assert "TFLOP/s" in table[0]
-        assert [row.split()[0] for row in table[1:4]] == ["1", "2", "3"]
-        assert "Traceback" not in shown
-
-
 @pytest.mark.parametrize("width", [57, 80, 100])
 def test_rows_are_told_apart_by_what_cells_do_not_share(width: int) -> None:
     roofline = roofline_of(session_of(*CELLS), lambda _: None, None)
@@ -162,12 +144,14 @@ def test_that_a_gpus_other_users_were_not_observed_is_said_at_the_end() -> None:
     assert any("other processes and throttling were not observed" in note for note in roofline.sheet.table.footnotes)
 
 
-async def test_the_cursor_chooses_the_ceilings_and_the_cell_of_every_pane(tmp_path: Path) -> None:
+async def test_the_cursor_chooses_the_ceilings_and_the_cell_of_every_pane_and_follows_it(tmp_path: Path) -> None:
     app = app_of(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, "at its end")
+        assert not app.query(RooflinePane), "it is made when it is first opened"
         await pilot.press("l")
-        await until(pilot, "% peak")
+        shown = await until(pilot, "% peak")
+        assert "╌╌ data sheet 67 TFLOP/s, 3350 GB/s" in shown
         await pilot.press("home")
         await until(pilot, "cell 1/3")
         await pilot.press("down")
@@ -175,30 +159,15 @@ async def test_the_cursor_chooses_the_ceilings_and_the_cell_of_every_pane(tmp_pa
         await until(pilot, "cell 2/3")
         await pilot.press("enter")
         await until(pilot, "Measured steps, ms")
-
-
-async def test_the_cursor_follows_the_cell_that_is_looked_at(tmp_path: Path) -> None:
-    app = app_of(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
-        await pilot.press("4", "home", "down")
-        await until(pilot, "cell 2/3")
-        app.main.open("roofline")
-        app.main.set_focus(None)
-        await until(pilot, "% peak")
-        await until(pilot, lambda _: app.query_one("#roofline-rows", Rows).cursor == 1)
-
-
-async def test_copying_gives_the_whole_table_as_markdown(tmp_path: Path) -> None:
-    app = app_of(tmp_path)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "at its end")
-        await pilot.press("l")
-        await until(pilot, "% peak")
-        await pilot.press("c")
+        await pilot.press("escape", "c")
         await until(pilot, lambda _: "| cell" in app.clipboard)
         assert "% of measured peak" in app.clipboard
-        assert app.clipboard.count("small · ") >= 3
+        assert app.clipboard.count("small · ") >= 3, "the whole table"
+        await pilot.press("4", "end")
+        await until(pilot, "cell 3/3")
+        app.main.open("roofline")
+        app.main.set_focus(None)
+        await until(pilot, lambda _: app.query_one("#roofline-rows", Rows).cursor == 2)
 
 
 async def test_a_session_that_cannot_measure_says_where_to(tmp_path: Path) -> None:
@@ -257,16 +226,6 @@ async def test_a_peak_that_cannot_be_measured_says_why(tmp_path: Path) -> None:
         await until(pilot, "Press n")
         await pilot.press("n")
         await until(pilot, "! cuda:0 fp32: out of memory")
-
-
-async def test_the_tab_is_made_when_it_is_first_opened(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
-        assert not app.query(RooflinePane)
-        await pilot.press("l")
-        await until(pilot, "data sheet 989.4 TFLOP/s")
-        assert app.query(RooflinePane)
 
 
 @pytest.mark.parametrize("passes", [("forward",), ("forward", "train-step")])
