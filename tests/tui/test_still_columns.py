@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.geometry import Size
@@ -26,7 +28,8 @@ from cs336_tui.tui.tabs.sessions import SessionsPane
 from cs336_tui.tui.widgets.columns import Laid, Sort, lay_out
 from cs336_tui.tui.widgets.lines import width_of
 from tests.made_kernels import a_kernel_report
-from tests.samples import jobs_session, lanes_session, mixed_session, ranks_session, state_of
+from tests.samples import a_spec, jobs_session, lanes_session, mixed_session, ranks_session, state_of
+from tests.session.made import Cell, session_of
 from tests.tui.make_log import DEMO_LOG
 from tests.tui.watched import demo, until
 
@@ -243,6 +246,50 @@ async def test_a_click_on_a_heading_sorts_and_a_second_one_turns() -> None:
             x = pane.text.splitlines()[row].index("mean ms")
             await pilot.click(ResultsPane, offset=(x + margin[0], row + margin[1]))
             await until(pilot, f"mean ms{mark}")
+
+
+MODELS, CHECKPOINTS, OPTIMIZERS = ("reference", "mine:GPT"), (0, 4), ("adamw", "adamw-fused")
+
+
+def results_of(choices: Iterable[dict[str, Any]], width: int) -> str:
+    """The results of cells with these choices, over."""
+    cells = [Cell(a_spec(**({"pass_": "forward"} | each)), [0.1234, 0.1233, 0.1239, 0.1235]) for each in choices]
+    pane = Sized(width)
+    pane.show(session_of(*cells), None)
+    return pane.text
+
+
+def test_no_two_rows_look_alike() -> None:
+    names = ("model", "checkpoint", "optimizer")
+    choices = [dict(zip(names, each, strict=True)) for each in product(MODELS, CHECKPOINTS, OPTIMIZERS)]
+    shown = results_of((each | {"pass_": "train-step"} for each in choices), 78)
+    assert {*names} <= set(shown.split())
+    assert "pass train-step" in shown  # of all cells, above the table
+    rows = [row for row in shown.splitlines() if row.startswith("small ")]
+    assert len({" ".join(row.split()) for row in rows}) == len(choices)
+
+
+@pytest.mark.parametrize("width", [78, 118, 198])
+def test_results_show_the_variant_that_tells_the_cells_apart(width: int) -> None:
+    assert {"attention", "sdpa", "naive"} <= set(results_of(({}, {"attention": "sdpa"}), width).split())
+
+
+OWN: dict[str, Any] = {"model": "course.basics.model:BasicsTransformerLM", "model_args": (("tie", "yes"),)}
+
+
+@pytest.mark.parametrize(
+    ("models", "told"),
+    [
+        ([OWN, OWN], ["all cells: model course.basics.model:BasicsTransformerLM, model args tie=yes"]),
+        ([{}, OWN], ["size", "reference", "BasicsTransformerLM"]),
+        ([OWN, OWN | {"model": "other.model:BasicsTransformerLM"}], ["course.basics.model:BasicsTransformerLM"]),
+    ],
+)
+def test_whose_model_it_is_is_seen_in_a_small_window(models: list[dict[str, Any]], told: list[str]) -> None:
+    shown = results_of(({"size": "custom", "batch_size": 2 + at} | of for at, of in enumerate(models)), 78)
+    assert [words for words in told if words not in shown] == []
+    assert "mean ms" in shown
+    assert "attention" not in shown
 
 
 class SizedQueue(QueuePane):
