@@ -23,16 +23,18 @@ from cs336_tui.events.events import (
 )
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.session.state import SessionState
+from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.help import help_lines
 from cs336_tui.tui.judging import assess
-from cs336_tui.tui.screen import heading
+from cs336_tui.tui.screen import MainScreen, heading
 from cs336_tui.tui.tabs.cell_detail import cell_detail
-from cs336_tui.tui.tabs.device import Run, device_lines
-from cs336_tui.tui.tabs.live import live_lines
+from cs336_tui.tui.tabs.device import DevicePane, Run, device_lines
+from cs336_tui.tui.tabs.live import LivePane, live_lines
 from cs336_tui.tui.tabs.status import status
 from cs336_tui.tui.titles import title_rows
 from cs336_tui.worker.measure.stopping_rule import why_stopped
 from tests.analysis.judging import a_cell, judged
+from tests.made_memory import a_memory_report
 from tests.samples import (
     START,
     a_spec,
@@ -45,7 +47,8 @@ from tests.samples import (
     steps,
 )
 from tests.session.made import Cell, session_of
-from tests.tui.watched import demo, in_the_middle, text
+from tests.tui.one_pane import report_events
+from tests.tui.watched import WIDE, demo, in_the_middle, log_of, text, until
 
 
 def live_of(spec: CellSpec, *events: Event, width: int = 60) -> str:
@@ -307,3 +310,19 @@ def test_the_help_says_how_well_the_mean_is_known_by_default() -> None:
     shown = " ".join(text(help_lines(100, replaying=False)).split())
     assert "the mean is known to ± 0.5 %" in shown
     assert "auto 2%: until ± 1 %" in shown
+
+
+@pytest.mark.parametrize("size", [WIDE, (200, 60)])
+async def test_a_session_of_reports_says_where_they_are(size: tuple[int, int], tmp_path: Path) -> None:
+    (started, environment, _) = session_start([])
+    app = Cs336App(replay=log_of([started, environment, *report_events(a_memory_report())], tmp_path), speed=0)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "at its end")
+        main = app.main
+        assert isinstance(main, MainScreen)
+        await until(pilot, lambda _: bool(app.state.reports) and "no cells" in main.query_one(LivePane).text)
+        said = " ".join(main.query_one(LivePane).text.split())
+        assert said.endswith("This session has reports and no cells: Kernels (9), Memory (0), Precision (p).")
+        for pane in (main.query_one(LivePane), main.query_one(DevicePane)):
+            assert max(map(len, pane.text.splitlines())) <= pane.content_size.width, "nothing is cut"
+        assert " ".join(main.query_one(DevicePane).text.split()).endswith("waiting for the first sample ...")

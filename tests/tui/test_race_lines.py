@@ -33,12 +33,6 @@ def race_after(events: list[Event]) -> Race:
     return shown_after(events).race
 
 
-def rows_of(race: Race, width: int, *, zoomed: bool = False) -> list[str]:
-    columns, axis = race_lines.columns_of(race, width), race_lines.scale(race, zoomed=zoomed)
-    rows = [race_lines.column_names(columns, axis), *(race_lines.row(race, e, columns, axis) for e in race.entries)]
-    return text(rows).splitlines()
-
-
 def test_an_interval_is_a_bar_around_a_point_and_1_is_marked() -> None:
     scale = Scale(0.5, 2.0)
     assert text([axis_line(scale, 21)]) == "0.5       1         2"
@@ -82,18 +76,17 @@ def test_no_row_is_wider_than_the_pane_and_columns_hold_still(width: int) -> Non
         columns, axis = race_lines.columns_of(race, width), race_lines.scale(race, zoomed=False)
         assert all(width_of(race_lines.row(race, each, columns, axis)) <= max(width, 44) for each in race.entries)
     assert len(layouts) == 1
+    assert ("visits" in race_lines.column_names(columns, axis)[0].text) == (width == WIDTHS[-1])
 
 
-def test_rows_say_who_is_out_and_why_one_has_no_ratio() -> None:
-    rows = rows_of(race_after(race_events(lost={3: "RuntimeError: no driver"}, running=4)), 118)
-    assert rows[1].startswith("  sdpa ")
-    assert "best" in rows[1]
-    assert "[0.5" in rows[1]
-    assert any("starting point" in row and " out " in row and "1.000 baseline " in row for row in rows)
-    assert any("failed" in row and "RuntimeError: no driver" in row for row in rows)
-    narrow = rows_of(race_after(race_events()), 78)
-    assert "interval" not in narrow[0]
-    assert "visits" in rows_of(race_after(race_events()), 198)[0]
+def test_the_heading_tells_what_runs_and_that_none_is_measured_yet() -> None:
+    shown = shown_after(race_events(running=4))
+    assert shown.running == {4}
+    assert "now   sdpa: measuring" in text(race_lines.heading(shown, "ranking", 118, 20))
+    first = text(race_lines.heading(shown_after(race_events()[:3]), "gains", 78, 20))
+    assert "none measured yet" in first
+    over = shown_after(race_events(ended="the budget ended"))
+    assert "the budget ended" in text(race_lines.heading(over, "ranking", 118, 12)), "a low pane, too"
 
 
 def test_a_best_in_doubt_is_told_and_is_not_green() -> None:
@@ -132,21 +125,6 @@ def test_the_zoomed_axis_is_of_those_in_the_race() -> None:
     assert whole.low < near.low
     assert whole.high >= 1.1
     assert near.high < 1.0
-
-
-def test_the_heading_tells_budget_best_what_runs_and_the_end() -> None:
-    shown = shown_after(race_events(running=4))
-    head = text(race_lines.heading(shown, "ranking", 118, 20))
-    assert "0:16 of 1:00 · round 4 · " in head
-    assert "best  0.60" in head
-    assert "now   sdpa: measuring" in head
-    assert shown.running == {4}
-    assert "log axis" in text(race_lines.heading(shown, "ranking", 78, 20))
-    over = shown_after(race_events(ended="the budget ended"))
-    assert "end   the budget ended" in text(race_lines.heading(over, "ranking", 78, 20))
-    assert "the budget ended" in text(race_lines.heading(over, "ranking", 118, 12))
-    first = text(race_lines.heading(shown_after(race_events()[:3]), "gains", 78, 20))
-    assert "none measured yet" in first
 
 
 def test_gains_are_alone_beside_the_others_and_together() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from cs336_tui.events.events import CellsQueued
+from cs336_tui.events.events import CellsQueued, SessionAnnotated
 from cs336_tui.session.log import LogError
 from cs336_tui.session.store import info_of
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tabs.sessions import SessionsPane
-from tests.samples import mixed_session
+from tests.samples import START, mixed_session
 from tests.tui.kept_sessions import DEMO, MIXED, STOPPED, keep, stopped_session
 from tests.tui.watched import SMALL, WIDE, Benches, demo, screen_text, until
 
@@ -214,3 +214,16 @@ async def test_a_title_that_holds_markup_and_escapes_is_text(bench: Benches, tmp
 
 def test_the_sample_is_what_the_tests_think() -> None:
     assert sum(isinstance(event, CellsQueued) for event in stopped_session()) == 1
+
+
+async def test_a_list_of_sessions_that_is_all_in_sight_keeps_no_room_for_where_one_is(tmp_path: Path) -> None:
+    for place in range(12):
+        named = SessionAnnotated(at=START + 1, name=f"{place:02} a name that is not so short")
+        keep(tmp_path, f"{DEMO[:-4]}{place:04}", [*demo(), named])
+    app = Cs336App(Benches(), session_dir=tmp_path)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        await pilot.press("7")
+        pane = app.query_one(SessionsPane)
+        await until(pilot, lambda _: len(pane.infos) == 12)
+        assert pane.position_width == 0
