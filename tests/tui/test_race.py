@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from textual.pilot import Pilot
 
 from cs336_tui.config.presets import preset
 from cs336_tui.config.sweep import Sweep
@@ -16,7 +20,8 @@ from cs336_tui.tui.dialogs.tune import TuneDialog
 from cs336_tui.tui.requests import RunOptions
 from tests.made_race import race_events
 from tests.tui.kept_sessions import STOPPED, keep
-from tests.tui.watched import SMALL, WIDE, Benches, ScriptedBench, log_of, screen_text, until
+from tests.tui.test_queue import opened
+from tests.tui.watched import SMALL, Benches, ScriptedBench, log_of, screen_text, until
 
 DECIDED = "decided: every other candidate is worse than the best"
 
@@ -76,12 +81,19 @@ def raceable(**choices: object) -> Sweep:
     return Sweep(**usual | choices)
 
 
-async def test_the_dialog_says_what_is_raced_and_what_is_wrong() -> None:
-    app = Cs336App(Benches(), initial=raceable())
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+@asynccontextmanager
+async def tuning(
+    bench: Any, said: str = "4 candidates", sweep: Sweep | None = None, **options: Any
+) -> AsyncIterator[tuple[Cs336App, Pilot[int]]]:
+    """An app with the dialog of Tune, once it has said this."""
+    async with opened(bench, initial=sweep or raceable(), **options) as (app, pilot):
         await pilot.press("escape", "U")
-        await until(pilot, "4 candidates")
+        await until(pilot, said)
+        yield app, pilot
+
+
+async def test_the_dialog_says_what_is_raced_and_what_is_wrong() -> None:
+    async with tuning(Benches()) as (app, pilot):
         assert "attention: naive, sdpa" in screen_text(app)
         await pilot.press("up", "backspace", *"soon")
         await until(pilot, "expected a time such as 90s")
@@ -94,21 +106,13 @@ async def test_the_dialog_says_what_is_raced_and_what_is_wrong() -> None:
 
 
 async def test_choices_that_are_other_work_are_not_raced() -> None:
-    app = Cs336App(Benches(), initial=raceable(sizes=("tiny", "small")))
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
-        await pilot.press("escape", "U")
-        await until(pilot, "Cannot race")
+    async with tuning(Benches(), "Cannot race", raceable(sizes=("tiny", "small"))) as (app, _):
         assert "size tiny,small" in screen_text(app)
 
 
 async def test_a_race_runs_is_stopped_and_goes_on() -> None:
     benches = Benches()
-    app = Cs336App(benches, initial=raceable(), options=RunOptions(ddof=0, timeout_s=90.0))
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
-        await pilot.press("escape", "U")
-        await until(pilot, "4 candidates")
+    async with tuning(benches, size=SMALL, options=RunOptions(ddof=0, timeout_s=90.0)) as (app, pilot):
         await pilot.press("enter")
         await until(pilot, "now   starting point: ")
         assert benches.ddof == 0
@@ -154,11 +158,7 @@ async def test_a_stop_before_the_first_visit_is_no_failure() -> None:
         made.append(StoppedInPredicting(sink, log))
         return made[-1]
 
-    app = Cs336App(bench, initial=raceable())  # type: ignore[arg-type]
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
-        await pilot.press("escape", "U")
-        await until(pilot, "4 candidates")
+    async with tuning(bench, size=SMALL) as (app, pilot):
         await pilot.press("enter")
         await until(pilot, lambda _: made[0].predicts.is_set())
         await pilot.press("s")
@@ -168,11 +168,7 @@ async def test_a_stop_before_the_first_visit_is_no_failure() -> None:
 
 async def test_a_report_after_a_stop_is_not_taken_for_the_race() -> None:
     benches = Benches()
-    app = Cs336App(benches, initial=raceable())
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
-        await pilot.press("escape", "U")
-        await until(pilot, "4 candidates")
+    async with tuning(benches, size=SMALL) as (app, pilot):
         await pilot.press("enter")
         await until(pilot, "now   starting point: ")
         await pilot.press("s")
