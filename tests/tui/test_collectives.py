@@ -13,8 +13,13 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.charts.roofline import bandwidth_lines
 from cs336_tui.tui.tabs.cell_detail import cell_detail
+from cs336_tui.tui.tabs.kernels import KernelsPane
 from cs336_tui.tui.tabs.live import live_lines
+from cs336_tui.tui.tabs.memory import MemoryPane
+from cs336_tui.tui.tabs.precision import PrecisionPane
+from cs336_tui.tui.tabs.report import ReportPane, Subject
 from tests.session.made import Cell, events_of, results_of, session_of
+from tests.tui.test_kernels import showing
 from tests.tui.watched import SMALL, WIDE, log_of, text, until
 
 TIMES_S = {"1MB": 0.001, "10MB": 0.004, "100MB": 0.02}
@@ -98,23 +103,18 @@ def test_live_and_details_speak_of_messages_alone() -> None:
         assert word not in shown
 
 
-async def test_reports_of_a_collective_are_not_offered(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(events_of(*cells()), tmp_path), speed=0)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
-        for key in ("9", "0", "p"):
-            await pilot.press(key)
-            shown = await until(pilot, lambda shown: "A collective has no model" in shown)
-            assert "Press n" not in shown
+@pytest.mark.parametrize("pane", [KernelsPane, MemoryPane, PrecisionPane])
+async def test_reports_of_a_collective_are_not_offered(pane: type[ReportPane]) -> None:
+    state = session_of(*cells())
+    async with showing(pane(), Subject(state, state.cells[0].spec, 0, can_ask=True)) as (_, shown, _app):
+        assert "A collective has no model" in shown.text
+        assert "Press n" not in shown.text
 
 
-async def test_a_message_without_room_is_told_and_not_tried_again(tmp_path: Path) -> None:
+async def test_a_message_without_room_is_told_and_not_tried_again() -> None:
     spec = specs()[0]
-    app = Cs336App(replay=log_of(events_of(Cell(spec, status="oom")), tmp_path), speed=0)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("0")
-        await until(pilot, "Cells of several ranks are not run again")
+    async with showing(MemoryPane(), Subject(session_of(Cell(spec, status="oom")), spec, 0)) as (_, pane, _app):
+        assert "Cells of several ranks are not run again" in " ".join(pane.text.split())
 
 
 def test_points_between_two_sizes_lie_on_a_line() -> None:

@@ -11,7 +11,7 @@ from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.pivot import PivotError
 from cs336_tui.events.events import Event
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.tabs.compare import ComparePane, reference_page
+from cs336_tui.tui.tabs.compare import ComparePane, reference_page, warmup_page
 from cs336_tui.tui.tabs.compare_pages import (
     Doubts,
     PivotChoice,
@@ -119,15 +119,13 @@ def test_a_page_fits_its_width_or_scrolls_columns(width: int) -> None:
     assert "100." in "".join(shown_of(pivot_page(PivotChoice(), results, width)))
 
 
-async def test_warm_up_settings_stand_side_by_side_as_arrays(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(measured_session(1.0), tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await opened(pilot, app)
-        await pilot.press("v", "v", "v")
-        seen = await until(pilot, "raw step times")
-        assert "[900.0] │ [100.0, 100.4, 99.6, 100.1, 100.0, " in seen
-        assert "[900.0, 100.0, 100.4, 99.6, 100.1, 100.0, " in seen
-        assert "first step 9× the median · steady after 1 step" in seen
+def test_warm_up_settings_stand_side_by_side_as_arrays() -> None:
+    page = warmup_page(merge([("s", state_of(measured_session(1.0)))]), WIDE[0])
+    assert "raw step times" in text(list(page.heading))
+    seen = "\n".join(shown_of(page))
+    assert "[900.0] │ [100.0, 100.4, 99.6, 100.1, 100.0, " in seen
+    assert "[900.0, 100.0, 100.4, 99.6, 100.1, 100.0, " in seen
+    assert "first step 9× the median · steady after 1 step" in seen
 
 
 async def test_two_sessions_are_compared_with_a_verdict_in_words(tmp_path: Path) -> None:

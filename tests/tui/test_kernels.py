@@ -108,15 +108,11 @@ async def test_kernels_come_with_the_largest_total_first(size: tuple[int, int]) 
         assert "sm90_xmma_gemm_f32f" in table(pane)[0]
 
 
-async def test_a_narrow_table_leaves_lesser_columns_out_and_a_wide_one_has_all() -> None:
-    async with showing(made(a_kernel_report())) as (_, pane, _app):
-        heading = next(text for text in pane.text.splitlines() if "Time %" in text)
-        assert "Avg µs" in heading
-        assert "StdDev" not in heading
+async def test_a_wide_table_has_every_column_and_names_in_full() -> None:
     async with showing(made(a_kernel_report()), WIDE) as (_, pane, _app):
         heading = next(text for text in pane.text.splitlines() if "Time %" in text)
         assert heading.split() == ("Time % Total µs▾ Instances Avg µs Med µs Min µs Max µs StdDev µs Kind Name".split())
-        assert "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32" in pane.text, "names in full where they fit"
+        assert "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32" in pane.text
 
 
 async def test_a_column_that_is_sorted_by_is_marked_and_in_sight_and_can_be_turned_round() -> None:
@@ -211,13 +207,11 @@ async def test_kinds_say_the_matmul_shares_in_words_and_lead_to_their_kernels() 
         assert "whole step · softmax · 2 of 9 kernels" in pane.text
 
 
-async def test_kinds_of_one_phase_alone_are_shown_once() -> None:
+def test_kinds_of_one_phase_alone_are_shown_once() -> None:
     groups = tuple(group for group in STEP if group.phase == "backward")
-    report = a_kernel_report(a_spec(pass_="backward"), groups=groups)
-    async with showing(made(report)) as (pilot, pane, _):
-        text = await turn_to(pilot, pane, "kinds")
-        assert "Matrix multiplication takes 93.3 % of backward." in text
-        assert next(row for row in text.splitlines() if row.startswith("kind ")).split() == ["kind", "step", "µs"]
+    sheet = kernel_sheets.kinds_sheet(a_kernel_report(a_spec(pass_="backward"), groups=groups))
+    assert sheet.lead == "Matrix multiplication takes 93.3 % of backward."
+    assert [column.header for column in sheet.table.columns] == ["kind", "step µs"]
 
 
 async def test_parts_hold_their_backward_and_lead_to_their_kernels() -> None:
@@ -233,34 +227,29 @@ async def test_parts_hold_their_backward_and_lead_to_their_kernels() -> None:
         assert "whole step · no named part · 1 of 9 kernels" in pane.text
 
 
-async def test_attention_sets_softmax_against_matmul_in_time_and_flops() -> None:
-    async with showing(made(with_flops(a_kernel_report())), (118, 21)) as (pilot, pane, _):
-        text = await turn_to(pilot, pane, "attention")
-        assert "Forward: softmax takes 0.44× the time of attention's matmuls with 0.025× their FLOPs." in text
-        rows = {text.split()[0]: text.split()[1:] for text in text.splitlines() if text.strip()}
-        assert rows["forward"] == ["25.0", "11.0", "0.44", "2.000", "0.050", "0.025", "80.00", "4.55"]
-        assert rows["backward"][:3] == ["50.2", "14.0", "0.279"]
-        assert rows["both"] == ["75.2", "25.0", "0.332", "6.000", "0.090", "0.015", "79.79", "3.60"]
-        await pilot.press("enter")
-        assert pane.view == "attention"
+def test_attention_sets_softmax_against_matmul_in_time_and_flops() -> None:
+    sheet = kernel_sheets.attention_sheet(with_flops(a_kernel_report()))
+    assert sheet.lead == "Forward: softmax takes 0.44× the time of attention's matmuls with 0.025× their FLOPs."
+    forward, backward, both = sheet.table.rows
+    assert forward == ("forward", "25.0", "11.0", "0.44", "2.000", "0.050", "0.025", "80.00", "4.55")
+    assert backward[:4] == ("backward", "50.2", "14.0", "0.279")
+    assert both == ("both", "75.2", "25.0", "0.332", "6.000", "0.090", "0.015", "79.79", "3.60")
 
 
-async def test_attention_without_a_prediction_or_without_parts_says_so() -> None:
-    async with showing(made(an_operator_report()), (118, 21)) as (pilot, pane, _):
-        text = await turn_to(pilot, pane, "attention")
-        assert "0.4× the time of attention's matmuls." in text
-        assert "FLOPs: unknown, the step could not be predicted" in text
-        assert "FLOP ×" not in text
-    fused = (a_group("flash_fwd_kernel", "other", "forward", "attention core", (20.0,)),)
-    async with showing(made(a_kernel_report(a_spec(pass_="forward"), groups=fused))) as (pilot, pane, _):
-        text = await turn_to(pilot, pane, "attention")
-        assert "one fused kernel: no separate" in " ".join(text.split())
-    unnamed = (a_group("aten::bmm", "matrix multiply", "forward", "attention rest", (20.0,)),)
-    async with showing(made(a_kernel_report(a_spec(pass_="forward"), groups=unnamed))) as (pilot, pane, _):
-        text = " ".join((await turn_to(pilot, pane, "attention")).split())
-        assert "Nothing names the attention's parts" in text
-        assert "annotate attention core=package.module:function" in text
-        assert "fused" not in text
+def test_attention_without_a_prediction_or_without_parts_says_so() -> None:
+    unpredicted = kernel_sheets.attention_sheet(an_operator_report())
+    assert "0.4× the time of attention's matmuls." in unpredicted.lead
+    assert "FLOPs: unknown, the step could not be predicted" in unpredicted.table.footnotes
+    assert not any("FLOP ×" in column.header for column in unpredicted.table.columns)
+    for kernel, kind, part, words in (
+        ("flash_fwd_kernel", "other", "attention core", "one fused kernel: no separate"),
+        ("aten::bmm", "matrix multiply", "attention rest", "annotate attention core=package.module:function"),
+    ):
+        groups = (a_group(kernel, kind, "forward", part, (20.0,)),)
+        sheet = kernel_sheets.attention_sheet(a_kernel_report(a_spec(pass_="forward"), groups=groups))
+        (why,) = sheet.table.footnotes
+        assert words in why
+        assert ("fused" in why) == (kernel == "flash_fwd_kernel")
 
 
 async def test_operators_of_a_cpu_are_called_so_and_notes_and_trace_are_on_top() -> None:
@@ -281,6 +270,11 @@ async def test_the_table_is_copied_as_it_stands_with_all_rows_and_columns() -> N
         assert sum(text.startswith("| ") for text in copied.splitlines()) == 2 + 7
         await pilot.press("v", "c")
         assert "Matrix multiplication takes" in app.clipboard
+    async with showing(Subject(two_cells(), FORWARD)) as (pilot, _pane, app):
+        await pilot.press("v", "c")
+        assert "Kernels over cells" in app.clipboard
+        assert "Every row: size small" in app.clipboard
+        assert sum(row.startswith(("| 128", "| 512")) for row in app.clipboard.splitlines()) == 4
 
 
 async def test_without_a_report_it_says_how_to_get_one_and_its_keys_do_nothing() -> None:
@@ -309,17 +303,6 @@ async def test_another_cell_keeps_the_order_and_those_filters_that_it_can_have()
         assert "Instances▾" in pane.text
     kept = Selection(phase="forward", range="head", kind="softmax", text="mm", sort="avg_ns")
     assert still_valid(an_operator_report(), kept) == msgspec.structs.replace(kept, range=None)
-
-
-async def test_the_cursor_goes_through_more_kernels_than_fit() -> None:
-    groups = tuple(a_group(f"kernel_{place:04}", "other", "forward", "head", (1.0 + place,)) for place in range(3000))
-    async with showing(made(a_kernel_report(groups=groups)), LOWER_PANEL) as (pilot, pane, _):
-        assert "1–4 of 3000" in pane.text
-        assert "kernel_2999" in table(pane)[0]
-        await pilot.press("end")
-        assert "kernel_0000" in table(pane)[-1]
-        await pilot.press("f", "home")
-        assert "1–4 of 3000" in pane.text
 
 
 def test_a_sheet_makes_only_the_lines_that_are_asked_for() -> None:
@@ -436,14 +419,6 @@ async def test_enter_opens_all_figures_with_the_kernel_in_full() -> None:
         assert rows["kernels µs"] == "836"
         assert rows["matmul %"] == "71.9"
         assert rows["launches or calls"] == "39"
-
-
-async def test_the_table_is_copied_whole() -> None:
-    async with showing(Subject(two_cells(), FORWARD)) as (pilot, _pane, app):
-        await pilot.press("v", "c")
-        assert "Kernels over cells" in app.clipboard
-        assert "Every row: size small" in app.clipboard
-        assert sum(row.startswith(("| 128", "| 512")) for row in app.clipboard.splitlines()) == 4
 
 
 async def test_a_new_profile_is_taken_up() -> None:
